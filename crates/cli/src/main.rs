@@ -1,0 +1,3 @@
+//! The `foreswap` command.
+
+fn main() {}

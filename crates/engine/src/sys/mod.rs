@@ -1,0 +1,1 @@
+//! Thin modules over the kernel: each hides one interface.

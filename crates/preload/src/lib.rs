@@ -1,0 +1,1 @@
+//! The shared object that `foreswap run` injects.

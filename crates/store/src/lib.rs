@@ -1,0 +1,1 @@
+//! Swap areas and the I/O that reaches them.
