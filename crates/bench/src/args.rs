@@ -1,0 +1,304 @@
+//! The command line of `foreswap bench` and of the hidden `foreswap workload`.
+//!
+//! Both name the parameters of a workload in the same words, and a bench hands them to
+//! its children by writing them out again ([`UsememArgs::to_command`]): one spelling,
+//! so a turn can be repeated by hand.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::size;
+
+/// What `foreswap bench` can run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchName {
+    /// The usemem workload with the parameters given (default: sequential reads)
+    Usemem,
+    /// usemem --pattern seq --op read
+    SeqRead,
+    /// usemem --pattern seq --op write
+    SeqWrite,
+    /// usemem --pattern rand --op read
+    RandRead,
+    /// usemem --pattern rand --op write
+    RandWrite,
+    /// usemem --pattern stride --op read (every 7th page, all in turn)
+    Stride,
+    /// usemem --pattern reverse --op read
+    Reverse,
+    /// usemem --pattern interleaved --op read (--scans of one array in turns)
+    Interleaved,
+    /// A program that fits its limit: its time bare against under `foreswap run`
+    Fits,
+    /// What `foreswap run` adds to the start of /bin/true
+    Startup,
+    /// What a fault adds to the disk's own 4 KiB latency
+    FaultLatency,
+    /// The swap area's device by itself: the reference for all others
+    Areas,
+}
+
+/// Under whose memory management a workload is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeerName {
+    /// `foreswap run`
+    Foreswap,
+    /// The kernel's swap at its best: page-cluster 5, non-rotational, THP (needs root)
+    Kernel,
+    /// The kernel's swap as the system stands: page-cluster 3 (needs root)
+    KernelDefault,
+    /// No limit at all
+    Bare,
+}
+
+/// `foreswap bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// The bench to run
+    #[arg(value_enum, required_unless_present = "undo")]
+    pub name: Option<BenchName>,
+
+    /// Peers to run in turns with foreswap, by commas
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER")]
+    pub against: Option<Vec<PeerName>>,
+
+    /// The memory limit
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory: Option<u64>,
+
+    /// How often each peer has its turn
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub turns: Option<u32>,
+
+    /// Write everything that was measured to FILE, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Directory of all swap areas and files (default: $TMPDIR, else /tmp)
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+
+    /// foreswap's readahead policy, handed to `foreswap run`
+    #[arg(long, value_name = "POLICY")]
+    pub readahead: Option<String>,
+
+    /// A further option for `foreswap run`, such as --run-option=--max-window=64
+    #[arg(long = "run-option", value_name = "OPTION", allow_hyphen_values = true)]
+    pub run_options: Vec<String>,
+
+    /// What takes the first turn, where it is not to be foreswap itself
+    #[arg(long, value_enum, default_value = "foreswap", value_name = "PEER")]
+    pub runner: PeerName,
+
+    /// The foreswap executable to measure (default: this one)
+    #[arg(long, value_name = "FILE")]
+    pub exe: Option<PathBuf>,
+
+    /// Undo what an earlier bench that was killed left changed on this system
+    #[arg(long)]
+    pub undo: bool,
+
+    /// Parameters of the workload.
+    #[command(flatten, next_help_heading = "Parameters of usemem")]
+    pub usemem: UsememArgs,
+}
+
+/// `foreswap workload`.
+#[derive(Debug, Args)]
+pub struct WorkloadArgs {
+    #[command(subcommand)]
+    what: Workload,
+}
+
+#[derive(Debug, Subcommand)]
+enum Workload {
+    /// Tasks that walk regions of their own, page by page
+    Usemem(UsememArgs),
+    /// Many small allocations
+    Allocs(AllocsArgs),
+}
+
+impl WorkloadArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.what {
+            Workload::Usemem(_) | Workload::Allocs(_) => anyhow::bail!("no workload in this build"),
+        }
+    }
+}
+
+/// What a task is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// A process, forked before anything is mapped
+    Process,
+    /// A thread of one process
+    Thread,
+}
+
+/// The order in which pages are touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// From the first page to the last
+    Seq,
+    /// Word indices drawn uniformly, as many a pass as there are pages
+    Rand,
+    /// Every --stride'th page, starting one later after each wrap
+    Stride,
+    /// From the last page to the first
+    Reverse,
+    /// --scans sequential scans of one region, a page of each in turn
+    Interleaved,
+}
+
+/// What is done to a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Op {
+    /// Verified, then overwritten
+    Write,
+    /// Read and verified
+    Read,
+}
+
+/// What the region holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fill {
+    /// Each word its own index
+    Index,
+    /// Pseudo-random words, which nothing compresses
+    Random,
+}
+
+/// The parameters of usemem (WORKLOADS.md).
+#[derive(Debug, Clone, Args, serde::Serialize, serde::Deserialize)]
+pub struct UsememArgs {
+    /// Tasks are processes or threads
+    #[arg(long, value_enum, default_value = "process")]
+    pub mode: Mode,
+
+    /// How many tasks run side by side
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub tasks: u32,
+
+    /// Size of each task's region
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "total")]
+    pub bytes: Option<u64>,
+
+    /// Size of all regions together (default 1G)
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub total: Option<u64>,
+
+    /// Order of the touches
+    #[arg(long, value_enum, default_value = "seq")]
+    pub pattern: Pattern,
+
+    /// Distance of the stride pattern
+    #[arg(long, default_value_t = 7, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub stride: u64,
+
+    /// Number of the interleaved pattern's scans
+    #[arg(long, default_value_t = 2, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub scans: u64,
+
+    /// What the measured passes do
+    #[arg(long, value_enum, default_value = "read")]
+    pub op: Op,
+
+    /// Distance of the words used within a page
+    #[arg(long, default_value_t = 8, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(8..=4096))]
+    pub step: u64,
+
+    /// Measured passes over the region
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: u32,
+
+    /// Measure for this long instead of --repeat passes
+    #[arg(long, value_name = "SECONDS", conflicts_with = "repeat")]
+    pub seconds: Option<f64>,
+
+    /// What the words are
+    #[arg(long, value_enum, default_value = "index")]
+    pub fill: Fill,
+
+    /// Seed of all that is pseudo-random
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+
+    /// Ask for transparent huge pages by madvise
+    #[arg(long)]
+    pub thp: bool,
+
+    /// Spoils this word after the fill: the verification must find it
+    #[arg(long, hide = true, value_name = "INDEX")]
+    pub corrupt_word: Option<u64>,
+}
+
+impl UsememArgs {
+    /// Bytes of one task's region, in whole pages.
+    pub fn region_bytes(&self) -> u64 {
+        let bytes = match (self.bytes, self.total) {
+            (Some(each), _) => each,
+            (None, total) => total.unwrap_or(1 << 30) / u64::from(self.tasks),
+        };
+        (bytes & !4095).max(4096)
+    }
+
+    /// Bytes of all regions.
+    pub fn total_bytes(&self) -> u64 {
+        self.region_bytes() * u64::from(self.tasks)
+    }
+
+    /// The words after `EXE` that run this workload.
+    pub fn to_command(&self) -> Vec<String> {
+        fn word<T: ValueEnum>(value: T) -> String {
+            value
+                .to_possible_value()
+                .map_or_else(String::new, |v| v.get_name().to_owned())
+        }
+        let mut command = vec!["workload".to_owned(), "usemem".to_owned()];
+        let mut put = |name: &str, value: String| command.push(format!("--{name}={value}"));
+        put("mode", word(self.mode));
+        put("tasks", self.tasks.to_string());
+        put("bytes", self.region_bytes().to_string());
+        put("pattern", word(self.pattern));
+        put("stride", self.stride.to_string());
+        put("scans", self.scans.to_string());
+        put("op", word(self.op));
+        put("step", self.step.to_string());
+        match self.seconds {
+            Some(seconds) => put("seconds", seconds.to_string()),
+            None => put("repeat", self.repeat.to_string()),
+        }
+        put("fill", word(self.fill));
+        put("seed", self.seed.to_string());
+        if let Some(word) = self.corrupt_word {
+            put("corrupt-word", word.to_string());
+        }
+        if self.thp {
+            command.push("--thp".to_owned());
+        }
+        command
+    }
+}
+
+/// The parameters of the allocation workload.
+#[derive(Debug, Clone, Args)]
+pub struct AllocsArgs {
+    /// Allocations made
+    #[arg(long, default_value_t = 20_000_000, value_name = "N")]
+    pub count: u64,
+
+    /// Allocations alive at once
+    #[arg(long, default_value_t = 200_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub live: u64,
+
+    /// Seed of sizes and places
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+}
