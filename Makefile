@@ -1,0 +1,50 @@
+# foreswap: `make demo` shows it at work, `make test` runs every test.
+# Both set up what they need first (scripts/setup).
+
+.PHONY: build test test-full unit e2e demo setup lint clean help
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+# End-to-end tests run real programs of hundreds of megabytes: two at a time.
+E2E_THREADS ?= 2
+
+help:
+	@echo "make demo       a real program at a quarter of its memory, its output compared"
+	@echo "make test       every test (sizes that fit a small machine)"
+	@echo "make test-full  the end-to-end tests at their full sizes"
+	@echo "make build      $(TARGET)/release/foreswap and libforeswap_preload.so"
+	@echo "make lint       format, clippy, rustdoc, licences, the core's purity"
+	@echo "make setup      install what tests and demo need"
+
+build:
+	@command -v $(CARGO) >/dev/null || { echo "cargo not found: install the Rust toolchain (1.95 or newer), https://rustup.rs" >&2; exit 1; }
+	$(CARGO) build --release --locked -p foreswap-cli -p foreswap-preload
+
+setup:
+	@scripts/setup
+
+test: setup build unit e2e
+
+unit:
+	$(CARGO) test --release --locked --workspace --exclude foreswap-e2e
+
+e2e:
+	$(CARGO) test --release --locked -p foreswap-e2e --no-fail-fast -- --test-threads=$(E2E_THREADS)
+
+test-full: setup build unit
+	FORESWAP_E2E_FULL=1 $(CARGO) test --release --locked -p foreswap-e2e --no-fail-fast -- --test-threads=1
+
+demo: setup build
+	@scripts/demo
+
+lint:
+	$(CARGO) fmt --all --check
+	scripts/check-core
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --document-private-items
+	scripts/check-deps
+
+clean:
+	$(CARGO) clean
+	rm -rf .venv
