@@ -1,1 +1,68 @@
-//! The ledger: the shared memory in which all processes of one `foreswap run` keep their common limit, swap maps and statistics.
+//! The ledger: the shared memory in which all processes of one `foreswap run` keep their common
+//! limit, swap maps and statistics, and the messages by which they reach the supervisor.
+//!
+//! Every operation is lock-free and may be cut short by SIGKILL at any instruction. Two rules make
+//! that harmless. What a process holds (pages charged, slot references, clusters) is written in its
+//! own record or bitmap, which only it and, after its death, the supervisor change. And the shared
+//! counts derived from those (global charge, use count per slot, used slots per cluster) carry a
+//! version beside the count, while the record says which of them is being changed right now: if
+//! the process dies in between, [`Ledger::cleanup`] counts that one word anew from the records and
+//! bitmaps. See `charge` and `slots`.
+
+mod charge;
+mod layout;
+mod mapping;
+mod options;
+pub mod protocol;
+mod records;
+mod slots;
+mod stats;
+
+pub use layout::{AREA_NAME_BYTES, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS, MAX_PROCESSES};
+pub use mapping::{AreaInfo, Ledger, LedgerError, LedgerSpec};
+pub use options::{IoBackend, Options, ReadaheadPolicy, ThpMode};
+pub use records::{Cleanup, Ended, ProcessState};
+pub use slots::{CLUSTER_WORDS, Put};
+pub use stats::{MAX_VMAS, StatsRecord, StatsSnapshot, VmaStats, VmaWords, WINDOW_BUCKETS, count};
+
+/// A process record of the ledger: its index, below [`MAX_PROCESSES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProcId(u16);
+
+impl ProcId {
+    /// `None` where there is no such record.
+    pub fn new(index: u32) -> Option<Self> {
+        ((index as usize) < MAX_PROCESSES).then_some(Self(index as u16))
+    }
+
+    /// The index of the record.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// A swap area of the run: its place in the order of the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AreaId(pub u8);
+
+/// A cluster of 512 slots within an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterIndex(pub u32);
+
+impl ClusterIndex {
+    /// The first slot of the cluster.
+    pub fn first_slot(self) -> SlotIndex {
+        SlotIndex(self.0 * CLUSTER_SLOTS)
+    }
+}
+
+/// A slot of 4 KiB within an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotIndex(pub u32);
+
+impl SlotIndex {
+    /// The cluster it belongs to.
+    pub fn cluster(self) -> ClusterIndex {
+        ClusterIndex(self.0 / CLUSTER_SLOTS)
+    }
+}

@@ -1,0 +1,218 @@
+//! The common limit: how many pages all processes hold together, and the call for help when
+//! there is no room.
+//!
+//! The global word holds a version (24 bits) above the pages (40 bits). A charge marks itself in
+//! the record (`charging`), changes the global word, then the record's own sum. When a process
+//! dies in between, the supervisor counts the global word anew from the records: it reads the word,
+//! checks that no living process is in the middle of a charge, sums the records and replaces the
+//! word only if it has not changed since. The version makes "has not changed" mean it.
+
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+use rustix::thread::futex;
+
+use super::ProcId;
+use super::layout::Record;
+use super::mapping::Ledger;
+use super::records::ProcessState;
+
+const PAGES_BITS: u32 = 40;
+const PAGES_MASK: u64 = (1 << PAGES_BITS) - 1;
+
+fn pages(word: u64) -> u64 {
+    word & PAGES_MASK
+}
+
+fn with_pages(word: u64, pages: u64) -> u64 {
+    let version = (word >> PAGES_BITS).wrapping_add(1) << PAGES_BITS;
+    version | pages.min(PAGES_MASK)
+}
+
+/// Marks a charge under way for as long as it lives.
+struct Charging<'a>(&'a Record);
+
+impl<'a> Charging<'a> {
+    fn begin(record: &'a Record) -> Self {
+        record.charging.fetch_add(1, SeqCst);
+        Self(record)
+    }
+}
+
+impl Drop for Charging<'_> {
+    fn drop(&mut self) {
+        self.0.charging.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Ledger {
+    /// The limit, in pages.
+    pub fn limit_pages(&self) -> u64 {
+        self.header().limit_pages.load(Relaxed)
+    }
+
+    /// Changes the limit; engines follow at their next charge or pressure round.
+    pub fn set_limit_pages(&self, limit: u64) {
+        self.header().limit_pages.store(limit, Relaxed);
+        self.raise_pressure();
+    }
+
+    /// Pages charged now, over all processes.
+    pub fn charged_pages(&self) -> u64 {
+        pages(self.header().charge.charged.load(Relaxed))
+    }
+
+    /// The most pages that were ever charged at a time.
+    pub fn peak_charged_pages(&self) -> u64 {
+        self.header().charge.peak.load(Relaxed)
+    }
+
+    /// Pages that one process holds.
+    pub fn process_charged(&self, process: ProcId) -> u64 {
+        self.record(process).charged.load(Relaxed)
+    }
+
+    /// The most pages that one process ever held.
+    pub fn process_peak_charged(&self, process: ProcId) -> u64 {
+        self.record(process).peak_charged.load(Relaxed)
+    }
+
+    /// Charges `n` pages if the sum stays within the limit.
+    #[must_use]
+    pub fn try_charge(&self, process: ProcId, n: u64) -> bool {
+        let limit = self.limit_pages();
+        self.add_charge(process, n, |sum| sum <= limit)
+    }
+
+    /// Charges `n` pages that are resident already, limit or not: a fork child's, and those of a
+    /// process that is armed late. The caller reclaims down to the limit next.
+    pub fn charge_anyway(&self, process: ProcId, n: u64) {
+        self.add_charge(process, n, |_| true);
+    }
+
+    fn add_charge(&self, process: ProcId, n: u64, fits: impl Fn(u64) -> bool) -> bool {
+        let record = self.record(process);
+        let words = &self.header().charge;
+        let _charging = Charging::begin(record);
+        let mut word = words.charged.load(SeqCst);
+        loop {
+            let sum = pages(word) + n;
+            if !fits(sum) {
+                return false;
+            }
+            match words
+                .charged
+                .compare_exchange_weak(word, with_pages(word, sum), SeqCst, SeqCst)
+            {
+                Ok(_) => {
+                    let own = record.charged.fetch_add(n, SeqCst) + n;
+                    record.peak_charged.fetch_max(own, Relaxed);
+                    words.peak.fetch_max(sum, Relaxed);
+                    return true;
+                }
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Takes `n` pages back; never more than the process holds.
+    pub fn uncharge(&self, process: ProcId, n: u64) {
+        let record = self.record(process);
+        let _charging = Charging::begin(record);
+        let take = |own: u64| Some(own - own.min(n));
+        // The closure never refuses.
+        let own = record
+            .charged
+            .fetch_update(SeqCst, SeqCst, take)
+            .unwrap_or(0);
+        self.subtract(own.min(n));
+    }
+
+    fn subtract(&self, n: u64) {
+        let word = &self.header().charge.charged;
+        let less = |word: u64| Some(with_pages(word, pages(word).saturating_sub(n)));
+        let _ = word.fetch_update(SeqCst, SeqCst, less);
+    }
+
+    /// Makes the global sum right again after `process` died in the middle of a charge, and
+    /// takes its pages off. False where a living process was in the way: try again.
+    pub(super) fn settle_charge(&self, process: ProcId) -> bool {
+        let record = self.record(process);
+        if record.charging.load(SeqCst) != 0 {
+            if !(0..1000).any(|_| self.recount_charge()) {
+                return false;
+            }
+            record.charging.store(0, SeqCst);
+        }
+        self.subtract(record.charged.swap(0, SeqCst));
+        true
+    }
+
+    fn recount_charge(&self) -> bool {
+        let word = &self.header().charge.charged;
+        let before = word.load(SeqCst);
+        let mut sum = 0;
+        for other in self.records_in_use() {
+            let record = self.record(other);
+            let alive = self.state(other) != ProcessState::Ended;
+            if alive && record.charging.load(SeqCst) != 0 {
+                rustix::thread::sched_yield();
+                return false;
+            }
+            sum += record.charged.load(SeqCst);
+        }
+        word.compare_exchange(before, with_pages(before, sum), SeqCst, SeqCst)
+            .is_ok()
+    }
+
+    /// Says how many pages this process is short of (0: none); others see it in
+    /// [`Ledger::wanted_by_others`]. A new need wakes them.
+    pub fn set_wanted(&self, process: ProcId, n: u64) {
+        let before = self.record(process).wanted.swap(n, SeqCst);
+        if n > before {
+            self.raise_pressure();
+        }
+    }
+
+    /// Pages that other processes are short of.
+    pub fn wanted_by_others(&self, process: ProcId) -> u64 {
+        self.records_in_use()
+            .filter(|&other| other != process && self.state(other) == ProcessState::Live)
+            .map(|other| self.record(other).wanted.load(SeqCst))
+            .sum()
+    }
+
+    /// The pressure word: changes whenever somebody's need grows or the limit changes.
+    pub fn pressure(&self) -> u32 {
+        self.header().charge.pressure.load(SeqCst)
+    }
+
+    /// Wakes every [`Ledger::wait_pressure`].
+    pub fn raise_pressure(&self) {
+        let words = &self.header().charge;
+        words.pressure.fetch_add(1, SeqCst);
+        if words.waiters.load(SeqCst) != 0 {
+            // A wake-up that fails is repeated by the waiter's own timeout.
+            let _ = futex::wake(
+                &words.pressure,
+                futex::Flags::empty(),
+                i32::MAX.cast_unsigned(),
+            );
+        }
+    }
+
+    /// Waits until the pressure word is no longer `seen` or the time is over; returns the word.
+    /// Always give a timeout: a process killed while it raised the pressure wakes nobody.
+    pub fn wait_pressure(&self, seen: u32, timeout: Duration) -> u32 {
+        let words = &self.header().charge;
+        let timeout = futex::Timespec {
+            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        // A waiter that is killed leaves the count too high: one needless system call per raise.
+        words.waiters.fetch_add(1, SeqCst);
+        let _ = futex::wait(&words.pressure, futex::Flags::empty(), seen, Some(&timeout));
+        words.waiters.fetch_sub(1, SeqCst);
+        self.pressure()
+    }
+}

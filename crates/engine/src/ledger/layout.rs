@@ -1,0 +1,160 @@
+//! Where everything lies in the ledger's memory.
+//!
+//! The supervisor and every engine may be different builds only by mistake, so the header carries
+//! a magic, a version and the sizes of all structures; who attaches compares them all. Everything
+//! is atomics: any word may change at any instant, and any process may be killed between two
+//! stores. Untouched parts cost no memory (the file is sparse), so the per-process bitmaps can be
+//! laid out for the worst case.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use super::options::OptionWords;
+use super::stats::StatsRecord;
+
+/// Processes that can be managed at a time.
+pub const MAX_PROCESSES: usize = 256;
+/// Swap areas of a run.
+pub const MAX_AREAS: usize = 8;
+/// Slots per cluster.
+pub const CLUSTER_SLOTS: u32 = 512;
+/// Slots of the largest area: 1 TiB.
+pub const MAX_AREA_SLOTS: u32 = 1 << 28;
+/// Bytes of an area's name that are kept.
+pub const AREA_NAME_BYTES: usize = 192;
+
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
+pub(super) const VERSION: u32 = 1;
+const PAGE: u64 = 4096;
+
+/// The first bytes of the ledger.
+#[repr(C)]
+pub(super) struct Header {
+    pub(super) magic: AtomicU64,
+    pub(super) version: AtomicU32,
+    pub(super) header_bytes: AtomicU32,
+    pub(super) record_bytes: AtomicU32,
+    pub(super) max_processes: AtomicU32,
+    pub(super) total_bytes: AtomicU64,
+    pub(super) start_ns: AtomicU64,
+    pub(super) limit_pages: AtomicU64,
+    pub(super) options: OptionWords,
+    pub(super) areas: AtomicU32,
+    /// One more than the highest record ever used: scans stop there.
+    pub(super) records_used: AtomicU32,
+    pub(super) live: AtomicU32,
+    pub(super) _pad: AtomicU32,
+    pub(super) area: [AreaWords; MAX_AREAS],
+    pub(super) charge: ChargeWords,
+}
+
+/// The words that every fault may touch, away from those that nobody changes.
+#[repr(C, align(128))]
+pub(super) struct ChargeWords {
+    /// Version (24 bits) and pages (40 bits), see `charge`.
+    pub(super) charged: AtomicU64,
+    pub(super) peak: AtomicU64,
+    pub(super) pressure: AtomicU32,
+    pub(super) waiters: AtomicU32,
+}
+
+/// One swap area.
+#[repr(C)]
+pub(super) struct AreaWords {
+    pub(super) slots: AtomicU32,
+    pub(super) priority: AtomicU32,
+    /// Meaning is the engine's: the ledger only carries it.
+    pub(super) flags: AtomicU32,
+    /// Where the search for a free cluster goes on.
+    pub(super) cursor: AtomicU32,
+    pub(super) first_byte: AtomicU64,
+    pub(super) name_len: AtomicU64,
+    pub(super) name: [AtomicU64; AREA_NAME_BYTES / 8],
+}
+
+/// One process.
+#[repr(C, align(4096))]
+pub(super) struct Record {
+    pub(super) state: AtomicU32,
+    pub(super) pid: AtomicU32,
+    pub(super) parent: AtomicU32,
+    /// Charges under way: not zero in a dead process means that the global sum is in doubt.
+    pub(super) charging: AtomicU32,
+    pub(super) charged: AtomicU64,
+    pub(super) peak_charged: AtomicU64,
+    pub(super) wanted: AtomicU64,
+    /// The slot operation under way, see `slots`.
+    pub(super) intent: AtomicU64,
+    pub(super) stats: StatsRecord,
+}
+
+const _: () = assert!(size_of::<AreaWords>() == 32 + AREA_NAME_BYTES);
+const _: () = assert!(size_of::<ChargeWords>() == 128);
+const _: () = assert!(size_of::<Header>() <= PAGE as usize);
+const _: () = assert!(size_of::<Record>() == 3 * PAGE as usize);
+const _: () = assert!(AREA_NAME_BYTES.is_multiple_of(8));
+
+/// Offsets of one area's tables, all page aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AreaLayout {
+    pub(super) slots: u32,
+    pub(super) clusters: u32,
+    pub(super) owners: u64,
+    pub(super) used: u64,
+    pub(super) uses: u64,
+    pub(super) digests: u64,
+    /// Per process one bit per cluster.
+    pub(super) touched: u64,
+    pub(super) touched_words: u64,
+    /// Per process one bit per slot.
+    pub(super) references: u64,
+    pub(super) reference_words: u64,
+}
+
+/// Offsets of everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) records: u64,
+    pub(super) areas: Vec<AreaLayout>,
+    pub(super) total: u64,
+}
+
+/// Computes the layout for areas of these sizes; `None` where a count is out of bounds.
+pub(super) fn layout(slots: &[u32]) -> Option<Layout> {
+    if slots.len() > MAX_AREAS {
+        return None;
+    }
+    let mut end = PAGE;
+    let mut take = |bytes: u64| {
+        let at = end;
+        end += bytes.next_multiple_of(PAGE);
+        at
+    };
+    let records = take((MAX_PROCESSES * size_of::<Record>()) as u64);
+    let mut areas = Vec::with_capacity(slots.len());
+    for &slots in slots {
+        if slots == 0 || slots > MAX_AREA_SLOTS || !slots.is_multiple_of(CLUSTER_SLOTS) {
+            return None;
+        }
+        let clusters = slots / CLUSTER_SLOTS;
+        let processes = MAX_PROCESSES as u64;
+        let touched_words = u64::from(clusters).div_ceil(64).next_multiple_of(8);
+        let reference_words = u64::from(slots).div_ceil(64).next_multiple_of(PAGE / 8);
+        areas.push(AreaLayout {
+            slots,
+            clusters,
+            owners: take(u64::from(clusters) * 4),
+            used: take(u64::from(clusters) * 4),
+            uses: take(u64::from(slots) * 4),
+            digests: take(u64::from(slots) * 8),
+            touched: take(processes * touched_words * 8),
+            touched_words,
+            references: take(processes * reference_words * 8),
+            reference_words,
+        });
+    }
+    Some(Layout {
+        records,
+        areas,
+        total: end,
+    })
+}

@@ -1,0 +1,116 @@
+//! What the user chose on the command line and every process of the run must follow.
+//!
+//! The supervisor writes these words before the first process starts; engines read them when
+//! they attach. Each enum is stored as a `u32`; an unknown value read back (a newer supervisor, a
+//! damaged ledger) falls back to the default instead of failing.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Which pages are brought in beside the one that was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadaheadPolicy {
+    /// Neighbours by virtual address, per VMA.
+    #[default]
+    Vma,
+    /// Neighbours by swap slot.
+    Cluster,
+    /// The direction and stride of the last faults.
+    Trend,
+    /// Only the page itself.
+    None,
+}
+
+/// Whether whole huge pages are swapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ThpMode {
+    /// Wherever the VMA allows it.
+    Always,
+    /// Where it pays.
+    #[default]
+    Adaptive,
+    /// Only 4 KiB pages.
+    Never,
+}
+
+/// How pages reach the swap area.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoBackend {
+    /// io_uring, or threads where it is refused.
+    #[default]
+    Auto,
+    /// io_uring; an error where it is refused.
+    Uring,
+    /// A small pool of pread/pwrite threads.
+    Threads,
+}
+
+macro_rules! stored_as_u32 {
+    ($name:ident { $($variant:ident = $value:literal),+ }) => {
+        impl $name {
+            fn to_word(self) -> u32 {
+                match self { $(Self::$variant => $value),+ }
+            }
+            fn from_word(word: u32) -> Self {
+                match word { $($value => Self::$variant,)+ _ => Self::default() }
+            }
+        }
+    };
+}
+
+stored_as_u32!(ReadaheadPolicy { Vma = 1, Cluster = 2, Trend = 3, None = 4 });
+stored_as_u32!(ThpMode { Always = 1, Adaptive = 2, Never = 3 });
+stored_as_u32!(IoBackend { Auto = 1, Uring = 2, Threads = 3 });
+
+/// The choices of one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Readahead policy.
+    pub readahead: ReadaheadPolicy,
+    /// Huge-page mode.
+    pub thp: ThpMode,
+    /// I/O backend.
+    pub io: IoBackend,
+    /// Largest readahead window, in pages.
+    pub max_window: u32,
+    /// How long a fault may wait when every area is full, before SIGBUS.
+    pub full_timeout: Duration,
+    /// Anonymous bytes a process must reach before its engine starts.
+    pub adopt_threshold: u64,
+}
+
+/// [`Options`] as they lie in the ledger.
+#[repr(C)]
+pub(super) struct OptionWords {
+    readahead: AtomicU32,
+    thp: AtomicU32,
+    io: AtomicU32,
+    max_window: AtomicU32,
+    full_timeout_ms: AtomicU64,
+    adopt_threshold: AtomicU64,
+}
+
+const _: () = assert!(size_of::<OptionWords>() == 32);
+
+impl OptionWords {
+    pub(super) fn store(&self, options: &Options) {
+        let timeout = u64::try_from(options.full_timeout.as_millis()).unwrap_or(u64::MAX);
+        self.readahead.store(options.readahead.to_word(), Relaxed);
+        self.thp.store(options.thp.to_word(), Relaxed);
+        self.io.store(options.io.to_word(), Relaxed);
+        self.max_window.store(options.max_window, Relaxed);
+        self.full_timeout_ms.store(timeout, Relaxed);
+        self.adopt_threshold.store(options.adopt_threshold, Relaxed);
+    }
+
+    pub(super) fn load(&self) -> Options {
+        Options {
+            readahead: ReadaheadPolicy::from_word(self.readahead.load(Relaxed)),
+            thp: ThpMode::from_word(self.thp.load(Relaxed)),
+            io: IoBackend::from_word(self.io.load(Relaxed)),
+            max_window: self.max_window.load(Relaxed),
+            full_timeout: Duration::from_millis(self.full_timeout_ms.load(Relaxed)),
+            adopt_threshold: self.adopt_threshold.load(Relaxed),
+        }
+    }
+}

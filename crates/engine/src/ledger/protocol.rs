@@ -1,0 +1,474 @@
+//! The messages between engines and the supervisor.
+//!
+//! An abstract unix socket of type SEQPACKET: one message per packet, each a fixed `repr(C)`
+//! struct. An engine connects, says hello and gets its record with the ledger's and the areas'
+//! descriptors; the connection then stays open, because its end tells the supervisor that the
+//! process is gone. The client runs on engine threads: system calls by rustix only, no printing, no
+//! panics, and every wait has an end.
+
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use super::layout::{MAX_AREAS, VERSION};
+use super::{Ledger, LedgerError, ProcId};
+
+/// The environment variable that names the socket (without the leading NUL).
+pub const SOCKET_VARIABLE: &str = "FORESWAP_SOCKET";
+/// Longest text of one log message; longer ones are cut.
+pub const LOG_BYTES: usize = 1000;
+/// How long an engine waits for the supervisor's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+const MAX_FDS: usize = MAX_AREAS + 1;
+
+/// How much a log message matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Good to know; `--quiet` leaves it out.
+    Note,
+    /// Something works worse than it should; `--quiet` leaves it out.
+    Warning,
+    /// Something the user must know.
+    Error,
+}
+
+/// A message, in either direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Engine: I am process `pid`; `record` was reserved for me when `parent` forked.
+    Hello {
+        /// As the process sees itself; the supervisor trusts the socket's credentials more.
+        pid: u32,
+        /// The record of the process that forked this one.
+        parent: Option<ProcId>,
+        /// The record that was reserved.
+        record: Option<ProcId>,
+    },
+    /// Supervisor: this is your record; the ledger and the areas come beside it.
+    Welcome {
+        /// The record.
+        record: ProcId,
+        /// How many areas.
+        areas: u32,
+    },
+    /// Supervisor: no.
+    Refused(Refusal),
+    /// Engine: words for the user.
+    Log {
+        /// How much they matter.
+        severity: Severity,
+        /// One line.
+        text: String,
+    },
+    /// Engine: I am about to fork.
+    Reserve,
+    /// Supervisor: this record is set aside for the child.
+    Reserved {
+        /// The record.
+        record: ProcId,
+    },
+    /// Engine: the fork is done; without a pid it failed, and the record is to be freed.
+    Reap {
+        /// The reserved record.
+        record: ProcId,
+        /// The child.
+        child: Option<u32>,
+    },
+    /// Engine: I stop managing; clean up after me.
+    Bye,
+}
+
+/// Why the supervisor says no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The engine speaks another version.
+    #[error("supervisor and preload object are of different versions")]
+    Version,
+    /// All records are in use.
+    #[error("more than 256 processes are managed already")]
+    TooManyProcesses,
+    /// The reserved record is not there (any more).
+    #[error("no record is reserved for this process")]
+    NotReserved,
+}
+
+/// Why an exchange failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ProtocolError {
+    /// The socket's name is too long or its system call failed.
+    #[error("{what} failed on the supervisor's socket: {errno}")]
+    System {
+        /// The call.
+        what: &'static str,
+        /// Its error.
+        errno: Errno,
+    },
+    /// The other side is gone.
+    #[error("the supervisor has ended")]
+    Closed,
+    /// No answer in time.
+    #[error("the supervisor does not answer")]
+    Timeout,
+    /// Not a message of ours.
+    #[error("a malformed message from the supervisor")]
+    Malformed,
+    /// The supervisor said no.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The ledger that came is not usable.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+fn system(what: &'static str) -> impl Fn(Errno) -> ProtocolError {
+    move |errno| match errno {
+        Errno::PIPE | Errno::CONNRESET | Errno::CONNREFUSED => ProtocolError::Closed,
+        Errno::AGAIN => ProtocolError::Timeout,
+        errno => ProtocolError::System { what, errno },
+    }
+}
+
+/// How a message lies in its packet: five words, then the text of a log message.
+#[repr(C)]
+struct Packet {
+    kind: u32,
+    version: u32,
+    words: [u32; 3],
+    text_bytes: u32,
+    text: [u8; LOG_BYTES],
+}
+
+const PACKET_HEAD: usize = 24;
+const PACKET_BYTES: usize = PACKET_HEAD + LOG_BYTES;
+const _: () = assert!(size_of::<Packet>() == PACKET_BYTES);
+const _: () = assert!(std::mem::offset_of!(Packet, text) == PACKET_HEAD);
+
+fn from_record(record: Option<ProcId>) -> u32 {
+    record.map_or(u32::MAX, |r| r.index() as u32)
+}
+
+impl Packet {
+    fn of(message: &Message) -> Self {
+        let none = u32::MAX;
+        let (kind, words, text) = match message {
+            Message::Hello {
+                pid,
+                parent,
+                record,
+            } => (1, [*pid, from_record(*parent), from_record(*record)], ""),
+            Message::Welcome { record, areas } => (2, [from_record(Some(*record)), *areas, 0], ""),
+            Message::Refused(why) => (3, [*why as u32, 0, 0], ""),
+            Message::Log { severity, text } => (4, [*severity as u32, 0, 0], text.as_str()),
+            Message::Reserve => (5, [0; 3], ""),
+            Message::Reserved { record } => (6, [from_record(Some(*record)), 0, 0], ""),
+            Message::Reap { record, child } => (
+                7,
+                [from_record(Some(*record)), child.unwrap_or(none), 0],
+                "",
+            ),
+            Message::Bye => (8, [0; 3], ""),
+        };
+        let kept = text.floor_char_boundary(LOG_BYTES);
+        let mut packet = Self {
+            kind,
+            version: VERSION,
+            words,
+            text_bytes: kept as u32,
+            text: [0; LOG_BYTES],
+        };
+        packet.text[..kept].copy_from_slice(&text.as_bytes()[..kept]);
+        packet
+    }
+
+    fn message(&self) -> Option<Message> {
+        let [first, second, third] = self.words;
+        Some(match self.kind {
+            1 => Message::Hello {
+                pid: first,
+                parent: ProcId::new(second),
+                record: ProcId::new(third),
+            },
+            2 => Message::Welcome {
+                record: ProcId::new(first)?,
+                areas: second,
+            },
+            3 => Message::Refused(match first {
+                0 => Refusal::Version,
+                1 => Refusal::TooManyProcesses,
+                _ => Refusal::NotReserved,
+            }),
+            4 => Message::Log {
+                severity: match first {
+                    0 => Severity::Note,
+                    1 => Severity::Warning,
+                    _ => Severity::Error,
+                },
+                text: String::from_utf8_lossy(self.text.get(..self.text_bytes as usize)?).into(),
+            },
+            5 => Message::Reserve,
+            6 => Message::Reserved {
+                record: ProcId::new(first)?,
+            },
+            7 => Message::Reap {
+                record: ProcId::new(first)?,
+                child: (second != u32::MAX).then_some(second),
+            },
+            8 => Message::Bye,
+            _ => return None,
+        })
+    }
+
+    /// Only as many bytes as the text needs are sent.
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(PACKET_HEAD + self.text_bytes as usize);
+        let [first, second, third] = self.words;
+        for word in [
+            self.kind,
+            self.version,
+            first,
+            second,
+            third,
+            self.text_bytes,
+        ] {
+            bytes.extend_from_slice(&word.to_ne_bytes());
+        }
+        bytes.extend_from_slice(&self.text[..self.text_bytes as usize]);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (words, text) = bytes.split_at_checked(PACKET_HEAD)?;
+        let words = words.as_chunks::<4>().0;
+        let word = |at: usize| words.get(at).map(|bytes| u32::from_ne_bytes(*bytes));
+        let mut packet = Self {
+            kind: word(0)?,
+            version: word(1)?,
+            words: [word(2)?, word(3)?, word(4)?],
+            text_bytes: word(5)?,
+            text: [0; LOG_BYTES],
+        };
+        packet.text.get_mut(..text.len())?.copy_from_slice(text);
+        Some(packet)
+    }
+}
+
+/// A message with what came beside it.
+#[derive(Debug)]
+pub struct Received {
+    /// The message.
+    pub message: Message,
+    /// Whether its sender is of this version.
+    pub same_version: bool,
+    /// Descriptors, all close-on-exec.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// The address of a socket name.
+pub fn address(name: &str) -> Result<SocketAddrUnix, ProtocolError> {
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(system("abstract name"))
+}
+
+/// Supervisor: a socket that listens under `name`, non-blocking.
+pub fn listen(name: &str) -> Result<OwnedFd, ProtocolError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(system("socket"))?;
+    rustix::net::bind(&socket, &address(name)?).map_err(system("bind"))?;
+    rustix::net::listen(&socket, 1024).map_err(system("listen"))?;
+    Ok(socket)
+}
+
+/// Sends one message with descriptors beside it. Never blocks longer than the socket does.
+pub fn send(
+    socket: impl AsFd,
+    message: &Message,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), ProtocolError> {
+    let bytes = Packet::of(message).to_bytes();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(ProtocolError::Malformed);
+    }
+    loop {
+        match rustix::net::sendmsg(
+            &socket,
+            &[IoSlice::new(&bytes)],
+            &mut ancillary,
+            SendFlags::NOSIGNAL,
+        ) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(system("sendmsg")(errno)),
+        }
+    }
+}
+
+/// Receives one message; on a non-blocking socket `Timeout` says that there is none.
+pub fn receive(socket: impl AsFd) -> Result<Received, ProtocolError> {
+    let mut bytes = [0u8; PACKET_BYTES + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let length = loop {
+        match rustix::net::recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut ancillary,
+            RecvFlags::CMSG_CLOEXEC,
+        ) {
+            Ok(got) => break got.bytes,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(system("recvmsg")(errno)),
+        }
+    };
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if length == 0 {
+        return Err(ProtocolError::Closed);
+    }
+    let packet = Packet::from_bytes(&bytes[..length]).ok_or(ProtocolError::Malformed)?;
+    let message = packet.message().ok_or(ProtocolError::Malformed)?;
+    Ok(Received {
+        message,
+        same_version: packet.version == VERSION,
+        fds,
+    })
+}
+
+/// An engine's connection to the supervisor.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+}
+
+/// What a hello brings.
+#[derive(Debug)]
+pub struct Welcome {
+    /// This process' record.
+    pub record: ProcId,
+    /// The ledger, mapped.
+    pub ledger: Ledger,
+    /// The areas' files, in the order of [`Ledger::areas`].
+    pub areas: Vec<OwnedFd>,
+}
+
+impl Client {
+    /// Connects to the socket named by [`SOCKET_VARIABLE`].
+    pub fn connect(name: &str) -> Result<Self, ProtocolError> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .map_err(system("socket"))?;
+        let address = address(name)?;
+        loop {
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => return Ok(Self { socket }),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(system("connect")(errno)),
+            }
+        }
+    }
+
+    /// Says hello: `reserved` is (parent's record, own record) in a fork child.
+    pub fn hello(&self, reserved: Option<(ProcId, ProcId)>) -> Result<Welcome, ProtocolError> {
+        let pid = rustix::process::getpid()
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned();
+        let (parent, record) = reserved.unzip();
+        send(
+            &self.socket,
+            &Message::Hello {
+                pid,
+                parent,
+                record,
+            },
+            &[],
+        )?;
+        let answer = self.answer()?;
+        let Message::Welcome { record, areas } = answer.message else {
+            return Err(ProtocolError::Malformed);
+        };
+        let mut fds = answer.fds.into_iter();
+        let ledger = Ledger::attach(fds.next().ok_or(ProtocolError::Malformed)?)?;
+        let areas_fds: Vec<OwnedFd> = fds.collect();
+        if areas_fds.len() != areas as usize || areas_fds.len() != ledger.area_count() {
+            return Err(ProtocolError::Malformed);
+        }
+        Ok(Welcome {
+            record,
+            ledger,
+            areas: areas_fds,
+        })
+    }
+
+    /// Asks for a record for a coming fork child.
+    pub fn reserve(&self) -> Result<ProcId, ProtocolError> {
+        send(&self.socket, &Message::Reserve, &[])?;
+        match self.answer()?.message {
+            Message::Reserved { record } => Ok(record),
+            _ => Err(ProtocolError::Malformed),
+        }
+    }
+
+    /// Tells how the fork went; see [`Message::Reap`].
+    pub fn reap(&self, record: ProcId, child: Option<u32>) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::Reap { record, child }, &[])
+    }
+
+    /// Tells the user something; the supervisor prints each distinct text once, after
+    /// `foreswap: `.
+    pub fn log(&self, severity: Severity, text: &str) -> Result<(), ProtocolError> {
+        send(
+            &self.socket,
+            &Message::Log {
+                severity,
+                text: text.to_owned(),
+            },
+            &[],
+        )
+    }
+
+    /// Says that this process is no longer managed.
+    pub fn bye(&self) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::Bye, &[])
+    }
+
+    /// The socket: readable (end of file) when the supervisor has ended.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn answer(&self) -> Result<Received, ProtocolError> {
+        let timeout = Timespec {
+            tv_sec: ANSWER_TIMEOUT.as_secs().cast_signed(),
+            tv_nsec: 0,
+        };
+        let mut wait = [PollFd::new(&self.socket, PollFlags::IN)];
+        loop {
+            match poll(&mut wait, Some(&timeout)) {
+                Ok(0) => return Err(ProtocolError::Timeout),
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(system("poll")(errno)),
+            }
+        }
+        let received = receive(&self.socket)?;
+        match received.message {
+            Message::Refused(why) => Err(why.into()),
+            _ if !received.same_version => Err(Refusal::Version.into()),
+            _ => Ok(received),
+        }
+    }
+}

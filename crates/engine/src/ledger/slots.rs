@@ -1,0 +1,380 @@
+//! The swap maps: who owns a cluster, how many processes use a slot, and which.
+//!
+//! A slot's use count is the number of processes whose reference bit for it is set, kept beside the
+//! bits so that a put knows at once whether the slot is free. Each operation runs in this order:
+//! write the intent (which slot) into the acting process' record, change the slot's count, change
+//! the bit, change the cluster's count where the slot became used or free, clear the intent. When
+//! the process dies in between, the supervisor counts anew: it reads the count (with its version),
+//! checks that no living process has an intent on the same slot, counts the bits, and replaces the
+//! count only if it has not changed since. Because counts change before bits, an operation that the
+//! check missed has changed the version, or has not touched a bit yet.
+//!
+//! A process runs one slot operation at a time (its pager's); different processes run freely.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use super::layout::{AreaLayout, CLUSTER_SLOTS, MAX_PROCESSES};
+use super::mapping::Ledger;
+use super::records::ProcessState;
+use super::{AreaId, ClusterIndex, ProcId, SlotIndex};
+
+/// Words of a cluster's slot mask.
+pub const CLUSTER_WORDS: usize = CLUSTER_SLOTS as usize / 64;
+
+/// What became of a slot that was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// Nobody uses it any more: its cluster's owner may fill it again.
+    Freed,
+    /// Others still use it.
+    StillUsed,
+    /// The process held no reference; nothing was changed.
+    NotHeld,
+}
+
+const INTENT: u64 = 1 << 63;
+
+fn intent(area: AreaId, slot: SlotIndex) -> u64 {
+    INTENT | u64::from(area.0) << 32 | u64::from(slot.0)
+}
+
+fn intent_parts(word: u64) -> Option<(AreaId, SlotIndex)> {
+    (word & INTENT != 0).then_some((AreaId((word >> 32) as u8), SlotIndex(word as u32)))
+}
+
+/// A count of 16 bits under a version of 16 bits.
+fn number(word: u32) -> u32 {
+    word & 0xffff
+}
+
+fn with_number(word: u32, number: u32) -> u32 {
+    (word & 0xffff_0000).wrapping_add(0x1_0000) | (number & 0xffff)
+}
+
+/// Moves a versioned count by one; returns the count before.
+fn step(word: &AtomicU32, up: bool) -> u32 {
+    let change = |now: u32| {
+        let count = number(now);
+        let next = if up {
+            count + 1
+        } else {
+            count.saturating_sub(1)
+        };
+        Some(with_number(now, next))
+    };
+    number(word.fetch_update(SeqCst, SeqCst, change).unwrap_or(0))
+}
+
+impl Ledger {
+    /// The slots of an area; 0 where there is no such area.
+    pub fn area_slots(&self, area: AreaId) -> u32 {
+        self.area_layout(area).map_or(0, |at| at.slots)
+    }
+
+    /// The clusters of an area.
+    pub fn area_clusters(&self, area: AreaId) -> u32 {
+        self.area_layout(area).map_or(0, |at| at.clusters)
+    }
+
+    /// Slots in use, summed over the clusters: for messages and occasional decisions, not per fault.
+    pub fn area_used(&self, area: AreaId) -> u64 {
+        let Some(at) = self.area_layout(area) else {
+            return 0;
+        };
+        let used = self.words32(at.used, at.clusters);
+        used.iter()
+            .map(|word| u64::from(number(word.load(Relaxed))))
+            .sum()
+    }
+
+    /// Takes a cluster that nobody owns: an empty one if there is any, else one in which other
+    /// processes still use slots (see [`Ledger::cluster_free_slots`]). `None`: the area is full.
+    pub fn claim_cluster(&self, area: AreaId, process: ProcId) -> Option<ClusterIndex> {
+        let at = self.area_layout(area)?;
+        let owners = self.words32(at.owners, at.clusters);
+        let used = self.words32(at.used, at.clusters);
+        let cursor = &self.header().area[usize::from(area.0)].cursor;
+        let start = cursor.load(Relaxed) % at.clusters;
+        for most in [0, CLUSTER_SLOTS - 1] {
+            for cluster in (start..at.clusters).chain(0..start) {
+                let index = cluster as usize;
+                if number(used[index].load(Relaxed)) > most || owners[index].load(Relaxed) != 0 {
+                    continue;
+                }
+                let own = process.index() as u32 + 1;
+                if owners[index]
+                    .compare_exchange(0, own, SeqCst, Relaxed)
+                    .is_ok()
+                {
+                    cursor.store((cluster + 1) % at.clusters, Relaxed);
+                    return Some(ClusterIndex(cluster));
+                }
+            }
+        }
+        None
+    }
+
+    /// Gives a cluster up; its used slots stay used, its free ones become anybody's. False where
+    /// the process does not own it.
+    pub fn release_cluster(&self, area: AreaId, process: ProcId, cluster: ClusterIndex) -> bool {
+        let Some(at) = self.area_layout(area) else {
+            return false;
+        };
+        let Some(owner) = self.words32(at.owners, at.clusters).get(cluster.0 as usize) else {
+            return false;
+        };
+        owner
+            .compare_exchange(process.index() as u32 + 1, 0, SeqCst, Relaxed)
+            .is_ok()
+    }
+
+    /// Who owns a cluster.
+    pub fn cluster_owner(&self, area: AreaId, cluster: ClusterIndex) -> Option<ProcId> {
+        let at = self.area_layout(area)?;
+        let owner = self
+            .words32(at.owners, at.clusters)
+            .get(cluster.0 as usize)?;
+        ProcId::new(owner.load(Relaxed).checked_sub(1)?)
+    }
+
+    /// Slots in use in a cluster, by whomever.
+    pub fn cluster_used(&self, area: AreaId, cluster: ClusterIndex) -> u32 {
+        let Some(at) = self.area_layout(area) else {
+            return 0;
+        };
+        let used = self.words32(at.used, at.clusters);
+        used.get(cluster.0 as usize)
+            .map_or(0, |word| number(word.load(SeqCst)).min(CLUSTER_SLOTS))
+    }
+
+    /// A bit for every slot of a cluster that nobody uses. Only the cluster's owner may act on
+    /// it: others' slots can become free meanwhile, but none can become used.
+    pub fn cluster_free_slots(&self, area: AreaId, cluster: ClusterIndex) -> [u64; CLUSTER_WORDS] {
+        let mut free = [0; CLUSTER_WORDS];
+        let first = cluster.first_slot().0 as usize;
+        if let Some(uses) = self.uses(area).get(first..first + CLUSTER_SLOTS as usize) {
+            for (slot, word) in uses.iter().enumerate() {
+                free[slot / 64] |= u64::from(number(word.load(Relaxed)) == 0) << (slot % 64);
+            }
+        }
+        free
+    }
+
+    /// Takes a reference for `process`: either the first (a free slot of a cluster it owns) or
+    /// one more on a slot that another process is known to hold. False, and nothing changed,
+    /// where it holds one already or there is no such slot.
+    pub fn slot_get(&self, process: ProcId, area: AreaId, slot: SlotIndex) -> bool {
+        self.reference(process, process, area, slot)
+    }
+
+    /// Takes a reference on a slot that `parent` holds for its coming `child`. False where the
+    /// child has it already, or the parent has not.
+    pub fn share(&self, parent: ProcId, child: ProcId, area: AreaId, slot: SlotIndex) -> bool {
+        self.slot_held(parent, area, slot) && self.reference(parent, child, area, slot)
+    }
+
+    fn reference(&self, by: ProcId, process: ProcId, area: AreaId, slot: SlotIndex) -> bool {
+        let Some(at) = self.area_layout(area).filter(|at| slot.0 < at.slots) else {
+            return false;
+        };
+        if self.slot_held(process, area, slot) {
+            return false;
+        }
+        let cluster = slot.cluster().0;
+        let acting = self.record(by);
+        acting.intent.store(intent(area, slot), SeqCst);
+        // Before the slot's bit, so that a clean-up which trusts it misses nothing.
+        self.touched(at, process)[cluster as usize / 64].fetch_or(1 << (cluster % 64), SeqCst);
+        let before = step(&self.words32(at.uses, at.slots)[slot.0 as usize], true);
+        self.references(at, process)[slot.0 as usize / 64].fetch_or(1 << (slot.0 % 64), SeqCst);
+        if before == 0 {
+            step(&self.words32(at.used, at.clusters)[cluster as usize], true);
+        }
+        acting.intent.store(0, SeqCst);
+        true
+    }
+
+    /// Gives the reference of `process` back.
+    pub fn slot_put(&self, process: ProcId, area: AreaId, slot: SlotIndex) -> Put {
+        let Some(at) = self.area_layout(area).filter(|at| slot.0 < at.slots) else {
+            return Put::NotHeld;
+        };
+        if !self.slot_held(process, area, slot) {
+            return Put::NotHeld;
+        }
+        let acting = self.record(process);
+        acting.intent.store(intent(area, slot), SeqCst);
+        let before = step(&self.words32(at.uses, at.slots)[slot.0 as usize], false);
+        self.references(at, process)[slot.0 as usize / 64].fetch_and(!(1 << (slot.0 % 64)), SeqCst);
+        if before == 1 {
+            step(
+                &self.words32(at.used, at.clusters)[slot.cluster().0 as usize],
+                false,
+            );
+        }
+        acting.intent.store(0, SeqCst);
+        if before <= 1 {
+            Put::Freed
+        } else {
+            Put::StillUsed
+        }
+    }
+
+    /// Processes that use a slot.
+    pub fn slot_count(&self, area: AreaId, slot: SlotIndex) -> u32 {
+        self.uses(area)
+            .get(slot.0 as usize)
+            .map_or(0, |word| number(word.load(SeqCst)))
+    }
+
+    /// Whether `process` holds a reference on a slot.
+    pub fn slot_held(&self, process: ProcId, area: AreaId, slot: SlotIndex) -> bool {
+        let Some(at) = self.area_layout(area).filter(|at| slot.0 < at.slots) else {
+            return false;
+        };
+        let word = &self.references(at, process)[slot.0 as usize / 64];
+        word.load(SeqCst) & 1 << (slot.0 % 64) != 0
+    }
+
+    /// Calls `each` with every slot that `process` holds in an area, in order.
+    pub fn slots_held(&self, process: ProcId, area: AreaId, mut each: impl FnMut(SlotIndex)) {
+        let Some(at) = self.area_layout(area) else {
+            return;
+        };
+        let references = self.references(at, process);
+        for (group, touched) in self.touched(at, process).iter().enumerate() {
+            for cluster in bits(touched.load(SeqCst)) {
+                let first = (group * 64 + cluster as usize) * CLUSTER_WORDS;
+                let words = references.iter().enumerate().skip(first);
+                for (at, word) in words.take(CLUSTER_WORDS) {
+                    for bit in bits(word.load(SeqCst)) {
+                        each(SlotIndex(at as u32 * 64 + bit));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The checksum of the page in a slot.
+    pub fn digest(&self, area: AreaId, slot: SlotIndex) -> u64 {
+        let Some(at) = self.area_layout(area).filter(|at| slot.0 < at.slots) else {
+            return 0;
+        };
+        self.words64(at.digests, u64::from(slot.0), 1)[0].load(Relaxed)
+    }
+
+    /// Sets the checksum of the page in a slot; by who fills it, before anybody can read it.
+    pub fn set_digest(&self, area: AreaId, slot: SlotIndex, digest: u64) {
+        if let Some(at) = self.area_layout(area).filter(|at| slot.0 < at.slots) {
+            self.words64(at.digests, u64::from(slot.0), 1)[0].store(digest, Relaxed);
+        }
+    }
+
+    fn uses(&self, area: AreaId) -> &[AtomicU32] {
+        self.area_layout(area)
+            .map_or(&[], |at| self.words32(at.uses, at.slots))
+    }
+
+    fn touched(&self, at: &AreaLayout, process: ProcId) -> &[std::sync::atomic::AtomicU64] {
+        let skip = process.index() as u64 * at.touched_words;
+        self.words64(at.touched, skip, at.touched_words)
+    }
+
+    fn references(&self, at: &AreaLayout, process: ProcId) -> &[std::sync::atomic::AtomicU64] {
+        let skip = process.index() as u64 * at.reference_words;
+        self.words64(at.references, skip, at.reference_words)
+    }
+
+    /// Finishes what a dead process was doing to a slot. False where a living one was in the way.
+    pub(super) fn settle_slots(&self, process: ProcId) -> bool {
+        let record = self.record(process);
+        if let Some((area, slot)) = intent_parts(record.intent.load(SeqCst)) {
+            let done = (0..1000).any(|_| {
+                let done =
+                    self.recount_slot(area, slot) && self.recount_cluster(area, slot.cluster());
+                if !done {
+                    rustix::thread::sched_yield();
+                }
+                done
+            });
+            if !done {
+                return false;
+            }
+            record.intent.store(0, SeqCst);
+        }
+        true
+    }
+
+    fn living_intent(&self, concerned: impl Fn(AreaId, SlotIndex) -> bool) -> bool {
+        self.records_in_use().any(|other| {
+            let alive = self.state(other) != ProcessState::Ended;
+            let parts = intent_parts(self.record(other).intent.load(SeqCst));
+            alive && parts.is_some_and(|(area, slot)| concerned(area, slot))
+        })
+    }
+
+    fn recount_slot(&self, area: AreaId, slot: SlotIndex) -> bool {
+        let uses = self.uses(area);
+        let Some(word) = uses.get(slot.0 as usize) else {
+            return true;
+        };
+        let before = word.load(SeqCst);
+        if self.living_intent(|a, s| (a, s) == (area, slot)) {
+            return false;
+        }
+        let holders = self
+            .records_in_use()
+            .filter(|&p| self.slot_held(p, area, slot))
+            .count();
+        debug_assert!(holders <= MAX_PROCESSES);
+        word.compare_exchange(before, with_number(before, holders as u32), SeqCst, SeqCst)
+            .is_ok()
+    }
+
+    fn recount_cluster(&self, area: AreaId, cluster: ClusterIndex) -> bool {
+        let Some(at) = self.area_layout(area) else {
+            return true;
+        };
+        let Some(word) = self.words32(at.used, at.clusters).get(cluster.0 as usize) else {
+            return true;
+        };
+        let before = word.load(SeqCst);
+        if self.living_intent(|a, s| a == area && s.cluster() == cluster) {
+            return false;
+        }
+        let free = self.cluster_free_slots(area, cluster);
+        let used = CLUSTER_SLOTS - free.iter().map(|word| word.count_ones()).sum::<u32>();
+        word.compare_exchange(before, with_number(before, used), SeqCst, SeqCst)
+            .is_ok()
+    }
+
+    /// Drops every reference and cluster of a dead process.
+    pub(super) fn drop_holdings(&self, process: ProcId) {
+        for area in self.areas() {
+            let Some(at) = self.area_layout(area) else {
+                continue;
+            };
+            self.slots_held(process, area, |slot| {
+                self.slot_put(process, area, slot);
+            });
+            for word in self.touched(at, process) {
+                word.store(0, Relaxed);
+            }
+            let skip = process.index() as u64 * at.reference_words * 8;
+            self.punch(at.references + skip, at.reference_words);
+            for owner in self.words32(at.owners, at.clusters) {
+                let _ = owner.compare_exchange(process.index() as u32 + 1, 0, SeqCst, Relaxed);
+            }
+        }
+    }
+}
+
+/// The positions of the bits that are set.
+fn bits(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros())?;
+        word &= word - 1;
+        Some(bit)
+    })
+}

@@ -1,0 +1,395 @@
+//! What a process reports of itself, in a form that survives its death.
+//!
+//! Engines add to these words with relaxed stores; nobody decides anything by them, so they need no
+//! order. The supervisor takes a [`StatsSnapshot`] when the process has ended and adds it to the
+//! [`Totals`] of the run.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// VMAs that a process can describe; more than these are summed into none.
+pub const MAX_VMAS: usize = 64;
+/// Readahead windows are 0 to 512 pages, each with its own count.
+pub const WINDOW_BUCKETS: usize = 513;
+/// Linear steps per power of two in the latency histogram: at most 6 % off.
+const LATENCY_STEPS: usize = 16;
+/// Up to 2^40 ns (18 minutes); slower faults land in the last bucket.
+pub const LATENCY_BUCKETS: usize = LATENCY_STEPS * 38;
+
+/// One managed VMA of a process.
+#[repr(C)]
+pub struct VmaWords {
+    /// First address; meaningful where `bytes` is not zero.
+    pub start: AtomicU64,
+    /// Length; zero marks an unused entry.
+    pub bytes: AtomicU64,
+    /// Bytes resident now.
+    pub resident_bytes: AtomicU64,
+    /// Bytes on a swap area now.
+    pub swapped_bytes: AtomicU64,
+    /// Pages read ahead of a fault.
+    pub readahead_pages: AtomicU64,
+    /// Those of them that were touched.
+    pub readahead_hits: AtomicU64,
+}
+
+const _: () = assert!(size_of::<VmaWords>() == 48);
+
+/// The statistics of one process, in the ledger.
+#[repr(C)]
+pub struct StatsRecord {
+    /// Bytes of registered VMAs now; see [`StatsRecord::set_managed`].
+    pub managed_bytes: AtomicU64,
+    /// The most that `managed_bytes` ever was.
+    pub peak_managed_bytes: AtomicU64,
+    /// Managed bytes resident now; see [`StatsRecord::set_resident`].
+    pub resident_bytes: AtomicU64,
+    /// The most that `resident_bytes` ever was.
+    pub peak_resident_bytes: AtomicU64,
+    /// Faults that waited for the swap area.
+    pub faults_major: AtomicU64,
+    /// Faults served from memory.
+    pub faults_minor: AtomicU64,
+    /// Faults served with a zero page.
+    pub faults_zero: AtomicU64,
+    /// Bytes read from swap areas.
+    pub swap_in_bytes: AtomicU64,
+    /// Bytes written to swap areas.
+    pub swap_out_bytes: AtomicU64,
+    /// Read requests.
+    pub swap_read_ios: AtomicU64,
+    /// Write requests.
+    pub swap_write_ios: AtomicU64,
+    /// Pages read that no fault had asked for.
+    pub readahead_pages: AtomicU64,
+    /// Those of them that were touched.
+    pub readahead_hits: AtomicU64,
+    /// Huge pages brought in whole.
+    pub huge_swap_in: AtomicU64,
+    /// Huge pages evicted whole.
+    pub huge_swap_out: AtomicU64,
+    /// Huge pages that had to be split.
+    pub huge_splits: AtomicU64,
+    /// Evicted pages whose copy on the area was still good.
+    pub clean_drops: AtomicU64,
+    /// Evicted pages that held only zeros.
+    pub zero_drops: AtomicU64,
+    /// Times background reclaim was started.
+    pub kswapd_wakeups: AtomicU64,
+    /// Times a fault had to wait for reclaim.
+    pub direct_reclaims: AtomicU64,
+    /// Faults on pages evicted while they were still in use.
+    pub refaults: AtomicU64,
+    /// Memory of the engine itself.
+    pub engine_bytes: AtomicU64,
+    /// Slowest fault, ns.
+    pub fault_ns_max: AtomicU64,
+    vma_count: AtomicU32,
+    _reserved: AtomicU32,
+    latency: [AtomicU64; LATENCY_BUCKETS],
+    windows: [AtomicU64; WINDOW_BUCKETS],
+    vmas: [VmaWords; MAX_VMAS],
+}
+
+const COUNTERS: usize = 23;
+const _: () = assert!(
+    size_of::<StatsRecord>()
+        == COUNTERS * 8 + 8 + LATENCY_BUCKETS * 8 + WINDOW_BUCKETS * 8 + MAX_VMAS * 48
+);
+
+/// Adds `n` to a counter of a [`StatsRecord`].
+pub fn count(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Relaxed);
+}
+
+fn latency_bucket(ns: u64) -> usize {
+    let steps = LATENCY_STEPS as u64;
+    if ns < steps {
+        return ns as usize;
+    }
+    let exponent = 63 - u64::from(ns.leading_zeros());
+    let step = (ns >> (exponent - 4)) & (steps - 1);
+    ((exponent - 3) * steps + step).min(LATENCY_BUCKETS as u64 - 1) as usize
+}
+
+/// The middle of what a bucket holds, ns.
+fn bucket_value(bucket: usize) -> u64 {
+    let steps = LATENCY_STEPS;
+    if bucket < steps {
+        return bucket as u64;
+    }
+    let exponent = bucket / steps + 3;
+    let width = 1u64 << (exponent - 4);
+    (1u64 << exponent) + (bucket % steps) as u64 * width + width / 2
+}
+
+impl StatsRecord {
+    /// Records how long one fault took.
+    pub fn on_fault_served(&self, ns: u64) {
+        self.latency[latency_bucket(ns)].fetch_add(1, Relaxed);
+        self.fault_ns_max.fetch_max(ns, Relaxed);
+    }
+
+    /// Records the size of one readahead window (0 where none was opened).
+    pub fn on_window(&self, pages: u32) {
+        let bucket = (pages as usize).min(WINDOW_BUCKETS - 1);
+        self.windows[bucket].fetch_add(1, Relaxed);
+    }
+
+    /// Publishes how much is registered now.
+    pub fn set_managed(&self, bytes: u64) {
+        self.managed_bytes.store(bytes, Relaxed);
+        self.peak_managed_bytes.fetch_max(bytes, Relaxed);
+    }
+
+    /// Publishes how much is resident now.
+    pub fn set_resident(&self, bytes: u64) {
+        self.resident_bytes.store(bytes, Relaxed);
+        self.peak_resident_bytes.fetch_max(bytes, Relaxed);
+    }
+
+    /// Publishes the biggest VMAs; entries beyond [`MAX_VMAS`] are left out. Costs a few
+    /// stores per VMA: meant for a few times a second and the end, not for every fault.
+    pub fn set_vmas(&self, vmas: &[VmaStats]) {
+        let kept = vmas.len().min(MAX_VMAS);
+        for (words, vma) in self.vmas.iter().zip(&vmas[..kept]) {
+            words.start.store(vma.start, Relaxed);
+            words.bytes.store(vma.bytes, Relaxed);
+            words.resident_bytes.store(vma.resident_bytes, Relaxed);
+            words.swapped_bytes.store(vma.swapped_bytes, Relaxed);
+            words.readahead_pages.store(vma.readahead_pages, Relaxed);
+            words.readahead_hits.store(vma.readahead_hits, Relaxed);
+        }
+        self.vma_count.store(kept as u32, Relaxed);
+    }
+
+    /// The table behind [`StatsRecord::set_vmas`], for an engine that keeps an entry current in
+    /// place; call [`StatsRecord::set_vma_count`] when entries are added.
+    pub fn vmas(&self) -> &[VmaWords; MAX_VMAS] {
+        &self.vmas
+    }
+
+    /// How many entries of [`StatsRecord::vmas`] are in use.
+    pub fn set_vma_count(&self, count: usize) {
+        self.vma_count.store(count.min(MAX_VMAS) as u32, Relaxed);
+    }
+
+    pub(super) fn clear(&self) {
+        for word in self.counters() {
+            word.store(0, Relaxed);
+        }
+        for word in self.latency.iter().chain(&self.windows) {
+            word.store(0, Relaxed);
+        }
+        self.vma_count.store(0, Relaxed);
+    }
+
+    fn counters(&self) -> [&AtomicU64; COUNTERS] {
+        [
+            &self.managed_bytes,
+            &self.peak_managed_bytes,
+            &self.resident_bytes,
+            &self.peak_resident_bytes,
+            &self.faults_major,
+            &self.faults_minor,
+            &self.faults_zero,
+            &self.swap_in_bytes,
+            &self.swap_out_bytes,
+            &self.swap_read_ios,
+            &self.swap_write_ios,
+            &self.readahead_pages,
+            &self.readahead_hits,
+            &self.huge_swap_in,
+            &self.huge_swap_out,
+            &self.huge_splits,
+            &self.clean_drops,
+            &self.zero_drops,
+            &self.kswapd_wakeups,
+            &self.direct_reclaims,
+            &self.refaults,
+            &self.engine_bytes,
+            &self.fault_ns_max,
+        ]
+    }
+
+    /// Copies the words out.
+    pub fn snapshot(&self) -> StatsSnapshot {
+        let get = |word: &AtomicU64| word.load(Relaxed);
+        let used = (self.vma_count.load(Relaxed) as usize).min(MAX_VMAS);
+        StatsSnapshot {
+            managed_bytes: get(&self.peak_managed_bytes),
+            peak_resident_bytes: get(&self.peak_resident_bytes),
+            faults_major: get(&self.faults_major),
+            faults_minor: get(&self.faults_minor),
+            faults_zero: get(&self.faults_zero),
+            swap_in_bytes: get(&self.swap_in_bytes),
+            swap_out_bytes: get(&self.swap_out_bytes),
+            swap_read_ios: get(&self.swap_read_ios),
+            swap_write_ios: get(&self.swap_write_ios),
+            readahead_pages: get(&self.readahead_pages),
+            readahead_hits: get(&self.readahead_hits),
+            huge_swap_in: get(&self.huge_swap_in),
+            huge_swap_out: get(&self.huge_swap_out),
+            huge_splits: get(&self.huge_splits),
+            clean_drops: get(&self.clean_drops),
+            zero_drops: get(&self.zero_drops),
+            kswapd_wakeups: get(&self.kswapd_wakeups),
+            direct_reclaims: get(&self.direct_reclaims),
+            refaults: get(&self.refaults),
+            engine_bytes: get(&self.engine_bytes),
+            fault_ns_max: get(&self.fault_ns_max),
+            latency: self.latency.iter().map(get).collect(),
+            windows: self.windows.iter().map(get).collect(),
+            vmas: self.vmas[..used]
+                .iter()
+                .map(|words| VmaStats {
+                    start: get(&words.start),
+                    bytes: get(&words.bytes),
+                    resident_bytes: get(&words.resident_bytes),
+                    swapped_bytes: get(&words.swapped_bytes),
+                    readahead_pages: get(&words.readahead_pages),
+                    readahead_hits: get(&words.readahead_hits),
+                })
+                .filter(|vma| vma.bytes != 0)
+                .collect(),
+        }
+    }
+}
+
+/// One VMA as reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VmaStats {
+    /// First address.
+    pub start: u64,
+    /// Length.
+    pub bytes: u64,
+    /// Bytes resident.
+    pub resident_bytes: u64,
+    /// Bytes on a swap area.
+    pub swapped_bytes: u64,
+    /// Pages read ahead of a fault.
+    pub readahead_pages: u64,
+    /// Those of them that were touched.
+    pub readahead_hits: u64,
+}
+
+/// The statistics of one process, or of several added together, at rest. The fields mean what
+/// they mean in [`StatsRecord`]; `managed_bytes` is the most that was registered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct StatsSnapshot {
+    pub managed_bytes: u64,
+    pub peak_resident_bytes: u64,
+    pub faults_major: u64,
+    pub faults_minor: u64,
+    pub faults_zero: u64,
+    pub swap_in_bytes: u64,
+    pub swap_out_bytes: u64,
+    pub swap_read_ios: u64,
+    pub swap_write_ios: u64,
+    pub readahead_pages: u64,
+    pub readahead_hits: u64,
+    pub huge_swap_in: u64,
+    pub huge_swap_out: u64,
+    pub huge_splits: u64,
+    pub clean_drops: u64,
+    pub zero_drops: u64,
+    pub kswapd_wakeups: u64,
+    pub direct_reclaims: u64,
+    pub refaults: u64,
+    pub engine_bytes: u64,
+    pub fault_ns_max: u64,
+    pub latency: Vec<u64>,
+    pub windows: Vec<u64>,
+    pub vmas: Vec<VmaStats>,
+}
+
+impl StatsSnapshot {
+    /// Adds what another process reported: counters sum, the slowest fault is the slower one.
+    pub fn add(&mut self, other: &Self) {
+        self.managed_bytes += other.managed_bytes;
+        self.peak_resident_bytes += other.peak_resident_bytes;
+        self.faults_major += other.faults_major;
+        self.faults_minor += other.faults_minor;
+        self.faults_zero += other.faults_zero;
+        self.swap_in_bytes += other.swap_in_bytes;
+        self.swap_out_bytes += other.swap_out_bytes;
+        self.swap_read_ios += other.swap_read_ios;
+        self.swap_write_ios += other.swap_write_ios;
+        self.readahead_pages += other.readahead_pages;
+        self.readahead_hits += other.readahead_hits;
+        self.huge_swap_in += other.huge_swap_in;
+        self.huge_swap_out += other.huge_swap_out;
+        self.huge_splits += other.huge_splits;
+        self.clean_drops += other.clean_drops;
+        self.zero_drops += other.zero_drops;
+        self.kswapd_wakeups += other.kswapd_wakeups;
+        self.direct_reclaims += other.direct_reclaims;
+        self.refaults += other.refaults;
+        self.engine_bytes += other.engine_bytes;
+        self.fault_ns_max = self.fault_ns_max.max(other.fault_ns_max);
+        add_buckets(&mut self.latency, &other.latency);
+        add_buckets(&mut self.windows, &other.windows);
+        self.vmas.extend_from_slice(&other.vmas);
+    }
+
+    /// The latency below which the fraction `p` (0 to 1) of the faults lie, ns; 0 without faults.
+    pub fn fault_ns_percentile(&self, p: f64) -> u64 {
+        let total: u64 = self.latency.iter().sum();
+        let rank = (total as f64 * p).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for (bucket, n) in self.latency.iter().enumerate() {
+            seen += n;
+            if seen >= rank {
+                return bucket_value(bucket).min(self.fault_ns_max);
+            }
+        }
+        0
+    }
+}
+
+fn add_buckets(sum: &mut Vec<u64>, more: &[u64]) {
+    if sum.len() < more.len() {
+        sum.resize(more.len(), 0);
+    }
+    for (total, n) in sum.iter_mut().zip(more) {
+        *total += n;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_latency_lands_within_six_percent() {
+        let mut ns = 1u64;
+        while ns < 1 << 39 {
+            for v in [ns, ns + ns / 3, ns + ns / 2] {
+                let told = bucket_value(latency_bucket(v));
+                let off = told.abs_diff(v) as f64 / v as f64;
+                assert!(off <= 0.0626, "{v} ns told as {told}");
+            }
+            ns *= 2;
+        }
+        assert_eq!(latency_bucket(u64::MAX), LATENCY_BUCKETS - 1);
+    }
+
+    #[test]
+    fn percentiles_of_a_sum_of_processes() {
+        let mut sum = StatsSnapshot::default();
+        assert_eq!(sum.fault_ns_percentile(0.5), 0);
+        let mut one = StatsSnapshot {
+            latency: vec![0; LATENCY_BUCKETS],
+            fault_ns_max: 1_000_000,
+            ..Default::default()
+        };
+        one.latency[latency_bucket(1000)] = 99;
+        one.latency[latency_bucket(1_000_000)] = 1;
+        sum.add(&one);
+        sum.add(&one);
+        assert!(sum.fault_ns_percentile(0.5).abs_diff(1000) < 62);
+        assert!(sum.fault_ns_percentile(0.99).abs_diff(1000) < 62);
+        assert!(sum.fault_ns_percentile(1.0).abs_diff(1_000_000) < 62_000);
+        assert!(sum.fault_ns_percentile(1.0) <= 1_000_000);
+    }
+}
