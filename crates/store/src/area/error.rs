@@ -1,0 +1,244 @@
+//! Why an area cannot be used, as the user reads it: what was found, what is expected, what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::MIN_AREA_BYTES;
+
+/// A swap area was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum AreaError {
+    /// `--swap` without a value.
+    #[error("--swap is empty: name a directory, a file or a block device")]
+    Empty,
+    /// Compressed memory is a later feature.
+    #[error(
+        "swap area `ram:{size}`: compressed memory is not available yet; name a directory, a file \
+         or a block device (a path that starts with `ram:` is written `./ram:...`)"
+    )]
+    RamNotYet {
+        /// The size that was given.
+        size: String,
+    },
+    /// Nothing has this name.
+    #[error(
+        "swap area {}: it does not exist; name a directory, or create the file first: \
+         `install -m 600 /dev/null {}`", path.display(), path.display()
+    )]
+    NotFound {
+        /// The area.
+        path: PathBuf,
+    },
+    /// The file system's permissions are in the way.
+    #[error(
+        "swap area {}: permission denied; foreswap must be allowed to read and write it \
+         (a directory: to create files in it); name another one with --swap", path.display()
+    )]
+    Permission {
+        /// The area.
+        path: PathBuf,
+    },
+    /// A socket, a pipe, a character device.
+    #[error(
+        "swap area {}: neither a directory nor a regular file nor a block device; name one of \
+         these", path.display()
+    )]
+    WrongKind {
+        /// The area.
+        path: PathBuf,
+    },
+    /// A link to a regular file.
+    #[error(
+        "swap area {}: a symbolic link to a file, which another user could redirect; give the path \
+         that it points to", path.display()
+    )]
+    Symlink {
+        /// The area.
+        path: PathBuf,
+    },
+    /// Group or others may read or write it.
+    #[error(
+        "swap area {}: its mode is {mode:03o}, so others could read the memory swapped to it; \
+         expected {wanted:03o}: `chmod {wanted:o} {}`", path.display(), path.display()
+    )]
+    OpenToOthers {
+        /// The area.
+        path: PathBuf,
+        /// Permission bits found.
+        mode: u32,
+        /// Permission bits that would be accepted.
+        wanted: u32,
+    },
+    /// Somebody else's file.
+    #[error(
+        "swap area {}: it belongs to user {owner}, who could read the memory swapped to it; \
+         expected user {us}: `chown {us} {}`, or name another file", path.display(), path.display()
+    )]
+    ForeignOwner {
+        /// The area.
+        path: PathBuf,
+        /// The file's user id.
+        owner: u32,
+        /// Ours.
+        us: u32,
+    },
+    /// Another foreswap holds the lock.
+    #[error(
+        "swap area {}: another foreswap is using it; wait for it to end, or name another area \
+         (a directory can serve any number)", path.display()
+    )]
+    InUse {
+        /// The area.
+        path: PathBuf,
+    },
+    /// The kernel swaps to it.
+    #[error(
+        "swap area {}: the kernel is swapping to it (see /proc/swaps); `swapoff {}` first, or name \
+         another area", path.display(), path.display()
+    )]
+    KernelSwap {
+        /// The area.
+        path: PathBuf,
+    },
+    /// A file system on it is in use.
+    #[error(
+        "swap area {}: it is mounted on {}; foreswap would destroy that file system; name a device \
+         that is not in use, or a directory", path.display(), mount_point.display()
+    )]
+    Mounted {
+        /// The device.
+        path: PathBuf,
+        /// Where it is mounted.
+        mount_point: PathBuf,
+    },
+    /// Held by something that is neither a mount nor swap: RAID, device mapper, another foreswap.
+    #[error(
+        "swap area {}: the device or a part of it is in use (a mounted partition, RAID, LVM, another \
+         program); `lsblk {}` shows by what; name a device that is free", path.display(), path.display()
+    )]
+    DeviceBusy {
+        /// The device.
+        path: PathBuf,
+    },
+    /// It carries something that is not ours.
+    #[error(
+        "swap area {}: it holds data ({what}), which foreswap would overwrite; expected an empty \
+         file, zeros, a `mkswap` signature or an earlier area of foreswap; if nothing on it is \
+         needed: `wipefs -a {} && mkswap {}`", path.display(), path.display(), path.display()
+    )]
+    HasData {
+        /// The area.
+        path: PathBuf,
+        /// What was recognised.
+        what: String,
+    },
+    /// Less than 1 MiB.
+    #[error(
+        "swap area {}: {bytes} bytes are too few, the least is {MIN_AREA_BYTES} (1M); give a larger \
+         --swap-size", path.display()
+    )]
+    TooSmall {
+        /// The area.
+        path: PathBuf,
+        /// Its size, or the size asked for, cut to whole pages.
+        bytes: u64,
+    },
+    /// More was asked for than the device has.
+    #[error(
+        "swap area {}: --swap-size asks for {asked} bytes, the device has {bytes}; ask for less, or \
+         leave --swap-size out to use all of it", path.display()
+    )]
+    DeviceTooSmall {
+        /// The device.
+        path: PathBuf,
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes there.
+        bytes: u64,
+    },
+    /// The file system is too full.
+    #[error(
+        "swap area {}: no room: {needed} bytes are needed and the file system has {free} free; ask \
+         for a smaller --swap-size, free some, or name an area on another file system with --swap",
+        path.display()
+    )]
+    NoRoom {
+        /// The area.
+        path: PathBuf,
+        /// Bytes that have to be there.
+        needed: u64,
+        /// Bytes that the file system offers to us.
+        free: u64,
+    },
+    /// `ulimit -f`, or the file system's own largest size.
+    #[error(
+        "swap area {}: a file of {bytes} bytes exceeds the limit for files ({}); raise it with \
+         `ulimit -f`, or ask for a smaller --swap-size", path.display(), limit_text(*.limit)
+    )]
+    FileSizeLimit {
+        /// The area.
+        path: PathBuf,
+        /// Bytes asked for.
+        bytes: u64,
+        /// The limit, when it is known.
+        limit: Option<u64>,
+    },
+    /// What was written could not be read back.
+    #[error("swap area {}: a trial page did not read back as written; name another area", path.display())]
+    Unfaithful {
+        /// The area.
+        path: PathBuf,
+    },
+    /// The remains of the run could not be removed.
+    #[error(
+        "swap area {}: the swapped pages could not be erased ({source}); `shred {}` does it by hand",
+        path.display(), path.display()
+    )]
+    Erase {
+        /// The area.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("swap area {}: {source}; name another area with --swap", path.display())]
+    Io {
+        /// The area.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+}
+
+impl AreaError {
+    /// The meaning of a failure to find or open the area.
+    pub(super) fn on_open(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound => AreaError::NotFound { path },
+            io::ErrorKind::PermissionDenied => AreaError::Permission { path },
+            _ => AreaError::Io { path, source },
+        }
+    }
+
+    /// The meaning of a failure to read, write or inspect the open area.
+    pub(super) fn on_io(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::InvalidData => AreaError::Unfaithful { path },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => AreaError::NoRoom {
+                path,
+                needed: MIN_AREA_BYTES,
+                free: 0,
+            },
+            _ => AreaError::Io { path, source },
+        }
+    }
+}
+
+fn limit_text(limit: Option<u64>) -> String {
+    match limit {
+        Some(bytes) => format!("{bytes} bytes"),
+        None => "the file system's".to_owned(),
+    }
+}

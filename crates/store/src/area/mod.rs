@@ -1,0 +1,422 @@
+//! Opens a swap area, or says exactly why not and what would help.
+//!
+//! A swap area holds the memory of somebody's programs and overwrites what was there before, so
+//! this module is suspicious by duty: it refuses files that others may read, files and devices with
+//! a user's data, devices that are mounted or in use. A directory is the safe default: the file in
+//! it never has a name, is private from its first moment and vanishes with its last descriptor,
+//! also after `kill -9`.
+//!
+//! Runs in the supervisor, before the command starts; the descriptors then travel to the managed
+//! processes. The lock that keeps a second foreswap out belongs to the open file itself and lasts as
+//! long as any of them lives.
+
+mod contents;
+mod error;
+mod occupancy;
+mod room;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, IFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+pub use error::AreaError;
+
+use contents::Contents;
+
+/// Unit of all offsets and sizes.
+pub const PAGE_BYTES: u64 = 4096;
+/// Below this, an area is a typing error.
+pub const MIN_AREA_BYTES: u64 = 1 << 20;
+
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const BTRFS_MAGIC: u64 = 0x9123_683e;
+
+/// What the user named as a swap area, not looked at yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AreaSpec {
+    /// A directory, a regular file or a block device.
+    Path(PathBuf),
+}
+
+impl AreaSpec {
+    /// Reads a `--swap` argument. Looks at no file; [`open`] does. A path that starts with `ram:`
+    /// is written `./ram:`.
+    pub fn parse(text: &str) -> Result<Self, AreaError> {
+        if let Some(size) = text.strip_prefix("ram:") {
+            return Err(AreaError::RamNotYet {
+                size: size.to_owned(),
+            });
+        }
+        if text.is_empty() {
+            return Err(AreaError::Empty);
+        }
+        Ok(AreaSpec::Path(PathBuf::from(text)))
+    }
+
+    /// The area used when none is named: an unlinked file under `$TMPDIR`, else `/tmp`.
+    pub fn temporary() -> Self {
+        AreaSpec::Path(std::env::temp_dir())
+    }
+}
+
+/// An area that is ours for as long as any copy of its descriptor is open.
+#[derive(Debug)]
+pub struct OpenArea {
+    /// Open for reading and writing, close-on-exec, locked.
+    pub file: File,
+    /// For messages; the file may have no name.
+    pub path: PathBuf,
+    /// Size, a multiple of 4 KiB, at least 1 MiB, `reserved_bytes` included.
+    pub bytes: u64,
+    /// Bytes at the front that must never be written: 0, or one page when the file or device has a
+    /// name and so must be recognised the next time. Slot 0 is then taken, as on the kernel's areas.
+    pub reserved_bytes: u64,
+    /// Opened with `O_DIRECT`: memory, offsets and lengths must be multiples of 4 KiB.
+    pub direct: bool,
+    /// What a user should know, one sentence each.
+    pub notes: Vec<String>,
+    named: bool,
+}
+
+impl OpenArea {
+    /// Whether the area has a name, so that what was written to it outlives us until
+    /// [`OpenArea::erase`].
+    pub fn is_named(&self) -> bool {
+        self.named
+    }
+
+    /// Makes the pages unreadable for whoever opens the file or device next: call it when the last
+    /// managed process has ended. Nothing to do for areas without a name.
+    pub fn erase(&self) -> Result<(), AreaError> {
+        if !self.named {
+            return Ok(());
+        }
+        let length = self.bytes - self.reserved_bytes;
+        room::zero_range(&self.file, self.reserved_bytes, length).map_err(|errno| {
+            AreaError::Erase {
+                path: self.path.clone(),
+                source: errno.into(),
+            }
+        })
+    }
+}
+
+/// Opens, checks, sizes and locks an area. `swap_size` is the size asked for; without it a named
+/// area is taken whole and an unnamed one is sized by the free room and `memory_limit` (bytes).
+pub fn open(
+    spec: &AreaSpec,
+    swap_size: Option<u64>,
+    memory_limit: u64,
+) -> Result<OpenArea, AreaError> {
+    let AreaSpec::Path(path) = spec;
+    let swap_size = swap_size.map(|bytes| bytes - bytes % PAGE_BYTES);
+    if let Some(bytes) = swap_size.filter(|bytes| *bytes < MIN_AREA_BYTES) {
+        return Err(AreaError::TooSmall {
+            path: path.clone(),
+            bytes,
+        });
+    }
+    let metadata = std::fs::metadata(path).map_err(|error| AreaError::on_open(path, error))?;
+    let kind = metadata.file_type();
+    if kind.is_dir() {
+        open_in_directory(path, swap_size, memory_limit)
+    } else if kind.is_file() {
+        open_file(path, swap_size, memory_limit)
+    } else if kind.is_block_device() {
+        open_device(path, &metadata, swap_size)
+    } else {
+        Err(AreaError::WrongKind { path: path.clone() })
+    }
+}
+
+fn open_in_directory(
+    directory: &Path,
+    swap_size: Option<u64>,
+    memory_limit: u64,
+) -> Result<OpenArea, AreaError> {
+    let mut notes = Vec::new();
+    let (file, mut direct) = open_direct(|flags| open_unnamed(directory, flags))
+        .map_err(|errno| AreaError::on_open(directory, errno.into()))?;
+    lock(&file, directory)?;
+    prepare_for_file_system(&file, directory, &mut notes);
+    // The file is empty: one page of zeros shows whether reads and writes work at all.
+    contents::try_page(&file, &contents::Page::zeroed(), &mut direct)
+        .map_err(|error| AreaError::on_io(directory, error))?;
+    rustix::fs::ftruncate(&file, 0).map_err(|errno| AreaError::on_io(directory, errno.into()))?;
+    let bytes = match swap_size {
+        Some(bytes) => {
+            room::reserve(&file, directory, bytes, 0, &mut notes)?;
+            bytes
+        }
+        None => room::extend_by_default(&file, directory, memory_limit, &mut notes)?,
+    };
+    note_buffered(direct, directory, &mut notes);
+    Ok(OpenArea {
+        file,
+        path: directory.to_owned(),
+        bytes,
+        reserved_bytes: 0,
+        direct,
+        notes,
+        named: false,
+    })
+}
+
+fn open_file(
+    path: &Path,
+    swap_size: Option<u64>,
+    memory_limit: u64,
+) -> Result<OpenArea, AreaError> {
+    let mut notes = Vec::new();
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let (file, mut direct) =
+        open_direct(|extra| rustix::fs::open(path, flags | extra, Mode::empty()).map(File::from))
+            .map_err(|errno| match errno {
+            Errno::LOOP => AreaError::Symlink {
+                path: path.to_owned(),
+            },
+            _ => AreaError::on_open(path, errno.into()),
+        })?;
+    // From here on only the open file is asked: the name may point elsewhere by now.
+    let metadata = file
+        .metadata()
+        .map_err(|error| AreaError::on_io(path, error))?;
+    if !metadata.is_file() {
+        return Err(AreaError::WrongKind {
+            path: path.to_owned(),
+        });
+    }
+    refuse_exposed(path, &metadata, 0o077)?;
+    occupancy::refuse_kernel_swap(path, &metadata)?;
+    lock(&file, path)?;
+
+    let old_bytes = metadata.len();
+    let found = contents::recognise(&file, old_bytes, &mut direct)
+        .map_err(|error| AreaError::on_io(path, error))?;
+    if let Contents::Foreign(what) = found {
+        return Err(AreaError::HasData {
+            path: path.to_owned(),
+            what,
+        });
+    }
+    if old_bytes == 0 {
+        prepare_for_file_system(&file, path, &mut notes);
+    }
+    let bytes = match swap_size {
+        Some(bytes) => {
+            let allocated = metadata.blocks().saturating_mul(512).min(old_bytes);
+            room::reserve(&file, path, bytes, allocated, &mut notes)?;
+            bytes
+        }
+        None if old_bytes == 0 => room::extend_by_default(&file, path, memory_limit, &mut notes)?,
+        None => old_bytes - old_bytes % PAGE_BYTES,
+    };
+    named_area(file, path, bytes, direct, &found, notes)
+}
+
+fn open_device(
+    path: &Path,
+    metadata: &std::fs::Metadata,
+    swap_size: Option<u64>,
+) -> Result<OpenArea, AreaError> {
+    occupancy::refuse_mounted(path, metadata)?;
+    occupancy::refuse_kernel_swap(path, metadata)?;
+    refuse_exposed(path, metadata, 0o007)?;
+    // Device names such as /dev/disk/by-id/... are symbolic links, so links are followed here.
+    // O_EXCL on a device: nobody else (a mount, a RAID, swapon) holds it, nor can from now on.
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::EXCL;
+    let (file, mut direct) =
+        open_direct(|extra| rustix::fs::open(path, flags | extra, Mode::empty()).map(File::from))
+            .map_err(|errno| match errno {
+            Errno::BUSY => AreaError::DeviceBusy {
+                path: path.to_owned(),
+            },
+            _ => AreaError::on_open(path, errno.into()),
+        })?;
+    let opened = file
+        .metadata()
+        .map_err(|error| AreaError::on_io(path, error))?;
+    if !opened.file_type().is_block_device() || opened.rdev() != metadata.rdev() {
+        return Err(AreaError::WrongKind {
+            path: path.to_owned(),
+        });
+    }
+    lock(&file, path)?;
+    let device_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))
+        .map_err(|errno| AreaError::on_io(path, errno.into()))?;
+    let bytes = swap_size.unwrap_or(device_bytes - device_bytes % PAGE_BYTES);
+    if bytes > device_bytes {
+        return Err(AreaError::DeviceTooSmall {
+            path: path.to_owned(),
+            asked: bytes,
+            bytes: device_bytes,
+        });
+    }
+    let found = contents::recognise(&file, device_bytes, &mut direct)
+        .map_err(|error| AreaError::on_io(path, error))?;
+    if let Contents::Foreign(what) = found {
+        return Err(AreaError::HasData {
+            path: path.to_owned(),
+            what,
+        });
+    }
+    named_area(file, path, bytes, direct, &found, Vec::new())
+}
+
+/// The last step for areas with a name: leave a mark by which the next run knows that what follows
+/// is no user's data. `mkswap`'s own mark is kept.
+fn named_area(
+    file: File,
+    path: &Path,
+    bytes: u64,
+    mut direct: bool,
+    found: &Contents,
+    mut notes: Vec<String>,
+) -> Result<OpenArea, AreaError> {
+    if bytes < MIN_AREA_BYTES {
+        return Err(AreaError::TooSmall {
+            path: path.to_owned(),
+            bytes,
+        });
+    }
+    let mark = match found {
+        Contents::KernelSwap(page) => page.clone(),
+        _ => contents::header(),
+    };
+    contents::try_page(&file, &mark, &mut direct).map_err(|error| AreaError::on_io(path, error))?;
+    note_buffered(direct, path, &mut notes);
+    let area = OpenArea {
+        file,
+        path: path.to_owned(),
+        bytes,
+        reserved_bytes: PAGE_BYTES,
+        direct,
+        notes,
+        named: true,
+    };
+    // What a killed run left behind goes now. Not on devices: some take minutes over it.
+    if matches!(found, Contents::Ours) && is_regular(&area.file) {
+        let _ = area.erase();
+    }
+    Ok(area)
+}
+
+fn is_regular(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.is_file())
+}
+
+/// Opens with `O_DIRECT`, or without where the file system does not know it.
+fn open_direct(open: impl Fn(OFlags) -> Result<File, Errno>) -> Result<(File, bool), Errno> {
+    match open(OFlags::DIRECT) {
+        Ok(file) => Ok((file, true)),
+        Err(Errno::INVAL) => open(OFlags::empty()).map(|file| (file, false)),
+        Err(error) => Err(error),
+    }
+}
+
+/// A file without a name, readable by nobody else at any moment.
+fn open_unnamed(directory: &Path, extra: OFlags) -> Result<File, Errno> {
+    let private = Mode::RUSR | Mode::WUSR;
+    // O_EXCL here: it cannot be given a name later either.
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE | OFlags::EXCL | extra;
+    match rustix::fs::open(directory, flags, private) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::NOSYS) => {
+            create_and_unlink(directory, extra)
+        }
+        other => other.map(File::from),
+    }
+}
+
+/// For file systems without `O_TMPFILE`: a name for a moment, and only ours.
+fn create_and_unlink(directory: &Path, extra: OFlags) -> Result<File, Errno> {
+    let flags =
+        OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | extra;
+    let mut result = Err(Errno::EXIST);
+    for attempt in 0..64u32 {
+        let mut name = OsString::from(".foreswap-");
+        name.push(format!("{}-{attempt}", std::process::id()));
+        let path = directory.join(name);
+        result = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
+        match &result {
+            Err(Errno::EXIST) => continue,
+            // Some file systems refuse O_DIRECT only after having made the file.
+            Err(Errno::INVAL) => {
+                let _ = rustix::fs::unlink(&path);
+            }
+            Err(_) => {}
+            Ok(_) => rustix::fs::unlink(&path)?,
+        }
+        break;
+    }
+    result.map(File::from)
+}
+
+fn lock(file: &File, path: &Path) -> Result<(), AreaError> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        // File systems without locks: nothing to hold, and no reason to refuse.
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(AreaError::InUse {
+            path: path.to_owned(),
+        }),
+        Err(errno) => Err(AreaError::on_io(path, errno.into())),
+    }
+}
+
+/// Refuses what others could read or write while a program's memory lies in it.
+fn refuse_exposed(
+    path: &Path,
+    metadata: &std::fs::Metadata,
+    forbidden: u32,
+) -> Result<(), AreaError> {
+    let mode = metadata.mode() & 0o7777;
+    if mode & forbidden != 0 {
+        return Err(AreaError::OpenToOthers {
+            path: path.to_owned(),
+            mode,
+            wanted: mode & !forbidden & 0o666,
+        });
+    }
+    let us = rustix::process::geteuid().as_raw();
+    if metadata.is_file() && metadata.uid() != us {
+        return Err(AreaError::ForeignOwner {
+            path: path.to_owned(),
+            owner: metadata.uid(),
+            us,
+        });
+    }
+    Ok(())
+}
+
+fn prepare_for_file_system(file: &File, path: &Path, notes: &mut Vec<String>) {
+    let Ok(system) = rustix::fs::fstatfs(file) else {
+        return;
+    };
+    match system.f_type as u64 {
+        TMPFS_MAGIC => notes.push(format!(
+            "{} is a tmpfs: what is swapped out to it still occupies memory",
+            path.display()
+        )),
+        BTRFS_MAGIC => {
+            // Copy-on-write would turn each write into an allocation. Possible only while empty.
+            if let Ok(flags) = rustix::fs::ioctl_getflags(file) {
+                let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn note_buffered(direct: bool, path: &Path, notes: &mut Vec<String>) {
+    if !direct {
+        notes.push(format!(
+            "{} does not support O_DIRECT: swapped pages pass through the page cache, which is \
+             slower and takes memory",
+            path.display()
+        ));
+    }
+}
