@@ -2,8 +2,29 @@
 //!
 //! This crate decides: which page is brought in, which is moved out, where it goes. It makes no
 //! system call, reads no clock, starts no thread and draws no random number: it is `no_std`, so the
-//! compiler keeps that promise. The world reaches it through the traits in `world`.
+//! compiler keeps that promise. The world reaches it through the traits in [`world`]; the Linux
+//! engine implements them with userfaultfd and io_uring, the tests and the lab with a model.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+
+mod fault;
+mod first_touch;
+mod frames;
+mod io;
+mod mm;
+mod page_table;
+pub mod readahead;
+mod reclaim;
+mod snapshot;
+pub mod stats;
+mod swap;
+pub mod units;
+mod vma;
+pub mod world;
+
+pub use io::SLOTS_PER_IO;
+pub use mm::{Config, Mm, Outcome};
+pub use page_table::{Entry, Resident};
+pub use vma::Vma;

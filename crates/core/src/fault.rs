@@ -1,0 +1,529 @@
+//! The life of a page fault.
+//!
+//! A first touch maps zeros, a page in a frame is moved in (minor fault), one on an area is read
+//! together with what readahead foresees (major fault) and moved in when the read is done. The
+//! faulting thread waits in the kernel; mapping its page wakes it. What cannot be served now waits
+//! in one of two queues: for the address space to settle (`retry`), or for memory (`stalled`).
+
+use crate::frames::{Holding, NOTHING, State};
+use crate::io::SLOTS_PER_IO;
+use crate::mm::{Mm, Outcome, Pending};
+use crate::page_table::{EVICTED_BITS, Entry, Resident};
+use crate::readahead::Readahead;
+use crate::units::{Frame, Nanos, Slot, Vpn, overlap};
+use crate::world::{Notice, Stop, World};
+
+/// Credit of a page that was needed again soon after it was moved out.
+const CREDIT_AGAIN: u8 = 2;
+/// Credit of a page that came in otherwise.
+const CREDIT_NEW: u8 = 1;
+
+impl Mm {
+    /// A thread of the program touched `page` and found it absent.
+    pub fn on_fault(&mut self, w: &mut impl World, page: Vpn) -> Outcome {
+        let since = w.now();
+        self.serve(w, Pending { page, since })
+    }
+
+    /// The address space has settled: try again what had to wait for that.
+    pub fn retry(&mut self, w: &mut impl World) {
+        let waiting = core::mem::take(&mut self.retry);
+        for pending in waiting {
+            if self.serve(w, pending) == Outcome::Unmanaged {
+                w.wake(pending.page);
+            }
+        }
+    }
+
+    /// Faults wait for the address space to settle.
+    pub fn must_retry(&self) -> bool {
+        !self.retry.is_empty()
+    }
+
+    /// Faults wait for memory.
+    pub fn is_stalled(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
+    pub(crate) fn serve(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
+        let page = pending.page;
+        if self.vmas.find(page).is_none() {
+            return Outcome::Unmanaged;
+        }
+        match self.table.get(page) {
+            Entry::Never => self.first_touch(w, pending),
+            Entry::Resident(_) => self.on_present(w, pending),
+            Entry::Cached(frame) => self.on_cached(w, pending, frame),
+            Entry::Swapped { slot, evicted } => self.on_swapped(w, pending, slot, evicted),
+            Entry::Poisoned => {
+                match w.poison(page).stop {
+                    Some(Stop::Again) => return self.again(pending),
+                    Some(_) => w.wake(page),
+                    None => {}
+                }
+                Outcome::Served
+            }
+        }
+    }
+
+    fn again(&mut self, pending: Pending) -> Outcome {
+        self.retry.push(pending);
+        Outcome::Waits
+    }
+
+    pub(crate) fn stall(&mut self, pending: Pending) -> Outcome {
+        self.stalled.push_back(pending);
+        Outcome::Waits
+    }
+
+    /// A message about a page that is mapped by now, or one that the kernel dropped without a word
+    /// (MADV_FREE). Mapping zeros tells which: it refuses where a page is.
+    fn on_present(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
+        let page = pending.page;
+        match w.zero_in(page, 1).stop {
+            Some(Stop::Again) => return self.again(pending),
+            Some(_) => w.wake(page),
+            None => {
+                // It was dropped. Its slot, if it kept one, holds the old content.
+                if let Entry::Resident(Resident { slot, .. }) = self.table.get(page) {
+                    self.put(w, slot);
+                    let resident = Resident {
+                        slot: None,
+                        credit: CREDIT_NEW,
+                    };
+                    self.table.set(page, Entry::Resident(resident));
+                }
+                self.stats.faults_zero += 1;
+            }
+        }
+        Outcome::Served
+    }
+
+    fn first_touch(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
+        let page = pending.page;
+        let Some(vma) = self.vmas.find(page) else {
+            return Outcome::Unmanaged;
+        };
+        let batch = vma.streams.batch(page).min(self.config.first_touch.max(1));
+        let end = vma.range.end.min(page.plus(u64::from(batch)));
+        let end = self
+            .table
+            .next_used(page, end)
+            .map_or(end, |(used, _)| used);
+        let batch = (end.0 - page.0) as u32;
+        let (mapped, stop) = self.map_zeros(w, page, batch);
+        for n in 0..mapped {
+            let resident = Resident {
+                slot: None,
+                credit: u8::from(n == 0) * CREDIT_NEW,
+            };
+            self.table
+                .set(page.plus(u64::from(n)), Entry::Resident(resident));
+        }
+        if mapped > 0 {
+            if let Some(vma) = self.vmas.find_mut(page) {
+                vma.streams.mapped(page, mapped);
+            }
+            self.stats.faults_zero += 1;
+            self.stats
+                .fault_ns
+                .add(w.now().saturating_sub(pending.since));
+            return Outcome::Served;
+        }
+        match stop {
+            Some(Stop::Exists) => {
+                // Touched before it was adopted.
+                w.charge_existing(1);
+                let resident = Resident {
+                    slot: None,
+                    credit: CREDIT_NEW,
+                };
+                self.table.set(page, Entry::Resident(resident));
+                w.wake(page);
+                Outcome::Served
+            }
+            Some(Stop::Again) => self.again(pending),
+            Some(Stop::NoMemory) | None => self.stall(pending),
+            Some(_) => {
+                w.wake(page);
+                Outcome::Served
+            }
+        }
+    }
+
+    /// Map up to `batch` pages of zeros: fresh memory while the limit allows, recycled frames
+    /// otherwise. Returns how many, and what stopped it before the first.
+    fn map_zeros(&mut self, w: &mut impl World, page: Vpn, batch: u32) -> (u32, Option<Stop>) {
+        // A batch must not eat the reserve of the faults to come: beyond one page it takes what
+        // is above the low mark only.
+        let spare = (w.available() + u64::from(self.frames.free()))
+            .saturating_sub(u64::from(self.marks.low));
+        let batch = batch.min(spare as u32).max(1);
+        if w.available() > u64::from(self.marks.high) && w.try_charge(u64::from(batch)) {
+            let done = w.zero_in(page, batch);
+            w.uncharge(u64::from(batch - done.pages));
+            return (done.pages, done.stop);
+        }
+        let Some((frame, n)) = self.obtain(w, batch, true) else {
+            return (0, Some(Stop::NoMemory));
+        };
+        for i in 0..n {
+            w.clear(frame.plus(i));
+        }
+        let done = w.move_in(frame, page, n);
+        let mut mapped = done.pages;
+        for i in 0..n {
+            if i < done.pages {
+                self.frames.vacate(frame.plus(i));
+            } else {
+                self.frames.free_up(frame.plus(i));
+            }
+        }
+        let mut stop = done.stop;
+        if mapped == 0 && matches!(stop, Some(Stop::Fixed | Stop::Busy)) {
+            // The mapping has another protection than our frames: it gets a page of its own.
+            let done = w.zero_in(page, 1);
+            w.charge_existing(u64::from(done.pages));
+            (mapped, stop) = (done.pages, done.stop);
+        }
+        (mapped, stop)
+    }
+
+    /// Up to `max` contiguous frames with memory, taken. With `must`, pages are evicted for the
+    /// first one.
+    pub(crate) fn obtain(
+        &mut self,
+        w: &mut impl World,
+        max: u32,
+        must: bool,
+    ) -> Option<(Frame, u32)> {
+        if let Some(run) = self.frames.take_free(max) {
+            return Some(run);
+        }
+        if self.frames.empty() > self.marks.empty
+            && let Some(run) = self.back_empty(w, max)
+        {
+            return Some(run);
+        }
+        if !must {
+            return None;
+        }
+        if self.drop_clean(w, 1) == 0 {
+            if self.held {
+                // Nothing is moved out now, and the forking thread itself may wait for this page.
+                return self
+                    .pass_limit(w)
+                    .then(|| self.frames.take_free(1))
+                    .flatten();
+            }
+            self.stats.direct_reclaims += 1;
+            self.evict(w, self.marks.batch);
+            if self.frames.free() == 0 {
+                self.drop_clean(w, 1);
+            }
+            self.submit_writes(w);
+        }
+        self.frames.take_free(max)
+    }
+
+    /// Put fresh memory behind empty frames, as far as the limit allows.
+    fn back_empty(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
+        let max = u64::from(max).min(w.available()) as u32;
+        let (frame, n) = self.frames.take_empty(max)?;
+        let backed = if w.try_charge(u64::from(n)) {
+            let done = w.fill(frame, n);
+            w.uncharge(u64::from(n - done.pages));
+            done.pages
+        } else {
+            0
+        };
+        for i in backed..n {
+            self.frames.untake(frame.plus(i));
+        }
+        (backed > 0).then(|| {
+            for i in 0..backed {
+                self.frames.get_mut(frame.plus(i)).state = State::Free;
+            }
+            (frame, backed)
+        })
+    }
+
+    fn on_cached(&mut self, w: &mut impl World, pending: Pending, frame: Frame) -> Outcome {
+        let page = pending.page;
+        let holding = *self.frames.get(frame);
+        self.on_hit(page, holding.ahead);
+        let change = self.frames.get_mut(frame);
+        change.ahead = false;
+        if holding.state == State::Reading {
+            if !holding.wanted {
+                change.wanted = true;
+                change.since = pending.since;
+                self.stats.faults_major += 1;
+            }
+            return Outcome::Waits;
+        }
+        change.wanted = true;
+        change.since = pending.since;
+        change.refault = true;
+        if !holding.wanted {
+            self.stats.faults_minor += 1;
+        }
+        self.deliver(w, frame)
+    }
+
+    /// The one place where hits of readahead are counted.
+    fn on_hit(&mut self, page: Vpn, ahead: bool) {
+        if let Some(vma) = self.vmas.find_mut(page) {
+            self.config.readahead.on_hit(&mut vma.history, page, ahead);
+            if ahead {
+                vma.readahead_hits += 1;
+                self.stats.readahead_hits += 1;
+            }
+        }
+    }
+
+    /// Map a page that is complete in its frame and that a thread waits for.
+    pub(crate) fn deliver(&mut self, w: &mut impl World, frame: Frame) -> Outcome {
+        let holding = *self.frames.get(frame);
+        let Some(page) = holding.page else {
+            return Outcome::Served;
+        };
+        let pending = Pending {
+            page,
+            since: holding.since,
+        };
+        if self.held {
+            w.returns(page);
+        }
+        let mut stop = if holding.state == State::Writing {
+            Some(Stop::Busy)
+        } else {
+            w.move_in(frame, page, 1).stop
+        };
+        let moved = stop.is_none();
+        if matches!(stop, Some(Stop::Busy | Stop::Fixed)) {
+            if !w.try_charge(1) {
+                if holding.state == State::Writing {
+                    return Outcome::Waits;
+                }
+                w.charge_existing(1);
+            }
+            stop = w.copy_in(frame, page).stop;
+            if stop.is_some() {
+                w.uncharge(1);
+            }
+        }
+        match stop {
+            None => {}
+            Some(Stop::Again) => return self.again(pending),
+            Some(Stop::NoMemory) => return self.stall(pending),
+            Some(Stop::Exists) => {
+                // Somebody else's doing: what is mapped is newer than what we have.
+                w.charge_existing(1);
+                w.wake(page);
+            }
+            Some(_) => {
+                // The mapping went away; its event is on the way.
+                self.frames.get_mut(frame).wanted = false;
+                w.wake(page);
+                return Outcome::Served;
+            }
+        }
+        let foreign = stop == Some(Stop::Exists);
+        let credit = if holding.refault {
+            CREDIT_AGAIN
+        } else {
+            CREDIT_NEW
+        };
+        let mut slot = holding
+            .slot
+            .filter(|_| holding.state == State::Clean && !foreign);
+        if slot.is_some_and(|slot| !self.keeps_slots(w, slot)) {
+            slot = None;
+        }
+        if holding.state == State::Writing {
+            // The write goes on; frame and slot are freed when it is done.
+            self.frames.get_mut(frame).page = None;
+        } else {
+            if slot != holding.slot {
+                self.put(w, holding.slot);
+            }
+            if moved {
+                self.frames.vacate(frame);
+            } else {
+                self.frames.free_up(frame);
+            }
+        }
+        self.table
+            .set(page, Entry::Resident(Resident { slot, credit }));
+        let took = w.now().saturating_sub(holding.since);
+        self.stats.fault_ns.add(took);
+        if holding.refault {
+            self.stats.minor_ns.add(took);
+        }
+        Outcome::Served
+    }
+
+    /// A page that came in keeps its slot, so that it need not be written again, while its area is
+    /// less than half full.
+    fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
+        w.used(slot.area) * 2 < u64::from(w.slots(slot.area))
+    }
+
+    fn on_swapped(
+        &mut self,
+        w: &mut impl World,
+        pending: Pending,
+        slot: Slot,
+        evicted: u32,
+    ) -> Outcome {
+        let page = pending.page;
+        let Some((frame, _)) = self.obtain(w, 1, true) else {
+            return self.stall(pending);
+        };
+        let distance = (self.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
+        let refault = u64::from(distance) < self.table.resident();
+        let wanted = Holding {
+            wanted: true,
+            refault,
+            since: pending.since,
+            ..NOTHING
+        };
+        self.begin_read(page, slot, frame, wanted);
+        let mut batch = [(slot, frame); SLOTS_PER_IO];
+        let mut count = 1;
+        let Some(vma) = self.vmas.find_mut(page) else {
+            return Outcome::Unmanaged;
+        };
+        let window = self
+            .config
+            .readahead
+            .on_miss(&mut vma.history, page, &vma.range);
+        let window = overlap(&window, &vma.range);
+        self.stats.windows.add(crate::units::len(&window));
+        for other in crate::units::pages(&window).filter(|&other| other != page) {
+            let Entry::Swapped { slot, .. } = self.table.get(other) else {
+                continue;
+            };
+            if count == SLOTS_PER_IO {
+                break;
+            }
+            let Some((frame, _)) = self.obtain(w, 1, false) else {
+                break;
+            };
+            self.begin_read(
+                other,
+                slot,
+                frame,
+                Holding {
+                    ahead: true,
+                    ..NOTHING
+                },
+            );
+            batch[count] = (slot, frame);
+            count += 1;
+        }
+        let ahead = count as u64 - 1;
+        self.stats.faults_major += 1;
+        self.stats.refaults += u64::from(refault);
+        self.stats.readahead_pages += ahead;
+        if let Some(vma) = self.vmas.find_mut(page) {
+            vma.readahead_pages += ahead;
+        }
+        self.submit_reads(w, &mut batch[..count], frame);
+        Outcome::Waits
+    }
+
+    fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, holding: Holding) {
+        let holding = Holding {
+            state: State::Reading,
+            page: Some(page),
+            slot: Some(slot),
+            ..holding
+        };
+        self.frames.hold(frame, holding);
+        self.table.set(page, Entry::Cached(frame));
+    }
+
+    /// Serve who waits for memory, in order, as far as it goes. One that waits longer than allowed
+    /// gets SIGBUS when the areas are full; when pages cannot be moved out for other reasons, the
+    /// limit yields.
+    pub(crate) fn serve_stalled(&mut self, w: &mut impl World) {
+        for _ in 0..self.stalled.len() {
+            let Some(pending) = self.stalled.pop_front() else {
+                return;
+            };
+            let before = self.stalled.len();
+            if self.serve(w, pending) == Outcome::Unmanaged {
+                w.wake(pending.page);
+            }
+            if self.stalled.len() > before {
+                // Still no memory: keep the order.
+                if let Some(pending) = self.stalled.pop_back() {
+                    self.stalled.push_front(pending);
+                }
+                break;
+            }
+        }
+        let now = w.now();
+        let Some(&first) = self.stalled.front() else {
+            return;
+        };
+        if now.saturating_sub(first.since) < self.config.full_timeout || self.frames.in_flight() > 0
+        {
+            return;
+        }
+        if self.areas_full {
+            self.stalled.pop_front();
+            w.notice(Notice::OutOfMemory { page: first.page });
+            self.lose(w, first.page);
+        } else if self.pass_limit(w) {
+            w.notice(Notice::LimitPassed);
+        }
+    }
+
+    /// Take one page of memory beyond the limit, as a free frame.
+    fn pass_limit(&mut self, w: &mut impl World) -> bool {
+        let Some((frame, _)) = self.frames.take_empty(1) else {
+            return false;
+        };
+        let filled = w.fill(frame, 1).pages == 1;
+        if filled {
+            w.charge_existing(1);
+            self.frames.free_up(frame);
+        } else {
+            self.frames.untake(frame);
+        }
+        filled
+    }
+
+    /// The content of a page is lost: every touch raises SIGBUS until the range is discarded.
+    pub(crate) fn lose(&mut self, w: &mut impl World, page: Vpn) {
+        match self.table.get(page) {
+            Entry::Resident(_) => return w.wake(page),
+            Entry::Swapped { slot, .. } => self.put(w, Some(slot)),
+            Entry::Cached(frame) if self.frames.get(frame).state == State::Writing => {
+                return w.wake(page);
+            }
+            Entry::Cached(frame) => {
+                let slot = self.frames.get(frame).slot;
+                self.put(w, slot);
+                self.frames.free_up(frame);
+            }
+            Entry::Never | Entry::Poisoned => {}
+        }
+        self.table.set(page, Entry::Poisoned);
+        let pending = Pending {
+            page,
+            since: w.now(),
+        };
+        if self.serve(w, pending) == Outcome::Unmanaged {
+            w.wake(page);
+        }
+    }
+
+    /// How long service of a fault has taken so far.
+    pub fn oldest_stalled(&self) -> Option<Nanos> {
+        self.stalled.front().map(|pending| pending.since)
+    }
+}

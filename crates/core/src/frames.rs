@@ -1,0 +1,372 @@
+//! The engine's frames: what each holds, and which are free.
+//!
+//! A frame is *empty* (no memory behind it: the destination of a page that is moved out), *free*
+//! (memory that nobody needs: read into it, or clear it for a first touch), or it holds a page of
+//! the program: being read, clean (its slot holds the same bytes), dirty, or being written. Frames
+//! circulate: moved out full, written, read into, moved in; memory is recycled, not freed.
+
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::units::{Frame, Nanos, Slot, Vpn};
+
+/// What a frame holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// No memory.
+    Empty,
+    /// Memory, content of no interest.
+    Free,
+    /// A read into it is in flight.
+    Reading,
+    /// A page whose slot holds the same bytes.
+    Clean,
+    /// A page that must be written first.
+    Dirty,
+    /// A write of it is in flight.
+    Writing,
+}
+
+/// One frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Holding {
+    /// What it holds.
+    pub state: State,
+    /// Brought by readahead and not used since.
+    pub ahead: bool,
+    /// A thread waits for the page.
+    pub wanted: bool,
+    /// Pages of the working set get more credit when they return.
+    pub refault: bool,
+    /// The page; `None` once it has gone elsewhere while an I/O was in flight.
+    pub page: Option<Vpn>,
+    /// Where the page is, or is to be, on an area.
+    pub slot: Option<Slot>,
+    /// Digest of the bytes, known once the page was moved out.
+    pub digest: u64,
+    /// When the fault that wants it arrived.
+    pub since: Nanos,
+}
+
+/// The holding of a frame that holds no page.
+pub const NOTHING: Holding = Holding {
+    state: State::Empty,
+    ahead: false,
+    wanted: false,
+    refault: false,
+    page: None,
+    slot: None,
+    digest: 0,
+    since: 0,
+};
+
+/// A set of frames that hands out contiguous runs.
+struct Runs {
+    words: Vec<u64>,
+    count: u32,
+    cursor: usize,
+    size: u32,
+}
+
+impl Runs {
+    fn new(size: u32) -> Self {
+        Runs {
+            words: vec![0; (size as usize).div_ceil(64)],
+            count: 0,
+            cursor: 0,
+            size,
+        }
+    }
+
+    fn has(&self, frame: u32) -> bool {
+        frame < self.size && self.words[frame as usize / 64] >> (frame % 64) & 1 != 0
+    }
+
+    fn insert(&mut self, frame: u32) {
+        debug_assert!(!self.has(frame));
+        self.words[frame as usize / 64] |= 1 << (frame % 64);
+        self.count += 1;
+    }
+
+    fn remove(&mut self, frame: u32) {
+        debug_assert!(self.has(frame));
+        self.words[frame as usize / 64] &= !(1 << (frame % 64));
+        self.count -= 1;
+    }
+
+    /// Up to `max` contiguous members, taken out. Looks on from where the last run ended.
+    fn take(&mut self, max: u32) -> Option<(Frame, u32)> {
+        if self.count == 0 || max == 0 {
+            return None;
+        }
+        let words = self.words.len();
+        let mut word = self.cursor / 64;
+        let mut mask = !0u64 << (self.cursor % 64);
+        for _ in 0..=words {
+            let bits = self.words[word] & mask;
+            if bits != 0 {
+                let first = (word * 64) as u32 + bits.trailing_zeros();
+                let mut n = 0;
+                while n < max && self.has(first + n) {
+                    self.remove(first + n);
+                    n += 1;
+                }
+                self.cursor = (first + n) as usize % (self.size as usize).max(1);
+                return Some((Frame(first), n));
+            }
+            word = (word + 1) % words;
+            mask = !0;
+        }
+        None
+    }
+}
+
+/// All frames.
+pub struct Frames {
+    holdings: Vec<Holding>,
+    empty: Runs,
+    free: Runs,
+    /// Clean pages in the order in which they came, each with the number of its arrival; an entry
+    /// whose number is not the frame's last one is stale and skipped when met.
+    clean: VecDeque<(Frame, u32)>,
+    arrivals: Vec<u32>,
+    clean_count: u32,
+    /// Frames to be written, in order.
+    dirty: VecDeque<Frame>,
+    writing: u32,
+    reading: u32,
+}
+
+impl Frames {
+    /// `count` frames, all empty.
+    pub fn new(count: u32) -> Self {
+        let mut empty = Runs::new(count);
+        for frame in 0..count {
+            empty.insert(frame);
+        }
+        Frames {
+            holdings: vec![NOTHING; count as usize],
+            empty,
+            free: Runs::new(count),
+            clean: VecDeque::new(),
+            arrivals: vec![0; count as usize],
+            clean_count: 0,
+            dirty: VecDeque::new(),
+            writing: 0,
+            reading: 0,
+        }
+    }
+
+    /// What `frame` holds.
+    pub fn get(&self, frame: Frame) -> &Holding {
+        &self.holdings[frame.0 as usize]
+    }
+
+    /// All frames with what they hold.
+    pub fn iter(&self) -> impl Iterator<Item = (Frame, &Holding)> {
+        self.holdings
+            .iter()
+            .enumerate()
+            .map(|(i, h)| (Frame(i as u32), h))
+    }
+
+    /// The holding, to change anything but its state.
+    pub fn get_mut(&mut self, frame: Frame) -> &mut Holding {
+        &mut self.holdings[frame.0 as usize]
+    }
+
+    /// Frames without memory.
+    pub fn empty(&self) -> u32 {
+        self.empty.count
+    }
+
+    /// Frames with memory that nobody needs.
+    pub fn free(&self) -> u32 {
+        self.free.count
+    }
+
+    /// Frames with memory.
+    pub fn backed(&self) -> u32 {
+        self.holdings.len() as u32 - self.empty.count
+    }
+
+    /// Pages that could be dropped at once.
+    pub fn clean(&self) -> u32 {
+        self.clean_count
+    }
+
+    /// Pages that wait for their write or are in it.
+    pub fn unwritten(&self) -> u32 {
+        self.dirty.len() as u32 + self.writing
+    }
+
+    /// Frames that are being written.
+    pub fn writing(&self) -> u32 {
+        self.writing
+    }
+
+    /// Frames that wait for their write, in order.
+    pub fn dirty(&self) -> &VecDeque<Frame> {
+        &self.dirty
+    }
+
+    /// Reads and writes in flight, in frames.
+    pub fn in_flight(&self) -> u32 {
+        self.reading + self.writing
+    }
+
+    /// Bytes that the frame table takes.
+    pub fn bytes(&self) -> u64 {
+        (self.holdings.len() * (size_of::<Holding>() + 4)
+            + self.clean.capacity() * size_of::<(Frame, u32)>()
+            + self.dirty.capacity() * size_of::<Frame>()) as u64
+    }
+
+    /// Take up to `max` contiguous empty frames; they stay `Empty` until [`Frames::hold`].
+    pub fn take_empty(&mut self, max: u32) -> Option<(Frame, u32)> {
+        self.empty.take(max)
+    }
+
+    /// Take up to `max` contiguous free frames; they stay `Free` until [`Frames::hold`] or
+    /// [`Frames::vacate`].
+    pub fn take_free(&mut self, max: u32) -> Option<(Frame, u32)> {
+        self.free.take(max)
+    }
+
+    /// Put a taken frame back unused.
+    pub fn untake(&mut self, frame: Frame) {
+        match self.get(frame).state {
+            State::Empty => self.empty.insert(frame.0),
+            State::Free => self.free.insert(frame.0),
+            _ => {}
+        }
+    }
+
+    /// A taken frame holds a page from now on.
+    pub fn hold(&mut self, frame: Frame, holding: Holding) {
+        debug_assert!(!self.empty.has(frame.0) && !self.free.has(frame.0));
+        *self.get_mut(frame) = holding;
+        self.enter(frame);
+    }
+
+    /// The memory of a frame (taken or holding) went to the program or the system.
+    pub fn vacate(&mut self, frame: Frame) {
+        self.leave(frame);
+        *self.get_mut(frame) = NOTHING;
+        self.empty.insert(frame.0);
+    }
+
+    /// A frame (taken or holding) has memory that nobody needs.
+    pub fn free_up(&mut self, frame: Frame) {
+        self.leave(frame);
+        *self.get_mut(frame) = Holding {
+            state: State::Free,
+            ..NOTHING
+        };
+        self.free.insert(frame.0);
+    }
+
+    /// A holding frame changes state.
+    pub fn turn(&mut self, frame: Frame, state: State) {
+        self.leave(frame);
+        self.get_mut(frame).state = state;
+        self.enter(frame);
+    }
+
+    fn enter(&mut self, frame: Frame) {
+        match self.get(frame).state {
+            State::Clean => {
+                let arrival = &mut self.arrivals[frame.0 as usize];
+                *arrival = arrival.wrapping_add(1);
+                self.clean.push_back((frame, *arrival));
+                self.clean_count += 1;
+            }
+            State::Dirty => self.dirty.push_back(frame),
+            State::Writing => self.writing += 1,
+            State::Reading => self.reading += 1,
+            State::Empty | State::Free => {}
+        }
+    }
+
+    fn leave(&mut self, frame: Frame) {
+        match self.get(frame).state {
+            State::Clean => {
+                self.clean_count -= 1;
+                let arrival = &mut self.arrivals[frame.0 as usize];
+                *arrival = arrival.wrapping_add(1);
+                if self.clean.len() > 2 * self.clean_count as usize + 64 {
+                    let arrivals = &self.arrivals;
+                    self.clean
+                        .retain(|&(f, arrival)| arrivals[f.0 as usize] == arrival);
+                }
+            }
+            State::Dirty => {
+                // Almost always the first one: writes are submitted in order.
+                if let Some(at) = self.dirty.iter().position(|f| *f == frame) {
+                    self.dirty.remove(at);
+                }
+            }
+            State::Writing => self.writing -= 1,
+            State::Reading => self.reading -= 1,
+            State::Empty | State::Free => {}
+        }
+    }
+
+    /// The clean page that came first; it stays where it is.
+    pub fn oldest_clean(&mut self) -> Option<Frame> {
+        while let Some(&(frame, arrival)) = self.clean.front() {
+            if self.arrivals[frame.0 as usize] == arrival {
+                return Some(frame);
+            }
+            self.clean.pop_front();
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holding(state: State) -> Holding {
+        Holding {
+            state,
+            page: Some(Vpn(1)),
+            ..NOTHING
+        }
+    }
+
+    #[test]
+    fn runs_are_contiguous_and_wrap() {
+        let mut frames = Frames::new(130);
+        assert_eq!(frames.take_empty(100), Some((Frame(0), 100)));
+        assert_eq!(frames.take_empty(100), Some((Frame(100), 30)));
+        assert_eq!(frames.take_empty(1), None);
+        for n in [5, 6, 128] {
+            frames.untake(Frame(n));
+        }
+        assert_eq!(frames.take_empty(8), Some((Frame(5), 2)));
+        assert_eq!(frames.take_empty(8), Some((Frame(128), 1)));
+    }
+
+    #[test]
+    fn counts_follow_the_states() {
+        let mut frames = Frames::new(4);
+        let (first, n) = frames.take_empty(4).unwrap();
+        assert_eq!(n, 4);
+        frames.hold(first, holding(State::Dirty));
+        frames.hold(Frame(1), holding(State::Clean));
+        frames.hold(Frame(2), holding(State::Reading));
+        frames.free_up(Frame(3));
+        assert_eq!((frames.backed(), frames.free(), frames.clean()), (4, 1, 1));
+        frames.turn(first, State::Writing);
+        assert_eq!((frames.dirty().len(), frames.in_flight()), (0, 2));
+        frames.turn(first, State::Clean);
+        frames.vacate(Frame(1));
+        assert_eq!(frames.oldest_clean(), Some(first));
+        frames.vacate(first);
+        assert_eq!(frames.oldest_clean(), None);
+        assert_eq!((frames.empty(), frames.in_flight()), (2, 1));
+    }
+}

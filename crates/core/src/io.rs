@@ -1,0 +1,250 @@
+//! Reads and writes in flight.
+//!
+//! One I/O covers slots that follow each other; its frames may lie anywhere. State is published
+//! when the I/O that makes it true has succeeded, and each page that comes in is checked against
+//! the digest taken when it went out: a wrong byte is never given to the program.
+
+use alloc::vec::Vec;
+
+use crate::frames::State;
+use crate::mm::Mm;
+use crate::page_table::{EVICTED_BITS, Entry};
+use crate::units::{Frame, Slot};
+use crate::world::{Digest, IoId, IoResult, Notice, World};
+
+/// Slots that one I/O covers at the most (256 KiB).
+pub const SLOTS_PER_IO: usize = 64;
+/// The system's error number for "no space left on device".
+const ENOSPC: i32 = 28;
+
+#[derive(Clone, Default)]
+struct Io {
+    slot: Option<Slot>,
+    write: bool,
+    frames: Vec<Frame>,
+}
+
+/// All I/Os in flight, by number; numbers are used again.
+#[derive(Default)]
+pub struct Ios {
+    all: Vec<Io>,
+    idle: Vec<IoId>,
+}
+
+impl Ios {
+    fn begin(&mut self, slot: Slot, write: bool, frames: impl Iterator<Item = Frame>) -> IoId {
+        let io = self.idle.pop().unwrap_or_else(|| {
+            self.all.push(Io::default());
+            IoId(self.all.len() as u32 - 1)
+        });
+        let entry = &mut self.all[io.0 as usize];
+        entry.slot = Some(slot);
+        entry.write = write;
+        entry.frames.clear();
+        entry.frames.extend(frames);
+        io
+    }
+
+    fn frames(&self, io: IoId) -> &[Frame] {
+        &self.all[io.0 as usize].frames
+    }
+
+    /// The I/O is over; its frames' list goes back with [`Ios::recycle`].
+    fn end(&mut self, io: IoId) -> Option<(Slot, bool, Vec<Frame>)> {
+        let entry = self.all.get_mut(io.0 as usize)?;
+        let slot = entry.slot.take()?;
+        Some((slot, entry.write, core::mem::take(&mut entry.frames)))
+    }
+
+    fn recycle(&mut self, io: IoId, frames: Vec<Frame>) {
+        self.all[io.0 as usize].frames = frames;
+        self.idle.push(io);
+    }
+}
+
+impl Mm {
+    /// Start the reads of `batch`; slots that follow each other become one I/O. The one that holds
+    /// `first`, for which a thread waits, goes first.
+    pub(crate) fn submit_reads(
+        &mut self,
+        w: &mut impl World,
+        batch: &mut [(Slot, Frame)],
+        first: Frame,
+    ) {
+        batch.sort_unstable_by_key(|&(slot, _)| slot);
+        let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
+        for urgent in [true, false] {
+            for run in batch.chunk_by(follows) {
+                if run.iter().any(|&(_, frame)| frame == first) == urgent {
+                    self.submit_read(w, run[0].0, run.iter().map(|&(_, frame)| frame));
+                }
+            }
+        }
+    }
+
+    fn submit_read(&mut self, w: &mut impl World, slot: Slot, frames: impl Iterator<Item = Frame>) {
+        let io = self.ios.begin(slot, false, frames);
+        if w.read(io, slot, self.ios.frames(io)) {
+            self.stats.swap_read_ios += 1;
+            return;
+        }
+        // The queue is full: the pages go back to where they were, who waits tries again.
+        let Some((_, _, frames)) = self.ios.end(io) else {
+            return;
+        };
+        for &frame in &frames {
+            let holding = *self.frames.get(frame);
+            self.un_read(frame);
+            if let (true, Some(page)) = (holding.wanted, holding.page) {
+                self.stats.faults_major -= 1;
+                self.stall(crate::mm::Pending {
+                    page,
+                    since: holding.since,
+                });
+            }
+        }
+        self.ios.recycle(io, frames);
+    }
+
+    /// A page that was to be read is on its area only, as before.
+    fn un_read(&mut self, frame: Frame) {
+        let holding = *self.frames.get(frame);
+        if let (Some(page), Some(slot)) = (holding.page, holding.slot) {
+            let evicted = self.evictions as u32 & ((1 << EVICTED_BITS) - 1);
+            self.table.set(page, Entry::Swapped { slot, evicted });
+        }
+        self.frames.free_up(frame);
+    }
+
+    /// Write what waits for it, many pages at once, as far as slots, queue and depth go.
+    pub(crate) fn submit_writes(&mut self, w: &mut impl World) {
+        while !self.frames.dirty().is_empty() && self.frames.writing() < self.marks.writes {
+            let max = self.frames.dirty().len().min(SLOTS_PER_IO) as u32;
+            let Some((slot, n)) = self.slots.take(w, max).or_else(|| {
+                (self.take_back_slots(w) > 0)
+                    .then(|| self.slots.take(w, max))
+                    .flatten()
+            }) else {
+                if !self.areas_full {
+                    self.areas_full = true;
+                    w.notice(Notice::AreasFull);
+                }
+                return;
+            };
+            let io = self.ios.begin(
+                slot,
+                true,
+                self.frames.dirty().iter().copied().take(n as usize),
+            );
+            if !w.write(io, slot, self.ios.frames(io)) {
+                for i in 0..n {
+                    self.put(w, Some(slot.plus(i)));
+                }
+                if let Some((_, _, frames)) = self.ios.end(io) {
+                    self.ios.recycle(io, frames);
+                }
+                return;
+            }
+            self.stats.swap_write_ios += 1;
+            for i in 0..n {
+                let frame = self.ios.frames(io)[i as usize];
+                let slot = slot.plus(i);
+                self.frames.turn(frame, State::Writing);
+                let holding = self.frames.get_mut(frame);
+                holding.slot = Some(slot);
+                w.set_digest(slot, holding.digest);
+            }
+        }
+    }
+
+    /// An I/O ended.
+    pub fn on_io(&mut self, w: &mut impl World, io: IoId, result: IoResult) {
+        let Some((slot, write, frames)) = self.ios.end(io) else {
+            return;
+        };
+        match (write, result) {
+            (false, IoResult::Failed(_)) if frames.len() > 1 => {
+                // One bad page must not take the others along: read each alone.
+                for (i, &frame) in (0..).zip(&frames) {
+                    if self.frames.get(frame).page.is_none() {
+                        self.frames.free_up(frame);
+                    } else {
+                        self.submit_read(w, slot.plus(i), core::iter::once(frame));
+                    }
+                }
+            }
+            (false, _) => {
+                for (i, &frame) in (0..).zip(&frames) {
+                    self.on_read(w, slot.plus(i), frame, result);
+                }
+            }
+            (true, _) => {
+                for (i, &frame) in (0..).zip(&frames) {
+                    self.on_written(w, slot.plus(i), frame, result);
+                }
+                if let IoResult::Failed(error) = result {
+                    w.notice(Notice::WriteFailed { slot, error });
+                    if error == ENOSPC {
+                        self.slots.no_room(slot.area);
+                    } else {
+                        self.slots.write_failed(slot.area);
+                    }
+                }
+            }
+        }
+        self.ios.recycle(io, frames);
+    }
+
+    fn on_read(&mut self, w: &mut impl World, slot: Slot, frame: Frame, result: IoResult) {
+        let Some(page) = self.frames.get(frame).page else {
+            self.frames.free_up(frame);
+            return;
+        };
+        let lost = match result {
+            IoResult::Failed(error) => Some(Notice::ReadFailed { slot, page, error }),
+            IoResult::Ok if w.digest_of(frame) != Digest::Hash(w.digest(slot)) => {
+                Some(Notice::Corrupt { slot, page })
+            }
+            IoResult::Ok => None,
+        };
+        if let Some(notice) = lost {
+            w.notice(notice);
+            // The slot is not used again: its reference stays.
+            self.frames.get_mut(frame).slot = None;
+            self.lose(w, page);
+            return;
+        }
+        self.stats.swap_in += 1;
+        self.frames.turn(frame, State::Clean);
+        if self.frames.get(frame).wanted {
+            self.deliver(w, frame);
+        }
+    }
+
+    fn on_written(&mut self, w: &mut impl World, slot: Slot, frame: Frame, result: IoResult) {
+        let orphan = self.frames.get(frame).page.is_none();
+        match result {
+            IoResult::Ok => {
+                self.stats.swap_out += 1;
+                if orphan {
+                    self.put(w, Some(slot));
+                    self.frames.free_up(frame);
+                    return;
+                }
+                self.frames.turn(frame, State::Clean);
+            }
+            IoResult::Failed(_) => {
+                // The bad slot keeps its reference, so that nobody uses it again.
+                self.frames.get_mut(frame).slot = None;
+                if orphan {
+                    self.frames.free_up(frame);
+                    return;
+                }
+                self.frames.turn(frame, State::Dirty);
+            }
+        }
+        if self.frames.get(frame).wanted {
+            self.deliver(w, frame);
+        }
+    }
+}

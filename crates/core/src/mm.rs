@@ -1,0 +1,296 @@
+//! The memory manager of one process, and what happens to its address space.
+//!
+//! [`Mm`] owns the page table, the regions, the frames and the slots. A driver tells it what
+//! happens (a fault, a discard, a completed I/O) and lets it work in between ([`Mm::run`]); it acts
+//! through [`World`]. The life of a page is spread over the modules by idea: `fault` brings pages,
+//! `reclaim` moves them out, `io` submits and completes, `snapshot` holds still for a fork. This
+//! one keeps the books when the program maps, discards, moves and unmaps.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::frames::{Frames, State};
+use crate::io::Ios;
+use crate::page_table::{Entry, PageTable, Resident};
+use crate::readahead::Policy;
+use crate::reclaim::Watermarks;
+use crate::stats::Stats;
+use crate::swap::slots::Slots;
+use crate::units::{Nanos, PageRange, Slot, Vpn, len};
+use crate::vma::Vmas;
+use crate::world::{Limit, SwapMap, World};
+
+/// What is chosen at the start.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Frames of the arena.
+    pub frames: u32,
+    /// Swap readahead.
+    pub readahead: Policy,
+    /// How long a fault waits for memory when no page can be freed.
+    pub full_timeout: Nanos,
+    /// Largest batch of a first touch, in pages.
+    pub first_touch: u32,
+}
+
+/// A fault that has to be tried again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    pub page: Vpn,
+    pub since: Nanos,
+}
+
+/// What became of a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The page is there and the thread goes on.
+    Served,
+    /// The thread waits: for an I/O, for memory, or for an event to be drained.
+    Waits,
+    /// The page is in no managed region.
+    Unmanaged,
+}
+
+/// The memory manager of one process.
+pub struct Mm {
+    pub(crate) config: Config,
+    pub(crate) table: PageTable,
+    pub(crate) vmas: Vmas,
+    pub(crate) frames: Frames,
+    pub(crate) slots: Slots,
+    pub(crate) ios: Ios,
+    pub(crate) marks: Watermarks,
+    /// Counters since the start.
+    pub stats: Stats,
+    /// Where the clock hand of reclaim stands.
+    pub(crate) hand: Vpn,
+    /// Background reclaim is awake.
+    pub(crate) awake: bool,
+    /// Pages moved out so far.
+    pub(crate) evictions: u64,
+    /// No slot was free at the last try.
+    pub(crate) areas_full: bool,
+    /// Faults that found the address space changing.
+    pub(crate) retry: Vec<Pending>,
+    /// Faults that found no memory, in order.
+    pub(crate) stalled: VecDeque<Pending>,
+    /// A fork is being held: nothing is moved out.
+    pub(crate) held: bool,
+    pub(crate) victims: Vec<Vpn>,
+}
+
+impl Mm {
+    /// A memory manager that manages nothing yet.
+    pub fn new(config: Config, limit: u64) -> Self {
+        Mm {
+            config,
+            table: PageTable::default(),
+            vmas: Vmas::default(),
+            frames: Frames::new(config.frames),
+            slots: Slots::default(),
+            ios: Ios::default(),
+            marks: Watermarks::new(limit, config.frames),
+            stats: Stats::default(),
+            hand: Vpn(0),
+            awake: false,
+            evictions: 0,
+            areas_full: false,
+            retry: Vec::new(),
+            stalled: VecDeque::new(),
+            held: false,
+            victims: Vec::new(),
+        }
+    }
+
+    /// Managed pages.
+    pub fn managed(&self) -> u64 {
+        self.vmas.pages()
+    }
+
+    /// Pages of memory in use: the program's and those behind our frames.
+    pub fn resident(&self) -> u64 {
+        self.table.resident() + u64::from(self.frames.backed())
+    }
+
+    /// Bytes of memory that the tables take.
+    pub fn metadata_bytes(&self) -> u64 {
+        self.table.bytes() + self.frames.bytes()
+    }
+
+    /// Is `page` in a managed region?
+    pub fn manages(&self, page: Vpn) -> bool {
+        self.vmas.find(page).is_some()
+    }
+
+    /// All managed regions.
+    pub fn regions(&self) -> impl Iterator<Item = &crate::vma::Vma> {
+        self.vmas.iter()
+    }
+
+    /// Pages of a region that are mapped, and that are on an area only. Walks the region.
+    pub fn usage(&self, range: &PageRange) -> (u64, u64) {
+        let (mut resident, mut swapped, mut at) = (0, 0, range.start);
+        while let Some((page, entry)) = self.table.next_used(at, range.end) {
+            match entry {
+                Entry::Resident(_) => resident += 1,
+                Entry::Swapped { .. } | Entry::Cached(_) => swapped += 1,
+                Entry::Never | Entry::Poisoned => {}
+            }
+            at = page.plus(1);
+        }
+        (resident, swapped)
+    }
+
+    /// Where `page` is.
+    pub fn entry(&self, page: Vpn) -> Entry {
+        self.table.get(page)
+    }
+
+    /// Manage `range`. `present` are those of its pages that the program has touched already.
+    pub fn adopt(&mut self, w: &mut impl World, range: PageRange, present: &[PageRange]) {
+        self.vmas.insert(range);
+        let mut found = 0;
+        for page in present.iter().flat_map(crate::units::pages) {
+            if self.table.get(page) == Entry::Never {
+                self.table.set(
+                    page,
+                    Entry::Resident(Resident {
+                        slot: None,
+                        credit: 1,
+                    }),
+                );
+                found += 1;
+            }
+        }
+        w.charge_existing(found);
+    }
+
+    /// The program gave the content of `range` back; it reads as zeros from now on.
+    pub fn discard(&mut self, w: &mut impl World, range: &PageRange) {
+        for part in self.vmas.overlapping(range) {
+            let mut at = part.start;
+            while let Some((page, entry)) = self.table.next_used(at, part.end) {
+                self.forget(w, page, entry);
+                at = page.plus(1);
+            }
+        }
+    }
+
+    /// `range` is gone from the address space.
+    pub fn unmap(&mut self, w: &mut impl World, range: &PageRange) {
+        self.discard(w, range);
+        self.vmas.remove(range);
+    }
+
+    /// The program moved `from` to `to`, with all content.
+    pub fn remap(&mut self, w: &mut impl World, from: &PageRange, to: Vpn) {
+        self.unmap(w, &(to..to.plus(len(from))));
+        for part in self.vmas.overlapping(from) {
+            let target = |page: Vpn| Vpn(page.0 - from.start.0 + to.0);
+            self.vmas.insert(target(part.start)..target(part.end));
+            let mut at = part.start;
+            while let Some((page, entry)) = self.table.next_used(at, part.end) {
+                self.table.set(page, Entry::Never);
+                self.table.set(target(page), entry);
+                if let Entry::Cached(frame) = entry {
+                    self.frames.get_mut(frame).page = Some(target(page));
+                    w.wake(page);
+                }
+                if entry == Entry::Poisoned {
+                    // The kernel's marker may not have moved along: set it again on the next touch.
+                    w.wake(page);
+                }
+                at = page.plus(1);
+            }
+        }
+        self.vmas.remove(from);
+    }
+
+    /// Drop the content of one page, wherever it is.
+    fn forget(&mut self, w: &mut impl World, page: Vpn, entry: Entry) {
+        self.table.set(page, Entry::Never);
+        match entry {
+            Entry::Never | Entry::Poisoned => {}
+            Entry::Resident(Resident { slot, .. }) => {
+                self.put(w, slot);
+                w.uncharge(1);
+            }
+            Entry::Swapped { slot, .. } => self.put(w, Some(slot)),
+            Entry::Cached(frame) => {
+                let holding = *self.frames.get(frame);
+                match holding.state {
+                    // The I/O goes on: what it leaves behind is freed when it completes. The slot
+                    // of a write must not be taken by another page before that.
+                    State::Writing => self.frames.get_mut(frame).page = None,
+                    State::Reading => {
+                        self.put(w, holding.slot);
+                        let holding = self.frames.get_mut(frame);
+                        holding.page = None;
+                        holding.slot = None;
+                    }
+                    _ => {
+                        self.put(w, holding.slot);
+                        self.frames.free_up(frame);
+                    }
+                }
+                if holding.wanted {
+                    w.wake(page);
+                }
+            }
+        }
+    }
+
+    /// Drop our reference to a slot.
+    pub(crate) fn put(&mut self, w: &mut impl World, slot: Option<Slot>) {
+        if let Some(slot) = slot {
+            w.put(slot);
+            self.areas_full = false;
+        }
+    }
+
+    /// Check what must always hold; for tests. Names what does not.
+    pub fn check(&self, w: &(impl SwapMap + Limit), charged: u64) -> Result<(), &'static str> {
+        if charged != self.resident() {
+            return Err("the charge is not what is resident");
+        }
+        for (frame, holding) in self.frames.iter() {
+            let cached = holding
+                .page
+                .is_some_and(|p| self.table.get(p) == Entry::Cached(frame));
+            match holding.state {
+                State::Empty | State::Free if holding.page.is_some() => {
+                    return Err("a frame without content has a page");
+                }
+                State::Clean | State::Dirty if !cached => {
+                    return Err("a cached page is not in the table");
+                }
+                State::Reading | State::Writing if holding.page.is_some() && !cached => {
+                    return Err("a page in flight is not in the table");
+                }
+                State::Clean if holding.slot.is_none_or(|s| w.count(s) == 0) => {
+                    return Err("a clean page has no slot");
+                }
+                _ => {}
+            }
+        }
+        let mut at = Vpn(0);
+        while let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX)) {
+            let slot = match entry {
+                Entry::Swapped { slot, .. } => Some(slot),
+                Entry::Resident(resident) => resident.slot,
+                Entry::Cached(frame) if self.frames.get(frame).page != Some(page) => {
+                    return Err("a frame does not know its page");
+                }
+                _ => None,
+            };
+            if slot.is_some_and(|s| w.count(s) == 0) {
+                return Err("a page's slot is free");
+            }
+            if self.vmas.find(page).is_none() {
+                return Err("a page outside of all regions");
+            }
+            at = page.plus(1);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,328 @@
+//! The page table: where the content of each managed page is.
+//!
+//! One 64-bit entry a page, in leaves of 512 that exist only where something was ever touched, so
+//! a reserved but unused terabyte costs nothing. The clock hand of reclaim walks these leaves; the
+//! counts in each let it skip what holds no resident page.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+
+use crate::units::{Frame, LEAF_PAGES, PageRange, Slot, Vpn};
+
+/// Where a page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// Never touched, or discarded: reads as zeros.
+    Never,
+    /// Mapped in the program.
+    Resident(Resident),
+    /// In a frame of the engine: being read, kept for a second chance, or waiting to be written.
+    Cached(Frame),
+    /// On a swap area only.
+    Swapped {
+        /// Where.
+        slot: Slot,
+        /// Low bits of the eviction counter when it went out (refault distance).
+        evicted: u32,
+    },
+    /// Lost: a touch raises SIGBUS until the range is discarded.
+    Poisoned,
+}
+
+/// A mapped page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Resident {
+    /// A slot that holds what the page held when it came in; still good if its digest says so.
+    pub slot: Option<Slot>,
+    /// How many passes of the clock hand it survives (0 to 3).
+    pub credit: u8,
+}
+
+/// Bits of the eviction counter that an entry keeps.
+pub const EVICTED_BITS: u32 = 24;
+
+const TAG_RESIDENT: u64 = 1;
+const TAG_CACHED: u64 = 2;
+const TAG_SWAPPED: u64 = 3;
+const TAG_POISONED: u64 = 4;
+const PAYLOAD: u32 = 4;
+const SLOT_BITS: u32 = 36;
+
+/// Entry packed in a word: tag in bits 0-2, "has a slot" in bit 3, slot or frame from bit 4 on,
+/// credit or eviction counter from bit 40 on.
+fn pack(entry: Entry) -> u64 {
+    match entry {
+        Entry::Never => 0,
+        Entry::Resident(Resident { slot, credit }) => {
+            let slot = slot.map_or(0, |s| 8 | s.pack() << PAYLOAD);
+            TAG_RESIDENT | slot | u64::from(credit) << (PAYLOAD + SLOT_BITS)
+        }
+        Entry::Cached(frame) => TAG_CACHED | u64::from(frame.0) << PAYLOAD,
+        Entry::Swapped { slot, evicted } => {
+            TAG_SWAPPED | slot.pack() << PAYLOAD | u64::from(evicted) << (PAYLOAD + SLOT_BITS)
+        }
+        Entry::Poisoned => TAG_POISONED,
+    }
+}
+
+fn unpack(word: u64) -> Entry {
+    let slot = || Slot::unpack(word >> PAYLOAD & ((1 << SLOT_BITS) - 1));
+    let high = (word >> (PAYLOAD + SLOT_BITS)) as u32;
+    match word & 7 {
+        TAG_RESIDENT => {
+            let slot = (word & 8 != 0).then(slot);
+            Entry::Resident(Resident {
+                slot,
+                credit: high as u8,
+            })
+        }
+        TAG_CACHED => Entry::Cached(Frame((word >> PAYLOAD) as u32)),
+        TAG_SWAPPED => Entry::Swapped {
+            slot: slot(),
+            evicted: high,
+        },
+        TAG_POISONED => Entry::Poisoned,
+        _ => Entry::Never,
+    }
+}
+
+struct Leaf {
+    words: [u64; LEAF_PAGES],
+    resident: u16,
+    used: u16,
+    /// Passes of the clock hand for which nothing here is tried (its pages could not be moved).
+    rest: u8,
+}
+
+/// The page table of one process.
+#[derive(Default)]
+pub struct PageTable {
+    leaves: BTreeMap<u64, Box<Leaf>>,
+    resident: u64,
+    keeping: u64,
+}
+
+const fn split(page: Vpn) -> (u64, usize) {
+    (
+        page.0 / LEAF_PAGES as u64,
+        (page.0 % LEAF_PAGES as u64) as usize,
+    )
+}
+
+impl PageTable {
+    /// Pages that are mapped in the program.
+    pub fn resident(&self) -> u64 {
+        self.resident
+    }
+
+    /// Mapped pages that keep a slot.
+    pub fn keeping(&self) -> u64 {
+        self.keeping
+    }
+
+    /// Bytes of memory that the table takes.
+    pub fn bytes(&self) -> u64 {
+        self.leaves.len() as u64 * (size_of::<Leaf>() as u64 + 24)
+    }
+
+    /// Where `page` is.
+    pub fn get(&self, page: Vpn) -> Entry {
+        let (leaf, index) = split(page);
+        self.leaves
+            .get(&leaf)
+            .map_or(Entry::Never, |leaf| unpack(leaf.words[index]))
+    }
+
+    /// Record where `page` is; the previous entry comes back.
+    pub fn set(&mut self, page: Vpn, entry: Entry) -> Entry {
+        let (key, index) = split(page);
+        if entry == Entry::Never && !self.leaves.contains_key(&key) {
+            return Entry::Never;
+        }
+        let leaf = self.leaves.entry(key).or_insert_with(|| {
+            Box::new(Leaf {
+                words: [0; LEAF_PAGES],
+                resident: 0,
+                used: 0,
+                rest: 0,
+            })
+        });
+        let old = unpack(leaf.words[index]);
+        leaf.words[index] = pack(entry);
+        match old {
+            Entry::Never => leaf.used += 1,
+            Entry::Resident(Resident { slot, .. }) => {
+                leaf.resident -= 1;
+                self.resident -= 1;
+                self.keeping -= u64::from(slot.is_some());
+            }
+            Entry::Swapped { .. } | Entry::Cached(_) | Entry::Poisoned => {}
+        }
+        match entry {
+            Entry::Never => leaf.used -= 1,
+            Entry::Resident(Resident { slot, .. }) => {
+                leaf.resident += 1;
+                self.resident += 1;
+                self.keeping += u64::from(slot.is_some());
+            }
+            Entry::Swapped { .. } | Entry::Cached(_) | Entry::Poisoned => {}
+        }
+        if leaf.used == 0 {
+            self.leaves.remove(&key);
+        }
+        old
+    }
+
+    /// The first page at or after `from` and before `end` that is not `Never`.
+    pub fn next_used(&self, from: Vpn, end: Vpn) -> Option<(Vpn, Entry)> {
+        let (first, mut index) = split(from);
+        for (&key, leaf) in self.leaves.range(first..) {
+            if key > first {
+                index = 0;
+            }
+            for (i, &word) in leaf.words.iter().enumerate().skip(index) {
+                let page = Vpn(key * LEAF_PAGES as u64 + i as u64);
+                if page >= end {
+                    return None;
+                }
+                if word != 0 {
+                    return Some((page, unpack(word)));
+                }
+            }
+        }
+        None
+    }
+
+    /// The first leaf at or after `from` that holds resident pages and is not resting, as a range
+    /// of pages. A resting leaf that is passed has one rest less.
+    pub fn next_resident_leaf(&mut self, from: Vpn) -> Option<PageRange> {
+        let (first, _) = split(from);
+        for (&key, leaf) in self.leaves.range_mut(first..) {
+            if leaf.resident == 0 {
+                continue;
+            }
+            if leaf.rest > 0 {
+                leaf.rest -= 1;
+                continue;
+            }
+            let start = Vpn(key * LEAF_PAGES as u64);
+            return Some(start.max(from)..start.plus(LEAF_PAGES as u64));
+        }
+        None
+    }
+
+    /// Let reclaim pass the leaf of `page` over for some passes.
+    pub fn rest(&mut self, page: Vpn, passes: u8) {
+        if let Some(leaf) = self.leaves.get_mut(&split(page).0) {
+            leaf.rest = passes;
+        }
+    }
+
+    /// One step of the clock hand: a resident page with credit loses one and stays, one without is
+    /// a victim. At most `max` victims of `range` go to `victims`, in order; the page after the
+    /// last one looked at comes back.
+    pub fn sweep(
+        &mut self,
+        range: &PageRange,
+        max: usize,
+        victims: &mut alloc::vec::Vec<Vpn>,
+    ) -> Vpn {
+        let (key, index) = split(range.start);
+        let last = if range.end.0 / LEAF_PAGES as u64 > key {
+            LEAF_PAGES
+        } else {
+            split(range.end).1
+        };
+        let Some(leaf) = self.leaves.get_mut(&key) else {
+            return range.end;
+        };
+        let mut found = 0;
+        for (i, word) in leaf.words.iter_mut().enumerate().take(last).skip(index) {
+            if *word & 7 != TAG_RESIDENT {
+                continue;
+            }
+            if *word >> (PAYLOAD + SLOT_BITS) > 0 {
+                *word -= 1 << (PAYLOAD + SLOT_BITS);
+                continue;
+            }
+            victims.push(Vpn(key * LEAF_PAGES as u64 + i as u64));
+            found += 1;
+            if found == max {
+                return Vpn(key * LEAF_PAGES as u64 + i as u64 + 1);
+            }
+        }
+        range.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn entries_survive_packing() {
+        let slot = Slot {
+            area: 7,
+            index: u32::MAX,
+        };
+        for entry in [
+            Entry::Never,
+            Entry::Resident(Resident {
+                slot: None,
+                credit: 3,
+            }),
+            Entry::Resident(Resident {
+                slot: Some(slot),
+                credit: 1,
+            }),
+            Entry::Cached(Frame(u32::MAX)),
+            Entry::Swapped {
+                slot,
+                evicted: (1 << EVICTED_BITS) - 1,
+            },
+            Entry::Poisoned,
+        ] {
+            assert_eq!(unpack(pack(entry)), entry);
+        }
+    }
+
+    #[test]
+    fn counts_follow_the_entries_and_empty_leaves_vanish() {
+        let mut table = PageTable::default();
+        let page = Vpn(512 * 9 + 3);
+        let slot = Slot { area: 0, index: 1 };
+        table.set(
+            page,
+            Entry::Resident(Resident {
+                slot: Some(slot),
+                credit: 0,
+            }),
+        );
+        assert_eq!((table.resident(), table.keeping()), (1, 1));
+        table.set(page, Entry::Swapped { slot, evicted: 0 });
+        assert_eq!((table.resident(), table.keeping()), (0, 0));
+        assert_eq!(
+            table.next_used(Vpn(0), Vpn(u64::MAX)).map(|(p, _)| p),
+            Some(page)
+        );
+        assert_eq!(table.next_used(Vpn(0), page), None);
+        table.set(page, Entry::Never);
+        assert_eq!(table.bytes(), 0);
+    }
+
+    #[test]
+    fn the_hand_takes_credit_before_it_takes_pages() {
+        let mut table = PageTable::default();
+        for n in 0..4 {
+            let credit = u8::from(n == 1);
+            table.set(Vpn(n), Entry::Resident(Resident { slot: None, credit }));
+        }
+        let mut victims = Vec::new();
+        let next = table.sweep(&(Vpn(0)..Vpn(512)), 2, &mut victims);
+        assert_eq!((next, victims.as_slice()), (Vpn(3), &[Vpn(0), Vpn(2)][..]));
+        victims.clear();
+        table.sweep(&(Vpn(0)..Vpn(512)), 9, &mut victims);
+        assert_eq!(victims.len(), 4);
+    }
+}

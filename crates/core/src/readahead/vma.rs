@@ -1,0 +1,108 @@
+//! The kernel's swap readahead per VMA (seed 000), as Linux 6.18 does it.
+//!
+//! The hits since the last miss size the window, the direction of the last two faults places it.
+//! It never crosses the region nor the 2 MiB that one page table maps.
+
+use super::{History, Readahead};
+use crate::units::{LEAF_PAGES, PageRange, Vpn, overlap};
+
+/// The policy with its largest window, in pages.
+pub struct PerVma {
+    /// Largest window.
+    pub max: u32,
+}
+
+impl PerVma {
+    fn size(&self, history: &History, page: Vpn) -> u32 {
+        let beside = page.0.abs_diff(history.last.0) == 1;
+        let size = match history.hits {
+            0 if beside => 2,
+            0 => 1,
+            hits => hits
+                .saturating_add(2)
+                .max(4)
+                .checked_next_power_of_two()
+                .unwrap_or(self.max),
+        };
+        size.min(self.max).max(history.window / 2).max(1)
+    }
+}
+
+impl Readahead for PerVma {
+    fn on_hit(&self, history: &mut History, page: Vpn, ahead: bool) {
+        if ahead {
+            history.hits = history.hits.saturating_add(1);
+        }
+        history.last = page;
+    }
+
+    fn on_miss(&self, history: &mut History, page: Vpn, region: &PageRange) -> PageRange {
+        let size = if self.max <= 1 {
+            1
+        } else {
+            self.size(history, page)
+        };
+        let before = if page.0 == history.last.0.wrapping_add(1) {
+            0
+        } else if page.0.wrapping_add(1) == history.last.0 {
+            size - 1
+        } else {
+            size / 2
+        };
+        *history = History {
+            last: page,
+            window: size,
+            hits: 0,
+        };
+        let start = Vpn(page.0.saturating_sub(u64::from(before)));
+        // A window that would begin below page 0 is clipped, not shifted.
+        let end = Vpn(page.0 + u64::from(size - before));
+        let leaf = page.0 / LEAF_PAGES as u64 * LEAF_PAGES as u64;
+        let table = Vpn(leaf)..Vpn(leaf + LEAF_PAGES as u64);
+        overlap(&overlap(&(start..end), region), &table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REGION: PageRange = Vpn(1024)..Vpn(4096);
+
+    #[test]
+    fn a_forward_scan_doubles_up_to_the_limit() {
+        let policy = PerVma { max: 8 };
+        let mut history = History::default();
+        assert_eq!(
+            policy.on_miss(&mut history, Vpn(1024), &REGION),
+            Vpn(1024)..Vpn(1028)
+        );
+        for page in 1025..1028 {
+            policy.on_hit(&mut history, Vpn(page), true);
+        }
+        assert_eq!(
+            policy.on_miss(&mut history, Vpn(1028), &REGION),
+            Vpn(1028)..Vpn(1036)
+        );
+    }
+
+    #[test]
+    fn a_backward_step_looks_back_and_random_falls_to_one() {
+        let policy = PerVma { max: 8 };
+        let mut history = History {
+            last: Vpn(2001),
+            window: 8,
+            hits: 3,
+        };
+        assert_eq!(
+            policy.on_miss(&mut history, Vpn(2000), &REGION),
+            Vpn(1993)..Vpn(2001)
+        );
+        for (page, size) in [(3000, 4), (1500, 2), (2500, 1)] {
+            assert_eq!(
+                crate::units::len(&policy.on_miss(&mut history, Vpn(page), &REGION)),
+                size
+            );
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Which pages go out, and when.
+//!
+//! A clock hand sweeps the page table in order of address. A page has credit from how it came
+//! (more when it returned soon after it was moved out); the hand takes one credit a pass and moves
+//! out what has none. What is moved out stays in its frame for a while: a touch there is cheap and
+//! is our reference bit. Clean pages are told by their digest, so nothing rests on write
+//! protection. Background reclaim keeps a reserve so that faults find frames at once; it runs while
+//! I/O is in flight and stops at the high mark.
+
+use crate::frames::{Holding, NOTHING, State};
+use crate::mm::Mm;
+use crate::page_table::{EVICTED_BITS, Entry, Resident};
+use crate::units::{Frame, Vpn};
+use crate::world::{Digest, Stop, World};
+
+/// Leaves that one call of [`Mm::evict`] looks at, at the most.
+const LEAVES_PER_PASS: usize = 512;
+/// Passes for which a leaf is left alone whose pages the mapping does not let go.
+const REST: u8 = 8;
+/// Most pages in one move.
+const RUN: u32 = 64;
+
+/// When reclaim starts and stops, in pages that a fault could have at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Watermarks {
+    /// Below this, background reclaim wakes up.
+    pub low: u32,
+    /// Above this, it sleeps.
+    pub high: u32,
+    /// Pages moved out in one go.
+    pub batch: u32,
+    /// Pages that may be in writing.
+    pub writes: u32,
+    /// Empty frames that are kept as destinations.
+    pub empty: u32,
+}
+
+impl Watermarks {
+    /// For a limit and a number of frames.
+    pub fn new(limit: u64, frames: u32) -> Self {
+        let high = (limit / 64).clamp(32, 4096).min(u64::from(frames / 4)) as u32;
+        let batch = (high / 4).clamp(8, 128);
+        Watermarks {
+            low: high / 2,
+            high,
+            batch,
+            writes: frames / 2,
+            empty: frames / 4,
+        }
+    }
+}
+
+impl Mm {
+    /// Work that no fault waits for: writes, reclaim, giving memory back. Returns whether there is
+    /// more to do at once.
+    pub fn run(&mut self, w: &mut impl World) -> bool {
+        self.submit_writes(w);
+        if !self.stalled.is_empty() {
+            self.serve_stalled(w);
+        }
+        if self.held {
+            return false;
+        }
+        let headroom = self.headroom(w);
+        if !self.awake && headroom < self.marks.low.into() && self.table.resident() > 0 {
+            self.awake = true;
+            self.stats.kswapd_wakeups += 1;
+        }
+        let mut moved = 0;
+        if self.awake || w.excess() > 0 {
+            if self.frames.unwritten() < self.marks.writes {
+                moved = self.evict(w, self.marks.batch);
+                self.submit_writes(w);
+            }
+            self.give_back(w);
+            if self.headroom(w) >= self.marks.high.into() {
+                self.awake = false;
+            }
+        }
+        self.trim(w);
+        if !self.stalled.is_empty() {
+            self.serve_stalled(w);
+        }
+        moved > 0 && (self.awake || w.excess() > 0)
+    }
+
+    /// Pages that a fault could have without waiting.
+    fn headroom(&self, w: &impl World) -> u64 {
+        w.available() + u64::from(self.frames.free()) + u64::from(self.frames.clean())
+    }
+
+    /// Let others have what they need more, or what a lower limit takes.
+    fn give_back(&mut self, w: &mut impl World) {
+        let excess = w.excess().min(u64::from(u32::MAX)) as u32;
+        if excess == 0 {
+            return;
+        }
+        if self.frames.free() < excess {
+            self.drop_clean(w, excess - self.frames.free());
+        }
+        self.release_free(w, excess);
+        self.slots.give_back(w);
+    }
+
+    /// Free frames beyond the reserve go back to the system.
+    fn trim(&mut self, w: &mut impl World) {
+        let surplus = self.frames.free().saturating_sub(2 * self.marks.high);
+        self.release_free(w, surplus);
+    }
+
+    fn release_free(&mut self, w: &mut impl World, mut pages: u32) {
+        while pages > 0
+            && let Some((frame, n)) = self.frames.take_free(pages.min(RUN))
+        {
+            w.release(frame, n);
+            w.uncharge(u64::from(n));
+            for i in 0..n {
+                self.frames.vacate(frame.plus(i));
+            }
+            pages -= n;
+        }
+    }
+
+    /// Forget up to `max` clean pages that nobody came back for; their frames are free.
+    pub(crate) fn drop_clean(&mut self, _w: &mut impl World, max: u32) -> u32 {
+        let mut dropped = 0;
+        while dropped < max
+            && let Some(frame) = self.frames.oldest_clean()
+        {
+            let Holding {
+                page: Some(page),
+                slot: Some(slot),
+                wanted,
+                ..
+            } = *self.frames.get(frame)
+            else {
+                debug_assert!(false, "a clean page has a page and a slot");
+                return dropped;
+            };
+            if wanted {
+                // It is about to be mapped; let it live.
+                self.frames.turn(frame, State::Clean);
+                return dropped;
+            }
+            let evicted = self.evictions as u32 & ((1 << EVICTED_BITS) - 1);
+            self.table.set(page, Entry::Swapped { slot, evicted });
+            self.frames.free_up(frame);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// Move about `max` pages out of the program. Returns how many left it.
+    pub(crate) fn evict(&mut self, w: &mut impl World, max: u32) -> u32 {
+        let mut victims = core::mem::take(&mut self.victims);
+        victims.clear();
+        let mut wraps = 0;
+        for _ in 0..LEAVES_PER_PASS {
+            if victims.len() >= max as usize {
+                break;
+            }
+            let Some(leaf) = self.table.next_resident_leaf(self.hand) else {
+                wraps += 1;
+                self.hand = Vpn(0);
+                if wraps > 4 {
+                    break;
+                }
+                continue;
+            };
+            self.hand = self
+                .table
+                .sweep(&leaf, max as usize - victims.len(), &mut victims);
+        }
+        let mut moved = 0;
+        for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
+            moved += self.move_out(w, run[0], run.len() as u32);
+        }
+        self.victims = victims;
+        moved
+    }
+
+    /// Move a run of resident pages to frames. Returns how many left the program.
+    fn move_out(&mut self, w: &mut impl World, first: Vpn, pages: u32) -> u32 {
+        let (mut at, mut left, mut gone) = (first, pages, 0);
+        while left > 0 {
+            let Some((frame, n)) = self.frames.take_empty(left.min(RUN)) else {
+                return gone;
+            };
+            let done = w.move_out(at, frame, n);
+            for i in 0..n {
+                if i < done.pages {
+                    self.on_moved_out(w, at.plus(u64::from(i)), frame.plus(i));
+                } else {
+                    self.frames.untake(frame.plus(i));
+                }
+            }
+            gone += done.pages;
+            at = at.plus(u64::from(done.pages));
+            left -= done.pages;
+            match done.stop {
+                None => {}
+                Some(Stop::Absent) => {
+                    // The program discarded it without our notice (MADV_FREE).
+                    if let Entry::Resident(Resident { slot, .. }) = self.table.set(at, Entry::Never)
+                    {
+                        self.put(w, slot);
+                        w.uncharge(1);
+                    }
+                    gone += 1;
+                    at = at.plus(1);
+                    left -= 1;
+                }
+                Some(Stop::Busy) => {
+                    w.unshare(at, left);
+                    return gone;
+                }
+                Some(Stop::Fixed) => {
+                    self.table.rest(at, REST);
+                    return gone;
+                }
+                Some(_) => return gone,
+            }
+        }
+        gone
+    }
+
+    fn on_moved_out(&mut self, w: &mut impl World, page: Vpn, frame: Frame) {
+        self.evictions += 1;
+        let slot = match self.table.get(page) {
+            Entry::Resident(resident) => resident.slot,
+            _ => None,
+        };
+        let hash = match w.digest_of(frame) {
+            Digest::Zero => {
+                self.put(w, slot);
+                self.table.set(page, Entry::Never);
+                self.frames.free_up(frame);
+                self.stats.zero_drops += 1;
+                return;
+            }
+            Digest::Hash(hash) => hash,
+        };
+        let clean = slot.filter(|&slot| w.digest(slot) == hash);
+        let holding = Holding {
+            page: Some(page),
+            digest: hash,
+            slot: clean,
+            ..NOTHING
+        };
+        if clean.is_some() {
+            self.stats.clean_drops += 1;
+            self.frames.hold(
+                frame,
+                Holding {
+                    state: State::Clean,
+                    ..holding
+                },
+            );
+        } else {
+            self.put(w, slot);
+            self.frames.hold(
+                frame,
+                Holding {
+                    state: State::Dirty,
+                    ..holding
+                },
+            );
+        }
+        self.table.set(page, Entry::Cached(frame));
+    }
+
+    /// The areas are full: resident pages give up the slots they kept. Returns how many.
+    pub(crate) fn take_back_slots(&mut self, w: &mut impl World) -> u32 {
+        let mut taken = 0;
+        let mut at = Vpn(0);
+        while self.table.keeping() > 0
+            && let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX))
+        {
+            if let Entry::Resident(Resident {
+                slot: Some(slot),
+                credit,
+            }) = entry
+            {
+                w.put(slot);
+                self.table
+                    .set(page, Entry::Resident(Resident { slot: None, credit }));
+                taken += 1;
+            }
+            at = page.plus(1);
+        }
+        taken
+    }
+}

@@ -1,0 +1,3 @@
+//! Where evicted pages go: the choice of slots.
+
+pub mod slots;

@@ -1,0 +1,199 @@
+//! The world as the core sees it: four small traits that a driver implements.
+//!
+//! The Linux engine answers them with userfaultfd and io_uring, the lab and the tests with a model.
+//! Every call of [`Mmu`] is done when it returns; [`Store`] is asynchronous, its completions come
+//! back through [`crate::Mm::on_io`]. Nothing here may call back into the core.
+
+use crate::units::{Frame, Nanos, Slot, Vpn};
+
+/// Why an MMU operation stopped before its last page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// The address space is changing; an event waits to be read. Drain the events, then retry.
+    Again,
+    /// The destination page is present already.
+    Exists,
+    /// The source page is not present.
+    Absent,
+    /// The page is pinned or shared by fork; it may be movable later.
+    Busy,
+    /// The mapping does not allow it (locked, other protection, shared).
+    Fixed,
+    /// No managed mapping is there (any more).
+    Gone,
+    /// The system has no memory left.
+    NoMemory,
+}
+
+/// How far an MMU operation came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// Pages done, from the first.
+    pub pages: u32,
+    /// Why the next one was not; `None` when all were.
+    pub stop: Option<Stop>,
+}
+
+impl Done {
+    /// All `pages` done.
+    pub const fn all(pages: u32) -> Self {
+        Done { pages, stop: None }
+    }
+
+    /// Stopped at page number `pages` because of `stop`.
+    pub const fn stopped(pages: u32, stop: Stop) -> Self {
+        Done {
+            pages,
+            stop: Some(stop),
+        }
+    }
+}
+
+/// The content of a page, as far as the core needs to know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Digest {
+    /// Every byte is zero.
+    Zero,
+    /// A 64-bit hash of the bytes.
+    Hash(u64),
+}
+
+/// Page mappings. Ranges of pages and frames are contiguous.
+pub trait Mmu {
+    /// Move `n` pages of the program into the empty frames from `frame` on, atomically per page.
+    fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done;
+    /// Move `n` frames into the program's absent pages and wake who waits for them.
+    fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done;
+    /// Copy a frame to one absent page of the program (where it cannot be moved) and wake.
+    fn copy_in(&mut self, frame: Frame, page: Vpn) -> Done;
+    /// Map fresh zeroed memory at `n` absent pages of the program and wake.
+    fn zero_in(&mut self, page: Vpn, n: u32) -> Done;
+    /// Make every touch of an absent page of the program raise SIGBUS, and wake.
+    fn poison(&mut self, page: Vpn) -> Done;
+    /// Wake who waits for a page; a thread that still finds it absent faults again.
+    fn wake(&mut self, page: Vpn);
+    /// Ask that pages which are shared by fork be made movable; done in the background.
+    fn unshare(&mut self, page: Vpn, n: u32);
+    /// Back `n` empty frames with fresh memory.
+    fn fill(&mut self, frame: Frame, n: u32) -> Done;
+    /// Give the memory of `n` frames back to the system: they are empty afterwards.
+    fn release(&mut self, frame: Frame, n: u32);
+    /// Overwrite a frame with zeros.
+    fn clear(&mut self, frame: Frame);
+    /// Digest of a frame's bytes.
+    fn digest_of(&mut self, frame: Frame) -> Digest;
+}
+
+/// Names one I/O between its submission and its completion.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct IoId(pub u32);
+
+/// The swap areas' I/O.
+pub trait Store {
+    /// Start to read `frames.len()` slots from `slot` on. False: the queue is full, try again after
+    /// a completion.
+    fn read(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool;
+    /// Start to write. As [`Store::read`].
+    fn write(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool;
+}
+
+/// How an I/O ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoResult {
+    /// All bytes were transferred.
+    Ok,
+    /// Nothing can be said of the bytes; the system's error number.
+    Failed(i32),
+}
+
+/// The swap map: who uses which slot, and what is in it. Shared by all processes of a run, so a
+/// count may fall, but never rise from zero, without us.
+pub trait SwapMap {
+    /// Number of areas, in order of falling priority.
+    fn areas(&self) -> u8;
+    /// Slots of an area.
+    fn slots(&self, area: u8) -> u32;
+    /// Slots of an area that are in use by any process.
+    fn used(&self, area: u8) -> u64;
+    /// Take a slot cluster that nobody allocates from.
+    fn claim_cluster(&mut self, area: u8) -> Option<u32>;
+    /// Stop allocating from a cluster; what is used in it stays used.
+    fn release_cluster(&mut self, area: u8, cluster: u32);
+    /// Slots in use in a cluster.
+    fn cluster_used(&self, area: u8, cluster: u32) -> u32;
+    /// Use count of a slot.
+    fn count(&self, slot: Slot) -> u32;
+    /// Take the first reference to a free slot of a claimed cluster.
+    fn get(&mut self, slot: Slot);
+    /// Drop our reference.
+    fn put(&mut self, slot: Slot);
+    /// Take a reference on behalf of the child that is about to be forked.
+    fn share(&mut self, slot: Slot);
+    /// Digest of what is in the slot.
+    fn digest(&self, slot: Slot) -> u64;
+    /// Remember the digest of what is about to be written.
+    fn set_digest(&mut self, slot: Slot, digest: u64);
+}
+
+/// The limit, shared by all processes of a run. Units are pages.
+pub trait Limit {
+    /// The limit.
+    fn limit(&self) -> u64;
+    /// Pages that could be charged now.
+    fn available(&self) -> u64;
+    /// Charge `n` pages if they fit under the limit. A refusal lets the other processes know.
+    fn try_charge(&mut self, n: u64) -> bool;
+    /// Charge pages that exist already, whatever the limit.
+    fn charge_existing(&mut self, n: u64);
+    /// Give back.
+    fn uncharge(&mut self, n: u64);
+    /// Pages that this process should give back to the others, or because the limit fell.
+    fn excess(&self) -> u64;
+}
+
+/// What the user should know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// No slot is free on any area.
+    AreasFull,
+    /// A page could not be read back; it is poisoned.
+    ReadFailed {
+        /// Where it was.
+        slot: Slot,
+        /// Whose it was.
+        page: Vpn,
+        /// The system's error number.
+        error: i32,
+    },
+    /// A page came back with other bytes than were written; it is poisoned.
+    Corrupt {
+        /// Where it was.
+        slot: Slot,
+        /// Whose it was.
+        page: Vpn,
+    },
+    /// A write failed; the slot is not used again, the page stays in memory.
+    WriteFailed {
+        /// Where it should have gone.
+        slot: Slot,
+        /// The system's error number.
+        error: i32,
+    },
+    /// A fault waited in vain for memory; its page is poisoned.
+    OutOfMemory {
+        /// The page.
+        page: Vpn,
+    },
+    /// Nothing can be moved out (locked, pinned), so the limit is passed.
+    LimitPassed,
+}
+
+/// Everything outside the core.
+pub trait World: Mmu + Store + SwapMap + Limit {
+    /// The clock.
+    fn now(&self) -> Nanos;
+    /// Something to tell the user.
+    fn notice(&mut self, notice: Notice);
+    /// While a fork is held: the page is about to come back to the program (see [`crate::snapshot`]).
+    fn returns(&mut self, page: Vpn);
+}
