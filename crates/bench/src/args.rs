@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::size;
+use crate::{allocs, size, usemem};
 
 /// What `foreswap bench` can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -124,7 +124,8 @@ enum Workload {
 impl WorkloadArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.what {
-            Workload::Usemem(_) | Workload::Allocs(_) => anyhow::bail!("no workload in this build"),
+            Workload::Usemem(args) => usemem::main(&args),
+            Workload::Allocs(args) => allocs::main(&args),
         }
     }
 }

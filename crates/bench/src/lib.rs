@@ -1,13 +1,30 @@
 //! foreswap's workloads, and the peers they are run against.
+//!
+//! [`bench`] is `foreswap bench`: it runs one workload on foreswap and on the named
+//! peers in turns (A B A B ...) within one call, and reports medians and ratios; an
+//! absolute figure means nothing on a shared machine, a ratio within one run does.
+//! [`workload`] is the hidden command that such a turn runs as a child process. It
+//! knows nothing of foreswap: the same executable with the same arguments runs bare,
+//! under `foreswap run`, or in a memory cgroup on the kernel's own swap.
+//!
+//! Where things are: `usemem/` and `allocs.rs` are workloads, `disk.rs` measures a
+//! swap area's device, `peer/` runs a workload under somebody's memory management,
+//! `system/` changes the machine for a peer and undoes it, `benches/` decides what is
+//! run and how often, `report/` turns runs into tables, targets and JSON.
 
+mod allocs;
 mod args;
 mod size;
+mod spread;
+mod usemem;
 
 use std::process::ExitCode;
 
 pub use args::{BenchArgs, BenchName, PeerName, WorkloadArgs};
 
-/// Runs `foreswap bench`.
+/// Runs `foreswap bench`. Ends with 0 when every run was completed (a target that was
+/// not reached is a finding, not a failure), with 1 when a workload failed or read a
+/// wrong byte, with 130 or 143 after Ctrl-C or SIGTERM.
 pub fn bench(args: BenchArgs) -> anyhow::Result<ExitCode> {
     anyhow::bail!("bench {:?} is not part of this build", args.name)
 }

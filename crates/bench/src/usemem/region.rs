@@ -1,0 +1,148 @@
+//! A task's private anonymous mapping, page by page.
+//!
+//! The only unsafe code of the workload that touches its memory. A region begins on a
+//! huge page's boundary, so that whole huge pages can lie in it; whether they do is up
+//! to the system, or asked for with [`Region::ask_for_huge_pages`].
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::words::WORDS;
+
+/// Bytes in a page.
+pub const PAGE: usize = 4096;
+const HUGE: usize = 2 << 20;
+
+/// An owned mapping of whole pages.
+#[derive(Debug)]
+pub struct Region {
+    start: *mut u64,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to its `Region` alone, as a `Box<[u64]>` would.
+unsafe impl Send for Region {}
+
+impl Region {
+    /// Maps `bytes`, rounded up to whole pages, on a huge page's boundary.
+    pub fn map(bytes: u64) -> io::Result<Self> {
+        let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
+        let bytes = bytes.next_multiple_of(PAGE);
+        let reserved = bytes + HUGE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+        let raw = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                reserved,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if raw == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let address = raw as usize;
+        let start = address.next_multiple_of(HUGE);
+        let (before, after) = (start - address, reserved - bytes - (start - address));
+        for (address, bytes) in [(address, before), (start + bytes, after)] {
+            if bytes > 0 {
+                // SAFETY: a part of our own mapping that nothing refers to yet.
+                unsafe { libc::munmap(address as *mut libc::c_void, bytes) };
+            }
+        }
+        Ok(Self {
+            start: start as *mut u64,
+            bytes,
+        })
+    }
+
+    /// Asks for transparent huge pages.
+    pub fn ask_for_huge_pages(&self) -> io::Result<()> {
+        // SAFETY: advice about our own mapping; its content stays.
+        let result = unsafe { libc::madvise(self.start.cast(), self.bytes, libc::MADV_HUGEPAGE) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// Number of pages.
+    pub fn pages(&self) -> u64 {
+        (self.bytes / PAGE) as u64
+    }
+
+    /// The address of a word.
+    pub fn address(&self, page: u64, word: usize) -> usize {
+        self.start as usize + page as usize * PAGE + word * 8
+    }
+
+    #[inline(always)]
+    fn at(&self, page: u64, word: usize) -> *mut u64 {
+        assert!(page < self.pages() && word < WORDS);
+        // SAFETY: inside the mapping, as asserted.
+        unsafe { self.start.add(page as usize * WORDS + word) }
+    }
+
+    /// Reads one word, now and from memory.
+    #[inline(always)]
+    pub fn read(&self, page: u64, word: usize) -> u64 {
+        // SAFETY: `at` gives an aligned pointer into the mapping.
+        unsafe { self.at(page, word).read_volatile() }
+    }
+
+    /// Writes one word, now and to memory.
+    #[inline(always)]
+    pub fn write(&mut self, page: u64, word: usize, value: u64) {
+        // SAFETY: `at` gives an aligned pointer into the mapping, which is ours alone.
+        unsafe { self.at(page, word).write_volatile(value) }
+    }
+
+    /// Writes one word and returns what was there, in one access: an absent page is
+    /// asked for once, for writing, and not first for reading.
+    #[inline(always)]
+    pub fn replace(&mut self, page: u64, word: usize, value: u64) -> u64 {
+        // SAFETY: as in `write`; an `AtomicU64` has the layout of the word.
+        unsafe { AtomicU64::from_ptr(self.at(page, word)) }.swap(value, Ordering::Relaxed)
+    }
+
+    /// The words of a page.
+    #[inline(always)]
+    pub fn page(&self, page: u64) -> &[u64; WORDS] {
+        // SAFETY: a whole page of initialised words (the kernel's zeros at least).
+        unsafe { &*self.at(page, 0).cast() }
+    }
+
+    /// The words of a page, to be written.
+    #[inline(always)]
+    pub fn page_mut(&mut self, page: u64) -> &mut [u64; WORDS] {
+        // SAFETY: as in `page`; exclusive, as `self` is.
+        unsafe { &mut *self.at(page, 0).cast() }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and no reference into it outlives `self`.
+        unsafe { libc::munmap(self.start.cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_is_aligned_zeroed_and_writable() {
+        let mut region = Region::map(3 * PAGE as u64 + 1).unwrap();
+        assert_eq!(region.pages(), 4);
+        assert_eq!(region.address(0, 0) % HUGE, 0);
+        assert!(region.page(3).iter().all(|word| *word == 0));
+        region.write(3, 511, 9);
+        assert_eq!(region.replace(3, 511, 10), 9);
+        assert_eq!(region.read(3, 511), 10);
+        assert_eq!(region.page_mut(3)[511], 10);
+    }
+}
