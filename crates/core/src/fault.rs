@@ -264,7 +264,7 @@ impl Mm {
         }
         change.wanted = true;
         change.since = pending.since;
-        change.refault = true;
+        change.again = true;
         if !holding.wanted {
             self.stats.faults_minor += 1;
         }
@@ -356,11 +356,7 @@ impl Mm {
         }
         self.table
             .set(page, Entry::Resident(Resident { slot, credit }));
-        let took = w.now().saturating_sub(holding.since);
-        self.stats.fault_ns.add(took);
-        if holding.refault {
-            self.stats.minor_ns.add(took);
-        }
+        w.served(w.now().saturating_sub(holding.since), again);
         Outcome::Served
     }
 
@@ -400,7 +396,7 @@ impl Mm {
             .readahead
             .on_miss(&mut vma.history, page, &vma.range);
         let window = overlap(&window, &vma.range);
-        self.stats.windows.add(crate::units::len(&window));
+        w.window(crate::units::len(&window));
         for other in crate::units::pages(&window).filter(|&other| other != page) {
             let Entry::Swapped { slot, .. } = self.table.get(other) else {
                 continue;

@@ -37,8 +37,10 @@ pub struct Holding {
     pub ahead: bool,
     /// A thread waits for the page.
     pub wanted: bool,
-    /// Pages of the working set get more credit when they return.
+    /// A little more memory would have kept the page in the program.
     pub refault: bool,
+    /// It was in its frame when a thread came back for it.
+    pub again: bool,
     /// The page; `None` once it has gone elsewhere while an I/O was in flight.
     pub page: Option<Vpn>,
     /// Where the page is, or is to be, on an area.
@@ -55,6 +57,7 @@ pub const NOTHING: Holding = Holding {
     ahead: false,
     wanted: false,
     refault: false,
+    again: false,
     page: None,
     slot: None,
     digest: 0,

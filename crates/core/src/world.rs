@@ -194,6 +194,14 @@ pub trait World: Mmu + Store + SwapMap + Limit {
     fn now(&self) -> Nanos;
     /// Something to tell the user.
     fn notice(&mut self, notice: Notice);
+    /// A fault was served `took` nanoseconds after it arrived; `minor` when its page was in a frame.
+    fn served(&mut self, took: Nanos, minor: bool) {
+        let _ = (took, minor);
+    }
+    /// Readahead chose a window of `pages`.
+    fn window(&mut self, pages: u64) {
+        let _ = pages;
+    }
     /// While a fork is held: the page is about to come back to the program (see [`crate::snapshot`]).
     fn returns(&mut self, page: Vpn);
 }
