@@ -125,9 +125,7 @@ impl Mm {
                 vma.streams.mapped(page, mapped);
             }
             self.stats.faults_zero += 1;
-            self.stats
-                .fault_ns
-                .add(w.now().saturating_sub(pending.since));
+            w.served(w.now().saturating_sub(pending.since), false);
             return Outcome::Served;
         }
         match stop {
@@ -330,7 +328,8 @@ impl Mm {
             }
         }
         let foreign = stop == Some(Stop::Exists);
-        let credit = if holding.refault {
+        let again = holding.again;
+        let credit = if again || holding.refault {
             CREDIT_AGAIN
         } else {
             CREDIT_NEW
