@@ -1,1 +1,3 @@
 //! Thin modules over the kernel: each hides one interface.
+
+pub mod uffd;

@@ -1,0 +1,251 @@
+//! The userfaultfd layer against a real kernel. Fails, rather than skips, where there is none.
+
+use std::ptr::{null_mut, without_provenance_mut};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foreswap::sys::uffd::{CopyMode, Event, Features, Mode, RawMsg, Short, Uffd, Why};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+const PAGE: usize = 4096;
+const ENGINE: Features = Features::EVENT_REMOVE
+    .union(Features::EVENT_UNMAP)
+    .union(Features::EVENT_REMAP)
+    .union(Features::MOVE)
+    .union(Features::POISON)
+    .union(Features::THREAD_ID);
+
+fn map(pages: usize) -> usize {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let at = unsafe { mmap_anonymous(null_mut(), pages * PAGE, prot, flags) }.expect("mmap");
+    // SAFETY: advice on the mapping just made; small pages keep the tests' counts exact.
+    unsafe { madvise(at, pages * PAGE, Advice::LinuxNoHugepage) }.expect("madvise");
+    at as usize
+}
+
+fn peek(addr: usize) -> u8 {
+    // SAFETY: every caller passes an address in a mapping of its own.
+    unsafe { without_provenance_mut::<u8>(addr).read_volatile() }
+}
+
+fn poke(addr: usize, value: u8) {
+    // SAFETY: as in `peek`.
+    unsafe { without_provenance_mut::<u8>(addr).write_volatile(value) }
+}
+
+/// Waits for the next event, as the engine's poll would.
+fn next(uffd: &Uffd) -> Event {
+    let mut buffer = [RawMsg::ZERO; 1];
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        assert!(Instant::now() < deadline, "no event came");
+        if let Some(event) = uffd.read(&mut buffer).expect("read").next() {
+            return event;
+        }
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_fault_is_served_by_copy_zeropage_and_move() {
+    let uffd = Uffd::open(ENGINE).expect("userfaultfd");
+    let (area, frames) = (map(3), map(1));
+    uffd.register_missing(area, 3 * PAGE).expect("register");
+    poke(frames, 7);
+    let toucher = thread::spawn(move || [0, 1, 2].map(|i| peek(area + i * PAGE + 5)));
+    for page in 0..3 {
+        let Event::Fault { addr, flags, tid } = next(&uffd) else {
+            panic!("not a fault")
+        };
+        assert_eq!(addr, area + page * PAGE);
+        assert!(!flags.write && !flags.wp && tid != 0);
+        match page {
+            0 => uffd.zeropage(addr, PAGE),
+            1 => {
+                let source = [0xAB_u8; PAGE];
+                // SAFETY: the source is a page; the destination is ours and absent.
+                unsafe { uffd.copy(addr, source.as_ptr().cast(), PAGE, CopyMode::empty()) }
+            }
+            _ => {
+                poke(frames + 5, 9);
+                // SAFETY: nobody else uses the frame.
+                unsafe { uffd.move_pages(addr, frames, PAGE, false) }
+            }
+        }
+        .expect("serve");
+    }
+    assert_eq!(toucher.join().expect("toucher"), [0, 0xAB, 9]);
+    // The frame went: moving it again finds nothing, and its place now reads as zeros.
+    // SAFETY: as above.
+    let again = unsafe { uffd.move_pages(area, frames, PAGE, false) };
+    assert!(
+        matches!(
+            again,
+            Err(Short {
+                done: 0,
+                why: Why::NoEntry | Why::Exists
+            })
+        ),
+        "{again:?}"
+    );
+    assert_eq!(peek(frames), 0);
+}
+
+#[test]
+fn a_partial_move_tells_what_it_did_and_then_why() {
+    let uffd = Uffd::open(ENGINE).expect("userfaultfd");
+    let (area, frames) = (map(4), map(4));
+    uffd.register_missing(area, 4 * PAGE).expect("register");
+    for page in [0, 1, 3] {
+        poke(frames + page * PAGE, 1 + page as u8);
+    }
+    // SAFETY: both ranges are this test's alone.
+    let (part, rest, holes) = unsafe {
+        (
+            uffd.move_pages(area, frames, 4 * PAGE, false),
+            uffd.move_pages(area + 2 * PAGE, frames + 2 * PAGE, 2 * PAGE, false),
+            uffd.move_pages(area + 2 * PAGE, frames + 2 * PAGE, 2 * PAGE, true),
+        )
+    };
+    assert_eq!(
+        part,
+        Err(Short {
+            done: 2 * PAGE,
+            why: Why::Again
+        })
+    );
+    assert_eq!(
+        rest,
+        Err(Short {
+            done: 0,
+            why: Why::NoEntry
+        })
+    );
+    assert_eq!(holes, Ok(()));
+    assert_eq!([0, 1, 3].map(|page| peek(area + page * PAGE)), [1, 2, 4]);
+    // A present destination is told as such.
+    let taken = uffd.zeropage(area, PAGE);
+    assert_eq!(
+        taken,
+        Err(Short {
+            done: 0,
+            why: Why::Exists
+        })
+    );
+    let odd = uffd.zeropage(area + 1, PAGE);
+    assert_eq!(
+        odd,
+        Err(Short {
+            done: 0,
+            why: Why::Invalid
+        })
+    );
+}
+
+#[test]
+fn an_unread_event_makes_every_ioctl_say_again() {
+    let uffd = Uffd::open(ENGINE).expect("userfaultfd");
+    let area = map(4);
+    uffd.register_missing(area, 4 * PAGE).expect("register");
+    uffd.zeropage(area, 4 * PAGE).expect("fill");
+    assert!(!uffd.mmap_changing());
+    let discarder = thread::spawn(move || {
+        // SAFETY: the mapping is this test's.
+        unsafe { madvise(without_provenance_mut(area), PAGE, Advice::LinuxDontNeed) }
+    });
+    while !uffd.mmap_changing() {
+        thread::yield_now();
+    }
+    assert_eq!(
+        uffd.zeropage(area, PAGE),
+        Err(Short {
+            done: 0,
+            why: Why::Again
+        })
+    );
+    let Event::Remove { start, end } = next(&uffd) else {
+        panic!("not a remove")
+    };
+    assert_eq!((start, end), (area, area + PAGE));
+    discarder.join().expect("discarder").expect("madvise");
+    assert!(!uffd.mmap_changing());
+
+    let mover = thread::spawn(move || {
+        // SAFETY: the mapping is this test's, and nothing points into it.
+        unsafe {
+            rustix::mm::mremap(
+                without_provenance_mut(area + 2 * PAGE),
+                2 * PAGE,
+                4 * PAGE,
+                rustix::mm::MremapFlags::MAYMOVE,
+            )
+        }
+        .map(|at| at as usize)
+    });
+    let Event::Remap { from, to, len } = next(&uffd) else {
+        panic!("not a remap")
+    };
+    // The old addresses are announced as unmapped as well, after the move.
+    let Event::Unmap { start, end } = next(&uffd) else {
+        panic!("not an unmap")
+    };
+    assert_eq!((start, end), (area + 2 * PAGE, area + 4 * PAGE));
+    let moved = mover.join().expect("mover").expect("mremap");
+    assert_eq!((from, to, len), (area + 2 * PAGE, moved, 4 * PAGE));
+    let unmapper = thread::spawn(move || {
+        // SAFETY: as above.
+        unsafe { munmap(without_provenance_mut(moved), 4 * PAGE) }
+    });
+    let Event::Unmap { start, end } = next(&uffd) else {
+        panic!("not an unmap")
+    };
+    assert_eq!((start, end), (moved, moved + 4 * PAGE));
+    unmapper.join().expect("unmapper").expect("munmap");
+}
+
+#[test]
+fn writeprotect_reports_the_write_and_lets_it_go_on() {
+    let wanted = ENGINE | Features::PAGEFAULT_FLAG_WP;
+    let uffd = Uffd::open(wanted).expect("userfaultfd");
+    let area = map(1);
+    uffd.register(area, PAGE, Mode::MISSING | Mode::WP)
+        .expect("register");
+    uffd.zeropage(area, PAGE).expect("fill");
+    uffd.writeprotect(area, PAGE, true).expect("protect");
+    let writer = thread::spawn(move || poke(area, 3));
+    let Event::Fault { flags, .. } = next(&uffd) else {
+        panic!("not a fault")
+    };
+    assert!(flags.write && flags.wp);
+    uffd.writeprotect(area, PAGE, false).expect("unprotect");
+    writer.join().expect("writer");
+    assert_eq!(peek(area), 3);
+}
+
+#[test]
+fn poison_and_unregister_are_accepted() {
+    let uffd = Uffd::open(ENGINE).expect("userfaultfd");
+    let area = map(2);
+    uffd.register_missing(area, 2 * PAGE).expect("register");
+    uffd.poison(area, PAGE).expect("poison");
+    assert_eq!(
+        uffd.poison(area, PAGE),
+        Err(Short {
+            done: 0,
+            why: Why::Exists
+        })
+    );
+    uffd.wake(area, 2 * PAGE).expect("wake");
+    uffd.unregister(area, 2 * PAGE).expect("unregister");
+    assert_eq!(peek(area + PAGE), 0);
+}
+
+#[test]
+fn an_unknown_feature_is_refused_by_name_not_by_number() {
+    // Every feature the kernel may lack is named; one that no kernel has stays EINVAL.
+    let odd = Features::from_bits_retain(1 << 60);
+    let error = Uffd::open(odd).expect_err("no kernel has it").to_string();
+    assert!(error.contains("lacks"), "{error}");
+}
