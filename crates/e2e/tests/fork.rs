@@ -1,0 +1,158 @@
+//! fork and all that is built on it, with most of the memory swapped out. The checks are in
+//! `programs/fork_calls.c`; here each is run bare and at a third of what it uses.
+
+use std::time::{Duration, Instant};
+
+use foreswap_e2e::process::Scratch;
+use foreswap_e2e::{Job, Managed, Outcome, program};
+
+/// Mebibytes.
+const LIMIT: u64 = 64;
+
+#[track_caller]
+fn part_with(name: &str, managed: &Managed) -> Option<Outcome> {
+    let path = program::compile(name, "fork_calls")?;
+    let outcome = managed.equals_bare_swapping(&Job::new(path).arg(name));
+    assert!(
+        outcome.note("absent") > 1024,
+        "little was out of memory at the fork: {}",
+        outcome.stderr
+    );
+    Some(outcome)
+}
+
+#[track_caller]
+fn part(name: &str) -> Option<Outcome> {
+    part_with(name, &Managed::limit(LIMIT))
+}
+
+/// As [`part`], and at least `processes` of its processes must have been managed.
+#[track_caller]
+fn part_of(processes: u64, name: &str) {
+    if let Some(outcome) = part(name) {
+        let managed = outcome.stats().count("processes");
+        assert!(
+            managed >= processes,
+            "only {managed} processes were managed"
+        );
+    }
+}
+
+#[test]
+fn child_sees_parent() {
+    part_of(2, "child_sees_parent");
+}
+
+#[test]
+fn parent_exits_first() {
+    part_of(2, "parent_exits_first");
+}
+
+#[test]
+fn child_exits_first() {
+    part("child_exits_first");
+}
+
+#[test]
+fn grandchildren() {
+    part_of(4, "grandchildren");
+}
+
+#[test]
+fn fork_while_threads_work() {
+    part("fork_while_threads_work");
+}
+
+#[test]
+fn fork_and_exec() {
+    part_of(4, "fork_and_exec");
+}
+
+#[test]
+fn exec_self() {
+    part("exec_self");
+}
+
+#[test]
+fn vfork_and_spawn() {
+    part("vfork_and_spawn");
+}
+
+/// Forty forks through an area that holds little more than the program: slots that a child
+/// shared or took must come back when it ends.
+#[test]
+fn many_forks_in_little_swap() {
+    part_with(
+        "many_forks",
+        &Managed::limit(LIMIT).options(["--swap-size", "224M", "--full-timeout", "5s"]),
+    );
+}
+
+#[test]
+fn raw_forks() {
+    part("raw_forks");
+}
+
+#[test]
+fn siblings_share_the_limit() {
+    part_of(4, "siblings_share_the_limit");
+}
+
+#[test]
+fn killed_child() {
+    part("killed_child");
+}
+
+#[test]
+fn killed_parent() {
+    part("killed_parent");
+}
+
+#[test]
+fn closes_everything() {
+    part("closes_everything");
+}
+
+#[test]
+fn advice_for_children() {
+    part("advice_for_children");
+}
+
+#[test]
+fn shared_stays_shared() {
+    part("shared_stays_shared");
+}
+
+#[test]
+fn fork_in_threads() {
+    part("fork_in_threads");
+}
+
+/// The command ends at once; the daemon it leaves behind goes on swapping and stays right.
+#[test]
+fn daemon_outlives_the_command() {
+    let Some(path) = program::compile("daemon_outlives_the_command", "fork_calls") else {
+        return;
+    };
+    let scratch = Scratch::new("daemon");
+    let verdict = scratch.join("verdict");
+    let running = Managed::limit(LIMIT).start(
+        &Job::new(path).arg("leaves_a_daemon").arg(&verdict),
+        &scratch.join("stats.json"),
+    );
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while std::fs::read_to_string(&verdict)
+        .unwrap_or_default()
+        .is_empty()
+    {
+        assert!(
+            Instant::now() < deadline,
+            "the daemon never finished: {:?} are left",
+            running.processes()
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let text = std::fs::read_to_string(&verdict).expect("the verdict can be read");
+    assert_eq!(text, "right\n", "the daemon's memory");
+    running.wait().succeeded();
+}

@@ -1,0 +1,90 @@
+//! The memory calls a program makes on memory that is swapped out at that moment: each must mean
+//! what it means without foreswap. The checks are in the C programs; here they are run bare and at
+//! a third of what they use, and must say the same.
+
+use foreswap_e2e::{Job, MIB, Managed, program};
+
+/// Mebibytes; every part uses about three times as much.
+const LIMIT: u64 = 64;
+
+/// What the process may use beyond the limit by its own peak: foreswap's fixed part and 1 % of the
+/// managed bytes, and the program's own text, libraries and page tables' rounding.
+const BESIDE_LIMIT: u64 = (16 + 2 + 6) * MIB;
+
+#[track_caller]
+fn part(program: &str, name: &str) -> Option<foreswap_e2e::Outcome> {
+    let path = program::compile(name, program)?;
+    let outcome = Managed::limit(LIMIT).equals_bare_swapping(&Job::new(path).arg(name));
+    Some(outcome)
+}
+
+/// As [`part`]; the region must have been out when it was checked, and the process' own peak,
+/// as the kernel counted it, must be near the limit.
+#[track_caller]
+fn swapped_part(program: &str, name: &str) {
+    let Some(outcome) = part(program, name) else {
+        return;
+    };
+    assert!(
+        outcome.note("absent") > 1024,
+        "little was out of memory when it was checked: {}",
+        outcome.stderr
+    );
+    let peak = outcome.note("peak_kib") * 1024;
+    assert!(
+        peak <= LIMIT * MIB + BESIDE_LIMIT,
+        "the process' own peak was {peak}"
+    );
+}
+
+macro_rules! parts {
+    ($run:ident of $program:literal: $($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                $run($program, stringify!($name));
+            }
+        )*
+    };
+}
+
+parts!(swapped_part of "mapping_calls":
+    munmap_partial
+    dontneed
+    dontneed_single_pages
+    madv_free
+    mremap_grow
+    mremap_shrink
+    mremap_move
+    mremap_dontunmap
+    map_fixed
+    mprotect_read
+    mprotect_none
+    segv
+    beside_shared_and_file
+    thread_stack
+    raw_calls
+);
+
+// These keep more than the limit's share in memory by their nature (locked or populated pages,
+// page tables of a huge region), so only what they say is compared.
+parts!(part of "mapping_calls":
+    reserve_and_commit
+    mlock_part
+    mlock_all
+    advice
+    sparse
+);
+
+parts!(swapped_part of "heap_calls":
+    brk_grow_and_shrink
+);
+
+parts!(part of "heap_calls":
+    malloc_small
+    thread_arenas
+    calloc_zeroes
+    realloc_growth
+    aligned
+    trim
+);

@@ -1,0 +1,106 @@
+//! Faults raised inside system calls, and other ways for the kernel or another process to reach
+//! memory that is swapped out. The checks are in `programs/system_calls.c`.
+
+use foreswap_e2e::process::Scratch;
+use foreswap_e2e::{Job, Managed, Outcome, program, requirement};
+
+/// Mebibytes.
+const LIMIT: u64 = 64;
+
+#[track_caller]
+fn part(name: &str) -> Option<Outcome> {
+    let path = program::compile(name, "system_calls")?;
+    let scratch = Scratch::new(name);
+    let job = Job::new(path).arg(name).cwd(scratch.path());
+    let outcome = Managed::limit(LIMIT).equals_bare_swapping(&job);
+    assert!(
+        outcome.note("absent") > 1024,
+        "little was out of memory: {}",
+        outcome.stderr
+    );
+    Some(outcome)
+}
+
+macro_rules! parts {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                part(stringify!($name));
+            }
+        )*
+    };
+}
+
+parts!(
+    files
+    direct_files
+    sockets
+    tcp
+    pipes
+    small_results
+    uring
+    uring_direct
+    uring_registered
+    futexes
+    signal_stack
+    from_outside
+    threads_fault_at_once
+);
+
+/// gdb attaches to a program most of whose memory is out, looks around and detaches: it sees the
+/// resident variable, does not hang on the swapped one, and the program goes on right.
+#[test]
+fn gdb_attaches_and_detaches() {
+    let test = "gdb_attaches_and_detaches";
+    let (Some(path), Some(gdb)) = (
+        program::compile(test, "system_calls"),
+        requirement::command(test, "gdb"),
+    ) else {
+        return;
+    };
+    let scratch = Scratch::new(test);
+    let job = Job::new(&path).arg("waits_for_gdb").cwd(scratch.path());
+    let stats = scratch.join("stats.json");
+    let mut running = Managed::limit(LIMIT).start(&job, &stats);
+    running.wait_for_output("ready");
+    let pids = running.processes_named("system_calls");
+    assert_eq!(pids.len(), 1, "the one process to attach to");
+    for _ in 0..2 {
+        let seen = Job::new(&gdb)
+            .args(["--batch", "--quiet", "-nx", "-p"])
+            .arg(pids[0].as_raw_nonzero().to_string())
+            .args(["-ex", "set pagination off"])
+            .args(["-ex", "thread apply all backtrace 3"])
+            .args(["-ex", "print/x gdb_resident"])
+            .args(["-ex", "x/2gx gdb_region + 1048576"])
+            .args(["-ex", "detach"])
+            .timeout(60)
+            .run();
+        assert!(
+            seen.text().contains("0x600df00d"),
+            "gdb saw {} and said {}",
+            seen.text(),
+            seen.stderr
+        );
+    }
+    std::fs::write(scratch.join("go-on"), "").expect("the signal to go on can be given");
+    let outcome = running.wait().succeeded();
+    assert_eq!(outcome.text(), "ready\nwaits_for_gdb: as it should be\n");
+}
+
+/// A core dump ends, and the status is that of the bare run.
+#[test]
+fn core_dump_ends() {
+    let Some(path) = program::compile("core_dump_ends", "system_calls") else {
+        return;
+    };
+    let scratch = Scratch::new("core_dump_ends");
+    let job = Job::new(path)
+        .arg("dumps_core")
+        .cwd(scratch.path())
+        .timeout(60);
+    let outcome = Managed::limit(LIMIT).equals_bare(&job);
+    assert_eq!(outcome.code(), 128 + 6);
+    assert_eq!(outcome.text(), "about to abort\n");
+}
