@@ -14,7 +14,7 @@ const POWERS: usize = 40;
 const BUCKETS: usize = (POWERS - FINE as usize + 2) << FINE;
 
 /// A touch that took longer than this was no memory access but a fault.
-pub const FAULTED_NS: u64 = 2_000;
+const FAULTED_NS: u64 = 2_000;
 
 /// A histogram of nanoseconds.
 #[derive(Debug, Clone)]

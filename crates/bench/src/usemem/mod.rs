@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize};
 
 pub use clock::Clock;
-pub use histogram::{FAULTED_NS, Histogram, Latency};
+pub use histogram::{Histogram, Latency};
 pub use region::PAGE;
 pub use words::Draw;
 

@@ -1,0 +1,147 @@
+//! What a fault costs beyond the disk: random 4 KiB reads of one thread with no
+//! readahead, against reads of the same size from a file beside the swap area with
+//! O_DIRECT, both in one call and in turns.
+//!
+//! The latency is the program's own: from before the touch to after it. Touches of no
+//! more than 2 microseconds found their page mapped and are left out.
+
+use serde_json::json;
+
+use super::{new_report, turns, usemem};
+use crate::args::{BenchArgs, Mode, Op, Pattern, PeerName, UsememArgs};
+use crate::disk::Disk;
+use crate::peer::{Figures, Session};
+use crate::report::{Column, PeerReport, Report, Target, Unit};
+use crate::size::humane;
+
+const TURNS: u32 = 5;
+const SECONDS: f64 = 3.0;
+const DISK_READS: u64 = 20_000;
+/// Nanoseconds that a fault may take longer than the disk, at the median.
+const BEYOND_DISK: f64 = 10_000.0;
+/// Nanoseconds of a fault whose page is in memory.
+const IN_MEMORY: f64 = 8_000.0;
+/// Where the statistics tell of those faults.
+const IN_MEMORY_FIGURES: [&str; 2] = ["stats.fault_minor_ns_p50", "stats.minor_fault_ns_p50"];
+
+/// Runs the random reads and the disk in turns.
+pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
+    let turns = args.turns.unwrap_or(TURNS);
+    let given = &args.usemem;
+    let workload = UsememArgs {
+        mode: Mode::Process,
+        tasks: 1,
+        pattern: Pattern::Rand,
+        op: Op::Read,
+        seconds: Some(given.seconds.unwrap_or(SECONDS)),
+        ..given.clone()
+    };
+    session.swap_bytes = usemem::swap_for(&workload);
+    session
+        .foreswap
+        .readahead
+        .get_or_insert_with(|| "none".to_owned());
+    let order = super::peers(args, &[]);
+
+    let (disk, _) = Disk::make(&session.directory, workload.total_bytes(), 4)?;
+    let mut of_disk = Vec::new();
+    let mut results: Vec<PeerReport> = Vec::new();
+    for turn in 0..turns {
+        let latency = disk.random_read_latency(DISK_READS, given.seed + u64::from(turn))?;
+        of_disk.push(Figures::from([
+            ("faulted_p50_ns".to_owned(), latency.p50 as f64),
+            ("faulted_average_ns".to_owned(), latency.average),
+            ("faulted_p95_ns".to_owned(), latency.p95 as f64),
+            ("faulted_p99_ns".to_owned(), latency.p99 as f64),
+            ("faulted_count".to_owned(), latency.count as f64),
+        ]));
+        let command = |s: &Session, p| usemem::command(s, p, &workload);
+        let one = turns::in_turns(session, &order, 1, command, usemem::read)?;
+        results = merged(results, one);
+    }
+
+    let title = format!(
+        "{} in {}, random 4 KiB reads without readahead, medians of {turns} turns",
+        humane(workload.total_bytes()),
+        humane(session.limit)
+    );
+    let parameters = json!({ "usemem": workload, "memory_limit_bytes": session.limit,
+        "turns": turns, "readahead": session.foreswap.readahead, "disk_reads": DISK_READS });
+    let mut report = new_report("fault-latency", title, session, parameters);
+    report.peers = results;
+    report
+        .peers
+        .push(PeerReport::new("disk, O_DIRECT", of_disk, Vec::new()));
+    report.show(vec![
+        Column::spread("p50 us", "faulted_p50_ns", Unit::Microseconds),
+        Column::median("average", "faulted_average_ns", Unit::Microseconds),
+        Column::median("p95", "faulted_p95_ns", Unit::Microseconds),
+        Column::median("p99", "faulted_p99_ns", Unit::Microseconds),
+        Column::median("faults", "faulted_count", Unit::Number),
+        Column::median("us/page", "ns_per_page", Unit::Microseconds),
+    ]);
+    judge(&mut report);
+    Ok(report)
+}
+
+/// Appends one more turn of each peer.
+fn merged(sofar: Vec<PeerReport>, one: Vec<PeerReport>) -> Vec<PeerReport> {
+    if sofar.is_empty() {
+        return one;
+    }
+    let append = |(mut all, mut more): (PeerReport, PeerReport)| match (&all.not_run, &more.not_run)
+    {
+        (None, None) => {
+            all.turns.append(&mut more.turns);
+            all.details.append(&mut more.details);
+            PeerReport::new(all.peer, all.turns, all.details)
+        }
+        (Some(_), _) => all,
+        (None, Some(_)) => more,
+    };
+    sofar.into_iter().zip(one).map(append).collect()
+}
+
+fn judge(report: &mut Report) {
+    let median = |report: &Report, name: &str, figure: &str| report.peer(name)?.median(figure);
+    let disk = median(report, "disk, O_DIRECT", "faulted_p50_ns");
+    let first = report
+        .peers
+        .first()
+        .map_or(String::new(), |peer| peer.peer.clone());
+    let fault = median(report, &first, "faulted_p50_ns").filter(|ns| *ns > 0.0);
+    let beyond = fault.zip(disk).map(|(fault, disk)| fault - disk);
+    let what = format!("{first}, median fault beyond the disk's median read");
+    report.targets.push(Target::at_most(
+        what,
+        BEYOND_DISK,
+        Unit::Microseconds,
+        beyond,
+    ));
+    let kernel = crate::report::peer_name(PeerName::Kernel);
+    if let Some(ns) = median(report, kernel, "faulted_p50_ns")
+        .zip(disk)
+        .map(|(ns, disk)| ns - disk)
+    {
+        report.say(format!(
+            "kernel, the same: {} us",
+            Unit::Microseconds.text(ns)
+        ));
+    }
+    let in_memory = IN_MEMORY_FIGURES
+        .iter()
+        .find_map(|figure| median(report, &first, figure));
+    match in_memory {
+        Some(ns) if ns > 0.0 => {
+            let what = format!("{first}, median fault on a page in memory (by its statistics)");
+            report.targets.push(Target::at_most(
+                what,
+                IN_MEMORY,
+                Unit::Microseconds,
+                Some(ns),
+            ));
+        }
+        _ => report
+            .say("faults on pages in memory: the statistics do not tell their latency".to_owned()),
+    }
+}

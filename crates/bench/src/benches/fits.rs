@@ -1,0 +1,94 @@
+//! A program that fits its limit must not notice foreswap: two programs, bare and under
+//! `foreswap run`, in turns. What is compared is the time of their work; what `run` adds
+//! to their start is the bench `startup`.
+
+use serde_json::{Value, json};
+
+use super::{new_report, turns, usemem};
+use crate::allocs;
+use crate::args::{BenchArgs, Op, PeerName, UsememArgs};
+use crate::peer::{Figures, Session};
+use crate::report::{Column, Report, Target, Unit};
+
+/// Two per cent are told from noise by the median of many short turns.
+const TURNS: u32 = 15;
+const LIMIT: u64 = 512 << 20;
+const BYTES: u64 = 128 << 20;
+/// Passes per turn: some tenths of a second.
+const PASSES: u32 = 10;
+const ALLOCATIONS: u64 = 3_000_000;
+/// What is asked.
+const BOUND: f64 = 1.02;
+
+/// Runs the three programs.
+pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
+    session.limit = args.memory.unwrap_or(LIMIT);
+    let turns = args.turns.unwrap_or(TURNS);
+    let order = [args.runner, PeerName::Bare];
+    let given = &args.usemem;
+    let bytes = given.bytes.or(given.total).unwrap_or(BYTES);
+    let with = |op| UsememArgs {
+        bytes: Some(bytes),
+        total: None,
+        tasks: 1,
+        repeat: PASSES,
+        seconds: None,
+        op,
+        ..given.clone()
+    };
+    let allocations: Vec<String> = ["workload", "allocs", "--count"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain([ALLOCATIONS.to_string()])
+        .collect();
+    let programs: [(&str, Vec<String>, turns::Read); 3] = [
+        (
+            "sequential writes",
+            with(Op::Write).to_command(),
+            usemem::read,
+        ),
+        (
+            "sequential reads",
+            with(Op::Read).to_command(),
+            usemem::read,
+        ),
+        ("small allocations", allocations, read_allocations),
+    ];
+
+    let parameters = json!({ "memory_limit_bytes": session.limit, "bytes": bytes,
+        "passes": PASSES, "allocations": ALLOCATIONS, "turns": turns });
+    let title = format!(
+        "programs that fit {}, medians of {turns} turns",
+        crate::size::humane(session.limit)
+    );
+    let mut report = new_report("fits", title, session, parameters);
+    for (what, words, read) in programs {
+        let command = |s: &Session, _| s.own_command(&words);
+        let mut results = turns::in_turns(session, &order, turns, command, read)?;
+        let of = |i: usize| Some(results.get(i)?.median("work_ns")?);
+        let ratio = of(0).zip(of(1)).map(|(ours, bare)| ours / bare);
+        let what_is_asked = format!("{what}, time of work to the bare program's");
+        report
+            .targets
+            .push(Target::at_most(what_is_asked, BOUND, Unit::Ratio, ratio));
+        for result in &mut results {
+            result.peer = format!("{what}, {}", result.peer);
+        }
+        report.peers.append(&mut results);
+    }
+    report.show(vec![
+        Column::spread("work ms", "work_ns", Unit::Milliseconds),
+        Column::spread("start to end s", "elapsed_s", Unit::Seconds),
+    ]);
+    Ok(report)
+}
+
+fn read_allocations(output: &[u8]) -> anyhow::Result<(Figures, Value)> {
+    let value: Value = serde_json::from_slice(output)?;
+    let report: allocs::Report = serde_json::from_value(value.clone())?;
+    let figures = Figures::from([
+        ("work_ns".to_owned(), report.pass_ns as f64),
+        ("ns_per_allocation".to_owned(), report.ns_per_allocation),
+    ]);
+    Ok((figures, value))
+}

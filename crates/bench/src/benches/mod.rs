@@ -1,0 +1,117 @@
+//! What each bench runs, how often, and what it is held against.
+
+mod areas;
+mod fault_latency;
+mod fits;
+mod startup;
+mod turns;
+mod usemem;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+use crate::args::{BenchArgs, BenchName, PeerName};
+use crate::interrupt;
+use crate::peer::{ForeswapOptions, Kernels, Session};
+use crate::report::{Machine, Report};
+use crate::system;
+
+/// The limit where none is given.
+const LIMIT: u64 = 256 << 20;
+
+/// `foreswap bench`.
+pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    if args.undo {
+        return undo();
+    }
+    let name = args.name.context("which bench? see --help")?;
+    interrupt::watch();
+    let result = prepare(&args).and_then(|mut session| {
+        let report = match name {
+            BenchName::Fits => fits::run(&args, &mut session),
+            BenchName::Startup => startup::run(&args, &mut session),
+            BenchName::FaultLatency => fault_latency::run(&args, &mut session),
+            BenchName::Areas => areas::run(&args, &session),
+            _ => usemem::run(name, &args, &mut session),
+        }?;
+        // Here the session is dropped, and with it all changes to the system undone:
+        // before a word is printed, and before an error is.
+        Ok(report)
+    });
+    if let Err(interrupted) = interrupt::check() {
+        eprintln!("foreswap bench: {interrupted}");
+        return Ok(interrupted.exit_code());
+    }
+    let report = result?;
+    print!("{}", report.text());
+    if let Some(path) = &args.json {
+        report.write_json(path)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn undo() -> anyhow::Result<ExitCode> {
+    let (count, complaints) = system::undo_left_behind().context("cannot undo")?;
+    for complaint in &complaints {
+        eprintln!("foreswap bench: {complaint}");
+    }
+    match (count, complaints.is_empty()) {
+        (0, _) => println!("There is nothing to undo."),
+        (count, true) => println!("Undone: {count} changes that a killed bench had left."),
+        (count, false) => bail!(
+            "{} of {count} changes could not be undone",
+            complaints.len()
+        ),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn prepare(args: &BenchArgs) -> anyhow::Result<Session> {
+    let exe = match &args.exe {
+        Some(exe) => exe.clone(),
+        None => std::env::current_exe().context("cannot find this executable")?,
+    };
+    let directory = match &args.dir {
+        Some(directory) => directory.clone(),
+        None => std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from),
+    };
+    let directory = directory
+        .canonicalize()
+        .with_context(|| format!("no directory {}", directory.display()))?;
+    Ok(Session {
+        exe,
+        directory,
+        limit: args.memory.unwrap_or(LIMIT),
+        swap_bytes: 0,
+        foreswap: ForeswapOptions {
+            readahead: args.readahead.clone(),
+            more: args.run_options.clone(),
+        },
+        kernels: Kernels::default(),
+    })
+}
+
+/// The peers in the order of their turns: the one measured, then the others once each.
+fn peers(args: &BenchArgs, default: &[PeerName]) -> Vec<PeerName> {
+    let mut peers = vec![args.runner];
+    for peer in args.against.as_deref().unwrap_or(default) {
+        if !peers.contains(peer) {
+            peers.push(*peer);
+        }
+    }
+    peers
+}
+
+fn new_report(
+    name: &str,
+    title: String,
+    session: &Session,
+    parameters: serde_json::Value,
+) -> Report {
+    let machine = Machine::here(&session.directory);
+    let mut report = Report::new(name, title, machine, parameters);
+    report.notes.extend(session.kernels.notes().iter().cloned());
+    report
+}

@@ -1,0 +1,62 @@
+//! Peers in turns: A B A B ..., so that whatever drifts on the machine drifts for all.
+
+use std::ffi::OsString;
+
+use serde_json::Value;
+
+use crate::args::PeerName;
+use crate::interrupt;
+use crate::peer::{Figures, Session, TurnError};
+use crate::progress::Progress;
+use crate::report::{PeerReport, peer_name};
+
+/// What a turn's output means: its figures, and the report in full.
+pub type Read = fn(&[u8]) -> anyhow::Result<(Figures, Value)>;
+
+/// Runs `turns` turns of each peer. `command` gives the words for a peer. A peer that
+/// cannot be run here is reported so and has no further turn; any other failure ends
+/// the bench, since a figure of a program that failed means nothing.
+pub fn in_turns(
+    session: &mut Session,
+    peers: &[PeerName],
+    turns: u32,
+    command: impl Fn(&Session, PeerName) -> Vec<OsString>,
+    read: Read,
+) -> anyhow::Result<Vec<PeerReport>> {
+    let progress = Progress::over(u64::from(turns) * peers.len() as u64);
+    let mut done: Vec<(Vec<Figures>, Vec<Value>, Option<String>)> = Vec::new();
+    done.resize_with(peers.len(), Default::default);
+    for turn in 0..turns {
+        for (peer, (figures, details, not_run)) in peers.iter().zip(&mut done) {
+            if not_run.is_some() {
+                continue;
+            }
+            progress.say(&format!("{} turn {}", peer_name(*peer), turn + 1));
+            let words = command(session, *peer);
+            let result = session.turn(*peer, &words, &progress);
+            interrupt::check()?;
+            match result {
+                Ok(turn) => {
+                    let (mut all, report) = read(&turn.output)?;
+                    all.extend(turn.figures);
+                    figures.push(all);
+                    details.push(serde_json::json!({ "workload": report, "stats": turn.details }));
+                    progress.step();
+                }
+                Err(TurnError::NotRun(reason)) => {
+                    *not_run = Some(reason.to_string());
+                    progress.shrink(u64::from(turns - turn));
+                }
+                Err(TurnError::Failed(error)) => {
+                    return Err(error.context(format!("the turn of {}", peer_name(*peer))));
+                }
+            }
+        }
+    }
+    let report =
+        |(peer, (figures, details, not_run)): (&PeerName, (_, _, Option<String>))| match not_run {
+            Some(reason) => PeerReport::not_run(peer_name(*peer), reason),
+            None => PeerReport::new(peer_name(*peer), figures, details),
+        };
+    Ok(peers.iter().zip(done).map(report).collect())
+}

@@ -1,0 +1,47 @@
+//! Ctrl-C and SIGTERM: remembered, and looked at where something waits.
+//!
+//! A handler that only sets a flag lets every change to the system be undone by the
+//! ordinary way out, that is by dropping its guard, instead of by code of its own.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+static RECEIVED: AtomicI32 = AtomicI32::new(0);
+
+/// A signal asked us to end.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("interrupted; all changes to the system are undone")]
+pub struct Interrupted(i32);
+
+impl Interrupted {
+    /// 128 + the signal's number, as a shell reports it.
+    pub fn exit_code(self) -> ExitCode {
+        ExitCode::from(128u8.saturating_add(self.0 as u8))
+    }
+}
+
+extern "C" fn remember(signal: libc::c_int) {
+    RECEIVED.store(signal, Ordering::Relaxed);
+}
+
+/// Begins to remember SIGINT, SIGTERM and SIGHUP. System calls that wait are
+/// interrupted (no SA_RESTART), so that a flag is seen at once.
+pub fn watch() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic, which a handler may do.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = remember as *const () as usize;
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Fails once a signal has come.
+pub fn check() -> Result<(), Interrupted> {
+    match RECEIVED.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        signal => Err(Interrupted(signal)),
+    }
+}

@@ -1,0 +1,223 @@
+//! A turn on the kernel's own swap: a memory cgroup of the limit, and a swap file on the
+//! file system where foreswap's area lies.
+//!
+//! At its best (`Kind::Best`) the device counts as non-rotational (then the kernel reads
+//! ahead by VMA and allocates whole clusters), page-cluster is 5, and the workload asks
+//! for huge pages. As the system stands (`Kind::Default`) nothing is changed but
+//! page-cluster, to the kernel's default of 3. The swap file is made once for all turns;
+//! swapon, settings and cgroup are each turn's own.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{Figures, Turn, TurnError, child};
+use crate::progress::Progress;
+use crate::system::cgroup::MemoryCgroup;
+use crate::system::device::Device;
+use crate::system::{ChangeError, Changes, swap};
+
+const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
+const VMA_READAHEAD: &str = "/sys/kernel/mm/swap/vma_ra_enabled";
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// Which of the kernel's peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// At its best.
+    Best,
+    /// As the system stands.
+    Default,
+}
+
+/// What the kernel's peers share over all turns.
+#[derive(Debug, Default)]
+pub struct Kernels {
+    prepared: Option<Prepared>,
+    notes: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Prepared {
+    changes: Changes,
+    file: PathBuf,
+    device: Device,
+}
+
+impl Kernels {
+    /// Runs `command` on the kernel's swap.
+    pub fn turn(
+        &mut self,
+        kind: Kind,
+        directory: &Path,
+        limit: u64,
+        swap_bytes: u64,
+        command: &[OsString],
+        progress: &Progress,
+    ) -> Result<Turn, TurnError> {
+        let prepared = match &mut self.prepared {
+            Some(prepared) => prepared,
+            None => {
+                progress.say("making the kernel's swap file");
+                self.notes = notes(directory);
+                self.prepared.insert(Prepared::make(directory, swap_bytes)?)
+            }
+        };
+        let mark = prepared.changes.mark();
+        let result = prepared.turn(kind, limit, command, progress);
+        prepared.changes.undo_to(mark);
+        result
+    }
+
+    /// What the reader of the results should know about this machine.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+impl Prepared {
+    fn make(directory: &Path, bytes: u64) -> Result<Self, ChangeError> {
+        let mut changes = Changes::begin()?;
+        swap::sweep(directory);
+        let device = Device::under(directory).map_err(|source| ChangeError::Step {
+            what: "find the device of",
+            path: directory.to_owned(),
+            source,
+        })?;
+        let file = swap::path_in(directory);
+        changes.make_swap_file(&file, bytes)?;
+        Ok(Self {
+            changes,
+            file,
+            device,
+        })
+    }
+
+    fn turn(
+        &mut self,
+        kind: Kind,
+        limit: u64,
+        command: &[OsString],
+        progress: &Progress,
+    ) -> Result<Turn, TurnError> {
+        let changes = &mut self.changes;
+        match kind {
+            Kind::Best => {
+                // Before swapon, which is when the kernel looks.
+                if let Some(rotational) = self.device.rotational() {
+                    changes.set(rotational, "0")?;
+                }
+                if Path::new(VMA_READAHEAD).exists() {
+                    changes.set(Path::new(VMA_READAHEAD), "true")?;
+                }
+                // `madvise` is `always` for a workload that asks, and leaves others alone.
+                let huge = fs::read_to_string(HUGE_PAGES).unwrap_or_default();
+                if huge.contains("[never]") {
+                    changes.set(Path::new(HUGE_PAGES), "madvise")?;
+                }
+                changes.set(Path::new(PAGE_CLUSTER), "5")?;
+            }
+            Kind::Default => changes.set(Path::new(PAGE_CLUSTER), "3")?,
+        }
+        changes.swap_on(&self.file)?;
+        let name = format!("foreswap-bench-{}", std::process::id());
+        let cgroup = MemoryCgroup::make(changes, &name, limit)?;
+
+        let before = events();
+        let finished = child::run(command, Some(&cgroup.door()), progress)?;
+        let mut figures = since(&before, &events());
+        figures.insert("elapsed_s".to_owned(), finished.elapsed.as_secs_f64());
+        figures.insert("cgroup_version".to_owned(), f64::from(cgroup.version()));
+        if let Some(peak) = cgroup.peak_bytes() {
+            figures.insert("peak_bytes".to_owned(), peak as f64);
+        }
+        Ok(Turn {
+            output: finished.output,
+            figures,
+            details: None,
+        })
+    }
+}
+
+/// The kernel's counters that tell about swapping, of the whole system: a workload in a
+/// small cgroup is all that swaps here.
+const EVENTS: [&str; 5] = ["pswpin", "pswpout", "pgmajfault", "swap_ra", "swap_ra_hit"];
+
+fn events() -> [u64; EVENTS.len()] {
+    let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    EVENTS.map(|event| value_of(&text, event).unwrap_or(0))
+}
+
+fn value_of(text: &str, event: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        line.strip_prefix(event)?
+            .strip_prefix(' ')?
+            .trim()
+            .parse()
+            .ok()
+    })
+}
+
+fn since(before: &[u64; EVENTS.len()], after: &[u64; EVENTS.len()]) -> Figures {
+    let mut figures = Figures::new();
+    let delta: Vec<f64> = before
+        .iter()
+        .zip(after)
+        .map(|(b, a)| a.saturating_sub(*b) as f64)
+        .collect();
+    for (event, count) in EVENTS.iter().zip(&delta) {
+        figures.insert(format!("vmstat.{event}"), *count);
+    }
+    figures.insert("swap_in_bytes".to_owned(), delta[0] * 4096.0);
+    figures.insert("swap_out_bytes".to_owned(), delta[1] * 4096.0);
+    figures.insert("major_faults".to_owned(), delta[2]);
+    if delta[3] > 0.0 {
+        figures.insert("hit_ratio".to_owned(), delta[4] / delta[3]);
+    }
+    figures
+}
+
+fn notes(directory: &Path) -> Vec<String> {
+    let mut notes = Vec::new();
+    let others = swap::active();
+    if !others.is_empty() {
+        notes.push(format!(
+            "other swap is active ({}); if it rotates, the kernel peer does not read ahead by VMA",
+            others
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect::<Vec<_>>()
+                .join(", ")
+        ));
+    }
+    if Device::under(directory).is_ok_and(|device| device.rotational().is_none()) {
+        notes.push(format!(
+            "no single block device lies under {}; the kernel peer takes it as it is",
+            directory.display()
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_their_whole_name() {
+        let text = "pswpin 12\npswpout 34\nswap_ra 5\nswap_ra_hit 4\n";
+        assert_eq!(value_of(text, "pswpin"), Some(12));
+        assert_eq!(value_of(text, "swap_ra"), Some(5));
+        assert_eq!(value_of(text, "swap_ra_hit"), Some(4));
+        assert_eq!(value_of(text, "pgmajfault"), None);
+    }
+
+    #[test]
+    fn differences_become_shared_figures() {
+        let figures = since(&[10, 20, 0, 100, 90], &[12, 21, 7, 200, 165]);
+        assert_eq!(figures["swap_in_bytes"], 8192.0);
+        assert_eq!(figures["swap_out_bytes"], 4096.0);
+        assert_eq!(figures["major_faults"], 7.0);
+        assert_eq!(figures["hit_ratio"], 0.75);
+    }
+}

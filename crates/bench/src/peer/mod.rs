@@ -1,0 +1,119 @@
+//! Under whose memory management a command is run, one turn at a time.
+//!
+//! A turn prepares what its peer needs, runs the command, and takes everything back, so
+//! that the next peer finds the machine as the first one did. What a turn measured is a
+//! flat list of named figures: those of the command's own report, and those that the
+//! memory management tells about it, under names that all peers share where they mean
+//! the same (`hit_ratio`, `swap_in_bytes`, `swap_out_bytes`, `major_faults`,
+//! `peak_bytes`).
+
+mod child;
+mod foreswap;
+mod kernel;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::args::PeerName;
+use crate::progress::Progress;
+use crate::system::ChangeError;
+pub use foreswap::ForeswapOptions;
+pub use kernel::Kernels;
+
+/// Figures by name, in base units (bytes, nanoseconds, pages, ratios).
+pub type Figures = BTreeMap<String, f64>;
+
+/// What one turn gave.
+#[derive(Debug)]
+pub struct Turn {
+    /// The command's standard output.
+    pub output: Vec<u8>,
+    /// What its peer tells about it.
+    pub figures: Figures,
+    /// More than a figure: foreswap's whole statistics, for the JSON report.
+    pub details: Option<serde_json::Value>,
+}
+
+/// What a bench needs to run turns.
+pub struct Session {
+    /// The executable that has `run` and `workload`.
+    pub exe: PathBuf,
+    /// Where all swap areas and files go.
+    pub directory: PathBuf,
+    /// The memory limit.
+    pub limit: u64,
+    /// How much swap the kernel's peers need.
+    pub swap_bytes: u64,
+    /// How foreswap is run.
+    pub foreswap: ForeswapOptions,
+    /// The kernel's peers; they share one swap file.
+    pub kernels: Kernels,
+}
+
+/// Why a peer has no turn, or why its turn failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TurnError {
+    /// It cannot be run here. The others go on.
+    #[error("{0}")]
+    NotRun(#[from] ChangeError),
+    /// The command failed, or read a wrong byte. The bench ends.
+    #[error("{0:#}")]
+    Failed(#[from] anyhow::Error),
+}
+
+impl Session {
+    /// One turn of `peer` with `command`, whose first word is a program.
+    pub fn turn(
+        &mut self,
+        peer: PeerName,
+        command: &[OsString],
+        progress: &Progress,
+    ) -> Result<Turn, TurnError> {
+        match peer {
+            PeerName::Foreswap => Ok(foreswap::turn(self, command, progress)?),
+            PeerName::Bare => {
+                let finished = child::run(command, None, progress)?;
+                let mut figures = Figures::new();
+                figures.insert("elapsed_s".to_owned(), finished.elapsed.as_secs_f64());
+                Ok(Turn {
+                    output: finished.output,
+                    figures,
+                    details: None,
+                })
+            }
+            PeerName::Kernel | PeerName::KernelDefault => {
+                let (directory, limit, swap) = (&self.directory, self.limit, self.swap_bytes);
+                let kind = match peer {
+                    PeerName::Kernel => kernel::Kind::Best,
+                    _ => kernel::Kind::Default,
+                };
+                self.kernels
+                    .turn(kind, directory, limit, swap, command, progress)
+            }
+        }
+    }
+
+    /// The executable, followed by words for it.
+    pub fn own_command(&self, words: &[String]) -> Vec<OsString> {
+        let exe = self.exe.clone().into_os_string();
+        std::iter::once(exe)
+            .chain(words.iter().map(OsString::from))
+            .collect()
+    }
+}
+
+/// A file that is removed when it is let go.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(directory: &Path, name: &str) -> Self {
+        Self(directory.join(format!("foreswap-bench-{}-{name}", std::process::id())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,361 @@
+//! From turns to what is printed and written: medians over turns, ratios to the first
+//! peer, targets reached or not.
+
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::args::PeerName;
+use crate::peer::Figures;
+use crate::spread::Spread;
+pub use table::{Column, Unit};
+
+/// Everything a bench found. Written as it stands by `--json`.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The bench's name.
+    pub bench: String,
+    /// What was run, in words.
+    pub title: String,
+    /// The machine it was run on.
+    pub machine: Machine,
+    /// Its parameters.
+    pub parameters: Value,
+    /// Each peer's turns, in the order of the peers; the first is the one measured.
+    pub peers: Vec<PeerReport>,
+    /// The first peer's median over each other's, by figure.
+    pub ratios: Vec<Ratio>,
+    /// What was to be reached.
+    pub targets: Vec<Target>,
+    /// What the reader should know.
+    pub notes: Vec<String>,
+    #[serde(skip)]
+    columns: Vec<Column>,
+    #[serde(skip)]
+    lines: Vec<String>,
+}
+
+/// Where a bench was run.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    /// Kernel release.
+    pub kernel: String,
+    /// CPUs that we may use.
+    pub cpus: usize,
+    /// Memory, in bytes.
+    pub memory_bytes: u64,
+    /// Where swap areas and files lay.
+    pub directory: String,
+    /// The device under that.
+    pub device: String,
+}
+
+/// One peer's turns.
+#[derive(Debug, Serialize)]
+pub struct PeerReport {
+    /// Its name.
+    pub peer: String,
+    /// Why it has no turns, if it has none.
+    pub not_run: Option<String>,
+    /// Median and extremes over the turns, by figure.
+    pub figures: BTreeMap<String, Spread>,
+    /// Each turn's figures.
+    pub turns: Vec<Figures>,
+    /// Each turn's reports in full.
+    pub details: Vec<Value>,
+}
+
+/// The measured peer's median over another's.
+#[derive(Debug, Serialize)]
+pub struct Ratio {
+    /// Which figure.
+    pub figure: String,
+    /// Whose is above.
+    pub of: String,
+    /// Whose is below.
+    pub to: String,
+    /// Median over median.
+    pub ratio: f64,
+    /// The ratios of the turns that stood side by side.
+    pub turns: Spread,
+}
+
+/// Something to be reached.
+#[derive(Debug, Clone, Serialize)]
+pub struct Target {
+    /// What it speaks of.
+    pub what: String,
+    /// Whether smaller is better.
+    pub at_most: bool,
+    /// The bound.
+    pub bound: f64,
+    /// What was found; nothing when a peer that it needs was not run.
+    pub found: Option<f64>,
+    /// Whether it was reached, where that is known.
+    pub reached: Option<bool>,
+    #[serde(skip)]
+    unit: Unit,
+}
+
+impl Target {
+    /// A figure that is to be `bound` at most.
+    pub fn at_most(what: impl Into<String>, bound: f64, unit: Unit, found: Option<f64>) -> Self {
+        Self {
+            what: what.into(),
+            at_most: true,
+            bound,
+            found,
+            reached: found.map(|found| found <= bound),
+            unit,
+        }
+    }
+
+    fn line(&self) -> String {
+        let bound = self.unit.with_name(self.bound);
+        let side = if self.at_most { "at most" } else { "at least" };
+        let (found, verdict) = match (self.found, self.reached) {
+            (Some(found), Some(true)) => (self.unit.with_name(found), "reached"),
+            (Some(found), _) => (self.unit.with_name(found), "NOT reached"),
+            (None, _) => ("-".to_owned(), "unknown: a peer was not run"),
+        };
+        format!("target: {}: {found}, {side} {bound}: {verdict}", self.what)
+    }
+}
+
+impl PeerReport {
+    /// A peer and its turns.
+    pub fn new(peer: impl Into<String>, turns: Vec<Figures>, details: Vec<Value>) -> Self {
+        let names: BTreeSet<&String> = turns.iter().flat_map(BTreeMap::keys).collect();
+        let spread = |name: &String| {
+            let values: Vec<f64> = turns
+                .iter()
+                .filter_map(|turn| turn.get(name).copied())
+                .collect();
+            (name.clone(), Spread::of(&values))
+        };
+        let figures = names.into_iter().map(spread).collect();
+        Self {
+            peer: peer.into(),
+            not_run: None,
+            figures,
+            turns,
+            details,
+        }
+    }
+
+    /// A peer that could not be run.
+    pub fn not_run(peer: impl Into<String>, reason: String) -> Self {
+        Self {
+            not_run: Some(reason),
+            ..Self::new(peer, Vec::new(), Vec::new())
+        }
+    }
+
+    /// The median of a figure.
+    pub fn median(&self, figure: &str) -> Option<f64> {
+        self.figures.get(figure).map(|spread| spread.median)
+    }
+}
+
+impl Report {
+    /// A report without results yet.
+    pub fn new(bench: &str, title: String, machine: Machine, parameters: Value) -> Self {
+        Self {
+            bench: bench.to_owned(),
+            title,
+            machine,
+            parameters,
+            peers: Vec::new(),
+            ratios: Vec::new(),
+            targets: Vec::new(),
+            notes: Vec::new(),
+            columns: Vec::new(),
+            lines: Vec::new(),
+        }
+    }
+
+    /// The columns of the printed table.
+    pub fn show(&mut self, columns: Vec<Column>) {
+        self.columns = columns;
+    }
+
+    /// A line printed under the table.
+    pub fn say(&mut self, line: String) {
+        self.lines.push(line);
+    }
+
+    /// A peer's report.
+    pub fn peer(&self, name: &str) -> Option<&PeerReport> {
+        self.peers.iter().find(|peer| peer.peer == name)
+    }
+
+    /// Compares the first peer's `figure` with each other's.
+    pub fn compare(&mut self, figure: &str) {
+        let Some((first, others)) = self.peers.split_first() else {
+            return;
+        };
+        for other in others {
+            let medians = first.median(figure).zip(other.median(figure));
+            let Some((above, below)) = medians.filter(|(_, below)| *below != 0.0) else {
+                continue;
+            };
+            let pairs = first.turns.iter().zip(&other.turns);
+            let ratios: Vec<f64> = pairs
+                .filter_map(|(a, b)| Some(a.get(figure)? / b.get(figure)?))
+                .collect();
+            self.ratios.push(Ratio {
+                figure: figure.to_owned(),
+                of: first.peer.clone(),
+                to: other.peer.clone(),
+                ratio: above / below,
+                turns: Spread::of(&ratios),
+            });
+        }
+    }
+
+    /// The first peer's median of `figure` over that of `to`.
+    pub fn ratio(&self, figure: &str, to: &str) -> Option<f64> {
+        let found = self
+            .ratios
+            .iter()
+            .find(|r| r.figure == figure && r.to == to);
+        found.map(|ratio| ratio.ratio)
+    }
+
+    /// What a person reads.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let machine = &self.machine;
+        let _ = writeln!(text, "{}: {}", self.bench, self.title);
+        let _ = writeln!(
+            text,
+            "Linux {}, {} CPUs, {}, areas in {} on {}\n",
+            machine.kernel,
+            machine.cpus,
+            crate::size::humane(machine.memory_bytes),
+            machine.directory,
+            machine.device
+        );
+        if !self.columns.is_empty() {
+            text.push_str(&table::text(&self.columns, &self.peers));
+            text.push('\n');
+        }
+        for ratio in &self.ratios {
+            let _ = writeln!(
+                text,
+                "{} {} / {}: {:.3} ({:.3} to {:.3} turn by turn)",
+                ratio.figure, ratio.of, ratio.to, ratio.ratio, ratio.turns.min, ratio.turns.max
+            );
+        }
+        for line in &self.lines {
+            let _ = writeln!(text, "{line}");
+        }
+        for target in &self.targets {
+            let _ = writeln!(text, "{}", target.line());
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+        text
+    }
+
+    /// Writes the JSON report.
+    pub fn write_json(&self, path: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        std::fs::write(path, text + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+impl Machine {
+    /// This machine.
+    pub fn here(directory: &Path) -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let meminfo = read("/proc/meminfo");
+        let kib = meminfo
+            .split_whitespace()
+            .nth(1)
+            .and_then(|word| word.parse::<u64>().ok());
+        let device = crate::system::device::Device::under(directory);
+        Self {
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: kib.unwrap_or(0) << 10,
+            directory: directory.display().to_string(),
+            device: device.map_or_else(|_| "?".to_owned(), |device| device.name),
+        }
+    }
+}
+
+/// The peer's name on the command line.
+pub fn peer_name(peer: PeerName) -> &'static str {
+    match peer {
+        PeerName::Foreswap => "foreswap",
+        PeerName::Kernel => "kernel",
+        PeerName::KernelDefault => "kernel-default",
+        PeerName::Bare => "bare",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(name: &str, values: &[f64]) -> PeerReport {
+        let turn = |value: &f64| Figures::from([("ns_per_page".to_owned(), *value)]);
+        PeerReport::new(name, values.iter().map(turn).collect(), Vec::new())
+    }
+
+    fn report() -> Report {
+        let machine = Machine::here(Path::new("/"));
+        let mut report = Report::new("rand-read", "a test".to_owned(), machine, Value::Null);
+        report.peers.push(peer("foreswap", &[40e3, 44e3, 42e3]));
+        report.peers.push(peer("kernel", &[40e3, 40e3, 42e3]));
+        report.peers.push(PeerReport::not_run(
+            "kernel-default",
+            "it needs root".to_owned(),
+        ));
+        report.show(vec![Column::spread(
+            "us/page",
+            "ns_per_page",
+            Unit::Microseconds,
+        )]);
+        report.compare("ns_per_page");
+        report
+    }
+
+    #[test]
+    fn ratios_are_of_medians() {
+        let report = report();
+        assert_eq!(report.ratio("ns_per_page", "kernel"), Some(42e3 / 40e3));
+        assert_eq!(report.ratio("ns_per_page", "kernel-default"), None);
+        assert_eq!(report.ratios[0].turns.min, 1.0);
+        assert_eq!(report.ratios[0].turns.max, 1.1);
+    }
+
+    #[test]
+    fn peers_that_did_not_run_and_targets_are_printed() {
+        let mut report = report();
+        let found = report.ratio("ns_per_page", "kernel");
+        report
+            .targets
+            .push(Target::at_most("time per page", 1.1, Unit::Ratio, found));
+        report
+            .targets
+            .push(Target::at_most("time per page", 1.0, Unit::Ratio, found));
+        report
+            .targets
+            .push(Target::at_most("another", 1.0, Unit::Ratio, None));
+        let text = report.text();
+        assert!(text.contains("not run: it needs root"), "{text}");
+        assert!(text.contains("1.050, at most 1.100: reached"), "{text}");
+        assert!(text.contains("1.050, at most 1.000: NOT reached"), "{text}");
+        assert!(text.contains("unknown"), "{text}");
+    }
+}

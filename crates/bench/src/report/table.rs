@@ -1,0 +1,148 @@
+//! The table of peers: one line each, columns aligned.
+
+use super::PeerReport;
+
+/// How a figure is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// A plain number.
+    #[default]
+    Number,
+    /// A plain ratio.
+    Ratio,
+    /// Nanoseconds, written as microseconds.
+    Microseconds,
+    /// Nanoseconds, written as milliseconds.
+    Milliseconds,
+    /// Seconds.
+    Seconds,
+    /// Bytes, written as mebibytes (per second, where the title says so).
+    Mebibytes,
+}
+
+impl Unit {
+    /// The value alone.
+    pub fn text(self, value: f64) -> String {
+        match self {
+            Self::Number => format!("{value:.0}"),
+            Self::Ratio | Self::Seconds => format!("{value:.3}"),
+            Self::Microseconds => format!("{:.2}", value / 1e3),
+            Self::Milliseconds => format!("{:.2}", value / 1e6),
+            Self::Mebibytes => format!("{:.0}", value / f64::from(1 << 20)),
+        }
+    }
+
+    /// The value with its unit's name.
+    pub fn with_name(self, value: f64) -> String {
+        let name = match self {
+            Self::Number | Self::Ratio => "",
+            Self::Microseconds => " us",
+            Self::Milliseconds => " ms",
+            Self::Seconds => " s",
+            Self::Mebibytes => " MiB",
+        };
+        self.text(value) + name
+    }
+}
+
+/// A column of the table.
+#[derive(Debug, Clone)]
+pub struct Column {
+    title: &'static str,
+    figure: &'static str,
+    unit: Unit,
+    extremes: bool,
+}
+
+impl Column {
+    /// The median of a figure.
+    pub fn median(title: &'static str, figure: &'static str, unit: Unit) -> Self {
+        Self {
+            title,
+            figure,
+            unit,
+            extremes: false,
+        }
+    }
+
+    /// The median of a figure, and its extremes over the turns.
+    pub fn spread(title: &'static str, figure: &'static str, unit: Unit) -> Self {
+        Self {
+            extremes: true,
+            ..Self::median(title, figure, unit)
+        }
+    }
+
+    fn cell(&self, peer: &PeerReport) -> String {
+        match peer.figures.get(self.figure) {
+            None => "-".to_owned(),
+            Some(spread) if self.extremes && peer.turns.len() > 1 => format!(
+                "{} ({}..{})",
+                self.unit.text(spread.median),
+                self.unit.text(spread.min),
+                self.unit.text(spread.max)
+            ),
+            Some(spread) => self.unit.text(spread.median),
+        }
+    }
+}
+
+/// The table.
+pub fn text(columns: &[Column], peers: &[PeerReport]) -> String {
+    let mut rows = vec![
+        std::iter::once("peer".to_owned())
+            .chain(columns.iter().map(|column| column.title.to_owned()))
+            .collect::<Vec<_>>(),
+    ];
+    for peer in peers {
+        let name = std::iter::once(peer.peer.clone());
+        rows.push(match &peer.not_run {
+            Some(reason) => name.chain([format!("not run: {reason}")]).collect(),
+            None => name
+                .chain(columns.iter().map(|column| column.cell(peer)))
+                .collect(),
+        });
+    }
+    // A reason runs over the columns and widens none.
+    let whole: Vec<&Vec<String>> = rows
+        .iter()
+        .filter(|row| row.len() == columns.len() + 1)
+        .collect();
+    let width = |i: usize| whole.iter().map(|row| row[i].len()).max().unwrap_or(0);
+    let first = rows.iter().map(|row| row[0].len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = format!("{:first$}", row[0]);
+        for (i, cell) in row.iter().enumerate().skip(1) {
+            if row.len() == columns.len() + 1 {
+                line.push_str(&format!("  {cell:>width$}", width = width(i)));
+            } else {
+                line.push_str(&format!("  {cell}"));
+            }
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::Figures;
+
+    #[test]
+    fn columns_are_aligned() {
+        let turn = |ns: f64| Figures::from([("ns".to_owned(), ns)]);
+        let peers = [
+            PeerReport::new("a", vec![turn(1000.0)], Vec::new()),
+            PeerReport::new("longer", vec![turn(123_456.0), turn(1000.0)], Vec::new()),
+            PeerReport::not_run("c", "a reason that is quite long".to_owned()),
+        ];
+        let text = text(&[Column::spread("us", "ns", Unit::Microseconds)], &peers);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1].len(), lines[2].len());
+        assert!(lines[2].ends_with("62.23 (1.00..123.46)"), "{text}");
+        assert_eq!(lines[3], "c       not run: a reason that is quite long");
+    }
+}

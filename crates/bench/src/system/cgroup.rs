@@ -1,0 +1,170 @@
+//! A memory cgroup of our own, in whichever version the system has.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{ChangeError, Changes};
+
+/// Which interface the memory controller has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// `memory.limit_in_bytes`
+    One,
+    /// `memory.max`
+    Two,
+}
+
+/// A cgroup with a memory limit, empty so far.
+#[derive(Debug)]
+pub struct MemoryCgroup {
+    path: PathBuf,
+    version: Version,
+}
+
+impl MemoryCgroup {
+    /// Makes the cgroup `name` with `limit` at the top of the hierarchy.
+    pub fn make(changes: &mut Changes, name: &str, limit: u64) -> Result<Self, ChangeError> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let Some((version, root)) = memory_hierarchy(&mounts, |path| fs::read_to_string(path).ok())
+        else {
+            let what = "no memory cgroup controller is mounted (version 1 or 2)";
+            return Err(ChangeError::Missing(what.to_owned()));
+        };
+        if version == Version::Two {
+            let delegated = root.join("cgroup.subtree_control");
+            let has = fs::read_to_string(&delegated).unwrap_or_default();
+            if !has
+                .split_whitespace()
+                .any(|controller| controller == "memory")
+            {
+                enable_memory(changes, &delegated)?;
+            }
+        }
+        let path = root.join(name);
+        changes.make_cgroup(&path)?;
+        let cgroup = Self { path, version };
+        let limit_file = match version {
+            Version::One => "memory.limit_in_bytes",
+            Version::Two => "memory.max",
+        };
+        let limit_file = cgroup.path.join(limit_file);
+        fs::write(&limit_file, limit.to_string())
+            .map_err(ChangeError::step("set the limit", limit_file))?;
+        Ok(cgroup)
+    }
+
+    /// The file into which a process writes `0` to enter.
+    pub fn door(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+
+    /// The most memory that was ever charged, where the kernel tells.
+    pub fn peak_bytes(&self) -> Option<u64> {
+        let file = match self.version {
+            Version::One => "memory.max_usage_in_bytes",
+            Version::Two => "memory.peak",
+        };
+        fs::read_to_string(self.path.join(file))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    }
+
+    /// `1` or `2`.
+    pub fn version(&self) -> u32 {
+        match self.version {
+            Version::One => 1,
+            Version::Two => 2,
+        }
+    }
+}
+
+/// Delegates the memory controller to the root's children; undone by taking it back.
+fn enable_memory(changes: &mut Changes, delegated: &Path) -> Result<(), ChangeError> {
+    changes.note.add(super::Change::Setting {
+        path: delegated.to_owned(),
+        was: "-memory".to_owned(),
+    })?;
+    fs::write(delegated, "+memory").map_err(ChangeError::step("enable memory in", delegated))
+}
+
+/// Finds the memory controller: version 1 first, as its presence rules out the other.
+fn memory_hierarchy(
+    mounts: &str,
+    read: impl Fn(&Path) -> Option<String>,
+) -> Option<(Version, PathBuf)> {
+    let fields = || {
+        mounts
+            .lines()
+            .map(|line| line.split(' ').collect::<Vec<_>>())
+    };
+    for field in fields() {
+        if let [_, path, "cgroup", options, ..] = field[..]
+            && options.split(',').any(|option| option == "memory")
+        {
+            return Some((Version::One, PathBuf::from(path)));
+        }
+    }
+    for field in fields() {
+        if let [_, path, "cgroup2", ..] = field[..] {
+            let controllers = read(&Path::new(path).join("cgroup.controllers"))?;
+            let has = controllers.split_whitespace().any(|c| c == "memory");
+            return has.then(|| (Version::Two, PathBuf::from(path)));
+        }
+    }
+    None
+}
+
+/// Removes a cgroup; what is still in it is ours, since we made it, and is killed.
+pub fn remove(path: &Path, patience: Duration) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match fs::remove_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.raw_os_error() != Some(libc::EBUSY) => return Err(error),
+            Err(error) if start.elapsed() > patience => return Err(error),
+            Err(_) => {
+                let inside = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+                for pid in inside
+                    .lines()
+                    .filter_map(|line| line.parse::<libc::pid_t>().ok())
+                {
+                    // SAFETY: a signal to a process that runs in our own cgroup.
+                    unsafe { libc::kill(pid, libc::SIGKILL) };
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_one_is_found_by_its_option() {
+        let mounts = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+                      cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        let found = memory_hierarchy(mounts, |_| None);
+        assert_eq!(
+            found,
+            Some((Version::One, PathBuf::from("/sys/fs/cgroup/memory")))
+        );
+    }
+
+    #[test]
+    fn version_two_must_have_the_controller() {
+        let mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\n";
+        let with = memory_hierarchy(mounts, |_| Some("cpu io memory pids\n".to_owned()));
+        assert_eq!(with, Some((Version::Two, PathBuf::from("/sys/fs/cgroup"))));
+        let without = memory_hierarchy(mounts, |_| Some("cpu io\n".to_owned()));
+        assert_eq!(without, None);
+        assert_eq!(memory_hierarchy("", |_| None), None);
+    }
+}
