@@ -1,3 +1,6 @@
 //! Thin modules over the kernel: each hides one interface.
 
+pub mod own_memory;
+mod syscall;
+pub mod thread;
 pub mod uffd;

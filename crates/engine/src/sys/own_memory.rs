@@ -1,0 +1,221 @@
+//! Every mapping the engine makes for itself, in one list: adoption leaves these ranges alone, and
+//! a fork child finds what its parent's engine left behind.
+//!
+//! The list is a fixed table of atomics in static memory, so that it needs neither an allocator
+//! nor a lock and is readable from any thread. It holds few, large mappings (stacks, allocator
+//! segments, arenas); when it is full, mapping fails with ENOMEM rather than going unlisted,
+//! because an unlisted range could be adopted and the engine would page out itself.
+
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use linux_raw_sys::general as k;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::syscall::syscall5;
+
+/// Enough for some gigabytes of allocator segments; 48 KiB of static memory.
+const CAPACITY: usize = 2048;
+/// An entry being filled.
+const CLAIMED: usize = 1;
+const PR_SET_VMA: usize = 0x5356_4d41;
+
+/// What a mapping is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// A raw thread's stack and thread block.
+    Thread = 1,
+    /// A segment of the engine's allocator.
+    Heap = 2,
+    /// Page frames for eviction and swap-in.
+    Frames = 3,
+    /// The doorbell's pages and slots.
+    Doorbell = 4,
+    /// Anything else that the engine maps.
+    Other = 5,
+}
+
+/// One listed mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Own {
+    /// First byte.
+    pub start: usize,
+    /// Bytes.
+    pub len: usize,
+    /// What it is for.
+    pub kind: Kind,
+    /// Made by the engine of a process this one was forked from.
+    pub inherited: bool,
+}
+
+struct Entry {
+    /// 0 is free, [`CLAIMED`] is being filled, else the mapping's first byte.
+    start: AtomicUsize,
+    len: AtomicUsize,
+    kind: AtomicU32,
+    generation: AtomicU32,
+}
+
+static TABLE: [Entry; CAPACITY] = [const {
+    Entry {
+        start: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        kind: AtomicU32::new(0),
+        generation: AtomicU32::new(0),
+    }
+}; CAPACITY];
+
+/// Counts the forks between the first process and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Maps `len` bytes of zeroed private memory, not reserved, and lists them.
+pub fn map(len: usize, kind: Kind) -> Result<NonNull<u8>, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping where the kernel likes.
+    let at = unsafe { mmap_anonymous(null_mut(), len, prot, flags) }?;
+    let Some(base) = NonNull::new(at.cast::<u8>()) else {
+        return Err(Errno::NOMEM);
+    };
+    if !list(at as usize, len, kind) {
+        // SAFETY: mapped just above and seen by nobody.
+        unsafe { munmap(at, len) }?;
+        return Err(Errno::NOMEM);
+    }
+    // A name keeps the kernel from merging the mapping with the program's neighbours and tells a
+    // reader of /proc/PID/maps whose it is. Kernels without names refuse, and lose only that.
+    let name = c"foreswap".as_ptr() as usize;
+    // SAFETY: names the mapping just made; the string is static.
+    let _ = unsafe { syscall5(k::__NR_prctl, [PR_SET_VMA, 0, at as usize, len, name]) };
+    Ok(base)
+}
+
+/// Unmaps what [`map`] gave and takes it off the list.
+///
+/// # Safety
+/// `base` and `len` are those of a listed mapping that nothing uses any more.
+pub unsafe fn unmap(base: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    unlist(base.as_ptr() as usize);
+    // SAFETY: the caller's promise.
+    unsafe { munmap(base.as_ptr().cast(), len) }
+}
+
+/// Lists a mapping that was made elsewhere; false when the list is full.
+pub fn list(start: usize, len: usize, kind: Kind) -> bool {
+    for entry in &TABLE {
+        if entry
+            .start
+            .compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+        {
+            entry.len.store(len, Ordering::Relaxed);
+            entry.kind.store(kind as u32, Ordering::Relaxed);
+            entry
+                .generation
+                .store(GENERATION.load(Ordering::Relaxed), Ordering::Relaxed);
+            // Release: who sees the address sees the rest.
+            entry.start.store(start, Ordering::Release);
+            return true;
+        }
+    }
+    false
+}
+
+/// Takes the mapping that starts at `start` off the list.
+pub fn unlist(start: usize) {
+    if let Some(entry) = find(start) {
+        entry.start.store(0, Ordering::Release);
+    }
+}
+
+/// Notes that the mapping at `start` is now `len` bytes long.
+pub fn relist(start: usize, len: usize) {
+    if let Some(entry) = find(start) {
+        entry.len.store(len, Ordering::Release);
+    }
+}
+
+fn find(start: usize) -> Option<&'static Entry> {
+    TABLE
+        .iter()
+        .find(|entry| entry.start.load(Ordering::Acquire) == start)
+}
+
+/// The listed mappings, in no order. Mappings made or dropped meanwhile may be missed or shown.
+pub fn ranges() -> impl Iterator<Item = Own> {
+    let generation = GENERATION.load(Ordering::Relaxed);
+    TABLE.iter().filter_map(move |entry| {
+        let start = entry.start.load(Ordering::Acquire);
+        if start <= CLAIMED {
+            return None;
+        }
+        let kind = match entry.kind.load(Ordering::Relaxed) {
+            1 => Kind::Thread,
+            2 => Kind::Heap,
+            3 => Kind::Frames,
+            4 => Kind::Doorbell,
+            _ => Kind::Other,
+        };
+        Some(Own {
+            start,
+            len: entry.len.load(Ordering::Relaxed),
+            kind,
+            inherited: entry.generation.load(Ordering::Relaxed) != generation,
+        })
+    })
+}
+
+/// In a fork child, before anything else here: what is listed now counts as inherited.
+pub fn forget_after_fork() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// In a fork child: unmaps the inherited mappings that `which` picks, and unlists them. Mappings
+/// that were kept from the child (MADV_DONTFORK) are only unlisted in effect: by then another
+/// mapping may be there, so `which` must say no to kinds whose pages were; use [`drop_from_list`]
+/// for these.
+///
+/// # Safety
+/// Nothing of the picked mappings may be used any more in this process.
+pub unsafe fn unmap_inherited(mut which: impl FnMut(&Own) -> bool) {
+    for own in ranges() {
+        if own.inherited && which(&own) {
+            unlist(own.start);
+            // SAFETY: listed, inherited, and given up by the caller.
+            let _ = unsafe { munmap(core::ptr::without_provenance_mut(own.start), own.len) };
+        }
+    }
+}
+
+/// In a fork child: unlists the inherited mappings that `which` picks without unmapping them.
+pub fn drop_from_list(mut which: impl FnMut(&Own) -> bool) {
+    for own in ranges() {
+        if own.inherited && which(&own) {
+            unlist(own.start);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_is_listed_until_it_is_unmapped() {
+        let base = map(8192, Kind::Other).expect("map");
+        let start = base.as_ptr() as usize;
+        let seen = ranges().find(|own| own.start == start);
+        let own = Own {
+            start,
+            len: 8192,
+            kind: Kind::Other,
+            inherited: false,
+        };
+        assert_eq!(seen, Some(own));
+        // SAFETY: mapped above, used by nobody.
+        unsafe { unmap(base, 8192) }.expect("unmap");
+        assert!(ranges().all(|own| own.start != start));
+    }
+}

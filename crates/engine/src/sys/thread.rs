@@ -1,0 +1,429 @@
+//! Engine threads: made with a bare clone(2), unknown to libc.
+//!
+//! The engine lives inside a program that must not notice it. A pthread would allocate from the
+//! program's heap, run its hooks, be counted by its libc (which then takes locks it never needed)
+//! and share its descriptors. So a thread here gets its own mapping with guard page, stack and a
+//! thread-local block of our making, and, where asked, its own descriptor table.
+//!
+//! The thread-local block mirrors what glibc gave the creating thread: every module whose
+//! thread-locals lie at a fixed distance below the thread pointer gets a fresh copy of its initial
+//! image at the same distance, and a private dtv leads to these copies (and to a copy of our own
+//! module's when it was loaded late and has no fixed place). So errno, libc calls that keep state
+//! per thread, and Rust `thread_local!`s *without destructors* work and are the thread's own.
+//! What must never run on such a thread: anything that registers a thread-exit destructor, calls
+//! the program's malloc, stdio or pthread_create, or uses another library's late thread-locals.
+
+use core::arch::{asm, naked_asm};
+use core::ffi::{CStr, c_int, c_void};
+use core::ops::Range;
+use core::ptr::{NonNull, null_mut, without_provenance_mut};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use linux_raw_sys::general as k;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MprotectFlags, madvise, mprotect};
+use rustix::thread::futex;
+
+use super::own_memory::{self, Kind};
+use super::syscall::syscall4;
+
+const PAGE: usize = 4096;
+/// Room below the thread pointer beyond what the loaded modules need: glibc lets late modules
+/// claim some, and code compiled for them may then read there.
+const TLS_SLACK: usize = 64 << 10;
+/// Entries of the private dtv, two pages of them: one per loaded module with thread-locals.
+const DTV_ENTRIES: usize = 2 * PAGE / 16;
+/// glibc's mark for "not allocated yet" in a dtv entry.
+const UNALLOCATED: usize = usize::MAX;
+/// Where glibc keeps the thread's id in its control block on x86_64; checked before use.
+const TCB_TID: usize = 0x2d0;
+
+/// A thread's main function.
+pub type Entry = extern "C" fn(*mut c_void);
+
+/// What lies at fixed places above the thread pointer. The first page is what glibc and the
+/// compiler expect there, all zero but for the fields set in [`spawn`].
+#[repr(C)]
+struct Block {
+    control: [usize; PAGE / 8],
+    dtv: [[usize; 2]; DTV_ENTRIES],
+    /// The kernel's id of the thread; the kernel clears it and wakes waiters when it has ended.
+    tid: AtomicU32,
+    has_tcb_tid: bool,
+    name: [u8; 16],
+    entry: Entry,
+    arg: *mut c_void,
+    mapping: Range<usize>,
+}
+
+/// A started engine thread. Dropping the handle leaves it running; its memory is then kept for
+/// good.
+#[derive(Debug)]
+pub struct Thread {
+    block: NonNull<Block>,
+}
+
+// SAFETY: the block is only read through the handle, and what changes in it is atomic.
+unsafe impl Send for Thread {}
+// SAFETY: as above.
+unsafe impl Sync for Thread {}
+
+impl Thread {
+    fn block(&self) -> &Block {
+        // SAFETY: the block is unmapped by `join` and `release` only, which take the handle.
+        unsafe { self.block.as_ref() }
+    }
+
+    /// The kernel's thread id; 0 once the thread has ended.
+    pub fn tid(&self) -> u32 {
+        self.block().tid.load(Ordering::Acquire)
+    }
+
+    /// Whether the thread still runs. Means nothing in a fork child: threads do not follow.
+    pub fn is_alive(&self) -> bool {
+        self.tid() != 0
+    }
+
+    /// The addresses of its stack and thread-locals, guard page included.
+    pub fn mapping(&self) -> Range<usize> {
+        self.block().mapping.clone()
+    }
+
+    /// Waits for the thread's end and frees its memory.
+    pub fn join(self) {
+        loop {
+            let tid = self.tid();
+            if tid == 0 {
+                break;
+            }
+            // Not a private futex: the kernel's wake at thread exit is not one either.
+            let _ = futex::wait(&self.block().tid, futex::Flags::empty(), tid, None);
+        }
+        // SAFETY: the kernel clears the id after the thread's last instruction in user space.
+        unsafe { self.release() };
+    }
+
+    /// Frees the memory of a thread that does not run: it ended, or this is a fork child.
+    ///
+    /// # Safety
+    /// The thread does not run in this process.
+    pub unsafe fn release(self) {
+        let mapping = self.mapping();
+        if let Some(base) = NonNull::new(without_provenance_mut::<u8>(mapping.start)) {
+            // SAFETY: the caller's promise; the mapping was made by `spawn`. A failure would leak.
+            let _ = unsafe { own_memory::unmap(base, mapping.len()) };
+        }
+    }
+}
+
+/// Starts a thread that runs `entry(arg)` and then ends, with all signals blocked.
+///
+/// Without `share_files` the thread starts with a *copy* of the descriptor table, which it should
+/// clear at once. Callable from any thread, also from an engine thread; uses little stack, no
+/// allocator, and leaves errno alone. `name` is cut to 15 bytes.
+///
+/// # Safety
+/// `entry` keeps to what the module's head allows and must not unwind; `arg` is valid for it, on
+/// another thread.
+pub unsafe fn spawn(
+    name: &CStr,
+    stack_bytes: usize,
+    share_files: bool,
+    entry: Entry,
+    arg: *mut c_void,
+) -> Result<Thread, Errno> {
+    let mut survey = Survey {
+        pass: Pass::Measure,
+        thread_pointer: thread_pointer(),
+        needed: TLS_SLACK,
+        own_late: 0,
+        block: null_mut(),
+        late_area: 0,
+    };
+    survey.run();
+    let stack = stack_bytes.max(4 * PAGE).next_multiple_of(PAGE);
+    let below = survey.needed.next_multiple_of(PAGE);
+    let above = size_of::<Block>().next_multiple_of(PAGE);
+    let late = survey.own_late.next_multiple_of(PAGE);
+    let len = PAGE + stack + below + above + late;
+
+    let base = own_memory::map(len, Kind::Thread)?;
+    let start = base.as_ptr() as usize;
+    let pointer = start + PAGE + stack + below;
+    let block = without_provenance_mut::<Block>(pointer);
+    // SAFETY: the pages are ours. A child of the program needs neither guard nor stack, and its
+    // copy of a stack would only cost it memory.
+    let prepared = unsafe {
+        let stack_start = base.as_ptr().add(PAGE).cast();
+        mprotect(base.as_ptr().cast(), PAGE, MprotectFlags::empty())
+            .and_then(|()| madvise(base.as_ptr().cast(), PAGE, Advice::LinuxDontFork))
+            .and_then(|()| madvise(stack_start, stack, Advice::LinuxDontFork))
+    };
+    if let Err(errno) = prepared {
+        // SAFETY: mapped above, used by nobody.
+        unsafe { own_memory::unmap(base, len) }?;
+        return Err(errno);
+    }
+    // SAFETY: the block lies within the mapping, page-aligned, zeroed, and is ours alone until the
+    // thread starts; `survey` holds the creating thread's pointer, whose control block glibc (or
+    // an earlier `spawn`) filled.
+    unsafe {
+        let creator = without_provenance_mut::<usize>(survey.thread_pointer);
+        let control = &mut (*block).control;
+        control[0] = pointer;
+        control[1] = (&raw const (*block).dtv[1]) as usize;
+        control[2] = pointer;
+        // "There are several threads": what libc shares must be locked by us at least.
+        control[3] = 1;
+        // The stack guard and the pointer guard are the process', not the thread's.
+        control[5] = creator.add(5).read();
+        control[6] = creator.add(6).read();
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        (*block).has_tcb_tid = creator.byte_add(TCB_TID).cast::<c_int>().read() == tid;
+        // dtv[-1] is the length, dtv[0] the generation. The highest generation keeps glibc from
+        // ever "updating" this dtv, which would free and allocate with the program's malloc.
+        (*block).dtv = [[UNALLOCATED, 0]; DTV_ENTRIES];
+        (*block).dtv[0][0] = DTV_ENTRIES - 2;
+        (*block).dtv[1][0] = usize::MAX;
+        let bytes = name.to_bytes();
+        let kept = bytes.len().min(15);
+        (&mut (*block).name)[..kept].copy_from_slice(&bytes[..kept]);
+        (*block).entry = entry;
+        (*block).arg = arg;
+        (*block).mapping = start..start + len;
+    }
+    survey.pass = Pass::Fill;
+    survey.block = block;
+    survey.late_area = pointer + above;
+    survey.run();
+
+    let mut flags = k::CLONE_VM
+        | k::CLONE_FS
+        | k::CLONE_SIGHAND
+        | k::CLONE_THREAD
+        | k::CLONE_SYSVSEM
+        | k::CLONE_SETTLS
+        | k::CLONE_PARENT_SETTID
+        | k::CLONE_CHILD_CLEARTID;
+    if share_files {
+        flags |= k::CLONE_FILES;
+    }
+    // The new thread inherits the mask, so that no signal of the program ever runs on it.
+    let before = set_signal_mask(u64::MAX);
+    // SAFETY: stack, block and tid word are in the mapping made above, which lives until the
+    // handle's `join`.
+    let result = unsafe {
+        let tid = &raw mut (*block).tid;
+        clone(
+            flags as usize,
+            start + PAGE + stack,
+            tid,
+            tid,
+            pointer,
+            block,
+        )
+    };
+    set_signal_mask(before);
+    if result < 0 {
+        // SAFETY: no thread came to be.
+        unsafe { own_memory::unmap(base, len) }?;
+        return Err(Errno::from_raw_os_error(-result as i32));
+    }
+    // SAFETY: not null: it lies inside the mapping.
+    Ok(Thread {
+        block: unsafe { NonNull::new_unchecked(block) },
+    })
+}
+
+/// The raw clone: returns the new thread's id or a negative error number to the caller, and never
+/// returns in the new thread.
+#[unsafe(naked)]
+unsafe extern "C" fn clone(
+    flags: usize,
+    stack_top: usize,
+    parent_tid: *mut AtomicU32,
+    child_tid: *mut AtomicU32,
+    pointer: usize,
+    block: *mut Block,
+) -> isize {
+    naked_asm!(
+        "mov r10, rcx",
+        "mov eax, {clone}",
+        "syscall",
+        "test rax, rax",
+        "jz 2f",
+        "ret",
+        // The new thread: an empty, aligned stack and no caller to return to.
+        "2:",
+        "xor ebp, ebp",
+        "mov rdi, r9",
+        "call {main}",
+        "ud2",
+        clone = const k::__NR_clone,
+        main = sym thread_main,
+    )
+}
+
+extern "C" fn thread_main(block: *mut Block) -> ! {
+    // SAFETY: `spawn` filled the block before the clone, and it outlives the thread. Thread-locals
+    // are in place, so ordinary code may run from here.
+    unsafe {
+        if (*block).has_tcb_tid {
+            // libc's recursive locks compare owners by this; 0 would own every free lock.
+            let tid = (*block).tid.load(Ordering::Relaxed);
+            block.byte_add(TCB_TID).cast::<u32>().write(tid);
+        }
+        let name = (&raw const (*block).name) as usize;
+        let _ = syscall4(
+            k::__NR_prctl,
+            linux_raw_sys::prctl::PR_SET_NAME as usize,
+            name,
+            0,
+            0,
+        );
+        ((*block).entry)((*block).arg);
+        // Past here the stack may go at any moment: one instruction, nothing after.
+        asm!("syscall", in("rax") k::__NR_exit, in("rdi") 0, options(noreturn, nostack));
+    }
+}
+
+fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: on x86_64 the word at fs:0 holds the thread pointer itself.
+    unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    pointer
+}
+
+/// Sets the calling thread's kernel signal mask and returns the old one.
+fn set_signal_mask(mask: u64) -> u64 {
+    let mut old = 0_u64;
+    const SIG_SETMASK: usize = 2;
+    let (new, was) = ((&raw const mask) as usize, (&raw mut old) as usize);
+    // SAFETY: both masks are 8 bytes, as said; with these arguments the call cannot fail.
+    let _ = unsafe {
+        syscall4(
+            k::__NR_rt_sigprocmask,
+            SIG_SETMASK,
+            new,
+            was,
+            size_of::<u64>(),
+        )
+    };
+    old
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    Measure,
+    Fill,
+}
+
+/// A walk over the loaded modules, first to size the thread-local area, then to fill it.
+struct Survey {
+    pass: Pass,
+    /// The creating thread's.
+    thread_pointer: usize,
+    /// Bytes below the thread pointer.
+    needed: usize,
+    /// Bytes for our own module's thread-locals when they have no fixed place.
+    own_late: usize,
+    block: *mut Block,
+    late_area: usize,
+}
+
+impl Survey {
+    fn run(&mut self) {
+        // SAFETY: the callback gets this survey, which outlives the call, and nothing else uses it
+        // meanwhile.
+        unsafe { libc::dl_iterate_phdr(Some(on_module), (&raw mut *self).cast()) };
+    }
+
+    fn on_module(&mut self, module: &Module) {
+        let distance = self.thread_pointer.wrapping_sub(module.data);
+        match self.pass {
+            Pass::Measure => {
+                // What lies at a fixed distance lies within the sum of all such modules.
+                self.needed += module.len + module.align;
+                if module.is_own {
+                    // Decided in the second pass; reserving for both costs a page.
+                    self.own_late = module.len + module.align;
+                }
+            }
+            Pass::Fill => {
+                let fixed = module.data != 0 && distance <= self.needed && distance >= module.len;
+                let pointer = self.block as usize;
+                let at = if fixed {
+                    pointer - distance
+                } else if module.is_own {
+                    self.late_area.next_multiple_of(module.align)
+                } else {
+                    return;
+                };
+                if module.id + 2 > DTV_ENTRIES {
+                    return;
+                }
+                // SAFETY: `at..at+len` lies in the mapping: below the block by `needed`, or in the
+                // late area sized for it; the image is `image_len` readable bytes that the loader
+                // keeps mapped; the thread does not run yet.
+                unsafe {
+                    let image = core::ptr::without_provenance::<u8>(module.image);
+                    core::ptr::copy_nonoverlapping(
+                        image,
+                        without_provenance_mut::<u8>(at),
+                        module.image_len,
+                    );
+                    (*self.block).dtv[module.id + 1] = [at, 0];
+                }
+            }
+        }
+    }
+}
+
+/// A loaded module's thread-locals.
+struct Module {
+    id: usize,
+    /// Where the creating thread has them; 0 if not yet.
+    data: usize,
+    image: usize,
+    image_len: usize,
+    len: usize,
+    align: usize,
+    /// It is the module this code is in.
+    is_own: bool,
+}
+
+unsafe extern "C" fn on_module(
+    info: *mut libc::dl_phdr_info,
+    info_len: usize,
+    survey: *mut c_void,
+) -> c_int {
+    if info_len < size_of::<libc::dl_phdr_info>() {
+        return 0;
+    }
+    // SAFETY: the loader's promise for the call's duration; `survey` is as `run` passed it.
+    let (info, survey) = unsafe { (&*info, &mut *survey.cast::<Survey>()) };
+    if info.dlpi_tls_modid == 0 || info.dlpi_phdr.is_null() {
+        return 0;
+    }
+    let base = info.dlpi_addr as usize;
+    // SAFETY: the loader says how many headers there are.
+    let headers =
+        unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let here = on_module as *const () as usize;
+    let is_own = headers.iter().any(|header| {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        header.p_type == libc::PT_LOAD && (start..start + header.p_memsz as usize).contains(&here)
+    });
+    if let Some(tls) = headers.iter().find(|header| header.p_type == libc::PT_TLS) {
+        survey.on_module(&Module {
+            id: info.dlpi_tls_modid,
+            data: info.dlpi_tls_data as usize,
+            image: base.wrapping_add(tls.p_vaddr as usize),
+            image_len: tls.p_filesz as usize,
+            len: tls.p_memsz as usize,
+            align: (tls.p_align as usize).max(1),
+            is_own,
+        });
+    }
+    0
+}
