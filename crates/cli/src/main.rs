@@ -1,3 +1,35 @@
 //! The `foreswap` command.
 
-fn main() {}
+mod areas;
+mod args;
+mod command;
+mod inherited;
+mod memory;
+mod preload;
+mod program;
+mod report;
+mod run;
+mod sessions;
+mod signals;
+mod size;
+mod stats_file;
+mod supervisor;
+mod voice;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Subcommands};
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Subcommands::Run(args) => return run::run(&args),
+        Subcommands::Bench(args) => foreswap_bench::bench(*args),
+        Subcommands::Workload(args) => foreswap_bench::workload(*args),
+    };
+    result.unwrap_or_else(|error| {
+        voice::error(&format!("{error:#}"));
+        ExitCode::FAILURE
+    })
+}

@@ -18,7 +18,9 @@ mod records;
 mod slots;
 mod stats;
 
-pub use layout::{AREA_NAME_BYTES, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS, MAX_PROCESSES};
+pub use layout::{
+    AREA_DIRECT, AREA_NAME_BYTES, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS, MAX_PROCESSES,
+};
 pub use mapping::{AreaInfo, Ledger, LedgerError, LedgerSpec};
 pub use options::{IoBackend, Options, ReadaheadPolicy, ThpMode};
 pub use records::{Cleanup, Ended, ProcessState};

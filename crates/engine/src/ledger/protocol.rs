@@ -4,12 +4,11 @@
 //! struct. An engine connects, says hello and gets its record with the ledger's and the areas'
 //! descriptors; the connection then stays open, because its end tells the supervisor that the
 //! process is gone. The client runs on engine threads: system calls by rustix only, no printing, no
-//! panics, and every wait has an end.
+//! panics, and a wait ends when the supervisor does.
 
 use std::mem::MaybeUninit;
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
@@ -22,10 +21,11 @@ use super::{Ledger, LedgerError, ProcId};
 
 /// The environment variable that names the socket (without the leading NUL).
 pub const SOCKET_VARIABLE: &str = "FORESWAP_SOCKET";
+/// The environment variable that tells a process, before it connects, how many anonymous bytes it
+/// must have for that ([`super::Options::adopt_threshold`], decimal).
+pub const THRESHOLD_VARIABLE: &str = "FORESWAP_THRESHOLD";
 /// Longest text of one log message; longer ones are cut.
 pub const LOG_BYTES: usize = 1000;
-/// How long an engine waits for the supervisor's answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_FDS: usize = MAX_AREAS + 1;
 
 /// How much a log message matters.
@@ -450,15 +450,11 @@ impl Client {
         self.socket.as_fd()
     }
 
+    /// Waits as long as there is a supervisor: one that is stopped (Ctrl-Z) answers when it goes on.
     fn answer(&self) -> Result<Received, ProtocolError> {
-        let timeout = Timespec {
-            tv_sec: ANSWER_TIMEOUT.as_secs().cast_signed(),
-            tv_nsec: 0,
-        };
         let mut wait = [PollFd::new(&self.socket, PollFlags::IN)];
         loop {
-            match poll(&mut wait, Some(&timeout)) {
-                Ok(0) => return Err(ProtocolError::Timeout),
+            match poll(&mut wait, None) {
                 Ok(_) => break,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(system("poll")(errno)),

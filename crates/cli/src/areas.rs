@@ -1,0 +1,65 @@
+//! The swap areas of a run: opened by the store, described for the ledger.
+
+use foreswap::ledger::{AREA_DIRECT, AreaInfo, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS};
+use foreswap_store::area::{self, AreaError, AreaSpec, OpenArea, PAGE_BYTES};
+
+use crate::size::humane;
+
+/// Why a run has no swap areas.
+#[derive(Debug, thiserror::Error)]
+pub enum AreasError {
+    /// One of them cannot be used.
+    #[error(transparent)]
+    Area(#[from] AreaError),
+    /// More than the ledger describes.
+    #[error("{0} swap areas are named; the most is {MAX_AREAS}")]
+    TooMany(usize),
+    /// Less than one cluster.
+    #[error("swap area {name}: {} is too small, the least is 4M; give a larger --swap-size", humane(*bytes))]
+    TooSmall {
+        /// The area.
+        name: String,
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+/// Opens every area named, or the default one, in order.
+pub fn open(named: &[String], size: Option<u64>, limit: u64) -> Result<Vec<OpenArea>, AreasError> {
+    if named.len() > MAX_AREAS {
+        return Err(AreasError::TooMany(named.len()));
+    }
+    let specs = if named.is_empty() {
+        vec![AreaSpec::temporary()]
+    } else {
+        named
+            .iter()
+            .map(|name| AreaSpec::parse(name))
+            .collect::<Result<_, _>>()?
+    };
+    specs
+        .iter()
+        .map(|spec| Ok(area::open(spec, size, limit)?))
+        .collect()
+}
+
+/// What the ledger keeps of an area. Whole clusters only: the rest of the area stays unused.
+pub fn describe(area: &OpenArea, order: usize) -> Result<AreaInfo, AreasError> {
+    let cluster = u64::from(CLUSTER_SLOTS);
+    let pages = (area.bytes - area.reserved_bytes) / PAGE_BYTES;
+    let slots = pages.min(u64::from(MAX_AREA_SLOTS)) / cluster * cluster;
+    let name = area.path.display().to_string();
+    if slots == 0 {
+        return Err(AreasError::TooSmall {
+            name,
+            bytes: area.bytes,
+        });
+    }
+    Ok(AreaInfo {
+        slots: slots as u32,
+        priority: -(order as i32) - 1,
+        flags: if area.direct { AREA_DIRECT } else { 0 },
+        first_byte: area.reserved_bytes,
+        name,
+    })
+}

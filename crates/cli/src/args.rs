@@ -1,0 +1,236 @@
+//! The command line: what the user may say, in the words of `--help`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use foreswap::ledger::{IoBackend, ReadaheadPolicy, ThpMode};
+
+use crate::size::{self, Size};
+
+/// Run programs in less memory than they want.
+#[derive(Debug, Parser)]
+#[command(
+    name = "foreswap",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Subcommands,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Subcommands {
+    /// Run an unmodified program with its memory held to a limit, the rest on a swap area
+    Run(Box<RunArgs>),
+    /// Measure foreswap against the kernel's own swap on the same workload
+    Bench(Box<foreswap_bench::BenchArgs>),
+    /// Run one workload in this very process (what `bench` starts)
+    #[command(hide = true)]
+    Workload(Box<foreswap_bench::WorkloadArgs>),
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  foreswap run --memory 1G -- sort big.txt
+  foreswap run --memory 40% --stats run.json -- python3 job.py
+  foreswap run --memory 512M --swap /mnt/nvme --swap-size 20G -- ./simulation
+
+The exit status, the standard streams, the terminal and the signals are COMMAND's own. foreswap
+itself exits with 125 when it cannot start, 126 when COMMAND cannot be executed or managed, and 127
+when it is not found. Programs that ignore preload objects (static, setuid, 32-bit, not glibc) are
+refused.";
+
+/// `foreswap run`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct RunArgs {
+    /// Most memory that COMMAND and its descendants may keep resident, together
+    ///
+    /// 512M, 1.5G, 64KiB (powers of two), a number of bytes, or 40% of the memory available to us
+    /// (the machine's, or the cgroup's limit where that is less).
+    #[arg(long, short = 'm', value_name = "SIZE")]
+    pub memory: Size,
+
+    /// Where the rest goes: a directory, a file or a block device; may be repeated
+    ///
+    /// In a directory an unnamed file is made, which nobody else can open and which is gone when
+    /// the run ends. The first area named is filled first. Default: $TMPDIR, else /tmp.
+    #[arg(long, value_name = "AREA")]
+    pub swap: Vec<String>,
+
+    /// Size of each swap area
+    ///
+    /// Default: a device or a file that has a size is taken whole; else what the free room and the
+    /// memory limit suggest.
+    #[arg(long, value_name = "SIZE", value_parser = absolute)]
+    pub swap_size: Option<u64>,
+
+    /// Whether huge pages (2 MiB) are used where the program's memory allows it
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = Thp::Adaptive)]
+    pub thp: Thp,
+
+    /// Which pages are read beside the one that was asked for
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t = Readahead::Vma)]
+    pub readahead: Readahead,
+
+    /// Largest readahead window, in pages of 4 KiB (1 to 512)
+    #[arg(long, value_name = "PAGES", default_value_t = 32,
+          value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub max_window: u32,
+
+    /// How long a page fault waits when every swap area is full, before the thread gets SIGBUS
+    ///
+    /// 10s, 500ms, 2m, or 0 for not at all.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = size::duration)]
+    pub full_timeout: Duration,
+
+    /// How swap areas are read and written
+    #[arg(long, value_enum, value_name = "BACKEND", default_value_t = Io::Auto)]
+    pub io: Io,
+
+    /// Write the run's statistics to FILE, as one JSON object
+    ///
+    /// FILE is replaced when the run has ended, also when COMMAND was killed.
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+
+    /// Say nothing but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+
+    /// The program to run, with its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+fn absolute(text: &str) -> Result<u64, String> {
+    match text.parse::<Size>().map_err(|error| error.to_string())? {
+        Size::Bytes(bytes) => Ok(bytes),
+        Size::OfMemory(_) => {
+            Err("a swap area is not a part of memory; expected a size such as 20G".into())
+        }
+    }
+}
+
+/// `--thp`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Thp {
+    /// Wherever they are possible
+    Always,
+    /// Where they pay
+    Adaptive,
+    /// Only pages of 4 KiB
+    Never,
+}
+
+impl From<Thp> for ThpMode {
+    fn from(thp: Thp) -> Self {
+        match thp {
+            Thp::Always => Self::Always,
+            Thp::Adaptive => Self::Adaptive,
+            Thp::Never => Self::Never,
+        }
+    }
+}
+
+/// `--readahead`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Readahead {
+    /// Neighbours by address, as far as they proved useful
+    Vma,
+    /// Neighbours on the swap area
+    Cluster,
+    /// Along the direction and stride of the last faults
+    Trend,
+    /// Only the page itself
+    None,
+}
+
+impl From<Readahead> for ReadaheadPolicy {
+    fn from(readahead: Readahead) -> Self {
+        match readahead {
+            Readahead::Vma => Self::Vma,
+            Readahead::Cluster => Self::Cluster,
+            Readahead::Trend => Self::Trend,
+            Readahead::None => Self::None,
+        }
+    }
+}
+
+/// `--io`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Io {
+    /// io_uring, or threads where it is refused
+    Auto,
+    /// io_uring only
+    Uring,
+    /// A few threads that call pread and pwrite
+    Threads,
+}
+
+impl From<Io> for IoBackend {
+    fn from(io: Io) -> Self {
+        match io {
+            Io::Auto => Self::Auto,
+            Io::Uring => Self::Uring,
+            Io::Threads => Self::Threads,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    fn run(line: &[&str]) -> Result<RunArgs, String> {
+        let words = ["foreswap", "run"].iter().chain(line);
+        match Cli::try_parse_from(words) {
+            Ok(Cli {
+                command: Subcommands::Run(args),
+            }) => Ok(*args),
+            Ok(other) => Err(format!("{other:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn options_end_where_the_command_starts() {
+        let args = run(&["--memory", "1G", "--", "ls", "--quiet", "--", "-l"]).expect("valid");
+        assert_eq!(args.command, ["ls", "--quiet", "--", "-l"]);
+        assert!(!args.quiet);
+        let args = run(&["-m", "40%", "ls", "--stats", "x"]).expect("valid without --");
+        assert_eq!(args.command, ["ls", "--stats", "x"]);
+        assert_eq!(args.memory, Size::OfMemory(0.4));
+        assert!(args.stats.is_none());
+    }
+
+    #[test]
+    fn errors_name_the_value_and_an_example() {
+        let error = run(&["--memory", "lots", "--", "ls"]).expect_err("no size");
+        assert!(
+            error.contains("'lots'") && error.contains("1.5G"),
+            "{error}"
+        );
+        let error =
+            run(&["--memory", "1G", "--swap-size", "10%", "--", "ls"]).expect_err("no size");
+        assert!(error.contains("'10%'") && error.contains("20G"), "{error}");
+        let error = run(&["--memory", "1G", "--max-window", "0", "--", "ls"]).expect_err("zero");
+        assert!(error.contains("1..=512"), "{error}");
+        let error = run(&["--memory", "1G", "--full-timeout", "x", "--", "ls"]).expect_err("none");
+        assert!(error.contains("500ms"), "{error}");
+        assert!(run(&["--memory", "1G"]).is_err());
+        assert!(run(&["--", "ls"]).is_err());
+    }
+}

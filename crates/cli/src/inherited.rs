@@ -1,0 +1,94 @@
+//! What this process was started with and Rust's runtime changes before `main`: the command must
+//! get it as it was.
+//!
+//! The runtime ignores SIGPIPE and opens /dev/null in place of missing standard streams. A
+//! constructor that runs before it notes how things stood.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+const PIPE_IGNORED: u32 = 1 << 3;
+const CHILD_IGNORED: u32 = 1 << 4;
+
+/// Bits 0 to 2: that standard stream was closed. Then the signals that were ignored.
+static STATE: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn note() {
+    let mut state = 0;
+    for fd in 0..3 {
+        // SAFETY: F_GETFD only asks.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
+            state |= 1 << fd;
+        }
+    }
+    for (signal, bit) in [
+        (libc::SIGPIPE, PIPE_IGNORED),
+        (libc::SIGCHLD, CHILD_IGNORED),
+    ] {
+        // SAFETY: all zeros is a valid sigaction, and the call with a null new action only asks.
+        let handler = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut action);
+            action.sa_sigaction
+        };
+        if handler == libc::SIG_IGN {
+            state |= bit;
+        }
+    }
+    STATE.store(state, Relaxed);
+}
+
+// SAFETY: the loader calls the entries of .init_array as functions of this type; this one needs
+// nothing of the runtime.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE: extern "C" fn() = note;
+
+/// What was there before `main`.
+#[derive(Clone, Copy, Debug)]
+pub struct Inherited {
+    /// Standard streams that were closed.
+    closed: [bool; 3],
+    pipe_ignored: bool,
+    child_ignored: bool,
+}
+
+impl Inherited {
+    /// As the constructor noted it.
+    pub fn at_start() -> Self {
+        let state = STATE.load(Relaxed);
+        Self {
+            closed: [0, 1, 2].map(|fd| state & 1 << fd != 0),
+            pipe_ignored: state & PIPE_IGNORED != 0,
+            child_ignored: state & CHILD_IGNORED != 0,
+        }
+    }
+
+    /// Puts it back, in the child, right before exec. Only calls that are allowed after fork.
+    pub fn restore_in_child(&self) {
+        for (signal, ignored) in [
+            (libc::SIGPIPE, self.pipe_ignored),
+            (libc::SIGCHLD, self.child_ignored),
+        ] {
+            let handler = if ignored {
+                libc::SIG_IGN
+            } else {
+                libc::SIG_DFL
+            };
+            // SAFETY: neither is a function.
+            unsafe { libc::signal(signal, handler) };
+        }
+        for (fd, closed) in (0..).zip(self.closed) {
+            if closed {
+                // SAFETY: it was opened by the runtime in place of a closed one, nobody else's.
+                unsafe { libc::close(fd) };
+            }
+        }
+    }
+}
+
+/// Lets SIGCHLD mean something in this process, however it was started: were it ignored, the
+/// kernel would throw the command's exit status away.
+pub fn wait_for_children() {
+    // SAFETY: the default action is not a function.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}

@@ -1,0 +1,254 @@
+//! `foreswap run`: checks everything that can be checked before the command starts, starts it, serves
+//! it, and ends as it ended.
+
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Read};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use foreswap::ledger::protocol::{self, SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE};
+use foreswap::ledger::{Ledger, LedgerSpec, Options};
+use foreswap::sys::uffd::{Features, Uffd};
+use foreswap_store::area::{OpenArea, PAGE_BYTES};
+use rustix::process::{Resource, Rlimit};
+
+use crate::args::RunArgs;
+use crate::command::{self, Event};
+use crate::program::{self, ProgramError};
+use crate::report::{self, Run};
+use crate::sessions::Sessions;
+use crate::signals::{self, Signals};
+use crate::size::humane;
+use crate::stats_file::StatsFile;
+use crate::supervisor::Supervisor;
+use crate::voice::{self, Voice};
+use crate::{areas, inherited, memory, preload};
+
+/// foreswap itself could not do its part, as env and timeout say it.
+const CANNOT_START: u8 = 125;
+/// Below this, programs do nothing but swap, and the engine's staging does not fit.
+const MIN_LIMIT: u64 = 16 << 20;
+const MAX_THRESHOLD: u64 = 8 << 20;
+
+/// Runs the command; the exit code is its own, or ours where it did not start.
+pub fn run(args: &RunArgs) -> ExitCode {
+    match try_run(args) {
+        Ok(end) => end_as(end),
+        Err(error) => {
+            voice::error(&format!("{error:#}"));
+            let status = error
+                .downcast_ref::<ProgramError>()
+                .map(ProgramError::exit_status);
+            ExitCode::from(status.unwrap_or(CANNOT_START))
+        }
+    }
+}
+
+/// Everything that was found in order.
+struct Prepared {
+    program: PathBuf,
+    object: PathBuf,
+    stats: Option<StatsFile>,
+    areas: Vec<OpenArea>,
+    limit: u64,
+}
+
+fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
+    let limit = limit(args)?;
+    let stats = args.stats.as_deref().map(StatsFile::check).transpose()?;
+    let name = args
+        .command
+        .first()
+        .map_or(OsStr::new(""), |name| name.as_os_str());
+    let program = program::find(name, &program::search_path())?;
+    let object = preload::find()?;
+    drop(Uffd::open(needed_features())?);
+    let areas = areas::open(&args.swap, args.swap_size, limit)?;
+    for note in areas.iter().flat_map(|area| &area.notes) {
+        voice.remark(Severity::Note, note);
+    }
+    Ok(Prepared {
+        program,
+        object,
+        stats,
+        areas,
+        limit,
+    })
+}
+
+/// What the engine in each process will ask for.
+fn needed_features() -> Features {
+    Features::EVENT_REMOVE
+        | Features::EVENT_UNMAP
+        | Features::EVENT_REMAP
+        | Features::MOVE
+        | Features::POISON
+        | Features::THREAD_ID
+}
+
+fn limit(args: &RunArgs) -> anyhow::Result<u64> {
+    let memory = memory::available();
+    let limit = args.memory.resolve(memory);
+    if limit < MIN_LIMIT {
+        anyhow::bail!(
+            "--memory {} is below what can work; the least is {}, such as --memory 16M",
+            humane(limit),
+            humane(MIN_LIMIT)
+        );
+    }
+    if limit > memory {
+        anyhow::bail!(
+            "--memory {} is more than the {} of memory available here; \
+             give less, such as --memory 80%",
+            humane(limit),
+            humane(memory)
+        );
+    }
+    Ok(limit / PAGE_BYTES * PAGE_BYTES)
+}
+
+fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
+    let mut voice = Voice::new(args.quiet);
+    let prepared = prepare(args, &mut voice)?;
+    let threshold = MAX_THRESHOLD.min(prepared.limit / 16);
+    let described = prepared.areas.iter().enumerate();
+    let ledger = Ledger::create(&LedgerSpec {
+        limit_pages: prepared.limit / PAGE_BYTES,
+        options: Options {
+            readahead: args.readahead.into(),
+            thp: args.thp.into(),
+            io: args.io.into(),
+            max_window: args.max_window,
+            full_timeout: args.full_timeout,
+            adopt_threshold: threshold,
+        },
+        areas: described
+            .map(|(order, area)| areas::describe(area, order))
+            .collect::<Result<_, _>>()?,
+    })?;
+    let files = prepared
+        .areas
+        .iter()
+        .map(|area| area.file.try_clone().map(OwnedFd::from));
+    let sessions = Sessions::new(ledger, files.collect::<io::Result<_>>()?);
+    let name = socket_name()?;
+    let listener = protocol::listen(&name)?;
+    inherited::wait_for_children();
+    let signals = Signals::take()?;
+    let mask = signals.inherited_mask();
+    let mut supervisor = Supervisor {
+        listener,
+        sessions,
+        signals,
+        voice,
+    };
+
+    let started = Instant::now();
+    let existing = std::env::var_os("LD_PRELOAD");
+    let (loader, objects) = preload::variable(&prepared.object, existing.as_deref());
+    let threshold = threshold.to_string();
+    let variables = [
+        (loader, objects.as_os_str()),
+        (SOCKET_VARIABLE, OsStr::new(&name)),
+        (THRESHOLD_VARIABLE, OsStr::new(&threshold)),
+    ];
+    let child = command::start(&prepared.program, &args.command, &variables, mask)
+        .map_err(|error| not_started(&prepared.program, &error))?;
+    let end = supervisor.until_end_of(child)?;
+    let elapsed = started.elapsed();
+
+    let all_gone = supervisor.farewell()?;
+    let ledger = supervisor.sessions.ledger();
+    let run = Run {
+        elapsed,
+        exit_status: end.status(),
+        limit_bytes: prepared.limit,
+        peak_bytes: ledger.peak_charged_pages() * PAGE_BYTES,
+        totals: supervisor.sessions.totals_now(),
+        left_running: supervisor.sessions.open(),
+    };
+    if !supervisor.voice.is_quiet() {
+        let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        voice::write(&report::block(&run, coloured));
+    }
+    if let Some(Err(error)) = prepared.stats.map(|file| file.write(&run)) {
+        voice::error(&error.to_string());
+    }
+    if all_gone {
+        erase(&prepared.areas);
+    } else {
+        stay_behind(&mut supervisor, &prepared.areas);
+    }
+    Ok(end)
+}
+
+fn not_started(program: &std::path::Path, error: &io::Error) -> anyhow::Error {
+    let path = program.display().to_string();
+    match error.kind() {
+        io::ErrorKind::NotFound => ProgramError::NotFound { name: path }.into(),
+        _ => ProgramError::NotExecutable {
+            path,
+            why: error.to_string(),
+        }
+        .into(),
+    }
+}
+
+/// Unguessable enough not to be taken by accident; who may connect is decided by credentials.
+fn socket_name() -> io::Result<String> {
+    let mut random = [0u8; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
+    Ok(format!(
+        "foreswap-{}-{:016x}",
+        std::process::id(),
+        u64::from_ne_bytes(random)
+    ))
+}
+
+/// What was swapped to a file or device with a name is made unreadable.
+fn erase(areas: &[OpenArea]) {
+    for area in areas {
+        if let Err(error) = area.erase() {
+            voice::error(&error.to_string());
+        }
+    }
+}
+
+/// The command has ended and left managed processes behind. They need somebody to answer them and
+/// to clean up after them, while our caller must not wait: a copy of us stays, without our streams.
+fn stay_behind(supervisor: &mut Supervisor, areas: &[OpenArea]) {
+    // SAFETY: this process has one thread.
+    if unsafe { libc::fork() } != 0 {
+        return;
+    }
+    let _ = rustix::process::setsid();
+    if let Ok(null) = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+    {
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+    let served = supervisor.until_all_have_ended();
+    erase(areas);
+    std::process::exit(i32::from(served.is_err()));
+}
+
+/// Ends this process as the command ended: by the same signal, without a core of our own.
+fn end_as(end: Event) -> ExitCode {
+    if let Event::Killed(signal) = end {
+        let none = Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        let _ = rustix::process::setrlimit(Resource::Core, none);
+        let _ =
+            rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+        signals::suffer(signal);
+    }
+    ExitCode::from(end.status() as u8)
+}

@@ -1,0 +1,336 @@
+//! The processes that are connected: who they are, what they ask for, and cleaning up when they go.
+//!
+//! A connection lives as long as its process' engine. Its end is the only sign of death that cannot
+//! be missed, so that is where clean-up starts. What a process sent before it died is read first.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use foreswap::ledger::protocol::{self, Message, ProtocolError, Refusal, Severity};
+use foreswap::ledger::{Cleanup, Ledger, ProcId, ProcessState, StatsSnapshot};
+use rustix::net::SocketFlags;
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::voice::Voice;
+
+/// One connection.
+#[derive(Debug)]
+struct Session {
+    socket: OwnedFd,
+    pid: Pid,
+    /// The pids that it speaks of are ours as well (no other pid namespace).
+    same_namespace: bool,
+    record: Option<ProcId>,
+}
+
+/// A record set aside for a fork child that has not said hello.
+#[derive(Debug)]
+struct Reservation {
+    parent: ProcId,
+    /// Readable when the child is dead. Without one the child is not known (yet): only its own
+    /// hello or the end of the run settles the record.
+    child: Option<OwnedFd>,
+}
+
+/// What all processes that have ended did.
+#[derive(Debug, Default)]
+pub struct Totals {
+    /// Their statistics.
+    pub stats: StatsSnapshot,
+    /// How many were managed.
+    pub processes: u64,
+}
+
+/// All connections of a run.
+#[derive(Debug)]
+pub struct Sessions {
+    ledger: Ledger,
+    areas: Vec<OwnedFd>,
+    sessions: Vec<Session>,
+    reservations: HashMap<ProcId, Reservation>,
+    /// Dead ones whose clean-up was in somebody's way.
+    unfinished: Vec<ProcId>,
+    totals: Totals,
+}
+
+/// What a descriptor of [`Sessions::watched`] stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// A connection.
+    Session(usize),
+    /// The end of a fork child that has not connected.
+    Child(ProcId),
+}
+
+impl Sessions {
+    /// None yet.
+    pub fn new(ledger: Ledger, areas: Vec<OwnedFd>) -> Self {
+        Self {
+            ledger,
+            areas,
+            sessions: Vec::new(),
+            reservations: HashMap::new(),
+            unfinished: Vec::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    /// The ledger of the run.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Everything that may become readable.
+    pub fn watched(&self) -> Vec<(Watched, BorrowedFd<'_>)> {
+        let sessions = self.sessions.iter().enumerate();
+        let sessions = sessions.map(|(index, s)| (Watched::Session(index), s.socket.as_fd()));
+        let children = self
+            .reservations
+            .iter()
+            .filter_map(|(&record, reservation)| {
+                Some((Watched::Child(record), reservation.child.as_ref()?.as_fd()))
+            });
+        sessions.chain(children).collect()
+    }
+
+    /// Connections that are open.
+    pub fn open(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether a clean-up waits to be tried again.
+    pub fn has_unfinished(&self) -> bool {
+        !self.unfinished.is_empty()
+    }
+
+    /// Takes every connection that waits.
+    pub fn on_connect(&mut self, listener: &OwnedFd, voice: &mut Voice) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while let Ok(socket) = rustix::net::accept_with(listener, flags) {
+            let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else {
+                continue;
+            };
+            if peer.uid != rustix::process::geteuid() && !peer.uid.is_root() {
+                let (pid, user) = (peer.pid.as_raw_nonzero(), peer.uid.as_raw());
+                voice.remark(
+                    Severity::Warning,
+                    &format!("process {pid} runs as another user ({user}) and is not managed"),
+                );
+                continue;
+            }
+            self.sessions.push(Session {
+                socket,
+                pid: peer.pid,
+                same_namespace: true,
+                record: None,
+            });
+        }
+    }
+
+    /// Reads everything that the watched descriptors of `ready` have.
+    pub fn on_ready(&mut self, ready: &[Watched], voice: &mut Voice) {
+        let mut closed = Vec::new();
+        for watched in ready {
+            if let Watched::Session(index) = *watched
+                && !self.read_all(index, voice)
+            {
+                closed.push(index);
+            }
+        }
+        for index in closed.into_iter().rev() {
+            let session = self.sessions.swap_remove(index);
+            if let Some(record) = session.record {
+                self.end(record);
+            }
+        }
+    }
+
+    /// A fork child died. Call it only when every connection that was waiting has been taken and
+    /// read: the child may have said hello before.
+    pub fn on_child_death(&mut self, record: ProcId) {
+        self.reservations.remove(&record);
+        if self.ledger.state(record) == ProcessState::Reserved {
+            self.end(record);
+        }
+    }
+
+    /// Tries again what was in somebody's way.
+    pub fn finish(&mut self) {
+        for record in std::mem::take(&mut self.unfinished) {
+            self.end(record);
+        }
+    }
+
+    /// False when the connection is over.
+    fn read_all(&mut self, index: usize, voice: &mut Voice) -> bool {
+        loop {
+            match protocol::receive(&self.sessions[index].socket) {
+                Ok(received) => {
+                    if !self.on_message(index, received.message, received.same_version, voice) {
+                        return false;
+                    }
+                }
+                Err(ProtocolError::Timeout) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn on_message(
+        &mut self,
+        index: usize,
+        message: Message,
+        same_version: bool,
+        voice: &mut Voice,
+    ) -> bool {
+        let own = self.sessions[index].record;
+        match (message, own) {
+            (Message::Log { severity, text }, _) => voice.remark(severity, &text),
+            (Message::Hello { .. }, None) if !same_version => {
+                self.answer(index, &Message::Refused(Refusal::Version), false);
+                return false;
+            }
+            (
+                Message::Hello {
+                    pid,
+                    parent,
+                    record,
+                },
+                None,
+            ) => {
+                return self.on_hello(index, pid, parent, record);
+            }
+            (Message::Reserve, Some(parent)) => {
+                let answer = match self.ledger.reserve(Some(parent)) {
+                    Some(record) => {
+                        let reservation = Reservation {
+                            parent,
+                            child: None,
+                        };
+                        self.reservations.insert(record, reservation);
+                        Message::Reserved { record }
+                    }
+                    None => Message::Refused(Refusal::TooManyProcesses),
+                };
+                return self.answer(index, &answer, false);
+            }
+            (Message::Reap { record, child }, Some(parent)) => {
+                self.on_reap(index, parent, record, child);
+            }
+            (Message::Bye, Some(record)) => {
+                self.sessions[index].record = None;
+                self.end(record);
+            }
+            // Anything else is not said at this time by an engine of ours.
+            _ => return false,
+        }
+        true
+    }
+
+    fn on_hello(
+        &mut self,
+        index: usize,
+        pid: u32,
+        parent: Option<ProcId>,
+        reserved: Option<ProcId>,
+    ) -> bool {
+        let peer = self.sessions[index]
+            .pid
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned();
+        self.sessions[index].same_namespace = peer == pid;
+        let record = match reserved {
+            None => self.ledger.reserve(None).ok_or(Refusal::TooManyProcesses),
+            Some(record) => {
+                let ours = self
+                    .reservations
+                    .get(&record)
+                    .is_some_and(|r| Some(r.parent) == parent);
+                if ours {
+                    Ok(record)
+                } else {
+                    Err(Refusal::NotReserved)
+                }
+            }
+        };
+        let connected = record.and_then(|record| {
+            let done = self.ledger.connect(record, peer);
+            done.then_some(record).ok_or(Refusal::NotReserved)
+        });
+        match connected {
+            Err(why) => {
+                self.answer(index, &Message::Refused(why), false);
+                false
+            }
+            Ok(record) => {
+                self.reservations.remove(&record);
+                self.sessions[index].record = Some(record);
+                self.totals.processes += 1;
+                let areas = self.areas.len() as u32;
+                self.answer(index, &Message::Welcome { record, areas }, true)
+            }
+        }
+    }
+
+    fn on_reap(&mut self, index: usize, parent: ProcId, record: ProcId, child: Option<u32>) {
+        let Some(reservation) = self.reservations.get_mut(&record) else {
+            return;
+        };
+        if reservation.parent != parent {
+            return;
+        }
+        let Some(child) = child else {
+            self.reservations.remove(&record);
+            self.end(record);
+            return;
+        };
+        self.ledger.set_pid(record, child);
+        // A pid of another namespace says nothing to us.
+        if !self.sessions[index].same_namespace {
+            return;
+        }
+        let pid = i32::try_from(child).ok().and_then(Pid::from_raw);
+        reservation.child =
+            pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+        if reservation.child.is_none() {
+            // Dead already, and its parent has waited for it. Its hello, if it got that far, waits in
+            // a connection: an end-of-file descriptor in place of the pidfd lets that come first.
+            reservation.child = readable_for_good();
+        }
+    }
+
+    fn answer(&self, index: usize, message: &Message, with_memory: bool) -> bool {
+        let mut fds = Vec::new();
+        if with_memory {
+            fds.push(self.ledger.fd());
+            fds.extend(self.areas.iter().map(AsFd::as_fd));
+        }
+        protocol::send(&self.sessions[index].socket, message, &fds).is_ok()
+    }
+
+    fn end(&mut self, record: ProcId) {
+        match self.ledger.cleanup(record) {
+            Cleanup::Done(ended) => self.totals.stats.add(&ended.stats),
+            Cleanup::Busy => self.unfinished.push(record),
+            Cleanup::Nothing => {}
+        }
+    }
+
+    /// What ended processes did, and what those that live did so far.
+    pub fn totals_now(&self) -> Totals {
+        let mut stats = self.totals.stats.clone();
+        for record in self.ledger.records_in_use() {
+            stats.add(&self.ledger.stats(record).snapshot());
+        }
+        Totals {
+            stats,
+            processes: self.totals.processes,
+        }
+    }
+}
+
+fn readable_for_good() -> Option<OwnedFd> {
+    let (reader, _) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
+    Some(reader)
+}

@@ -1,0 +1,254 @@
+//! `--stats`: the run as one JSON object, with the keys that DESIGN promises, in one piece.
+//!
+//! An ordinary file is written under another name in the same folder and renamed, so that a reader
+//! never sees half of it. What is not an ordinary file (a pipe, /dev/stdout) is written directly.
+//! That it can be written is checked before the command starts.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use foreswap::ledger::VmaStats;
+use rustix::fs::Access;
+use serde::Serialize;
+
+use crate::report::Run;
+
+/// The statistics cannot be written to the file.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write statistics to {path}: {source}; name another file with --stats", path = path.display())]
+pub struct StatsFileError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Where the statistics will go.
+#[derive(Debug)]
+pub struct StatsFile {
+    path: PathBuf,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    /// Already open: /dev/stdout and the like.
+    Open(File),
+    /// Opened when the time comes: a named pipe, a device, a file in a read-only folder.
+    InPlace,
+    /// Written beside this one and renamed to it.
+    Replace(PathBuf),
+}
+
+impl StatsFile {
+    /// Checks that `path` can be written.
+    pub fn check(path: &Path) -> Result<Self, StatsFileError> {
+        let target = target(path).map_err(|source| StatsFileError {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            target,
+        })
+    }
+
+    /// Writes the statistics.
+    pub fn write(self, run: &Run) -> Result<(), StatsFileError> {
+        let mut text = serde_json::to_string_pretty(&Report::of(run)).unwrap_or_default();
+        text.push('\n');
+        let written = match self.target {
+            Target::Open(mut file) => file.write_all(text.as_bytes()),
+            Target::InPlace => fs::write(&self.path, text),
+            Target::Replace(file) => replace(&file, text.as_bytes()),
+        };
+        written.map_err(|source| StatsFileError {
+            path: self.path,
+            source,
+        })
+    }
+}
+
+fn target(path: &Path) -> io::Result<Target> {
+    if let Some(fd) = descriptor(path) {
+        // SAFETY: borrowed for the duplication only; a number that is not open is an error there.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        return Ok(Target::Open(File::from(rustix::io::fcntl_dupfd_cloexec(
+            fd, 3,
+        )?)));
+    }
+    // The link stays a link; what it points to is replaced.
+    let real = match fs::canonicalize(path) {
+        Ok(real) => real,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
+        Err(error) => return Err(error),
+    };
+    let folder = match real.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let folder_is_writable = rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK);
+    match fs::metadata(&real) {
+        Ok(meta) if meta.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(meta) if meta.is_file() && folder_is_writable.is_ok() => {
+            rustix::fs::access(&real, Access::WRITE_OK)?;
+            // From here on a later change of directory cannot matter: the path is absolute.
+            Ok(Target::Replace(real))
+        }
+        Ok(_) => {
+            rustix::fs::access(&real, Access::WRITE_OK)?;
+            Ok(Target::InPlace)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            folder_is_writable?;
+            Ok(Target::Replace(real))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The descriptor that a path stands for, so that it is written where the stream stands, instead of
+/// being opened anew at its start.
+fn descriptor(path: &Path) -> Option<i32> {
+    match path.to_str()? {
+        "/dev/stdin" => Some(0),
+        "/dev/stdout" => Some(1),
+        "/dev/stderr" => Some(2),
+        text => ["/dev/fd/", "/proc/self/fd/"]
+            .iter()
+            .find_map(|folder| text.strip_prefix(folder))
+            .and_then(|number| number.parse().ok())
+            .filter(|&number: &i32| number >= 0),
+    }
+}
+
+fn replace(file: &Path, text: &[u8]) -> io::Result<()> {
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(format!(".{}.tmp", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let written = (|| {
+        let mut out = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o666)
+            .open(&beside)?;
+        out.write_all(text)?;
+        fs::rename(&beside, file)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+/// The JSON object. Units are bytes, nanoseconds, counts.
+#[derive(Debug, Serialize)]
+struct Report {
+    elapsed_s: f64,
+    exit_status: i32,
+    processes: u64,
+    memory_limit_bytes: u64,
+    managed_bytes: u64,
+    peak_resident_bytes: u64,
+    engine_bytes: u64,
+    faults_major: u64,
+    faults_minor: u64,
+    faults_zero: u64,
+    swap_in_bytes: u64,
+    swap_out_bytes: u64,
+    swap_read_ios: u64,
+    swap_write_ios: u64,
+    readahead_pages: u64,
+    readahead_hits: u64,
+    readahead_hit_ratio: f64,
+    huge_swap_in: u64,
+    huge_swap_out: u64,
+    huge_splits: u64,
+    clean_drops: u64,
+    zero_drops: u64,
+    kswapd_wakeups: u64,
+    direct_reclaims: u64,
+    refaults: u64,
+    fault_ns_p50: u64,
+    fault_ns_p99: u64,
+    fault_ns_max: u64,
+    window_histogram: BTreeMap<usize, u64>,
+    vmas: Vec<Vma>,
+}
+
+#[derive(Debug, Serialize)]
+struct Vma {
+    start: u64,
+    bytes: u64,
+    resident_bytes: u64,
+    swapped_bytes: u64,
+    hit_ratio: f64,
+}
+
+/// Hits per page read ahead; 0 where none was.
+pub fn ratio(hits: u64, pages: u64) -> f64 {
+    if pages == 0 {
+        0.0
+    } else {
+        hits as f64 / pages as f64
+    }
+}
+
+impl From<&VmaStats> for Vma {
+    fn from(vma: &VmaStats) -> Self {
+        Self {
+            start: vma.start,
+            bytes: vma.bytes,
+            resident_bytes: vma.resident_bytes,
+            swapped_bytes: vma.swapped_bytes,
+            hit_ratio: ratio(vma.readahead_hits, vma.readahead_pages),
+        }
+    }
+}
+
+impl Report {
+    fn of(run: &Run) -> Self {
+        let stats = &run.totals.stats;
+        Self {
+            elapsed_s: run.elapsed.as_secs_f64(),
+            exit_status: run.exit_status,
+            processes: run.totals.processes,
+            memory_limit_bytes: run.limit_bytes,
+            managed_bytes: stats.managed_bytes,
+            peak_resident_bytes: run.peak_bytes,
+            engine_bytes: stats.engine_bytes,
+            faults_major: stats.faults_major,
+            faults_minor: stats.faults_minor,
+            faults_zero: stats.faults_zero,
+            swap_in_bytes: stats.swap_in_bytes,
+            swap_out_bytes: stats.swap_out_bytes,
+            swap_read_ios: stats.swap_read_ios,
+            swap_write_ios: stats.swap_write_ios,
+            readahead_pages: stats.readahead_pages,
+            readahead_hits: stats.readahead_hits,
+            readahead_hit_ratio: ratio(stats.readahead_hits, stats.readahead_pages),
+            huge_swap_in: stats.huge_swap_in,
+            huge_swap_out: stats.huge_swap_out,
+            huge_splits: stats.huge_splits,
+            clean_drops: stats.clean_drops,
+            zero_drops: stats.zero_drops,
+            kswapd_wakeups: stats.kswapd_wakeups,
+            direct_reclaims: stats.direct_reclaims,
+            refaults: stats.refaults,
+            fault_ns_p50: stats.fault_ns_percentile(0.5),
+            fault_ns_p99: stats.fault_ns_percentile(0.99),
+            fault_ns_max: stats.fault_ns_max,
+            window_histogram: (0..)
+                .zip(stats.windows.iter().copied())
+                .filter(|&(_, count)| count != 0)
+                .collect(),
+            vmas: stats.vmas.iter().map(Vma::from).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "stats_file_tests.rs"]
+mod tests;

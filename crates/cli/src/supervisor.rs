@@ -1,0 +1,143 @@
+//! The supervisor's loop: the command, its signals, and the engines of all its descendants, in one
+//! thread.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use crate::command::{self, Event};
+use crate::sessions::{Sessions, Watched};
+use crate::signals::{self, Signals};
+use crate::voice::Voice;
+
+/// How soon an unfinished clean-up is tried again.
+const RETRY_MS: i64 = 20;
+/// How long descendants that are on their way out may take after the command has ended.
+const FAREWELL_MS: i64 = 200;
+const FAREWELL_STEP_MS: i64 = 10;
+
+/// All that the loop looks at.
+#[derive(Debug)]
+pub struct Supervisor {
+    /// Where engines connect.
+    pub listener: OwnedFd,
+    /// Their connections.
+    pub sessions: Sessions,
+    /// Where signals come from.
+    pub signals: Signals,
+    /// Where words go.
+    pub voice: Voice,
+}
+
+fn milliseconds(ms: i64) -> Timespec {
+    Timespec {
+        tv_sec: ms / 1000,
+        tv_nsec: (ms % 1000) * 1_000_000,
+    }
+}
+
+impl Supervisor {
+    /// Serves until the command has ended; returns how.
+    pub fn until_end_of(&mut self, command: Pid) -> io::Result<Event> {
+        loop {
+            let timeout = self
+                .sessions
+                .has_unfinished()
+                .then(|| milliseconds(RETRY_MS));
+            self.serve(timeout.as_ref())?;
+            if let Some(end) = self.on_signals(command)? {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Serves descendants that are about to end as well. True when none is left.
+    pub fn farewell(&mut self) -> io::Result<bool> {
+        for _ in 0..FAREWELL_MS / FAREWELL_STEP_MS {
+            self.serve(Some(&milliseconds(0)))?;
+            if self.sessions.open() == 0 && !self.sessions.has_unfinished() {
+                return Ok(true);
+            }
+            self.serve(Some(&milliseconds(FAREWELL_STEP_MS)))?;
+        }
+        Ok(self.sessions.open() == 0)
+    }
+
+    /// Serves until the last descendant has ended.
+    pub fn until_all_have_ended(&mut self) -> io::Result<()> {
+        while self.sessions.open() > 0 {
+            let timeout = self
+                .sessions
+                .has_unfinished()
+                .then(|| milliseconds(RETRY_MS));
+            self.serve(timeout.as_ref())?;
+            // Nobody is left to pass them on to.
+            while self.signals.next().is_some() {}
+        }
+        Ok(())
+    }
+
+    /// Waits for something to happen, and handles everything but signals.
+    fn serve(&mut self, timeout: Option<&Timespec>) -> io::Result<()> {
+        let watched = self.sessions.watched();
+        let own = [self.signals.as_fd(), self.listener.as_fd()];
+        let fds = own.into_iter().chain(watched.iter().map(|(_, fd)| *fd));
+        let mut polled: Vec<PollFd<'_>> = fds
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        match poll(&mut polled, timeout) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let happened: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let (sessions, children): (Vec<Watched>, Vec<Watched>) = watched
+            .iter()
+            .zip(&happened[own.len()..])
+            .filter(|(_, happened)| **happened)
+            .map(|((what, _), _)| *what)
+            .partition(|what| matches!(what, Watched::Session(_)));
+        drop(polled);
+        self.sessions.on_ready(&sessions, &mut self.voice);
+        if happened[1] || !children.is_empty() {
+            self.sessions.on_connect(&self.listener, &mut self.voice);
+        }
+        if !children.is_empty() {
+            // A child that died may have said hello first: hear everybody out.
+            let everybody: Vec<Watched> = (0..self.sessions.open()).map(Watched::Session).collect();
+            self.sessions.on_ready(&everybody, &mut self.voice);
+        }
+        for child in children {
+            if let Watched::Child(record) = child {
+                self.sessions.on_child_death(record);
+            }
+        }
+        self.sessions.finish();
+        Ok(())
+    }
+
+    /// Handles every signal that came; the command's end, if that was among them.
+    fn on_signals(&mut self, command: Pid) -> io::Result<Option<Event>> {
+        while let Some(arrived) = self.signals.next() {
+            match arrived.signal {
+                libc::SIGCHLD => {
+                    while let Some(event) = command::next_event(command)? {
+                        match event {
+                            Event::Exited(_) | Event::Killed(_) => return Ok(Some(event)),
+                            // Job control: the shell must see its job stop, and that is us.
+                            Event::Stopped(
+                                signal @ (libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU),
+                            ) => signals::suffer(signal),
+                            Event::Stopped(_) | Event::Continued => {}
+                        }
+                    }
+                }
+                signal if arrived.is_for(command) => signals::pass_on(command, signal),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}
