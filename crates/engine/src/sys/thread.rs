@@ -230,9 +230,8 @@ pub unsafe fn spawn(
         return Err(Errno::from_raw_os_error(-result as i32));
     }
     // SAFETY: not null: it lies inside the mapping.
-    Ok(Thread {
-        block: unsafe { NonNull::new_unchecked(block) },
-    })
+    let block = unsafe { NonNull::new_unchecked(block) };
+    Ok(Thread { block })
 }
 
 /// The raw clone: returns the new thread's id or a negative error number to the caller, and never
