@@ -52,6 +52,23 @@ static void waits_for_signal(void)
     _exit(40 + got);
 }
 
+/* How often Ctrl-C reached us: once is right. */
+static volatile sig_atomic_t interrupts;
+static void on_interrupt(int signal) { (void)signal; interrupts++; }
+static void counts_interrupts(void)
+{
+    signal(SIGINT, on_interrupt);
+    printf("terminals %d%d%d, foreground %d\n", isatty(0), isatty(1), isatty(2), tcgetpgrp(0) == getpgrp());
+    printf("ready\n");
+    fflush(stdout);
+    for (int i = 0; i < 400 && !interrupts; i++)
+        usleep(50000);
+    usleep(300000);
+    printf("%d interrupts\n", interrupts);
+    fflush(stdout);
+    _exit(42);
+}
+
 /* Swaps until it is ended from outside. */
 static void swaps_for_ever(void)
 {
@@ -96,6 +113,7 @@ static const struct part parts[] = {
     {"descriptors", descriptors},
     {"descriptors_while_swapping", descriptors_while_swapping},
     {"waits_for_signal", waits_for_signal},
+    {"counts_interrupts", counts_interrupts},
     {"swaps_for_ever", swaps_for_ever},
     {"swaps_once", swaps_once},
     {"swaps_and_crashes", swaps_and_crashes},

@@ -96,6 +96,7 @@ pub struct Managed {
     options: Vec<OsString>,
     quiet: bool,
     wrapper: Vec<OsString>,
+    binary: PathBuf,
 }
 
 impl Managed {
@@ -106,6 +107,7 @@ impl Managed {
             options: Vec::new(),
             quiet: true,
             wrapper: Vec::new(),
+            binary: binary(),
         }
     }
 
@@ -131,10 +133,16 @@ impl Managed {
         self
     }
 
+    /// With another copy of foreswap.
+    pub fn binary(mut self, path: PathBuf) -> Self {
+        self.binary = path;
+        self
+    }
+
     /// The command line up to and with `--`, statistics going to `stats`.
     pub fn command_line(&self, stats: &Path) -> Vec<OsString> {
         let mut line = self.wrapper.clone();
-        line.push(binary().into_os_string());
+        line.push(self.binary.clone().into_os_string());
         line.push("run".into());
         line.push("--memory".into());
         line.push(format!("{}M", self.limit / MIB).into());

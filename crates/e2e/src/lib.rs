@@ -12,6 +12,7 @@ pub mod foreswap;
 pub mod process;
 pub mod program;
 pub mod requirement;
+pub mod system;
 
 pub use foreswap::{Managed, Stats};
 pub use process::{Job, Outcome};

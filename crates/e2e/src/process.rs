@@ -149,6 +149,11 @@ impl Job {
         job
     }
 
+    /// The program that the job runs.
+    pub fn program(&self) -> &OsStr {
+        &self.argv[0]
+    }
+
     /// Starts the job as it is.
     pub fn start(&self) -> Running {
         let scratch = Scratch::new("run");

@@ -1,0 +1,59 @@
+//! Changes to the system that some tests need (a loop device, a mount, a swap file), each undone
+//! when its guard is dropped, whatever became of the test.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::process::Scratch;
+use crate::requirement::find_command;
+
+/// Runs a command of the system that must work, and returns what it said.
+#[track_caller]
+pub fn system(line: &[&str]) -> String {
+    let program = find_command(line[0]).unwrap_or_else(|| line[0].into());
+    let output = Command::new(program)
+        .args(&line[1..])
+        .output()
+        .unwrap_or_else(|error| panic!("{line:?} does not start: {error}"));
+    assert!(
+        output.status.success(),
+        "{line:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Runs a command when dropped.
+pub struct Undo(Vec<String>);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        let program = find_command(&self.0[0]).unwrap_or_default();
+        let _ = Command::new(program).args(&self.0[1..]).output();
+    }
+}
+
+/// The guard that will run `line`.
+pub fn undo(line: &[&str]) -> Undo {
+    Undo(line.iter().map(|word| (*word).to_owned()).collect())
+}
+
+/// A file of `mebibytes`, all zero, 0600, fit to be a swap area.
+pub fn area_file(scratch: &Scratch, mebibytes: u64) -> PathBuf {
+    let path = scratch.join("area");
+    let file = fs::File::create(&path).expect("a file can be made");
+    file.set_len(mebibytes << 20).expect("and given a size");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("and a mode");
+    path
+}
+
+/// A loop device over `file`, until the guard is dropped.
+#[track_caller]
+pub fn loop_device(file: &std::path::Path) -> (String, Undo) {
+    let name = file.display().to_string();
+    let device = system(&["losetup", "--find", "--show", &name]);
+    let guard = undo(&["losetup", "--detach", &device]);
+    (device, guard)
+}

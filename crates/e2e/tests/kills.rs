@@ -1,0 +1,119 @@
+//! kill -9 at random moments leaves nothing behind: no process, no file, no socket.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use foreswap_e2e::process::{Running, Scratch, processes_with_tag};
+use foreswap_e2e::{Job, Managed, program};
+use rustix::process::{Signal, kill_process};
+
+/// Mebibytes.
+const LIMIT: u64 = 64;
+
+/// The abstract sockets of `pid`.
+fn sockets_of(pid: i32) -> Vec<String> {
+    let name = format!("@foreswap-{pid}-");
+    fs::read_to_string("/proc/net/unix")
+        .unwrap_or_default()
+        .lines()
+        .filter(|line| line.contains(&name))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[track_caller]
+fn nothing_is_left(tag: &str, supervisor: i32, folder: &Scratch) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let processes = processes_with_tag(tag);
+        let sockets = sockets_of(supervisor);
+        let files = fs::read_dir(folder.path())
+            .expect("the folder is there")
+            .count();
+        if processes.is_empty() && sockets.is_empty() && files == 0 {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "left behind: processes {processes:?}, sockets {sockets:?}, {files} files"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Starts the job in a swap folder of its own, waits `delay` and kills what `victims` picks.
+#[track_caller]
+fn kill_after(
+    test: &str,
+    job: &Job,
+    delay: Duration,
+    victims: fn(&Running) -> Vec<rustix::process::Pid>,
+) {
+    let (folder, scratch) = (Scratch::new(test), Scratch::new("stats"));
+    let running = Managed::limit(LIMIT)
+        .options(["--swap".as_ref(), folder.path().as_os_str()])
+        .start(job, &scratch.join("stats.json"));
+    std::thread::sleep(delay);
+    for pid in victims(&running) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    let (tag, supervisor) = (
+        running.tag().to_owned(),
+        running.pid().as_raw_nonzero().get(),
+    );
+    let outcome = running.wait();
+    assert_ne!(outcome.code(), 0);
+    nothing_is_left(&tag, supervisor, &folder);
+}
+
+/// Delays from before the first instruction to deep in the swapping.
+fn delays() -> impl Iterator<Item = Duration> {
+    (0..14u64).map(|i| Duration::from_millis(i * i * 4))
+}
+
+#[test]
+fn of_the_command() {
+    let Some(path) = program::compile("of_the_command", "small") else {
+        return;
+    };
+    let job = Job::new(path).arg("swaps_for_ever").timeout(60);
+    for delay in delays() {
+        kill_after("kill_command", &job, delay, |running| {
+            loop {
+                let pids = running.processes_named("small");
+                if !pids.is_empty() {
+                    return pids;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+    }
+}
+
+#[test]
+fn of_the_supervisor() {
+    let Some(path) = program::compile("of_the_supervisor", "small") else {
+        return;
+    };
+    let job = Job::new(path).arg("swaps_for_ever").timeout(60);
+    for delay in delays() {
+        kill_after("kill_supervisor", &job, delay, |running| {
+            vec![running.pid()]
+        });
+    }
+}
+
+#[test]
+fn of_everything_at_once() {
+    let Some(path) = program::compile("of_everything_at_once", "fork_calls") else {
+        return;
+    };
+    let job = Job::new(path).arg("fork_while_threads_work").timeout(60);
+    for delay in delays().skip(2) {
+        kill_after("kill_all", &job, delay, |running| {
+            let mut pids = running.processes();
+            pids.push(running.pid());
+            pids
+        });
+    }
+}

@@ -1,0 +1,70 @@
+//! Random programs of memory operations, drawn from a seed that is printed: whatever they do, every
+//! page reads back as last written. `FORESWAP_E2E_SEED` replays one seed.
+
+use std::time::{Duration, Instant};
+
+use foreswap_e2e::{Job, Managed, full_size, program};
+
+/// Mebibytes; the threads use up to 96 MiB each.
+const LIMIT: u64 = 64;
+
+#[track_caller]
+fn torture(test: &str, threads: u32, operations: u32, managed: &Managed) {
+    let Some(path) = program::compile(test, "torture") else {
+        return;
+    };
+    let replay = std::env::var("FORESWAP_E2E_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let budget = Duration::from_secs(if full_size() { 300 } else { 12 });
+    let started = Instant::now();
+    let first = replay.unwrap_or_else(|| u64::from(threads) * 1000);
+    for seed in first.. {
+        println!("{test}: seed {seed}");
+        let job = Job::new(&path)
+            .args([
+                seed.to_string(),
+                threads.to_string(),
+                operations.to_string(),
+            ])
+            .timeout(120);
+        let outcome = managed.run(&job);
+        assert_eq!(
+            outcome.code(),
+            0,
+            "FORESWAP_E2E_SEED={seed}: {}\n{}",
+            outcome.text(),
+            outcome.stderr
+        );
+        assert!(outcome.text().ends_with("all as it should be\n"));
+        outcome.within_limit(LIMIT << 20);
+        if threads > 1 {
+            outcome.swapped();
+        }
+        if replay.is_some() || started.elapsed() > budget {
+            break;
+        }
+    }
+}
+
+#[test]
+fn one_thread() {
+    torture("one_thread", 1, 1500, &Managed::limit(LIMIT));
+}
+
+#[test]
+fn three_threads() {
+    torture("three_threads", 3, 400, &Managed::limit(LIMIT));
+}
+
+#[test]
+fn six_threads_by_pread_and_pwrite() {
+    let managed = Managed::limit(LIMIT).options(["--io", "threads"]);
+    torture("six_threads_by_pread_and_pwrite", 6, 200, &managed);
+}
+
+#[test]
+fn two_threads_without_readahead() {
+    let managed = Managed::limit(LIMIT).options(["--readahead", "none"]);
+    torture("two_threads_without_readahead", 2, 400, &managed);
+}

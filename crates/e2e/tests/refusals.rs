@@ -1,0 +1,286 @@
+//! What `foreswap run` refuses to do, each time with a message that names the thing and the
+//! remedy, and never by running the command all the same.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use foreswap_e2e::foreswap::binary;
+use foreswap_e2e::process::{Outcome, Scratch};
+use foreswap_e2e::system::{area_file, system, undo};
+use foreswap_e2e::{Job, Managed, program, requirement};
+
+/// Runs `foreswap run OPTIONS -- touch PROOF`; it must fail with a message that has all `words`,
+/// and must not have run the command.
+#[track_caller]
+fn refused(options: &[&str], words: &[&str]) -> Outcome {
+    let scratch = Scratch::new("refused");
+    let proof = scratch.join("proof");
+    let job = Job::new(binary())
+        .arg("run")
+        .args(options)
+        .args(["--", "touch"])
+        .arg(&proof)
+        .timeout(60);
+    refused_job(&job, &proof, words)
+}
+
+#[track_caller]
+fn refused_job(job: &Job, proof: &Path, words: &[&str]) -> Outcome {
+    let outcome = job.run();
+    assert!(!proof.exists(), "the command ran: {}", outcome.stderr);
+    assert!(
+        outcome.code() != 0 && outcome.code() < 128,
+        "status {}: {}",
+        outcome.code(),
+        outcome.stderr
+    );
+    let said = outcome.stderr.to_lowercase();
+    for word in words {
+        assert!(
+            said.contains(&word.to_lowercase()),
+            "no {word:?} in {:?}",
+            outcome.stderr
+        );
+    }
+    assert!(!said.contains("panicked"), "{}", outcome.stderr);
+    outcome
+}
+
+#[test]
+fn sizes_that_are_none() {
+    for size in [
+        "lots",
+        "",
+        "-5M",
+        "12X",
+        "1..5G",
+        "0",
+        "0%",
+        "101%",
+        "1e3",
+        "99999999999G",
+    ] {
+        // The `=` form, so that a leading dash is a value.
+        refused(&[&format!("--memory={size}")], &["--memory"]);
+    }
+    refused(
+        &["--memory", "64M", "--swap-size", "some"],
+        &["some", "--swap-size"],
+    );
+    refused(&[], &["--memory"]);
+}
+
+#[test]
+fn limits_that_cannot_work() {
+    refused(&["--memory", "64K"], &["64", "--memory"]);
+    refused(&["--memory", "100000G"], &["memory"]);
+}
+
+#[test]
+fn no_command() {
+    let outcome = Job::new(binary()).args(["run", "--memory", "64M"]).run();
+    assert!(outcome.code() != 0 && outcome.code() < 128);
+    assert!(outcome.stderr.contains("COMMAND"), "{}", outcome.stderr);
+}
+
+#[test]
+fn area_that_is_missing() {
+    refused(
+        &["--memory", "64M", "--swap", "/no/such/folder"],
+        &["/no/such/folder", "exist"],
+    );
+    refused(&["--memory", "64M", "--swap", "/dev/null"], &["/dev/null"]);
+    refused(&["--memory", "64M", "--swap", "ram:1G"], &["ram:1G"]);
+}
+
+#[test]
+fn area_that_others_can_read() {
+    let scratch = Scratch::new("readable");
+    let path = area_file(&scratch, 64);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("the mode can be set");
+    let name = path.display().to_string();
+    refused(&["--memory", "64M", "--swap", &name], &[&name, "chmod"]);
+}
+
+#[test]
+fn area_that_holds_data() {
+    let scratch = Scratch::new("data");
+    let path = area_file(&scratch, 64);
+    let mut text = fs::read(&path).expect("the file can be read");
+    text[..12].copy_from_slice(b"dear diary, ");
+    fs::write(&path, &text).expect("and written");
+    let name = path.display().to_string();
+    refused(&["--memory", "64M", "--swap", &name], &[&name]);
+    assert!(
+        fs::read(&path).expect("it is still there") == text,
+        "the data was touched"
+    );
+}
+
+#[test]
+fn area_without_room() {
+    let scratch = Scratch::new("room");
+    let name = scratch.path().display().to_string();
+    refused(
+        &["--memory", "64M", "--swap", &name, "--swap-size", "900T"],
+        &["--swap-size"],
+    );
+}
+
+#[test]
+fn area_in_use_by_another_foreswap() {
+    let Some(small) = program::compile("area_in_use_by_another_foreswap", "small") else {
+        return;
+    };
+    let scratch = Scratch::new("in_use");
+    let path = area_file(&scratch, 256);
+    let name = path.display().to_string();
+    let mut first = Managed::limit(64).options(["--swap", &name]).start(
+        &Job::new(small).arg("swaps_for_ever"),
+        &scratch.join("stats"),
+    );
+    first.wait_for_output("ready");
+    refused(
+        &["--memory", "64M", "--swap", &name],
+        &[&name, "another foreswap"],
+    );
+    assert!(!first.has_ended(), "the first run goes on");
+    drop(first);
+    let again = Managed::limit(64).options(["--swap", &name]);
+    again.run(&Job::new("/bin/true")).succeeded();
+}
+
+#[test]
+fn area_that_is_the_kernels_swap() {
+    let test = "area_that_is_the_kernels_swap";
+    if !requirement::root(test) || requirement::command(test, "mkswap").is_none() {
+        return;
+    }
+    let scratch = Scratch::new(test);
+    let name = scratch.join("swap").display().to_string();
+    // Real blocks, which swapon insists on.
+    system(&[
+        "dd",
+        "if=/dev/zero",
+        &format!("of={name}"),
+        "bs=1M",
+        "count=32",
+    ]);
+    fs::set_permissions(&name, fs::Permissions::from_mode(0o600)).expect("the mode can be set");
+    system(&["mkswap", &name]);
+    system(&["swapon", "--priority", "0", &name]);
+    let _undo = undo(&["swapoff", &name]);
+    refused(&["--memory", "64M", "--swap", &name], &[&name, "swapoff"]);
+}
+
+#[test]
+fn area_that_is_mounted() {
+    let test = "area_that_is_mounted";
+    if !requirement::root(test) || requirement::command(test, "mkfs.ext4").is_none() {
+        return;
+    }
+    let scratch = Scratch::new(test);
+    let image = area_file(&scratch, 32).display().to_string();
+    let folder = scratch.join("mounted");
+    fs::create_dir(&folder).expect("a folder can be made");
+    let folder = folder.display().to_string();
+    let device = system(&["losetup", "--find", "--show", &image]);
+    let _detach = undo(&["losetup", "--detach", &device]);
+    system(&["mkfs.ext4", "-q", &device]);
+    system(&["mount", &device, &folder]);
+    let _unmount = undo(&["umount", &folder]);
+    fs::write(Path::new(&folder).join("precious"), "data").expect("the file system is there");
+    refused(
+        &["--memory", "64M", "--swap", &device],
+        &[&device, "mounted"],
+    );
+    drop(_unmount);
+    // Not mounted now, but still a file system.
+    refused(&["--memory", "64M", "--swap", &device], &[&device]);
+    system(&["mount", &device, &folder]);
+    let _unmount = undo(&["umount", &folder]);
+    let text = fs::read_to_string(Path::new(&folder).join("precious"));
+    assert_eq!(text.ok().as_deref(), Some("data"));
+}
+
+#[test]
+fn preload_object_that_is_missing() {
+    let scratch = Scratch::new("preload");
+    let proof = scratch.join("proof");
+    let job = Job::new(binary())
+        .args(["run", "--memory", "64M", "--", "touch"])
+        .arg(&proof)
+        .env("FORESWAP_PRELOAD", "/no/such/object.so");
+    refused_job(&job, &proof, &["/no/such/object.so", "FORESWAP_PRELOAD"]);
+}
+
+/// A copy of the small program that `options` make unmanageable.
+fn copy_of_small(scratch: &Scratch, test: &str, options: &[&str]) -> Option<PathBuf> {
+    let path = scratch.join("program");
+    fs::copy(program::compile_with(test, "small", options)?, &path).expect("it can be copied");
+    Some(path)
+}
+
+#[track_caller]
+fn command_refused(path: &Path, words: &[&str]) {
+    let scratch = Scratch::new("command");
+    let job = Job::new(path).arg("tasks");
+    let line = Managed::limit(64).command_line(&scratch.join("stats.json"));
+    let outcome = refused_job(&job.under(line), Path::new("/nonexistent/proof"), words);
+    assert_eq!(outcome.code(), 126, "{}", outcome.stderr);
+    assert_eq!(outcome.text(), "", "the command ran");
+}
+
+#[test]
+fn static_program() {
+    let scratch = Scratch::new("static");
+    let Some(path) = copy_of_small(&scratch, "static_program", &["-static"]) else {
+        return;
+    };
+    let name = path.display().to_string();
+    command_refused(&path, &[&name, "static"]);
+    // A script whose interpreter is such a program.
+    let script = scratch.join("script");
+    fs::write(&script, format!("#!{name} tasks\n")).expect("a script can be written");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("and made executable");
+    command_refused(&script, &["static"]);
+}
+
+#[test]
+fn setuid_program() {
+    let test = "setuid_program";
+    if !requirement::root(test) {
+        return;
+    }
+    let scratch = Scratch::new(test);
+    let Some(path) = copy_of_small(&scratch, test, &[]) else {
+        return;
+    };
+    // Of another user: for its own user the loader would honour the preload object.
+    std::os::unix::fs::chown(&path, Some(65534), Some(65534)).expect("the owner can be set");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).expect("and the mode");
+    let name = path.display().to_string();
+    command_refused(&path, &[&name, "set"]);
+}
+
+/// A managed program that starts a static one: it runs, and that it is not managed is said once.
+#[test]
+fn static_descendant_is_named() {
+    let scratch = Scratch::new("descendant");
+    let Some(path) = copy_of_small(&scratch, "static_descendant_is_named", &["-static"]) else {
+        return;
+    };
+    let script = "\"$0\" tasks; \"$0\" tasks; exit 3";
+    let job = Job::shell(script).arg(&path);
+    let outcome = Managed::limit(64).talkative().run(&job);
+    assert_eq!(outcome.code(), 3);
+    assert_eq!(outcome.text().matches("1 tasks").count(), 2);
+    let name = path.display().to_string();
+    let lines = outcome
+        .stderr
+        .lines()
+        .filter(|line| line.contains(&name))
+        .count();
+    assert_eq!(lines, 1, "said {:?}", outcome.stderr);
+}
