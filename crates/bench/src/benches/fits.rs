@@ -78,7 +78,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     }
     report.show(vec![
         Column::spread("work ms", "work_ns", Unit::Milliseconds),
-        Column::spread("start to end s", "elapsed_s", Unit::Seconds),
+        Column::spread("start to end ms", "elapsed_ns", Unit::Milliseconds),
     ]);
     Ok(report)
 }

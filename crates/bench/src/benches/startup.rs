@@ -11,8 +11,8 @@ use crate::peer::Session;
 use crate::report::{Column, Report, Target, Unit};
 
 const TURNS: u32 = 40;
-/// Seconds that a start may take longer.
-const BOUND: f64 = 0.020;
+/// Nanoseconds that a start may take longer.
+const BOUND: f64 = 20e6;
 
 /// Runs /bin/true bare and under `foreswap run`.
 pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
@@ -26,7 +26,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     let results = turns::in_turns(session, &order, turns, command, |_| {
         Ok((Default::default(), Value::Null))
     })?;
-    let of = |i: usize| Some(results.get(i)?.median("elapsed_s")?);
+    let of = |i: usize| Some(results.get(i)?.median("elapsed_ns")?);
     let added = of(0).zip(of(1)).map(|(ours, bare)| ours - bare);
     let parameters =
         json!({ "program": program, "memory_limit_bytes": session.limit, "turns": turns });
@@ -34,13 +34,13 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     let mut report = new_report("startup", title, session, parameters);
     report.peers = results;
     report.show(vec![Column::spread(
-        "start to end s",
-        "elapsed_s",
-        Unit::Seconds,
+        "start to end ms",
+        "elapsed_ns",
+        Unit::Milliseconds,
     )]);
     let what = "added from start to end";
     report
         .targets
-        .push(Target::at_most(what, BOUND, Unit::Seconds, added));
+        .push(Target::at_most(what, BOUND, Unit::Milliseconds, added));
     Ok(report)
 }

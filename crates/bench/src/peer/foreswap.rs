@@ -59,7 +59,7 @@ pub fn turn(session: &Session, command: &[OsString], progress: &Progress) -> any
     let statistics: Value =
         serde_json::from_slice(&text).context("foreswap's statistics are broken")?;
     let mut figures = figures_of(&statistics);
-    figures.insert("elapsed_s".to_owned(), finished.elapsed.as_secs_f64());
+    figures.insert("elapsed_ns".to_owned(), finished.elapsed.as_nanos() as f64);
     Ok(Turn {
         output: finished.output,
         figures,

@@ -126,7 +126,7 @@ impl Prepared {
         let before = events();
         let finished = child::run(command, Some(&cgroup.door()), progress)?;
         let mut figures = since(&before, &events());
-        figures.insert("elapsed_s".to_owned(), finished.elapsed.as_secs_f64());
+        figures.insert("elapsed_ns".to_owned(), finished.elapsed.as_nanos() as f64);
         figures.insert("cgroup_version".to_owned(), f64::from(cgroup.version()));
         if let Some(peak) = cgroup.peak_bytes() {
             figures.insert("peak_bytes".to_owned(), peak as f64);

@@ -75,7 +75,7 @@ impl Session {
             PeerName::Bare => {
                 let finished = child::run(command, None, progress)?;
                 let mut figures = Figures::new();
-                figures.insert("elapsed_s".to_owned(), finished.elapsed.as_secs_f64());
+                figures.insert("elapsed_ns".to_owned(), finished.elapsed.as_nanos() as f64);
                 Ok(Turn {
                     output: finished.output,
                     figures,

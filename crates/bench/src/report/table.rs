@@ -14,8 +14,6 @@ pub enum Unit {
     Microseconds,
     /// Nanoseconds, written as milliseconds.
     Milliseconds,
-    /// Seconds.
-    Seconds,
     /// Bytes, written as mebibytes (per second, where the title says so).
     Mebibytes,
 }
@@ -25,7 +23,7 @@ impl Unit {
     pub fn text(self, value: f64) -> String {
         match self {
             Self::Number => format!("{value:.0}"),
-            Self::Ratio | Self::Seconds => format!("{value:.3}"),
+            Self::Ratio => format!("{value:.3}"),
             Self::Microseconds => format!("{:.2}", value / 1e3),
             Self::Milliseconds => format!("{:.2}", value / 1e6),
             Self::Mebibytes => format!("{:.0}", value / f64::from(1 << 20)),
@@ -38,7 +36,6 @@ impl Unit {
             Self::Number | Self::Ratio => "",
             Self::Microseconds => " us",
             Self::Milliseconds => " ms",
-            Self::Seconds => " s",
             Self::Mebibytes => " MiB",
         };
         self.text(value) + name
