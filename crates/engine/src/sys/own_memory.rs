@@ -72,8 +72,17 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Maps `len` bytes of zeroed private memory, not reserved, and lists them.
 pub fn map(len: usize, kind: Kind) -> Result<NonNull<u8>, Errno> {
+    map_as(len, kind, ProtFlags::READ | ProtFlags::WRITE)
+}
+
+/// As [`map`], but closed to every access, which costs nothing even where memory is counted
+/// strictly; `mprotect` opens parts of it.
+pub fn reserve(len: usize, kind: Kind) -> Result<NonNull<u8>, Errno> {
+    map_as(len, kind, ProtFlags::empty())
+}
+
+fn map_as(len: usize, kind: Kind, prot: ProtFlags) -> Result<NonNull<u8>, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a fresh mapping where the kernel likes.
     let at = unsafe { mmap_anonymous(null_mut(), len, prot, flags) }?;
     let Some(base) = NonNull::new(at.cast::<u8>()) else {
