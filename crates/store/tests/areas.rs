@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -44,13 +45,10 @@ fn refusal(path: &Path, swap_size: Option<u64>, remedy: &str) -> AreaError {
 
 fn pages(area: &OpenArea) -> Vec<u8> {
     let mut bytes = vec![0; area.bytes as usize];
-    fs::File::open(format!("/proc/self/fd/{}", {
-        use std::os::fd::AsRawFd;
-        area.file.as_raw_fd()
-    }))
-    .expect("the file once more, buffered")
-    .read_exact_at(&mut bytes, 0)
-    .expect("all of it");
+    File::open(format!("/proc/self/fd/{}", area.file.as_raw_fd()))
+        .expect("the file once more, buffered")
+        .read_exact_at(&mut bytes, 0)
+        .expect("all of it");
     bytes
 }
 
@@ -289,4 +287,30 @@ fn the_descriptor_is_not_inherited() {
 #[test]
 fn the_default_area_is_the_temporary_directory() {
     assert_eq!(AreaSpec::temporary(), AreaSpec::Path(std::env::temp_dir()));
+}
+
+#[test]
+fn what_we_may_not_write_or_do_not_own_is_refused() {
+    let directory = directory();
+    if rustix::process::geteuid().is_root() {
+        eprintln!("skipped: permission denied: nothing is denied to root");
+        let path = file_in(&directory, 0o600, MIB);
+        std::os::unix::fs::chown(&path, Some(65_534), None).expect("chown");
+        assert!(matches!(
+            refusal(&path, None, "chown 0"),
+            AreaError::ForeignOwner { owner: 65_534, .. }
+        ));
+    } else {
+        eprintln!("skipped: a foreign owner: giving files away needs root");
+        let path = file_in(&directory, 0o400, MIB);
+        assert!(matches!(
+            refusal(&path, None, "must be allowed"),
+            AreaError::Permission { .. }
+        ));
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o500)).expect("a mode");
+        assert!(matches!(
+            refusal(directory.path(), None, "must be allowed"),
+            AreaError::Permission { .. }
+        ));
+    }
 }

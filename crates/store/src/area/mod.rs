@@ -420,3 +420,47 @@ fn note_buffered(direct: bool, path: &Path, notes: &mut Vec<String>) {
         ));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_tmpfile_a_file_is_private_and_loses_its_name_at_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let first = create_and_unlink(directory.path(), OFlags::empty()).expect("a file");
+        let second = create_and_unlink(directory.path(), OFlags::empty()).expect("another");
+        for file in [&first, &second] {
+            let metadata = file.metadata().expect("metadata");
+            assert_eq!((metadata.nlink(), metadata.mode() & 0o7777), (0, 0o600));
+        }
+        let left = std::fs::read_dir(directory.path()).expect("a listing");
+        assert_eq!(left.count(), 0);
+    }
+
+    #[test]
+    fn names_that_are_taken_are_passed_over_and_left_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let taken = directory
+            .path()
+            .join(format!(".foreswap-{}-0", std::process::id()));
+        std::fs::write(&taken, "somebody's").expect("a file");
+        create_and_unlink(directory.path(), OFlags::empty()).expect("a file");
+        assert_eq!(std::fs::read(&taken).expect("still there"), b"somebody's");
+    }
+
+    #[test]
+    fn a_file_system_without_direct_io_is_opened_without() {
+        let refusing = |flags: OFlags| {
+            if flags.contains(OFlags::DIRECT) {
+                Err(Errno::INVAL)
+            } else {
+                tempfile::tempfile().map_err(|_| Errno::IO)
+            }
+        };
+        let (_, direct) = open_direct(refusing).expect("the second attempt");
+        assert!(!direct);
+        let denied = open_direct(|_| Err(Errno::ACCESS));
+        assert_eq!(denied.err(), Some(Errno::ACCESS));
+    }
+}

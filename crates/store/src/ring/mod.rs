@@ -93,7 +93,11 @@ pub enum QueueError {
 }
 
 /// Queues transfers and hands back their completions. One thread uses it at a time; `Uring` stays
-/// with the thread that made it.
+/// with the thread that made it. A forked child has neither the ring's memory nor the pool's threads:
+/// it must forget (`std::mem::forget`) its copy of a backend, not use or drop it.
+///
+/// To sleep less, call [`Io::reap`] in a loop for a while before sleeping on [`Io::poll_fd`]: waking a
+/// sleeper costs a third of a fast disk's latency.
 pub trait Io {
     /// Queues a read of `area` from byte `offset` into the memory of `iov`, in order. Nothing is
     /// guaranteed to start before [`Io::flush`].
