@@ -212,6 +212,19 @@ impl Doorbell {
 }
 
 impl Ring {
+    /// The ring as a number, to keep in an atomic.
+    pub fn to_address(self) -> usize {
+        self.board.as_ptr() as usize
+    }
+
+    /// The inverse of [`Ring::to_address`]; `None` for 0.
+    ///
+    /// # Safety
+    /// The number comes from a ring whose doorbell is still there.
+    pub unsafe fn from_address(address: usize) -> Option<Self> {
+        NonNull::new(address as *mut Board).map(|board| Ring { board })
+    }
+
     /// Asks the engine and waits for its answer. `None` when nobody serves: the engine has closed
     /// its userfaultfd or this is a fork child of the process that it served.
     ///

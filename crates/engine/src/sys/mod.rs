@@ -1,8 +1,11 @@
 //! Thin modules over the kernel: each hides one interface.
 
 pub mod arena_alloc;
+pub mod cpu;
 pub mod doorbell;
+pub mod maps;
 pub mod own_memory;
+pub mod process;
 mod syscall;
 pub mod thread;
 pub mod uffd;

@@ -1,0 +1,114 @@
+//! Where threads run: a fault costs several times less when the engine thread that serves it is
+//! on the same CPU as the thread that waits, so the engine wants to know, and to choose.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+/// Threads whose descriptors are kept open.
+const CACHED: usize = 16;
+/// The field `processor` of /proc/PID/stat, counted from the one after the name.
+const PROCESSOR: usize = 39 - 3;
+
+/// Restricts the calling thread to `cpus`.
+pub fn set_affinity(cpus: impl IntoIterator<Item = usize>) -> Result<(), Errno> {
+    let mut set = CpuSet::new();
+    for cpu in cpus {
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(Errno::INVAL);
+        }
+        set.set(cpu);
+    }
+    sched_setaffinity(None, &set)
+}
+
+/// The CPUs that the calling thread may use.
+pub fn allowed() -> Result<Vec<usize>, Errno> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|&cpu| set.is_set(cpu))
+        .collect())
+}
+
+/// How many CPUs the calling thread may use, at least 1.
+pub fn count() -> usize {
+    sched_getaffinity(None).map_or(1, |set| (set.count() as usize).max(1))
+}
+
+/// The CPU that the calling thread runs on right now.
+pub fn current() -> usize {
+    sched_getcpu()
+}
+
+/// Looks up where other threads of the process ran last, keeping the last few threads'
+/// descriptors open.
+#[derive(Debug, Default)]
+pub struct LastCpu {
+    threads: [Option<(u32, OwnedFd)>; CACHED],
+}
+
+impl LastCpu {
+    /// With nothing open yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The CPU that thread `tid` of this process runs on or ran on last; `None` when it is gone.
+    pub fn of(&mut self, tid: u32) -> Option<usize> {
+        let place = &mut self.threads[tid as usize % CACHED];
+        if !matches!(place, Some((cached, _)) if *cached == tid) {
+            let path = format!("/proc/self/task/{tid}/stat");
+            let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+            *place = Some((tid, file));
+        }
+        let (_, file) = place.as_ref()?;
+        let mut text = [0_u8; 1024];
+        let cpu = match rustix::io::pread(file, &mut text, 0) {
+            Ok(len) => processor(&text[..len]),
+            Err(_) => None,
+        };
+        if cpu.is_none() {
+            *place = None;
+        }
+        cpu
+    }
+}
+
+/// The name may hold spaces and parentheses, so fields count from its last parenthesis.
+fn processor(stat: &[u8]) -> Option<usize> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let fields = core::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    fields.split_ascii_whitespace().nth(PROCESSOR)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processor_field_is_found_behind_an_odd_name() {
+        let mut stat = b"12 (a) b (c) S".to_vec();
+        for field in 4..=44 {
+            stat.extend_from_slice(format!(" {field}").as_bytes());
+        }
+        assert_eq!(processor(&stat), Some(39));
+        assert_eq!(processor(b"12 (x) S 1 2"), None);
+        assert_eq!(processor(b""), None);
+    }
+
+    #[test]
+    fn a_pinned_thread_is_found_where_it_was_pinned() {
+        let mut last = LastCpu::new();
+        for cpu in allowed().expect("allowed") {
+            set_affinity([cpu]).expect("pin");
+            let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            assert_eq!(current(), cpu);
+            assert_eq!(last.of(tid), Some(cpu));
+        }
+        assert_eq!(last.of(u32::MAX >> 2), None);
+        assert!(count() >= 1);
+        assert_eq!(set_affinity([usize::MAX]), Err(Errno::INVAL));
+    }
+}

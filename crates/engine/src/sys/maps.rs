@@ -1,0 +1,395 @@
+//! The process' own memory map: which areas there are, and which of their pages are present.
+//!
+//! Read when the engine arms (and again when it must look), from an engine thread, which may
+//! allocate and opens what it needs in its own descriptor table. The paths go by
+//! `/proc/thread-self`: `/proc/self` is the *first* thread, which in some programs has ended, and
+//! then shows an empty map.
+//!
+//! The map is a snapshot that other threads outdate while it is read. It tells what to try to
+//! register; the kernel's answer to that, and the events after it, are what holds.
+
+use core::ffi::c_void;
+use core::ops::Range;
+use std::os::fd::OwnedFd;
+
+use linux_raw_sys::general as k;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
+
+const PAGE: usize = 4096;
+/// Page runs asked for in one call.
+const BATCH: usize = 512;
+
+/// What backs an area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backing {
+    /// Nothing: private memory, named (`[anon:...]`) or not.
+    Anonymous,
+    /// The same, grown by brk.
+    Heap,
+    /// The first thread's stack.
+    Stack,
+    /// A file, shared memory, or hugetlbfs.
+    File,
+    /// The kernel's: vdso, vvar, vsyscall and the like.
+    Special,
+}
+
+/// One area of the address space, or a part of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vma {
+    /// First byte.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
+    /// May be read.
+    pub read: bool,
+    /// May be written. UFFDIO_MOVE needs this, on both sides.
+    pub write: bool,
+    /// May be executed.
+    pub exec: bool,
+    /// Writes are seen by others (`MAP_SHARED`).
+    pub shared: bool,
+    /// What is behind it.
+    pub backing: Backing,
+}
+
+impl Vma {
+    /// Bytes.
+    pub fn bytes(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Private and without a file: heap or other anonymous memory, not the stack.
+    pub fn anonymous(&self) -> bool {
+        !self.shared && matches!(self.backing, Backing::Anonymous | Backing::Heap)
+    }
+}
+
+/// Reads the whole map, in address order.
+pub fn read() -> Result<Vec<Vma>, Errno> {
+    let file = open(
+        c"/proc/thread-self/maps",
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let mut text = vec![0_u8; 64 << 10];
+    let mut len = 0;
+    loop {
+        if text.len() - len < PAGE {
+            text.resize(2 * text.len(), 0);
+        }
+        match rustix::io::read(&file, &mut text[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(parse(&text[..len]))
+}
+
+fn parse(text: &[u8]) -> Vec<Vma> {
+    text.split(|&byte| byte == b'\n')
+        .filter_map(parse_line)
+        .collect()
+}
+
+/// `7f00-7fff rw-p 00000000 00:00 0    [heap]`; a line of another form is passed over.
+fn parse_line(line: &[u8]) -> Option<Vma> {
+    let mut rest = line;
+    let mut field = || {
+        let start = rest.iter().position(|&byte| byte != b' ')?;
+        let word = rest[start..].split(|&byte| byte == b' ').next()?;
+        rest = &rest[start + word.len()..];
+        Some(word)
+    };
+    let range = field()?;
+    let access = field()?;
+    let (_offset, _device) = (field()?, field()?);
+    let inode = field()?;
+    let name = field().unwrap_or_default();
+    let dash = range.iter().position(|&byte| byte == b'-')?;
+    let number = |hex: &[u8]| usize::from_str_radix(core::str::from_utf8(hex).ok()?, 16).ok();
+    let &[read, write, exec, sharing] = access else {
+        return None;
+    };
+    let backing = match name {
+        b"" if inode == b"0" => Backing::Anonymous,
+        b"[heap]" => Backing::Heap,
+        b"[stack]" => Backing::Stack,
+        _ if name.starts_with(b"[anon:") => Backing::Anonymous,
+        _ if name.starts_with(b"[anon_shmem:") => Backing::File,
+        _ if name.starts_with(b"[") => Backing::Special,
+        _ => Backing::File,
+    };
+    Some(Vma {
+        start: number(&range[..dash])?,
+        end: number(&range[dash + 1..])?,
+        read: read == b'r',
+        write: write == b'w',
+        exec: exec == b'x',
+        shared: sharing == b's',
+        backing,
+    })
+}
+
+/// The parts of `vmas` that could be managed: private anonymous memory outside `exclude`, in
+/// pieces of at least `min_bytes`. The kernel merges neighbours of equal kind, so an area of the
+/// map may hold the program's memory and ours; ours is cut out rather than the area refused.
+pub fn adoptable(vmas: &[Vma], min_bytes: usize, exclude: &[Range<usize>]) -> Vec<Vma> {
+    let mut holes = exclude.to_vec();
+    holes.sort_unstable_by_key(|hole| hole.start);
+    let mut pieces = Vec::new();
+    for vma in vmas.iter().filter(|vma| vma.anonymous()) {
+        let mut start = vma.start;
+        let mut keep = |start: usize, end: usize| {
+            if end > start && end - start >= min_bytes {
+                pieces.push(Vma { start, end, ..*vma });
+            }
+        };
+        for hole in holes
+            .iter()
+            .filter(|hole| hole.end > vma.start && hole.start < vma.end)
+        {
+            keep(start, hole.start.min(vma.end));
+            start = start.max(hole.end);
+        }
+        keep(start, vma.end);
+    }
+    pieces
+}
+
+/// Neighbouring pages of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// First byte.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
+    /// In the kernel's swap rather than in memory.
+    pub swapped: bool,
+    /// Mapped as a whole huge page. Known on Linux 6.7 and later.
+    pub huge: bool,
+    /// The shared page of zeros, which costs no memory. Known on Linux 6.7 and later.
+    pub zero: bool,
+}
+
+/// Tells which pages are present.
+#[derive(Debug)]
+pub struct PageMap {
+    file: OwnedFd,
+    scan: bool,
+}
+
+impl PageMap {
+    /// Opens the calling thread's process' page map.
+    pub fn open() -> Result<Self, Errno> {
+        let path = c"/proc/thread-self/pagemap";
+        let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { file, scan: true })
+    }
+
+    /// The same, without the newer interface: for tests of what older kernels get.
+    pub fn open_without_scan() -> Result<Self, Errno> {
+        Self::open().map(|map| Self { scan: false, ..map })
+    }
+
+    /// Appends the runs of pages that exist in `start..end`, in address order. Pages that were
+    /// never touched, or were discarded, are in none.
+    pub fn runs(&mut self, start: usize, end: usize, out: &mut Vec<Run>) -> Result<(), Errno> {
+        if self.scan {
+            match self.scan(start, end, out) {
+                Err(Errno::NOTTY | Errno::INVAL) => self.scan = false,
+                other => return other,
+            }
+        }
+        self.entries(start, end, out)
+    }
+
+    fn scan(&self, start: usize, end: usize, out: &mut Vec<Run>) -> Result<(), Errno> {
+        let exists = u64::from(k::PAGE_IS_PRESENT | k::PAGE_IS_SWAPPED);
+        let kinds = exists | u64::from(k::PAGE_IS_HUGE | k::PAGE_IS_PFNZERO);
+        let mut regions = vec![
+            k::page_region {
+                start: 0,
+                end: 0,
+                categories: 0
+            };
+            BATCH
+        ];
+        let mut at = start;
+        while at < end {
+            let mut arg = k::pm_scan_arg {
+                size: size_of::<k::pm_scan_arg>() as u64,
+                flags: 0,
+                start: at as u64,
+                end: end as u64,
+                walk_end: 0,
+                vec: regions.as_mut_ptr() as u64,
+                vec_len: BATCH as u64,
+                max_pages: 0,
+                category_inverted: 0,
+                category_mask: 0,
+                category_anyof_mask: exists,
+                return_mask: kinds,
+            };
+            // SAFETY: the argument names a buffer of BATCH regions, which lives past the call.
+            let count = unsafe { ioctl(&self.file, Scan(&mut arg)) }?;
+            for region in &regions[..count.min(BATCH)] {
+                let is = |kind: u32| region.categories & u64::from(kind) != 0;
+                push(
+                    out,
+                    Run {
+                        start: region.start as usize,
+                        end: region.end as usize,
+                        swapped: is(k::PAGE_IS_SWAPPED),
+                        huge: is(k::PAGE_IS_HUGE),
+                        zero: is(k::PAGE_IS_PFNZERO),
+                    },
+                );
+            }
+            let next = arg.walk_end as usize;
+            if next <= at {
+                return Err(Errno::INVAL);
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    fn entries(&self, start: usize, end: usize, out: &mut Vec<Run>) -> Result<(), Errno> {
+        let mut buffer = vec![0_u8; 8 * BATCH];
+        let mut page = start / PAGE;
+        let last = end.div_ceil(PAGE);
+        while page < last {
+            let want = 8 * BATCH.min(last - page);
+            let got = match rustix::io::pread(&self.file, &mut buffer[..want], 8 * page as u64) {
+                Ok(got) => got / 8,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno),
+            };
+            if got == 0 {
+                return Ok(());
+            }
+            for bytes in buffer[..8 * got].chunks_exact(8) {
+                let mut entry = [0; 8];
+                entry.copy_from_slice(bytes);
+                let entry = u64::from_ne_bytes(entry);
+                let (present, swapped) = (entry >> 63 & 1 == 1, entry >> 62 & 1 == 1);
+                if present || swapped {
+                    let at = page * PAGE;
+                    push(
+                        out,
+                        Run {
+                            start: at,
+                            end: at + PAGE,
+                            swapped,
+                            huge: false,
+                            zero: false,
+                        },
+                    );
+                }
+                page += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds a run, or lengthens the last one when it goes on.
+fn push(out: &mut Vec<Run>, run: Run) {
+    match out.last_mut() {
+        Some(last)
+            if last.end == run.start
+                && Run {
+                    end: run.end,
+                    ..*last
+                } == Run {
+                    start: last.start,
+                    ..run
+                } =>
+        {
+            last.end = run.end;
+        }
+        _ => out.push(run),
+    }
+}
+
+const PAGEMAP_SCAN: Opcode = opcode::read_write::<k::pm_scan_arg>(b'f', 16);
+
+/// PAGEMAP_SCAN returns how many regions it wrote.
+struct Scan<'a>(&'a mut k::pm_scan_arg);
+
+// SAFETY: the operand is the structure that the kernel reads and writes for this ioctl.
+unsafe impl Ioctl for Scan<'_> {
+    type Output = usize;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        PAGEMAP_SCAN
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        (&raw mut *self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(count: IoctlOutput, _: *mut c_void) -> Result<usize, Errno> {
+        usize::try_from(count).map_err(|_| Errno::INVAL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAP: &[u8] = b"\
+55d0c8a00000-55d0c8a21000 r-xp 00002000 fe:00 1234                       /usr/bin/a b
+55d0c9000000-55d0c9100000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0 
+7f0000400000-7f0000500000 rw-p 00000000 00:00 0                          [anon:jit code]
+7f0000500000-7f0000600000 rw-s 00000000 00:01 55                         /dev/zero (deleted)
+7f0000600000-7f0000700000 rw-s 00000000 00:01 56                         [anon_shmem:x]
+7ffc00000000-7ffc00100000 rw-p 00000000 00:00 0                          [stack]
+7ffc00200000-7ffc00204000 r--p 00000000 00:00 0                          [vvar]
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+not a line of a map
+";
+
+    #[test]
+    fn every_kind_of_area_is_told_apart() {
+        use Backing::{Anonymous, File, Heap, Special, Stack};
+        let vmas = parse(MAP);
+        let backings: Vec<Backing> = vmas.iter().map(|vma| vma.backing).collect();
+        let expected = [
+            File, Heap, Anonymous, Anonymous, File, File, Stack, Special, Special,
+        ];
+        assert_eq!(backings, expected);
+        assert!(vmas[0].read && vmas[0].exec && !vmas[0].write && vmas[4].shared);
+        assert_eq!(vmas[2].bytes(), 4 << 20);
+        let anonymous = vmas.iter().filter(|vma| vma.anonymous()).count();
+        assert_eq!(anonymous, 3);
+    }
+
+    #[test]
+    fn exclusions_are_cut_out_and_small_rests_dropped() {
+        let vmas = parse(MAP);
+        let base = 0x7f00_0000_0000;
+        let exclude = [
+            base + 0x40_0000..base + 0x48_0000,
+            base + 0x10_0000..base + 0x12_0000,
+            base + 0x11_0000..base + 0x13_0000,
+        ];
+        let pieces: Vec<_> = adoptable(&vmas, 0x8_0001, &exclude)
+            .iter()
+            .map(|vma| (vma.start, vma.end))
+            .collect();
+        let heap = (0x55d0_c900_0000, 0x55d0_c910_0000);
+        let rest = [
+            (base, base + 0x10_0000),
+            (base + 0x13_0000, base + 0x40_0000),
+        ];
+        assert_eq!(pieces, [heap, rest[0], rest[1]]);
+    }
+}
