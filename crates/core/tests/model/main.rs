@@ -1,0 +1,10 @@
+//! The deterministic harness of the core: a modelled MMU, store, swap map and clock, programs drawn
+//! from a seed, and an oracle that knows what every page must read as.
+
+mod mmu;
+mod process;
+mod random;
+mod rng;
+mod scenario;
+mod space;
+mod system;

@@ -1,0 +1,608 @@
+//! One modelled process with its driver: threads, events on their way, and the core under test.
+//!
+//! The oracle knows what each page must read as. A discard takes time: the event is read, the
+//! thread goes on, then the pages vanish; a read meanwhile may see either.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use foreswap_core::units::{Slot, Vpn};
+use foreswap_core::world::Notice;
+use foreswap_core::{Config, Entry, Mm, Outcome};
+
+use super::mmu::View;
+use super::space::{Mapping, Page, Space};
+use super::system::System;
+
+/// What a page must read as.
+#[derive(Clone, Copy, Default)]
+pub struct Cell {
+    pub value: u64,
+    /// Zero would be right too: a discard ran beside the write.
+    pub maybe_zero: bool,
+    /// A discard of the page is under way.
+    pub discarding: bool,
+    /// It was written while a discard was under way.
+    pub written: bool,
+    /// A change of the address space is under way here.
+    pub changing: u8,
+    /// A notice said that the content is lost.
+    pub lost: bool,
+}
+
+/// A thread that waits for a page.
+#[derive(Clone, Copy)]
+pub struct Wait {
+    pub at: usize,
+    pub write: Option<u64>,
+}
+
+/// An event of the address space that waits to be read.
+#[derive(Clone)]
+pub enum Event {
+    Discard(Range<usize>),
+    Unmap(Range<usize>),
+    Remap(Range<usize>, usize),
+}
+
+/// How far a fork is.
+#[derive(PartialEq, Eq)]
+pub enum Fork {
+    No,
+    Held,
+    Taken(Vec<(Vpn, Slot)>),
+}
+
+/// What became of an access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    Read(u64),
+    Written,
+    Waits,
+    Sigbus,
+    Segv,
+}
+
+pub struct Process {
+    pub mm: Mm,
+    pub config: Config,
+    pub space: Space,
+    pub cells: Vec<Cell>,
+    pub threads: Vec<Option<Wait>>,
+    /// Fault messages on their way to the driver.
+    pub messages: Vec<usize>,
+    pub events: VecDeque<Event>,
+    /// Events that were read and whose thread has not gone on.
+    pub acks: VecDeque<Event>,
+    /// Discards whose pages are about to vanish.
+    pub zaps: Vec<Range<usize>>,
+    pub fork: Fork,
+    pub sigbus: u64,
+    checks: u64,
+    references: Vec<Slot>,
+}
+
+impl Process {
+    pub fn new(sys: &mut System, config: Config, pages: usize, threads: usize) -> Self {
+        // The model's pages cross the border of a leaf.
+        let base = 512 * 7 - pages as u64 / 3;
+        Process {
+            mm: Mm::new(config, sys.limit),
+            config,
+            space: Space::new(sys, base, pages, config.frames),
+            cells: vec![Cell::default(); pages],
+            threads: vec![None; threads],
+            messages: Vec::new(),
+            events: VecDeque::new(),
+            acks: VecDeque::new(),
+            zaps: Vec::new(),
+            fork: Fork::No,
+            sigbus: 0,
+            checks: 0,
+            references: Vec::new(),
+        }
+    }
+
+    /// Call the core, then look at what it did.
+    pub fn call<T>(
+        &mut self,
+        sys: &mut System,
+        call: impl FnOnce(&mut Mm, &mut View<'_>) -> T,
+    ) -> T {
+        sys.steps += 1;
+        self.space.lenient |= self.fork != Fork::No;
+        let mut view = View {
+            sys,
+            space: &mut self.space,
+        };
+        let value = call(&mut self.mm, &mut view);
+        self.space.lenient = false;
+        self.space.existed = false;
+        self.heed_notices(sys);
+        self.check(sys);
+        self.resume(sys);
+        value
+    }
+
+    /// A page's content is lost where a notice says so. The core may not know yet that it moved.
+    fn heed_notices(&mut self, sys: &mut System) {
+        for (pid, notice) in sys.notices.drain(..) {
+            assert_eq!(pid, self.space.pid);
+            let page = match notice {
+                Notice::ReadFailed { page, .. }
+                | Notice::Corrupt { page, .. }
+                | Notice::OutOfMemory { page } => page,
+                _ => continue,
+            };
+            let mut at = self.space.at(page);
+            for event in &self.events {
+                if let Event::Remap(from, to) = event
+                    && from.contains(&at)
+                {
+                    at = at - from.start + to;
+                }
+            }
+            self.cells[at].lost = true;
+        }
+    }
+
+    /// Threads whose page was woken try again.
+    fn resume(&mut self, sys: &mut System) {
+        let woken = std::mem::take(&mut self.space.woken);
+        for page in &woken {
+            let Some(at) = page.checked_sub(self.space.base) else {
+                continue;
+            };
+            for thread in 0..self.threads.len() {
+                if let Some(wait) = self.threads[thread]
+                    && wait.at == at as usize
+                {
+                    self.threads[thread] = None;
+                    // Its old message may have been read or not.
+                    if sys.rng.chance(500)
+                        && let Some(old) = self.messages.iter().position(|m| *m == wait.at)
+                    {
+                        self.messages.swap_remove(old);
+                    }
+                    self.access(sys, Some(thread), wait.at, wait.write);
+                }
+            }
+        }
+        self.space.woken = woken;
+        self.space.woken.clear();
+    }
+
+    /// A thread (or, without one, the test itself) touches a page.
+    pub fn access(
+        &mut self,
+        sys: &mut System,
+        thread: Option<usize>,
+        at: usize,
+        write: Option<u64>,
+    ) -> Access {
+        sys.note(20, at as u64, write.unwrap_or(u64::MAX));
+        let page = &mut self.space.pages[at];
+        if page.mapping == Mapping::None {
+            return Access::Segv;
+        }
+        if page.mapping == Mapping::Plain && page.present.is_none() {
+            page.present = Some(0);
+        }
+        let cell = &mut self.cells[at];
+        let Some(content) = page.present else {
+            if page.poisoned {
+                assert!(cell.lost, "SIGBUS at {at} without a reason");
+                self.sigbus += 1;
+                return Access::Sigbus;
+            }
+            if let Some(thread) = thread {
+                self.threads[thread] = Some(Wait { at, write });
+            }
+            self.messages.push(at);
+            return Access::Waits;
+        };
+        if let Some(value) = write {
+            page.present = Some(value);
+            // What a page was before a discard no longer counts.
+            cell.value = value;
+            cell.maybe_zero = cell.discarding;
+            cell.written = cell.discarding;
+            return Access::Written;
+        }
+        if content == 0 && cell.maybe_zero {
+            if !cell.discarding {
+                cell.value = 0;
+                cell.maybe_zero = false;
+            }
+        } else {
+            assert_eq!(content, cell.value, "page {at} reads wrong");
+            if !cell.discarding {
+                cell.maybe_zero = false;
+            }
+        }
+        Access::Read(content)
+    }
+
+    /// The driver reads a fault message.
+    pub fn read_message(&mut self, sys: &mut System, n: usize) {
+        let at = self.messages.swap_remove(n);
+        let page = self.space.vpn(at);
+        self.call(sys, |mm, w| {
+            if mm.on_fault(w, page) == Outcome::Unmanaged {
+                use foreswap_core::world::Mmu as _;
+                w.wake(page);
+            }
+        });
+    }
+
+    /// The driver reads an event.
+    pub fn read_event(&mut self, sys: &mut System) {
+        let Some(event) = self.events.pop_front() else {
+            return;
+        };
+        self.acks.push_back(event.clone());
+        let space = &self.space;
+        match &event {
+            Event::Discard(range) => {
+                let range = space.range(range);
+                self.call(sys, |mm, w| mm.discard(w, &range));
+            }
+            Event::Unmap(range) => {
+                let range = space.range(range);
+                self.call(sys, |mm, w| mm.unmap(w, &range));
+            }
+            Event::Remap(from, to) => {
+                let (from, to) = (space.range(from), space.vpn(*to));
+                self.call(sys, |mm, w| mm.remap(w, &from, to));
+            }
+        }
+    }
+
+    /// A thread whose event was read goes on.
+    pub fn acknowledge(&mut self) {
+        let Some(event) = self.acks.pop_front() else {
+            return;
+        };
+        self.space.changing -= 1;
+        match event {
+            Event::Discard(range) => self.zaps.push(range),
+            Event::Unmap(range) => self.changing(&range, false),
+            Event::Remap(from, to) => self.changing(&(to..to + from.len()), false),
+        }
+    }
+
+    /// The pages of a discard vanish.
+    pub fn zap(&mut self) {
+        if self.zaps.is_empty() {
+            return;
+        }
+        let range = self.zaps.swap_remove(0);
+        for at in range.clone() {
+            let (page, cell) = (&mut self.space.pages[at], &mut self.cells[at]);
+            page.present = None;
+            page.poisoned = false;
+            page.shared = false;
+            // Touched, moved out and lost since the event was read: lost it stays.
+            cell.lost &= self.mm.entry(self.space.vpn(at)) == Entry::Poisoned;
+            cell.discarding = false;
+            if !cell.written {
+                cell.value = 0;
+                cell.maybe_zero = false;
+            }
+            cell.written = false;
+        }
+        self.changing(&range, false);
+    }
+
+    fn changing(&mut self, range: &Range<usize>, changing: bool) {
+        for cell in &mut self.cells[range.clone()] {
+            if changing {
+                cell.changing += 1;
+            } else {
+                cell.changing -= 1;
+            }
+        }
+    }
+
+    pub fn busy(&self, range: &Range<usize>) -> bool {
+        self.cells[range.clone()].iter().any(|cell| cell.changing > 0)
+    }
+
+    /// No event is anywhere.
+    pub fn settled(&self) -> bool {
+        self.events.is_empty() && self.acks.is_empty() && self.zaps.is_empty()
+    }
+
+    fn send(&mut self, event: Event) {
+        self.space.changing += 1;
+        self.events.push_back(event);
+    }
+
+    /// mmap where nothing is mapped.
+    pub fn map(&mut self, range: Range<usize>) {
+        for at in range {
+            if self.space.pages[at].mapping == Mapping::None {
+                self.space.pages[at] = Page {
+                    mapping: Mapping::Plain,
+                    ..Page::default()
+                };
+                let changing = self.cells[at].changing;
+                self.cells[at] = Cell {
+                    changing,
+                    ..Cell::default()
+                };
+            }
+        }
+    }
+
+    /// The engine adopts what is mapped plainly.
+    pub fn adopt(&mut self, sys: &mut System, range: Range<usize>) {
+        let mut present = Vec::new();
+        for at in range.clone() {
+            let page = &mut self.space.pages[at];
+            assert_ne!(page.mapping, Mapping::None);
+            page.mapping = Mapping::Managed;
+            if page.present.is_some() {
+                present.push(self.space.range(&(at..at + 1)));
+            }
+        }
+        let range = self.space.range(&range);
+        self.space.lenient = true;
+        self.call(sys, |mm, w| mm.adopt(w, range, &present));
+    }
+
+    pub fn discard(&mut self, range: Range<usize>) {
+        for cell in &mut self.cells[range.clone()] {
+            cell.discarding = true;
+            cell.maybe_zero = true;
+            cell.written = false;
+        }
+        self.changing(&range, true);
+        self.send(Event::Discard(range));
+    }
+
+    pub fn unmap(&mut self, range: Range<usize>) {
+        for at in range.clone() {
+            self.space.pages[at] = Page::default();
+            let changing = self.cells[at].changing;
+            self.cells[at] = Cell {
+                changing,
+                ..Cell::default()
+            };
+        }
+        self.changing(&range, true);
+        self.send(Event::Unmap(range));
+    }
+
+    /// mremap with MREMAP_FIXED: what was at the destination is unmapped.
+    pub fn remap(&mut self, from: Range<usize>, to: usize) {
+        let target = to..to + from.len();
+        self.unmap(target.clone());
+        for (source, target) in from.clone().zip(target) {
+            self.space.pages[target] = std::mem::take(&mut self.space.pages[source]);
+            let changing = self.cells[target].changing;
+            self.cells[target] = Cell {
+                changing: changing + 1,
+                ..std::mem::take(&mut self.cells[source])
+            };
+        }
+        self.changing(&from, true);
+        self.send(Event::Remap(from.clone(), to));
+        self.send(Event::Unmap(from));
+    }
+
+    /// The kernel takes pages back that MADV_FREE gave it; there is no event.
+    pub fn silently_discard(&mut self, range: Range<usize>) {
+        for at in range {
+            let page = &mut self.space.pages[at];
+            if page.mapping != Mapping::None && page.present.take().is_some() {
+                page.shared = false;
+                self.cells[at].value = 0;
+                self.cells[at].maybe_zero = false;
+            }
+        }
+    }
+
+    /// The helper made pages movable that fork shared.
+    pub fn unshare(&mut self) {
+        if let Some((page, n)) = self.space.unshare.pop() {
+            let at = self.space.at(page);
+            for page in self.space.pages.iter_mut().skip(at).take(n as usize) {
+                page.shared = false;
+            }
+        }
+    }
+
+    pub fn complete(&mut self, sys: &mut System, n: usize) {
+        let (io, result) = self.space.complete(sys, n);
+        self.call(sys, |mm, w| mm.on_io(w, io, result));
+    }
+
+    pub fn run(&mut self, sys: &mut System) -> bool {
+        self.call(sys, |mm, w| mm.run(w))
+    }
+
+    /// What must hold after every call.
+    fn check(&mut self, sys: &mut System) {
+        let over = sys.charged.saturating_sub(sys.limit);
+        assert!(
+            over <= sys.excused,
+            "the limit is passed by {over} without a reason"
+        );
+        sys.excused = over;
+        let charged = self.space.charged;
+        self.checks += 1;
+        let view = View {
+            sys,
+            space: &mut self.space,
+        };
+        if let Err(what) = self.mm.check(&view, charged) {
+            panic!("{what}");
+        }
+        if self.settled() {
+            assert!(self.space.physical() <= charged, "memory is not charged");
+        }
+        if self.checks.is_multiple_of(8) {
+            self.check_references();
+            self.check_presence();
+        }
+    }
+
+    /// Each reference that was taken is known to the core, or was given up with a bad slot.
+    pub fn check_references(&mut self) {
+        self.references.clear();
+        self.mm.references(&mut self.references);
+        for &slot in &self.references {
+            let refs = &mut self.space.refs[usize::from(slot.area)][slot.index as usize];
+            assert!(*refs > 0, "{slot:?} is used without a reference");
+            *refs -= 1;
+        }
+        assert!(
+            self.space.refs == self.space.bad,
+            "references have leaked"
+        );
+        for &slot in &self.references {
+            *self.space.refs_mut(slot) += 1;
+        }
+    }
+
+    /// What the core believes to be absent is absent.
+    fn check_presence(&self) {
+        for (at, page) in self.space.pages.iter().enumerate() {
+            if page.mapping == Mapping::Managed
+                && self.cells[at].changing == 0
+                && page.present.is_some()
+            {
+                let entry = self.mm.entry(self.space.vpn(at));
+                assert!(
+                    matches!(entry, Entry::Resident(_)),
+                    "page {at} is mapped, the core has {entry:?}"
+                );
+            }
+        }
+    }
+
+    /// What to know when it hangs.
+    pub fn state(&self, sys: &System) -> String {
+        let (mut mapped, mut cached, mut swapped, mut poisoned) = (0, 0, 0, 0);
+        for at in 0..self.cells.len() {
+            match self.mm.entry(self.space.vpn(at)) {
+                Entry::Resident(_) => mapped += 1,
+                Entry::Cached(_) => cached += 1,
+                Entry::Swapped { .. } => swapped += 1,
+                Entry::Poisoned => poisoned += 1,
+                Entry::Never => {}
+            }
+        }
+        let used: Vec<_> = sys.areas.iter().map(|area| area.used).collect();
+        let full = self.space.frames.iter().flatten().count();
+        let waits: Vec<_> = self.threads.iter().flatten().map(|wait| wait.at).collect();
+        format!(
+            "limit {}, charged {} of {}, {mapped} mapped, {cached} cached, {swapped} swapped, \
+             {poisoned} poisoned, {full} of {} frames full, slots used {used:?}, waiting for {waits:?}, \
+             notices {:?}",
+            sys.limit,
+            self.space.charged,
+            sys.charged,
+            self.space.frames.len(),
+            &sys.told[sys.told.len().saturating_sub(3)..],
+        )
+    }
+
+    /// Begin a fork; [`Process::try_snapshot`] goes on.
+    pub fn hold(&mut self, sys: &mut System) {
+        self.fork = Fork::Held;
+        self.space.returned.clear();
+        self.call(sys, |mm, _| mm.hold());
+    }
+
+    pub fn try_snapshot(&mut self, sys: &mut System) {
+        if self.call(sys, |mm, w| mm.is_quiet(w)) && self.settled() {
+            let mut pages = Vec::new();
+            // What came back before does not count.
+            self.space.returned.clear();
+            self.call(sys, |mm, w| {
+                mm.unmapped(&mut pages);
+                mm.share(w, &pages);
+            });
+            self.fork = Fork::Taken(pages);
+        }
+    }
+
+    /// The fork itself: a child with a memory manager of its own.
+    pub fn forked(&mut self, sys: &mut System) -> Option<Process> {
+        let Fork::Taken(snapshot) = std::mem::replace(&mut self.fork, Fork::No) else {
+            return None;
+        };
+        let mut child = Process::new(sys, self.config, self.cells.len(), self.threads.len());
+        for page in &mut self.space.pages {
+            page.shared |= page.present.is_some();
+        }
+        child.space.pages.clone_from(&self.space.pages);
+        for page in &mut child.space.pages {
+            // Locks and pins are not inherited.
+            page.locked = false;
+            page.pinned = false;
+        }
+        child.cells.clone_from(&self.cells);
+        for slot in self.space.shares.drain(..) {
+            *child.space.refs_mut(slot) += 1;
+        }
+        let regions: Vec<_> = self.mm.regions().map(|vma| vma.range.clone()).collect();
+        let mut present = Vec::new();
+        for (at, page) in child.space.pages.iter().enumerate() {
+            if page.mapping == Mapping::Managed && page.present.is_some() {
+                present.push(child.space.range(&(at..at + 1)));
+            }
+        }
+        let returned = std::mem::take(&mut self.space.returned);
+        child.space.lenient = true;
+        child.fork = Fork::Held;
+        child.call(sys, |mm, w| {
+            for range in &regions {
+                mm.adopt(w, range.clone(), &[]);
+            }
+            for &(page, slot) in &snapshot {
+                let back = returned.contains(&page) && present.iter().any(|r| r.start == page);
+                mm.inherit(w, page, slot, back);
+            }
+            let Some(first) = regions.first() else {
+                return;
+            };
+            mm.adopt(w, first.clone(), &present);
+        });
+        child.fork = Fork::No;
+        self.call(sys, |mm, _| mm.release());
+        Some(child)
+    }
+
+    /// The process ends: the supervisor cleans up after it.
+    pub fn exit(mut self, sys: &mut System) {
+        if let Fork::Taken(_) = self.fork {
+            for slot in self.space.shares.drain(..) {
+                sys.put(slot);
+            }
+        }
+        for flight in self.space.flights.iter().filter(|flight| flight.write) {
+            for i in 0..flight.frames.len() {
+                let area = &mut sys.areas[usize::from(flight.slot.area)];
+                area.writing[flight.slot.index as usize + i] -= 1;
+            }
+        }
+        for (area, refs) in (0u8..).zip(&self.space.refs) {
+            let state = &mut sys.areas[usize::from(area)];
+            for claim in &mut state.claims {
+                if *claim == Some(self.space.pid) {
+                    *claim = None;
+                }
+            }
+            for (index, &n) in (0u32..).zip(refs) {
+                for _ in 0..n {
+                    sys.put(Slot { area, index });
+                }
+            }
+        }
+        sys.charged -= self.space.charged;
+        sys.pressure[self.space.pid] = 0;
+    }
+}

@@ -1,0 +1,51 @@
+//! Random programs. `FORESWAP_SEED=<n>` replays one, `FORESWAP_SEEDS=<n>` sets how many are run.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::scenario::{Scenario, Trace};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Run one seed; when it fails, say how.
+fn replay(seed: u64, actions: u64) -> Result<Trace, String> {
+    catch_unwind(AssertUnwindSafe(|| Scenario::new(seed, actions).run())).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        text.unwrap_or_default()
+    })
+}
+
+#[test]
+fn every_page_reads_as_last_written() {
+    let seeds = match number("FORESWAP_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 1..1 + number("FORESWAP_SEEDS").unwrap_or(300),
+    };
+    let began = std::time::Instant::now();
+    let mut sum = Trace::default();
+    let mut failed = Vec::new();
+    for seed in seeds {
+        match replay(seed, 2_000) {
+            Ok(trace) => sum.add(&trace),
+            Err(what) => failed.push((what, seed)),
+        }
+    }
+    let rate = sum.steps as f64 / began.elapsed().as_secs_f64();
+    println!("{sum:?}, {rate:.0} steps/s");
+    failed.sort();
+    for (what, seed) in &failed {
+        println!("replay with FORESWAP_SEED={seed}: {what}");
+    }
+    assert!(failed.is_empty(), "{} seeds failed", failed.len());
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in [3, 17, 4711] {
+        let first = replay(seed, 1_000).unwrap();
+        assert_eq!(first, replay(seed, 1_000).unwrap());
+        assert_ne!(first.hash, replay(seed + 1, 1_000).unwrap().hash);
+    }
+}

@@ -1,0 +1,183 @@
+//! One modelled process as the kernel sees it: its pages, the engine's frames, its I/O in flight.
+
+use std::ops::Range;
+
+use foreswap_core::units::{Frame, Slot, Vpn};
+use foreswap_core::world::{IoId, IoResult};
+
+use super::system::{GARBAGE, System};
+
+/// What maps a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mapping {
+    /// Nothing: a touch is a segmentation fault.
+    #[default]
+    None,
+    /// A mapping that is not adopted.
+    Plain,
+    /// A mapping that the engine manages.
+    Managed,
+}
+
+/// A page of the program. The content is one number.
+#[derive(Clone, Copy, Default)]
+pub struct Page {
+    pub mapping: Mapping,
+    pub present: Option<u64>,
+    pub poisoned: bool,
+    pub locked: bool,
+    pub pinned: bool,
+    pub shared: bool,
+}
+
+/// An I/O in flight.
+pub struct Flight {
+    pub io: IoId,
+    pub write: bool,
+    pub slot: Slot,
+    pub frames: Vec<Frame>,
+    /// What the frames held when a write was submitted.
+    pub data: Vec<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    Idle,
+    Reading,
+    Writing,
+}
+
+/// The memory of one process and its engine.
+pub struct Space {
+    pub pid: usize,
+    /// First page that is modelled.
+    pub base: u64,
+    pub pages: Vec<Page>,
+    pub frames: Vec<Option<u64>>,
+    pub frame_use: Vec<Use>,
+    pub charged: u64,
+    /// Events that wait to be read or whose thread has not gone on yet: the MMU answers Again.
+    pub changing: u32,
+    pub flights: Vec<Flight>,
+    pub depth: usize,
+    pub woken: Vec<u64>,
+    pub unshare: Vec<(Vpn, u32)>,
+    /// References that this process holds, by area and slot.
+    pub refs: Vec<Vec<u16>>,
+    /// Of those, references to slots that are left alone as they are bad.
+    pub bad: Vec<Vec<u16>>,
+    /// References taken for the child to come.
+    pub shares: Vec<Slot>,
+    /// Pages announced as coming back while a fork is held.
+    pub returned: Vec<Vpn>,
+    /// The MMU answered Exists: what is charged next is there already.
+    pub existed: bool,
+    /// Reasons are known why the limit may be passed in this call.
+    pub lenient: bool,
+}
+
+impl Space {
+    pub fn new(sys: &mut System, base: u64, pages: usize, frames: u32) -> Self {
+        sys.pressure.push(0);
+        let per_slot = || -> Vec<Vec<u16>> {
+            let slots = |area: &super::system::Area| vec![0; area.counts.len()];
+            sys.areas.iter().map(slots).collect()
+        };
+        Space {
+            pid: sys.pressure.len() - 1,
+            base,
+            pages: vec![Page::default(); pages],
+            frames: vec![None; frames as usize],
+            frame_use: vec![Use::Idle; frames as usize],
+            charged: 0,
+            changing: 0,
+            flights: Vec::new(),
+            depth: 8,
+            woken: Vec::new(),
+            unshare: Vec::new(),
+            refs: per_slot(),
+            bad: per_slot(),
+            shares: Vec::new(),
+            returned: Vec::new(),
+            existed: false,
+            lenient: false,
+        }
+    }
+
+    pub fn at(&self, page: Vpn) -> usize {
+        (page.0 - self.base) as usize
+    }
+
+    pub fn vpn(&self, at: usize) -> Vpn {
+        Vpn(self.base + at as u64)
+    }
+
+    pub fn range(&self, at: &Range<usize>) -> Range<Vpn> {
+        self.vpn(at.start)..self.vpn(at.end)
+    }
+
+    pub fn refs_mut(&mut self, slot: Slot) -> &mut u16 {
+        &mut self.refs[usize::from(slot.area)][slot.index as usize]
+    }
+
+    pub fn bad_mut(&mut self, slot: Slot) -> &mut u16 {
+        &mut self.bad[usize::from(slot.area)][slot.index as usize]
+    }
+
+    /// Memory that is really there.
+    pub fn physical(&self) -> u64 {
+        let managed = |p: &&Page| p.mapping == Mapping::Managed && p.present.is_some();
+        let program = self.pages.iter().filter(managed).count();
+        (program + self.frames.iter().flatten().count()) as u64
+    }
+
+    /// The device ends flight number `at`: what comes of it is decided by chance and bad sectors.
+    pub fn complete(&mut self, sys: &mut System, at: usize) -> (IoId, IoResult) {
+        let flight = self.flights.swap_remove(at);
+        let chaos = sys.chaos;
+        let mut result = IoResult::Ok;
+        if flight.write {
+            if sys.rng.chance(chaos.write_error) {
+                result = IoResult::Failed(5);
+            } else if sys.rng.chance(chaos.no_space) {
+                result = IoResult::Failed(28);
+            }
+        } else if sys.rng.chance(chaos.read_error) {
+            result = IoResult::Failed(5);
+        }
+        for (i, &frame) in (0..).zip(&flight.frames) {
+            let slot = flight.slot.plus(i);
+            let here = frame.0 as usize;
+            self.frame_use[here] = Use::Idle;
+            let area = &mut sys.areas[usize::from(slot.area)];
+            let on_area = &mut area.content[slot.index as usize];
+            if flight.write {
+                area.writing[slot.index as usize] -= 1;
+                assert_eq!(
+                    self.frames[here], Some(flight.data[i as usize]),
+                    "{frame:?} changed while it was written"
+                );
+                *on_area = flight.data[i as usize];
+                if result != IoResult::Ok {
+                    *on_area = GARBAGE;
+                    *self.bad_mut(slot) += 1;
+                }
+                continue;
+            }
+            self.frames[here] = Some(*on_area);
+            if sys.bad_sectors.contains(&slot) {
+                result = IoResult::Failed(5);
+            }
+            if sys.rng.chance(chaos.corrupt) {
+                let wrong = [0, GARBAGE, *on_area ^ 1];
+                self.frames[here] = Some(wrong[sys.rng.below(3) as usize]);
+            }
+        }
+        if !flight.write && result != IoResult::Ok {
+            for frame in &flight.frames {
+                self.frames[frame.0 as usize] = Some(GARBAGE);
+            }
+        }
+        (flight.io, result)
+    }
+}

@@ -1,0 +1,195 @@
+//! What the modelled processes share: the clock, the limit, the swap areas and what goes wrong.
+
+use std::collections::BTreeSet;
+
+use foreswap_core::units::{LEAF_PAGES, Nanos, Slot};
+use foreswap_core::world::Notice;
+
+use super::rng::{Rng, mix};
+
+/// What the content of freed slots, new frames and failed transfers is: never a page's value.
+pub const GARBAGE: u64 = 0xdead_0000_0000_0000;
+/// Claims the clusters that are full of other users' pages.
+pub const FOREIGN: usize = usize::MAX;
+
+/// What goes wrong by chance, in cases out of 1000.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Chaos {
+    pub read_error: u32,
+    pub write_error: u32,
+    pub no_space: u32,
+    pub corrupt: u32,
+    pub queue_full: u32,
+    pub again: u32,
+    pub partial: u32,
+    pub no_memory: u32,
+    pub busy: u32,
+}
+
+/// One swap area.
+pub struct Area {
+    pub counts: Vec<u16>,
+    pub digests: Vec<u64>,
+    pub content: Vec<u64>,
+    /// Writes in flight, by slot.
+    pub writing: Vec<u8>,
+    /// Who allocates from each cluster.
+    pub claims: Vec<Option<usize>>,
+    pub cluster_used: Vec<u32>,
+    pub used: u64,
+}
+
+impl Area {
+    fn new(slots: u32) -> Self {
+        let (n, clusters) = (
+            slots as usize,
+            (slots as usize).div_ceil(LEAF_PAGES),
+        );
+        Area {
+            counts: vec![0; n],
+            digests: vec![0; n],
+            content: vec![GARBAGE; n],
+            writing: vec![0; n],
+            claims: vec![None; clusters],
+            cluster_used: vec![0; clusters],
+            used: 0,
+        }
+    }
+}
+
+/// All that is shared.
+pub struct System {
+    pub now: Nanos,
+    pub limit: u64,
+    pub charged: u64,
+    /// How far the charge may be above the limit, as something that was seen explains it.
+    pub excused: u64,
+    /// What each process should give back because another needs it.
+    pub pressure: Vec<u64>,
+    pub areas: Vec<Area>,
+    pub chaos: Chaos,
+    /// Slots that can never be read.
+    pub bad_sectors: BTreeSet<Slot>,
+    pub rng: Rng,
+    /// Digests are mixed values instead of the values themselves.
+    pub mixing: bool,
+    /// Notices since they were last looked at, with the process.
+    pub notices: Vec<(usize, Notice)>,
+    /// All notices.
+    pub told: Vec<Notice>,
+    /// Calls into the core.
+    pub steps: u64,
+    /// A hash over all calls of the world.
+    pub trace: u64,
+}
+
+impl System {
+    pub fn new(seed: u64, limit: u64, areas: &[u32]) -> Self {
+        System {
+            now: 1,
+            limit,
+            charged: 0,
+            excused: 0,
+            pressure: Vec::new(),
+            areas: areas.iter().map(|&slots| Area::new(slots)).collect(),
+            chaos: Chaos::default(),
+            bad_sectors: BTreeSet::new(),
+            rng: Rng::new(seed),
+            mixing: false,
+            notices: Vec::new(),
+            told: Vec::new(),
+            steps: 0,
+            trace: 0,
+        }
+    }
+
+    /// A call of the world, for the trace.
+    pub fn note(&mut self, what: u64, a: u64, b: u64) {
+        self.trace = mix(self.trace ^ what ^ (a << 8) ^ (b << 40)).wrapping_add(b);
+    }
+
+    /// The charge above the limit has a reason.
+    pub fn excuse(&mut self) {
+        self.excused = self
+            .excused
+            .max(self.charged.saturating_sub(self.limit));
+    }
+
+    pub fn count(&self, slot: Slot) -> u16 {
+        self.areas[usize::from(slot.area)].counts[slot.index as usize]
+    }
+
+    pub fn get(&mut self, slot: Slot) {
+        let area = &mut self.areas[usize::from(slot.area)];
+        let at = slot.index as usize;
+        area.counts[at] += 1;
+        if area.counts[at] == 1 {
+            area.used += 1;
+            area.cluster_used[slot.cluster() as usize] += 1;
+        }
+    }
+
+    pub fn put(&mut self, slot: Slot) {
+        let area = &mut self.areas[usize::from(slot.area)];
+        let at = slot.index as usize;
+        assert!(area.counts[at] > 0, "{slot:?} is put more than it was taken");
+        area.counts[at] -= 1;
+        if area.counts[at] == 0 {
+            area.used -= 1;
+            area.cluster_used[slot.cluster() as usize] -= 1;
+            area.content[at] = GARBAGE;
+        }
+    }
+
+    pub fn claim(&mut self, area: u8, who: usize) -> Option<u32> {
+        let claims = &mut self.areas[usize::from(area)].claims;
+        let at = claims.iter().position(Option::is_none)?;
+        claims[at] = Some(who);
+        Some(at as u32)
+    }
+
+    /// Another user takes all free slots (of one cluster where nobody allocates, and beyond).
+    pub fn foreign_fill(&mut self) {
+        for area in 0..self.areas.len() {
+            for cluster in 0..self.areas[area].claims.len() {
+                if self.areas[area].claims[cluster].is_some() {
+                    continue;
+                }
+                self.areas[area].claims[cluster] = Some(FOREIGN);
+                let slots = self.areas[area].counts.len();
+                let first = cluster * LEAF_PAGES;
+                for index in first..slots.min(first + LEAF_PAGES) {
+                    if self.areas[area].counts[index] == 0 {
+                        self.get(Slot {
+                            area: area as u8,
+                            index: index as u32,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The other user is gone.
+    pub fn foreign_free(&mut self, held: &dyn Fn(Slot) -> u16) {
+        for area in 0..self.areas.len() {
+            for cluster in 0..self.areas[area].claims.len() {
+                if self.areas[area].claims[cluster] != Some(FOREIGN) {
+                    continue;
+                }
+                self.areas[area].claims[cluster] = None;
+                let slots = self.areas[area].counts.len();
+                let first = cluster * LEAF_PAGES;
+                for index in first..slots.min(first + LEAF_PAGES) {
+                    let slot = Slot {
+                        area: area as u8,
+                        index: index as u32,
+                    };
+                    if self.count(slot) > held(slot) {
+                        self.put(slot);
+                    }
+                }
+            }
+        }
+    }
+}
