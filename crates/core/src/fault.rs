@@ -179,9 +179,17 @@ impl Mm {
         }
         let mut stop = done.stop;
         if mapped == 0 && matches!(stop, Some(Stop::Fixed | Stop::Busy)) {
-            // The mapping has another protection than our frames: it gets a page of its own.
+            // The mapping has another protection than our frames: it gets a page of its own, paid
+            // for with one of them.
+            if !w.try_charge(1) {
+                let Some((frame, _)) = self.frames.take_free(1) else {
+                    return (0, Some(Stop::NoMemory));
+                };
+                w.release(frame, 1);
+                self.frames.vacate(frame);
+            }
             let done = w.zero_in(page, 1);
-            w.charge_existing(u64::from(done.pages));
+            w.uncharge(u64::from(1 - done.pages));
             (mapped, stop) = (done.pages, done.stop);
         }
         (mapped, stop)
@@ -299,17 +307,18 @@ impl Mm {
             w.move_in(frame, page, 1).stop
         };
         let moved = stop.is_none();
+        let mut exchanged = false;
         if matches!(stop, Some(Stop::Busy | Stop::Fixed)) {
-            if !w.try_charge(1) {
-                if holding.state == State::Writing {
-                    return Outcome::Waits;
-                }
-                w.charge_existing(1);
+            let charged = w.try_charge(1);
+            if !charged && holding.state == State::Writing {
+                return Outcome::Waits;
             }
             stop = w.copy_in(frame, page).stop;
-            if stop.is_some() {
+            if charged && stop.is_some() {
                 w.uncharge(1);
             }
+            // Where the limit allows no more, the frame's memory pays for the copy.
+            exchanged = !charged && stop.is_none();
         }
         match stop {
             None => {}
@@ -347,7 +356,10 @@ impl Mm {
             if slot != holding.slot {
                 self.put(w, holding.slot);
             }
-            if moved {
+            if exchanged {
+                w.release(frame, 1);
+            }
+            if moved || exchanged {
                 self.frames.vacate(frame);
             } else {
                 self.frames.free_up(frame);
@@ -442,11 +454,11 @@ impl Mm {
 
     /// Serve who waits for memory, in order, as far as it goes. One that waits longer than allowed
     /// gets SIGBUS when the areas are full; when pages cannot be moved out for other reasons, the
-    /// limit yields.
-    pub(crate) fn serve_stalled(&mut self, w: &mut impl World) {
+    /// limit yields. Returns whether it did.
+    pub(crate) fn serve_stalled(&mut self, w: &mut impl World) -> bool {
         for _ in 0..self.stalled.len() {
             let Some(pending) = self.stalled.pop_front() else {
-                return;
+                return false;
             };
             let before = self.stalled.len();
             if self.serve(w, pending) == Outcome::Unmanaged {
@@ -462,11 +474,11 @@ impl Mm {
         }
         let now = w.now();
         let Some(&first) = self.stalled.front() else {
-            return;
+            return false;
         };
         if now.saturating_sub(first.since) < self.config.full_timeout || self.frames.in_flight() > 0
         {
-            return;
+            return false;
         }
         if self.areas_full {
             self.stalled.pop_front();
@@ -474,7 +486,15 @@ impl Mm {
             self.lose(w, first.page);
         } else if self.pass_limit(w) {
             w.notice(Notice::LimitPassed);
+            // At once: reclaim would give the frame back to where the limit wants it.
+            if let Some(pending) = self.stalled.pop_front()
+                && self.serve(w, pending) == Outcome::Unmanaged
+            {
+                w.wake(pending.page);
+            }
+            return true;
         }
+        false
     }
 
     /// Take one page of memory beyond the limit, as a free frame.

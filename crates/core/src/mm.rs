@@ -117,6 +117,16 @@ impl Mm {
         self.table.bytes() + self.frames.bytes()
     }
 
+    /// Pages that are mapped in the program.
+    pub fn mapped(&self) -> u64 {
+        self.table.resident()
+    }
+
+    /// The managed parts of `range`, in order.
+    pub fn managed_in(&self, range: &PageRange) -> Vec<PageRange> {
+        self.vmas.overlapping(range)
+    }
+
     /// Is `page` in a managed region?
     pub fn manages(&self, page: Vpn) -> bool {
         self.vmas.find(page).is_some()
@@ -248,6 +258,18 @@ impl Mm {
         }
     }
 
+    /// Every reference to a slot that is held, once each; for tests.
+    pub fn references(&self, out: &mut Vec<Slot>) {
+        out.extend(self.frames.iter().filter_map(|(_, holding)| holding.slot));
+        for (_, entry) in self.table.iter() {
+            match entry {
+                Entry::Swapped { slot, .. } => out.push(slot),
+                Entry::Resident(resident) => out.extend(resident.slot),
+                Entry::Never | Entry::Cached(_) | Entry::Poisoned => {}
+            }
+        }
+    }
+
     /// Check what must always hold; for tests. Names what does not.
     pub fn check(&self, w: &(impl SwapMap + Limit), charged: u64) -> Result<(), &'static str> {
         if charged != self.resident() {
@@ -273,8 +295,7 @@ impl Mm {
                 _ => {}
             }
         }
-        let mut at = Vpn(0);
-        while let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX)) {
+        for (page, entry) in self.table.iter() {
             let slot = match entry {
                 Entry::Swapped { slot, .. } => Some(slot),
                 Entry::Resident(resident) => resident.slot,
@@ -289,7 +310,6 @@ impl Mm {
             if self.vmas.find(page).is_none() {
                 return Err("a page outside of all regions");
             }
-            at = page.plus(1);
         }
         Ok(())
     }

@@ -193,6 +193,14 @@ impl PageTable {
         None
     }
 
+    /// All pages that are not `Never`, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (Vpn, Entry)> {
+        self.leaves.iter().flat_map(|(&key, leaf)| {
+            let used = leaf.words.iter().enumerate().filter(|(_, word)| **word != 0);
+            used.map(move |(i, &word)| (Vpn(key * LEAF_PAGES as u64 + i as u64), unpack(word)))
+        })
+    }
+
     /// The first leaf at or after `from` that holds resident pages and is not resting, as a range
     /// of pages. A resting leaf that is passed has one rest less.
     pub fn next_resident_leaf(&mut self, from: Vpn) -> Option<PageRange> {

@@ -55,8 +55,9 @@ impl Mm {
     /// more to do at once.
     pub fn run(&mut self, w: &mut impl World) -> bool {
         self.submit_writes(w);
-        if !self.stalled.is_empty() {
-            self.serve_stalled(w);
+        if !self.stalled.is_empty() && self.serve_stalled(w) {
+            // The thread must find its page before reclaim does.
+            return false;
         }
         if self.held {
             return false;
@@ -162,7 +163,8 @@ impl Mm {
             let Some(leaf) = self.table.next_resident_leaf(self.hand) else {
                 wraps += 1;
                 self.hand = Vpn(0);
-                if wraps > 4 {
+                // Going on with victims in hand could choose one twice.
+                if wraps > 4 || !victims.is_empty() {
                     break;
                 }
                 continue;
@@ -201,8 +203,8 @@ impl Mm {
                 None => {}
                 Some(Stop::Absent) => {
                     // The program discarded it without our notice (MADV_FREE).
-                    if let Entry::Resident(Resident { slot, .. }) = self.table.set(at, Entry::Never)
-                    {
+                    if let Entry::Resident(Resident { slot, .. }) = self.table.get(at) {
+                        self.table.set(at, Entry::Never);
                         self.put(w, slot);
                         w.uncharge(1);
                     }

@@ -35,9 +35,8 @@ impl Mm {
         self.frames.unwritten() == 0
     }
 
-    /// Every page that is not mapped and not zero, in order of address, with its slot; each slot
-    /// gets a reference for the child.
-    pub fn snapshot(&self, w: &mut impl World, out: &mut Vec<(Vpn, Slot)>) {
+    /// Every page that is not mapped and not zero, in order of address, with its slot.
+    pub fn unmapped(&self, out: &mut Vec<(Vpn, Slot)>) {
         let mut at = Vpn(0);
         while let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX)) {
             let slot = match entry {
@@ -49,11 +48,15 @@ impl Mm {
                 }
                 Entry::Never | Entry::Resident(_) | Entry::Poisoned => None,
             };
-            if let Some(slot) = slot {
-                w.share(slot);
-                out.push((page, slot));
-            }
+            out.extend(slot.map(|slot| (page, slot)));
             at = page.plus(1);
+        }
+    }
+
+    /// Take a reference for the child to each slot of the snapshot.
+    pub fn share(&self, w: &mut impl World, pages: &[(Vpn, Slot)]) {
+        for &(_, slot) in pages {
+            w.share(slot);
         }
     }
 
