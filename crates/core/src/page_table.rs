@@ -196,7 +196,11 @@ impl PageTable {
     /// All pages that are not `Never`, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Vpn, Entry)> {
         self.leaves.iter().flat_map(|(&key, leaf)| {
-            let used = leaf.words.iter().enumerate().filter(|(_, word)| **word != 0);
+            let used = leaf
+                .words
+                .iter()
+                .enumerate()
+                .filter(|(_, word)| **word != 0);
             used.map(move |(i, &word)| (Vpn(key * LEAF_PAGES as u64 + i as u64), unpack(word)))
         })
     }

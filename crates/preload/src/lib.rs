@@ -1,1 +1,54 @@
 //! The shared object that `foreswap run` injects.
+//!
+//! It stands before the C library in the program and forwards everything; it only notices where
+//! memory appears and when the program forks, and tells `foreswap::program`. Nothing here allocates,
+//! takes a lock of the engine's or uses thread-local storage: these functions run on the program's
+//! threads, in its signal handlers, on stacks that may be managed themselves. A process that stays
+//! small gets no thread and not a word.
+
+mod forks;
+mod heap;
+mod mappings;
+mod real;
+
+use core::ffi::{CStr, c_char};
+
+use foreswap::program::Program;
+use foreswap::sys::arena_alloc::EngineAlloc;
+
+/// What the engine allocates comes from memory of its own, never from the program's heap.
+#[global_allocator]
+static ALLOCATOR: EngineAlloc = EngineAlloc::new();
+
+static PROGRAM: Program = Program::new(&ALLOCATOR);
+
+/// From how many bytes on a process gets an engine, when the supervisor does not say.
+const THRESHOLD: u64 = 8 << 20;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+/// Runs when the object is loaded, before the program's own constructors.
+extern "C" fn start() {
+    let Some(socket) = variable(c"FORESWAP_SOCKET") else {
+        return;
+    };
+    let threshold =
+        variable(c"FORESWAP_THRESHOLD").and_then(|text| text.to_str().ok()?.parse().ok());
+    heap::begin();
+    if PROGRAM.configure(socket.to_bytes(), threshold.unwrap_or(THRESHOLD)) {
+        forks::begin();
+    }
+}
+
+fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: constructors run before any thread could change the environment.
+    let value = unsafe { libc::getenv(name.as_ptr()) }.cast_const();
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: getenv gives a zero-terminated string that stays until the variable is changed; it is
+    // only read before the constructor returns.
+    Some(unsafe { CStr::from_ptr(value.cast::<c_char>()) })
+}

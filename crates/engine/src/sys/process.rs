@@ -32,7 +32,10 @@ pub fn abort() -> ! {
     unsafe {
         let action = default.as_ptr() as usize;
         let _ = syscall4(k::__NR_rt_sigaction, SIGABRT, action, 0, size_of::<u64>());
-        let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned() as usize;
+        let pid = rustix::process::getpid()
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned() as usize;
         let _ = syscall4(k::__NR_kill, pid, SIGABRT, 0, 0);
     }
     // Only if every thread of the program blocks the signal.

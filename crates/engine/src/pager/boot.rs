@@ -1,0 +1,330 @@
+//! How an engine comes up in a process.
+//!
+//! The program thread that noticed growth, or that just became a fork child, starts the pager thread
+//! and waits; the pager gets itself a file table of its own, the supervisor's welcome, two
+//! userfaultfds, frames and a ring, and then says how it went.
+
+use std::ffi::c_void;
+use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
+
+use foreswap_core::readahead::Policy;
+use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn};
+use foreswap_core::world::{Limit, SwapMap};
+use foreswap_core::{Config, Mm};
+use foreswap_store::ring::{Io, Pool, SpawnRefused, Uring, Worker};
+use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+
+use super::frames::Arena;
+use super::snapshot::Snapshot;
+use super::space::Space;
+use super::unshare::Unsharer;
+use super::world::{Linux, Zeros};
+use super::{Fork, Mode, Pager, watch};
+use crate::ledger::protocol::{Client, ProtocolError, Severity};
+use crate::ledger::{IoBackend, Ledger, Options, ReadaheadPolicy};
+use crate::program::{Program, say, state};
+use crate::sys::doorbell::Doorbell;
+use crate::sys::own_memory::{self, Kind};
+use crate::sys::uffd::{Features, Uffd, UffdError};
+use crate::sys::{process, thread};
+
+/// Stack of the pager.
+const STACK: usize = 512 << 10;
+/// I/Os in flight.
+const DEPTH: u32 = 128;
+/// Threads that stand in for io_uring.
+const POOL_THREADS: usize = 4;
+/// The largest batch that is mapped or filled at once.
+const ZERO_PAGES: u32 = 512;
+
+/// Why no engine came up.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// The supervisor cannot be reached or refuses.
+    #[error("{0}")]
+    Supervisor(#[from] ProtocolError),
+    /// The kernel gives no userfaultfd.
+    #[error("{0}")]
+    Uffd(#[from] UffdError),
+    /// Another system call failed.
+    #[error("{what} failed: {errno}")]
+    System {
+        /// Which.
+        what: &'static str,
+        /// How.
+        errno: Errno,
+    },
+    /// Neither io_uring nor threads.
+    #[error("no way to reach the swap areas: {0}")]
+    Io(String),
+}
+
+fn system(what: &'static str) -> impl Fn(Errno) -> BootError {
+    move |errno| BootError::System { what, errno }
+}
+
+static PROGRAM: AtomicPtr<Program> = AtomicPtr::new(core::ptr::null_mut());
+static SNAPSHOT: AtomicUsize = AtomicUsize::new(0);
+
+/// Start the engine of this process and wait until it is up or has failed. `snapshot` is the address
+/// of the parent's in a fork child, 0 otherwise. Runs on a thread of the program.
+pub fn start(program: &Program, snapshot: usize) {
+    let starting = program
+        .state
+        .compare_exchange(state::OFF, state::STARTING, SeqCst, SeqCst);
+    if starting.is_err() {
+        return program.await_start();
+    }
+    PROGRAM.store(core::ptr::from_ref(program).cast_mut(), Release);
+    SNAPSHOT.store(snapshot, Release);
+    // SAFETY: `enter` never unwinds and keeps to what engine threads may do.
+    let spawned = unsafe { thread::spawn(c"foreswap", STACK, false, enter, core::ptr::null_mut()) };
+    if spawned.is_err() {
+        say(b"foreswap: this process is not managed: no thread could be started\n");
+        program.set_state(state::FAILED);
+    }
+    program.await_start();
+}
+
+/// In a fork child: the parent's engine is not ours. Its threads are not here, its frames were not
+/// copied; its heap stays until the snapshot has been read.
+pub fn renounce_parent(program: &Program) {
+    own_memory::forget_after_fork();
+    own_memory::drop_from_list(|own| own.kind == Kind::Frames);
+    // SAFETY: the threads did not follow, and nothing was mapped yet where their stacks were.
+    unsafe { own_memory::unmap_inherited(|own| own.kind == Kind::Thread) };
+    // SAFETY: this thread is alone, and nothing of the old heap is written any more.
+    unsafe { program.heap.forget_after_fork() };
+}
+
+extern "C" fn enter(_: *mut c_void) {
+    // SAFETY: `start` stored a reference to the process' static state before this thread began.
+    let Some(program) = (unsafe { PROGRAM.load(SeqCst).as_ref() }) else {
+        return;
+    };
+    // The file table is a copy of the program's: nothing of it concerns us.
+    // SAFETY: no descriptor of this thread's table is in use yet.
+    let closed = unsafe { process::close_all_files() };
+    let booted = match closed {
+        Ok(()) => boot(program),
+        Err(errno) => Err(BootError::System {
+            what: "close_range",
+            errno,
+        }),
+    };
+    // SAFETY: the snapshot has been read; nothing else points into what the parent's engine left.
+    unsafe { own_memory::unmap_inherited(|_| true) };
+    match booted {
+        Ok(mut pager) => {
+            program.set_state(if pager.mode == Mode::Armed {
+                state::ARMED
+            } else {
+                state::BARE
+            });
+            pager.serve();
+        }
+        Err(error) => {
+            let pid = crate::program::own_pid();
+            let text = format!("process {pid} is not managed: {error}");
+            let told = Client::connect(&program.socket_name())
+                .and_then(|client| client.log(Severity::Error, &text));
+            // Without a supervisor there is nobody left to tell.
+            let _ = told;
+            program.set_state(state::FAILED);
+        }
+    }
+}
+
+fn boot(program: &'static Program) -> Result<Pager, BootError> {
+    let at = SNAPSHOT.swap(0, SeqCst);
+    // SAFETY: the address is 0 or a snapshot that the parent wrote, which is still mapped.
+    let inherited = unsafe { Snapshot::find(at) };
+    let client = Client::connect(&program.socket_name())?;
+    let reserved = inherited
+        .as_ref()
+        .and_then(|s| Some((s.parent()?, s.child())));
+    let welcome = client.hello(reserved)?;
+    let ledger: &'static Ledger = Box::leak(Box::new(welcome.ledger));
+    let me = welcome.record;
+    let options = ledger.options();
+    let shared = ledger.address_range();
+    // SAFETY: the mapping stays as it is here; a fork child attaches for itself.
+    let hidden = unsafe {
+        madvise(
+            shared.start as *mut c_void,
+            shared.len(),
+            Advice::LinuxDontFork,
+        )
+    };
+    hidden.map_err(system("madvise(DONTFORK)"))?;
+
+    let seen = Features::MOVE | Features::POISON | Features::THREAD_ID;
+    let events = Features::EVENT_REMOVE | Features::EVENT_UNMAP | Features::EVENT_REMAP;
+    let uffd = Uffd::open(seen | events)?;
+    let frames_uffd = Uffd::open(Features::MOVE)?;
+    let limit = ledger.limit_pages();
+    let frames = (limit / 8).clamp(512, 32768) as u32;
+    let arena = Arena::new(frames).map_err(system("mmap of the frames"))?;
+    let register = |start, bytes| frames_uffd.register_missing(start, bytes);
+    register(arena.address(), arena.bytes()).map_err(system("UFFDIO_REGISTER of the frames"))?;
+    let zeros =
+        own_memory::map(ZERO_PAGES as usize * PAGE_SIZE, Kind::Other).map_err(system("mmap"))?;
+    let zeros = Zeros {
+        start: zeros.as_ptr().cast_const().cast(),
+        pages: ZERO_PAGES,
+    };
+    let bell = event().map_err(system("eventfd"))?;
+    let unsharer = Unsharer::new(rustix::io::dup(&bell).map_err(system("dup"))?);
+    let areas: Vec<RawFd> = welcome.areas.iter().map(AsRawFd::as_raw_fd).collect();
+    let io = open_io(&options, &areas, &client)?;
+    let doorbell = Doorbell::new(&frames_uffd).map_err(system("mmap of the doorbell"))?;
+    program.ring.store(doorbell.ring().to_address(), Release);
+
+    let w = Linux::new(uffd, frames_uffd, arena, io, ledger, me, zeros, unsharer);
+    let readahead = match options.readahead {
+        ReadaheadPolicy::None => Policy::None,
+        _ => Policy::Vma(options.max_window.max(1)),
+    };
+    let config = Config {
+        frames,
+        readahead,
+        full_timeout: options
+            .full_timeout
+            .as_nanos()
+            .try_into()
+            .unwrap_or(u64::MAX),
+        first_touch: 256,
+    };
+    let space = Space::open().map_err(system("opening /proc/self"))?;
+    let mm = Mm::new(config, limit);
+    let mut pager = Pager::new(program, client, doorbell, mm, w, bell, welcome.areas, space);
+    match inherited {
+        Some(snapshot) => inherit(&mut pager, &snapshot)?,
+        None => pager.grant(),
+    }
+    watch::start(&pager).map_err(system("clone of the watcher"))?;
+    Ok(pager)
+}
+
+/// Take over the parent's memory: register it all, then find each page on an area or in memory.
+fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
+    pager.mode = Mode::Armed;
+    pager.fork = Fork::None;
+    let w = &mut pager.w;
+    w.ledger.uncharge(w.me, snapshot.charged());
+    let mut regions: Vec<PageRange> = Vec::new();
+    for region in snapshot.regions() {
+        let (start, end) = (
+            region.start.address() as usize,
+            region.end.address() as usize,
+        );
+        // A region that another thread of the parent unmapped in the last moment is not there, and
+        // may have been cut: what is left of it is found in the maps.
+        if w.program.register_missing(start, end - start).is_ok() {
+            regions.push(region);
+            continue;
+        }
+        for vma in pager
+            .space
+            .adoptable(PAGE_SIZE)
+            .map_err(system("reading maps"))?
+        {
+            let (start, end) = (vma.start.max(start), vma.end.min(end));
+            if start < end && w.program.register_missing(start, end - start).is_ok() {
+                regions.push(Vpn::of(start as u64)..Vpn::of(end as u64));
+            }
+        }
+    }
+    for region in &regions {
+        pager.mm.adopt(w, region.clone(), &[]);
+    }
+    for (page, slot, came_back) in snapshot.pages() {
+        let found = pager.space.present(&(page..page.plus(1)));
+        let present = !found.map_err(system("reading pagemap"))?.is_empty();
+        if present && !came_back {
+            // A stray: something between the fork and now wrote to it while it was not ours yet.
+            // What the page held is on the area.
+            drop_page(pager, page)?;
+        }
+        pager
+            .mm
+            .inherit(&mut pager.w, page, slot, present && came_back);
+    }
+    for region in regions {
+        let present = pager
+            .space
+            .present(&region)
+            .map_err(system("reading pagemap"))?;
+        pager.mm.adopt(&mut pager.w, region, &present);
+    }
+    debug_assert!(pager.w.available() <= pager.w.limit() && pager.w.areas() > 0);
+    Ok(())
+}
+
+/// Drop one page of the program; the event that this raises is read here, as nobody else can.
+fn drop_page(pager: &Pager, page: Vpn) -> Result<(), BootError> {
+    let at = page.address() as usize;
+    let uffd = &pager.w.program;
+    uffd.unregister(at, PAGE_SIZE)
+        .map_err(system("UFFDIO_UNREGISTER"))?;
+    // SAFETY: the page's content is void, and its only thread waits for us.
+    unsafe { madvise(at as *mut c_void, PAGE_SIZE, Advice::LinuxDontNeed) }
+        .map_err(system("madvise(DONTNEED)"))?;
+    uffd.register_missing(at, PAGE_SIZE)
+        .map_err(system("UFFDIO_REGISTER"))
+}
+
+/// A range of pages in bytes.
+pub fn bytes_of(range: &PageRange) -> core::ops::Range<usize> {
+    range.start.address() as usize..range.end.address() as usize
+}
+
+/// A range of bytes in whole pages.
+pub fn pages_of(range: &core::ops::Range<usize>) -> PageRange {
+    Vpn::of(range.start as u64)..Vpn::of(range.end.next_multiple_of(PAGE_SIZE) as u64)
+}
+
+fn event() -> Result<OwnedFd, Errno> {
+    use rustix::event::{EventfdFlags, eventfd};
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+}
+
+fn open_io(options: &Options, areas: &[RawFd], client: &Client) -> Result<Box<dyn Io>, BootError> {
+    let refused = match options.io {
+        IoBackend::Threads => None,
+        IoBackend::Auto | IoBackend::Uring => match Uring::new(areas, DEPTH) {
+            Ok(ring) => return Ok(Box::new(ring)),
+            Err(why) => Some(why.to_string()),
+        },
+    };
+    if let Some(why) = refused {
+        if options.io == IoBackend::Uring {
+            return Err(BootError::Io(why));
+        }
+        let text = format!("io_uring is not available ({why}); {POOL_THREADS} threads do the I/O");
+        // The supervisor says it once for all processes; if it is gone there is nobody to tell.
+        let _ = client.log(Severity::Note, &text);
+    }
+    let spawn = |worker: Worker| {
+        let (_, argument) = worker.into_raw();
+        // SAFETY: a worker keeps to what engine threads may do and gets its argument alone.
+        let spawned = unsafe { thread::spawn(c"fs-io", 64 << 10, true, work, argument) };
+        spawned.map(drop).map_err(|errno| {
+            // SAFETY: the thread did not start, so the argument was not used.
+            drop(unsafe { Worker::from_raw(argument) });
+            SpawnRefused(errno.raw_os_error())
+        })
+    };
+    match Pool::new(areas, DEPTH, POOL_THREADS, spawn) {
+        Ok(pool) => Ok(Box::new(pool)),
+        Err(why) => Err(BootError::Io(why.to_string())),
+    }
+}
+
+extern "C" fn work(argument: *mut c_void) {
+    // SAFETY: `open_io` made the argument from a worker and gave it to this thread alone.
+    unsafe { Worker::from_raw(argument) }.run();
+}

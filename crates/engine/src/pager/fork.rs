@@ -1,0 +1,160 @@
+//! A fork of the program, from the parent's side.
+//!
+//! The forking thread asks before it forks and waits. First the process makes room: the child will
+//! hold as many pages as the parent, and both together must stay under the limit. Then everything
+//! unmapped is brought to the areas, the snapshot is written, and the thread goes on to fork; other
+//! threads are served meanwhile. One fork at a time.
+
+use foreswap_core::units::{Nanos, PageRange};
+use foreswap_core::world::Limit;
+
+use super::snapshot::Snapshot;
+use super::world::now;
+use super::{Mode, Pager};
+use crate::ledger::{ProcId, ProcessState};
+use crate::program::hold;
+use crate::sys::doorbell::SlotIndex;
+
+/// How long room is made for a child before it is forked anyway.
+const PATIENCE: Nanos = 5_000_000_000;
+/// How long a child may take to report.
+const EXPECTED: Nanos = 60_000_000_000;
+
+/// Where the fork in progress stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fork {
+    /// There is none.
+    None,
+    /// Making room for the child.
+    MakingRoom {
+        slot: SlotIndex,
+        child: ProcId,
+        until: Nanos,
+    },
+    /// Waiting for the writes.
+    Quieting { slot: SlotIndex, child: ProcId },
+    /// The thread forks.
+    Held { child: Option<ProcId> },
+}
+
+impl Fork {
+    /// Nothing may be moved out or registered.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self, Fork::Held { .. })
+    }
+
+    /// A thread waits for its turn to fork.
+    pub(crate) fn is_under_way(&self) -> bool {
+        matches!(self, Fork::MakingRoom { .. } | Fork::Quieting { .. })
+    }
+}
+
+impl Pager {
+    /// A thread of the program is about to fork.
+    pub(crate) fn on_hold(&mut self, slot: SlotIndex) {
+        if self.fork != Fork::None {
+            self.waiting_forks.push(slot);
+            return;
+        }
+        if self.mode == Mode::Bare {
+            self.fork = Fork::Held { child: None };
+            return self.answer(slot, [hold::BARE, 0, 0, 0]);
+        }
+        self.pulse.pause(true);
+        let reserved = self.client.as_ref().map(|client| client.reserve());
+        self.pulse.pause(false);
+        let Some(Ok(child)) = reserved else {
+            self.fork = Fork::Held { child: None };
+            return self.answer(slot, [hold::IMPOSSIBLE, 0, 0, 0]);
+        };
+        let others = self
+            .w
+            .ledger
+            .charged_pages()
+            .saturating_sub(self.w.ledger.process_charged(self.w.me));
+        self.w.shrink_to = Some(self.w.limit().saturating_sub(others) / 2);
+        self.fork = Fork::MakingRoom {
+            slot,
+            child,
+            until: now() + PATIENCE,
+        };
+        self.step_fork();
+    }
+
+    /// Go on with the fork in progress as far as it goes.
+    pub(crate) fn step_fork(&mut self) {
+        if let Fork::MakingRoom { slot, child, until } = self.fork {
+            if self.w.excess() > 0 && now() < until {
+                return;
+            }
+            self.w.shrink_to = None;
+            self.mm.hold();
+            self.fork = Fork::Quieting { slot, child };
+        }
+        if let Fork::Quieting { slot, child } = self.fork
+            && self.mm.is_quiet(&mut self.w)
+        {
+            self.fork = Fork::Held { child: Some(child) };
+            let words = self.take_snapshot(child);
+            self.answer(slot, words);
+        }
+    }
+
+    fn take_snapshot(&mut self, child: ProcId) -> [u64; 4] {
+        let regions: Vec<PageRange> = self.mm.regions().map(|vma| vma.range.clone()).collect();
+        let mut pages = Vec::new();
+        self.mm.unmapped(&mut pages);
+        let charged = self.mm.mapped();
+        let sheet = self.sheet.take();
+        match Snapshot::write(sheet, self.w.me, child, &regions, &pages, charged) {
+            Ok(snapshot) => {
+                let at = snapshot.address() as u64;
+                self.w.snapshot = Some(snapshot);
+                self.mm.share(&mut self.w, &pages);
+                self.w.ledger.charge_anyway(child, charged);
+                [hold::READY, at, 0, 0]
+            }
+            Err(_) => [hold::IMPOSSIBLE, 0, 0, 0],
+        }
+    }
+
+    /// The fork is over.
+    pub(crate) fn on_release(&mut self) {
+        let Fork::Held { child } = self.fork else {
+            return;
+        };
+        self.fork = Fork::None;
+        self.mm.release();
+        if let Some(snapshot) = self.w.snapshot.take() {
+            self.sheet = snapshot.free();
+        }
+        if let Some(child) = child {
+            self.expected.push((child, now() + EXPECTED));
+        }
+        if self.mode == Mode::Bare {
+            self.grant();
+        }
+        if !self.waiting_forks.is_empty() {
+            let slot = self.waiting_forks.remove(0);
+            self.on_hold(slot);
+        }
+    }
+
+    /// A child that never reported was never forked: its record is freed.
+    pub(crate) fn expire_children(&mut self) {
+        let now = now();
+        let ledger = self.w.ledger;
+        self.expected.retain(|&(child, until)| {
+            let waiting = ledger.state(child) == ProcessState::Reserved;
+            if waiting
+                && now > until
+                && let Some(client) = &self.client
+            {
+                // If the supervisor is gone, so is the need for the record.
+                let _ = client.reap(child, None);
+                return false;
+            }
+            waiting
+        });
+    }
+}

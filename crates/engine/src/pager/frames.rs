@@ -1,0 +1,97 @@
+//! The frame arena: the memory behind the core's frames.
+//!
+//! Private anonymous pages of our own, registered on a userfaultfd of their own that has no
+//! events, so that nothing the engine does to them can raise one. Not inherited by fork.
+
+use core::ptr::NonNull;
+
+use foreswap_core::units::{Frame, PAGE_SIZE};
+use foreswap_core::world::Digest;
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+use twox_hash::XxHash3_64;
+
+use crate::sys::own_memory::{self, Kind};
+
+/// The arena; frame `n` is its page `n`.
+pub struct Arena {
+    start: NonNull<u8>,
+    frames: u32,
+}
+
+impl Arena {
+    /// An arena of `frames` frames without memory.
+    pub fn new(frames: u32) -> Result<Self, Errno> {
+        let bytes = frames as usize * PAGE_SIZE;
+        let start = own_memory::map(bytes, Kind::Frames)?;
+        let at = start.as_ptr().cast();
+        // SAFETY: both only set properties of a mapping that nobody else has.
+        unsafe {
+            madvise(at, bytes, Advice::LinuxDontFork)?;
+            // Not every kernel has huge pages to switch off.
+            let _ = madvise(at, bytes, Advice::LinuxNoHugepage);
+        }
+        Ok(Arena { start, frames })
+    }
+
+    /// Bytes of address space.
+    pub fn bytes(&self) -> usize {
+        self.frames as usize * PAGE_SIZE
+    }
+
+    /// First byte of the arena.
+    pub fn address(&self) -> usize {
+        self.start.as_ptr() as usize
+    }
+
+    /// First byte of a frame.
+    pub fn pointer(&self, frame: Frame) -> *mut u8 {
+        assert!(
+            frame.0 < self.frames,
+            "frame {} of {}",
+            frame.0,
+            self.frames
+        );
+        // SAFETY: the frame lies in the arena, as was just checked.
+        unsafe { self.start.as_ptr().add(frame.0 as usize * PAGE_SIZE) }
+    }
+
+    /// Overwrite a frame that has memory with zeros.
+    pub fn clear(&mut self, frame: Frame) {
+        // SAFETY: the frame has memory and only the pager thread touches frames.
+        unsafe { self.pointer(frame).write_bytes(0, PAGE_SIZE) }
+    }
+
+    /// Digest of a frame that has memory.
+    pub fn digest(&self, frame: Frame) -> Digest {
+        // SAFETY: as for `clear`; a frame that is being written to an area is only read.
+        let bytes = unsafe { core::slice::from_raw_parts(self.pointer(frame), PAGE_SIZE) };
+        if is_zero(bytes) {
+            return Digest::Zero;
+        }
+        Digest::Hash(XxHash3_64::oneshot(bytes))
+    }
+
+    /// Give the memory of `n` frames back.
+    pub fn release(&mut self, frame: Frame, n: u32) {
+        // SAFETY: the frames' content is of no interest any more. DONTNEED is `LinuxDontNeed`, the
+        // one that drops pages (`DontNeed` is POSIX's hint).
+        let dropped = unsafe {
+            madvise(
+                self.pointer(frame).cast(),
+                n as usize * PAGE_SIZE,
+                Advice::LinuxDontNeed,
+            )
+        };
+        debug_assert!(dropped.is_ok());
+    }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    // Most pages differ from zero in their first words; only the others are looked at whole.
+    let (head, rest) = bytes.split_at(64.min(bytes.len()));
+    head.iter().all(|&b| b == 0)
+        && rest
+            .chunks(256)
+            .all(|c| c.iter().fold(0, |a, b| a | b) == 0)
+}

@@ -1,0 +1,330 @@
+//! The pager: the engine thread that serves a process.
+//!
+//! It owns the core and its world and runs one loop: read what the kernel and the program have to
+//! say, let the core decide, start the I/O, and only then do what nobody waits for. Faults go
+//! before everything except the events that may have come before them: an event that is read late
+//! blocks every mapping call of the kernel.
+
+mod adopt;
+mod boot;
+mod fork;
+mod frames;
+mod placement;
+mod publish;
+mod snapshot;
+mod space;
+mod tell;
+mod unshare;
+mod watch;
+mod world;
+
+use std::sync::Arc;
+
+use foreswap_core::units::{Nanos, Vpn};
+use foreswap_core::world::{IoId, IoResult};
+use foreswap_core::{Mm, Outcome};
+use foreswap_store::ring::{Completion, MAX_DEPTH};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+pub use boot::{renounce_parent, start};
+pub(crate) use fork::Fork;
+use placement::Placement;
+use snapshot::Sheet;
+use world::{Linux, now};
+
+use crate::ledger::protocol::Client;
+use crate::program::{Program, request};
+use crate::sys::doorbell::{Doorbell, Knock, SlotIndex};
+use crate::sys::uffd::{Event, RawMsg};
+
+/// Messages that one read takes.
+const MESSAGES: usize = 64;
+/// How long the pager sleeps at the most.
+const IDLE: Nanos = 250_000_000;
+/// How long it sleeps when something has to be tried again soon.
+const SOON: Nanos = 5_000_000;
+/// How long it lets the program run while an event is being worked off.
+const SETTLING: Nanos = 20_000;
+
+/// Whether the program's memory is registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    /// All of it fits what was granted: no fault ever reaches us.
+    Bare,
+    /// It is registered.
+    Armed,
+}
+
+/// The engine of one process.
+pub(crate) struct Pager {
+    program: &'static Program,
+    client: Option<Client>,
+    doorbell: Doorbell,
+    mm: Mm,
+    w: Linux,
+    pub(crate) mode: Mode,
+    /// Pages charged in advance in bare mode.
+    granted: u64,
+    pub(crate) fork: Fork,
+    /// Doorbell calls that wait for a fork in progress to end.
+    waiting_forks: Vec<SlotIndex>,
+    sheet: Option<Sheet>,
+    /// Records that were reserved for children, and until when these must have come.
+    expected: Vec<(crate::ledger::ProcId, Nanos)>,
+    placement: Placement,
+    space: space::Space,
+    /// Rung by the unsharer and the watcher.
+    bell: OwnedFd,
+    /// The areas' files stay open as long as the ring.
+    _areas: Vec<OwnedFd>,
+    faults: Vec<(Vpn, u32)>,
+    completions: Vec<Completion>,
+    pulse: Arc<watch::Pulse>,
+    pressure: u32,
+    next_look: Nanos,
+    data_pages: u64,
+    text_given: tell::Given,
+}
+
+impl Pager {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one value for each part of the engine"
+    )]
+    fn new(
+        program: &'static Program,
+        client: Client,
+        doorbell: Doorbell,
+        mm: Mm,
+        w: Linux,
+        bell: OwnedFd,
+        areas: Vec<OwnedFd>,
+        space: space::Space,
+    ) -> Self {
+        let pressure = w.ledger.pressure();
+        Pager {
+            program,
+            client: Some(client),
+            doorbell,
+            mm,
+            w,
+            mode: Mode::Bare,
+            granted: 0,
+            fork: Fork::None,
+            waiting_forks: Vec::new(),
+            sheet: None,
+            expected: Vec::new(),
+            placement: Placement::new(),
+            space,
+            bell,
+            _areas: areas,
+            faults: Vec::with_capacity(MESSAGES),
+            completions: Vec::with_capacity(MAX_DEPTH as usize),
+            pulse: Arc::new(watch::Pulse::default()),
+            pressure,
+            next_look: 0,
+            data_pages: 0,
+            text_given: tell::Given::default(),
+        }
+    }
+
+    /// Serve the program until it ends; never returns before.
+    pub(crate) fn serve(&mut self) {
+        self.pulse.begin();
+        loop {
+            let mut busy = self.read_program();
+            busy |= self.read_doorbell();
+            busy |= self.reap();
+            if self.mm.must_retry() && !self.w.program.mmap_changing() {
+                self.mm.retry(&mut self.w);
+                busy = true;
+            }
+            // A failed submission stays queued and is tried again with the next flush.
+            let flushed = self.w.io.flush().is_ok();
+            let more = self.mm.run(&mut self.w);
+            self.step_fork();
+            let _ = self.w.io.flush();
+            self.tell_notices();
+            if busy || (more && flushed) {
+                continue;
+            }
+            let now = now();
+            self.placement.look(now);
+            self.look_around(now);
+            publish::counters(self.w.ledger, self.w.me, &self.mm, self.own_bytes());
+            self.wait();
+        }
+    }
+
+    /// Events first, then the faults; returns whether there were any.
+    fn read_program(&mut self) -> bool {
+        let mut buffer = [RawMsg::ZERO; MESSAGES];
+        let mut any = false;
+        loop {
+            let Ok(events) = self.w.program.read(&mut buffer) else {
+                break;
+            };
+            let mut count = 0;
+            for event in events {
+                count += 1;
+                match event {
+                    Event::Fault { addr, tid, .. } => self.faults.push((Vpn::of(addr as u64), tid)),
+                    Event::Remove { start, end } => {
+                        self.mm.discard(&mut self.w, &adopt::pages(start, end));
+                    }
+                    Event::Unmap { start, end } => {
+                        self.mm.unmap(&mut self.w, &adopt::pages(start, end));
+                    }
+                    Event::Remap { from, to, len } => {
+                        let from = adopt::pages(from, from + len);
+                        self.mm.remap(&mut self.w, &from, Vpn::of(to as u64));
+                    }
+                    Event::Fork { .. } | Event::Unknown(_) => {}
+                }
+            }
+            any |= count > 0;
+            if count < MESSAGES {
+                break;
+            }
+        }
+        let mut faults = core::mem::take(&mut self.faults);
+        for (page, tid) in faults.drain(..) {
+            self.placement.on_fault(tid);
+            if self.mm.on_fault(&mut self.w, page) == Outcome::Unmanaged {
+                self.on_unmanaged(page);
+            }
+        }
+        self.faults = faults;
+        any
+    }
+
+    fn read_doorbell(&mut self) -> bool {
+        let mut buffer = [RawMsg::ZERO; MESSAGES];
+        let mut calls = Vec::new();
+        if let Ok(events) = self.w.frames_uffd.read(&mut buffer) {
+            for event in events {
+                if let Event::Fault { addr, .. } = event
+                    && let Knock::Call(slot) = self.doorbell.on_fault(&self.w.frames_uffd, addr)
+                {
+                    calls.push(slot);
+                }
+            }
+        }
+        let any = !calls.is_empty();
+        for slot in calls {
+            // What the program did before it rang must be known before it is answered.
+            self.settle();
+            let words = self.doorbell.request(slot);
+            match words[0] {
+                request::GREW => self.on_grew(words[1] as usize, words[2] as usize),
+                request::SEEN => self.on_seen(words[1] as usize),
+                request::HOLD => {
+                    self.on_hold(slot);
+                    continue;
+                }
+                request::RELEASE => self.on_release(),
+                _ => {}
+            }
+            self.answer(slot, [0; 4]);
+        }
+        any
+    }
+
+    fn answer(&mut self, slot: SlotIndex, words: [u64; 4]) {
+        // Fails only when the process' memory is going away.
+        let _ = self.doorbell.answer(&self.w.frames_uffd, slot, words);
+    }
+
+    /// Read events until none is pending or under way, so that adoption sees the address space as it
+    /// is. Bounded: a program that unmaps without end must not keep us here.
+    fn settle(&mut self) {
+        for _ in 0..1000 {
+            self.read_program();
+            if !self.w.program.mmap_changing() {
+                return;
+            }
+            rustix::thread::sched_yield();
+        }
+    }
+
+    fn reap(&mut self) -> bool {
+        let mut completions = core::mem::take(&mut self.completions);
+        self.w.io.reap(&mut completions);
+        let any = !completions.is_empty();
+        for completion in completions.drain(..) {
+            let result = match completion.result {
+                Ok(()) => IoResult::Ok,
+                Err(error) => IoResult::Failed(error.errno()),
+            };
+            self.mm
+                .on_io(&mut self.w, IoId(completion.token as u32), result);
+        }
+        self.completions = completions;
+        any
+    }
+
+    /// What is looked at a few times a second, or when another process presses.
+    fn look_around(&mut self, now: Nanos) {
+        let pressure = self.w.ledger.pressure();
+        if now < self.next_look && pressure == self.pressure {
+            return;
+        }
+        self.pressure = pressure;
+        self.w.look_around();
+        if self.mm.is_stalled() && !self.w.short {
+            self.w.short = true;
+            self.w.ledger.set_wanted(self.w.me, 64);
+        }
+        if now >= self.next_look {
+            self.next_look = now + if self.mm.is_stalled() { SOON } else { IDLE };
+            self.on_tick();
+            publish::regions(self.w.ledger, self.w.me, &self.mm);
+        }
+    }
+
+    fn own_bytes(&self) -> u64 {
+        self.mm.metadata_bytes() + self.program.heap.opened_bytes() as u64
+    }
+
+    /// Sleep until something happens.
+    fn wait(&mut self) {
+        let timeout = if self.mm.must_retry() {
+            SETTLING
+        } else if self.mm.is_stalled() || self.fork.is_under_way() || self.w.shrink_to.is_some() {
+            SOON
+        } else {
+            IDLE
+        };
+        // SAFETY: the ring's descriptor stays open as long as the ring, which outlives the call.
+        let io = unsafe { BorrowedFd::borrow_raw(self.w.io.poll_fd()) };
+        let supervisor = self.client.as_ref().map_or(self.bell.as_fd(), Client::fd);
+        let mut fds = [
+            PollFd::new(&self.w.program, PollFlags::IN),
+            PollFd::new(&io, PollFlags::IN),
+            PollFd::new(&self.w.frames_uffd, PollFlags::IN),
+            PollFd::new(&self.bell, PollFlags::IN),
+            PollFd::from_borrowed_fd(supervisor, PollFlags::empty()),
+        ];
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: timeout as i64,
+        };
+        self.pulse.sleep();
+        let polled = poll(&mut fds, Some(&timeout));
+        self.pulse.wake();
+        if polled.is_err() {
+            return;
+        }
+        let rung = !fds[3].revents().is_empty();
+        let hung_up = fds[4].revents().contains(PollFlags::HUP);
+        if rung {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.bell, &mut count);
+        }
+        if hung_up {
+            // The run is over for the supervisor; this process goes on with what it has.
+            self.client = None;
+        }
+    }
+}

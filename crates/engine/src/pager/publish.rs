@@ -1,0 +1,56 @@
+//! The pager's numbers, where the supervisor finds them, whatever happens to this process.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use foreswap_core::Mm;
+use foreswap_core::units::{PAGE_SIZE, len};
+
+use crate::ledger::{Ledger, ProcId, VmaStats};
+
+/// Copy the counters into the ledger; cheap enough for every turn of the loop.
+pub fn counters(ledger: &Ledger, me: ProcId, mm: &Mm, engine_bytes: u64) {
+    let (from, to) = (&mm.stats, ledger.stats(me));
+    let page = PAGE_SIZE as u64;
+    for (value, word) in [
+        (from.faults_major, &to.faults_major),
+        (from.faults_minor, &to.faults_minor),
+        (from.faults_zero, &to.faults_zero),
+        (from.swap_in * page, &to.swap_in_bytes),
+        (from.swap_out * page, &to.swap_out_bytes),
+        (from.swap_read_ios, &to.swap_read_ios),
+        (from.swap_write_ios, &to.swap_write_ios),
+        (from.readahead_pages, &to.readahead_pages),
+        (from.readahead_hits, &to.readahead_hits),
+        (from.clean_drops, &to.clean_drops),
+        (from.zero_drops, &to.zero_drops),
+        (from.kswapd_wakeups, &to.kswapd_wakeups),
+        (from.direct_reclaims, &to.direct_reclaims),
+        (from.refaults, &to.refaults),
+        (engine_bytes, &to.engine_bytes),
+    ] {
+        word.store(value, Relaxed);
+    }
+    to.set_resident(ledger.process_charged(me) * page);
+}
+
+/// The largest regions with their usage; walks the page table, so not for every turn.
+pub fn regions(ledger: &Ledger, me: ProcId, mm: &Mm) {
+    let page = PAGE_SIZE as u64;
+    ledger.stats(me).set_managed(mm.managed() * page);
+    let mut vmas: Vec<VmaStats> = mm
+        .regions()
+        .map(|vma| {
+            let (resident, swapped) = mm.usage(&vma.range);
+            VmaStats {
+                start: vma.range.start.address(),
+                bytes: len(&vma.range) * page,
+                resident_bytes: resident * page,
+                swapped_bytes: swapped * page,
+                readahead_pages: vma.readahead_pages,
+                readahead_hits: vma.readahead_hits,
+            }
+        })
+        .collect();
+    vmas.sort_unstable_by_key(|vma| std::cmp::Reverse(vma.bytes));
+    ledger.stats(me).set_vmas(&vmas);
+}

@@ -1,0 +1,107 @@
+//! What the user is told, in words.
+
+use foreswap_core::units::{PAGE_SIZE, Slot};
+use foreswap_core::world::Notice;
+
+use super::Pager;
+use crate::ledger::AreaId;
+use crate::ledger::protocol::Severity;
+
+/// Messages of each kind that one process sends at the most; a failing disk has millions.
+const MOST: u32 = 20;
+
+/// How many were sent.
+#[derive(Default)]
+pub(crate) struct Given(u32);
+
+impl Pager {
+    /// Send what the core noticed to the supervisor, who prints it.
+    pub(crate) fn tell_notices(&mut self) {
+        if self.w.notices.is_empty() {
+            return;
+        }
+        for notice in std::mem::take(&mut self.w.notices) {
+            if self.text_given.0 >= MOST {
+                continue;
+            }
+            self.text_given.0 += 1;
+            let (severity, text) = self.words(notice);
+            if let Some(client) = &self.client {
+                // A supervisor that is gone has no reader either.
+                let _ = client.log(severity, &text);
+            }
+        }
+    }
+
+    fn place(&self, slot: Slot) -> String {
+        let name = self.w.ledger.area_info(AreaId(slot.area)).map_or_else(
+            || format!("area {}", slot.area),
+            |info| info.name.to_string(),
+        );
+        format!(
+            "{name} at offset {}",
+            u64::from(slot.index) * PAGE_SIZE as u64
+        )
+    }
+
+    fn words(&self, notice: Notice) -> (Severity, String) {
+        let pid = crate::program::own_pid();
+        match notice {
+            Notice::AreasFull => {
+                let areas: Vec<String> = self
+                    .w
+                    .ledger
+                    .areas()
+                    .filter_map(|area| self.w.ledger.area_info(area))
+                    .map(|info| {
+                        let mib = (u64::from(info.slots) * PAGE_SIZE as u64) >> 20;
+                        format!("{} ({mib} MiB)", info.name)
+                    })
+                    .collect();
+                let text = format!(
+                    "the swap area is full: {}; the program goes on while it fits its limit (give more with --swap-size or another --swap)",
+                    areas.join(", ")
+                );
+                (Severity::Warning, text)
+            }
+            Notice::ReadFailed { slot, page, error } => {
+                let why = rustix::io::Errno::from_raw_os_error(error);
+                let text = format!(
+                    "cannot read {} back ({why}): the page at {:#x} of process {pid} is lost, a touch of it raises SIGBUS",
+                    self.place(slot),
+                    page.address()
+                );
+                (Severity::Error, text)
+            }
+            Notice::Corrupt { slot, page } => {
+                let text = format!(
+                    "{} holds other bytes than were written (checksum): the page at {:#x} of process {pid} is lost, a touch of it raises SIGBUS",
+                    self.place(slot),
+                    page.address()
+                );
+                (Severity::Error, text)
+            }
+            Notice::WriteFailed { slot, error } => {
+                let why = rustix::io::Errno::from_raw_os_error(error);
+                let text = format!(
+                    "cannot write {} ({why}): the page stays in memory, the slot is not used again",
+                    self.place(slot)
+                );
+                (Severity::Warning, text)
+            }
+            Notice::OutOfMemory { page } => {
+                let text = format!(
+                    "no memory for the page at {:#x} of process {pid}: the limit is reached and no swap area has room; the program gets SIGBUS (raise --memory or --swap-size)",
+                    page.address()
+                );
+                (Severity::Error, text)
+            }
+            Notice::LimitPassed => {
+                let text = format!(
+                    "process {pid} uses more than the limit: its pages cannot be moved out (locked with mlock, or pinned by I/O)"
+                );
+                (Severity::Warning, text)
+            }
+        }
+    }
+}

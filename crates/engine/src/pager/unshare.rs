@@ -1,0 +1,101 @@
+//! Making pages movable again that a fork shares.
+//!
+//! UFFDIO_MOVE refuses a page that parent and child share, even after one of them has gone, until
+//! somebody writes to it. MADV_POPULATE_WRITE is a write that changes nothing. It may itself run
+//! into an absent page and wait for the pager, so it has a thread of its own, which is started when
+//! the first shared page is met.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use foreswap_core::units::{PAGE_SIZE, Vpn};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::mm::{Advice, madvise};
+use rustix::thread::futex;
+
+use crate::sys::thread;
+
+/// Runs that may wait; more are met again by the next sweep.
+const QUEUE: usize = 256;
+
+struct Shared {
+    runs: Mutex<Vec<(Vpn, u32)>>,
+    bell: AtomicU32,
+    /// Rings the pager when the queue has been worked off.
+    done: OwnedFd,
+}
+
+/// The pager's side.
+pub struct Unsharer {
+    shared: Arc<Shared>,
+    started: bool,
+}
+
+impl Unsharer {
+    /// `done` is an eventfd that is written to when all that was asked for has been tried.
+    pub fn new(done: OwnedFd) -> Self {
+        let runs = Mutex::new(Vec::with_capacity(QUEUE));
+        Unsharer {
+            shared: Arc::new(Shared {
+                runs,
+                bell: AtomicU32::new(0),
+                done,
+            }),
+            started: false,
+        }
+    }
+
+    /// Write to `n` pages from `page` on, soon.
+    pub fn ask(&mut self, page: Vpn, n: u32) {
+        {
+            let mut runs = self
+                .shared
+                .runs
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if runs.len() == QUEUE || runs.contains(&(page, n)) {
+                return;
+            }
+            runs.push((page, n));
+        }
+        if !self.started {
+            let argument = Arc::into_raw(Arc::clone(&self.shared))
+                .cast_mut()
+                .cast::<c_void>();
+            // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
+            let spawned = unsafe { thread::spawn(c"fs-unshare", 64 << 10, true, work, argument) };
+            // Without the thread shared pages stay where they are; the next ask tries again.
+            self.started = spawned.is_ok();
+        }
+        self.shared.bell.fetch_add(1, SeqCst);
+        let _ = futex::wake(&self.shared.bell, futex::Flags::PRIVATE, 1);
+    }
+}
+
+extern "C" fn work(argument: *mut c_void) {
+    // SAFETY: `ask` made the pointer from an Arc and gave its reference to this thread.
+    let shared = unsafe { Arc::from_raw(argument.cast_const().cast::<Shared>()) };
+    loop {
+        let bell = shared.bell.load(SeqCst);
+        let run = shared
+            .runs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
+        let Some((page, n)) = run else {
+            let _ = rustix::io::write(shared.done.as_fd(), &1u64.to_ne_bytes());
+            let _ = futex::wait(&shared.bell, futex::Flags::PRIVATE, bell, None);
+            continue;
+        };
+        let bytes = n as usize * PAGE_SIZE;
+        // SAFETY: writing to a page without changing it; a range that is gone meanwhile is refused.
+        let _ = unsafe {
+            madvise(
+                page.address() as *mut c_void,
+                bytes,
+                Advice::LinuxPopulateWrite,
+            )
+        };
+    }
+}

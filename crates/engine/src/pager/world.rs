@@ -1,0 +1,420 @@
+//! The core's world on Linux: userfaultfd, the ring, the ledger and the monotonic clock.
+//!
+//! Translates; decides nothing. The kernel reports a partly done ioctl as EAGAIN with the bytes
+//! done, so the true reason is had by trying the rest.
+
+use std::ffi::c_void;
+
+use foreswap_core::units::{Frame, Nanos, PAGE_SIZE, Slot, Vpn};
+use foreswap_core::world::{Digest, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World};
+use foreswap_store::ring::{Io, IoVec, QueueError};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::frames::Arena;
+use super::snapshot::Snapshot;
+use super::unshare::Unsharer;
+use crate::ledger::{AreaId, ClusterIndex, Ledger, ProcId, SlotIndex};
+use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
+
+/// How often a short wait inside the kernel (a page that is under migration, say) is repeated.
+const TRIES: u32 = 4;
+
+/// Everything outside the core, for one process.
+pub struct Linux {
+    /// Faults and events of the program's memory; destination of what is moved in.
+    pub program: Uffd,
+    /// Destination of what is moved out, and the doorbells.
+    pub frames_uffd: Uffd,
+    /// The frames.
+    pub arena: Arena,
+    /// The ring or the pool.
+    pub io: Box<dyn Io>,
+    /// What all processes of the run share.
+    pub ledger: &'static Ledger,
+    /// Our record in it.
+    pub me: ProcId,
+    /// Zeros to copy from.
+    pub zeros: Zeros,
+    /// Makes pages movable again that a fork shares.
+    pub unsharer: Unsharer,
+    /// The fork that is being held.
+    pub snapshot: Option<Snapshot>,
+    /// What the user is to be told, in order.
+    pub notices: Vec<Notice>,
+    /// Our resident pages should come down to this (before a fork).
+    pub shrink_to: Option<u64>,
+    /// Pages that other processes are short of, as of the last look.
+    pub wanted_by_others: u64,
+    /// We are short ourselves.
+    pub short: bool,
+    /// Slots in use per area, as of the last look.
+    pub used: Vec<u64>,
+    iovecs: Vec<IoVec>,
+}
+
+/// Read-only zero pages.
+#[derive(Clone, Copy)]
+pub struct Zeros {
+    /// First byte.
+    pub start: *const c_void,
+    /// How many pages.
+    pub pages: u32,
+}
+
+impl Linux {
+    /// A world whose parts are ready.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one value for each part of the world"
+    )]
+    pub fn new(
+        program: Uffd,
+        frames_uffd: Uffd,
+        arena: Arena,
+        io: Box<dyn Io>,
+        ledger: &'static Ledger,
+        me: ProcId,
+        zeros: Zeros,
+        unsharer: Unsharer,
+    ) -> Self {
+        let mut world = Linux {
+            program,
+            frames_uffd,
+            arena,
+            io,
+            ledger,
+            me,
+            zeros,
+            unsharer,
+            snapshot: None,
+            notices: Vec::with_capacity(16),
+            shrink_to: None,
+            wanted_by_others: 0,
+            short: false,
+            used: vec![0; ledger.area_count()],
+            iovecs: Vec::with_capacity(foreswap_core::SLOTS_PER_IO),
+        };
+        world.look_around();
+        world
+    }
+
+    /// Refresh what is too dear to be asked for each time: the others' needs, the areas' filling.
+    pub fn look_around(&mut self) {
+        self.wanted_by_others = self.ledger.wanted_by_others(self.me);
+        for (area, used) in self.ledger.areas().zip(&mut self.used) {
+            *used = self.ledger.area_used(area);
+        }
+    }
+
+    fn submit(&mut self, write: bool, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        self.iovecs.clear();
+        for run in frames.chunk_by(|a, b| a.plus(1) == *b) {
+            let ptr = self.arena.pointer(run[0]);
+            self.iovecs.push(IoVec {
+                ptr,
+                len: run.len() * PAGE_SIZE,
+            });
+        }
+        let offset = u64::from(slot.index) * PAGE_SIZE as u64;
+        let (token, area) = (io.0.into(), slot.area.into());
+        // SAFETY: the core leaves frames alone while they are in flight, and the arena lives as
+        // long as the ring.
+        let queued = unsafe {
+            if write {
+                self.io.write(token, area, offset, &self.iovecs)
+            } else {
+                self.io.read(token, area, offset, &self.iovecs)
+            }
+        };
+        debug_assert!(
+            matches!(queued, Ok(()) | Err(QueueError::Full)),
+            "{queued:?}"
+        );
+        queued.is_ok()
+    }
+}
+
+/// Repeat `step(done)` until the whole of `pages` is done or the reason why not is known.
+fn to_the_end(pages: u32, mut step: impl FnMut(u32) -> Outcome) -> Done {
+    let (mut done, mut tries) = (0, 0);
+    loop {
+        let short = match step(done) {
+            Ok(()) => return Done::all(pages),
+            Err(short) => short,
+        };
+        done += (short.done / PAGE_SIZE) as u32;
+        if done >= pages {
+            return Done::all(pages);
+        }
+        if short.why == Why::Again && (short.done > 0 || tries < TRIES) {
+            tries = if short.done > 0 { 0 } else { tries + 1 };
+            continue;
+        }
+        let stop = match short.why {
+            Why::Again => Stop::Again,
+            Why::Exists => Stop::Exists,
+            Why::Busy => Stop::Busy,
+            Why::NoEntry => Stop::Absent,
+            Why::Invalid | Why::Other(_) => Stop::Fixed,
+            Why::Gone => Stop::Gone,
+            Why::NoMemory => Stop::NoMemory,
+        };
+        return Done::stopped(done, stop);
+    }
+}
+
+const fn bytes(pages: u32) -> usize {
+    pages as usize * PAGE_SIZE
+}
+
+/// At the destination "no entry" means that nothing of ours is mapped there.
+fn gone(done: Done) -> Done {
+    match done.stop {
+        Some(Stop::Absent) => Done {
+            stop: Some(Stop::Gone),
+            ..done
+        },
+        _ => done,
+    }
+}
+
+impl Mmu for Linux {
+    fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
+        let (from, to) = (page.address() as usize, self.arena.pointer(frame) as usize);
+        to_the_end(n, |done| {
+            let skip = bytes(done);
+            // SAFETY: the pages are the program's, which finds them again through a fault; the
+            // frames are empty.
+            unsafe {
+                self.frames_uffd
+                    .move_pages(to + skip, from + skip, bytes(n - done), false)
+            }
+        })
+    }
+
+    fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
+        let (from, to) = (self.arena.pointer(frame) as usize, page.address() as usize);
+        gone(to_the_end(n, |done| {
+            let skip = bytes(done);
+            // SAFETY: the frames are ours; the program's pages are absent or the call refuses.
+            unsafe {
+                self.program
+                    .move_pages(to + skip, from + skip, bytes(n - done), false)
+            }
+        }))
+    }
+
+    fn copy_in(&mut self, frame: Frame, page: Vpn) -> Done {
+        let from = self.arena.pointer(frame).cast_const().cast();
+        gone(to_the_end(1, |_| {
+            // SAFETY: the frame has memory; the program's page is absent or the call refuses.
+            unsafe {
+                self.program
+                    .copy(page.address() as usize, from, PAGE_SIZE, CopyMode::empty())
+            }
+        }))
+    }
+
+    fn zero_in(&mut self, page: Vpn, n: u32) -> Done {
+        let to = page.address() as usize;
+        let n = n.min(self.zeros.pages);
+        // Copied zeros, not the kernel's zero page: that would be replaced at the first write,
+        // without our notice.
+        gone(to_the_end(n, |done| {
+            let left = bytes(n - done);
+            // SAFETY: as many zeros are readable; the program's pages are absent or it refuses.
+            unsafe {
+                self.program
+                    .copy(to + bytes(done), self.zeros.start, left, CopyMode::empty())
+            }
+        }))
+    }
+
+    fn poison(&mut self, page: Vpn) -> Done {
+        gone(to_the_end(1, |_| {
+            self.program.poison(page.address() as usize, PAGE_SIZE)
+        }))
+    }
+
+    fn wake(&mut self, page: Vpn) {
+        // Fails only where nothing is registered, so that nobody waits.
+        let _ = self.program.wake(page.address() as usize, PAGE_SIZE);
+    }
+
+    fn unshare(&mut self, page: Vpn, n: u32) {
+        self.unsharer.ask(page, n);
+    }
+
+    fn fill(&mut self, frame: Frame, n: u32) -> Done {
+        let to = self.arena.pointer(frame) as usize;
+        let n = n.min(self.zeros.pages);
+        to_the_end(n, |done| {
+            let left = bytes(n - done);
+            // SAFETY: as many zeros are readable; the frames are ours and empty.
+            unsafe {
+                self.frames_uffd
+                    .copy(to + bytes(done), self.zeros.start, left, CopyMode::empty())
+            }
+        })
+    }
+
+    fn release(&mut self, frame: Frame, n: u32) {
+        self.arena.release(frame, n);
+    }
+
+    fn clear(&mut self, frame: Frame) {
+        self.arena.clear(frame);
+    }
+
+    fn digest_of(&mut self, frame: Frame) -> Digest {
+        self.arena.digest(frame)
+    }
+}
+
+impl Store for Linux {
+    fn read(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        self.submit(false, io, slot, frames)
+    }
+
+    fn write(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        self.submit(true, io, slot, frames)
+    }
+}
+
+impl SwapMap for Linux {
+    fn areas(&self) -> u8 {
+        self.ledger.area_count() as u8
+    }
+
+    fn slots(&self, area: u8) -> u32 {
+        self.ledger.area_slots(AreaId(area))
+    }
+
+    fn used(&self, area: u8) -> u64 {
+        self.used[usize::from(area)]
+    }
+
+    fn claim_cluster(&mut self, area: u8) -> Option<u32> {
+        self.ledger
+            .claim_cluster(AreaId(area), self.me)
+            .map(|cluster| cluster.0)
+    }
+
+    fn release_cluster(&mut self, area: u8, cluster: u32) {
+        self.ledger
+            .release_cluster(AreaId(area), self.me, ClusterIndex(cluster));
+    }
+
+    fn cluster_used(&self, area: u8, cluster: u32) -> u32 {
+        self.ledger
+            .cluster_used(AreaId(area), ClusterIndex(cluster))
+    }
+
+    fn count(&self, slot: Slot) -> u32 {
+        self.ledger
+            .slot_count(AreaId(slot.area), SlotIndex(slot.index))
+    }
+
+    fn get(&mut self, slot: Slot) {
+        let taken = self
+            .ledger
+            .slot_get(self.me, AreaId(slot.area), SlotIndex(slot.index));
+        debug_assert!(taken, "{slot:?} is ours already");
+    }
+
+    fn put(&mut self, slot: Slot) {
+        self.ledger
+            .slot_put(self.me, AreaId(slot.area), SlotIndex(slot.index));
+    }
+
+    fn share(&mut self, slot: Slot) {
+        if let Some(snapshot) = &self.snapshot {
+            let (area, slot) = (AreaId(slot.area), SlotIndex(slot.index));
+            self.ledger.share(self.me, snapshot.child(), area, slot);
+        }
+    }
+
+    fn digest(&self, slot: Slot) -> u64 {
+        self.ledger.digest(AreaId(slot.area), SlotIndex(slot.index))
+    }
+
+    fn set_digest(&mut self, slot: Slot, digest: u64) {
+        self.ledger
+            .set_digest(AreaId(slot.area), SlotIndex(slot.index), digest);
+    }
+}
+
+impl Limit for Linux {
+    fn limit(&self) -> u64 {
+        self.ledger.limit_pages()
+    }
+
+    fn available(&self) -> u64 {
+        self.ledger
+            .limit_pages()
+            .saturating_sub(self.ledger.charged_pages())
+    }
+
+    fn try_charge(&mut self, n: u64) -> bool {
+        let charged = self.ledger.try_charge(self.me, n);
+        if charged && self.short {
+            self.short = false;
+            self.ledger.set_wanted(self.me, 0);
+        }
+        charged
+    }
+
+    fn charge_existing(&mut self, n: u64) {
+        self.ledger.charge_anyway(self.me, n);
+    }
+
+    fn uncharge(&mut self, n: u64) {
+        self.ledger.uncharge(self.me, n);
+    }
+
+    fn excess(&self) -> u64 {
+        let mine = self.ledger.process_charged(self.me);
+        let before_fork = self
+            .shrink_to
+            .map_or(0, |target| mine.saturating_sub(target));
+        let (limit, charged) = (self.ledger.limit_pages(), self.ledger.charged_pages());
+        let wanted = self
+            .wanted_by_others
+            .saturating_sub(limit.saturating_sub(charged));
+        let short = charged.saturating_sub(limit) + wanted;
+        let fair = limit / u64::from(self.ledger.live().max(1));
+        before_fork.max(short.min(mine.saturating_sub(fair)))
+    }
+}
+
+impl World for Linux {
+    fn now(&self) -> Nanos {
+        now()
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        self.notices.push(notice);
+    }
+
+    fn served(&mut self, took: Nanos, _minor: bool) {
+        self.ledger.stats(self.me).on_fault_served(took);
+    }
+
+    fn window(&mut self, pages: u64) {
+        self.ledger
+            .stats(self.me)
+            .on_window(pages.min(u64::from(u32::MAX)) as u32);
+    }
+
+    fn returns(&mut self, page: Vpn) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.returns(page);
+        }
+    }
+}
+
+/// Nanoseconds of the monotonic clock.
+pub fn now() -> Nanos {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

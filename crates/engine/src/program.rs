@@ -1,0 +1,264 @@
+//! The program's side of the engine: what its own threads may do.
+//!
+//! A thread of the program notices that memory grew, or is about to fork, and tells the pager. It
+//! must not allocate, take a lock that the engine takes, or touch thread-local data of ours: it may
+//! be anywhere in the program, in a signal handler, on a stack that is itself managed. So all it
+//! has is a few atomics here, and the doorbell.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
+
+use rustix::thread::futex;
+
+use crate::sys::arena_alloc::EngineAlloc;
+use crate::sys::doorbell::Ring;
+
+/// What stands in [`Program::state`].
+pub mod state {
+    /// No engine: the program is small.
+    pub const OFF: u32 = 0;
+    /// The engine is coming up; wait for it.
+    pub const STARTING: u32 = 1;
+    /// The engine watches, but all memory fits: nothing is registered.
+    pub const BARE: u32 = 2;
+    /// Memory is managed.
+    pub const ARMED: u32 = 3;
+    /// The engine could not start; the process runs unmanaged, which was said.
+    pub const FAILED: u32 = 4;
+}
+
+/// Requests over the doorbell: the number in word 0, arguments behind it.
+pub mod request {
+    /// Memory appeared at word 1, word 2 bytes of it, private and anonymous.
+    pub const GREW: u64 = 1;
+    /// Memory that we know nothing of was seen at word 1.
+    pub const SEEN: u64 = 2;
+    /// About to fork: hold. Answer: one of [`super::hold`] in word 0, the snapshot in word 1.
+    pub const HOLD: u64 = 3;
+    /// The fork is over, in the parent.
+    pub const RELEASE: u64 = 4;
+}
+
+/// Answers to [`request::HOLD`].
+pub mod hold {
+    /// Nothing is swapped; the child starts anew.
+    pub const BARE: u64 = 1;
+    /// The snapshot is ready.
+    pub const READY: u64 = 2;
+    /// No snapshot can be had; a child would lose memory and must not run.
+    pub const IMPOSSIBLE: u64 = 3;
+}
+
+/// Bytes that the name of the supervisor's socket may take.
+pub const SOCKET_BYTES: usize = 108;
+
+/// State shared by the program's threads and the engine's. One per process, in static memory.
+pub struct Program {
+    /// See [`state`].
+    pub state: AtomicU32,
+    /// The process that this state is of; a vfork child differs.
+    pub pid: AtomicU32,
+    /// Bytes that may still appear before the engine must be asked.
+    pub allowance: AtomicI64,
+    /// Bytes that appeared before there was an engine.
+    pub seen: AtomicU64,
+    /// From how many bytes on an engine is started.
+    pub threshold: AtomicU64,
+    /// The doorbell, as a number; 0 before there is one.
+    pub ring: AtomicUsize,
+    /// The snapshot that the next fork child starts from.
+    pub snapshot: AtomicUsize,
+    /// What the parent answered to the hold that is in force.
+    pub hold: AtomicU64,
+    /// What the engine allocates from.
+    pub heap: &'static EngineAlloc,
+    /// Name of the supervisor's socket, zero-terminated.
+    pub socket: [AtomicU32; SOCKET_BYTES / 4],
+}
+
+impl Program {
+    /// Before anything is known.
+    pub const fn new(heap: &'static EngineAlloc) -> Self {
+        Program {
+            state: AtomicU32::new(state::OFF),
+            pid: AtomicU32::new(0),
+            allowance: AtomicI64::new(0),
+            seen: AtomicU64::new(0),
+            threshold: AtomicU64::new(u64::MAX),
+            ring: AtomicUsize::new(0),
+            heap,
+            snapshot: AtomicUsize::new(0),
+            hold: AtomicU64::new(0),
+            socket: [const { AtomicU32::new(0) }; SOCKET_BYTES / 4],
+        }
+    }
+
+    /// Called once, before `main`: where the supervisor listens and when to start.
+    pub fn configure(&self, socket: &[u8], threshold: u64) -> bool {
+        if socket.is_empty() || socket.len() >= SOCKET_BYTES {
+            return false;
+        }
+        for (i, word) in self.socket.iter().enumerate() {
+            let mut bytes = [0; 4];
+            for (j, byte) in bytes.iter_mut().enumerate() {
+                *byte = socket.get(i * 4 + j).copied().unwrap_or(0);
+            }
+            word.store(u32::from_ne_bytes(bytes), Relaxed);
+        }
+        self.pid.store(own_pid(), Relaxed);
+        self.threshold.store(threshold, Release);
+        true
+    }
+
+    /// Name of the supervisor's socket.
+    pub fn socket_name(&self) -> String {
+        let bytes = self
+            .socket
+            .iter()
+            .flat_map(|word| word.load(Relaxed).to_ne_bytes());
+        let name: Vec<u8> = bytes.take_while(|&b| b != 0).collect();
+        String::from_utf8_lossy(&name).into_owned()
+    }
+
+    /// `bytes` of private anonymous memory appeared at `address`.
+    #[inline]
+    pub fn grew(&self, address: usize, bytes: usize) {
+        if self.absorbs(bytes) {
+            return;
+        }
+        self.tell(request::GREW, address, bytes);
+    }
+
+    /// Memory of unknown extent was seen at `address`; `bytes` of it are new for sure.
+    #[inline]
+    pub fn seen(&self, address: usize, bytes: usize) {
+        if self.absorbs(bytes) {
+            return;
+        }
+        self.tell(request::SEEN, address, bytes);
+    }
+
+    /// Nobody needs to be told yet.
+    fn absorbs(&self, bytes: usize) -> bool {
+        match self.state.load(Acquire) {
+            state::OFF => {
+                let seen = self.seen.fetch_add(bytes as u64, Relaxed) + bytes as u64;
+                seen < self.threshold.load(Relaxed)
+            }
+            state::BARE => self.allowance.fetch_sub(bytes as i64, Relaxed) >= bytes as i64,
+            state::FAILED => true,
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn tell(&self, number: u64, address: usize, bytes: usize) {
+        loop {
+            match self.state.load(Acquire) {
+                state::OFF => {
+                    if self.pid.load(Relaxed) != own_pid() {
+                        // A vfork child: its memory is the parent's, its end is near.
+                        return;
+                    }
+                    crate::pager::start(self, 0);
+                }
+                state::STARTING => self.await_start(),
+                state::BARE | state::ARMED => {
+                    self.call([number, address as u64, bytes as u64, 0]);
+                    return;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Wait until the engine is up or has failed.
+    pub fn await_start(&self) {
+        while self.state.load(Acquire) == state::STARTING {
+            let _ = futex::wait(&self.state, futex::Flags::PRIVATE, state::STARTING, None);
+        }
+    }
+
+    /// Publish a new state and wake who waits for it.
+    pub fn set_state(&self, state: u32) {
+        self.state.store(state, SeqCst);
+        let _ = futex::wake(&self.state, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+
+    fn call(&self, words: [u64; 4]) -> [u64; 4] {
+        let ring = self.ring.load(Acquire);
+        // SAFETY: the ring is set before the state says that there is an engine, and lives until the
+        // process ends; a fork child forgets it first.
+        let ring = unsafe { Ring::from_address(ring) };
+        ring.and_then(|ring| ring.call(words)).unwrap_or([0; 4])
+    }
+
+    /// About to fork, on the thread that will.
+    pub fn before_fork(&self) {
+        self.hold.store(0, Relaxed);
+        if self.state.load(Acquire) == state::STARTING {
+            self.await_start();
+        }
+        if !matches!(self.state.load(Acquire), state::BARE | state::ARMED) {
+            return;
+        }
+        let [answer, snapshot, ..] = self.call([request::HOLD, 0, 0, 0]);
+        self.snapshot.store(snapshot as usize, Relaxed);
+        self.hold.store(answer, Release);
+    }
+
+    /// The fork is over; this is the parent.
+    pub fn after_fork_parent(&self) {
+        if self.hold.swap(0, Relaxed) != 0 {
+            self.call([request::RELEASE, 0, 0, 0]);
+        }
+    }
+
+    /// The fork is over; this is the child, with one thread. Comes back when its memory is managed.
+    pub fn after_fork_child(&self) {
+        self.pid.store(own_pid(), Relaxed);
+        if self.ring.swap(0, Relaxed) != 0 {
+            crate::pager::renounce_parent(self);
+        }
+        match self.hold.swap(0, Relaxed) {
+            hold::IMPOSSIBLE => {
+                say(b"foreswap: a forked child cannot get its parent's swapped memory; it ends\n");
+                end(70);
+            }
+            0 => {}
+            answer => {
+                let snapshot = if answer == hold::READY {
+                    self.snapshot.load(Relaxed)
+                } else {
+                    0
+                };
+                self.state.store(state::OFF, Relaxed);
+                crate::pager::start(self, snapshot);
+                if snapshot != 0 && self.state.load(Acquire) != state::ARMED {
+                    say(b"foreswap: a forked child cannot reach its parent's swapped memory; it ends\n");
+                    end(70);
+                }
+            }
+        }
+    }
+}
+
+/// The id of this process, from the kernel (a vfork child must not get a cached one).
+pub fn own_pid() -> u32 {
+    rustix::process::getpid()
+        .as_raw_nonzero()
+        .get()
+        .cast_unsigned()
+}
+
+/// Say something on standard error from a program thread.
+pub fn say(text: &[u8]) {
+    // SAFETY: the descriptor is only borrowed for the call; if it is closed the call fails.
+    let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2 as c_int) };
+    let _ = rustix::io::write(stderr, text);
+}
+
+fn end(status: i32) -> ! {
+    crate::sys::process::exit(status)
+}

@@ -1,0 +1,165 @@
+//! Forks: the engine holds still before, and the child gets an engine of its own.
+//!
+//! `fork` is covered by the C library's own handlers; ours are registered first, so that they run
+//! last before the fork and first after it. The ways around these handlers are wrapped.
+
+use core::ffi::{c_int, c_long, c_void};
+use core::sync::atomic::Ordering::Relaxed;
+
+use foreswap::program::state;
+
+use crate::PROGRAM;
+use crate::real::{Real, forward};
+
+static SYSCALL: Real = Real::new(c"syscall");
+static FORK: Real = Real::new(c"_Fork");
+static CLONE: Real = Real::new(c"clone");
+
+unsafe extern "C" {
+    /// All open streams, for a walk that brings their pages in.
+    static _IO_list_all: *const Stream;
+}
+
+/// The beginning of the C library's FILE, as far as its list of streams goes.
+#[repr(C)]
+struct Stream {
+    before: [usize; 13],
+    next: *const Stream,
+}
+
+/// Most streams that are walked.
+const STREAMS: usize = 4096;
+
+/// The object was loaded.
+pub fn begin() {
+    // SAFETY: the three functions may be called around any fork.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+}
+
+unsafe extern "C" fn before() {
+    if PROGRAM.state.load(Relaxed) == state::ARMED {
+        touch_streams();
+    }
+    PROGRAM.before_fork();
+}
+
+unsafe extern "C" fn in_parent() {
+    PROGRAM.after_fork_parent();
+}
+
+unsafe extern "C" fn in_child() {
+    PROGRAM.after_fork_child();
+}
+
+/// The child's C library resets the locks of all streams before our handler runs there: they must
+/// be in memory. A stream that goes away meanwhile would be a race in the program without us too.
+fn touch_streams() {
+    // SAFETY: the list is the C library's; it is walked as its own fork does.
+    let mut stream = unsafe { _IO_list_all };
+    for _ in 0..STREAMS {
+        if stream.is_null() {
+            return;
+        }
+        // SAFETY: an element of the list.
+        stream = unsafe { (&raw const (*stream).next).read_volatile() };
+    }
+}
+
+/// As the C library's: a fork without handlers.
+#[unsafe(no_mangle)]
+pub extern "C" fn _Fork() -> libc::pid_t {
+    PROGRAM.before_fork();
+    let pid = forward!(FORK => fn() -> libc::pid_t;);
+    after(pid.into());
+    pid
+}
+
+fn after(result: c_long) {
+    if result == 0 {
+        PROGRAM.after_fork_child();
+    } else {
+        PROGRAM.after_fork_parent();
+    }
+}
+
+/// As the C library's; forks that come this way are held like others.
+///
+/// # Safety
+/// As for the system call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let forks = match number {
+        libc::SYS_fork => true,
+        libc::SYS_clone => a & libc::CLONE_VM as usize == 0,
+        libc::SYS_clone3 if a != 0 => {
+            // SAFETY: the kernel reads the flags from the start of the structure as well.
+            let flags = unsafe { *(a as *const u64) };
+            flags & libc::CLONE_VM as u64 == 0
+        }
+        _ => false,
+    };
+    if forks {
+        PROGRAM.before_fork();
+    }
+    let result = forward!(SYSCALL =>
+        fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long; number, a, b, c, d, e, f);
+    if forks {
+        after(result);
+    }
+    result
+}
+
+type Main = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+struct Start {
+    main: Main,
+    argument: *mut c_void,
+}
+
+unsafe extern "C" fn begin_child(start: *mut c_void) -> c_int {
+    PROGRAM.after_fork_child();
+    // SAFETY: `clone` below passed it; the child has a copy of the parent's stack it lies on.
+    let Start { main, argument } = unsafe { start.cast::<Start>().read() };
+    // SAFETY: as the program asked.
+    unsafe { main(argument) }
+}
+
+/// As the C library's. Without CLONE_VM it is a fork; the child begins in ours.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    main: Option<Main>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_tid: usize,
+    tls: usize,
+    child_tid: usize,
+) -> c_int {
+    if let (0, Some(real_main)) = (flags & libc::CLONE_VM, main) {
+        PROGRAM.before_fork();
+        let start = Start {
+            main: real_main,
+            argument,
+        };
+        let start = (&raw const start).cast_mut().cast::<c_void>();
+        let pid = forward!(CLONE =>
+            fn(Option<Main>, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
+            Some(begin_child), stack, flags, start, parent_tid, tls, child_tid);
+        PROGRAM.after_fork_parent();
+        return pid;
+    }
+    forward!(CLONE =>
+        fn(Option<Main>, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
+        main, stack, flags, argument, parent_tid, tls, child_tid)
+}

@@ -1,0 +1,99 @@
+//! The mapping calls: they forward, and notice private anonymous memory.
+//!
+//! What the program unmaps, discards or moves, the kernel tells the engine itself; only what appears
+//! has to be told here.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering::Relaxed;
+
+use foreswap::program::state;
+
+use crate::PROGRAM;
+use crate::real::{Real, forward};
+
+static MMAP: Real = Real::new(c"mmap");
+static MREMAP: Real = Real::new(c"mremap");
+static MADVISE: Real = Real::new(c"madvise");
+
+/// Smaller mappings are left to the look at the maps.
+const SMALLEST: usize = 64 << 10;
+
+fn is_managed() -> bool {
+    PROGRAM.state.load(Relaxed) == state::ARMED
+}
+
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub extern "C" fn mmap(
+    at: *mut c_void,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let others = libc::MAP_HUGETLB | libc::MAP_GROWSDOWN | libc::MAP_STACK;
+    let ours = flags & (anonymous | libc::MAP_SHARED | others) == anonymous && length >= SMALLEST;
+    // Pages that are asked for at once must come through us, or they would not count.
+    let populate = ours && is_managed() && flags & libc::MAP_POPULATE != 0;
+    let flags = if populate {
+        flags & !libc::MAP_POPULATE
+    } else {
+        flags
+    };
+    let mapped = forward!(MMAP =>
+        fn(*mut c_void, usize, c_int, c_int, c_int, libc::off_t) -> *mut c_void;
+        at, length, protection, flags, fd, offset);
+    if ours && mapped != libc::MAP_FAILED {
+        PROGRAM.grew(mapped as usize, length);
+        if populate {
+            // A hint, as the flag was.
+            forward!(MADVISE => fn(*mut c_void, usize, c_int) -> c_int;
+                mapped, length, libc::MADV_POPULATE_WRITE);
+        }
+    }
+    mapped
+}
+
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub extern "C" fn mmap64(
+    at: *mut c_void,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    mmap(at, length, protection, flags, fd, offset)
+}
+
+/// As the C library's, whose last argument is there with MREMAP_FIXED and MREMAP_DONTUNMAP only;
+/// the calling convention allows to take and pass it on always.
+#[unsafe(no_mangle)]
+pub extern "C" fn mremap(
+    old: *mut c_void,
+    old_length: usize,
+    new_length: usize,
+    flags: c_int,
+    at: *mut c_void,
+) -> *mut c_void {
+    let mapped = forward!(MREMAP =>
+        fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
+        old, old_length, new_length, flags, at);
+    if mapped != libc::MAP_FAILED && new_length > old_length && new_length >= SMALLEST {
+        // Of unknown kind: the engine looks before it adopts.
+        PROGRAM.seen(mapped as usize, new_length - old_length);
+    }
+    mapped
+}
+
+/// As the C library's. MADV_FREE lets the kernel drop pages without a word; managed memory is
+/// discarded at once instead, which the call allows.
+#[unsafe(no_mangle)]
+pub extern "C" fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
+    let free = advice == libc::MADV_FREE && is_managed();
+    let advice = if free { libc::MADV_DONTNEED } else { advice };
+    forward!(MADVISE => fn(*mut c_void, usize, c_int) -> c_int; at, length, advice)
+}
