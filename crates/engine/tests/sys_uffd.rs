@@ -193,7 +193,7 @@ fn an_unread_event_makes_every_ioctl_say_again() {
     };
     assert_eq!((start, end), (area + 2 * PAGE, area + 4 * PAGE));
     let moved = mover.join().expect("mover").expect("mremap");
-    assert_eq!((from, to, len), (area + 2 * PAGE, moved, 4 * PAGE));
+    assert_eq!((from, to, len), (area + 2 * PAGE, moved, 2 * PAGE));
     let unmapper = thread::spawn(move || {
         // SAFETY: as above.
         unsafe { munmap(without_provenance_mut(moved), 4 * PAGE) }
@@ -248,4 +248,42 @@ fn an_unknown_feature_is_refused_by_name_not_by_number() {
     let odd = Features::from_bits_retain(1 << 60);
     let error = Uffd::open(odd).expect_err("no kernel has it").to_string();
     assert!(error.contains("lacks"), "{error}");
+}
+
+#[test]
+fn move_wants_the_same_writable_access_on_both_sides_and_copy_does_not() {
+    let uffd = Uffd::open(ENGINE).expect("userfaultfd");
+    let (area, frames) = (map(2), map(2));
+    for range in [area, frames] {
+        uffd.register_missing(range, 2 * PAGE).expect("register");
+        uffd.zeropage(range, PAGE).expect("fill");
+        poke_through(range, 5);
+    }
+    // SAFETY: the mapping is this test's.
+    unsafe {
+        rustix::mm::mprotect(
+            without_provenance_mut(area),
+            2 * PAGE,
+            rustix::mm::MprotectFlags::READ,
+        )
+    }
+    .expect("mprotect");
+    let invalid = Err(Short {
+        done: 0,
+        why: Why::Invalid,
+    });
+    // SAFETY: both ranges are this test's alone.
+    unsafe {
+        assert_eq!(uffd.move_pages(frames + PAGE, area, PAGE, false), invalid);
+        assert_eq!(uffd.move_pages(area + PAGE, frames, PAGE, false), invalid);
+        let source = [6_u8; PAGE];
+        uffd.copy(area + PAGE, source.as_ptr().cast(), PAGE, CopyMode::empty())
+            .expect("copy");
+    }
+    assert_eq!((peek(area), peek(area + PAGE)), (5, 6));
+}
+
+fn poke_through(addr: usize, value: u8) {
+    // The zero page is shared: the write gives the address a page of its own.
+    poke(addr, value);
 }
