@@ -47,7 +47,8 @@ impl Readahead for PerVma {
         } else if page.0.wrapping_add(1) == history.last.0 {
             size - 1
         } else {
-            size / 2
+            // The odd page comes after it.
+            (size - 1) / 2
         };
         *history = History {
             last: page,

@@ -8,3 +8,4 @@ mod rng;
 mod scenario;
 mod space;
 mod system;
+mod vectors;

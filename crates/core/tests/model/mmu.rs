@@ -3,9 +3,7 @@
 //! while it is written, memory that is not there.
 
 use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
-use foreswap_core::world::{
-    Digest, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
-};
+use foreswap_core::world::{Digest, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World};
 
 use super::rng::mix;
 use super::space::{Flight, Mapping, Page, Space, Use};
@@ -215,7 +213,8 @@ impl Mmu for View<'_> {
 
 impl View<'_> {
     fn begin(&mut self, io: IoId, slot: Slot, frames: &[Frame], write: bool) -> bool {
-        self.sys.note(8, slot.pack(), frames.len() as u64 * 2 + u64::from(write));
+        self.sys
+            .note(8, slot.pack(), frames.len() as u64 * 2 + u64::from(write));
         assert!(!frames.is_empty() && frames.len() <= foreswap_core::SLOTS_PER_IO);
         if self.space.flights.len() >= self.space.depth
             || self.sys.rng.chance(self.sys.chaos.queue_full)
@@ -364,7 +363,10 @@ impl Limit for View<'_> {
     }
 
     fn uncharge(&mut self, n: u64) {
-        assert!(self.space.charged >= n, "more is given back than was charged");
+        assert!(
+            self.space.charged >= n,
+            "more is given back than was charged"
+        );
         self.sys.charged -= n;
         self.space.charged -= n;
         let pressure = &mut self.sys.pressure[self.space.pid];

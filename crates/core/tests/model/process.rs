@@ -305,7 +305,9 @@ impl Process {
     }
 
     pub fn busy(&self, range: &Range<usize>) -> bool {
-        self.cells[range.clone()].iter().any(|cell| cell.changing > 0)
+        self.cells[range.clone()]
+            .iter()
+            .any(|cell| cell.changing > 0)
     }
 
     /// No event is anywhere.
@@ -457,10 +459,7 @@ impl Process {
             assert!(*refs > 0, "{slot:?} is used without a reference");
             *refs -= 1;
         }
-        assert!(
-            self.space.refs == self.space.bad,
-            "references have leaked"
-        );
+        assert!(self.space.refs == self.space.bad, "references have leaked");
         for &slot in &self.references {
             *self.space.refs_mut(slot) += 1;
         }

@@ -66,14 +66,15 @@ impl Plan {
                 first_touch: rng.pick(&[1, 16, 256]),
             },
             limit: rng.pick(&[32, 40, 64, 100, 256]),
-            areas: rng.pick(&[
-                &[4096][..],
-                &[64],
-                &[40, 512],
-                &[100, 700, 513],
-                &[1100, 1100],
-            ])
-            .to_vec(),
+            areas: rng
+                .pick(&[
+                    &[4096][..],
+                    &[64],
+                    &[40, 512],
+                    &[100, 700, 513],
+                    &[1100, 1100],
+                ])
+                .to_vec(),
             pages: rng.pick(&[64, 150, 300]),
             threads: rng.pick(&[1, 3, 6]),
             chaos,
@@ -252,8 +253,7 @@ impl Scenario {
             }
             _ => None,
         };
-        if process.access(sys, Some(thread), self.at, write) == Access::Waits
-            && sys.rng.chance(500)
+        if process.access(sys, Some(thread), self.at, write) == Access::Waits && sys.rng.chance(500)
         {
             let last = process.messages.len() - 1;
             process.read_message(sys, last);

@@ -154,7 +154,8 @@ impl Space {
             if flight.write {
                 area.writing[slot.index as usize] -= 1;
                 assert_eq!(
-                    self.frames[here], Some(flight.data[i as usize]),
+                    self.frames[here],
+                    Some(flight.data[i as usize]),
                     "{frame:?} changed while it was written"
                 );
                 *on_area = flight.data[i as usize];

@@ -41,10 +41,7 @@ pub struct Area {
 
 impl Area {
     fn new(slots: u32) -> Self {
-        let (n, clusters) = (
-            slots as usize,
-            (slots as usize).div_ceil(LEAF_PAGES),
-        );
+        let (n, clusters) = (slots as usize, (slots as usize).div_ceil(LEAF_PAGES));
         Area {
             counts: vec![0; n],
             digests: vec![0; n],
@@ -110,9 +107,7 @@ impl System {
 
     /// The charge above the limit has a reason.
     pub fn excuse(&mut self) {
-        self.excused = self
-            .excused
-            .max(self.charged.saturating_sub(self.limit));
+        self.excused = self.excused.max(self.charged.saturating_sub(self.limit));
     }
 
     pub fn count(&self, slot: Slot) -> u16 {
@@ -132,7 +127,10 @@ impl System {
     pub fn put(&mut self, slot: Slot) {
         let area = &mut self.areas[usize::from(slot.area)];
         let at = slot.index as usize;
-        assert!(area.counts[at] > 0, "{slot:?} is put more than it was taken");
+        assert!(
+            area.counts[at] > 0,
+            "{slot:?} is put more than it was taken"
+        );
         area.counts[at] -= 1;
         if area.counts[at] == 0 {
             area.used -= 1;
