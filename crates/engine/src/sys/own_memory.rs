@@ -181,10 +181,9 @@ pub fn forget_after_fork() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// In a fork child: unmaps the inherited mappings that `which` picks, and unlists them. Mappings
-/// that were kept from the child (MADV_DONTFORK) are only unlisted in effect: by then another
-/// mapping may be there, so `which` must say no to kinds whose pages were; use [`drop_from_list`]
-/// for these.
+/// In a fork child: unmaps the inherited mappings that `which` picks, and unlists them. A mapping
+/// that was kept from children (MADV_DONTFORK) is not there, and something of the child's may be:
+/// `which` must say no to it, and [`drop_from_list`] is for it. MADV_WIPEONFORK has no such trap.
 ///
 /// # Safety
 /// Nothing of the picked mappings may be used any more in this process.

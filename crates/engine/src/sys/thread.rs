@@ -151,13 +151,13 @@ pub unsafe fn spawn(
     let start = base.as_ptr() as usize;
     let pointer = start + PAGE + stack + below;
     let block = without_provenance_mut::<Block>(pointer);
-    // SAFETY: the pages are ours. A child of the program needs neither guard nor stack, and its
-    // copy of a stack would only cost it memory.
+    // SAFETY: the pages are ours. A child of the program needs no copy of the stack, and without one
+    // this thread has no pages to unshare after a fork; its addresses stay taken there, so that the
+    // child can unmap the whole mapping blindly.
     let prepared = unsafe {
         let stack_start = base.as_ptr().add(PAGE).cast();
         mprotect(base.as_ptr().cast(), PAGE, MprotectFlags::empty())
-            .and_then(|()| madvise(base.as_ptr().cast(), PAGE, Advice::LinuxDontFork))
-            .and_then(|()| madvise(stack_start, stack, Advice::LinuxDontFork))
+            .and_then(|()| madvise(stack_start, stack, Advice::LinuxWipeOnFork))
     };
     if let Err(errno) = prepared {
         // SAFETY: mapped above, used by nobody.

@@ -9,53 +9,21 @@
 //! when the rest is tried again. Second, while the program unmaps, discards, remaps or forks,
 //! every ioctl answers EAGAIN until that event has been read and its waiter has run.
 
+mod access;
+mod message;
+
 use core::ffi::c_void;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use linux_raw_sys::general as k;
 use rustix::io::Errno;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater, ioctl, opcode};
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+
+use access::new_descriptor;
+pub use access::{Features, UffdError};
+pub use message::{Event, Events, FaultFlags, RawMsg};
 
 bitflags::bitflags! {
-    /// What a userfaultfd can be asked for; the names are the kernel's, less `UFFD_FEATURE_`.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Features: u64 {
-        /// Write-protect faults are told apart from missing ones.
-        const PAGEFAULT_FLAG_WP = k::UFFD_FEATURE_PAGEFAULT_FLAG_WP as u64;
-        /// A forked child gets its own descriptor (needs CAP_SYS_PTRACE).
-        const EVENT_FORK = k::UFFD_FEATURE_EVENT_FORK as u64;
-        /// mremap of a registered range is announced.
-        const EVENT_REMAP = k::UFFD_FEATURE_EVENT_REMAP as u64;
-        /// madvise(DONTNEED, FREE, REMOVE) of a registered range is announced.
-        const EVENT_REMOVE = k::UFFD_FEATURE_EVENT_REMOVE as u64;
-        /// Missing faults on hugetlbfs.
-        const MISSING_HUGETLBFS = k::UFFD_FEATURE_MISSING_HUGETLBFS as u64;
-        /// Missing faults on shared memory.
-        const MISSING_SHMEM = k::UFFD_FEATURE_MISSING_SHMEM as u64;
-        /// munmap of a registered range is announced.
-        const EVENT_UNMAP = k::UFFD_FEATURE_EVENT_UNMAP as u64;
-        /// Faults become SIGBUS instead of messages.
-        const SIGBUS = k::UFFD_FEATURE_SIGBUS as u64;
-        /// Fault messages carry the thread's id.
-        const THREAD_ID = k::UFFD_FEATURE_THREAD_ID as u64;
-        /// Minor faults on hugetlbfs.
-        const MINOR_HUGETLBFS = k::UFFD_FEATURE_MINOR_HUGETLBFS as u64;
-        /// Minor faults on shared memory.
-        const MINOR_SHMEM = k::UFFD_FEATURE_MINOR_SHMEM as u64;
-        /// Fault addresses keep their offset within the page.
-        const EXACT_ADDRESS = k::UFFD_FEATURE_EXACT_ADDRESS as u64;
-        /// Write protection of hugetlbfs and shared memory.
-        const WP_HUGETLBFS_SHMEM = k::UFFD_FEATURE_WP_HUGETLBFS_SHMEM as u64;
-        /// Write protection of pages that are not there yet.
-        const WP_UNPOPULATED = k::UFFD_FEATURE_WP_UNPOPULATED as u64;
-        /// UFFDIO_POISON: accesses to a page end in SIGBUS.
-        const POISON = k::UFFD_FEATURE_POISON as u64;
-        /// Write-protect faults resolve themselves and are only recorded.
-        const WP_ASYNC = k::UFFD_FEATURE_WP_ASYNC as u64;
-        /// UFFDIO_MOVE: pages change address without being copied.
-        const MOVE = k::UFFD_FEATURE_MOVE as u64;
-    }
-
     /// Which faults a range reports.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Mode: u64 {
@@ -73,78 +41,6 @@ bitflags::bitflags! {
         /// Map the pages write-protected, atomically with the copy.
         const WP = k::UFFDIO_COPY_MODE_WP as u64;
     }
-}
-
-impl Features {
-    /// The first kernel that has the feature, for messages.
-    fn since(self) -> &'static str {
-        if self.contains(Self::MOVE) {
-            "6.8"
-        } else if self.contains(Self::WP_ASYNC) {
-            "6.7"
-        } else if self.contains(Self::POISON) {
-            "6.6"
-        } else if self.contains(Self::WP_UNPOPULATED) {
-            "6.4"
-        } else if self.contains(Self::WP_HUGETLBFS_SHMEM) {
-            "5.19"
-        } else if self.contains(Self::EXACT_ADDRESS) {
-            "5.18"
-        } else {
-            "5.14"
-        }
-    }
-}
-
-fn names(features: Features) -> String {
-    let mut list = String::new();
-    for (name, _) in features.iter_names() {
-        if !list.is_empty() {
-            list.push_str(", ");
-        }
-        list.push_str(name);
-    }
-    list
-}
-
-/// Why no userfaultfd could be had, with what to do about it.
-#[derive(Debug, thiserror::Error)]
-pub enum UffdError {
-    /// Neither the device nor the system call may be used.
-    #[error(
-        "no permission to use userfaultfd (/dev/userfaultfd: {device}; userfaultfd(2): {call}). \
-         Any one of these helps: run as root; give your group the device with the udev rule \
-         KERNEL==\"userfaultfd\", GROUP=\"users\", MODE=\"0660\"; \
-         sysctl vm.unprivileged_userfaultfd=1; in a container, pass --device=/dev/userfaultfd"
-    )]
-    NoPermission {
-        /// What opening the device said.
-        device: Errno,
-        /// What the system call said.
-        call: Errno,
-    },
-    /// The kernel was built without it.
-    #[error("this kernel has no userfaultfd: it needs CONFIG_USERFAULTFD=y and Linux 6.8 or later")]
-    NoSupport,
-    /// The kernel has userfaultfd, but not all that is needed.
-    #[error(
-        "this kernel's userfaultfd lacks {}: Linux {} or later is needed, this is {kernel}",
-        names(*.missing), .missing.since()
-    )]
-    FeatureMissing {
-        /// Wanted and not offered.
-        missing: Features,
-        /// The running kernel's release.
-        kernel: String,
-    },
-    /// Anything else.
-    #[error("userfaultfd: {what}: {errno}")]
-    Other {
-        /// The step that failed.
-        what: &'static str,
-        /// With what.
-        errno: Errno,
-    },
 }
 
 /// Why an ioctl stopped.
@@ -197,143 +93,6 @@ pub struct Short {
 /// The whole range, or where and why it stopped.
 pub type Outcome = Result<(), Short>;
 
-/// One message as the kernel writes it.
-#[derive(Clone, Copy)]
-#[repr(C, align(8))]
-pub struct RawMsg([u8; 32]);
-
-impl RawMsg {
-    /// An empty message, to fill a buffer with.
-    pub const ZERO: Self = Self([0; 32]);
-}
-
-const _: () = assert!(size_of::<RawMsg>() == size_of::<k::uffd_msg>());
-
-/// What kind of access faulted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FaultFlags {
-    /// It was a write.
-    pub write: bool,
-    /// The page is there but write-protected.
-    pub wp: bool,
-    /// The page is in the page cache but not mapped.
-    pub minor: bool,
-}
-
-/// A decoded message. Addresses are bytes in the process that faulted.
-#[derive(Debug)]
-pub enum Event {
-    /// A thread waits for a page.
-    Fault {
-        /// Where; page-aligned unless EXACT_ADDRESS was asked for.
-        addr: usize,
-        /// How it was touched.
-        flags: FaultFlags,
-        /// The kernel's id of the thread, 0 without THREAD_ID.
-        tid: u32,
-    },
-    /// `start..end` is about to be discarded: the message comes *before* the pages go.
-    Remove {
-        /// First byte.
-        start: usize,
-        /// One past the last.
-        end: usize,
-    },
-    /// `start..end` was unmapped.
-    Unmap {
-        /// First byte.
-        start: usize,
-        /// One past the last.
-        end: usize,
-    },
-    /// `from..from+len` was moved to `to`. An [`Event::Unmap`] of the old addresses follows, and
-    /// the program's mremap returns only after both have been read.
-    Remap {
-        /// Old address.
-        from: usize,
-        /// New address.
-        to: usize,
-        /// Bytes that moved: the old length, also when the mapping grew.
-        len: usize,
-    },
-    /// The process forked; the child's memory reports to this descriptor.
-    Fork {
-        /// The child's userfaultfd.
-        fd: OwnedFd,
-    },
-    /// A message of a kind this kernel knows and we do not.
-    Unknown(u8),
-}
-
-impl RawMsg {
-    fn word(&self, index: usize) -> u64 {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&self.0[8 + 8 * index..][..8]);
-        u64::from_ne_bytes(bytes)
-    }
-
-    fn decode(&self) -> Event {
-        let [a, b, c] = [self.word(0), self.word(1), self.word(2)];
-        match u32::from(self.0[0]) {
-            k::UFFD_EVENT_PAGEFAULT => {
-                let flag = |bit: u32| a & u64::from(bit) != 0;
-                let mut tid = [0; 4];
-                tid.copy_from_slice(&self.0[24..28]);
-                Event::Fault {
-                    addr: b as usize,
-                    flags: FaultFlags {
-                        write: flag(k::UFFD_PAGEFAULT_FLAG_WRITE),
-                        wp: flag(k::UFFD_PAGEFAULT_FLAG_WP),
-                        minor: flag(k::UFFD_PAGEFAULT_FLAG_MINOR),
-                    },
-                    tid: u32::from_ne_bytes(tid),
-                }
-            }
-            k::UFFD_EVENT_REMOVE => Event::Remove {
-                start: a as usize,
-                end: b as usize,
-            },
-            k::UFFD_EVENT_UNMAP => Event::Unmap {
-                start: a as usize,
-                end: b as usize,
-            },
-            k::UFFD_EVENT_REMAP => Event::Remap {
-                from: a as usize,
-                to: b as usize,
-                len: c as usize,
-            },
-            k::UFFD_EVENT_FORK => {
-                let mut fd = [0; 4];
-                fd.copy_from_slice(&self.0[8..12]);
-                // SAFETY: the kernel installed this descriptor for the reader of this message,
-                // and each message is decoded once.
-                let fd = unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(fd)) };
-                Event::Fork { fd }
-            }
-            _ => Event::Unknown(self.0[0]),
-        }
-    }
-}
-
-/// The messages of one read, oldest first.
-pub struct Events<'b> {
-    rest: core::slice::Iter<'b, RawMsg>,
-}
-
-impl Iterator for Events<'_> {
-    type Item = Event;
-
-    fn next(&mut self) -> Option<Event> {
-        self.rest.next().map(RawMsg::decode)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.rest.size_hint()
-    }
-}
-
-impl ExactSizeIterator for Events<'_> {}
-
 const REGISTER: Opcode = opcode::read_write::<k::uffdio_register>(0xAA, 0x00);
 const UNREGISTER: Opcode = opcode::read::<k::uffdio_range>(0xAA, 0x01);
 const WAKE: Opcode = opcode::read::<k::uffdio_range>(0xAA, 0x02);
@@ -343,8 +102,6 @@ const MOVE: Opcode = opcode::read_write::<k::uffdio_move>(0xAA, 0x05);
 const WRITEPROTECT: Opcode = opcode::read_write::<k::uffdio_writeprotect>(0xAA, 0x06);
 const POISON: Opcode = opcode::read_write::<k::uffdio_poison>(0xAA, 0x08);
 const API: Opcode = opcode::read_write::<k::uffdio_api>(0xAA, 0x3F);
-/// On /dev/userfaultfd: a new descriptor.
-const NEW: Opcode = opcode::none(0xAA, 0x00);
 const MOVE_ALLOW_SRC_HOLES: u64 = 1 << 1;
 
 /// A userfaultfd after its handshake. Usable from any thread of the process that opened it.
@@ -479,6 +236,10 @@ impl Uffd {
     /// who waits there. With `allow_src_holes` absent source pages are passed over and counted as
     /// done. Aligned whole huge pages stay whole.
     ///
+    /// The kernel wants both areas to have the same access rights, writing included, and the same
+    /// mlock state: after an mprotect by the program this is `Invalid`, where [`Self::copy`] still
+    /// works.
+    ///
     /// # Safety
     /// The contents of `src` become absent: nobody but the owner of that memory may ask for it,
     /// and no Rust reference may point into it.
@@ -552,9 +313,7 @@ impl Uffd {
                 Err(errno) => return Err(errno),
             }
         };
-        Ok(Events {
-            rest: buffer[..count].iter(),
-        })
+        Ok(Events::new(&buffer[..count]))
     }
 }
 
@@ -593,105 +352,9 @@ fn outcome(result: Result<(), Errno>, field: i64, len: usize) -> Outcome {
     }
 }
 
-/// USERFAULTFD_IOC_NEW takes flags by value and returns a descriptor.
-struct NewFromDevice;
-
-// SAFETY: the ioctl reads its argument as an integer, writes no memory, and returns a descriptor
-// that belongs to the caller.
-unsafe impl Ioctl for NewFromDevice {
-    type Output = OwnedFd;
-    const IS_MUTATING: bool = false;
-
-    fn opcode(&self) -> Opcode {
-        NEW
-    }
-
-    fn as_ptr(&mut self) -> *mut c_void {
-        core::ptr::without_provenance_mut((k::O_CLOEXEC | k::O_NONBLOCK) as usize)
-    }
-
-    unsafe fn output_from_ptr(fd: IoctlOutput, _: *mut c_void) -> Result<OwnedFd, Errno> {
-        // SAFETY: a successful call returns a fresh descriptor.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-    }
-}
-
-fn new_descriptor() -> Result<OwnedFd, UffdError> {
-    use rustix::fs::{Mode, OFlags, open};
-    let by_device = open(
-        c"/dev/userfaultfd",
-        OFlags::RDWR | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    // SAFETY: as the implementation of NewFromDevice says.
-    .and_then(|device| unsafe { ioctl(&device, NewFromDevice) });
-    let device = match by_device {
-        Ok(fd) => return Ok(fd),
-        Err(errno) => errno,
-    };
-    use rustix::mm::{UserfaultfdFlags, userfaultfd};
-    // SAFETY: creating the descriptor changes no memory; what its methods change, they say.
-    let by_call = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) };
-    by_call.map_err(|call| match call {
-        Errno::NOSYS => UffdError::NoSupport,
-        Errno::PERM | Errno::ACCESS => UffdError::NoPermission { device, call },
-        errno => UffdError::Other {
-            what: "userfaultfd(2)",
-            errno,
-        },
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn message(event: u32, words: [u64; 3]) -> RawMsg {
-        let mut raw = RawMsg::ZERO;
-        raw.0[0] = event as u8;
-        for (i, word) in words.iter().enumerate() {
-            raw.0[8 + 8 * i..][..8].copy_from_slice(&word.to_ne_bytes());
-        }
-        raw
-    }
-
-    #[test]
-    fn each_message_decodes_to_its_event() {
-        let fault = message(k::UFFD_EVENT_PAGEFAULT, [0b011, 0x7000, 42]).decode();
-        let Event::Fault {
-            addr: 0x7000,
-            flags,
-            tid: 42,
-        } = fault
-        else {
-            panic!("{fault:?}");
-        };
-        assert_eq!(
-            flags,
-            FaultFlags {
-                write: true,
-                wp: true,
-                minor: false
-            }
-        );
-        let other = message(k::UFFD_EVENT_REMOVE, [1, 2, 0]).decode();
-        assert!(matches!(other, Event::Remove { start: 1, end: 2 }));
-        let other = message(k::UFFD_EVENT_UNMAP, [3, 4, 0]).decode();
-        assert!(matches!(other, Event::Unmap { start: 3, end: 4 }));
-        let other = message(k::UFFD_EVENT_REMAP, [5, 6, 7]).decode();
-        assert!(matches!(
-            other,
-            Event::Remap {
-                from: 5,
-                to: 6,
-                len: 7
-            }
-        ));
-        assert!(matches!(
-            message(0x44, [0; 3]).decode(),
-            Event::Unknown(0x44)
-        ));
-    }
 
     #[test]
     fn a_negative_result_field_is_no_progress() {
@@ -712,29 +375,5 @@ mod tests {
             })
         );
         assert_eq!(outcome(Ok(()), 8192, 8192), Ok(()));
-    }
-
-    #[test]
-    fn errors_name_the_remedy() {
-        let denied = UffdError::NoPermission {
-            device: Errno::NOENT,
-            call: Errno::PERM,
-        };
-        let text = denied.to_string();
-        for part in [
-            "root",
-            "KERNEL==\"userfaultfd\"",
-            "vm.unprivileged_userfaultfd=1",
-        ] {
-            assert!(text.contains(part), "{text}");
-        }
-        let old = UffdError::FeatureMissing {
-            missing: Features::MOVE | Features::POISON,
-            kernel: "6.1.0".into(),
-        };
-        assert_eq!(
-            old.to_string(),
-            "this kernel's userfaultfd lacks POISON, MOVE: Linux 6.8 or later is needed, this is 6.1.0"
-        );
     }
 }
