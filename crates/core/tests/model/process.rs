@@ -424,6 +424,37 @@ impl Process {
         self.call(sys, |mm, w| mm.run(w))
     }
 
+    /// One round of everything that is on its way; `io` says whether devices go on. Returns whether
+    /// nothing is left to do.
+    pub fn round(&mut self, sys: &mut System, io: bool) -> bool {
+        sys.now += 1_000;
+        self.read_event(sys);
+        self.acknowledge();
+        self.zap();
+        self.unshare();
+        if !self.messages.is_empty() {
+            self.read_message(sys, 0);
+        }
+        if io && !self.space.flights.is_empty() {
+            self.complete(sys, 0);
+        }
+        if self.mm.must_retry() {
+            self.call(sys, |mm, w| mm.retry(w));
+        }
+        if self.fork == Fork::Held {
+            self.try_snapshot(sys);
+        }
+        let more = self.run(sys);
+        !more
+            && self.settled()
+            && self.messages.is_empty()
+            && self.space.flights.is_empty()
+            && self.fork == Fork::No
+            && self.threads.iter().all(Option::is_none)
+            && !self.mm.must_retry()
+            && !self.mm.is_stalled()
+    }
+
     /// What must hold after every call.
     fn check(&mut self, sys: &mut System) {
         let over = sys.charged.saturating_sub(sys.limit);

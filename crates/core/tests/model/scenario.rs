@@ -368,37 +368,11 @@ impl Scenario {
         self.sys.chaos = Chaos::default();
         for _ in 0..20_000 {
             let (process, sys) = (&mut self.processes[n], &mut self.sys);
-            sys.now += 1_000;
-            process.read_event(sys);
-            process.acknowledge();
-            process.zap();
-            process.unshare();
-            if !process.messages.is_empty() {
-                process.read_message(sys, 0);
-            }
-            if !process.space.flights.is_empty() {
-                process.complete(sys, 0);
-            }
-            if process.mm.must_retry() {
-                process.call(sys, |mm, w| mm.retry(w));
-            }
             let fork = match process.fork {
-                Fork::Held => {
-                    process.try_snapshot(sys);
-                    None
-                }
                 Fork::Taken(_) => process.forked(sys),
-                Fork::No => None,
+                _ => None,
             };
-            let more = process.run(sys);
-            let done = !more
-                && process.settled()
-                && process.messages.is_empty()
-                && process.space.flights.is_empty()
-                && process.fork == Fork::No
-                && process.threads.iter().all(Option::is_none)
-                && !process.mm.must_retry()
-                && !process.mm.is_stalled();
+            let done = process.round(sys, true);
             if let Some(child) = fork {
                 self.trace.forks += 1;
                 child.exit(&mut self.sys);

@@ -1,0 +1,416 @@
+//! Each way in which something goes wrong, alone: what is lost, what is kept, what is said.
+
+use foreswap_core::readahead::Policy;
+use foreswap_core::units::Slot;
+use foreswap_core::world::Notice;
+use foreswap_core::{Config, Entry};
+
+use super::process::{Access, Process};
+use super::space::Mapping;
+use super::system::System;
+
+/// One process with all its pages adopted.
+struct Machine {
+    sys: System,
+    p: Process,
+}
+
+const TIMEOUT: u64 = 100_000;
+
+impl Machine {
+    fn new(limit: u64, areas: &[u32], pages: usize) -> Self {
+        let mut sys = System::new(1, limit, areas);
+        let config = Config {
+            frames: 32,
+            readahead: Policy::None,
+            full_timeout: TIMEOUT,
+            first_touch: 1,
+        };
+        let mut p = Process::new(&mut sys, config, pages, 8);
+        p.map(0..pages);
+        p.adopt(&mut sys, 0..pages);
+        Machine { sys, p }
+    }
+
+    /// A thread touches a page; the world goes on until it has it.
+    fn touch(&mut self, at: usize, write: Option<u64>) -> Option<u64> {
+        let before = self.p.sigbus;
+        if self.p.access(&mut self.sys, Some(0), at, write) == Access::Waits {
+            self.rest();
+        }
+        (self.p.sigbus == before).then(|| self.p.cells[at].value)
+    }
+
+    fn rest(&mut self) {
+        for _ in 0..10_000 {
+            if self.p.round(&mut self.sys, true) {
+                return;
+            }
+        }
+        panic!("no rest: {}", self.p.state(&self.sys));
+    }
+
+    /// Go on without any I/O.
+    fn rounds_without_io(&mut self) {
+        for _ in 0..20 {
+            self.p.round(&mut self.sys, false);
+        }
+    }
+
+    /// Write `1000 + page` to all pages.
+    fn fill(&mut self) {
+        for at in 0..self.p.cells.len() {
+            self.touch(at, Some(1000 + at as u64));
+        }
+    }
+
+    fn read_all(&mut self) -> Vec<usize> {
+        let pages = 0..self.p.cells.len();
+        pages.filter(|&at| self.touch(at, None).is_none()).collect()
+    }
+
+    /// A page that is on an area only, with its slot.
+    fn swapped(&self) -> (usize, Slot) {
+        let find = |at| match self.p.mm.entry(self.p.space.vpn(at)) {
+            Entry::Swapped { slot, .. } => Some((at, slot)),
+            _ => None,
+        };
+        (0..self.p.cells.len()).find_map(find).expect("one")
+    }
+
+    fn told(&self, what: fn(&Notice) -> bool) -> usize {
+        self.sys.told.iter().filter(|notice| what(notice)).count()
+    }
+
+    fn resident(&self) -> Vec<usize> {
+        let mapped = |&at: &usize| self.p.space.pages[at].present.is_some();
+        (0..self.p.cells.len()).filter(mapped).collect()
+    }
+
+    /// Unmap all: nothing may be left.
+    fn end(mut self) {
+        let pages = self.p.cells.len();
+        self.p.unmap(0..pages);
+        self.rest();
+        self.p.check_references();
+        assert!(self.p.space.refs == self.p.space.bad);
+        assert_eq!(
+            self.p.space.charged,
+            self.p.space.frames.iter().flatten().count() as u64
+        );
+    }
+}
+
+#[test]
+fn a_read_error_poisons_that_page_only() {
+    let mut m = Machine::new(48, &[512], 100);
+    m.fill();
+    let (at, slot) = m.swapped();
+    m.sys.bad_sectors.insert(slot);
+    assert_eq!(m.read_all(), [at]);
+    assert_eq!(m.told(|n| matches!(n, Notice::ReadFailed { .. })), 1);
+    // Given back, it is a page like any other.
+    m.p.discard(at..at + 1);
+    m.rest();
+    assert_eq!(m.touch(at, None), Some(0));
+    m.end();
+}
+
+#[test]
+fn a_read_error_in_a_batch_poisons_that_page_only() {
+    let mut m = Machine::new(48, &[512], 100);
+    m.fill();
+    m.p.config.readahead = Policy::Vma(32);
+    let (at, slot) = m.swapped();
+    m.sys.bad_sectors.insert(slot);
+    m.touch(at + 1, None);
+    assert_eq!(m.read_all(), [at]);
+    m.end();
+}
+
+#[test]
+fn wrong_bytes_are_reported_and_not_delivered() {
+    let mut m = Machine::new(48, &[512], 100);
+    m.fill();
+    let (at, slot) = m.swapped();
+    m.sys.areas[0].content[slot.index as usize] ^= 4;
+    assert_eq!(m.read_all(), [at]);
+    assert_eq!(m.told(|n| matches!(n, Notice::Corrupt { .. })), 1);
+    m.end();
+}
+
+#[test]
+fn a_write_error_keeps_the_data() {
+    let mut m = Machine::new(48, &[2048], 100);
+    m.sys.chaos.write_error = 500;
+    for at in 0..70 {
+        m.touch(at, Some(1000 + at as u64));
+    }
+    m.sys.chaos.write_error = 0;
+    m.fill();
+    assert!(m.told(|n| matches!(n, Notice::WriteFailed { error: 5, .. })) > 0);
+    assert!(m.read_all().is_empty());
+    m.end();
+}
+
+#[test]
+fn no_space_on_the_device_keeps_the_data() {
+    let mut m = Machine::new(48, &[512, 512], 80);
+    m.sys.chaos.no_space = 1000;
+    for at in 0..50 {
+        if m.p.access(&mut m.sys, Some(0), at, Some(1)) == Access::Waits {
+            m.p.round(&mut m.sys, true);
+            m.p.round(&mut m.sys, true);
+        }
+    }
+    m.sys.chaos.no_space = 0;
+    m.rest();
+    m.fill();
+    assert!(m.told(|n| matches!(n, Notice::WriteFailed { error: 28, .. })) > 0);
+    assert!(m.read_all().is_empty());
+    m.end();
+}
+
+#[test]
+fn a_full_area_costs_the_thread_that_finds_no_room_and_then_has_room_again() {
+    let mut m = Machine::new(48, &[24], 100);
+    let began = m.sys.now;
+    m.fill();
+    let lost = m.read_all();
+    assert!(!lost.is_empty() && lost.len() < 60, "{lost:?}");
+    assert!(m.sys.now - began >= TIMEOUT);
+    assert_eq!(
+        m.told(|n| matches!(n, Notice::OutOfMemory { .. })),
+        lost.len()
+    );
+    assert!(m.told(|n| matches!(n, Notice::AreasFull)) >= 1);
+    m.p.discard(0..100);
+    m.rest();
+    for at in 0..60 {
+        assert!(m.touch(at, Some(7)).is_some());
+    }
+    m.end();
+}
+
+#[test]
+fn an_area_that_others_left_is_not_full_any_more() {
+    let mut m = Machine::new(48, &[512], 100);
+    m.sys.foreign_fill();
+    for at in 0..60 {
+        m.p.access(&mut m.sys, Some(0), at, Some(9));
+        m.p.round(&mut m.sys, true);
+    }
+    assert_eq!(m.told(|n| matches!(n, Notice::AreasFull)), 1);
+    m.sys.foreign_free(&|_| 0);
+    m.rest();
+    m.fill();
+    assert!(m.read_all().is_empty());
+    // Nothing can be moved: that is not for want of slots, so nothing may be lost.
+    for page in &mut m.p.space.pages {
+        page.locked = true;
+    }
+    let (at, _) = m.swapped();
+    assert_eq!(m.touch(at, None), Some(1000 + at as u64));
+    assert_eq!(m.told(|n| matches!(n, Notice::OutOfMemory { .. })), 0);
+    for page in &mut m.p.space.pages {
+        page.locked = false;
+    }
+    m.end();
+}
+
+#[test]
+fn a_full_queue_delays_and_loses_nothing() {
+    let mut m = Machine::new(48, &[512], 100);
+    m.fill();
+    m.p.space.depth = 0;
+    let (at, _) = m.swapped();
+    assert_eq!(
+        m.p.access(&mut m.sys, Some(0), at, None),
+        Access::Waits
+    );
+    m.rounds_without_io();
+    assert!(m.p.threads[0].is_some() && m.p.mm.is_stalled());
+    m.p.space.depth = 8;
+    m.rest();
+    assert!(m.read_all().is_empty());
+    m.end();
+}
+
+#[test]
+fn a_discard_meets_a_read_a_write_and_a_dirty_page() {
+    let mut m = Machine::new(48, &[512], 100);
+    m.fill();
+    m.rest();
+    let (at, _) = m.swapped();
+    m.p.access(&mut m.sys, Some(0), at, None);
+    m.p.read_message(&mut m.sys, 0);
+    assert!(m.p.space.flights.iter().any(|flight| !flight.write));
+    m.p.discard(at..at + 1);
+    m.rest();
+    assert_eq!(m.touch(at, None), Some(0));
+    // Now writes: all are held back, then everything is discarded.
+    m.sys.pressure[0] = 40;
+    m.rounds_without_io();
+    assert!(m.p.space.flights.iter().any(|flight| flight.write));
+    m.p.discard(0..100);
+    for _ in 0..4 {
+        m.p.read_event(&mut m.sys);
+        m.p.acknowledge();
+        m.p.zap();
+    }
+    m.rest();
+    for at in 0..100 {
+        assert_eq!(m.touch(at, None), Some(0));
+    }
+    m.end();
+}
+
+#[test]
+fn who_waits_for_an_unmapped_page_wakes_up() {
+    let mut m = Machine::new(48, &[512], 100);
+    m.fill();
+    let (at, _) = m.swapped();
+    m.p.access(&mut m.sys, Some(0), at, None);
+    m.p.read_message(&mut m.sys, 0);
+    m.p.unmap(at..at + 1);
+    m.rounds_without_io();
+    assert!(m.p.threads[0].is_none());
+    m.rest();
+    assert_eq!(m.p.space.pages[at].mapping, Mapping::None);
+    m.end();
+}
+
+#[test]
+fn a_fork_waits_for_writes_and_the_child_has_everything() {
+    let mut m = Machine::new(64, &[2048], 100);
+    m.fill();
+    m.sys.pressure[0] = 30;
+    m.rounds_without_io();
+    assert!(!m.p.space.flights.is_empty());
+    m.p.hold(&mut m.sys);
+    m.rounds_without_io();
+    assert!(m.p.fork == super::process::Fork::Held, "writes are in flight");
+    for _ in 0..100 {
+        m.p.round(&mut m.sys, true);
+    }
+    let (came_back, _) = m.swapped();
+    m.p.access(&mut m.sys, Some(0), came_back, Some(77));
+    for _ in 0..10 {
+        m.p.round(&mut m.sys, true);
+    }
+    let child = m.p.forked(&mut m.sys).expect("a child");
+    let mut child = Machine {
+        sys: m.sys,
+        p: child,
+    };
+    assert_eq!(child.touch(came_back, None), Some(77));
+    assert!(child.read_all().is_empty());
+    child.fill();
+    m.sys = child.sys;
+    m.rest();
+    assert!(m.read_all().is_empty());
+    child.p.exit(&mut m.sys);
+    assert!(m.read_all().is_empty());
+    m.end();
+}
+
+#[test]
+fn a_page_that_is_being_written_is_given_back_from_memory() {
+    let mut m = Machine::new(200, &[512], 40);
+    m.fill();
+    m.sys.pressure[0] = 30;
+    m.rounds_without_io();
+    let flight = m.p.space.flights.first().expect("a write");
+    let at = (0..40)
+        .find(|&at| m.p.mm.entry(m.p.space.vpn(at)) == Entry::Cached(flight.frames[0]))
+        .expect("its page");
+    m.sys.pressure[0] = 0;
+    m.p.access(&mut m.sys, Some(0), at, Some(5));
+    m.rounds_without_io();
+    assert!(m.p.threads[0].is_none(), "it waits for its write");
+    assert_eq!(m.p.mm.stats.swap_read_ios, 0);
+    m.rest();
+    assert!(m.read_all().is_empty());
+    m.end();
+}
+
+#[test]
+fn what_is_mapped_already_is_newer_than_what_was_read() {
+    let mut m = Machine::new(48, &[512], 100);
+    m.fill();
+    m.rest();
+    let (at, _) = m.swapped();
+    m.p.access(&mut m.sys, Some(0), at, None);
+    m.p.read_message(&mut m.sys, 0);
+    m.p.space.pages[at].present = Some(5);
+    m.p.cells[at].value = 5;
+    m.rest();
+    assert_eq!(m.touch(at, None), Some(5));
+    assert!(m.read_all().is_empty());
+    m.end();
+}
+
+#[test]
+fn a_silent_discard_is_seen_by_the_fault_and_by_reclaim() {
+    let mut m = Machine::new(48, &[512], 100);
+    m.fill();
+    m.read_all();
+    let mapped = m.resident();
+    m.p.silently_discard(mapped[0]..mapped[1]);
+    assert_eq!(m.touch(mapped[0], None), Some(0));
+    let mapped = m.resident();
+    for &at in &mapped {
+        m.p.silently_discard(at..at + 1);
+    }
+    assert!(m.read_all().is_empty());
+    m.end();
+}
+
+#[test]
+fn locked_memory_passes_the_limit_and_says_so() {
+    let mut m = Machine::new(32, &[512], 100);
+    m.fill();
+    m.rest();
+    for page in &mut m.p.space.pages {
+        page.locked = true;
+    }
+    assert!(m.read_all().is_empty());
+    assert!(m.told(|n| matches!(n, Notice::LimitPassed)) > 0);
+    for page in &mut m.p.space.pages {
+        page.locked = false;
+    }
+    m.rest();
+    assert!(m.sys.charged <= m.sys.limit);
+    m.end();
+}
+
+#[test]
+fn zero_pages_are_never_written() {
+    let mut m = Machine::new(48, &[512], 200);
+    for at in 0..200 {
+        m.touch(at, Some(0));
+    }
+    assert!(m.read_all().is_empty());
+    assert_eq!(m.p.mm.stats.swap_write_ios, 0);
+    assert!(m.p.mm.stats.zero_drops > 100);
+    m.end();
+}
+
+#[test]
+fn a_clean_page_is_dropped_and_a_changed_one_is_not() {
+    let mut m = Machine::new(48, &[4096], 100);
+    m.fill();
+    m.read_all();
+    m.rest();
+    let written = m.p.mm.stats.swap_out;
+    for _ in 0..3 {
+        assert!(m.read_all().is_empty());
+    }
+    assert!(m.p.mm.stats.clean_drops > 100);
+    assert!(m.p.mm.stats.swap_out < written + 60);
+    for at in 0..100 {
+        m.touch(at, Some(5000 + at as u64));
+    }
+    assert!(m.read_all().is_empty());
+    m.end();
+}
