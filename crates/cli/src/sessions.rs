@@ -137,11 +137,15 @@ impl Sessions {
                 closed.push(index);
             }
         }
-        for index in closed.into_iter().rev() {
-            let session = self.sessions.swap_remove(index);
-            if let Some(record) = session.record {
-                self.end(record);
-            }
+        let closed = closed.into_iter().rev();
+        let dead: Vec<ProcId> = closed
+            .filter_map(|index| self.sessions.swap_remove(index).record)
+            .collect();
+        for &record in &dead {
+            self.ledger.mark_dead(record);
+        }
+        for record in dead {
+            self.end(record);
         }
     }
 

@@ -68,3 +68,6 @@ impl SlotIndex {
         ClusterIndex(self.0 / CLUSTER_SLOTS)
     }
 }
+
+#[cfg(test)]
+mod tests;

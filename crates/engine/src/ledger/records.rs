@@ -135,6 +135,14 @@ impl Ledger {
         true
     }
 
+    /// Supervisor: the process is dead, [`Ledger::cleanup`] follows. Of several that died, mark all
+    /// before the first is cleaned up: what they were in the middle of then stands still.
+    pub fn mark_dead(&self, process: ProcId) {
+        if self.state(process) != ProcessState::Free {
+            self.set_state(process, ProcessState::Ended);
+        }
+    }
+
     /// Supervisor: returns everything that a dead process held (slot references, clusters,
     /// charge) and frees its record. The process must be dead, or its engine gone for good. May be
     /// called again at any time.

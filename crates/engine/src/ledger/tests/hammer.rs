@@ -1,0 +1,194 @@
+//! Processes charge, share and drop as fast as they can, and are killed at any instruction; whatever
+//! they were doing, cleaning up after them leaves nothing behind.
+//!
+//! The workers are this test binary again, told by the environment what to do. The seed is printed;
+//! which instruction a SIGKILL meets is the machine's.
+
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const ORDERS: &str = "FORESWAP_TEST_HAMMER";
+const LIMIT: u64 = 500;
+const AREA_SLOTS: u32 = 2048;
+/// Few, so that all meet on them.
+const CONTESTED: u64 = 48;
+const WORKERS: usize = 5;
+const KILLS: usize = 100;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % n
+    }
+}
+
+/// The life of a worker; an ordinary run of the tests finds no orders and nothing to do.
+#[test]
+fn worker() {
+    let Ok(orders) = std::env::var(ORDERS) else {
+        return;
+    };
+    // A test that fails must not leave us behind.
+    let kill = rustix::process::Signal::KILL;
+    rustix::process::set_parent_process_death_signal(Some(kill)).expect("a death signal");
+    let words: Vec<u64> = orders
+        .split(' ')
+        .map(|word| word.parse().expect("a number"))
+        .collect();
+    let [supervisor, fd, own, child, seed] = words[..] else {
+        panic!("{orders:?}")
+    };
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/{supervisor}/fd/{fd}"))
+        .expect("the ledger's file");
+    let ledger = Ledger::attach(file.into()).expect("the ledger");
+    let own = ProcId::new(own as u32).expect("a record");
+    let child = ProcId::new(child as u32).expect("a record");
+    let mut random = Random(seed);
+    loop {
+        let area = AreaId(random.below(2) as u8);
+        // Two clusters of each area are contested.
+        let slot = SlotIndex((random.below(CONTESTED) * 13) as u32);
+        let pages = random.below(40);
+        match random.below(9) {
+            0 => _ = ledger.try_charge(own, pages),
+            1 => ledger.uncharge(own, pages),
+            2 | 3 => _ = ledger.slot_get(own, area, slot),
+            4 | 5 => _ = ledger.slot_put(own, area, slot),
+            6 => _ = ledger.share(own, child, area, slot),
+            7 => _ = ledger.slot_put(child, area, slot),
+            _ => {
+                if let Some(cluster) = ledger.claim_cluster(area, own)
+                    && random.below(2) == 0
+                {
+                    ledger.release_cluster(area, own, cluster);
+                }
+            }
+        }
+    }
+}
+
+struct Worker {
+    process: Child,
+    own: ProcId,
+    child: ProcId,
+}
+
+fn start(ledger: &Ledger, seed: u64) -> Worker {
+    let own = process(ledger);
+    let child = ledger.reserve(Some(own)).expect("a record");
+    let (fd, us) = (ledger.fd().as_raw_fd(), std::process::id());
+    let process = Command::new(std::env::current_exe().expect("the test's own path"))
+        .args(["--exact", "ledger::tests::hammer::worker", "--nocapture"])
+        .env(
+            ORDERS,
+            format!("{us} {fd} {} {} {seed}", own.index(), child.index()),
+        )
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a worker");
+    Worker {
+        process,
+        own,
+        child,
+    }
+}
+
+/// As the supervisor does it: in turns, because the dead may be in each other's way until the
+/// other one is known to be dead.
+fn clean_up(ledger: &Ledger, dead: &[&Worker]) {
+    let mut records: Vec<ProcId> = dead.iter().flat_map(|w| [w.own, w.child]).collect();
+    let end = Instant::now() + Duration::from_secs(60);
+    while !records.is_empty() {
+        assert!(
+            Instant::now() < end,
+            "a clean-up finds no moment in which to finish"
+        );
+        records.retain(|&record| matches!(ledger.cleanup(record), Cleanup::Busy));
+    }
+    for worker in dead {
+        assert_eq!(ledger.state(worker.own), ProcessState::Free);
+        assert_eq!(ledger.state(worker.child), ProcessState::Free);
+    }
+}
+
+#[test]
+fn nothing_is_left_behind_by_the_killed() {
+    let seed = 0x5eed_0000 + u64::from(std::process::id());
+    println!("seed {seed:#x}");
+    let mut random = Random(seed);
+    let ledger = ledger(LIMIT, &[AREA_SLOTS, AREA_SLOTS]);
+    let mut workers: Vec<Worker> = (0..WORKERS)
+        .map(|_| start(&ledger, random.below(u64::MAX) | 1))
+        .collect();
+    for _ in 0..KILLS {
+        std::thread::sleep(Duration::from_micros(random.below(20_000)));
+        assert!(ledger.charged_pages() <= LIMIT);
+        // Sometimes several at once, so that the dead are in each other's way.
+        let dead = 0..=random.below(3);
+        let mut dead: Vec<usize> = dead
+            .map(|_| random.below(WORKERS as u64) as usize)
+            .collect();
+        dead.sort_unstable();
+        dead.dedup();
+        for &index in &dead {
+            workers[index].process.kill().expect("a kill");
+            let status = workers[index].process.wait().expect("its end");
+            assert_eq!(status.code(), None, "a worker failed by itself");
+        }
+        clean_up(
+            &ledger,
+            &dead
+                .iter()
+                .map(|&index| &workers[index])
+                .collect::<Vec<_>>(),
+        );
+        for &index in &dead {
+            workers[index] = start(&ledger, random.below(u64::MAX) | 1);
+        }
+    }
+    for worker in &mut workers {
+        worker.process.kill().expect("a kill");
+        worker.process.wait().expect("its end");
+    }
+    let (last, others) = workers.split_last().expect("workers");
+    ledger.mark_dead(last.own);
+    ledger.mark_dead(last.child);
+    clean_up(&ledger, &others.iter().collect::<Vec<_>>());
+    what_is_left_belongs_to(&ledger, last);
+    clean_up(&ledger, &[last]);
+    assert_eq!(ledger.charged_pages(), 0);
+    assert_eq!(ledger.records_in_use().count(), 0);
+    for area in ledger.areas() {
+        assert_eq!(ledger.area_used(area), 0);
+        assert!((0..AREA_SLOTS).all(|slot| ledger.slot_count(area, SlotIndex(slot)) == 0));
+        let mut clusters = (0..ledger.area_clusters(area)).map(ClusterIndex);
+        assert!(clusters.all(|cluster| ledger.cluster_owner(area, cluster).is_none()));
+    }
+}
+
+/// The last one is dead as well, but not cleaned up: at most the one word that it was changing may
+/// be off by one.
+fn what_is_left_belongs_to(ledger: &Ledger, worker: &Worker) {
+    let mut off = 0;
+    for area in ledger.areas() {
+        for slot in (0..AREA_SLOTS).map(SlotIndex) {
+            let holders = [worker.own, worker.child];
+            let held = holders
+                .iter()
+                .filter(|&&p| ledger.slot_held(p, area, slot))
+                .count();
+            off += ledger.slot_count(area, slot).abs_diff(held as u32);
+        }
+    }
+    assert!(off <= 1, "{off} references too many or too few");
+}

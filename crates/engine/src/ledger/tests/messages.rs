@@ -1,0 +1,173 @@
+//! Messages and descriptors over a real socket.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::SocketFlags;
+
+use super::super::protocol::*;
+use super::*;
+
+fn name(test: &str) -> String {
+    format!("foreswap-test-{test}-{}", std::process::id())
+}
+
+fn accept(listener: &OwnedFd) -> OwnedFd {
+    poll(&mut [PollFd::new(listener, PollFlags::IN)], None).expect("poll");
+    rustix::net::accept_with(listener, SocketFlags::CLOEXEC).expect("a connection")
+}
+
+fn next(socket: &OwnedFd) -> Message {
+    let received = receive(socket).expect("a message");
+    assert!(received.same_version && received.fds.is_empty());
+    received.message
+}
+
+fn temporary(text: &[u8]) -> File {
+    let file = tempfile::tempfile().expect("a temporary file");
+    file.write_all_at(text, 0).expect("written");
+    file
+}
+
+#[test]
+fn an_engine_gets_its_record_the_ledger_and_the_areas() {
+    let name = name("hello");
+    let listener = listen(&name).expect("a listener");
+    let ours = ledger(77, &[512, 1024]);
+    let files = [temporary(b"first"), temporary(b"second")];
+    std::thread::scope(|scope| {
+        let engine = scope.spawn(|| {
+            let client = Client::connect(&name).expect("connected");
+            let welcome = client.hello(None).expect("welcome");
+            assert_eq!(welcome.ledger.limit_pages(), 77);
+            let mut text = [0; 6];
+            welcome.areas[1]
+                .try_clone()
+                .map(File::from)
+                .expect("dup")
+                .read_at(&mut text, 0)
+                .expect("read");
+            assert_eq!(&text, b"second");
+            for fd in &welcome.areas {
+                let flags = rustix::io::fcntl_getfd(fd).expect("flags");
+                assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+            }
+            let child = client.reserve().expect("a record");
+            client.reap(child, Some(4711)).expect("sent");
+            client.reap(child, None).expect("sent");
+            client
+                .log(Severity::Warning, &"ä".repeat(2000))
+                .expect("sent");
+            client.bye().expect("sent");
+            assert!(matches!(
+                client.reserve(),
+                Err(ProtocolError::Refused(Refusal::TooManyProcesses))
+            ));
+            let second = Client::connect(&name).expect("connected");
+            let lost = ProcId::new(9).zip(ProcId::new(10));
+            assert!(matches!(
+                second.hello(lost),
+                Err(ProtocolError::Refused(Refusal::NotReserved))
+            ));
+            let third = Client::connect(&name).expect("connected");
+            assert!(matches!(third.hello(None), Err(ProtocolError::Closed)));
+        });
+        let socket = accept(&listener);
+        let pid = std::process::id();
+        assert_eq!(
+            next(&socket),
+            Message::Hello {
+                pid,
+                parent: None,
+                record: None
+            }
+        );
+        let record = ours.reserve(None).expect("a record");
+        let fds = [ours.fd(), files[0].as_fd(), files[1].as_fd()];
+        send(&socket, &Message::Welcome { record, areas: 2 }, &fds).expect("sent");
+        assert_eq!(next(&socket), Message::Reserve);
+        let child = ours.reserve(Some(record)).expect("a record");
+        send(&socket, &Message::Reserved { record: child }, &[]).expect("sent");
+        assert_eq!(
+            next(&socket),
+            Message::Reap {
+                record: child,
+                child: Some(4711)
+            }
+        );
+        assert_eq!(
+            next(&socket),
+            Message::Reap {
+                record: child,
+                child: None
+            }
+        );
+        let Message::Log {
+            severity: Severity::Warning,
+            text,
+        } = next(&socket)
+        else {
+            panic!("not the log message")
+        };
+        assert_eq!(text, "ä".repeat(LOG_BYTES / 2), "cut between characters");
+        assert_eq!(next(&socket), Message::Bye);
+        assert_eq!(next(&socket), Message::Reserve);
+        send(&socket, &Message::Refused(Refusal::TooManyProcesses), &[]).expect("sent");
+        let second = accept(&listener);
+        let (parent, record) = (ProcId::new(9), ProcId::new(10));
+        assert_eq!(
+            next(&second),
+            Message::Hello {
+                pid,
+                parent,
+                record
+            }
+        );
+        send(&second, &Message::Refused(Refusal::NotReserved), &[]).expect("sent");
+        drop(accept(&listener));
+        assert!(engine.join().is_ok());
+        assert!(matches!(receive(&socket), Err(ProtocolError::Closed)));
+    });
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let flags = SocketFlags::CLOEXEC;
+    let pair = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        flags,
+        None,
+    );
+    let (ours, theirs) = pair.expect("a pair");
+    let mut words = [0u8; 24];
+    for length in [1, 23, 24, 2000] {
+        let packet = vec![0xa5; length];
+        rustix::net::send(&ours, &packet, rustix::net::SendFlags::empty()).expect("sent");
+        assert!(
+            matches!(receive(&theirs), Err(ProtocolError::Malformed)),
+            "{length} bytes"
+        );
+    }
+    // A log message that claims more text than came.
+    words[0] = 4;
+    words[20..24].copy_from_slice(&5000u32.to_ne_bytes());
+    rustix::net::send(&ours, &words, rustix::net::SendFlags::empty()).expect("sent");
+    assert!(matches!(receive(&theirs), Err(ProtocolError::Malformed)));
+    // A record that does not exist.
+    words[0] = 6;
+    words[8..12].copy_from_slice(&256u32.to_ne_bytes());
+    rustix::net::send(&ours, &words, rustix::net::SendFlags::empty()).expect("sent");
+    assert!(matches!(receive(&theirs), Err(ProtocolError::Malformed)));
+}
+
+#[test]
+fn without_a_supervisor_there_is_no_connection() {
+    assert!(matches!(
+        Client::connect(&name("nobody")),
+        Err(ProtocolError::Closed)
+    ));
+    assert!(Client::connect(&"x".repeat(500)).is_err());
+}

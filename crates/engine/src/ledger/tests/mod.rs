@@ -1,0 +1,253 @@
+//! The ledger by itself, then under processes that are killed in the middle of everything.
+
+mod hammer;
+mod messages;
+
+use std::time::Duration;
+
+use rustix::fs::MemfdFlags;
+
+use super::*;
+
+pub(super) fn area(slots: u32) -> AreaInfo {
+    AreaInfo {
+        slots,
+        priority: -1,
+        flags: AREA_DIRECT,
+        first_byte: 4096,
+        name: format!("/swap/of {slots} slots"),
+    }
+}
+
+pub(super) fn spec(limit_pages: u64, slots: &[u32]) -> LedgerSpec {
+    LedgerSpec {
+        limit_pages,
+        options: Options {
+            readahead: ReadaheadPolicy::Trend,
+            thp: ThpMode::Never,
+            io: IoBackend::Threads,
+            max_window: 77,
+            full_timeout: Duration::from_millis(1500),
+            adopt_threshold: 1 << 20,
+        },
+        areas: slots.iter().map(|&slots| area(slots)).collect(),
+    }
+}
+
+fn ledger(limit_pages: u64, slots: &[u32]) -> Ledger {
+    Ledger::create(&spec(limit_pages, slots)).expect("a ledger")
+}
+
+fn process(ledger: &Ledger) -> ProcId {
+    let process = ledger.reserve(None).expect("a free record");
+    assert!(ledger.connect(process, 1));
+    process
+}
+
+fn attach(ledger: &Ledger) -> Ledger {
+    Ledger::attach(rustix::io::fcntl_dupfd_cloexec(ledger.fd(), 0).expect("dup")).expect("attach")
+}
+
+const AREA: AreaId = AreaId(0);
+const HUGE_AREA: u32 = MAX_AREA_SLOTS;
+
+#[test]
+fn who_attaches_sees_the_same() {
+    let ours = ledger(1000, &[512, 1024]);
+    let theirs = attach(&ours);
+    assert_eq!(theirs.options(), spec(0, &[]).options);
+    assert_eq!(theirs.area_count(), 2);
+    assert_eq!(theirs.area_info(AreaId(1)), Some(area(1024)));
+    assert_eq!(theirs.area_info(AreaId(2)), None);
+    let process = process(&ours);
+    assert!(theirs.try_charge(process, 10));
+    assert_eq!(ours.charged_pages(), 10);
+    assert_eq!(theirs.start_ns(), ours.start_ns());
+}
+
+#[test]
+fn only_a_ledger_of_this_build_is_attached() {
+    let mismatch = |fd| matches!(Ledger::attach(fd), Err(LedgerError::Mismatch { .. }));
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let empty = rustix::fs::memfd_create(c"test", flags).expect("memfd");
+    assert!(mismatch(empty));
+    let unsealed = rustix::fs::memfd_create(c"test", flags).expect("memfd");
+    rustix::fs::ftruncate(&unsealed, 1 << 30).expect("ftruncate");
+    assert!(mismatch(unsealed));
+    let file = std::fs::File::open("/bin/ls").expect("/bin/ls");
+    assert!(Ledger::attach(file.into()).is_err());
+    let ours = ledger(10, &[512]);
+    ours.header()
+        .version
+        .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let copy = rustix::io::fcntl_dupfd_cloexec(ours.fd(), 0).expect("dup");
+    assert!(mismatch(copy));
+    for slots in [&[0][..], &[100], &[HUGE_AREA + 512], &[512; 9]] {
+        assert!(matches!(
+            Ledger::create(&spec(1, slots)),
+            Err(LedgerError::Areas)
+        ));
+    }
+}
+
+#[test]
+fn the_largest_ledger_costs_little() {
+    let ledger = ledger(1 << 20, &[HUGE_AREA; MAX_AREAS]);
+    let process = process(&ledger);
+    let last = SlotIndex(HUGE_AREA - 1);
+    assert!(ledger.slot_get(process, AreaId(7), last));
+    assert!(ledger.claim_cluster(AreaId(7), process).is_some());
+    let stat = rustix::fs::fstat(ledger.fd()).expect("fstat");
+    assert!(
+        stat.st_blocks * 512 < 200 << 10,
+        "{} blocks",
+        stat.st_blocks
+    );
+    assert!(matches!(ledger.cleanup(process), Cleanup::Done(_)));
+    assert_eq!(ledger.slot_count(AreaId(7), last), 0);
+}
+
+#[test]
+fn the_limit_is_never_passed() {
+    let ledger = ledger(100, &[512]);
+    let (one, other) = (process(&ledger), process(&ledger));
+    assert!(ledger.try_charge(one, 60));
+    assert!(!ledger.try_charge(other, 41));
+    assert!(ledger.try_charge(other, 40));
+    assert!(!ledger.try_charge(one, 1));
+    ledger.charge_anyway(one, 5);
+    assert_eq!(
+        (ledger.charged_pages(), ledger.peak_charged_pages()),
+        (105, 105)
+    );
+    ledger.uncharge(one, 1000);
+    assert_eq!(
+        (ledger.process_charged(one), ledger.charged_pages()),
+        (0, 40)
+    );
+    assert_eq!(ledger.process_peak_charged(one), 65);
+    ledger.set_limit_pages(10);
+    assert!(!ledger.try_charge(one, 1));
+    assert!(matches!(ledger.cleanup(other), Cleanup::Done(_)));
+    assert_eq!(ledger.charged_pages(), 0);
+}
+
+#[test]
+fn need_is_heard_by_others() {
+    let ledger = ledger(100, &[512]);
+    let (one, other) = (process(&ledger), process(&ledger));
+    let before = ledger.pressure();
+    ledger.set_wanted(one, 7);
+    assert_ne!(ledger.pressure(), before);
+    assert_eq!(
+        (ledger.wanted_by_others(other), ledger.wanted_by_others(one)),
+        (7, 0)
+    );
+    let now = ledger.pressure();
+    ledger.set_wanted(one, 0);
+    assert_eq!(ledger.pressure(), now, "less need wakes nobody");
+    let mapped = attach(&ledger);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let mut seen = now;
+            while seen == now {
+                seen = mapped.wait_pressure(now, Duration::from_secs(60));
+            }
+            seen
+        });
+        ledger.raise_pressure();
+        assert_ne!(waiter.join().expect("woken"), now);
+    });
+    assert_eq!(
+        ledger.wait_pressure(ledger.pressure(), Duration::ZERO),
+        ledger.pressure()
+    );
+}
+
+#[test]
+fn slots_are_counted_per_process() {
+    let ledger = ledger(100, &[1024]);
+    let (parent, child) = (process(&ledger), process(&ledger));
+    let cluster = ledger.claim_cluster(AREA, parent).expect("a cluster");
+    let slot = SlotIndex(cluster.first_slot().0 + 3);
+    assert!(ledger.slot_get(parent, AREA, slot));
+    assert!(
+        !ledger.slot_get(parent, AREA, slot),
+        "one reference per process"
+    );
+    assert!(ledger.share(parent, child, AREA, slot));
+    assert!(!ledger.share(parent, child, AREA, slot));
+    assert_eq!(ledger.slot_count(AREA, slot), 2);
+    assert_eq!(ledger.cluster_used(AREA, cluster), 1);
+    assert_eq!(ledger.cluster_free_slots(AREA, cluster)[0], !8);
+    ledger.set_digest(AREA, slot, 0xd1e5);
+    assert_eq!(ledger.digest(AREA, slot), 0xd1e5);
+    assert_eq!(ledger.slot_put(parent, AREA, slot), Put::StillUsed);
+    assert_eq!(ledger.slot_put(parent, AREA, slot), Put::NotHeld);
+    let mut held = Vec::new();
+    ledger.slots_held(child, AREA, |slot| held.push(slot));
+    assert_eq!(held, [slot]);
+    assert_eq!(ledger.slot_put(child, AREA, slot), Put::Freed);
+    assert_eq!(
+        (ledger.area_used(AREA), ledger.cluster_used(AREA, cluster)),
+        (0, 0)
+    );
+    let nowhere = SlotIndex(1024);
+    assert!(!ledger.slot_get(parent, AREA, nowhere) && !ledger.slot_get(parent, AreaId(9), slot));
+}
+
+#[test]
+fn clusters_have_one_owner() {
+    let ledger = ledger(100, &[1024]);
+    let (one, other) = (process(&ledger), process(&ledger));
+    let first = ledger.claim_cluster(AREA, one).expect("a cluster");
+    let second = ledger
+        .claim_cluster(AREA, other)
+        .expect("the other cluster");
+    assert_ne!(first, second);
+    assert_eq!(ledger.claim_cluster(AREA, one), None);
+    assert_eq!(ledger.cluster_owner(AREA, first), Some(one));
+    assert!(!ledger.release_cluster(AREA, one, second));
+    // A process that died leaves its cluster to others, with what a third one uses in it.
+    assert!(ledger.slot_get(one, AREA, first.first_slot()));
+    assert!(ledger.share(one, other, AREA, first.first_slot()));
+    assert!(matches!(ledger.cleanup(one), Cleanup::Done(_)));
+    assert_eq!(ledger.cluster_used(AREA, first), 1);
+    assert_eq!(ledger.claim_cluster(AREA, other), Some(first));
+    for slot in 0..CLUSTER_SLOTS {
+        ledger.slot_get(other, AREA, SlotIndex(first.first_slot().0 + slot));
+    }
+    assert!(ledger.release_cluster(AREA, other, first));
+    assert_eq!(
+        ledger.claim_cluster(AREA, other),
+        None,
+        "full ones are left alone"
+    );
+}
+
+#[test]
+fn records_live_and_end() {
+    let ledger = ledger(100, &[512]);
+    let parent = process(&ledger);
+    let child = ledger.reserve(Some(parent)).expect("a record");
+    assert_eq!(ledger.parent(child), Some(parent));
+    assert_eq!(
+        (ledger.live(), ledger.state(child)),
+        (1, ProcessState::Reserved)
+    );
+    assert!(ledger.connect(child, 42) && !ledger.connect(child, 43));
+    assert_eq!((ledger.live(), ledger.pid(child)), (2, 42));
+    count(&ledger.stats(child).faults_major, 3);
+    ledger.stats(child).on_window(8);
+    let Cleanup::Done(ended) = ledger.cleanup(child) else {
+        panic!("not cleaned up")
+    };
+    assert_eq!((ended.stats.faults_major, ended.stats.windows[8]), (3, 1));
+    assert!(matches!(ledger.cleanup(child), Cleanup::Nothing));
+    assert_eq!(ledger.live(), 1);
+    let next = process(&ledger);
+    assert_eq!(next, child, "the record is used again");
+    assert_eq!(ledger.stats(next).snapshot().faults_major, 0);
+    while ledger.reserve(None).is_some() {}
+    assert_eq!(ledger.records_in_use().count(), MAX_PROCESSES);
+}
