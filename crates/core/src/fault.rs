@@ -212,7 +212,11 @@ impl Mm {
             return Some(run);
         }
         if !must {
-            return None;
+            // Readahead may use what reclaim keeps ready, but not the last of it: in a steady
+            // state all memory that is not mapped is clean pages.
+            let spare = self.frames.clean().saturating_sub(self.marks.low / 2);
+            self.drop_clean(w, spare.min(max));
+            return self.frames.take_free(max);
         }
         if self.drop_clean(w, 1) == 0 {
             if self.held {

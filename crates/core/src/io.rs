@@ -131,6 +131,8 @@ impl Mm {
                 }
                 return;
             };
+            // Others may have made room.
+            self.areas_full = false;
             let io = self.ios.begin(
                 slot,
                 true,

@@ -19,10 +19,14 @@ const TIMEOUT: u64 = 100_000;
 
 impl Machine {
     fn new(limit: u64, areas: &[u32], pages: usize) -> Self {
+        Self::with(Policy::None, limit, areas, pages)
+    }
+
+    fn with(readahead: Policy, limit: u64, areas: &[u32], pages: usize) -> Self {
         let mut sys = System::new(1, limit, areas);
         let config = Config {
             frames: 32,
-            readahead: Policy::None,
+            readahead,
             full_timeout: TIMEOUT,
             first_touch: 1,
         };
@@ -118,12 +122,18 @@ fn a_read_error_poisons_that_page_only() {
 
 #[test]
 fn a_read_error_in_a_batch_poisons_that_page_only() {
-    let mut m = Machine::new(48, &[512], 100);
+    let mut m = Machine::with(Policy::Vma(32), 48, &[512], 100);
     m.fill();
-    m.p.config.readahead = Policy::Vma(32);
+    m.rest();
     let (at, slot) = m.swapped();
     m.sys.bad_sectors.insert(slot);
+    m.sys.limit += 20;
+    let reads = m.p.mm.stats.swap_read_ios;
     m.touch(at + 1, None);
+    assert!(
+        m.p.mm.stats.swap_read_ios > reads + 1,
+        "it was in the batch"
+    );
     assert_eq!(m.read_all(), [at]);
     m.end();
 }
@@ -203,14 +213,14 @@ fn an_area_that_others_left_is_not_full_any_more() {
     assert_eq!(m.told(|n| matches!(n, Notice::AreasFull)), 1);
     m.sys.foreign_free(&|_| 0);
     m.rest();
-    m.fill();
-    assert!(m.read_all().is_empty());
     // Nothing can be moved: that is not for want of slots, so nothing may be lost.
     for page in &mut m.p.space.pages {
         page.locked = true;
     }
-    let (at, _) = m.swapped();
-    assert_eq!(m.touch(at, None), Some(1000 + at as u64));
+    for at in 0..60 {
+        assert!(m.touch(at, None).is_some());
+    }
+    assert!(m.told(|n| matches!(n, Notice::LimitPassed)) > 0);
     assert_eq!(m.told(|n| matches!(n, Notice::OutOfMemory { .. })), 0);
     for page in &mut m.p.space.pages {
         page.locked = false;
@@ -412,5 +422,19 @@ fn a_clean_page_is_dropped_and_a_changed_one_is_not() {
         m.touch(at, Some(5000 + at as u64));
     }
     assert!(m.read_all().is_empty());
+    m.end();
+}
+
+#[test]
+fn a_scan_of_clean_pages_has_readahead() {
+    let mut m = Machine::with(Policy::Vma(8), 200, &[4096], 600);
+    m.fill();
+    m.read_all();
+    let faults = m.p.mm.stats.faults_major;
+    let ahead = m.p.mm.stats.readahead_pages;
+    assert!(m.read_all().is_empty());
+    let faults = m.p.mm.stats.faults_major - faults;
+    let ahead = m.p.mm.stats.readahead_pages - ahead;
+    assert!(faults < 200 && ahead > 400, "{faults} faults, {ahead} ahead");
     m.end();
 }
