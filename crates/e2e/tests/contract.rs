@@ -114,8 +114,7 @@ fn terminal_and_interrupt_key_are_the_commands() {
     let line = Managed::limit(LIMIT).command_line(&scratch.join("stats.json"));
     let managed = job.under(line).under(prefix).run();
     assert!(
-        bare.text().contains("terminals 111, foreground 1")
-            && bare.text().contains("\n1 interrupts"),
+        bare.text().contains("terminals 111, foreground 1") && bare.text().contains("1 interrupts"),
         "{}",
         bare.text()
     );
