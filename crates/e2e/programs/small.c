@@ -69,6 +69,16 @@ static void counts_interrupts(void)
     _exit(42);
 }
 
+/* Waits for the file "go-on" in the working folder. */
+static void waits_for_file(void)
+{
+    printf("ready\n");
+    fflush(stdout);
+    for (int i = 0; i < 1000 && access("go-on", F_OK) != 0; i++)
+        usleep(20000);
+    printf("went on\n");
+}
+
 /* Swaps until it is ended from outside. */
 static void swaps_for_ever(void)
 {
@@ -114,6 +124,7 @@ static const struct part parts[] = {
     {"descriptors_while_swapping", descriptors_while_swapping},
     {"waits_for_signal", waits_for_signal},
     {"counts_interrupts", counts_interrupts},
+    {"waits_for_file", waits_for_file},
     {"swaps_for_ever", swaps_for_ever},
     {"swaps_once", swaps_once},
     {"swaps_and_crashes", swaps_and_crashes},

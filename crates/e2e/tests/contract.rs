@@ -121,6 +121,34 @@ fn terminal_and_interrupt_key_are_the_commands() {
     assert_eq!(managed.text(), bare.text());
 }
 
+/// Ctrl-Z stops the command and foreswap with it, the shell says so, and `fg` goes on.
+#[test]
+fn job_control_is_the_commands() {
+    let test = "job_control_is_the_commands";
+    let (Some(path), Some(python)) = (small(test), requirement::command(test, "python3")) else {
+        return;
+    };
+    if requirement::command(test, "bash").is_none() {
+        return;
+    }
+    let job_control = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/job_control.py");
+    let scratch = Scratch::new(test);
+    let job = Job::new(path).arg("waits_for_file").timeout(90);
+    let prefix = [python.as_os_str(), job_control.as_os_str()];
+    let line = Managed::limit(LIMIT).command_line(&scratch.join("stats.json"));
+    for job in [job.clone(), job.under(line)] {
+        let (here, go_on) = (scratch.path(), scratch.join("go-on"));
+        let outcome = job.under(prefix).cwd(here).run().succeeded();
+        let text = outcome.text();
+        assert_eq!(
+            text, "ready\nstopped T\nwent on\nended 0\n",
+            "{}",
+            outcome.stderr
+        );
+        fs::remove_file(go_on).expect("the script made it");
+    }
+}
+
 #[test]
 fn streams_pass_untouched() {
     let scratch = Scratch::new("streams");
