@@ -24,12 +24,12 @@ const GETEVENTS: u32 = 1;
 const MAX_SUBMIT_RETRIES: u32 = 1024;
 
 /// How the kernel delivers completions. Measured on Linux 6.18, one 4 KiB read at a time, sleeping
-/// in `poll` on the ring: all three within 1 us of each other and within 2 us of a bare `pread`. The
-/// default is the one that does not interrupt a thread which is busy with a fault.
+/// in `poll` on the ring: all three within 2 us of each other and of a bare `pread`. The default is
+/// the one that does not interrupt a thread which is busy with a fault.
 ///
-/// `DEFER_TASKRUN` is left out on purpose: a ring in that mode never becomes readable for a thread
-/// that sleeps in `poll` on it and not in `io_uring_enter` (tried on 6.18: it sleeps for ever), and it
-/// was no faster where it works.
+/// `DEFER_TASKRUN` is left out on purpose. Polled instead of entered, such a ring stopped delivering
+/// on 6.18 after a few hundred reads at most, with the disk idle (cause unknown; 60,000 reads in each of
+/// these modes did not), and where it worked it was no faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SetupFlags {
     /// Nothing special: the kernel interrupts the thread to post a completion.
