@@ -389,7 +389,10 @@ fn locked_memory_passes_the_limit_and_says_so() {
     for page in &mut m.p.space.pages {
         page.locked = false;
     }
-    m.rest();
+    // Reclaim left the leaf alone for some passes.
+    for _ in 0..40 {
+        m.p.round(&mut m.sys, true);
+    }
     assert!(m.sys.charged <= m.sys.limit);
     m.end();
 }

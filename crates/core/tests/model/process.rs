@@ -427,7 +427,7 @@ impl Process {
     /// One round of everything that is on its way; `io` says whether devices go on. Returns whether
     /// nothing is left to do.
     pub fn round(&mut self, sys: &mut System, io: bool) -> bool {
-        sys.now += 1_000;
+        sys.now += 1_000 + self.config.full_timeout / 16;
         self.read_event(sys);
         self.acknowledge();
         self.zap();

@@ -27,7 +27,7 @@ fn every_page_reads_as_last_written() {
     let mut sum = Trace::default();
     let mut failed = Vec::new();
     for seed in seeds {
-        match replay(seed, 2_000) {
+        match replay(seed, 4_000) {
             Ok(trace) => sum.add(&trace),
             Err(what) => failed.push((what, seed)),
         }

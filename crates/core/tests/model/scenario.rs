@@ -53,6 +53,8 @@ impl Plan {
                 busy: rng.pick(&[0, 10, 100]),
             }
         };
+        let pages = rng.pick(&[64, 150, 300, 600]);
+        let share = rng.pick(&[2, 3, 5, 8]);
         Plan {
             config: Config {
                 frames: rng.pick(&[32, 32, 48, 64, 200]),
@@ -65,7 +67,7 @@ impl Plan {
                 full_timeout: rng.pick(&[1_000, 50_000, 1_000_000]),
                 first_touch: rng.pick(&[1, 16, 256]),
             },
-            limit: rng.pick(&[32, 40, 64, 100, 256]),
+            limit: (pages as u64 / share).max(32),
             areas: rng
                 .pick(&[
                     &[4096][..],
@@ -75,7 +77,7 @@ impl Plan {
                     &[1100, 1100],
                 ])
                 .to_vec(),
-            pages: rng.pick(&[64, 150, 300]),
+            pages,
             threads: rng.pick(&[1, 3, 6]),
             chaos,
             mixing: rng.chance(500),
@@ -177,7 +179,11 @@ impl Scenario {
         }
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         match sys.rng.below(16) {
-            0..5 => self.touch(n),
+            0..5 => {
+                for _ in 0..=sys.rng.below(6) {
+                    self.touch(n);
+                }
+            }
             5..9 if !process.messages.is_empty() => {
                 let n = sys.rng.below(process.messages.len() as u64) as usize;
                 process.read_message(sys, n);
@@ -328,7 +334,7 @@ impl Scenario {
                     .for_each(|page| page.pinned = pin);
             }
             2 => {
-                sys.limit = sys.rng.pick(&[32, 48, 64, 128, 256]);
+                sys.limit = sys.rng.pick(&[32, 48, self.plan.limit, self.plan.limit, 128]);
                 sys.excuse();
             }
             3 => sys.pressure[process.space.pid] += sys.rng.below(16),
