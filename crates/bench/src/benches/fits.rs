@@ -65,7 +65,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     for (what, words, read) in programs {
         let command = |s: &Session, _| s.own_command(&words);
         let mut results = turns::in_turns(session, &order, turns, command, read)?;
-        let of = |i: usize| Some(results.get(i)?.median("work_ns")?);
+        let of = |i: usize| results.get(i)?.median("work_ns");
         let ratio = of(0).zip(of(1)).map(|(ours, bare)| ours / bare);
         let what_is_asked = format!("{what}, time of work to the bare program's");
         report

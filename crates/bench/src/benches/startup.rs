@@ -26,7 +26,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     let results = turns::in_turns(session, &order, turns, command, |_| {
         Ok((Default::default(), Value::Null))
     })?;
-    let of = |i: usize| Some(results.get(i)?.median("elapsed_ns")?);
+    let of = |i: usize| results.get(i)?.median("elapsed_ns");
     let added = of(0).zip(of(1)).map(|(ours, bare)| ours - bare);
     let parameters =
         json!({ "program": program, "memory_limit_bytes": session.limit, "turns": turns });

@@ -46,6 +46,12 @@ pub fn run(name: BenchName, args: &BenchArgs, session: &mut Session) -> anyhow::
     });
     let mut report = new_report(written, title, session, parameters);
     report.peers = results;
+    let details = report.peers.iter().find_map(|peer| peer.details.first());
+    if let Some(clock) = details.and_then(|turn| turn["workload"]["clock"].as_str()) {
+        report
+            .notes
+            .push(format!("touches are timed by: {clock}; 3 % fine"));
+    }
     report.show(columns());
     report.compare("ns_per_page");
     report.compare("fill_ns_per_page");

@@ -178,7 +178,11 @@ fn since(before: &[u64; EVENTS.len()], after: &[u64; EVENTS.len()]) -> Figures {
 }
 
 fn notes(directory: &Path) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = vec![format!(
+        "the kernel's peers swap to a file in {} in a memory cgroup; `kernel` with page-cluster 5, \
+         non-rotational, huge pages by madvise; `kernel-default` with page-cluster 3",
+        directory.display()
+    )];
     let others = swap::active();
     if !others.is_empty() {
         notes.push(format!(
