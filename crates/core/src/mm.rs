@@ -177,6 +177,7 @@ impl Mm {
 
     /// The program gave the content of `range` back; it reads as zeros from now on.
     pub fn discard(&mut self, w: &mut impl World, range: &PageRange) {
+        self.refuse_pending(w, range);
         for part in self.vmas.overlapping(range) {
             let mut at = part.start;
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
@@ -184,6 +185,20 @@ impl Mm {
                 at = page.plus(1);
             }
         }
+    }
+
+    /// Faults from before a discard fault again. Served later, one could find the old content, which
+    /// the kernel takes away only after its event was read, and keep it.
+    fn refuse_pending(&mut self, w: &mut impl World, range: &PageRange) {
+        let mut keep = |pending: &Pending| {
+            let keep = !range.contains(&pending.page);
+            if !keep {
+                w.wake(pending.page);
+            }
+            keep
+        };
+        self.retry.retain(&mut keep);
+        self.stalled.retain(&mut keep);
     }
 
     /// `range` is gone from the address space.

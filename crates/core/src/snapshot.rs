@@ -10,7 +10,7 @@
 use alloc::vec::Vec;
 
 use crate::frames::State;
-use crate::mm::Mm;
+use crate::mm::{Mm, Pending};
 use crate::page_table::{Entry, Resident};
 use crate::units::{Slot, Vpn};
 use crate::world::World;
@@ -21,7 +21,7 @@ impl Mm {
         self.held = true;
     }
 
-    /// Everything that is not mapped has its bytes on an area. Pages for which no slot is free go
+    /// Everything that is not mapped has its bytes on an area, or is marked as lost. Pages for which no slot is free go
     /// back to the program.
     pub fn is_quiet(&mut self, w: &mut impl World) -> bool {
         self.submit_writes(w);
@@ -32,7 +32,9 @@ impl Mm {
                 self.deliver(w, frame);
             }
         }
-        self.frames.unwritten() == 0
+        // A lost page whose mark is not set yet would read as zeros in the child.
+        let unmarked = |pending: &Pending| self.table.get(pending.page) == Entry::Poisoned;
+        self.frames.unwritten() == 0 && !self.retry.iter().any(unmarked)
     }
 
     /// Every page that is not mapped and not zero, in order of address, with its slot.

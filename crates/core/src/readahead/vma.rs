@@ -76,14 +76,14 @@ mod tests {
         let mut history = History::default();
         assert_eq!(
             policy.on_miss(&mut history, Vpn(1024), &REGION),
-            Vpn(1024)..Vpn(1028)
+            Vpn(1024)..Vpn(1029)
         );
-        for page in 1025..1028 {
+        for page in 1025..1029 {
             policy.on_hit(&mut history, Vpn(page), true);
         }
         assert_eq!(
-            policy.on_miss(&mut history, Vpn(1028), &REGION),
-            Vpn(1028)..Vpn(1036)
+            policy.on_miss(&mut history, Vpn(1029), &REGION),
+            Vpn(1029)..Vpn(1037)
         );
     }
 

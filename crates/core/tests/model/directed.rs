@@ -68,6 +68,21 @@ impl Machine {
         }
     }
 
+    /// Write to a page that is mapped.
+    fn touch_now(&mut self, at: usize, value: u64) {
+        let access = self.p.access(&mut self.sys, None, at, Some(value));
+        assert_eq!(access, Access::Written);
+    }
+
+    fn rounds_without_zap(&mut self) {
+        for _ in 0..20 {
+            self.p.run(&mut self.sys);
+            while !self.p.space.flights.is_empty() {
+                self.p.complete(&mut self.sys, 0);
+            }
+        }
+    }
+
     fn read_all(&mut self) -> Vec<usize> {
         let pages = 0..self.p.cells.len();
         pages.filter(|&at| self.touch(at, None).is_none()).collect()
@@ -234,10 +249,7 @@ fn a_full_queue_delays_and_loses_nothing() {
     m.fill();
     m.p.space.depth = 0;
     let (at, _) = m.swapped();
-    assert_eq!(
-        m.p.access(&mut m.sys, Some(0), at, None),
-        Access::Waits
-    );
+    assert_eq!(m.p.access(&mut m.sys, Some(0), at, None), Access::Waits);
     m.rounds_without_io();
     assert!(m.p.threads[0].is_some() && m.p.mm.is_stalled());
     m.p.space.depth = 8;
@@ -299,7 +311,10 @@ fn a_fork_waits_for_writes_and_the_child_has_everything() {
     assert!(!m.p.space.flights.is_empty());
     m.p.hold(&mut m.sys);
     m.rounds_without_io();
-    assert!(m.p.fork == super::process::Fork::Held, "writes are in flight");
+    assert!(
+        m.p.fork == super::process::Fork::Held,
+        "writes are in flight"
+    );
     for _ in 0..100 {
         m.p.round(&mut m.sys, true);
     }
@@ -358,6 +373,59 @@ fn what_is_mapped_already_is_newer_than_what_was_read() {
     assert_eq!(m.touch(at, None), Some(5));
     assert!(m.read_all().is_empty());
     m.end();
+}
+
+#[test]
+fn a_fault_from_before_a_discard_does_not_bring_the_content_back() {
+    let mut m = Machine::new(200, &[512], 40);
+    // Two threads fault on one page: one has to be retried, one finds no memory.
+    for (thread, again) in [(0, true), (1, false)] {
+        m.sys.chaos.again = if again { 1000 } else { 0 };
+        m.sys.chaos.no_memory = 1000;
+        m.p.access(&mut m.sys, Some(thread), 5, None);
+        m.p.read_message(&mut m.sys, 0);
+    }
+    m.sys.chaos = super::system::Chaos::default();
+    m.p.call(&mut m.sys, |mm, w| mm.retry(w));
+    m.touch_now(5, 9);
+    m.p.discard(5..6);
+    m.p.read_event(&mut m.sys);
+    m.p.acknowledge();
+    // The thread that discards has not come to it yet when the other fault is tried again.
+    m.sys.pressure[0] = 40;
+    m.rounds_without_zap();
+    m.p.zap();
+    m.rest();
+    assert_eq!(m.touch(5, None), Some(0));
+    m.end();
+}
+
+#[test]
+fn a_lost_page_is_lost_in_the_child_too() {
+    let mut m = Machine::new(48, &[2048], 100);
+    m.fill();
+    let (at, slot) = m.swapped();
+    m.sys.bad_sectors.insert(slot);
+    m.p.access(&mut m.sys, Some(0), at, None);
+    m.p.read_message(&mut m.sys, 0);
+    m.p.hold(&mut m.sys);
+    m.sys.chaos.again = 1000;
+    while !m.p.space.flights.is_empty() {
+        m.p.complete(&mut m.sys, 0);
+    }
+    m.p.try_snapshot(&mut m.sys);
+    assert!(m.p.fork == super::process::Fork::Held, "no mark is set yet");
+    m.sys.chaos.again = 0;
+    for _ in 0..100 {
+        m.p.round(&mut m.sys, true);
+    }
+    let child = m.p.forked(&mut m.sys).expect("a child");
+    let mut child = Machine {
+        sys: m.sys,
+        p: child,
+    };
+    assert_eq!(child.read_all(), [at]);
+    child.end();
 }
 
 #[test]
@@ -438,6 +506,9 @@ fn a_scan_of_clean_pages_has_readahead() {
     assert!(m.read_all().is_empty());
     let faults = m.p.mm.stats.faults_major - faults;
     let ahead = m.p.mm.stats.readahead_pages - ahead;
-    assert!(faults < 200 && ahead > 400, "{faults} faults, {ahead} ahead");
+    assert!(
+        faults < 200 && ahead > 400,
+        "{faults} faults, {ahead} ahead"
+    );
     m.end();
 }

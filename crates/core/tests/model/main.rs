@@ -2,6 +2,7 @@
 //! from a seed, and an oracle that knows what every page must read as.
 
 mod directed;
+mod fork;
 mod mmu;
 mod process;
 mod random;

@@ -21,7 +21,7 @@ fn replay(seed: u64, actions: u64) -> Result<Trace, String> {
 fn every_page_reads_as_last_written() {
     let seeds = match number("FORESWAP_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 1..1 + number("FORESWAP_SEEDS").unwrap_or(300),
+        None => 1..1 + number("FORESWAP_SEEDS").unwrap_or(800),
     };
     let began = std::time::Instant::now();
     let mut sum = Trace::default();

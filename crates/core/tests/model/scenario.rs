@@ -334,7 +334,9 @@ impl Scenario {
                     .for_each(|page| page.pinned = pin);
             }
             2 => {
-                sys.limit = sys.rng.pick(&[32, 48, self.plan.limit, self.plan.limit, 128]);
+                sys.limit = sys
+                    .rng
+                    .pick(&[32, 48, self.plan.limit, self.plan.limit, 128]);
                 sys.excuse();
             }
             3 => sys.pressure[process.space.pid] += sys.rng.below(16),
