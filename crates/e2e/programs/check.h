@@ -144,6 +144,16 @@ __attribute__((unused)) static void press(size_t mebibytes)
     CHECK(munmap(p, size) == 0, "munmap of pressure");
 }
 
+/* A region of `size` bytes filled with `seed`, then pushed out. */
+__attribute__((unused)) static char *swapped_memory(size_t size, uint64_t seed, size_t mebibytes)
+{
+    char *p = map(size);
+    fill(p, size, seed);
+    press(mebibytes);
+    note_absent("absent", p, size);
+    return p;
+}
+
 __attribute__((unused)) static void note_peak(void)
 {
     char line[256];

@@ -9,18 +9,10 @@
 
 #define REGION (48 * MIB)
 #define PRESSURE 128
+#define swapped_region(seed) swapped_memory(REGION, seed, PRESSURE)
 
 extern char **environ;
 static char *self;
-
-static char *swapped_region(uint64_t seed)
-{
-    char *p = map(REGION);
-    fill(p, REGION, seed);
-    press(PRESSURE);
-    note_absent("absent", p, REGION);
-    return p;
-}
 
 static pid_t forked(void)
 {

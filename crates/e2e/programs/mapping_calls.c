@@ -8,15 +8,7 @@
 #define REGION (48 * MIB)
 #define THIRD (REGION / 3)
 #define PRESSURE 128
-
-static char *swapped_region(uint64_t seed)
-{
-    char *p = map(REGION);
-    fill(p, REGION, seed);
-    press(PRESSURE);
-    note_absent("absent", p, REGION);
-    return p;
-}
+#define swapped_region(seed) swapped_memory(REGION, seed, PRESSURE)
 
 static int is_mapped(void *p)
 {

@@ -4,6 +4,7 @@ pub mod arena_alloc;
 pub mod cpu;
 pub mod doorbell;
 pub mod maps;
+pub mod modules;
 pub mod own_memory;
 pub mod process;
 mod syscall;
