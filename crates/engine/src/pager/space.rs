@@ -1,16 +1,20 @@
 //! The program's address space as the kernel shows it: what could be managed, what is there.
 
+use std::ops::Range;
+
 use foreswap_core::units::PageRange;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use super::boot::{bytes_of, pages_of};
 use crate::sys::maps::{self, PageMap, Vma};
-use crate::sys::own_memory;
+use crate::sys::{modules, own_memory};
 
 /// A view of the calling process, for the pager.
 pub(crate) struct Space {
     pagemap: PageMap,
+    /// Where the code that engine threads run keeps its static data.
+    code: Vec<Range<usize>>,
     statm: rustix::fd::OwnedFd,
 }
 
@@ -21,16 +25,21 @@ impl Space {
         let statm = open(c"/proc/thread-self/statm", flags, Mode::empty())?;
         Ok(Space {
             pagemap: PageMap::open()?,
+            code: modules::libraries(),
             statm,
         })
     }
 
-    /// The program's private anonymous memory in pieces of at least `smallest` bytes, ours left out.
+    /// The program's private anonymous memory in pieces of at least `smallest` bytes; ours and the
+    /// threads' stacks left out.
     pub(crate) fn adoptable(&self, smallest: usize) -> Result<Vec<Vma>, Errno> {
-        let ours: Vec<_> = own_memory::ranges()
+        let vmas = maps::read()?;
+        let excluded: Vec<_> = own_memory::ranges()
             .map(|own| own.start..own.start + own.len)
+            .chain(self.code.iter().cloned())
+            .chain(stacks(&vmas))
             .collect();
-        Ok(maps::adoptable(&maps::read()?, smallest, &ours))
+        Ok(maps::adoptable(&vmas, smallest, &excluded))
     }
 
     /// The pages of `range` that exist.
@@ -51,4 +60,19 @@ impl Space {
         let field = text[..n].split(|&b| b == b' ').nth(5)?;
         core::str::from_utf8(field).ok()?.trim_ascii().parse().ok()
     }
+}
+
+/// The largest guard below a thread's stack.
+const GUARD: usize = 64 << 10;
+
+/// What looks like a thread's stack: writable memory right above a small guard. A stack holds the
+/// thread's control block, to which the kernel writes when the thread ends; a page that is absent
+/// then is not waited for, and whoever joins the thread would wait for ever.
+fn stacks(vmas: &[Vma]) -> impl Iterator<Item = Range<usize>> + '_ {
+    vmas.windows(2).filter_map(|pair| {
+        let [below, vma] = pair else { return None };
+        let is_guard = !below.read && !below.write && !below.exec && below.bytes() <= GUARD;
+        let is_stack = is_guard && below.anonymous() && below.end == vma.start && vma.write;
+        is_stack.then_some(vma.start..vma.end)
+    })
 }

@@ -3,6 +3,8 @@
 use foreswap_core::units::{PAGE_SIZE, Slot};
 use foreswap_core::world::Notice;
 
+use foreswap_store::ring::IoError;
+
 use super::Pager;
 use crate::ledger::AreaId;
 use crate::ledger::protocol::Severity;
@@ -65,7 +67,7 @@ impl Pager {
                 (Severity::Warning, text)
             }
             Notice::ReadFailed { slot, page, error } => {
-                let why = rustix::io::Errno::from_raw_os_error(error);
+                let why = IoError::Os { errno: error };
                 let text = format!(
                     "cannot read {} back ({why}): the page at {:#x} of process {pid} is lost, a touch of it raises SIGBUS",
                     self.place(slot),
@@ -82,7 +84,7 @@ impl Pager {
                 (Severity::Error, text)
             }
             Notice::WriteFailed { slot, error } => {
-                let why = rustix::io::Errno::from_raw_os_error(error);
+                let why = IoError::Os { errno: error };
                 let text = format!(
                     "cannot write {} ({why}): the page stays in memory, the slot is not used again",
                     self.place(slot)

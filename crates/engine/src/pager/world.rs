@@ -49,6 +49,8 @@ pub struct Linux {
     pub short: bool,
     /// Slots in use per area, as of the last look.
     pub used: Vec<u64>,
+    /// Where slot 0 of each area begins, in bytes.
+    first_bytes: Vec<u64>,
     iovecs: Vec<IoVec>,
 }
 
@@ -92,6 +94,10 @@ impl Linux {
             wanted_by_others: 0,
             short: false,
             used: vec![0; ledger.area_count()],
+            first_bytes: ledger
+                .areas()
+                .map(|area| ledger.area_info(area).map_or(0, |info| info.first_byte))
+                .collect(),
             iovecs: Vec::with_capacity(foreswap_core::SLOTS_PER_IO),
         };
         world.look_around();
@@ -115,7 +121,8 @@ impl Linux {
                 len: run.len() * PAGE_SIZE,
             });
         }
-        let offset = u64::from(slot.index) * PAGE_SIZE as u64;
+        let first = self.first_bytes[usize::from(slot.area)];
+        let offset = first + u64::from(slot.index) * PAGE_SIZE as u64;
         let (token, area) = (io.0.into(), slot.area.into());
         // SAFETY: the core leaves frames alone while they are in flight, and the arena lives as
         // long as the ring.

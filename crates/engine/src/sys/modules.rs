@@ -35,10 +35,15 @@ unsafe extern "C" fn on_object(
     // SAFETY: as many headers are there.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let base = info.dlpi_addr as usize;
-    let segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let segments = headers
+        .iter()
+        .filter(|header| header.p_type == libc::PT_LOAD);
     let ends = segments.map(|header| {
         let start = base + header.p_vaddr as usize;
-        (start / PAGE * PAGE, (start + header.p_memsz as usize).next_multiple_of(PAGE))
+        (
+            start / PAGE * PAGE,
+            (start + header.p_memsz as usize).next_multiple_of(PAGE),
+        )
     });
     let whole = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
     found.extend(whole.map(|(start, end)| start..end));
