@@ -1,6 +1,8 @@
 //! The steps of a fork as a driver takes them, and the end of a process.
 
-use foreswap_core::units::Slot;
+use std::ops::Range;
+
+use foreswap_core::units::{Slot, Vpn};
 
 use super::process::{Fork, Process};
 use super::space::Mapping;
@@ -25,6 +27,23 @@ impl Process {
             });
             self.fork = Fork::Taken(pages);
         }
+    }
+
+    /// What was discarded after the snapshot reads as zeros in the child as well.
+    pub fn forget_snapshot(&mut self, sys: &mut System, range: &Range<Vpn>) {
+        let Fork::Taken(pages) = &mut self.fork else {
+            return;
+        };
+        let shares = &mut self.space.shares;
+        pages.retain(|(page, slot)| {
+            let keep = !range.contains(page);
+            if !keep {
+                let at = shares.iter().position(|s| s == slot);
+                shares.swap_remove(at.expect("a share"));
+                sys.put(*slot);
+            }
+            keep
+        });
     }
 
     /// The fork itself: a child with a memory manager of its own.

@@ -244,6 +244,7 @@ impl Process {
             Event::Discard(range) => {
                 let range = space.range(range);
                 self.call(sys, |mm, w| mm.discard(w, &range));
+                self.forget_snapshot(sys, &range);
             }
             Event::Unmap(range) => {
                 let range = space.range(range);

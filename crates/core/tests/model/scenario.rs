@@ -269,9 +269,8 @@ impl Scenario {
     /// The program changes its address space.
     fn change(&mut self, n: usize) {
         let (process, rng) = (&mut self.processes[n], &mut self.sys.rng);
-        if process.fork != Fork::No {
-            return;
-        }
+        // While a fork is prepared, other threads go on discarding.
+        let forking = process.fork != Fork::No;
         let pages = self.plan.pages as u64;
         let start = rng.below(pages) as usize;
         let long = 1 + rng.below(rng_len(pages)) as usize;
@@ -285,6 +284,7 @@ impl Scenario {
             .any(|page| page.locked || page.pinned);
         let busy = process.busy(&range) || process.events.len() > 2;
         match rng.below(10) {
+            4.. if forking => {}
             0..4 if !busy && !locked && all(Mapping::Managed) => process.discard(range),
             4 if !busy => process.unmap(range),
             5 if !busy && all(Mapping::Managed) => {
