@@ -154,13 +154,18 @@ impl Mm {
     fn map_zeros(&mut self, w: &mut impl World, page: Vpn, batch: u32) -> (u32, Option<Stop>) {
         // A batch must not eat the reserve of the faults to come: beyond one page it takes what
         // is above the low mark only.
-        let spare = (w.available() + u64::from(self.frames.free()))
-            .saturating_sub(u64::from(self.marks.low));
-        let batch = batch.min(spare as u32).max(1);
+        let spare = self
+            .headroom(w)
+            .saturating_sub(u64::from(self.marks.low / 2));
+        let batch = batch.min(spare.min(u64::from(u32::MAX)) as u32).max(1);
         if w.available() > u64::from(self.marks.high) && w.try_charge(u64::from(batch)) {
             let done = w.zero_in(page, batch);
             w.uncharge(u64::from(batch - done.pages));
             return (done.pages, done.stop);
+        }
+        if self.frames.free() < batch {
+            // Pages that were written together lie together: dropped together they make a run.
+            self.drop_clean(w, batch - self.frames.free());
         }
         let Some((frame, n)) = self.obtain(w, batch, true) else {
             return (0, Some(Stop::NoMemory));

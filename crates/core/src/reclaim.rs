@@ -86,7 +86,7 @@ impl Mm {
     }
 
     /// Pages that a fault could have without waiting.
-    fn headroom(&self, w: &impl World) -> u64 {
+    pub(crate) fn headroom(&self, w: &impl World) -> u64 {
         w.available() + u64::from(self.frames.free()) + u64::from(self.frames.clean())
     }
 

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
 use super::frames::Arena;
-use super::snapshot::Snapshot;
+use super::snapshot::{Fate, Snapshot};
 use super::space::Space;
 use super::unshare::Unsharer;
 use super::world::{Linux, Zeros};
@@ -37,6 +37,8 @@ const STACK: usize = 512 << 10;
 const DEPTH: u32 = 128;
 /// Threads that stand in for io_uring.
 const POOL_THREADS: usize = 4;
+/// Frames that are given back in one go.
+const TRASH: u32 = 64;
 /// The largest batch that is mapped or filled at once.
 const ZERO_PAGES: u32 = 512;
 
@@ -57,6 +59,9 @@ pub enum BootError {
         /// How.
         errno: Errno,
     },
+    /// The parent's memory moved during the fork.
+    #[error("another thread moved memory (mremap) while the process forked")]
+    Spoilt,
     /// Neither io_uring nor threads.
     #[error("no way to reach the swap areas: {0}")]
     Io(String),
@@ -164,12 +169,16 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let seen = Features::MOVE | Features::POISON | Features::THREAD_ID;
     let events = Features::EVENT_REMOVE | Features::EVENT_UNMAP | Features::EVENT_REMAP;
     let uffd = Uffd::open(seen | events)?;
-    let frames_uffd = Uffd::open(Features::MOVE)?;
+    let quiet = Uffd::open(Features::MOVE)?;
     let limit = ledger.limit_pages();
     let frames = (limit / 8).clamp(512, 32768) as u32;
     let arena = Arena::new(frames).map_err(system("mmap of the frames"))?;
-    let register = |start, bytes| frames_uffd.register_missing(start, bytes);
-    register(arena.address(), arena.bytes()).map_err(system("UFFDIO_REGISTER of the frames"))?;
+    uffd.register_missing(arena.address(), arena.bytes())
+        .map_err(system("UFFDIO_REGISTER of the frames"))?;
+    let trash = Arena::new(TRASH).map_err(system("mmap of the trash"))?;
+    quiet
+        .register_missing(trash.address(), trash.bytes())
+        .map_err(system("UFFDIO_REGISTER of the trash"))?;
     let zeros =
         own_memory::map(ZERO_PAGES as usize * PAGE_SIZE, Kind::Other).map_err(system("mmap"))?;
     let zeros = Zeros {
@@ -180,10 +189,10 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let unsharer = Unsharer::new(rustix::io::dup(&bell).map_err(system("dup"))?);
     let areas: Vec<RawFd> = welcome.areas.iter().map(AsRawFd::as_raw_fd).collect();
     let io = open_io(&options, &areas, &client)?;
-    let doorbell = Doorbell::new(&frames_uffd).map_err(system("mmap of the doorbell"))?;
+    let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;
     program.ring.store(doorbell.ring().to_address(), Release);
 
-    let w = Linux::new(uffd, frames_uffd, arena, io, ledger, me, zeros, unsharer);
+    let w = Linux::new(uffd, quiet, arena, trash, io, ledger, me, zeros, unsharer);
     let readahead = match options.readahead {
         ReadaheadPolicy::None => Policy::None,
         _ => Policy::Vma(options.max_window.max(1)),
@@ -211,6 +220,9 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
 
 /// Take over the parent's memory: register it all, then find each page on an area or in memory.
 fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
+    if snapshot.is_spoilt() {
+        return Err(BootError::Spoilt);
+    }
     pager.mode = Mode::Armed;
     pager.fork = Fork::None;
     let w = &mut pager.w;
@@ -241,9 +253,14 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
     for region in &regions {
         pager.mm.adopt(w, region.clone(), &[]);
     }
-    for (page, slot, came_back) in snapshot.pages() {
+    for (page, slot, fate) in snapshot.pages() {
+        if fate == Fate::Forgotten {
+            pager.w.put(slot);
+            continue;
+        }
         let found = pager.space.present(&(page..page.plus(1)));
         let present = !found.map_err(system("reading pagemap"))?.is_empty();
+        let came_back = fate == Fate::CameBack;
         if present && !came_back {
             // A stray: something between the fork and now wrote to it while it was not ours yet.
             // What the page held is on the area.

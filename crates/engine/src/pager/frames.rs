@@ -1,7 +1,7 @@
 //! The frame arena: the memory behind the core's frames.
 //!
-//! Private anonymous pages of our own, registered on a userfaultfd of their own that has no
-//! events, so that nothing the engine does to them can raise one. Not inherited by fork.
+//! Private anonymous pages of our own, registered on a userfaultfd, since that is what pages can be
+//! moved to. Not inherited by fork.
 
 use core::ptr::NonNull;
 
@@ -72,14 +72,19 @@ impl Arena {
         Digest::Hash(XxHash3_64::oneshot(bytes))
     }
 
-    /// Give the memory of `n` frames back.
-    pub fn release(&mut self, frame: Frame, n: u32) {
+    /// How many frames there are.
+    pub fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    /// Give all memory back.
+    pub fn discard(&mut self) {
         // SAFETY: the frames' content is of no interest any more. DONTNEED is `LinuxDontNeed`, the
         // one that drops pages (`DontNeed` is POSIX's hint).
         let dropped = unsafe {
             madvise(
-                self.pointer(frame).cast(),
-                n as usize * PAGE_SIZE,
+                self.start.as_ptr().cast(),
+                self.bytes(),
                 Advice::LinuxDontNeed,
             )
         };

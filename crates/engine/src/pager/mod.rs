@@ -171,13 +171,18 @@ impl Pager {
                 match event {
                     Event::Fault { addr, tid, .. } => self.faults.push((Vpn::of(addr as u64), tid)),
                     Event::Remove { start, end } => {
-                        self.mm.discard(&mut self.w, &adopt::pages(start, end));
+                        let range = adopt::pages(start, end);
+                        self.w.forget_in_snapshot(&range);
+                        self.mm.discard(&mut self.w, &range);
                     }
                     Event::Unmap { start, end } => {
-                        self.mm.unmap(&mut self.w, &adopt::pages(start, end));
+                        let range = adopt::pages(start, end);
+                        self.w.forget_in_snapshot(&range);
+                        self.mm.unmap(&mut self.w, &range);
                     }
                     Event::Remap { from, to, len } => {
                         let from = adopt::pages(from, from + len);
+                        self.w.spoil_snapshot();
                         self.mm.remap(&mut self.w, &from, Vpn::of(to as u64));
                     }
                     Event::Fork { .. } | Event::Unknown(_) => {}
@@ -202,10 +207,10 @@ impl Pager {
     fn read_doorbell(&mut self) -> bool {
         let mut buffer = [RawMsg::ZERO; MESSAGES];
         let mut calls = Vec::new();
-        if let Ok(events) = self.w.frames_uffd.read(&mut buffer) {
+        if let Ok(events) = self.w.quiet.read(&mut buffer) {
             for event in events {
                 if let Event::Fault { addr, .. } = event
-                    && let Knock::Call(slot) = self.doorbell.on_fault(&self.w.frames_uffd, addr)
+                    && let Knock::Call(slot) = self.doorbell.on_fault(&self.w.quiet, addr)
                 {
                     calls.push(slot);
                 }
@@ -233,7 +238,7 @@ impl Pager {
 
     fn answer(&mut self, slot: SlotIndex, words: [u64; 4]) {
         // Fails only when the process' memory is going away.
-        let _ = self.doorbell.answer(&self.w.frames_uffd, slot, words);
+        let _ = self.doorbell.answer(&self.w.quiet, slot, words);
     }
 
     /// Read events until none is pending or under way, so that adoption sees the address space as it
@@ -289,9 +294,10 @@ impl Pager {
 
     /// Sleep until something happens.
     fn wait(&mut self) {
-        let timeout = if self.mm.must_retry() {
+        let unsettled = self.mm.must_retry() || self.mm.is_stalled();
+        let timeout = if unsettled && self.w.program.mmap_changing() {
             SETTLING
-        } else if self.mm.is_stalled() || self.fork.is_under_way() || self.w.shrink_to.is_some() {
+        } else if unsettled || self.fork.is_under_way() || self.w.shrink_to.is_some() {
             SOON
         } else {
             IDLE
@@ -302,7 +308,7 @@ impl Pager {
         let mut fds = [
             PollFd::new(&self.w.program, PollFlags::IN),
             PollFd::new(&io, PollFlags::IN),
-            PollFd::new(&self.w.frames_uffd, PollFlags::IN),
+            PollFd::new(&self.w.quiet, PollFlags::IN),
             PollFd::new(&self.bell, PollFlags::IN),
             PollFd::from_borrowed_fd(supervisor, PollFlags::empty()),
         ];

@@ -6,6 +6,7 @@
 //! mapped, so that the child can tell a page that came back from one that was never there.
 
 use core::ptr::NonNull;
+use core::sync::atomic::{Ordering::SeqCst, fence};
 
 use foreswap_core::units::{PageRange, Slot, Vpn};
 use rustix::io::Errno;
@@ -14,6 +15,7 @@ use crate::ledger::ProcId;
 use crate::sys::own_memory::{self, Kind};
 
 const CAME_BACK: u64 = 1 << 63;
+const FORGOTTEN: u64 = 1 << 62;
 
 #[repr(C)]
 struct Header {
@@ -23,6 +25,19 @@ struct Header {
     pages: u64,
     /// Resident pages that were charged to the child.
     charged: u64,
+    /// Not zero: memory moved after the snapshot was taken, so that it is not whole.
+    spoilt: u64,
+}
+
+/// What happened to a page between the snapshot and the fork.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// Nothing: its content is in its slot.
+    OnArea,
+    /// It was mapped again, or was about to be.
+    CameBack,
+    /// The program gave it back; it may have touched it again since.
+    Forgotten,
 }
 
 /// Memory for snapshots, used again from fork to fork.
@@ -82,6 +97,7 @@ impl Snapshot {
             regions: regions.len() as u64,
             pages: pages.len() as u64,
             charged,
+            spoilt: 0,
         };
         // SAFETY: the sheet is large enough and aligned for the header, and ours alone.
         unsafe { start.cast::<Header>().write(header) };
@@ -155,26 +171,52 @@ impl Snapshot {
             .map(|w| Vpn(w[0])..Vpn(w[1]))
     }
 
-    /// The pages that were not mapped: number, slot, and whether it came back since.
-    pub fn pages(&self) -> impl Iterator<Item = (Vpn, Slot, bool)> + '_ {
+    /// The pages that were not mapped: number, slot, and what happened to it since.
+    pub fn pages(&self) -> impl Iterator<Item = (Vpn, Slot, Fate)> + '_ {
         let skip = HEADER_WORDS + 2 * self.header().regions as usize;
-        let came_back = |word: u64| word & CAME_BACK != 0;
-        self.words()[skip..]
-            .chunks_exact(2)
-            .map(move |w| (Vpn(w[0]), Slot::unpack(w[1]), came_back(w[1])))
+        let fate = |word: u64| match (word & CAME_BACK != 0, word & FORGOTTEN != 0) {
+            (_, true) => Fate::Forgotten,
+            (true, false) => Fate::CameBack,
+            (false, false) => Fate::OnArea,
+        };
+        let pages = self.words()[skip..].chunks_exact(2);
+        pages.map(move |w| (Vpn(w[0]), Slot::unpack(w[1]), fate(w[1])))
+    }
+
+    /// Whether memory moved since, so that the child would miss some.
+    pub fn is_spoilt(&self) -> bool {
+        self.header().spoilt != 0
+    }
+
+    /// Managed memory moved to another address.
+    pub fn spoil(&mut self) {
+        // SAFETY: every snapshot begins with its header, which only the pager changes.
+        unsafe { (&raw mut (*self.start.cast::<Header>().as_ptr()).spoilt).write_volatile(1) };
+        fence(SeqCst);
     }
 
     /// `page` is about to be mapped again.
     pub fn returns(&mut self, page: Vpn) {
+        self.mark(&(page..page.plus(1)), CAME_BACK);
+    }
+
+    /// The program gave the content of `range` back.
+    pub fn forget(&mut self, range: &PageRange) {
+        self.mark(range, FORGOTTEN);
+    }
+
+    fn mark(&mut self, range: &PageRange, mark: u64) {
         let skip = HEADER_WORDS + 2 * self.header().regions as usize;
         let pages = self.words_mut()[skip..].as_chunks_mut::<2>().0;
-        if let Ok(found) = pages.binary_search_by_key(&page.0, |w| w[0]) {
-            // A fork may copy this memory at any instant: the mark must be there before the page.
-            let word = &mut pages[found][1];
-            // SAFETY: a plain word of ours, written whole.
-            unsafe { core::ptr::from_mut(word).write_volatile(*word | CAME_BACK) };
-            core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+        let first = pages.partition_point(|w| w[0] < range.start.0);
+        for entry in pages[first..].iter_mut().take_while(|w| w[0] < range.end.0) {
+            let word = &mut entry[1];
+            // A fork may copy this memory at any instant, so the word is written whole.
+            // SAFETY: a plain word of ours.
+            unsafe { core::ptr::from_mut(word).write_volatile(*word | mark) };
         }
+        // The mark must be there before what it announces.
+        fence(SeqCst);
     }
 
     /// Give the memory back; the sheet serves the next fork.

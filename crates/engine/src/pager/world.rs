@@ -5,7 +5,7 @@
 
 use std::ffi::c_void;
 
-use foreswap_core::units::{Frame, Nanos, PAGE_SIZE, Slot, Vpn};
+use foreswap_core::units::{Frame, Nanos, PAGE_SIZE, PageRange, Slot, Vpn};
 use foreswap_core::world::{Digest, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World};
 use foreswap_store::ring::{Io, IoVec, QueueError};
 use rustix::time::{ClockId, clock_gettime};
@@ -21,10 +21,15 @@ const TRIES: u32 = 4;
 
 /// Everything outside the core, for one process.
 pub struct Linux {
-    /// Faults and events of the program's memory; destination of what is moved in.
+    /// Faults and events of the program's memory. The frames hang on it too: while an unmapping is
+    /// under way, a move is refused in both directions. Otherwise a page could be taken for the old
+    /// mapping's that belongs to the one which came in its place.
     pub program: Uffd,
-    /// Destination of what is moved out, and the doorbells.
-    pub frames_uffd: Uffd,
+    /// One without events, for what the engine itself discards: trash and doorbells.
+    pub quiet: Uffd,
+    /// Where frames go whose memory is given back: discarding them in the arena would raise an event
+    /// that only the pager could read.
+    pub trash: Arena,
     /// The frames.
     pub arena: Arena,
     /// The ring or the pool.
@@ -71,8 +76,9 @@ impl Linux {
     )]
     pub fn new(
         program: Uffd,
-        frames_uffd: Uffd,
+        quiet: Uffd,
         arena: Arena,
+        trash: Arena,
         io: Box<dyn Io>,
         ledger: &'static Ledger,
         me: ProcId,
@@ -81,8 +87,9 @@ impl Linux {
     ) -> Self {
         let mut world = Linux {
             program,
-            frames_uffd,
+            quiet,
             arena,
+            trash,
             io,
             ledger,
             me,
@@ -109,6 +116,20 @@ impl Linux {
         self.wanted_by_others = self.ledger.wanted_by_others(self.me);
         for (area, used) in self.ledger.areas().zip(&mut self.used) {
             *used = self.ledger.area_used(area);
+        }
+    }
+
+    /// What the program gave back while a fork is held is not the child's either.
+    pub fn forget_in_snapshot(&mut self, range: &PageRange) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.forget(range);
+        }
+    }
+
+    /// Managed memory moved while a fork is held: a child could not find it.
+    pub fn spoil_snapshot(&mut self) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.spoil();
         }
     }
 
@@ -193,7 +214,7 @@ impl Mmu for Linux {
             // SAFETY: the pages are the program's, which finds them again through a fault; the
             // frames are empty.
             unsafe {
-                self.frames_uffd
+                self.program
                     .move_pages(to + skip, from + skip, bytes(n - done), false)
             }
         })
@@ -259,14 +280,25 @@ impl Mmu for Linux {
             let left = bytes(n - done);
             // SAFETY: as many zeros are readable; the frames are ours and empty.
             unsafe {
-                self.frames_uffd
+                self.program
                     .copy(to + bytes(done), self.zeros.start, left, CopyMode::empty())
             }
         })
     }
 
     fn release(&mut self, frame: Frame, n: u32) {
-        self.arena.release(frame, n);
+        let (from, to) = (self.arena.pointer(frame) as usize, self.trash.address());
+        let n = n.min(self.trash.frames());
+        let moved = to_the_end(n, |done| {
+            let skip = bytes(done);
+            // SAFETY: both are ours; the trash is empty.
+            unsafe {
+                self.quiet
+                    .move_pages(to + skip, from + skip, bytes(n - done), true)
+            }
+        });
+        debug_assert_eq!(moved.stop, None);
+        self.trash.discard();
     }
 
     fn clear(&mut self, frame: Frame) {
