@@ -42,8 +42,8 @@ Examples:
   foreswap run --memory 512M --swap /mnt/nvme --swap-size 20G -- ./simulation
 
 The exit status, the standard streams, the terminal and the signals are COMMAND's own. foreswap
-itself exits with 125 when it cannot start, 126 when COMMAND cannot be executed or managed, and 127
-when it is not found. Programs that ignore preload objects (static, setuid, 32-bit, not glibc) are
+itself exits with 2 when an option is wrong, 125 when it cannot start, 126 when COMMAND cannot be
+executed or managed, and 127 when it is not found. Programs that ignore preload objects (static, setuid, 32-bit, not glibc) are
 refused.";
 
 /// `foreswap run`.
@@ -71,11 +71,15 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = absolute)]
     pub swap_size: Option<u64>,
 
-    /// Whether huge pages (2 MiB) are used where the program's memory allows it
+    /// Whether huge pages (2 MiB) are kept whole on their way out and in
+    ///
+    /// This version moves pages of 4 KiB only, whatever is chosen.
     #[arg(long, value_enum, value_name = "MODE", default_value_t = Thp::Adaptive)]
     pub thp: Thp,
 
     /// Which pages are read beside the one that was asked for
+    ///
+    /// This version has `vma` and `none`; with `cluster` or `trend` it says so and uses `vma`.
     #[arg(long, value_enum, value_name = "POLICY", default_value_t = Readahead::Vma)]
     pub readahead: Readahead,
 
@@ -140,7 +144,7 @@ impl From<Thp> for ThpMode {
 }
 
 /// `--readahead`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Readahead {
     /// Neighbours by address, as far as they proved useful
     Vma,

@@ -14,7 +14,7 @@ use foreswap::sys::uffd::{Features, Uffd};
 use foreswap_store::area::{OpenArea, PAGE_BYTES};
 use rustix::process::{Resource, Rlimit};
 
-use crate::args::RunArgs;
+use crate::args::{Readahead, RunArgs};
 use crate::command::{self, Event};
 use crate::program::{self, ProgramError};
 use crate::report::{self, Run};
@@ -68,6 +68,10 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
     let areas = areas::open(&args.swap, args.swap_size, limit)?;
     for note in areas.iter().flat_map(|area| &area.notes) {
         voice.remark(Severity::Note, note);
+    }
+    if matches!(args.readahead, Readahead::Cluster | Readahead::Trend) {
+        let text = "--readahead cluster and trend are not in this version; vma is used";
+        voice.remark(Severity::Warning, text);
     }
     Ok(Prepared {
         program,

@@ -338,3 +338,7 @@ fn readable_for_good() -> Option<OwnedFd> {
     let (reader, _) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
     Some(reader)
 }
+
+#[cfg(test)]
+#[path = "sessions_tests.rs"]
+mod tests;

@@ -1,0 +1,196 @@
+//! Sessions with clients of the real protocol in place of engines.
+
+use std::time::{Duration, Instant};
+
+use foreswap::ledger::protocol::{Client, Welcome};
+use foreswap::ledger::{
+    AreaId, AreaInfo, IoBackend, LedgerSpec, Options, Put, ReadaheadPolicy, SlotIndex, ThpMode,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::*;
+
+const AREA: AreaId = AreaId(0);
+const SLOT: SlotIndex = SlotIndex(3);
+
+struct Office {
+    name: String,
+    listener: OwnedFd,
+    sessions: Sessions,
+    voice: Voice,
+}
+
+fn office(test: &str) -> Office {
+    let name = format!("foreswap-test-{test}-{}", std::process::id());
+    let ledger = Ledger::create(&LedgerSpec {
+        limit_pages: 1000,
+        options: Options {
+            readahead: ReadaheadPolicy::Vma,
+            thp: ThpMode::Never,
+            io: IoBackend::Auto,
+            max_window: 8,
+            full_timeout: Duration::ZERO,
+            adopt_threshold: 0,
+        },
+        areas: vec![AreaInfo {
+            slots: 512,
+            priority: 0,
+            flags: 0,
+            first_byte: 0,
+            name: "test".into(),
+        }],
+    });
+    let area = tempfile::tempfile().expect("a temporary file");
+    Office {
+        listener: protocol::listen(&name).expect("a listener"),
+        name,
+        sessions: Sessions::new(ledger.expect("a ledger"), vec![area.into()]),
+        voice: Voice::new(true),
+    }
+}
+
+impl Office {
+    /// Serves until `done`, as the supervisor does.
+    fn serve_until(&mut self, mut done: impl FnMut(&Sessions) -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !done(&self.sessions) {
+            assert!(Instant::now() < end, "it never happens");
+            let watched = self.sessions.watched();
+            let mut fds: Vec<PollFd<'_>> = watched
+                .iter()
+                .map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+                .collect();
+            let step = Timespec {
+                tv_sec: 0,
+                tv_nsec: 1_000_000,
+            };
+            poll(&mut fds, Some(&step)).expect("poll");
+            let ready: Vec<Watched> = watched
+                .iter()
+                .zip(&fds)
+                .filter(|(_, fd)| !fd.revents().is_empty())
+                .map(|((what, _), _)| *what)
+                .collect();
+            drop(fds);
+            self.sessions.on_ready(&ready, &mut self.voice);
+            self.sessions.on_connect(&self.listener, &mut self.voice);
+            for what in ready {
+                if let Watched::Child(record) = what {
+                    self.sessions.on_child_death(record);
+                }
+            }
+            self.sessions.finish();
+        }
+    }
+
+    /// Lets an engine do something on its own thread while it is served.
+    fn with<T: Send>(&mut self, engine: impl FnOnce(&str) -> T + Send) -> T {
+        let name = self.name.clone();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || engine(&name));
+            self.serve_until(|_| thread.is_finished());
+            thread.join().expect("the engine")
+        })
+    }
+
+    fn engine(&mut self) -> (Client, Welcome) {
+        self.with(|name| {
+            let client = Client::connect(name).expect("connected");
+            let welcome = client.hello(None).expect("welcome");
+            (client, welcome)
+        })
+    }
+
+    fn state(&self, record: ProcId) -> ProcessState {
+        self.sessions.ledger().state(record)
+    }
+}
+
+#[test]
+fn what_a_process_held_is_free_when_its_connection_ends() {
+    let mut office = office("end");
+    let (client, welcome) = office.engine();
+    let (ledger, me) = (&welcome.ledger, welcome.record);
+    assert!(ledger.try_charge(me, 10) && ledger.slot_get(me, AREA, SLOT));
+    ledger.stats(me).set_managed(4096);
+    drop(client);
+    office.serve_until(|sessions| sessions.open() == 0);
+    assert_eq!(
+        (ledger.charged_pages(), ledger.slot_count(AREA, SLOT)),
+        (0, 0)
+    );
+    let totals = office.sessions.totals_now();
+    assert_eq!((totals.processes, totals.stats.managed_bytes), (1, 4096));
+}
+
+#[test]
+fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
+    let mut office = office("fork");
+    let (parent, welcome) = office.engine();
+    let (ledger, me) = (&welcome.ledger, welcome.record);
+    assert!(ledger.slot_get(me, AREA, SLOT));
+    let child = office.with(|_| parent.reserve().expect("a record"));
+    assert!(ledger.share(me, child, AREA, SLOT));
+    drop(parent);
+    office.serve_until(|sessions| sessions.open() == 0);
+    assert_eq!(ledger.slot_count(AREA, SLOT), 1, "the child's");
+    let (client, hello) = office.with(|name| {
+        let client = Client::connect(name).expect("connected");
+        let hello = client.hello(Some((me, child))).expect("welcome");
+        (client, hello)
+    });
+    assert_eq!(hello.record, child);
+    assert_eq!(ledger.slot_put(child, AREA, SLOT), Put::Freed);
+    drop(client);
+    office.serve_until(|sessions| sessions.open() == 0);
+    assert_eq!(office.sessions.totals_now().processes, 2);
+}
+
+#[test]
+fn reservations_of_failed_forks_and_dead_children_are_freed() {
+    let mut office = office("reap");
+    let (parent, welcome) = office.engine();
+    let me = welcome.record;
+    let failed = office.with(|_| parent.reserve().expect("a record"));
+    parent.reap(failed, None).expect("sent");
+    office.serve_until(|s| s.ledger().state(failed) == ProcessState::Free);
+
+    let dead = office.with(|_| parent.reserve().expect("a record"));
+    assert!(welcome.ledger.slot_get(me, AREA, SLOT) && welcome.ledger.share(me, dead, AREA, SLOT));
+    let mut process = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .expect("a process");
+    parent.reap(dead, Some(process.id())).expect("sent");
+    office.with(|_| std::thread::sleep(Duration::from_millis(50)));
+    assert_eq!(office.state(dead), ProcessState::Reserved, "it lives");
+    process.kill().expect("a kill");
+    office.serve_until(|s| s.ledger().state(dead) == ProcessState::Free);
+    process.wait().expect("its end");
+    assert_eq!(welcome.ledger.slot_count(AREA, SLOT), 1);
+
+    // Dead and waited for before its parent's engine told us.
+    let gone = office.with(|_| parent.reserve().expect("a record"));
+    parent.reap(gone, Some(process.id())).expect("sent");
+    office.serve_until(|s| s.ledger().state(gone) == ProcessState::Free);
+}
+
+#[test]
+fn nobody_takes_what_was_reserved_for_another() {
+    let mut office = office("strange");
+    let (parent, welcome) = office.engine();
+    let record = office.with(|_| parent.reserve().expect("a record"));
+    let (stranger, _) = office.engine();
+    stranger.reap(record, None).expect("sent");
+    let refused = office.with(|name| {
+        let client = Client::connect(name).expect("connected");
+        let wrong_parent = ProcId::new(200).zip(Some(record));
+        client.hello(wrong_parent).is_err()
+    });
+    assert!(refused);
+    assert_eq!(office.state(record), ProcessState::Reserved);
+    assert_eq!(office.state(welcome.record), ProcessState::Live);
+    // A second hello ends the connection, and with it what the first one got.
+    office.with(|_| stranger.hello(None).expect_err("twice"));
+    office.serve_until(|sessions| sessions.open() == 1);
+}
