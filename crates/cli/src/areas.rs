@@ -1,9 +1,15 @@
 //! The swap areas of a run: opened by the store, described for the ledger.
 
+use std::time::Duration;
+
 use foreswap::ledger::{AREA_DIRECT, AreaInfo, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS};
 use foreswap_store::area::{self, AreaError, AreaSpec, OpenArea, PAGE_BYTES};
 
 use crate::size::humane;
+
+/// Together one second.
+const IN_USE_TRIES: u32 = 50;
+const IN_USE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a run has no swap areas.
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +45,19 @@ pub fn open(named: &[String], size: Option<u64>, limit: u64) -> Result<Vec<OpenA
     };
     specs
         .iter()
-        .map(|spec| Ok(area::open(spec, size, limit)?))
+        .map(|spec| open_one(spec, size, limit))
         .collect()
+}
+
+/// Processes of a run that was killed are still on their way out for a moment, and hold its areas.
+fn open_one(spec: &AreaSpec, size: Option<u64>, limit: u64) -> Result<OpenArea, AreasError> {
+    for _ in 0..IN_USE_TRIES {
+        match area::open(spec, size, limit) {
+            Err(AreaError::InUse { .. }) => std::thread::sleep(IN_USE_PAUSE),
+            other => return Ok(other?),
+        }
+    }
+    Ok(area::open(spec, size, limit)?)
 }
 
 /// What the ledger keeps of an area. Whole clusters only: the rest of the area stays unused.

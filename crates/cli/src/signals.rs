@@ -38,12 +38,15 @@ pub struct Signals {
     before: libc::sigset_t,
 }
 
-/// Those whose default ends or stops a process, with SIGCHLD and SIGCONT; not the ones that a fault
-/// of our own raises, and not SIGKILL and SIGSTOP, which cannot be taken.
+/// All that one process sends to another; not the ones that a fault of our own raises, and not SIGKILL
+/// and SIGSTOP, which cannot be taken.
 fn taken() -> libc::sigset_t {
     let mut set = empty();
     let named = [
         libc::SIGHUP,
+        libc::SIGABRT,
+        libc::SIGURG,
+        libc::SIGWINCH,
         libc::SIGINT,
         libc::SIGQUIT,
         libc::SIGUSR1,

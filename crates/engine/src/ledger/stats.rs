@@ -2,7 +2,7 @@
 //!
 //! Engines add to these words with relaxed stores; nobody decides anything by them, so they need no
 //! order. The supervisor takes a [`StatsSnapshot`] when the process has ended and adds it to the
-//! [`Totals`] of the run.
+//! totals of the run.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
