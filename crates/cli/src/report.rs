@@ -51,7 +51,9 @@ pub fn block(run: &Run, coloured: bool) -> String {
     };
     let limit = humane(run.limit_bytes);
     let mut text = String::new();
-    if stats.managed_bytes == 0 {
+    // The size is published less often than the counters: a short life may show only in these.
+    let worked = stats.faults_major + stats.faults_minor + stats.faults_zero + stats.swap_out_bytes;
+    if stats.managed_bytes == 0 && worked == 0 {
         let _ = writeln!(
             text,
             "{bold}foreswap:{plain} nothing needed managing: the peak stayed below {limit}"
@@ -60,7 +62,7 @@ pub fn block(run: &Run, coloured: bool) -> String {
         let _ = writeln!(
             text,
             "{bold}foreswap:{plain} {} of memory in {bold}{}{plain}, limit {limit}; {}, engine {}",
-            humane(stats.managed_bytes),
+            humane(stats.managed_bytes.max(run.peak_bytes)),
             humane(run.peak_bytes),
             plural(run.totals.processes, "process", "processes"),
             humane(stats.engine_bytes),
