@@ -222,8 +222,10 @@ impl Mm {
                     w.wake(page);
                 }
                 if entry == Entry::Poisoned {
-                    // The kernel's marker may not have moved along: set it again on the next touch.
+                    // Its mark may not be set yet, or not have moved along: set it again.
                     w.wake(page);
+                    let (page, since) = (target(page), w.now());
+                    self.retry.push(Pending { page, since });
                 }
                 at = page.plus(1);
             }

@@ -429,6 +429,33 @@ fn a_lost_page_is_lost_in_the_child_too() {
 }
 
 #[test]
+fn a_page_lost_while_it_moves_is_lost_in_the_child_too() {
+    let mut m = Machine::new(48, &[2048], 100);
+    m.fill();
+    let (at, slot) = m.swapped();
+    m.sys.bad_sectors.insert(slot);
+    m.p.access(&mut m.sys, Some(0), at, None);
+    m.p.read_message(&mut m.sys, 0);
+    m.p.remap(at..at + 1, 99);
+    // The mark is refused: the address space is changing.
+    while !m.p.space.flights.is_empty() {
+        m.p.complete(&mut m.sys, 0);
+    }
+    m.rest();
+    m.p.hold(&mut m.sys);
+    for _ in 0..100 {
+        m.p.round(&mut m.sys, true);
+    }
+    let child = m.p.forked(&mut m.sys).expect("a child");
+    let mut child = Machine {
+        sys: m.sys,
+        p: child,
+    };
+    assert_eq!(child.read_all(), [99]);
+    child.end();
+}
+
+#[test]
 fn a_silent_discard_is_seen_by_the_fault_and_by_reclaim() {
     let mut m = Machine::new(48, &[512], 100);
     m.fill();
