@@ -77,6 +77,8 @@ static SNAPSHOT: AtomicUsize = AtomicUsize::new(0);
 /// Start the engine of this process and wait until it is up or has failed. `snapshot` is the address
 /// of the parent's in a fork child, 0 otherwise. Runs on a thread of the program.
 pub fn start(program: &Program, snapshot: usize) {
+    // Asked for here, while nothing is managed; see there.
+    crate::sys::modules::loaded();
     let starting = program
         .state
         .compare_exchange(state::OFF, state::STARTING, SeqCst, SeqCst);
@@ -226,7 +228,7 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
     pager.mode = Mode::Armed;
     pager.fork = Fork::None;
     let w = &mut pager.w;
-    w.ledger.uncharge(w.me, snapshot.charged());
+    w.prepaid = snapshot.charged();
     let mut regions: Vec<PageRange> = Vec::new();
     for region in snapshot.regions() {
         let (start, end) = (
@@ -277,6 +279,8 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
             .map_err(system("reading pagemap"))?;
         pager.mm.adopt(&mut pager.w, region, &present);
     }
+    let unused = std::mem::take(&mut pager.w.prepaid);
+    pager.w.uncharge(unused);
     debug_assert!(pager.w.available() <= pager.w.limit() && pager.w.areas() > 0);
     Ok(())
 }

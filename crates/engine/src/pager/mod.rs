@@ -146,13 +146,13 @@ impl Pager {
             self.step_fork();
             let _ = self.w.io.flush();
             self.tell_notices();
+            publish::counters(self.w.ledger, self.w.me, &self.mm, self.own_bytes());
             if busy || (more && flushed) {
                 continue;
             }
             let now = now();
             self.placement.look(now);
             self.look_around(now);
-            publish::counters(self.w.ledger, self.w.me, &self.mm, self.own_bytes());
             self.wait();
         }
     }
@@ -161,10 +161,7 @@ impl Pager {
     fn read_program(&mut self) -> bool {
         let mut buffer = [RawMsg::ZERO; MESSAGES];
         let mut any = false;
-        loop {
-            let Ok(events) = self.w.program.read(&mut buffer) else {
-                break;
-            };
+        while let Ok(events) = self.w.program.read(&mut buffer) {
             let mut count = 0;
             for event in events {
                 count += 1;

@@ -25,7 +25,7 @@ impl Space {
         let statm = open(c"/proc/thread-self/statm", flags, Mode::empty())?;
         Ok(Space {
             pagemap: PageMap::open()?,
-            code: modules::libraries(),
+            code: modules::loaded().libraries().collect(),
             statm,
         })
     }

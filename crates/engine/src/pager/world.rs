@@ -48,6 +48,8 @@ pub struct Linux {
     pub notices: Vec<Notice>,
     /// Our resident pages should come down to this (before a fork).
     pub shrink_to: Option<u64>,
+    /// Pages that the parent charged for us before it forked, and that are not accounted for yet.
+    pub prepaid: u64,
     /// Pages that other processes are short of, as of the last look.
     pub wanted_by_others: u64,
     /// We are short ourselves.
@@ -98,6 +100,7 @@ impl Linux {
             snapshot: None,
             notices: Vec::with_capacity(16),
             shrink_to: None,
+            prepaid: 0,
             wanted_by_others: 0,
             short: false,
             used: vec![0; ledger.area_count()],
@@ -404,7 +407,9 @@ impl Limit for Linux {
     }
 
     fn charge_existing(&mut self, n: u64) {
-        self.ledger.charge_anyway(self.me, n);
+        let paid = n.min(self.prepaid);
+        self.prepaid -= paid;
+        self.ledger.charge_anyway(self.me, n - paid);
     }
 
     fn uncharge(&mut self, n: u64) {

@@ -16,7 +16,7 @@
 use core::arch::{asm, naked_asm};
 use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
-use core::ptr::{NonNull, null_mut, without_provenance_mut};
+use core::ptr::{NonNull, without_provenance_mut};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as k;
@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MprotectFlags, madvise, mprotect};
 use rustix::thread::futex;
 
+use super::modules::{self, Modules, ThreadLocals};
 use super::own_memory::{self, Kind};
 use super::syscall::syscall4;
 
@@ -132,15 +133,7 @@ pub unsafe fn spawn(
     entry: Entry,
     arg: *mut c_void,
 ) -> Result<Thread, Errno> {
-    let mut survey = Survey {
-        pass: Pass::Measure,
-        thread_pointer: thread_pointer(),
-        needed: TLS_SLACK,
-        own_late: 0,
-        block: null_mut(),
-        late_area: 0,
-    };
-    survey.run();
+    let survey = Survey::new();
     let stack = stack_bytes.max(4 * PAGE).next_multiple_of(PAGE);
     let below = survey.needed.next_multiple_of(PAGE);
     let above = size_of::<Block>().next_multiple_of(PAGE);
@@ -168,7 +161,7 @@ pub unsafe fn spawn(
     // thread starts; `survey` holds the creating thread's pointer, whose control block glibc (or
     // an earlier `spawn`) filled.
     unsafe {
-        let creator = without_provenance_mut::<usize>(survey.thread_pointer);
+        let creator = without_provenance_mut::<usize>(thread_pointer());
         let control = &mut (*block).control;
         control[0] = pointer;
         control[1] = (&raw const (*block).dtv[1]) as usize;
@@ -192,10 +185,8 @@ pub unsafe fn spawn(
         (*block).arg = arg;
         (*block).mapping = start..start + len;
     }
-    survey.pass = Pass::Fill;
-    survey.block = block;
-    survey.late_area = pointer + above;
-    survey.run();
+    // SAFETY: the mapping was made large enough above, and the thread does not run yet.
+    unsafe { survey.fill(block, pointer + above) };
 
     let mut flags = k::CLONE_VM
         | k::CLONE_FS
@@ -286,7 +277,7 @@ extern "C" fn thread_main(block: *mut Block) -> ! {
     }
 }
 
-fn thread_pointer() -> usize {
+pub(super) fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: on x86_64 the word at fs:0 holds the thread pointer itself.
     unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
@@ -311,118 +302,48 @@ fn set_signal_mask(mask: u64) -> u64 {
     old
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    Measure,
-    Fill,
-}
-
-/// A walk over the loaded modules, first to size the thread-local area, then to fill it.
+/// What the thread-locals of an engine thread take, and how they are laid out.
 struct Survey {
-    pass: Pass,
-    /// The creating thread's.
-    thread_pointer: usize,
+    modules: &'static Modules,
     /// Bytes below the thread pointer.
     needed: usize,
     /// Bytes for our own module's thread-locals when they have no fixed place.
     own_late: usize,
-    block: *mut Block,
-    late_area: usize,
 }
 
 impl Survey {
-    fn run(&mut self) {
-        // SAFETY: the callback gets this survey, which outlives the call, and nothing else uses it
-        // meanwhile.
-        unsafe { libc::dl_iterate_phdr(Some(on_module), (&raw mut *self).cast()) };
+    fn new() -> Self {
+        let modules = modules::loaded();
+        // What lies at a fixed distance lies within the sum of all such modules.
+        let room = |locals: &ThreadLocals| locals.len + locals.align;
+        let needed = TLS_SLACK + modules.thread_locals().map(room).sum::<usize>();
+        let own = modules.thread_locals().find(|locals| locals.is_own);
+        Self { modules, needed, own_late: own.map_or(0, room) }
     }
 
-    fn on_module(&mut self, module: &Module) {
-        let distance = self.thread_pointer.wrapping_sub(module.data);
-        match self.pass {
-            Pass::Measure => {
-                // What lies at a fixed distance lies within the sum of all such modules.
-                self.needed += module.len + module.align;
-                if module.is_own {
-                    // Decided in the second pass; reserving for both costs a page.
-                    self.own_late = module.len + module.align;
-                }
+    /// Fills the thread-locals of a thread that does not run yet.
+    ///
+    /// # Safety
+    /// `needed` bytes below `block` and `own_late` from `late_area` on are mapped and unused.
+    unsafe fn fill(&self, block: *mut Block, late_area: usize) {
+        for locals in self.modules.thread_locals() {
+            let fits = |distance: &usize| (locals.len..=self.needed).contains(distance);
+            let at = match locals.distance.filter(fits) {
+                Some(distance) => block as usize - distance,
+                None if locals.is_own => late_area.next_multiple_of(locals.align),
+                None => continue,
+            };
+            if locals.id + 2 > DTV_ENTRIES {
+                continue;
             }
-            Pass::Fill => {
-                let fixed = module.data != 0 && distance <= self.needed && distance >= module.len;
-                let pointer = self.block as usize;
-                let at = if fixed {
-                    pointer - distance
-                } else if module.is_own {
-                    self.late_area.next_multiple_of(module.align)
-                } else {
-                    return;
-                };
-                if module.id + 2 > DTV_ENTRIES {
-                    return;
-                }
-                // SAFETY: `at..at+len` lies in the mapping: below the block by `needed`, or in the
-                // late area sized for it; the image is `image_len` readable bytes that the loader
-                // keeps mapped; the thread does not run yet.
-                unsafe {
-                    let image = core::ptr::without_provenance::<u8>(module.image);
-                    core::ptr::copy_nonoverlapping(
-                        image,
-                        without_provenance_mut::<u8>(at),
-                        module.image_len,
-                    );
-                    (*self.block).dtv[module.id + 1] = [at, 0];
-                }
+            // SAFETY: `at..at+len` lies in the mapping, by the caller's promise; the image is
+            // `image_len` readable bytes that the loader keeps mapped.
+            unsafe {
+                let image = core::ptr::without_provenance::<u8>(locals.image);
+                let to = without_provenance_mut::<u8>(at);
+                core::ptr::copy_nonoverlapping(image, to, locals.image_len);
+                (*block).dtv[locals.id + 1] = [at, 0];
             }
         }
     }
-}
-
-/// A loaded module's thread-locals.
-struct Module {
-    id: usize,
-    /// Where the creating thread has them; 0 if not yet.
-    data: usize,
-    image: usize,
-    image_len: usize,
-    len: usize,
-    align: usize,
-    /// It is the module this code is in.
-    is_own: bool,
-}
-
-unsafe extern "C" fn on_module(
-    info: *mut libc::dl_phdr_info,
-    info_len: usize,
-    survey: *mut c_void,
-) -> c_int {
-    if info_len < size_of::<libc::dl_phdr_info>() {
-        return 0;
-    }
-    // SAFETY: the loader's promise for the call's duration; `survey` is as `run` passed it.
-    let (info, survey) = unsafe { (&*info, &mut *survey.cast::<Survey>()) };
-    if info.dlpi_tls_modid == 0 || info.dlpi_phdr.is_null() {
-        return 0;
-    }
-    let base = info.dlpi_addr as usize;
-    // SAFETY: the loader says how many headers there are.
-    let headers =
-        unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let here = on_module as *const () as usize;
-    let is_own = headers.iter().any(|header| {
-        let start = base.wrapping_add(header.p_vaddr as usize);
-        header.p_type == libc::PT_LOAD && (start..start + header.p_memsz as usize).contains(&here)
-    });
-    if let Some(tls) = headers.iter().find(|header| header.p_type == libc::PT_TLS) {
-        survey.on_module(&Module {
-            id: info.dlpi_tls_modid,
-            data: info.dlpi_tls_data as usize,
-            image: base.wrapping_add(tls.p_vaddr as usize),
-            image_len: tls.p_filesz as usize,
-            len: tls.p_memsz as usize,
-            align: (tls.p_align as usize).max(1),
-            is_own,
-        });
-    }
-    0
 }
