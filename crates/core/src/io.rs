@@ -235,8 +235,11 @@ impl Mm {
                 }
                 self.frames.turn(frame, State::Clean);
             }
-            IoResult::Failed(_) => {
-                // The bad slot keeps its reference, so that nobody uses it again.
+            IoResult::Failed(error) => {
+                if error == ENOSPC {
+                    self.put(w, Some(slot));
+                }
+                // Any other bad slot keeps its reference, so that nobody uses it again.
                 self.frames.get_mut(frame).slot = None;
                 if orphan {
                     self.frames.free_up(frame);

@@ -267,6 +267,11 @@ impl Mm {
         }
     }
 
+    /// Others look for room on the areas: let them have what we claimed and have not used.
+    pub fn give_back_slots(&mut self, w: &mut impl SwapMap) {
+        self.slots.give_back(w);
+    }
+
     /// Drop our reference to a slot.
     pub(crate) fn put(&mut self, w: &mut impl World, slot: Option<Slot>) {
         if let Some(slot) = slot {

@@ -115,7 +115,8 @@ pub trait SwapMap {
     fn slots(&self, area: u8) -> u32;
     /// Slots of an area that are in use by any process.
     fn used(&self, area: u8) -> u64;
-    /// Take a slot cluster that nobody allocates from.
+    /// Take a slot cluster that nobody allocates from and that has a free slot; an empty one if
+    /// there is any.
     fn claim_cluster(&mut self, area: u8) -> Option<u32>;
     /// Stop allocating from a cluster; what is used in it stays used.
     fn release_cluster(&mut self, area: u8, cluster: u32);

@@ -1,8 +1,9 @@
 //! Which slots the next pages are written to.
 //!
-//! Each process allocates from clusters of 512 slots that it alone has claimed, so that no lock is
-//! shared, what is evicted together lies together, and one write covers many pages. A cluster of our
-//! own that has emptied comes first, then one that nobody uses, then the emptiest of ours.
+//! Each process takes slots from one cluster of 512 at a time, which it alone has claimed, so that
+//! no lock is shared, what is evicted together lies together, and one write covers many pages. A
+//! cluster that is used up is given back at once: whoever needs room next finds what has become free
+//! in it, so that no process starves beside another one's half-empty clusters.
 
 use alloc::vec::Vec;
 
@@ -11,16 +12,16 @@ use crate::world::SwapMap;
 
 /// Failed writes after which an area gets no more pages.
 const WRITE_FAILURES: u32 = 16;
+/// Requests for which an area is passed over when its file system had no room.
+const REST: u32 = 16;
 
 #[derive(Default)]
 struct Area {
     /// Cluster in use and the slot in it where the search goes on.
     current: Option<(u32, u32)>,
-    /// All clusters that we claimed.
-    claimed: Vec<u32>,
     failures: u32,
-    /// The file system has no room for more than what was written already.
-    no_room: bool,
+    /// Requests for which the area is still passed over.
+    rest: u32,
 }
 
 /// The slot allocator of one process.
@@ -41,15 +42,20 @@ impl Slots {
         if state.failures >= WRITE_FAILURES {
             return None;
         }
+        if state.rest > 0 {
+            state.rest -= 1;
+            return None;
+        }
         loop {
-            let Some((cluster, next)) = state.current else {
-                state.current = Some((state.pick(map, area)?, 0));
-                continue;
+            let (cluster, next) = match state.current {
+                Some(current) => current,
+                None => (map.claim_cluster(area)?, 0),
             };
             let end = ((cluster + 1) * LEAF_PAGES as u32).min(map.slots(area));
             let base = cluster * LEAF_PAGES as u32;
             let free = |index: u32| map.count(Slot { area, index }) == 0;
             let Some(first) = (base + next..end).find(|&index| free(index)) else {
+                map.release_cluster(area, cluster);
                 state.current = None;
                 continue;
             };
@@ -64,10 +70,10 @@ impl Slots {
         }
     }
 
-    /// No more than what was written fits: the file system is full.
+    /// The area's file system is full: it gets no pages for a while.
     pub fn no_room(&mut self, area: u8) {
         if let Some(state) = self.areas.get_mut(usize::from(area)) {
-            state.no_room = true;
+            state.rest = REST;
         }
     }
 
@@ -78,42 +84,13 @@ impl Slots {
         }
     }
 
-    /// Let other processes have the clusters that have emptied.
+    /// Let other processes have what we claimed and have not used.
     pub fn give_back(&mut self, map: &mut impl SwapMap) {
         for (area, state) in (0u8..).zip(&mut self.areas) {
-            let current = state.current.map(|(cluster, _)| cluster);
-            state.claimed.retain(|&cluster| {
-                let keep = Some(cluster) == current || map.cluster_used(area, cluster) > 0;
-                if !keep {
-                    map.release_cluster(area, cluster);
-                }
-                keep
-            });
+            if let Some((cluster, _)) = state.current.take() {
+                map.release_cluster(area, cluster);
+            }
         }
-    }
-}
-
-impl Area {
-    fn pick(&mut self, map: &mut impl SwapMap, area: u8) -> Option<u32> {
-        let used = |cluster: &u32| map.cluster_used(area, *cluster);
-        if let Some(&empty) = self.claimed.iter().find(|c| used(c) == 0) {
-            return Some(empty);
-        }
-        if !self.no_room
-            && let Some(cluster) = map.claim_cluster(area)
-        {
-            self.claimed.push(cluster);
-            return Some(cluster);
-        }
-        let room = |c: &&u32| {
-            let slots = (map.slots(area) - **c * LEAF_PAGES as u32).min(LEAF_PAGES as u32);
-            map.cluster_used(area, **c) < slots
-        };
-        self.claimed
-            .iter()
-            .filter(room)
-            .min_by_key(|c| map.cluster_used(area, **c))
-            .copied()
     }
 }
 
@@ -150,10 +127,16 @@ mod tests {
             self.counts[usize::from(area)].iter().filter(used).count() as u64
         }
         fn claim_cluster(&mut self, area: u8) -> Option<u32> {
-            let ours = &mut self.ours[usize::from(area)];
-            let at = ours.iter().position(Option::is_none)?;
-            ours[at] = Some(true);
-            Some(at as u32)
+            let clusters = self.ours[usize::from(area)].len() as u32;
+            let room = |c: &u32| {
+                let slots = self.slots(area) - c * LEAF_PAGES as u32;
+                self.cluster_used(area, *c) < slots.min(LEAF_PAGES as u32)
+            };
+            let free = |c: &u32| self.ours[usize::from(area)][*c as usize].is_none();
+            let cluster = (0..clusters).filter(free).filter(room);
+            let cluster = cluster.min_by_key(|&c| self.cluster_used(area, c) > 0)?;
+            self.ours[usize::from(area)][cluster as usize] = Some(true);
+            Some(cluster)
         }
         fn release_cluster(&mut self, area: u8, cluster: u32) {
             let ours = &mut self.ours[usize::from(area)][cluster as usize];
@@ -240,11 +223,13 @@ mod tests {
         );
         slots.no_room(0);
         assert_eq!(slots.take(&mut map, 1).map(|(s, _)| s.area), Some(1));
-        map.put(Slot { area: 0, index: 9 });
-        let back = slots.take(&mut map, 4);
-        assert_eq!(back, Some((Slot { area: 0, index: 9 }, 1)));
+        for _ in 0..REST {
+            slots.take(&mut map, 1);
+        }
+        assert_eq!(slots.take(&mut map, 1).map(|(s, _)| s.area), Some(0));
         for _ in 0..WRITE_FAILURES {
             slots.write_failed(1);
+            slots.write_failed(0);
         }
         assert_eq!(slots.take(&mut map, 1), None);
     }

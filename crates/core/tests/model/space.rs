@@ -161,7 +161,8 @@ impl Space {
                 *on_area = flight.data[i as usize];
                 if result != IoResult::Ok {
                     *on_area = GARBAGE;
-                    *self.bad_mut(slot) += 1;
+                    // A slot that found no room is as good as any later.
+                    *self.bad_mut(slot) += u16::from(result != IoResult::Failed(28));
                 }
                 continue;
             }

@@ -140,10 +140,15 @@ impl System {
     }
 
     pub fn claim(&mut self, area: u8, who: usize) -> Option<u32> {
-        let claims = &mut self.areas[usize::from(area)].claims;
-        let at = claims.iter().position(Option::is_none)?;
-        claims[at] = Some(who);
-        Some(at as u32)
+        let area = &mut self.areas[usize::from(area)];
+        let room = |&c: &usize| {
+            let slots = (area.counts.len() - c * LEAF_PAGES).min(LEAF_PAGES);
+            area.claims[c].is_none() && (area.cluster_used[c] as usize) < slots
+        };
+        let cluster = (0..area.claims.len()).filter(room);
+        let cluster = cluster.min_by_key(|&c| area.cluster_used[c] > 0)?;
+        area.claims[cluster] = Some(who);
+        Some(cluster as u32)
     }
 
     /// Another user takes all free slots (of one cluster where nobody allocates, and beyond).

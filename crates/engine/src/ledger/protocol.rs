@@ -7,7 +7,10 @@
 //! panics, and a wait ends when the supervisor does.
 
 use std::mem::MaybeUninit;
+use std::os::fd::IntoRawFd;
 
+/// The system calls as both sides make them: past the C library, so that errno stays as it is.
+pub use rustix;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -344,6 +347,41 @@ pub fn receive(socket: impl AsFd) -> Result<Received, ProtocolError> {
         same_version: packet.version == VERSION,
         fds,
     })
+}
+
+/// Most parts that a text given to [`notify`] may have.
+pub const NOTICE_PARTS: usize = 4;
+
+/// Tells the user something from a thread of the program, which has no [`Client`]: connects to the
+/// socket `name`, sends the `parts` as one log message, closes. Nothing is allocated and neither
+/// errno nor thread-local data touched, so it may run between a fork and an exec.
+pub fn notify(name: &[u8], severity: Severity, parts: &[&[u8]]) -> Result<(), Errno> {
+    let mut slices = [const { IoSlice::new(&[]) }; NOTICE_PARTS + 1];
+    let mut room = LOG_BYTES;
+    for (slice, part) in slices[1..].iter_mut().zip(parts) {
+        let kept = &part[..part.len().min(room)];
+        room -= kept.len();
+        *slice = IoSlice::new(kept);
+    }
+    let mut head = [0; PACKET_HEAD];
+    let text_bytes = (LOG_BYTES - room) as u32;
+    let words = [4, VERSION, severity as u32, 0, 0, text_bytes];
+    for (bytes, word) in head.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *bytes = word.to_ne_bytes();
+    }
+    slices[0] = IoSlice::new(&head);
+
+    let address = SocketAddrUnix::new_abstract_name(name)?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let sent = rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).and_then(|()| {
+        let mut nothing = SendAncillaryBuffer::default();
+        let flags = SendFlags::NOSIGNAL;
+        rustix::io::retry_on_intr(|| rustix::net::sendmsg(&socket, &slices, &mut nothing, flags))
+    });
+    // SAFETY: it is closed once, here; dropping it would go through the C library.
+    unsafe { rustix::io::close(socket.into_raw_fd()) };
+    sent.map(drop)
 }
 
 /// An engine's connection to the supervisor.

@@ -99,6 +99,8 @@ impl Ledger {
         for most in [0, CLUSTER_SLOTS - 1] {
             for cluster in (start..at.clusters).chain(0..start) {
                 let index = cluster as usize;
+                let slots = (at.slots - cluster * CLUSTER_SLOTS).min(CLUSTER_SLOTS);
+                let most = most.min(slots - 1);
                 if number(used[index].load(Relaxed)) > most || owners[index].load(Relaxed) != 0 {
                     continue;
                 }

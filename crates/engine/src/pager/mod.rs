@@ -272,6 +272,9 @@ impl Pager {
         if now < self.next_look && pressure == self.pressure {
             return;
         }
+        if pressure != self.pressure {
+            self.mm.give_back_slots(&mut self.w);
+        }
         self.pressure = pressure;
         self.w.look_around();
         if self.mm.is_stalled() && !self.w.short {

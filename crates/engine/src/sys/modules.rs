@@ -68,7 +68,9 @@ pub fn loaded() -> &'static Modules {
 impl Modules {
     /// Where each module but the program itself lies, from its first to its last segment.
     pub fn libraries(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.ranges[..self.range_count].iter().map(|&(start, end)| start..end)
+        self.ranges[..self.range_count]
+            .iter()
+            .map(|&(start, end)| start..end)
     }
 
     /// The modules with thread-locals.
@@ -77,7 +79,9 @@ impl Modules {
     }
 
     fn add_range(&mut self, base: usize, headers: &[libc::Elf64_Phdr]) {
-        let segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+        let segments = headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD);
         let pages = segments.map(|header| {
             let start = base.wrapping_add(header.p_vaddr as usize);
             let end = start + header.p_memsz as usize;

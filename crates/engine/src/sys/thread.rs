@@ -318,7 +318,11 @@ impl Survey {
         let room = |locals: &ThreadLocals| locals.len + locals.align;
         let needed = TLS_SLACK + modules.thread_locals().map(room).sum::<usize>();
         let own = modules.thread_locals().find(|locals| locals.is_own);
-        Self { modules, needed, own_late: own.map_or(0, room) }
+        Self {
+            modules,
+            needed,
+            own_late: own.map_or(0, room),
+        }
     }
 
     /// Fills the thread-locals of a thread that does not run yet.
