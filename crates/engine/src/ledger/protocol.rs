@@ -356,7 +356,7 @@ pub const NOTICE_PARTS: usize = 4;
 /// socket `name`, sends the `parts` as one log message, closes. Nothing is allocated and neither
 /// errno nor thread-local data touched, so it may run between a fork and an exec.
 pub fn notify(name: &[u8], severity: Severity, parts: &[&[u8]]) -> Result<(), Errno> {
-    let mut slices = [const { IoSlice::new(&[]) }; NOTICE_PARTS + 1];
+    let mut slices = [(); NOTICE_PARTS + 1].map(|()| IoSlice::new(&[]));
     let mut room = LOG_BYTES;
     for (slice, part) in slices[1..].iter_mut().zip(parts) {
         let kept = &part[..part.len().min(room)];
@@ -374,11 +374,14 @@ pub fn notify(name: &[u8], severity: Severity, parts: &[&[u8]]) -> Result<(), Er
     let address = SocketAddrUnix::new_abstract_name(name)?;
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    let sent = rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).and_then(|()| {
-        let mut nothing = SendAncillaryBuffer::default();
-        let flags = SendFlags::NOSIGNAL;
-        rustix::io::retry_on_intr(|| rustix::net::sendmsg(&socket, &slices, &mut nothing, flags))
-    });
+    let sent =
+        rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).and_then(|()| {
+            let mut nothing = SendAncillaryBuffer::default();
+            let flags = SendFlags::NOSIGNAL;
+            rustix::io::retry_on_intr(|| {
+                rustix::net::sendmsg(&socket, &slices, &mut nothing, flags)
+            })
+        });
     // SAFETY: it is closed once, here; dropping it would go through the C library.
     unsafe { rustix::io::close(socket.into_raw_fd()) };
     sent.map(drop)
