@@ -6,6 +6,7 @@
 //! threads, in its signal handlers, on stacks that may be managed themselves. A process that stays
 //! small gets no thread and not a word.
 
+mod executables;
 mod forks;
 mod heap;
 mod mappings;
