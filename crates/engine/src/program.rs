@@ -139,6 +139,14 @@ impl Program {
         self.tell(request::SEEN, address, bytes);
     }
 
+    /// The program uses `bytes` more of memory that is managed when there is an engine, but that did
+    /// not count before (a reserved arena that opens).
+    pub fn used(&self, bytes: usize) {
+        if self.state.load(Acquire) != state::ARMED && !self.absorbs(bytes) {
+            self.tell(request::SEEN, 0, bytes);
+        }
+    }
+
     /// Nobody needs to be told yet.
     fn absorbs(&self, bytes: usize) -> bool {
         match self.state.load(Acquire) {

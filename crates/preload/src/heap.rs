@@ -3,12 +3,14 @@
 //! The C library's malloc gets memory from the kernel without asking anybody: it moves the break,
 //! maps large blocks, and maps arenas of 64 MiB for further threads. Each is seen here by the
 //! address of what it hands out: beyond the known break, a block that says of itself that it is
-//! mapped, an address in a stretch of 64 MiB that was never seen. The common case is two
+//! mapped, an address further into a stretch of 64 MiB than was seen before. The common case is two
 //! comparisons. Other allocators map through `mmap`, which is noticed there.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+
+use foreswap::program::state;
 
 use crate::PROGRAM;
 use crate::real::{Real, forward};
@@ -38,11 +40,20 @@ const MAPPED_FROM: usize = 0x7000_0000_0000;
 /// The C library's mark of a mapped block, in the size word before it.
 const IS_MAPPED: usize = 2;
 
-/// A bit for each stretch of addresses in which memory was seen.
-static STRETCHES: [AtomicU64; 1 << (47 - STRETCH - 6)] =
-    [const { AtomicU64::new(0) }; 1 << (47 - STRETCH - 6)];
+/// For each stretch of addresses how far into it memory was seen, in steps; 0 for none. Only the
+/// pages of this table that are used take memory.
+static STRETCHES: [AtomicU32; 1 << (47 - STRETCH)] =
+    [const { AtomicU32::new(0) }; 1 << (47 - STRETCH)];
+/// log2 of a step into a stretch.
+const STEP: u32 = 16;
 static HEAP_START: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HEAP_END: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Growth of the break since memory is managed.
+static STEPS: AtomicU32 = AtomicU32::new(0);
+/// After so many small steps of the break the steps become large.
+const SMALL_STEPS: u32 = 16;
+/// Bytes by which the break then grows at least.
+const LARGE_STEP: c_int = 8 << 20;
 /// Blocks have the C library's layout.
 static OWN_LAYOUT: AtomicBool = AtomicBool::new(false);
 
@@ -72,16 +83,19 @@ fn note(block: *mut c_void, size: usize) {
         }
     } else if size >= BIG {
         note_big(at, size);
-    } else if at != 0 && !is_seen(at) {
-        note_stretch(at, size);
+    } else if at != 0 && !is_seen(at, size.max(1)) {
+        note_stretch(at, size.max(1));
     }
 }
 
-fn is_seen(at: usize) -> bool {
-    let bit = at >> STRETCH;
-    STRETCHES
-        .get(bit / 64)
-        .is_none_or(|word| word.load(Relaxed) >> (bit % 64) & 1 != 0)
+/// Whether memory was seen as far as `at + size` in its stretch.
+#[inline]
+fn is_seen(at: usize, size: usize) -> bool {
+    let reach = (at + size - 1) & ((1 << STRETCH) - 1);
+    let known = STRETCHES
+        .get(at >> STRETCH)
+        .map_or(u32::MAX, |reach| reach.load(Relaxed));
+    (reach >> STEP) < known as usize
 }
 
 /// The break has moved on.
@@ -89,22 +103,38 @@ fn is_seen(at: usize) -> bool {
 fn note_break() {
     let end = current_break();
     let before = HEAP_END.swap(end, Relaxed);
-    if end > before {
-        PROGRAM.grew(before, end - before);
+    if end <= before {
+        return;
+    }
+    PROGRAM.grew(before, end - before);
+    // Each step becomes a VMA of its own once it is registered: a heap that goes on growing under
+    // management takes larger steps.
+    if PROGRAM.state.load(Relaxed) == state::ARMED
+        && OWN_LAYOUT.load(Relaxed)
+        && STEPS.fetch_add(1, Relaxed) == SMALL_STEPS
+    {
+        // SAFETY: on a thread of the program, outside of the allocator.
+        unsafe { libc::mallopt(libc::M_TOP_PAD, LARGE_STEP) };
     }
 }
 
 #[cold]
 fn note_stretch(at: usize, size: usize) {
-    let bit = at >> STRETCH;
     if HEAP_START.load(Relaxed) == usize::MAX {
         // Before the constructor: the look at the maps will find it.
         return;
     }
-    if let Some(word) = STRETCHES.get(bit / 64) {
-        word.fetch_or(1 << (bit % 64), Relaxed);
+    let Some(known) = STRETCHES.get(at >> STRETCH) else {
+        return;
+    };
+    let reach = ((at + size - 1) & ((1 << STRETCH) - 1)) >> STEP;
+    let before = known.fetch_max(reach as u32 + 1, Relaxed);
+    if before == 0 {
+        PROGRAM.seen(at, size.max(1 << STEP));
+    } else if reach as u32 >= before {
+        // The arena was adopted whole when it was first seen.
+        PROGRAM.used((reach as u32 + 1 - before) as usize * (1 << STEP));
     }
-    PROGRAM.seen(at, size);
 }
 
 #[cold]
@@ -112,17 +142,14 @@ fn note_big(at: usize, size: usize) {
     if at == 0 || HEAP_START.load(Relaxed) == usize::MAX {
         return;
     }
-    if !OWN_LAYOUT.load(Relaxed) {
-        if !is_seen(at) {
-            note_stretch(at, size);
+    if OWN_LAYOUT.load(Relaxed) {
+        // SAFETY: the C library's blocks have two words before them.
+        let [before, size_word] = unsafe { ((at - 16) as *const [usize; 2]).read() };
+        if size_word & IS_MAPPED != 0 {
+            return PROGRAM.grew(at - 16 - before, before + (size_word & !7));
         }
-        return;
     }
-    // SAFETY: the C library's blocks have two words before them.
-    let [before, size_word] = unsafe { ((at - 16) as *const [usize; 2]).read() };
-    if size_word & IS_MAPPED != 0 {
-        PROGRAM.grew(at - 16 - before, before + (size_word & !7));
-    } else if !is_seen(at) {
+    if !is_seen(at, size) {
         note_stretch(at, size);
     }
 }

@@ -163,5 +163,7 @@ impl Pager {
             at = known.end;
         }
         self.mm.adopt(&mut self.w, all, &present);
+        let managed = self.mm.managed() * PAGE_SIZE as u64;
+        self.w.ledger.stats(self.w.me).set_managed(managed);
     }
 }

@@ -88,6 +88,8 @@ impl Pager {
                 return;
             }
             self.w.shrink_to = None;
+            // The room is the child's from now on, or this process would fill it again.
+            self.w.ledger.charge_anyway(child, self.mm.mapped());
             self.mm.hold();
             self.fork = Fork::Quieting { slot, child };
         }
@@ -111,7 +113,13 @@ impl Pager {
                 let at = snapshot.address() as u64;
                 self.w.snapshot = Some(snapshot);
                 self.mm.share(&mut self.w, &pages);
-                self.w.ledger.charge_anyway(child, charged);
+                let already = self.w.ledger.process_charged(child);
+                self.w
+                    .ledger
+                    .charge_anyway(child, charged.saturating_sub(already));
+                self.w
+                    .ledger
+                    .uncharge(child, already.saturating_sub(charged));
                 [hold::READY, at, 0, 0]
             }
             Err(_) => [hold::IMPOSSIBLE, 0, 0, 0],

@@ -16,6 +16,9 @@ use super::unshare::Unsharer;
 use crate::ledger::{AreaId, ClusterIndex, Ledger, ProcId, SlotIndex};
 use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
 
+/// Pages below the limit that are not handed out: the allocator of the program touches a page here
+/// and there before it can be registered.
+const SLACK: u64 = 32;
 /// How often a short wait inside the kernel (a page that is under migration, say) is repeated.
 const TRIES: u32 = 4;
 
@@ -165,23 +168,28 @@ impl Linux {
     }
 }
 
-/// Repeat `step(done)` until the whole of `pages` is done or the reason why not is known.
-fn to_the_end(pages: u32, mut step: impl FnMut(u32) -> Outcome) -> Done {
-    let (mut done, mut tries) = (0, 0);
-    loop {
-        let short = match step(done) {
-            Ok(()) => return Done::all(pages),
-            Err(short) => short,
+/// Do `pages` pages by calls of `step(first, how many)`, until all are done or the reason why not is
+/// known. The kernel takes a range only within one VMA; where neighbours were not merged, it is cut.
+fn to_the_end(pages: u32, mut step: impl FnMut(u32, u32) -> Outcome) -> Done {
+    let (mut done, mut tries, mut most) = (0, 0, pages);
+    while done < pages {
+        let Err(short) = step(done, most.min(pages - done)) else {
+            done += most.min(pages - done);
+            continue;
         };
         done += (short.done / PAGE_SIZE) as u32;
-        if done >= pages {
-            return Done::all(pages);
-        }
-        if short.why == Why::Again && (short.done > 0 || tries < TRIES) {
-            tries = if short.done > 0 { 0 } else { tries + 1 };
-            continue;
-        }
+        let cut = most.min(pages - done) > 1;
         let stop = match short.why {
+            _ if done >= pages => break,
+            Why::Again if short.done > 0 => continue,
+            Why::Again if tries < TRIES => {
+                tries += 1;
+                continue;
+            }
+            Why::Invalid | Why::NoEntry if short.done == 0 && cut => {
+                most = most.min(pages - done) / 2;
+                continue;
+            }
             Why::Again => Stop::Again,
             Why::Exists => Stop::Exists,
             Why::Busy => Stop::Busy,
@@ -192,6 +200,7 @@ fn to_the_end(pages: u32, mut step: impl FnMut(u32) -> Outcome) -> Done {
         };
         return Done::stopped(done, stop);
     }
+    Done::all(pages)
 }
 
 const fn bytes(pages: u32) -> usize {
@@ -212,32 +221,32 @@ fn gone(done: Done) -> Done {
 impl Mmu for Linux {
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
         let (from, to) = (page.address() as usize, self.arena.pointer(frame) as usize);
-        to_the_end(n, |done| {
+        to_the_end(n, |done, n| {
             let skip = bytes(done);
             // SAFETY: the pages are the program's, which finds them again through a fault; the
             // frames are empty.
             unsafe {
                 self.program
-                    .move_pages(to + skip, from + skip, bytes(n - done), false)
+                    .move_pages(to + skip, from + skip, bytes(n), false)
             }
         })
     }
 
     fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
         let (from, to) = (self.arena.pointer(frame) as usize, page.address() as usize);
-        gone(to_the_end(n, |done| {
+        gone(to_the_end(n, |done, n| {
             let skip = bytes(done);
             // SAFETY: the frames are ours; the program's pages are absent or the call refuses.
             unsafe {
                 self.program
-                    .move_pages(to + skip, from + skip, bytes(n - done), false)
+                    .move_pages(to + skip, from + skip, bytes(n), false)
             }
         }))
     }
 
     fn copy_in(&mut self, frame: Frame, page: Vpn) -> Done {
         let from = self.arena.pointer(frame).cast_const().cast();
-        gone(to_the_end(1, |_| {
+        gone(to_the_end(1, |_, _| {
             // SAFETY: the frame has memory; the program's page is absent or the call refuses.
             unsafe {
                 self.program
@@ -251,8 +260,8 @@ impl Mmu for Linux {
         let n = n.min(self.zeros.pages);
         // Copied zeros, not the kernel's zero page: that would be replaced at the first write,
         // without our notice.
-        gone(to_the_end(n, |done| {
-            let left = bytes(n - done);
+        gone(to_the_end(n, |done, n| {
+            let left = bytes(n);
             // SAFETY: as many zeros are readable; the program's pages are absent or it refuses.
             unsafe {
                 self.program
@@ -262,7 +271,7 @@ impl Mmu for Linux {
     }
 
     fn poison(&mut self, page: Vpn) -> Done {
-        gone(to_the_end(1, |_| {
+        gone(to_the_end(1, |_, _| {
             self.program.poison(page.address() as usize, PAGE_SIZE)
         }))
     }
@@ -279,8 +288,8 @@ impl Mmu for Linux {
     fn fill(&mut self, frame: Frame, n: u32) -> Done {
         let to = self.arena.pointer(frame) as usize;
         let n = n.min(self.zeros.pages);
-        to_the_end(n, |done| {
-            let left = bytes(n - done);
+        to_the_end(n, |done, n| {
+            let left = bytes(n);
             // SAFETY: as many zeros are readable; the frames are ours and empty.
             unsafe {
                 self.program
@@ -292,12 +301,12 @@ impl Mmu for Linux {
     fn release(&mut self, frame: Frame, n: u32) {
         let (from, to) = (self.arena.pointer(frame) as usize, self.trash.address());
         let n = n.min(self.trash.frames());
-        let moved = to_the_end(n, |done| {
+        let moved = to_the_end(n, |done, n| {
             let skip = bytes(done);
             // SAFETY: both are ours; the trash is empty.
             unsafe {
                 self.quiet
-                    .move_pages(to + skip, from + skip, bytes(n - done), true)
+                    .move_pages(to + skip, from + skip, bytes(n), true)
             }
         });
         debug_assert_eq!(moved.stop, None);
@@ -394,11 +403,11 @@ impl Limit for Linux {
     fn available(&self) -> u64 {
         self.ledger
             .limit_pages()
-            .saturating_sub(self.ledger.charged_pages())
+            .saturating_sub(self.ledger.charged_pages() + SLACK)
     }
 
     fn try_charge(&mut self, n: u64) -> bool {
-        let charged = self.ledger.try_charge(self.me, n);
+        let charged = n <= self.available() && self.ledger.try_charge(self.me, n);
         if charged && self.short {
             self.short = false;
             self.ledger.set_wanted(self.me, 0);
