@@ -284,3 +284,90 @@ fn static_descendant_is_named() {
         .count();
     assert_eq!(lines, 1, "said {:?}", outcome.stderr);
 }
+
+/// What the supervisor said about `path`, line by line.
+fn said_of<'a>(outcome: &'a Outcome, path: &Path) -> Vec<&'a str> {
+    let start = format!("foreswap: {} ", path.display());
+    let lines = outcome.stderr.lines();
+    lines.filter(|line| line.starts_with(&start)).collect()
+}
+
+/// Programs that a managed one starts and that gain privileges, or lost what makes them managed.
+#[test]
+fn descendants_that_escape_are_named() {
+    let test = "descendants_that_escape_are_named";
+    let scratch = Scratch::new(test);
+    let Some(small) = copy_of_small(&scratch, test, &[]) else {
+        return;
+    };
+    let script = "\"$0\" tasks; env -i \"$0\" tasks; env -i \"$0\" tasks; \
+                  env -u FORESWAP_SOCKET \"$0\" tasks";
+    let outcome = Managed::limit(64)
+        .talkative()
+        .run(&Job::shell(script).arg(&small));
+    assert_eq!(outcome.text().matches("1 tasks").count(), 4);
+    let said = said_of(&outcome, &small);
+    assert_eq!(said.len(), 2, "said {:?}", outcome.stderr);
+    assert!(said[0].contains("LD_PRELOAD"), "{said:?}");
+    assert!(said[1].contains("FORESWAP_SOCKET"), "{said:?}");
+
+    if !requirement::root(test) {
+        return;
+    }
+    std::os::unix::fs::chown(&small, Some(65534), Some(65534)).expect("the owner can be set");
+    fs::set_permissions(&small, fs::Permissions::from_mode(0o4755)).expect("and the mode");
+    let job = Job::shell("\"$0\" tasks; exit 3").arg(&small);
+    let outcome = Managed::limit(64).talkative().run(&job);
+    assert_eq!(outcome.code(), 3);
+    let said = said_of(&outcome, &small);
+    assert_eq!(said.len(), 1, "said {:?}", outcome.stderr);
+    assert!(said[0].contains("setuid"), "{said:?}");
+}
+
+/// Every way to start a program is seen, in children of vfork as well, and fails as it always did;
+/// what can be managed is not spoken of.
+#[test]
+fn every_exec_is_looked_at() {
+    const WAYS: [&str; 13] = [
+        "execve",
+        "vforked",
+        "execv",
+        "execvp",
+        "execvpe",
+        "fexecve",
+        "execveat",
+        "execl",
+        "execlp",
+        "execle",
+        "execle_long",
+        "posix_spawn",
+        "posix_spawnp",
+    ];
+    let test = "every_exec_is_looked_at";
+    let Some(calls) = program::compile(test, "exec_calls") else {
+        return;
+    };
+    for (options, lines) in [(&["-static"][..], 1), (&[], 0)] {
+        let scratch = Scratch::new(test);
+        let Some(small) = copy_of_small(&scratch, test, options) else {
+            return;
+        };
+        let copy = |way: &str| {
+            let path = scratch.join(format!("program.{way}"));
+            fs::copy(&small, &path).expect("it can be copied");
+            path
+        };
+        let copies = WAYS.map(copy);
+        let forbidden = copy("forbidden");
+        fs::set_permissions(&forbidden, fs::Permissions::from_mode(0o644)).expect("a mode");
+
+        let job = Job::new(&calls).arg(&small);
+        let outcome = Managed::limit(64).talkative().run(&job).succeeded();
+        assert!(outcome.text().contains("all done"), "{}", outcome.text());
+        for path in &copies {
+            let said = said_of(&outcome, path);
+            assert_eq!(said.len(), lines, "{}: {}", path.display(), outcome.stderr);
+        }
+        assert!(said_of(&outcome, &forbidden).is_empty());
+    }
+}
