@@ -191,9 +191,7 @@ fn obstacle(head: &[u8], file: &OwnedFd, path: &CStr) -> Option<&'static [u8]> {
     };
     for index in 0..u64::from(count) {
         let header = start.saturating_add(index * u64::from(size));
-        let Some(kind) = part::<4>(head, file, header).map(u32::from_le_bytes) else {
-            return None;
-        };
+        let kind = part::<4>(head, file, header).map(u32::from_le_bytes)?;
         if kind == libc::PT_INTERP {
             let name = long(header.saturating_add(8));
             let bytes = long(header.saturating_add(32));
