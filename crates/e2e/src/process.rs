@@ -65,6 +65,13 @@ impl Drop for Scratch {
     }
 }
 
+/// Seconds from `FORESWAP_E2E_TIMEOUT`, or ten to a hundred times what a run takes.
+fn default_timeout() -> Duration {
+    let asked = std::env::var("FORESWAP_E2E_TIMEOUT").ok();
+    let seconds = asked.and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(if crate::full_size() { 1200 } else { 120 }))
+}
+
 /// A command with all that a run of it needs.
 #[derive(Clone)]
 pub struct Job {
@@ -85,7 +92,7 @@ impl Job {
             cwd: None,
             stdin: None,
             stdout: None,
-            timeout: Duration::from_secs(if crate::full_size() { 1200 } else { 120 }),
+            timeout: default_timeout(),
         }
     }
 
@@ -297,9 +304,10 @@ impl Running {
                 .into_owned();
         let Some(status) = status else {
             panic!(
-                "{:?} had not ended after {elapsed:?}; killed.\nprocesses:\n{state}stdout: {}\nstderr: {stderr}",
+                "{:?} had not ended after {elapsed:?}; killed.\nprocesses:\n{state}stdout: {}\nstderr: {}",
                 self.line,
                 excerpt(&stdout),
+                excerpt(stderr.as_bytes()),
             );
         };
         Outcome {

@@ -62,18 +62,18 @@ parts!(swapped_part of "mapping_calls":
     mprotect_none
     segv
     beside_shared_and_file
-    thread_stack
     raw_calls
 );
 
 // These keep more than the limit's share in memory by their nature (locked or populated pages,
-// page tables of a huge region), so only what they say is compared.
+// page tables of a huge region, stacks, which are not managed), so only what they say is compared.
 parts!(part of "mapping_calls":
     reserve_and_commit
     mlock_part
     mlock_all
     advice
     sparse
+    thread_stack
 );
 
 parts!(swapped_part of "heap_calls":
