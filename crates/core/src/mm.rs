@@ -117,6 +117,11 @@ impl Mm {
         self.table.bytes() + self.frames.bytes()
     }
 
+    /// A read is in flight.
+    pub fn is_reading(&self) -> bool {
+        self.frames.in_flight() > self.frames.writing()
+    }
+
     /// Pages that are mapped in the program.
     pub fn mapped(&self) -> u64 {
         self.table.resident()

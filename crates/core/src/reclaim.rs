@@ -17,6 +17,8 @@ use crate::world::{Digest, Stop, World};
 const LEAVES_PER_PASS: usize = 512;
 /// Passes for which a leaf is left alone whose pages the mapping does not let go.
 const REST: u8 = 8;
+/// Pages moved out at a time while a read is in flight.
+const BESIDE_READS: u32 = 16;
 /// Most pages in one move.
 const RUN: u32 = 64;
 
@@ -70,7 +72,13 @@ impl Mm {
         let mut moved = 0;
         if self.awake || w.excess() > 0 {
             if self.frames.unwritten() < self.marks.writes {
-                moved = self.evict(w, self.marks.batch);
+                // A read that completes meanwhile must not wait for a whole batch.
+                let batch = if self.is_reading() {
+                    BESIDE_READS
+                } else {
+                    self.marks.batch
+                };
+                moved = self.evict(w, batch);
                 self.submit_writes(w);
             }
             self.give_back(w);

@@ -44,6 +44,8 @@ const MESSAGES: usize = 64;
 const IDLE: Nanos = 250_000_000;
 /// How long it sleeps when something has to be tried again soon.
 const SOON: Nanos = 5_000_000;
+/// How long it polls for a read's completion: a fast disk's latency and some.
+const POLLING: Nanos = 120_000;
 /// How long it lets the program run while an event is being worked off.
 const SETTLING: Nanos = 20_000;
 
@@ -73,6 +75,8 @@ pub(crate) struct Pager {
     /// Records that were reserved for children, and until when these must have come.
     expected: Vec<(crate::ledger::ProcId, Nanos)>,
     placement: Placement,
+    /// Since when it polls for a completion; 0 when it does not.
+    polling_since: Nanos,
     space: space::Space,
     /// Rung by the unsharer and the watcher.
     bell: OwnedFd,
@@ -116,6 +120,7 @@ impl Pager {
             sheet: None,
             expected: Vec::new(),
             placement: Placement::new(),
+            polling_since: 0,
             space,
             bell,
             _areas: areas,
@@ -134,8 +139,15 @@ impl Pager {
         self.pulse.begin();
         loop {
             let mut busy = self.read_program();
-            busy |= self.read_doorbell();
+            if busy {
+                // Reads that a thread waits for start before anything else is done.
+                let _ = self.w.io.flush();
+            }
             busy |= self.reap();
+            if !busy && self.polling_since != 0 && self.polls_for_completion() {
+                continue;
+            }
+            busy |= self.read_doorbell();
             if self.mm.must_retry() && !self.w.program.mmap_changing() {
                 self.mm.retry(&mut self.w);
                 busy = true;
@@ -148,13 +160,32 @@ impl Pager {
             self.tell_notices();
             publish::counters(self.w.ledger, self.w.me, &self.mm, self.own_bytes());
             if busy || (more && flushed) {
+                self.polling_since = 0;
                 continue;
             }
+            if self.polls_for_completion() {
+                continue;
+            }
+            self.polling_since = 0;
             let now = now();
             self.placement.look(now);
             self.look_around(now);
             self.wait();
         }
+    }
+
+    /// Whether to look again at once instead of sleeping: a read is in flight, it will be done
+    /// sooner than an idle CPU of a virtual machine wakes up, and the one thread that faults waits
+    /// on this very CPU, so that nobody else misses it.
+    fn polls_for_completion(&mut self) -> bool {
+        if !self.mm.is_reading() || !self.placement.is_beside_the_program() {
+            return false;
+        }
+        let now = now();
+        if self.polling_since == 0 {
+            self.polling_since = now;
+        }
+        now - self.polling_since < POLLING
     }
 
     /// Events first, then the faults; returns whether there were any.

@@ -47,6 +47,11 @@ impl Placement {
         self.faults += 1;
     }
 
+    /// On the CPU of the only thread that faults.
+    pub fn is_beside_the_program(&self) -> bool {
+        self.here.is_some()
+    }
+
     /// Move if that is better; cheap when nothing is due.
     pub fn look(&mut self, now: Nanos) {
         if now < self.due || self.faults == 0 {
