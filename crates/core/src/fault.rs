@@ -394,7 +394,7 @@ impl Mm {
         evicted: u32,
     ) -> Outcome {
         let page = pending.page;
-        let Some((frame, _)) = self.obtain(w, 1, true) else {
+        let Some((frame, _)) = self.obtain(w, 1, true).or_else(|| self.last_frame(w)) else {
             return self.stall(pending);
         };
         let distance = (self.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
@@ -504,6 +504,24 @@ impl Mm {
             return true;
         }
         false
+    }
+
+    /// A frame with the memory that is kept back, when nothing can go out for want of slots.
+    fn last_frame(&mut self, w: &mut impl World) -> Option<(Frame, u32)> {
+        if !self.areas_full {
+            return None;
+        }
+        let (frame, n) = self.frames.take_empty(1)?;
+        let charged = w.try_charge_last();
+        if charged && w.fill(frame, 1).pages == 1 {
+            self.frames.get_mut(frame).state = State::Free;
+            return Some((frame, n));
+        }
+        if charged {
+            w.uncharge(1);
+        }
+        self.frames.untake(frame);
+        None
     }
 
     /// Take one page of memory beyond the limit, as a free frame.

@@ -144,6 +144,11 @@ pub trait Limit {
     fn available(&self) -> u64;
     /// Charge `n` pages if they fit under the limit. A refusal lets the other processes know.
     fn try_charge(&mut self, n: u64) -> bool;
+    /// Charge one page of what is kept back for the worst case: memory and areas full, and a page to
+    /// be read in. Reading it frees its slot, so that another page can go out.
+    fn try_charge_last(&mut self) -> bool {
+        false
+    }
     /// Charge pages that exist already, whatever the limit.
     fn charge_existing(&mut self, n: u64);
     /// Give back.

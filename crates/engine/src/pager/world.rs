@@ -14,6 +14,7 @@ use super::frames::Arena;
 use super::snapshot::Snapshot;
 use super::unshare::Unsharer;
 use crate::ledger::{AreaId, ClusterIndex, Ledger, ProcId, SlotIndex};
+use crate::sys::own_memory;
 use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
 
 /// Pages below the limit that are not handed out: the allocator of the program touches a page here
@@ -301,15 +302,25 @@ impl Mmu for Linux {
     fn release(&mut self, frame: Frame, n: u32) {
         let (from, to) = (self.arena.pointer(frame) as usize, self.trash.address());
         let n = n.min(self.trash.frames());
-        let moved = to_the_end(n, |done, n| {
-            let skip = bytes(done);
-            // SAFETY: both are ours; the trash is empty.
-            unsafe {
-                self.quiet
-                    .move_pages(to + skip, from + skip, bytes(n), true)
+        let mut gone = 0;
+        for _ in 0..TRIES {
+            let at = bytes(gone);
+            let moved = to_the_end(n - gone, |done, n| {
+                let skip = at + bytes(done);
+                // SAFETY: both are ours; the trash is empty.
+                unsafe {
+                    self.quiet
+                        .move_pages(to + skip, from + skip, bytes(n), true)
+                }
+            });
+            gone += moved.pages;
+            if moved.stop != Some(Stop::Fixed) {
+                break;
             }
-        });
-        debug_assert_eq!(moved.stop, None);
+            // The program is in the middle of a `mlockall`: one of the two is locked, one is not.
+            own_memory::unlock_all();
+        }
+        debug_assert_eq!(gone, n);
         self.trash.discard();
     }
 
@@ -413,6 +424,10 @@ impl Limit for Linux {
             self.ledger.set_wanted(self.me, 0);
         }
         charged
+    }
+
+    fn try_charge_last(&mut self) -> bool {
+        self.ledger.try_charge(self.me, 1)
     }
 
     fn charge_existing(&mut self, n: u64) {
