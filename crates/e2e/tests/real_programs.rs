@@ -48,7 +48,7 @@ fn sort(test: &str, threads: u64) {
     let input = scratch.join("input");
     let mut file = BufWriter::new(File::create(&input).expect("the input can be made"));
     let mut random = Random(threads);
-    let lines = size(120, 600) * 1_000_000 / 40;
+    let lines = size(50, 600) * 1_000_000 / 40;
     for _ in 0..lines {
         let (key, rest) = (random.next(), random.next());
         writeln!(file, "{key:016x} {rest:020} ab").expect("the input can be written");
@@ -59,7 +59,7 @@ fn sort(test: &str, threads: u64) {
         Job::new(&sort)
             .args([
                 "-S",
-                &format!("{}M", size(400, 2000)),
+                &format!("{}M", size(200, 2400)),
                 &format!("--parallel={threads}"),
                 "-o",
             ])
@@ -68,7 +68,7 @@ fn sort(test: &str, threads: u64) {
             .env("TMPDIR", scratch.path())
     };
     job(&bare).run().succeeded();
-    let limit = size(64, 256);
+    let limit = size(64, 768);
     let outcome = Managed::limit(limit).run(&job(&managed)).succeeded();
     outcome.within_limit(limit << 20);
     outcome.swapped();
