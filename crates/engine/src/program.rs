@@ -7,7 +7,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
 
 use rustix::thread::futex;
 
@@ -71,6 +71,8 @@ pub struct Program {
     pub snapshot: AtomicUsize,
     /// What the parent answered to the hold that is in force.
     pub hold: AtomicU64,
+    /// The program, or one that it was forked from, has asked for memory to be wiped in children.
+    pub wipes: AtomicBool,
     /// What the engine allocates from.
     pub heap: &'static EngineAlloc,
     /// Name of the supervisor's socket, zero-terminated.
@@ -90,6 +92,7 @@ impl Program {
             heap,
             snapshot: AtomicUsize::new(0),
             hold: AtomicU64::new(0),
+            wipes: AtomicBool::new(false),
             socket: [const { AtomicU32::new(0) }; SOCKET_BYTES / 4],
         }
     }

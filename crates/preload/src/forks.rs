@@ -8,8 +8,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use foreswap::program::state;
 
-use crate::PROGRAM;
 use crate::real::{Real, forward};
+use crate::{PROGRAM, locks, mappings};
 
 static SYSCALL: Real = Real::new(c"syscall");
 static FORK: Real = Real::new(c"_Fork");
@@ -82,7 +82,7 @@ fn after(result: c_long) {
     }
 }
 
-/// As the C library's; forks that come this way are held like others.
+/// As the C library's; forks, advice and locks that come this way are treated like others.
 ///
 /// # Safety
 /// As for the system call.
@@ -96,6 +96,13 @@ pub unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
+    match number {
+        libc::SYS_madvise => {
+            return mappings::madvise(a as *mut c_void, b, c as c_int).into();
+        }
+        libc::SYS_mlockall => return locks::mlockall(a as c_int).into(),
+        _ => {}
+    }
     let forks = match number {
         libc::SYS_fork => true,
         libc::SYS_clone => a & libc::CLONE_VM as usize == 0,

@@ -63,10 +63,15 @@ pub fn begin() {
     HEAP_END.store(here, Relaxed);
     HEAP_START.store(here, Relaxed);
     OWN_LAYOUT.store(
-        MALLOC.address() as usize == __libc_malloc as *const () as usize,
+        core::ptr::addr_eq(MALLOC.address(), __libc_malloc as *const ()),
         Relaxed,
     );
     CALLOC.address();
+}
+
+/// Where the table of seen memory lies: large, and mostly without memory.
+pub fn table() -> usize {
+    (&raw const STRETCHES) as usize
 }
 
 fn current_break() -> usize {

@@ -9,6 +9,7 @@
 mod executables;
 mod forks;
 mod heap;
+mod locks;
 mod mappings;
 mod real;
 

@@ -93,6 +93,10 @@ pub extern "C" fn mremap(
 /// discarded at once instead, which the call allows.
 #[unsafe(no_mangle)]
 pub extern "C" fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
+    if advice == libc::MADV_WIPEONFORK {
+        // Before it takes effect, in case another thread forks right after.
+        PROGRAM.wipes.store(true, Relaxed);
+    }
     let free = advice == libc::MADV_FREE && is_managed();
     let advice = if free { libc::MADV_DONTNEED } else { advice };
     forward!(MADVISE => fn(*mut c_void, usize, c_int) -> c_int; at, length, advice)

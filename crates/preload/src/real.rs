@@ -53,9 +53,9 @@ macro_rules! forward {
         if address.is_null() {
             $crate::real::missing();
         }
+        type Function = unsafe extern "C" fn($($kind),*) -> $result;
         // SAFETY: the C library defines the function with this signature.
-        let function: unsafe extern "C" fn($($kind),*) -> $result =
-            unsafe { core::mem::transmute(address) };
+        let function = unsafe { core::mem::transmute::<*mut core::ffi::c_void, Function>(address) };
         // SAFETY: the caller's arguments are passed on as they are.
         unsafe { function($($argument),*) }
     }};

@@ -17,6 +17,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::layout::{self, AREA_NAME_BYTES, AreaLayout, Header, Layout, MAX_PROCESSES, Record};
 use super::options::Options;
 use super::{AreaId, ProcId};
+use crate::sys::own_memory;
 
 /// Why a ledger could not be made or attached.
 #[derive(Debug, thiserror::Error)]
@@ -127,13 +128,18 @@ impl Ledger {
 
     fn map(fd: OwnedFd, layout: Layout) -> Result<Self, LedgerError> {
         let bytes = usize::try_from(layout.total).map_err(|_| LedgerError::Areas)?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let access = ProtFlags::empty();
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, access, flags, &fd, 0) }
-            .map_err(system("mmap"))?;
+        let base =
+            unsafe { rustix::mm::mmap(own_memory::wish(bytes), bytes, access, flags, &fd, 0) }
+                .map_err(system("mmap"))?;
         let base = NonNull::new(base.cast()).ok_or(LedgerError::Areas)?;
-        Ok(Self { base, fd, layout })
+        let ledger = Self { base, fd, layout };
+        // SAFETY: mapped just now.
+        unsafe { own_memory::open_unlocked(base.as_ptr() as usize, bytes) }
+            .map_err(system("mprotect"))?;
+        Ok(ledger)
     }
 
     fn write_header(&self, spec: &LedgerSpec) {

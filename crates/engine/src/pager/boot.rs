@@ -5,7 +5,7 @@
 //! userfaultfds, frames and a ring, and then says how it went.
 
 use std::ffi::c_void;
-use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use foreswap_core::readahead::Policy;
@@ -29,7 +29,7 @@ use crate::program::{Program, say, state};
 use crate::sys::doorbell::Doorbell;
 use crate::sys::own_memory::{self, Kind};
 use crate::sys::uffd::{Features, Uffd, UffdError};
-use crate::sys::{process, thread};
+use crate::sys::{maps, process, thread};
 
 /// Stack of the pager.
 const STACK: usize = 512 << 10;
@@ -100,7 +100,7 @@ pub fn start(program: &Program, snapshot: usize) {
 /// copied; its heap stays until the snapshot has been read.
 pub fn renounce_parent(program: &Program) {
     own_memory::forget_after_fork();
-    own_memory::drop_from_list(|own| own.kind == Kind::Frames);
+    own_memory::drop_from_list(|own| matches!(own.kind, Kind::Frames | Kind::Ledger));
     // SAFETY: the threads did not follow, and nothing was mapped yet where their stacks were.
     unsafe { own_memory::unmap_inherited(|own| own.kind == Kind::Thread) };
     // SAFETY: this thread is alone, and nothing of the old heap is written any more.
@@ -167,6 +167,9 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         )
     };
     hidden.map_err(system("madvise(DONTFORK)"))?;
+    if !own_memory::list(shared.start, shared.len(), Kind::Ledger) {
+        return Err(system("listing the ledger")(Errno::NOMEM));
+    }
 
     let seen = Features::MOVE | Features::POISON | Features::THREAD_ID;
     let events = Features::EVENT_REMOVE | Features::EVENT_UNMAP | Features::EVENT_REMAP;
@@ -255,8 +258,14 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
     for region in &regions {
         pager.mm.adopt(w, region.clone(), &[]);
     }
+    let wiped = if pager.program.wipes.load(Relaxed) {
+        let found = maps::wiped_on_fork().map_err(system("reading smaps"))?;
+        found.iter().map(pages_of).collect()
+    } else {
+        Vec::new()
+    };
     for (page, slot, fate) in snapshot.pages() {
-        if fate == Fate::Forgotten {
+        if fate == Fate::Forgotten || wiped.iter().any(|range| range.contains(&page)) {
             pager.w.put(slot);
             continue;
         }

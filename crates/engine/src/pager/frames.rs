@@ -79,15 +79,8 @@ impl Arena {
 
     /// Give all memory back.
     pub fn discard(&mut self) {
-        // SAFETY: the frames' content is of no interest any more. DONTNEED is `LinuxDontNeed`, the
-        // one that drops pages (`DontNeed` is POSIX's hint).
-        let dropped = unsafe {
-            madvise(
-                self.start.as_ptr().cast(),
-                self.bytes(),
-                Advice::LinuxDontNeed,
-            )
-        };
+        // SAFETY: the frames' content is of no interest any more.
+        let dropped = unsafe { own_memory::discard(self.address(), self.bytes()) };
         debug_assert!(dropped.is_ok());
     }
 }

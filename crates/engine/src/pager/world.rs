@@ -52,7 +52,8 @@ pub struct Linux {
     pub notices: Vec<Notice>,
     /// Our resident pages should come down to this (before a fork).
     pub shrink_to: Option<u64>,
-    /// Pages that the parent charged for us before it forked, and that are not accounted for yet.
+    /// Pages that are charged to us already, by the parent before it forked or by the grant of bare
+    /// mode, and that are not accounted for yet.
     pub prepaid: u64,
     /// Pages that other processes are short of, as of the last look.
     pub wanted_by_others: u64,

@@ -24,11 +24,10 @@
 //! lost; there are 64.
 
 use core::hint::spin_loop;
-use core::ptr::{NonNull, without_provenance, without_provenance_mut};
+use core::ptr::{NonNull, without_provenance};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, madvise};
 
 use super::own_memory::{self, Kind};
 use super::uffd::{Mode, Outcome, Uffd, Why};
@@ -239,8 +238,7 @@ impl Ring {
         slot.state.store(POSTED, Ordering::Release);
         for turn in 0..PATIENCE {
             // SAFETY: the door is this slot's alone while it is claimed, and holds nothing.
-            let discarded =
-                unsafe { madvise(without_provenance_mut(door), PAGE, Advice::LinuxDontNeed) };
+            let discarded = unsafe { own_memory::discard(door, PAGE) };
             if discarded.is_ok() {
                 // SAFETY: mapped readable memory; this is where the thread waits.
                 unsafe { without_provenance::<u8>(door).read_volatile() };

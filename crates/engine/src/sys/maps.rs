@@ -69,11 +69,31 @@ impl Vma {
 
 /// Reads the whole map, in address order.
 pub fn read() -> Result<Vec<Vma>, Errno> {
-    let file = open(
-        c"/proc/thread-self/maps",
-        OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
+    Ok(parse(&text_of(c"/proc/thread-self/maps")?))
+}
+
+/// What a fork child gets wiped (MADV_WIPEONFORK). Only the long form of the map tells, which is
+/// slow to read.
+pub fn wiped_on_fork() -> Result<Vec<Range<usize>>, Errno> {
+    Ok(parse_wiped(&text_of(c"/proc/thread-self/smaps")?))
+}
+
+fn parse_wiped(text: &[u8]) -> Vec<Range<usize>> {
+    let mut current = None;
+    let mut wiped = Vec::new();
+    for line in text.split(|&byte| byte == b'\n') {
+        if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+            let is_wiped = flags.split(|&byte| byte == b' ').any(|flag| flag == b"wf");
+            wiped.extend(current.take().filter(|_| is_wiped));
+        } else if let Some(vma) = parse_line(line) {
+            current = Some(vma.start..vma.end);
+        }
+    }
+    wiped
+}
+
+fn text_of(path: &core::ffi::CStr) -> Result<Vec<u8>, Errno> {
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut text = vec![0_u8; 64 << 10];
     let mut len = 0;
     loop {
@@ -87,7 +107,8 @@ pub fn read() -> Result<Vec<Vma>, Errno> {
             Err(errno) => return Err(errno),
         }
     }
-    Ok(parse(&text[..len]))
+    text.truncate(len);
+    Ok(text)
 }
 
 fn parse(text: &[u8]) -> Vec<Vma> {
@@ -370,6 +391,20 @@ not a line of a map
         assert_eq!(vmas[2].bytes(), 4 << 20);
         let anonymous = vmas.iter().filter(|vma| vma.anonymous()).count();
         assert_eq!(anonymous, 3);
+    }
+
+    #[test]
+    fn what_is_wiped_on_fork_is_found_by_its_flag() {
+        let text = b"\
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0 
+Size:               4096 kB
+VmFlags: rd wr mr mw me ac wf sd 
+7f0000400000-7f0000500000 rw-p 00000000 00:00 0                          [anon:wf]
+Size:               1024 kB
+VmFlags: rd wr mr mw me ac sd 
+";
+        let base = 0x7f00_0000_0000;
+        assert_eq!(parse_wiped(text), vec![base..base + 0x40_0000]);
     }
 
     #[test]

@@ -6,12 +6,15 @@
 //! segments, arenas); when it is full, mapping fails with ENOMEM rather than going unlisted,
 //! because an unlisted range could be adopted and the engine would page out itself.
 
-use core::ptr::{NonNull, null_mut};
+use core::ffi::c_void;
+use core::ptr::{NonNull, without_provenance_mut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as k;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munlock, munmap,
+};
 
 use super::syscall::syscall5;
 
@@ -35,6 +38,8 @@ pub enum Kind {
     Doorbell = 4,
     /// Anything else that the engine maps.
     Other = 5,
+    /// What all processes of the run share.
+    Ledger = 6,
 }
 
 /// One listed mapping.
@@ -67,24 +72,76 @@ static TABLE: [Entry; CAPACITY] = [const {
     }
 }; CAPACITY];
 
+/// How far below this module's own data the engine's mappings go. The program would have to map as
+/// much before it met them.
+const BELOW: usize = 8 << 40;
+/// Between two of them, and what they are aligned to.
+const GAP: usize = 2 << 20;
+/// Bytes of that room that were given away.
+static PLACED: AtomicUsize = AtomicUsize::new(0);
+
 /// Counts the forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Maps `len` bytes of zeroed private memory, not reserved, and lists them.
 pub fn map(len: usize, kind: Kind) -> Result<NonNull<u8>, Errno> {
-    map_as(len, kind, ProtFlags::READ | ProtFlags::WRITE)
+    let base = reserve(len, kind)?;
+    // SAFETY: mapped just now.
+    if let Err(errno) = unsafe { open_unlocked(base.as_ptr() as usize, len) } {
+        // SAFETY: mapped above, seen by nobody.
+        unsafe { unmap(base, len) }?;
+        return Err(errno);
+    }
+    Ok(base)
+}
+
+/// Opens a closed mapping of ours for reading and writing. After `mlockall(MCL_FUTURE)` the kernel
+/// locks every new mapping and fills it at once where it is open: frames and doors, whose use is to
+/// be empty, and tables that are meant to stay sparse. So they are made closed, and unlocked first.
+///
+/// # Safety
+/// The range is a mapping of the engine's.
+pub unsafe fn open_unlocked(start: usize, len: usize) -> Result<(), Errno> {
+    let at = without_provenance_mut(start);
+    // SAFETY: the caller's promise.
+    unsafe {
+        munlock(at, len)?;
+        mprotect(at, len, MprotectFlags::READ | MprotectFlags::WRITE)
+    }
+}
+
+/// Takes the locks off whatever of ours the program's `mlockall` locked with its own memory.
+pub fn unlock_all() {
+    for own in ranges() {
+        // SAFETY: changes nothing but whether pages may leave. A mapping that was unmapped
+        // meanwhile is refused, or is a new one that is open to be locked again.
+        let _ = unsafe { munlock(without_provenance_mut(own.start), own.len) };
+    }
+}
+
+/// Drops the pages of `start..start + len`, locked or not.
+///
+/// # Safety
+/// Nothing needs their content.
+pub unsafe fn discard(start: usize, len: usize) -> Result<(), Errno> {
+    let at = without_provenance_mut(start);
+    // `LinuxDontNeed` is the one that drops pages; `DontNeed` is POSIX's hint.
+    // SAFETY: the caller's promise.
+    match unsafe { madvise(at, len, Advice::LinuxDontNeed) } {
+        // Locked by a `mlockall` of the program.
+        // SAFETY: as above.
+        Err(Errno::INVAL) => unsafe { madvise(at, len, Advice::LinuxDontneedLocked) },
+        other => other,
+    }
 }
 
 /// As [`map`], but closed to every access, which costs nothing even where memory is counted
 /// strictly; `mprotect` opens parts of it.
 pub fn reserve(len: usize, kind: Kind) -> Result<NonNull<u8>, Errno> {
-    map_as(len, kind, ProtFlags::empty())
-}
-
-fn map_as(len: usize, kind: Kind, prot: ProtFlags) -> Result<NonNull<u8>, Errno> {
+    let prot = ProtFlags::empty();
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a fresh mapping where the kernel likes.
-    let at = unsafe { mmap_anonymous(null_mut(), len, prot, flags) }?;
+    // SAFETY: a fresh mapping where nothing is.
+    let at = unsafe { mmap_anonymous(wish(len), len, prot, flags) }?;
     let Some(base) = NonNull::new(at.cast::<u8>()) else {
         return Err(Errno::NOMEM);
     };
@@ -93,12 +150,29 @@ fn map_as(len: usize, kind: Kind, prot: ProtFlags) -> Result<NonNull<u8>, Errno>
         unsafe { munmap(at, len) }?;
         return Err(Errno::NOMEM);
     }
+    // SAFETY: mapped just above; see `open_unlocked`.
+    let _ = unsafe { munlock(at, len) };
     // A name keeps the kernel from merging the mapping with the program's neighbours and tells a
     // reader of /proc/PID/maps whose it is. Kernels without names refuse, and lose only that.
     let name = c"foreswap".as_ptr() as usize;
     // SAFETY: names the mapping just made; the string is static.
     let _ = unsafe { syscall5(k::__NR_prctl, [PR_SET_VMA, 0, at as usize, len, name]) };
     Ok(base)
+}
+
+/// Where a mapping of `len` bytes had best go: far below what the program maps. The kernel's own
+/// choice would be the highest hole, and holes are the program's: a part it unmapped, or kept from
+/// this fork child (MADV_DONTFORK), must fault when it is touched and not be read from ours. Nor
+/// should what the program lets grow in place run into us.
+pub fn wish(len: usize) -> *mut c_void {
+    let guarded = (len + GAP).next_multiple_of(GAP);
+    let before = PLACED.fetch_add(guarded, Ordering::Relaxed);
+    let here = (&raw const TABLE) as usize;
+    // A wish only: where it cannot be, the kernel finds another place.
+    let at = here
+        .checked_sub(BELOW)
+        .map(|start| start / GAP * GAP + before);
+    without_provenance_mut(at.filter(|at| at + guarded < here).unwrap_or(0))
 }
 
 /// Unmaps what [`map`] gave and takes it off the list.
@@ -165,6 +239,7 @@ pub fn ranges() -> impl Iterator<Item = Own> {
             2 => Kind::Heap,
             3 => Kind::Frames,
             4 => Kind::Doorbell,
+            6 => Kind::Ledger,
             _ => Kind::Other,
         };
         Some(Own {
@@ -192,7 +267,7 @@ pub unsafe fn unmap_inherited(mut which: impl FnMut(&Own) -> bool) {
         if own.inherited && which(&own) {
             unlist(own.start);
             // SAFETY: listed, inherited, and given up by the caller.
-            let _ = unsafe { munmap(core::ptr::without_provenance_mut(own.start), own.len) };
+            let _ = unsafe { munmap(without_provenance_mut(own.start), own.len) };
         }
     }
 }

@@ -1,0 +1,65 @@
+//! `mlockall`: the program's memory is locked, the engine's is not.
+//!
+//! The call forwards with MCL_ONFAULT, so that the kernel fills nothing; then the engine's own
+//! mappings are unlocked again, and the program's are brought in one by one, by faults that the
+//! pager serves. `mlock`, `munlock` and `munlockall` need nothing of the kind.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering::Relaxed;
+
+use foreswap::program::state;
+use foreswap::sys::{locks, own_memory};
+
+use crate::real::{Real, forward};
+use crate::{PROGRAM, heap};
+
+static MLOCKALL: Real = Real::new(c"mlockall");
+
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlockall(flags: c_int) -> c_int {
+    let may_start = PROGRAM.threshold.load(Relaxed) != u64::MAX;
+    if flags & libc::MCL_CURRENT == 0 || !may_start {
+        return real(flags);
+    }
+    // Also before there is an engine: another thread may start one meanwhile.
+    if real(flags | libc::MCL_ONFAULT) == 0 {
+        own_memory::unlock_all();
+    } else if !is_out_of_memory() || !lock_without_ours(flags) {
+        return -1;
+    }
+    if flags & libc::MCL_ONFAULT != 0 {
+        return 0;
+    }
+    if flags & libc::MCL_FUTURE != 0 {
+        // Changes nothing of what is there: what comes is filled at once, as asked for.
+        real(libc::MCL_FUTURE);
+    }
+    if locks::lock_and_fill(heap::table()).is_err() && PROGRAM.state.load(Relaxed) == state::OFF {
+        // Without a look at the map (no descriptor left, no /proc) the kernel has to fill it all.
+        return real(flags);
+    }
+    0
+}
+
+fn real(flags: c_int) -> c_int {
+    forward!(MLOCKALL => fn(c_int) -> c_int; flags)
+}
+
+fn is_out_of_memory() -> bool {
+    // SAFETY: the calling thread's errno, which the C library has just set.
+    unsafe { *libc::__errno_location() == libc::ENOMEM }
+}
+
+/// The kernel counts the engine's reserved addresses as well against what the program may lock.
+/// Where the program's own part is within bounds, lock it piece by piece.
+fn lock_without_ours(flags: c_int) -> bool {
+    if own_memory::ranges().next().is_none() || locks::lock_on_fault().is_err() {
+        return false;
+    }
+    if flags & libc::MCL_FUTURE != 0 {
+        real(flags & !libc::MCL_CURRENT) == 0
+    } else {
+        true
+    }
+}
