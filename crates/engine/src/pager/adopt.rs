@@ -59,12 +59,16 @@ impl Pager {
     }
 
     fn arm(&mut self, vmas: &[Vma]) {
-        self.w.uncharge(std::mem::take(&mut self.granted));
+        // The grant pays for the pages that are there. Given back before, it could be granted to
+        // another process in between, and both would hold it.
+        self.w.prepaid += std::mem::take(&mut self.granted);
         self.mode = Mode::Armed;
         self.program.set_state(state::ARMED);
         for vma in vmas {
             self.adopt(vma.start..vma.end);
         }
+        let unused = std::mem::take(&mut self.w.prepaid);
+        self.w.uncharge(unused);
     }
 
     /// Register `range` and manage it. What cannot be registered is left alone.
