@@ -15,6 +15,9 @@ use crate::world::{Notice, Stop, World};
 
 /// Credit of a page that was needed again soon after it was moved out.
 const CREDIT_AGAIN: u8 = 2;
+/// How long a fault waits for pages that cannot be moved out (locked, read-only, shared by fork)
+/// before the limit yields; and how long it then yields without more ado.
+const UNMOVABLE: Nanos = 200_000_000;
 /// Credit of a page that came in otherwise.
 const CREDIT_NEW: u8 = 1;
 
@@ -485,8 +488,14 @@ impl Mm {
         let Some(&first) = self.stalled.front() else {
             return false;
         };
-        if now.saturating_sub(first.since) < self.config.full_timeout || self.frames.in_flight() > 0
-        {
+        let patience = if self.areas_full {
+            self.config.full_timeout
+        } else if now < self.passing_until {
+            0
+        } else {
+            self.config.full_timeout.min(UNMOVABLE)
+        };
+        if now.saturating_sub(first.since) < patience || self.frames.in_flight() > 0 {
             return false;
         }
         if self.areas_full {
@@ -495,6 +504,7 @@ impl Mm {
             self.lose(w, first.page);
         } else if self.pass_limit(w) {
             w.notice(Notice::LimitPassed);
+            self.passing_until = now + UNMOVABLE;
             // At once: reclaim would give the frame back to where the limit wants it.
             if let Some(pending) = self.stalled.pop_front()
                 && self.serve(w, pending) == Outcome::Unmanaged

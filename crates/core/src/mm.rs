@@ -74,6 +74,8 @@ pub struct Mm {
     pub(crate) retry: Vec<Pending>,
     /// Faults that found no memory, in order.
     pub(crate) stalled: VecDeque<Pending>,
+    /// Until then the limit yields at once, as nothing could be moved out lately.
+    pub(crate) passing_until: Nanos,
     /// A fork is being held: nothing is moved out.
     pub(crate) held: bool,
     pub(crate) victims: Vec<Vpn>,
@@ -97,6 +99,7 @@ impl Mm {
             areas_full: false,
             retry: Vec::new(),
             stalled: VecDeque::new(),
+            passing_until: 0,
             held: false,
             victims: Vec::new(),
         }

@@ -90,6 +90,9 @@ impl Mm {
         if !self.stalled.is_empty() {
             self.serve_stalled(w);
         }
+        if moved > 0 {
+            self.passing_until = 0;
+        }
         moved > 0 && (self.awake || w.excess() > 0)
     }
 

@@ -15,8 +15,8 @@ use crate::ledger::{ProcId, ProcessState};
 use crate::program::hold;
 use crate::sys::doorbell::SlotIndex;
 
-/// How long room is made for a child before it is forked anyway.
-const PATIENCE: Nanos = 5_000_000_000;
+/// How long making room for a child may take without progress before it is forked anyway.
+const PATIENCE: Nanos = 100_000_000;
 /// How long a child may take to report.
 const EXPECTED: Nanos = 60_000_000_000;
 
@@ -29,6 +29,8 @@ pub(crate) enum Fork {
     MakingRoom {
         slot: SlotIndex,
         child: ProcId,
+        /// Pages that were mapped at the last progress, and until when there must be more.
+        mapped: u64,
         until: Nanos,
     },
     /// Waiting for the writes.
@@ -76,15 +78,32 @@ impl Pager {
         self.fork = Fork::MakingRoom {
             slot,
             child,
-            until: now() + PATIENCE,
+            mapped: u64::MAX,
+            until: 0,
         };
         self.step_fork();
     }
 
     /// Go on with the fork in progress as far as it goes.
     pub(crate) fn step_fork(&mut self) {
-        if let Fork::MakingRoom { slot, child, until } = self.fork {
-            if self.w.excess() > 0 && now() < until {
+        if let Fork::MakingRoom {
+            slot,
+            child,
+            mapped: before,
+            until,
+        } = self.fork
+        {
+            let mapped = self.mm.mapped();
+            if mapped < before {
+                let until = now() + PATIENCE;
+                self.fork = Fork::MakingRoom {
+                    slot,
+                    child,
+                    mapped,
+                    until,
+                };
+            }
+            if self.w.excess() > 0 && (mapped < before || now() < until) {
                 return;
             }
             self.w.shrink_to = None;
