@@ -100,7 +100,7 @@ impl Pager {
             }
             Notice::LimitPassed => {
                 let text = format!(
-                    "process {pid} uses more than the limit: its pages cannot be moved out (locked with mlock, or pinned by I/O)"
+                    "process {pid} uses more than the limit: its pages cannot be moved out (locked with mlock, made read-only with mprotect, or pinned by I/O)"
                 );
                 (Severity::Warning, text)
             }
