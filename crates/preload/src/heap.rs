@@ -15,6 +15,25 @@ use foreswap::program::state;
 use crate::PROGRAM;
 use crate::real::{Real, forward};
 
+/// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
+pub fn look_up() {
+    let all = [
+        &MALLOC,
+        &CALLOC,
+        &REALLOC,
+        &MEMALIGN,
+        &POSIX_MEMALIGN,
+        &ALIGNED_ALLOC,
+        &VALLOC,
+        &PVALLOC,
+        &BRK,
+        &SBRK,
+    ];
+    for real in all {
+        real.address();
+    }
+}
+
 static MALLOC: Real = Real::new(c"malloc");
 static CALLOC: Real = Real::new(c"calloc");
 static REALLOC: Real = Real::new(c"realloc");

@@ -33,6 +33,12 @@ static START: extern "C" fn() = start;
 
 /// Runs when the object is loaded, before the program's own constructors.
 extern "C" fn start() {
+    // Later the program may start its engine from inside dlopen, and the engine's own calls would
+    // then wait for the loader's lock.
+    heap::look_up();
+    mappings::look_up();
+    forks::look_up();
+    locks::look_up();
     let Some(socket) = variable(c"FORESWAP_SOCKET") else {
         return;
     };

@@ -13,6 +13,14 @@ use foreswap::sys::{locks, own_memory};
 use crate::real::{Real, forward};
 use crate::{PROGRAM, heap};
 
+/// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
+pub fn look_up() {
+    let all = [&MLOCKALL];
+    for real in all {
+        real.address();
+    }
+}
+
 static MLOCKALL: Real = Real::new(c"mlockall");
 
 /// As the C library's.
@@ -54,7 +62,7 @@ fn is_out_of_memory() -> bool {
 /// The kernel counts the engine's reserved addresses as well against what the program may lock.
 /// Where the program's own part is within bounds, lock it piece by piece.
 fn lock_without_ours(flags: c_int) -> bool {
-    if own_memory::ranges().next().is_none() || locks::lock_on_fault().is_err() {
+    if own_memory::ranges().next().is_none() || locks::lock_on_fault(heap::table()).is_err() {
         return false;
     }
     if flags & libc::MCL_FUTURE != 0 {
