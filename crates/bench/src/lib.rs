@@ -1,6 +1,6 @@
 //! foreswap's workloads, and the peers they are run against.
 //!
-//! [`bench`] is `foreswap bench`: it runs one workload on foreswap and on the named
+//! [`bench()`] is `foreswap bench`: it runs one workload on foreswap and on the named
 //! peers in turns (A B A B ...) within one call, and reports medians and ratios; an
 //! absolute figure means nothing on a shared machine, a ratio within one run does.
 //! [`workload`] is the hidden command that such a turn runs as a child process. It

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use foreswap::ledger::protocol::{self, Message, ProtocolError, Refusal, Severity};
 use foreswap::ledger::{Cleanup, Ledger, ProcId, ProcessState, StatsSnapshot};
@@ -314,11 +315,28 @@ impl Sessions {
     }
 
     fn end(&mut self, record: ProcId) {
+        let engines = self.engines_now();
         match self.ledger.cleanup(record) {
-            Cleanup::Done(ended) => self.totals.stats.add(&ended.stats),
+            Cleanup::Done(ended) => {
+                self.totals.stats.add(&ended.stats);
+                self.totals.stats.engine_bytes = engines;
+            }
             Cleanup::Busy => self.unfinished.push(record),
             Cleanup::Nothing => {}
         }
+    }
+
+    /// The most memory that engines took at a time, as far as it was looked at: at each end.
+    fn engines_now(&self) -> u64 {
+        let records = self.ledger.records_in_use();
+        let engine = |record| {
+            self.ledger
+                .stats(record)
+                .engine_bytes
+                .load(Ordering::Relaxed)
+        };
+        let together: u64 = records.map(engine).sum();
+        together.max(self.totals.stats.engine_bytes)
     }
 
     /// What ended processes did, and what those that live did so far.
@@ -327,6 +345,7 @@ impl Sessions {
         for record in self.ledger.records_in_use() {
             stats.add(&self.ledger.stats(record).snapshot());
         }
+        stats.engine_bytes = self.engines_now();
         Totals {
             stats,
             processes: self.totals.processes,

@@ -208,6 +208,6 @@ pub trait World: Mmu + Store + SwapMap + Limit {
     fn window(&mut self, pages: u64) {
         let _ = pages;
     }
-    /// While a fork is held: the page is about to come back to the program (see [`crate::snapshot`]).
+    /// While a fork is held: the page is about to come back to the program (see `snapshot`).
     fn returns(&mut self, page: Vpn);
 }

@@ -320,7 +320,7 @@ impl Pager {
     }
 
     fn own_bytes(&self) -> u64 {
-        self.mm.metadata_bytes() + self.program.heap.opened_bytes() as u64
+        self.program.heap.opened_bytes() as u64
     }
 
     /// Sleep until something happens.
