@@ -145,18 +145,9 @@ impl Mm {
         self.vmas.iter()
     }
 
-    /// Pages of a region that are mapped, and that are on an area only. Walks the region.
+    /// Pages of `range` that are mapped, and that are in a frame or on an area.
     pub fn usage(&self, range: &PageRange) -> (u64, u64) {
-        let (mut resident, mut swapped, mut at) = (0, 0, range.start);
-        while let Some((page, entry)) = self.table.next_used(at, range.end) {
-            match entry {
-                Entry::Resident(_) => resident += 1,
-                Entry::Swapped { .. } | Entry::Cached(_) => swapped += 1,
-                Entry::Never | Entry::Poisoned => {}
-            }
-            at = page.plus(1);
-        }
-        (resident, swapped)
+        self.table.usage(range)
     }
 
     /// Where `page` is.

@@ -41,6 +41,7 @@ pub struct Resident {
 /// Bits of the eviction counter that an entry keeps.
 pub const EVICTED_BITS: u32 = 24;
 
+const LEAF: u64 = LEAF_PAGES as u64;
 const TAG_RESIDENT: u64 = 1;
 const TAG_CACHED: u64 = 2;
 const TAG_SWAPPED: u64 = 3;
@@ -171,6 +172,29 @@ impl PageTable {
             self.leaves.remove(&key);
         }
         old
+    }
+
+    /// Pages of `range` that are mapped, and that are elsewhere. Costs a look at each leaf, not at each
+    /// page.
+    pub fn usage(&self, range: &PageRange) -> (u64, u64) {
+        let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
+        let (mut resident, mut elsewhere) = (0, 0);
+        for (&key, leaf) in self.leaves.range(first..last.max(first)) {
+            let whole = key * LEAF >= range.start.0 && (key + 1) * LEAF <= range.end.0;
+            if whole {
+                resident += u64::from(leaf.resident);
+                elsewhere += u64::from(leaf.used - leaf.resident);
+                continue;
+            }
+            for (i, word) in (0..).zip(&leaf.words) {
+                if !(range.start.0..range.end.0).contains(&(key * LEAF + i)) {
+                    continue;
+                }
+                resident += u64::from(word & 7 == TAG_RESIDENT);
+                elsewhere += u64::from(*word != 0 && word & 7 != TAG_RESIDENT);
+            }
+        }
+        (resident, elsewhere)
     }
 
     /// The first page at or after `from` and before `end` that is not `Never`.
@@ -321,6 +345,25 @@ mod tests {
         assert_eq!(table.next_used(Vpn(0), page), None);
         table.set(page, Entry::Never);
         assert_eq!(table.bytes(), 0);
+    }
+
+    #[test]
+    fn usage_counts_whole_and_cut_leaves() {
+        let mut table = PageTable::default();
+        for n in 500..1600 {
+            let slot = Slot {
+                area: 0,
+                index: n as u32,
+            };
+            let entry = match n % 2 {
+                0 => Entry::Resident(Resident::default()),
+                _ => Entry::Swapped { slot, evicted: 0 },
+            };
+            table.set(Vpn(n), entry);
+        }
+        assert_eq!(table.usage(&(Vpn(0)..Vpn(4096))), (550, 550));
+        assert_eq!(table.usage(&(Vpn(510)..Vpn(1540))), (515, 515));
+        assert_eq!(table.usage(&(Vpn(3000)..Vpn(4096))), (0, 0));
     }
 
     #[test]
