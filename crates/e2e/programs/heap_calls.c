@@ -93,9 +93,9 @@ static void churn(uint64_t seed, size_t bytes, size_t most_words, int rounds)
 
 static void malloc_small(void)
 {
-    churn(3, 128 * MIB, 64, 2);
+    churn(3, 96 * MIB, 64, 1);
     CHECK(malloc_trim(0) >= 0, "malloc_trim");
-    churn(4, 96 * MIB, 512, 1);
+    churn(4, 80 * MIB, 512, 1);
 }
 
 static void *churn_thread(void *seed)
