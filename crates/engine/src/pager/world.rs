@@ -22,6 +22,8 @@ use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
 const SLACK: u64 = 32;
 /// How often a short wait inside the kernel (a page that is under migration, say) is repeated.
 const TRIES: u32 = 4;
+/// How often a move of our own memory is repeated. What is in the way passes soon.
+const OWN_TRIES: u32 = 1000;
 
 /// Everything outside the core, for one process.
 pub struct Linux {
@@ -303,8 +305,8 @@ impl Mmu for Linux {
     fn release(&mut self, frame: Frame, n: u32) {
         let (from, to) = (self.arena.pointer(frame) as usize, self.trash.address());
         let n = n.min(self.trash.frames());
-        let mut gone = 0;
-        for _ in 0..TRIES {
+        let (mut gone, mut stop) = (0, None);
+        for _ in 0..OWN_TRIES {
             let at = bytes(gone);
             let moved = to_the_end(n - gone, |done, n| {
                 let skip = at + bytes(done);
@@ -315,13 +317,16 @@ impl Mmu for Linux {
                 }
             });
             gone += moved.pages;
-            if moved.stop != Some(Stop::Fixed) {
-                break;
+            stop = moved.stop;
+            match stop {
+                // The program is in the middle of a `mlockall`: one is locked, one is not.
+                Some(Stop::Fixed) => own_memory::unlock_all(),
+                // The kernel still holds the page for a read that is complete already.
+                Some(Stop::Busy | Stop::Again) => pause(),
+                _ => break,
             }
-            // The program is in the middle of a `mlockall`: one of the two is locked, one is not.
-            own_memory::unlock_all();
         }
-        debug_assert_eq!(gone, n);
+        debug_assert_eq!((gone, stop), (n, None));
         self.trash.discard();
     }
 
@@ -480,6 +485,16 @@ impl World for Linux {
             snapshot.returns(page);
         }
     }
+}
+
+/// Let the kernel finish what it is at.
+fn pause() {
+    let moment = rustix::time::Timespec {
+        tv_sec: 0,
+        tv_nsec: 20_000,
+    };
+    // Cut short by nothing: engine threads take no signals.
+    let _ = rustix::thread::nanosleep(&moment);
 }
 
 /// Nanoseconds of the monotonic clock.

@@ -19,11 +19,15 @@ const CHUNK: usize = 2048;
 /// From here on addresses are the kernel's.
 const KERNEL: usize = 1 << 63;
 
-/// Locks what the program has, so that its pages stay once they are there. Refuses like `mlockall`,
-/// with ENOMEM, where that is more than the program may lock.
-pub fn lock_on_fault() -> Result<(), Errno> {
+/// Locks what the program has, so that its pages stay once they are there, but for the mapping at
+/// `except`. Refuses like `mlockall`, with ENOMEM, where that is more than the program may lock.
+pub fn lock_on_fault(except: usize) -> Result<(), Errno> {
     let mut bytes = 0;
-    each_piece(|piece, _| bytes += piece.len() as u64)?;
+    each_piece(|piece, _| {
+        if !piece.contains(&except) {
+            bytes += piece.len() as u64;
+        }
+    })?;
     if getrlimit(Resource::Memlock)
         .current
         .is_some_and(|limit| bytes > limit)
@@ -31,9 +35,11 @@ pub fn lock_on_fault() -> Result<(), Errno> {
         return Err(Errno::NOMEM);
     }
     each_piece(|piece, _| {
-        // SAFETY: changes nothing but whether pages may leave. What is unmapped meanwhile is
-        // refused, which is as well.
-        let _ = unsafe { mlock_with(pointer(&piece), piece.len(), MlockFlags::ONFAULT) };
+        if !piece.contains(&except) {
+            // SAFETY: changes nothing but whether pages may leave. What is unmapped meanwhile is
+            // refused, which is as well.
+            let _ = unsafe { mlock_with(pointer(&piece), piece.len(), MlockFlags::ONFAULT) };
+        }
     })
 }
 
