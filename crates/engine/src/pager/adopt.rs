@@ -11,12 +11,15 @@ use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, len};
 use foreswap_core::world::{Limit, Mmu};
 
 use super::boot::pages_of;
-use super::{Mode, Pager};
+use super::world::now;
+use super::{Mode, Pager, SOON};
 use crate::program::state;
 use crate::sys::maps::Vma;
 
 /// The smallest VMA that a look at the maps adopts, in bytes.
 const SMALLEST: usize = 128 << 10;
+/// Looks, 5 ms apart, for which memory that came unnoticed waits for room under the limit.
+const ROOM_LOOKS: u32 = 40;
 /// Pages granted beyond the need, so that not each growth asks.
 const AHEAD: u64 = 2048;
 
@@ -128,7 +131,8 @@ impl Pager {
     pub(crate) fn on_tick(&mut self) {
         self.expire_children();
         let data = self.space.data_pages().unwrap_or(self.data_pages);
-        if data == self.data_pages || self.fork.is_held() {
+        let unchanged = data == self.data_pages && self.room_wanted == 0;
+        if unchanged || self.fork.is_held() || self.fork.is_under_way() {
             return;
         }
         self.data_pages = data;
@@ -141,10 +145,29 @@ impl Pager {
         for vma in vmas {
             let range = pages(vma.start, vma.end);
             let known: u64 = self.mm.managed_in(&range).iter().map(len).sum();
-            if known < len(&range) {
+            if known < len(&range) && self.has_room_for(&range) {
                 self.adopt(vma.start..vma.end);
             }
         }
+    }
+
+    /// Whether what is there already of `range` fits under the limit. If not, reclaim makes room for
+    /// it and the next look comes soon; after some looks it is adopted anyway.
+    fn has_room_for(&mut self, range: &PageRange) -> bool {
+        let present = self.space.present(range).unwrap_or_default();
+        let known = self.mm.usage(range).0;
+        let new = present.iter().map(len).sum::<u64>().saturating_sub(known);
+        let available = self.w.available();
+        if new <= available || self.room_wanted >= ROOM_LOOKS {
+            self.room_wanted = 0;
+            self.w.shrink_to = None;
+            return true;
+        }
+        self.room_wanted += 1;
+        let mine = self.w.ledger.process_charged(self.w.me);
+        self.w.shrink_to = Some(mine.saturating_sub(new - available));
+        self.next_look = now() + SOON;
+        false
     }
 
     /// Tell the core of a registered range and of what is there already.

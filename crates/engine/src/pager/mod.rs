@@ -88,6 +88,8 @@ pub(crate) struct Pager {
     pressure: u32,
     next_look: Nanos,
     data_pages: u64,
+    /// Looks since memory that came unnoticed waits for room; 0 when none does.
+    room_wanted: u32,
     text_given: tell::Given,
 }
 
@@ -130,6 +132,7 @@ impl Pager {
             pressure,
             next_look: 0,
             data_pages: 0,
+            room_wanted: 0,
             text_given: tell::Given::default(),
         }
     }
