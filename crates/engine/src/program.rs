@@ -42,7 +42,7 @@ pub mod request {
 
 /// Answers to [`request::HOLD`].
 pub mod hold {
-    /// Nothing is swapped; the child starts anew.
+    /// Nothing is swapped; the child starts anew, with what the snapshot says was charged for it.
     pub const BARE: u64 = 1;
     /// The snapshot is ready.
     pub const READY: u64 = 2;
@@ -239,14 +239,10 @@ impl Program {
             }
             0 => {}
             answer => {
-                let snapshot = if answer == hold::READY {
-                    self.snapshot.load(Relaxed)
-                } else {
-                    0
-                };
+                let snapshot = self.snapshot.load(Relaxed);
                 self.state.store(state::OFF, Relaxed);
                 crate::pager::start(self, snapshot);
-                if snapshot != 0 && self.state.load(Acquire) != state::ARMED {
+                if answer == hold::READY && self.state.load(Acquire) != state::ARMED {
                     say(b"foreswap: a forked child cannot reach its parent's swapped memory; it ends\n");
                     end(70);
                 }

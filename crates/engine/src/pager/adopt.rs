@@ -61,6 +61,13 @@ impl Pager {
         self.arm(&vmas);
     }
 
+    /// Manage all memory from now on, also if it would fit.
+    pub(crate) fn arm_all(&mut self) {
+        if let Ok(vmas) = self.space.adoptable(SMALLEST) {
+            self.arm(&vmas);
+        }
+    }
+
     fn arm(&mut self, vmas: &[Vma]) {
         // The grant pays for the pages that are there. Given back before, it could be granted to
         // another process in between, and both would hold it.

@@ -225,6 +225,12 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
 
 /// Take over the parent's memory: register it all, then find each page on an area or in memory.
 fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
+    if snapshot.regions().next().is_none() {
+        // The parent was bare; so is the child, for as long as both fit.
+        pager.granted = snapshot.charged();
+        pager.grant();
+        return Ok(());
+    }
     if snapshot.is_spoilt() {
         return Err(BootError::Spoilt);
     }

@@ -5,7 +5,7 @@
 //! unmapped is brought to the areas, the snapshot is written, and the thread goes on to fork; other
 //! threads are served meanwhile. One fork at a time.
 
-use foreswap_core::units::{Nanos, PageRange};
+use foreswap_core::units::{Nanos, PageRange, Slot as CoreSlot, Vpn};
 use foreswap_core::world::Limit;
 
 use super::snapshot::Snapshot;
@@ -58,14 +58,27 @@ impl Pager {
             self.waiting_forks.push(slot);
             return;
         }
-        if self.mode == Mode::Bare {
-            self.fork = Fork::Held { child: None };
-            return self.answer(slot, [hold::BARE, 0, 0, 0]);
-        }
         self.pulse.pause(true);
         let reserved = self.client.as_ref().map(|client| client.reserve());
         self.pulse.pause(false);
-        let Some(Ok(child)) = reserved else {
+        let child = reserved.and_then(Result::ok);
+        if self.mode == Mode::Bare {
+            let fits = child.filter(|&child| self.w.ledger.try_charge(child, self.granted));
+            match (child, fits) {
+                (None, _) => {
+                    self.fork = Fork::Held { child: None };
+                    return self.answer(slot, [hold::BARE, 0, 0, 0]);
+                }
+                (Some(child), Some(_)) => {
+                    self.fork = Fork::Held { child: Some(child) };
+                    let words = self.write_snapshot(hold::BARE, child, &[], &[], self.granted);
+                    return self.answer(slot, words);
+                }
+                // Both would not fit: the child is one more reason to manage.
+                (Some(_), None) => self.arm_all(),
+            }
+        }
+        let Some(child) = child else {
             self.fork = Fork::Held { child: None };
             return self.answer(slot, [hold::IMPOSSIBLE, 0, 0, 0]);
         };
@@ -126,21 +139,36 @@ impl Pager {
         let mut pages = Vec::new();
         self.mm.unmapped(&mut pages);
         let charged = self.mm.mapped();
+        let words = self.write_snapshot(hold::READY, child, &regions, &pages, charged);
+        if self.w.snapshot.is_some() {
+            self.mm.share(&mut self.w, &pages);
+            let already = self.w.ledger.process_charged(child);
+            let more = charged.saturating_sub(already);
+            self.w.ledger.charge_anyway(child, more);
+            self.w
+                .ledger
+                .uncharge(child, already.saturating_sub(charged));
+        }
+        words
+    }
+
+    /// Leave a snapshot for the child. Returns the answer to the thread that forks.
+    fn write_snapshot(
+        &mut self,
+        ready: u64,
+        child: ProcId,
+        regions: &[PageRange],
+        pages: &[(Vpn, CoreSlot)],
+        charged: u64,
+    ) -> [u64; 4] {
         let sheet = self.sheet.take();
-        match Snapshot::write(sheet, self.w.me, child, &regions, &pages, charged) {
+        match Snapshot::write(sheet, self.w.me, child, regions, pages, charged) {
             Ok(snapshot) => {
                 let at = snapshot.address() as u64;
                 self.w.snapshot = Some(snapshot);
-                self.mm.share(&mut self.w, &pages);
-                let already = self.w.ledger.process_charged(child);
-                self.w
-                    .ledger
-                    .charge_anyway(child, charged.saturating_sub(already));
-                self.w
-                    .ledger
-                    .uncharge(child, already.saturating_sub(charged));
-                [hold::READY, at, 0, 0]
+                [ready, at, 0, 0]
             }
+            Err(_) if ready == hold::BARE => [hold::BARE, 0, 0, 0],
             Err(_) => [hold::IMPOSSIBLE, 0, 0, 0],
         }
     }
