@@ -168,7 +168,7 @@ impl From<Readahead> for ReadaheadPolicy {
 }
 
 /// `--io`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Io {
     /// io_uring, or threads where it is refused
     Auto,

@@ -14,7 +14,7 @@ use foreswap::sys::uffd::{Features, Uffd};
 use foreswap_store::area::{OpenArea, PAGE_BYTES};
 use rustix::process::{Resource, Rlimit};
 
-use crate::args::{Readahead, RunArgs};
+use crate::args::{Io, Readahead, RunArgs};
 use crate::command::{self, Event};
 use crate::program::{self, ProgramError};
 use crate::report::{self, Run};
@@ -65,6 +65,13 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
     let program = program::find(name, &program::search_path())?;
     let object = preload::find()?;
     drop(Uffd::open(needed_features())?);
+    if args.io == Io::Uring
+        && let Err(why) = foreswap_store::ring::Uring::new(&[], 1)
+    {
+        anyhow::bail!(
+            "--io uring was asked for, but {why}; leave --io out and threads take its place"
+        );
+    }
     let areas = areas::open(&args.swap, args.swap_size, limit)?;
     for note in areas.iter().flat_map(|area| &area.notes) {
         voice.remark(Severity::Note, note);
