@@ -101,21 +101,21 @@ fn access_to_the_device_is_enough() {
     let Some(copies) = Copies::new(test, &programs) else {
         return;
     };
-    for io in ["auto", "threads"] {
-        let managed = copies.managed("with", &["--io", io]);
-        for (program, part) in [
-            ("mapping_calls", "munmap_partial"),
-            ("mapping_calls", "mremap_move"),
-            ("fork_calls", "child_sees_parent"),
-            ("fork_calls", "grandchildren"),
-            ("fork_calls", "killed_child"),
-            ("heap_calls", "malloc_small"),
-            ("system_calls", "files"),
-            ("system_calls", "direct_files"),
-            ("system_calls", "futexes"),
-        ] {
-            same_as_bare(&managed, &copies.job(program, part));
-        }
+    let parts = [
+        ("fork_calls", "child_sees_parent"),
+        ("mapping_calls", "mremap_move"),
+        ("system_calls", "direct_files"),
+        ("heap_calls", "aligned"),
+        ("fork_calls", "killed_child"),
+        ("system_calls", "futexes"),
+    ];
+    let every = copies.managed("with", &[]);
+    for (program, part) in parts {
+        same_as_bare(&every, &copies.job(program, part));
+    }
+    let threads = copies.managed("with", &["--io", "threads"]);
+    for (program, part) in &parts[..2] {
+        same_as_bare(&threads, &copies.job(program, part));
     }
 }
 
