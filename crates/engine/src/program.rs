@@ -216,6 +216,12 @@ impl Program {
         }
         let [answer, snapshot, ..] = self.call([request::HOLD, 0, 0, 0]);
         self.snapshot.store(snapshot as usize, Relaxed);
+        // Without an answer nothing is known of what a child would miss.
+        let answer = if answer == 0 {
+            hold::IMPOSSIBLE
+        } else {
+            answer
+        };
         self.hold.store(answer, Release);
     }
 
