@@ -34,5 +34,5 @@ fn a_bench_runs_foreswap_and_its_peer_and_writes_what_it_found() {
     assert!(median(0, "bytes_per_s") > 0.0 && median(1, "bytes_per_s") > 0.0);
     // A third fits: two thirds at least had to go out and come back.
     assert!(median(0, "swap_in_bytes") >= f64::from(48 << 20));
-    assert!(median(0, "peak_resident_bytes") <= f64::from(32 << 20));
+    assert!(median(0, "stats.peak_resident_bytes") <= f64::from(32 << 20));
 }

@@ -197,7 +197,9 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;
     program.ring.store(doorbell.ring().to_address(), Release);
 
-    let w = Linux::new(uffd, quiet, arena, trash, io, ledger, me, zeros, unsharer);
+    let w = Linux::new(
+        uffd, quiet, arena, trash, io, ledger, me, zeros, unsharer, client,
+    );
     let readahead = match options.readahead {
         ReadaheadPolicy::None => Policy::None,
         _ => Policy::Vma(options.max_window.max(1)),
@@ -214,7 +216,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     };
     let space = Space::open().map_err(system("opening /proc/self"))?;
     let mm = Mm::new(config, limit);
-    let mut pager = Pager::new(program, client, doorbell, mm, w, bell, welcome.areas, space);
+    let mut pager = Pager::new(program, doorbell, mm, w, bell, welcome.areas, space);
     match inherited {
         Some(snapshot) => inherit(&mut pager, &snapshot)?,
         None => pager.grant(),

@@ -59,7 +59,7 @@ impl Pager {
             return;
         }
         self.pulse.pause(true);
-        let reserved = self.client.as_ref().map(|client| client.reserve());
+        let reserved = self.w.client.as_ref().map(|client| client.reserve());
         self.pulse.pause(false);
         let child = reserved.and_then(Result::ok);
         if self.mode == Mode::Bare {
@@ -87,7 +87,10 @@ impl Pager {
             .ledger
             .charged_pages()
             .saturating_sub(self.w.ledger.process_charged(self.w.me));
-        self.w.shrink_to = Some(self.w.limit().saturating_sub(others) / 2);
+        // Half for each, less some for what the other threads fault in while nothing may go out.
+        let limit = self.w.limit();
+        let half = limit.saturating_sub(others) / 2;
+        self.w.shrink_to = Some(half.saturating_sub(limit / 32));
         self.fork = Fork::MakingRoom {
             slot,
             child,
@@ -203,7 +206,7 @@ impl Pager {
             let waiting = ledger.state(child) == ProcessState::Reserved;
             if waiting
                 && now > until
-                && let Some(client) = &self.client
+                && let Some(client) = &self.w.client
             {
                 // If the supervisor is gone, so is the need for the record.
                 let _ = client.reap(child, None);

@@ -61,7 +61,6 @@ pub(crate) enum Mode {
 /// The engine of one process.
 pub(crate) struct Pager {
     program: &'static Program,
-    client: Option<Client>,
     doorbell: Doorbell,
     mm: Mm,
     w: Linux,
@@ -90,17 +89,11 @@ pub(crate) struct Pager {
     data_pages: u64,
     /// Looks since memory that came unnoticed waits for room; 0 when none does.
     room_wanted: u32,
-    text_given: tell::Given,
 }
 
 impl Pager {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one value for each part of the engine"
-    )]
     fn new(
         program: &'static Program,
-        client: Client,
         doorbell: Doorbell,
         mm: Mm,
         w: Linux,
@@ -111,7 +104,6 @@ impl Pager {
         let pressure = w.ledger.pressure();
         Pager {
             program,
-            client: Some(client),
             doorbell,
             mm,
             w,
@@ -133,7 +125,6 @@ impl Pager {
             next_look: 0,
             data_pages: 0,
             room_wanted: 0,
-            text_given: tell::Given::default(),
         }
     }
 
@@ -160,7 +151,6 @@ impl Pager {
             let more = self.mm.run(&mut self.w);
             self.step_fork();
             let _ = self.w.io.flush();
-            self.tell_notices();
             publish::counters(self.w.ledger, self.w.me, &self.mm, self.own_bytes());
             if busy || (more && flushed) {
                 self.polling_since = 0;
@@ -338,7 +328,7 @@ impl Pager {
         };
         // SAFETY: the ring's descriptor stays open as long as the ring, which outlives the call.
         let io = unsafe { BorrowedFd::borrow_raw(self.w.io.poll_fd()) };
-        let supervisor = self.client.as_ref().map_or(self.bell.as_fd(), Client::fd);
+        let supervisor = self.w.client.as_ref().map_or(self.bell.as_fd(), Client::fd);
         let mut fds = [
             PollFd::new(&self.w.program, PollFlags::IN),
             PollFd::new(&io, PollFlags::IN),
@@ -364,7 +354,7 @@ impl Pager {
         }
         if hung_up {
             // The run is over for the supervisor; this process goes on with what it has.
-            self.client = None;
+            self.w.client = None;
         }
     }
 }

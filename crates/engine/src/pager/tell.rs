@@ -5,38 +5,30 @@ use foreswap_core::world::Notice;
 
 use foreswap_store::ring::IoError;
 
-use super::Pager;
+use super::world::Linux;
 use crate::ledger::AreaId;
 use crate::ledger::protocol::Severity;
 
-/// Messages of each kind that one process sends at the most; a failing disk has millions.
+/// Messages that one process sends at the most; a failing disk has millions.
 const MOST: u32 = 20;
 
-/// How many were sent.
-#[derive(Default)]
-pub(crate) struct Given(u32);
-
-impl Pager {
-    /// Send what the core noticed to the supervisor, who prints it.
-    pub(crate) fn tell_notices(&mut self) {
-        if self.w.notices.is_empty() {
+impl Linux {
+    /// Send what the core noticed to the supervisor, who prints it. At once: the program may not live
+    /// to see the next turn of the loop.
+    pub(super) fn tell(&mut self, notice: Notice) {
+        if self.told >= MOST {
             return;
         }
-        for notice in std::mem::take(&mut self.w.notices) {
-            if self.text_given.0 >= MOST {
-                continue;
-            }
-            self.text_given.0 += 1;
-            let (severity, text) = self.words(notice);
-            if let Some(client) = &self.client {
-                // A supervisor that is gone has no reader either.
-                let _ = client.log(severity, &text);
-            }
+        self.told += 1;
+        let (severity, text) = self.words(notice);
+        if let Some(client) = &self.client {
+            // A supervisor that is gone has no reader either.
+            let _ = client.log(severity, &text);
         }
     }
 
     fn place(&self, slot: Slot) -> String {
-        let name = self.w.ledger.area_info(AreaId(slot.area)).map_or_else(
+        let name = self.ledger.area_info(AreaId(slot.area)).map_or_else(
             || format!("area {}", slot.area),
             |info| info.name.to_string(),
         );
@@ -51,10 +43,9 @@ impl Pager {
         match notice {
             Notice::AreasFull => {
                 let areas: Vec<String> = self
-                    .w
                     .ledger
                     .areas()
-                    .filter_map(|area| self.w.ledger.area_info(area))
+                    .filter_map(|area| self.ledger.area_info(area))
                     .map(|info| {
                         let mib = (u64::from(info.slots) * PAGE_SIZE as u64) >> 20;
                         format!("{} ({mib} MiB)", info.name)

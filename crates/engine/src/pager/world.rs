@@ -13,6 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::frames::Arena;
 use super::snapshot::Snapshot;
 use super::unshare::Unsharer;
+use crate::ledger::protocol::Client;
 use crate::ledger::{AreaId, ClusterIndex, Ledger, ProcId, SlotIndex};
 use crate::sys::own_memory;
 use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
@@ -50,8 +51,10 @@ pub struct Linux {
     pub unsharer: Unsharer,
     /// The fork that is being held.
     pub snapshot: Option<Snapshot>,
-    /// What the user is to be told, in order.
-    pub notices: Vec<Notice>,
+    /// The connection to the supervisor; `None` once that has ended.
+    pub client: Option<Client>,
+    /// Messages that the user was sent.
+    pub told: u32,
     /// Our resident pages should come down to this (before a fork).
     pub shrink_to: Option<u64>,
     /// Pages that are charged to us already, by the parent before it forked or by the grant of bare
@@ -93,6 +96,7 @@ impl Linux {
         me: ProcId,
         zeros: Zeros,
         unsharer: Unsharer,
+        client: Client,
     ) -> Self {
         let mut world = Linux {
             program,
@@ -105,7 +109,8 @@ impl Linux {
             zeros,
             unsharer,
             snapshot: None,
-            notices: Vec::with_capacity(16),
+            client: Some(client),
+            told: 0,
             shrink_to: None,
             prepaid: 0,
             wanted_by_others: 0,
@@ -467,7 +472,7 @@ impl World for Linux {
     }
 
     fn notice(&mut self, notice: Notice) {
-        self.notices.push(notice);
+        self.tell(notice);
     }
 
     fn served(&mut self, took: Nanos, _minor: bool) {

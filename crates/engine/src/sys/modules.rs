@@ -10,7 +10,8 @@
 
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
-use std::sync::OnceLock;
+use std::cell::UnsafeCell;
+use std::sync::Once;
 
 const PAGE: usize = 4096;
 /// Modules that are remembered; of a program with more the last ones are not.
@@ -44,25 +45,36 @@ pub struct Modules {
     thread_pointer: usize,
 }
 
-static MODULES: OnceLock<Modules> = OnceLock::new();
+/// The one list. It is filled in place: it is larger than the stack of some threads that ask first.
+struct Place(UnsafeCell<Modules>);
+
+// SAFETY: written by one thread inside `FILLED`, and only read after that.
+unsafe impl Sync for Place {}
+
+static FILLED: Once = Once::new();
+static MODULES: Place = Place(UnsafeCell::new(Modules {
+    ranges: [(0, 0); MOST],
+    range_count: 0,
+    locals: [None; MOST],
+    local_count: 0,
+    thread_pointer: 0,
+}));
 
 /// The modules as of the first call.
 ///
 /// The first call takes a lock of the dynamic linker's and reads its lists: it must come before
 /// memory is managed.
 pub fn loaded() -> &'static Modules {
-    MODULES.get_or_init(|| {
-        let mut modules = Modules {
-            ranges: [(0, 0); MOST],
-            range_count: 0,
-            locals: [None; MOST],
-            local_count: 0,
-            thread_pointer: super::thread::thread_pointer(),
-        };
-        // SAFETY: the callback gets `modules`, which outlives the call.
-        unsafe { libc::dl_iterate_phdr(Some(on_module), (&raw mut modules).cast()) };
-        modules
-    })
+    FILLED.call_once(|| {
+        // SAFETY: `FILLED` lets one thread in, and nobody reads before it is through. The callback
+        // gets the list, which outlives the call.
+        unsafe {
+            (*MODULES.0.get()).thread_pointer = super::thread::thread_pointer();
+            libc::dl_iterate_phdr(Some(on_module), MODULES.0.get().cast());
+        }
+    });
+    // SAFETY: filled, and not written any more.
+    unsafe { &*MODULES.0.get() }
 }
 
 impl Modules {
