@@ -4,9 +4,20 @@
 use foreswap_store::area::{self, AreaError, AreaSpec};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+/// Lifts the limit again, also when an assertion fails: the test's own output may go to a file.
+struct Restored(Rlimit);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        setrlimit(Resource::Fsize, self.0).expect("the limit as it was");
+    }
+}
+
 #[test]
 fn the_limit_for_files_is_respected_and_named() {
-    let maximum = getrlimit(Resource::Fsize).maximum;
+    let before = getrlimit(Resource::Fsize);
+    let maximum = before.maximum;
+    let _restored = Restored(before);
     let limited = |bytes| Rlimit {
         current: Some(bytes),
         maximum,
