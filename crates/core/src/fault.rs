@@ -18,6 +18,9 @@ const CREDIT_AGAIN: u8 = 2;
 /// How long a fault waits for pages that cannot be moved out (locked, read-only, shared by fork)
 /// before the limit yields; and how long it then yields without more ado.
 const UNMOVABLE: Nanos = 200_000_000;
+/// How long a fault waits for a fork to be over before the limit yields: the forking thread itself,
+/// or one that holds a lock it needs, may be the one that waits.
+const HELD: Nanos = 50_000_000;
 /// Credit of a page that came in otherwise.
 const CREDIT_NEW: u8 = 1;
 
@@ -228,11 +231,8 @@ impl Mm {
         }
         if self.drop_clean(w, 1) == 0 {
             if self.held {
-                // Nothing is moved out now, and the forking thread itself may wait for this page.
-                return self
-                    .pass_limit(w)
-                    .then(|| self.frames.take_free(1))
-                    .flatten();
+                // Nothing is moved out now; the fork will soon be over.
+                return None;
             }
             self.stats.direct_reclaims += 1;
             self.evict(w, self.marks.batch);
@@ -488,7 +488,9 @@ impl Mm {
         let Some(&first) = self.stalled.front() else {
             return false;
         };
-        let patience = if self.areas_full {
+        let patience = if self.held {
+            self.config.full_timeout.min(HELD)
+        } else if self.areas_full {
             self.config.full_timeout
         } else if now < self.passing_until {
             0
@@ -498,13 +500,15 @@ impl Mm {
         if now.saturating_sub(first.since) < patience || self.frames.in_flight() > 0 {
             return false;
         }
-        if self.areas_full {
+        if self.areas_full && !self.held {
             self.stalled.pop_front();
             w.notice(Notice::OutOfMemory { page: first.page });
             self.lose(w, first.page);
         } else if self.pass_limit(w) {
-            w.notice(Notice::LimitPassed);
-            self.passing_until = now + UNMOVABLE;
+            if !self.held {
+                w.notice(Notice::LimitPassed);
+                self.passing_until = now + UNMOVABLE;
+            }
             // At once: reclaim would give the frame back to where the limit wants it.
             if let Some(pending) = self.stalled.pop_front()
                 && self.serve(w, pending) == Outcome::Unmanaged

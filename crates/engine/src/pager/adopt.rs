@@ -61,6 +61,27 @@ impl Pager {
         self.arm(&vmas);
     }
 
+    /// What the program has touched before its engine came up counts from now on. If it does not
+    /// fit, the other processes are asked to make room first; not for long, as the program waits.
+    pub(crate) fn await_room(&mut self) {
+        let Ok(vmas) = self.space.adoptable(SMALLEST) else {
+            return;
+        };
+        let mut touched = 0;
+        for vma in vmas {
+            let present = self.space.present(&pages(vma.start, vma.end));
+            touched += present.iter().flatten().map(len).sum::<u64>();
+        }
+        for _ in 0..ROOM_LOOKS {
+            if touched <= self.w.available() {
+                break;
+            }
+            self.w.ledger.set_wanted(self.w.me, touched);
+            std::thread::sleep(std::time::Duration::from_nanos(SOON));
+        }
+        self.w.ledger.set_wanted(self.w.me, 0);
+    }
+
     /// Manage all memory from now on, also if it would fit.
     pub(crate) fn arm_all(&mut self) {
         if let Ok(vmas) = self.space.adoptable(SMALLEST) {

@@ -219,7 +219,10 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let mut pager = Pager::new(program, doorbell, mm, w, bell, welcome.areas, space);
     match inherited {
         Some(snapshot) => inherit(&mut pager, &snapshot)?,
-        None => pager.grant(),
+        None => {
+            pager.await_room();
+            pager.grant();
+        }
     }
     watch::start(&pager).map_err(system("clone of the watcher"))?;
     Ok(pager)

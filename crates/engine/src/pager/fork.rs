@@ -110,7 +110,9 @@ impl Pager {
         } = self.fork
         {
             let mapped = self.mm.mapped();
-            if mapped < before {
+            // A slow disk is not a reason to give up: only pages that nobody can move are.
+            let goes_on = mapped < before || self.w.io.in_flight() > 0;
+            if goes_on {
                 let until = now() + PATIENCE;
                 self.fork = Fork::MakingRoom {
                     slot,
@@ -119,12 +121,15 @@ impl Pager {
                     until,
                 };
             }
-            if self.w.excess() > 0 && (mapped < before || now() < until) {
+            if self.w.excess() > 0 && (goes_on || now() < until) {
                 return;
             }
             self.w.shrink_to = None;
-            // The room is the child's from now on, or this process would fill it again.
-            self.w.ledger.charge_anyway(child, self.mm.mapped());
+            // The room is the child's from now on, or this process would fill it again. What other
+            // threads fault in until the fork is the child's as well: half of the rest is for that.
+            let mapped = self.mm.mapped();
+            let rest = self.w.available().saturating_sub(mapped);
+            self.w.ledger.charge_anyway(child, mapped + rest / 2);
             self.mm.hold();
             self.fork = Fork::Quieting { slot, child };
         }
@@ -141,16 +146,12 @@ impl Pager {
         let regions: Vec<PageRange> = self.mm.regions().map(|vma| vma.range.clone()).collect();
         let mut pages = Vec::new();
         self.mm.unmapped(&mut pages);
-        let charged = self.mm.mapped();
+        let already = self.w.ledger.process_charged(child);
+        let charged = already.max(self.mm.mapped());
         let words = self.write_snapshot(hold::READY, child, &regions, &pages, charged);
         if self.w.snapshot.is_some() {
             self.mm.share(&mut self.w, &pages);
-            let already = self.w.ledger.process_charged(child);
-            let more = charged.saturating_sub(already);
-            self.w.ledger.charge_anyway(child, more);
-            self.w
-                .ledger
-                .uncharge(child, already.saturating_sub(charged));
+            self.w.ledger.charge_anyway(child, charged - already);
         }
         words
     }
