@@ -2,15 +2,19 @@
 //!
 //! On a virtual machine the wake-up of an idle CPU costs several times the fault itself. While one
 //! thread of the program does all the faulting, the pager runs on that thread's CPU: it is free the
-//! moment the thread waits, and so is the thread's when the pager has served it. As soon as several
+//! moment the thread waits, and so is the thread's when the pager has served it. For the scheduler
+//! to leave the thread there although the pager runs when it wakes it, the pager yields to everybody
+//! (`SCHED_IDLE`), where it may (root) and as long as that does not starve it. As soon as several
 //! threads fault, the scheduler decides.
 
 use foreswap_core::units::Nanos;
 
-use crate::sys::cpu::{self, LastCpu};
+use crate::sys::cpu::{self, LastCpu, RunDelay};
 
 /// How often the choice is looked at again.
 const PERIOD: Nanos = 4_000_000;
+/// For how long the pager does not yield after it was starved: the first time, and at the most.
+const HOLD_OFF: (Nanos, Nanos) = (500_000_000, 16_000_000_000);
 
 /// The pager's placement.
 pub struct Placement {
@@ -21,19 +25,35 @@ pub struct Placement {
     faults: u32,
     last: LastCpu,
     due: Nanos,
+    /// Where the pager may yield: its waiting for a CPU so far.
+    delay: Option<RunDelay>,
+    delayed: Nanos,
+    looked: Nanos,
+    yielding: bool,
+    hold_off: Nanos,
+    not_before: Nanos,
 }
 
 impl Placement {
-    /// Starts wherever the scheduler put us.
+    /// Starts wherever the scheduler put us, on the pager's thread.
     pub fn new() -> Self {
-        let all = cpu::allowed().unwrap_or_default();
+        let may_yield = rustix::process::geteuid().is_root();
+        let delay = may_yield
+            .then(RunDelay::of_this_thread)
+            .and_then(Result::ok);
         Placement {
-            all,
+            all: cpu::allowed().unwrap_or_default(),
             here: None,
             only: None,
             faults: 0,
             last: LastCpu::new(),
             due: 0,
+            delay,
+            delayed: 0,
+            looked: 0,
+            yielding: false,
+            hold_off: HOLD_OFF.0,
+            not_before: 0,
         }
     }
 
@@ -61,6 +81,7 @@ impl Placement {
         self.faults = 0;
         let wanted = self.only.and_then(|tid| self.last.of(tid));
         let wanted = wanted.filter(|cpu| self.all.contains(cpu));
+        self.look_at_delay(now);
         if wanted == self.here {
             return;
         }
@@ -70,6 +91,25 @@ impl Placement {
         };
         if set.is_ok() {
             self.here = wanted;
+        }
+    }
+
+    /// Yield or not.
+    fn look_at_delay(&mut self, now: Nanos) {
+        let Some(total) = self.delay.as_ref().and_then(RunDelay::total) else {
+            return;
+        };
+        let waited = total - core::mem::replace(&mut self.delayed, total).min(total);
+        let passed = now - core::mem::replace(&mut self.looked, now).min(now);
+        // Some waiting is the purpose: the thread that was served goes first. Three quarters of the
+        // time mean that somebody else needs this CPU.
+        if self.yielding && waited > passed / 4 * 3 {
+            self.not_before = now + self.hold_off;
+            self.hold_off = (self.hold_off * 2).min(HOLD_OFF.1);
+        }
+        let yielding = self.only.is_some() && now >= self.not_before;
+        if yielding != self.yielding && cpu::set_yielding(yielding).is_ok() {
+            self.yielding = yielding;
         }
     }
 }

@@ -83,6 +83,39 @@ fn processor(stat: &[u8]) -> Option<usize> {
     fields.split_ascii_whitespace().nth(PROCESSOR)?.parse().ok()
 }
 
+/// Lets the calling thread yield its CPU to whoever else wants it (`SCHED_IDLE`), or not any more. The
+/// scheduler takes a CPU that only such threads use for idle.
+pub fn set_yielding(yielding: bool) -> Result<(), Errno> {
+    const SCHED_OTHER: usize = 0;
+    const SCHED_IDLE: usize = 5;
+    let policy = if yielding { SCHED_IDLE } else { SCHED_OTHER };
+    let priority = 0_i32;
+    let parameter = (&raw const priority) as usize;
+    // SAFETY: the parameter is one int, as the call says; 0 is the calling thread.
+    let number = linux_raw_sys::general::__NR_sched_setscheduler;
+    unsafe { super::syscall::syscall4(number, 0, policy, parameter, 0) }.map(drop)
+}
+
+/// How long a thread was ready to run and had to wait for a CPU.
+#[derive(Debug)]
+pub struct RunDelay(OwnedFd);
+
+impl RunDelay {
+    /// Of the calling thread.
+    pub fn of_this_thread() -> Result<Self, Errno> {
+        let path = c"/proc/thread-self/schedstat";
+        open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Self)
+    }
+
+    /// Nanoseconds since the thread began.
+    pub fn total(&self) -> Option<u64> {
+        let mut text = [0; 96];
+        let n = rustix::io::pread(&self.0, &mut text, 0).ok()?;
+        let field = text[..n].split(|&byte| byte == b' ').nth(1)?;
+        core::str::from_utf8(field).ok()?.parse().ok()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
