@@ -91,8 +91,8 @@ pub fn set_yielding(yielding: bool) -> Result<(), Errno> {
     let policy = if yielding { SCHED_IDLE } else { SCHED_OTHER };
     let priority = 0_i32;
     let parameter = (&raw const priority) as usize;
-    // SAFETY: the parameter is one int, as the call says; 0 is the calling thread.
     let number = linux_raw_sys::general::__NR_sched_setscheduler;
+    // SAFETY: the parameter is one int, as the call says; 0 is the calling thread.
     unsafe { super::syscall::syscall4(number, 0, policy, parameter, 0) }.map(drop)
 }
 
