@@ -16,7 +16,7 @@ use crate::program::hold;
 use crate::sys::doorbell::SlotIndex;
 
 /// How long making room for a child may take without progress before it is forked anyway.
-const PATIENCE: Nanos = 100_000_000;
+const PATIENCE: Nanos = 300_000_000;
 /// How long a child may take to report.
 const EXPECTED: Nanos = 60_000_000_000;
 
@@ -111,7 +111,8 @@ impl Pager {
         {
             let mapped = self.mm.mapped();
             // A slow disk is not a reason to give up: only pages that nobody can move are.
-            let goes_on = mapped < before || self.w.io.in_flight() > 0;
+            let under_way = self.w.io.in_flight() > 0 || self.w.unsharer.is_busy();
+            let goes_on = mapped < before || under_way;
             if goes_on {
                 let until = now() + PATIENCE;
                 self.fork = Fork::MakingRoom {

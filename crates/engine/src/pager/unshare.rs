@@ -22,6 +22,8 @@ const QUEUE: usize = 256;
 struct Shared {
     runs: Mutex<Vec<(Vpn, u32)>>,
     bell: AtomicU32,
+    /// Runs that were asked for and not tried yet.
+    pending: AtomicU32,
     /// Rings the pager when the queue has been worked off.
     done: OwnedFd,
 }
@@ -40,6 +42,7 @@ impl Unsharer {
             shared: Arc::new(Shared {
                 runs,
                 bell: AtomicU32::new(0),
+                pending: AtomicU32::new(0),
                 done,
             }),
             started: false,
@@ -58,6 +61,7 @@ impl Unsharer {
                 return;
             }
             runs.push((page, n));
+            self.shared.pending.fetch_add(1, SeqCst);
         }
         if !self.started {
             let argument = Arc::into_raw(Arc::clone(&self.shared))
@@ -70,6 +74,13 @@ impl Unsharer {
         }
         self.shared.bell.fetch_add(1, SeqCst);
         let _ = futex::wake(&self.shared.bell, futex::Flags::PRIVATE, 1);
+    }
+}
+
+impl Unsharer {
+    /// Whether something that was asked for has not been tried yet.
+    pub fn is_busy(&self) -> bool {
+        self.started && self.shared.pending.load(SeqCst) > 0
     }
 }
 
@@ -97,5 +108,6 @@ extern "C" fn work(argument: *mut c_void) {
                 Advice::LinuxPopulateWrite,
             )
         };
+        shared.pending.fetch_sub(1, SeqCst);
     }
 }
