@@ -18,6 +18,8 @@ use crate::sys::maps::Vma;
 
 /// The smallest VMA that a look at the maps adopts, in bytes.
 const SMALLEST: usize = 128 << 10;
+/// Looks, 5 ms apart, for which a starting engine waits until others have made room.
+const START_LOOKS: u32 = 200;
 /// Looks, 5 ms apart, for which memory that came unnoticed waits for room under the limit.
 const ROOM_LOOKS: u32 = 40;
 /// Pages granted beyond the need, so that not each growth asks.
@@ -72,7 +74,7 @@ impl Pager {
             let present = self.space.present(&pages(vma.start, vma.end));
             touched += present.iter().flatten().map(len).sum::<u64>();
         }
-        for _ in 0..ROOM_LOOKS {
+        for _ in 0..START_LOOKS {
             if touched <= self.w.available() {
                 break;
             }
