@@ -9,8 +9,8 @@ use crate::frames::{Holding, NOTHING, State};
 use crate::io::SLOTS_PER_IO;
 use crate::mm::{Mm, Outcome, Pending};
 use crate::page_table::{EVICTED_BITS, Entry, Resident};
-use crate::readahead::Readahead;
-use crate::units::{Frame, Nanos, Slot, Vpn, overlap};
+use crate::readahead::{Touch, Window};
+use crate::units::{Frame, Nanos, Slot, Vpn};
 use crate::world::{Notice, Stop, World};
 
 /// Credit of a page that was needed again soon after it was moved out.
@@ -23,6 +23,19 @@ const UNMOVABLE: Nanos = 200_000_000;
 const HELD: Nanos = 50_000_000;
 /// Credit of a page that came in otherwise.
 const CREDIT_NEW: u8 = 1;
+
+/// The pages of a window.
+fn pages_of(window: &Window) -> impl Iterator<Item = Vpn> + use<> {
+    let (first, stride, count) = match *window {
+        Window::Pages {
+            first,
+            stride,
+            count,
+        } => (first, stride, count),
+        Window::Slots { .. } => (Vpn(0), 1, 0),
+    };
+    (0..i64::from(count)).map(move |n| Vpn(first.0.wrapping_add_signed(n * stride)))
+}
 
 impl Mm {
     /// A thread of the program touched `page` and found it absent.
@@ -269,7 +282,7 @@ impl Mm {
     fn on_cached(&mut self, w: &mut impl World, pending: Pending, frame: Frame) -> Outcome {
         let page = pending.page;
         let holding = *self.frames.get(frame);
-        self.on_hit(page, holding.ahead);
+        self.on_hit(page, &holding);
         let change = self.frames.get_mut(frame);
         change.ahead = false;
         if holding.state == State::Reading {
@@ -290,10 +303,16 @@ impl Mm {
     }
 
     /// The one place where hits of readahead are counted.
-    fn on_hit(&mut self, page: Vpn, ahead: bool) {
+    fn on_hit(&mut self, page: Vpn, holding: &Holding) {
         if let Some(vma) = self.vmas.find_mut(page) {
-            self.config.readahead.on_hit(&mut vma.history, page, ahead);
-            if ahead {
+            let touch = Touch {
+                page,
+                slot: holding.slot,
+                ahead: holding.ahead,
+                region: &vma.range,
+            };
+            self.config.readahead.on_hit(&mut vma.history, &touch);
+            if holding.ahead {
                 vma.readahead_hits += 1;
                 self.stats.readahead_hits += 1;
             }
@@ -414,13 +433,15 @@ impl Mm {
         let Some(vma) = self.vmas.find_mut(page) else {
             return Outcome::Unmanaged;
         };
-        let window = self
-            .config
-            .readahead
-            .on_miss(&mut vma.history, page, &vma.range);
-        let window = overlap(&window, &vma.range);
-        w.window(crate::units::len(&window));
-        for other in crate::units::pages(&window).filter(|&other| other != page) {
+        let touch = Touch {
+            page,
+            slot: Some(slot),
+            ahead: false,
+            region: &vma.range,
+        };
+        let window = self.config.readahead.on_miss(&mut vma.history, &touch);
+        w.window(window.count().into());
+        for other in pages_of(&window).filter(|&other| other != page) {
             let Entry::Swapped { slot, .. } = self.table.get(other) else {
                 continue;
             };

@@ -1,42 +1,75 @@
 //! Swap readahead: which pages come along when one is read.
 //!
-//! A policy sees the misses and hits of one region and answers a miss with a window of pages around
-//! it. It decides on virtual addresses and its own history alone; the caller reads those pages of
-//! the window that are on an area.
+//! A policy sees the touches of absent pages, one after the other, and answers a miss with a window
+//! of pages. It decides on addresses, slots and its own history alone; the caller reads those pages
+//! of the window that are on an area and not in memory yet. Each policy has its file and one type
+//! for its state; the kernel's (`vma`, `cluster`) give the decisions of Linux 6.18.
 
+mod none;
 mod vma;
 
-use crate::units::{PageRange, Vpn};
+use crate::units::{PageRange, Slot, Vpn};
 
-/// What a policy remembers of one region.
+/// One touch of an absent page, as a policy sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct History {
-    /// Page of the last fault.
-    pub last: Vpn,
-    /// Size of the last window, in pages.
-    pub window: u32,
-    /// Pages of readahead used since the last miss.
-    pub hits: u32,
+pub struct Touch<'a> {
+    /// The page.
+    pub page: Vpn,
+    /// Where the page is, or was when it came, on an area; always known of a miss.
+    pub slot: Option<Slot>,
+    /// Readahead brought the page and this is its first use. Never true of a miss.
+    pub ahead: bool,
+    /// The region that holds the page.
+    pub region: &'a PageRange,
 }
 
-impl Default for History {
-    /// As the kernel starts: four hits to the good.
-    fn default() -> Self {
-        History {
-            last: Vpn(0),
-            window: 0,
-            hits: 4,
+/// What to read when a page is missing. The page itself is always read, whether named or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Window {
+    /// `count` pages from `first` on, each `stride` pages after the one before.
+    Pages {
+        /// The first page.
+        first: Vpn,
+        /// Distance from one page to the next, in pages; not 0.
+        stride: i64,
+        /// How many.
+        count: u32,
+    },
+    /// Whatever pages are in `count` slots from `first` on.
+    Slots {
+        /// The first slot.
+        first: Slot,
+        /// How many.
+        count: u32,
+    },
+}
+
+impl Window {
+    /// All pages of a range.
+    pub fn of(range: &PageRange) -> Self {
+        Window::Pages {
+            first: range.start,
+            stride: 1,
+            count: crate::units::len(range) as u32,
+        }
+    }
+
+    /// Its size, in pages.
+    pub fn count(&self) -> u32 {
+        match *self {
+            Window::Pages { count, .. } | Window::Slots { count, .. } => count,
         }
     }
 }
 
 /// One way to answer a miss.
 pub trait Readahead {
-    /// A page that was brought earlier is touched; `ahead` when readahead brought it and this is
-    /// its first use.
-    fn on_hit(&self, history: &mut History, page: Vpn, ahead: bool);
-    /// `page` is missing: the window to read, `page` included, within `region`.
-    fn on_miss(&self, history: &mut History, page: Vpn, region: &PageRange) -> PageRange;
+    /// What the policy remembers: of one region, or (`cluster`) of one area.
+    type History;
+    /// `touch` found its page in memory.
+    fn on_hit(&self, history: &mut Self::History, touch: &Touch);
+    /// `touch` found its page on an area only: the window to read, within its region.
+    fn on_miss(&self, history: &mut Self::History, touch: &Touch) -> Window;
 }
 
 /// The policies to choose from.
@@ -48,28 +81,26 @@ pub enum Policy {
     Vma(u32),
 }
 
-struct Nothing;
-
-impl Readahead for Nothing {
-    fn on_hit(&self, _: &mut History, _: Vpn, _: bool) {}
-
-    fn on_miss(&self, _: &mut History, page: Vpn, _: &PageRange) -> PageRange {
-        page..page.plus(1)
-    }
+/// What all policies remember of one region.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct History {
+    vma: vma::History,
 }
 
-impl Readahead for Policy {
-    fn on_hit(&self, history: &mut History, page: Vpn, ahead: bool) {
+impl Policy {
+    /// As [`Readahead::on_hit`].
+    pub fn on_hit(&self, history: &mut History, touch: &Touch) {
         match *self {
-            Policy::None => Nothing.on_hit(history, page, ahead),
-            Policy::Vma(max) => vma::PerVma { max }.on_hit(history, page, ahead),
+            Policy::None => none::Nothing.on_hit(&mut (), touch),
+            Policy::Vma(max) => vma::PerVma { max }.on_hit(&mut history.vma, touch),
         }
     }
 
-    fn on_miss(&self, history: &mut History, page: Vpn, region: &PageRange) -> PageRange {
+    /// As [`Readahead::on_miss`].
+    pub fn on_miss(&self, history: &mut History, touch: &Touch) -> Window {
         match *self {
-            Policy::None => Nothing.on_miss(history, page, region),
-            Policy::Vma(max) => vma::PerVma { max }.on_miss(history, page, region),
+            Policy::None => none::Nothing.on_miss(&mut (), touch),
+            Policy::Vma(max) => vma::PerVma { max }.on_miss(&mut history.vma, touch),
         }
     }
 }

@@ -3,8 +3,30 @@
 //! The hits since the last miss size the window, the direction of the last two faults places it.
 //! It never crosses the region nor the 2 MiB that one page table maps.
 
-use super::{History, Readahead};
+use super::{Readahead, Touch, Window};
 use crate::units::{LEAF_PAGES, PageRange, Vpn, overlap};
+
+/// What is remembered of one region.
+#[derive(Clone, Copy, Debug)]
+pub struct History {
+    /// Page of the last fault.
+    pub last: Vpn,
+    /// Size of the last window, in pages.
+    pub window: u32,
+    /// Pages of readahead used since the last miss.
+    pub hits: u32,
+}
+
+impl Default for History {
+    /// As the kernel starts: four hits to the good.
+    fn default() -> Self {
+        History {
+            last: Vpn(0),
+            window: 0,
+            hits: 4,
+        }
+    }
+}
 
 /// The policy with its largest window, in pages.
 pub struct PerVma {
@@ -29,14 +51,17 @@ impl PerVma {
 }
 
 impl Readahead for PerVma {
-    fn on_hit(&self, history: &mut History, page: Vpn, ahead: bool) {
-        if ahead {
+    type History = History;
+
+    fn on_hit(&self, history: &mut History, touch: &Touch) {
+        if touch.ahead {
             history.hits = history.hits.saturating_add(1);
         }
-        history.last = page;
+        history.last = touch.page;
     }
 
-    fn on_miss(&self, history: &mut History, page: Vpn, region: &PageRange) -> PageRange {
+    fn on_miss(&self, history: &mut History, touch: &Touch) -> Window {
+        let page = touch.page;
         let size = if self.max <= 1 {
             1
         } else {
@@ -60,7 +85,7 @@ impl Readahead for PerVma {
         let end = Vpn(page.0 + u64::from(size - before));
         let leaf = page.0 / LEAF_PAGES as u64 * LEAF_PAGES as u64;
         let table = Vpn(leaf)..Vpn(leaf + LEAF_PAGES as u64);
-        overlap(&overlap(&(start..end), region), &table)
+        Window::of(&overlap(&overlap(&(start..end), touch.region), &table))
     }
 }
 
@@ -70,21 +95,26 @@ mod tests {
 
     const REGION: PageRange = Vpn(1024)..Vpn(4096);
 
+    fn touch(page: u64, ahead: bool) -> Touch<'static> {
+        Touch {
+            page: Vpn(page),
+            slot: None,
+            ahead,
+            region: &REGION,
+        }
+    }
+
     #[test]
     fn a_forward_scan_doubles_up_to_the_limit() {
         let policy = PerVma { max: 8 };
         let mut history = History::default();
-        assert_eq!(
-            policy.on_miss(&mut history, Vpn(1024), &REGION),
-            Vpn(1024)..Vpn(1029)
-        );
+        let window = policy.on_miss(&mut history, &touch(1024, false));
+        assert_eq!(window, Window::of(&(Vpn(1024)..Vpn(1029))));
         for page in 1025..1029 {
-            policy.on_hit(&mut history, Vpn(page), true);
+            policy.on_hit(&mut history, &touch(page, true));
         }
-        assert_eq!(
-            policy.on_miss(&mut history, Vpn(1029), &REGION),
-            Vpn(1029)..Vpn(1037)
-        );
+        let window = policy.on_miss(&mut history, &touch(1029, false));
+        assert_eq!(window, Window::of(&(Vpn(1029)..Vpn(1037))));
     }
 
     #[test]
@@ -95,15 +125,11 @@ mod tests {
             window: 8,
             hits: 3,
         };
-        assert_eq!(
-            policy.on_miss(&mut history, Vpn(2000), &REGION),
-            Vpn(1993)..Vpn(2001)
-        );
+        let window = policy.on_miss(&mut history, &touch(2000, false));
+        assert_eq!(window, Window::of(&(Vpn(1993)..Vpn(2001))));
         for (page, size) in [(3000, 4), (1500, 2), (2500, 1)] {
-            assert_eq!(
-                crate::units::len(&policy.on_miss(&mut history, Vpn(page), &REGION)),
-                size
-            );
+            let window = policy.on_miss(&mut history, &touch(page, false));
+            assert_eq!(window.count(), size);
         }
     }
 }

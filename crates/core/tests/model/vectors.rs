@@ -4,8 +4,8 @@
 use std::io::Read as _;
 
 use flate2::read::GzDecoder;
-use foreswap_core::readahead::{History, Policy, Readahead as _};
-use foreswap_core::units::{Vpn, pages};
+use foreswap_core::readahead::{History, Policy, Touch, Window};
+use foreswap_core::units::{Slot, Vpn};
 use serde_json::Value;
 
 const DECISIONS: &[u8] = include_bytes!("../data/swap-vma.jsonl.gz");
@@ -40,20 +40,30 @@ fn replay(recording: &Value) -> Result<usize, String> {
         let touched = number(&touch[0]);
         let recorded = touch[1].as_array().expect("pages").iter().map(number);
         let recorded: Vec<u64> = recorded.collect();
-        let page = Vpn(BASE + touched);
+        let slot = Slot { area: 0, index: 0 };
+        let touch = |ahead| Touch {
+            page: Vpn(BASE + touched),
+            slot: Some(slot),
+            ahead,
+            region: &region,
+        };
         let mut read = Vec::new();
         match state[touched as usize] {
             At::Swapped => {
                 misses += 1;
-                for other in pages(&policy.on_miss(&mut history, page, &region)) {
-                    let at = other.0 - BASE;
+                let Window::Pages { first, count, .. } =
+                    policy.on_miss(&mut history, &touch(false))
+                else {
+                    return Err("a window of slots".into());
+                };
+                for at in first.0 - BASE..first.0 - BASE + u64::from(count) {
                     if state[at as usize] == At::Swapped {
                         state[at as usize] = At::Ahead;
                         read.push(at);
                     }
                 }
             }
-            At::Ahead => policy.on_hit(&mut history, page, true),
+            At::Ahead => policy.on_hit(&mut history, &touch(true)),
             At::Used => {}
         }
         state[touched as usize] = At::Used;
