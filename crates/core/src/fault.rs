@@ -6,10 +6,8 @@
 //! in one of two queues: for the address space to settle (`retry`), or for memory (`stalled`).
 
 use crate::frames::{Holding, NOTHING, State};
-use crate::io::SLOTS_PER_IO;
 use crate::mm::{Mm, Outcome, Pending};
 use crate::page_table::{EVICTED_BITS, Entry, Resident};
-use crate::readahead::{Touch, Window};
 use crate::units::{Frame, Nanos, Slot, Vpn};
 use crate::world::{Notice, Stop, World};
 
@@ -22,20 +20,7 @@ const UNMOVABLE: Nanos = 200_000_000;
 /// or one that holds a lock it needs, may be the one that waits.
 const HELD: Nanos = 50_000_000;
 /// Credit of a page that came in otherwise.
-const CREDIT_NEW: u8 = 1;
-
-/// The pages of a window.
-fn pages_of(window: &Window) -> impl Iterator<Item = Vpn> + use<> {
-    let (first, stride, count) = match *window {
-        Window::Pages {
-            first,
-            stride,
-            count,
-        } => (first, stride, count),
-        Window::Slots { .. } => (Vpn(0), 1, 0),
-    };
-    (0..i64::from(count)).map(move |n| Vpn(first.0.wrapping_add_signed(n * stride)))
-}
+pub(crate) const CREDIT_NEW: u8 = 1;
 
 impl Mm {
     /// A thread of the program touched `page` and found it absent.
@@ -186,7 +171,7 @@ impl Mm {
             // Pages that were written together lie together: dropped together they make a run.
             self.drop_clean(w, batch - self.frames.free());
         }
-        let Some((frame, n)) = self.obtain(w, batch, true) else {
+        let Some((frame, n)) = self.obtain(w, batch) else {
             return (0, Some(Stop::NoMemory));
         };
         for i in 0..n {
@@ -219,14 +204,8 @@ impl Mm {
         (mapped, stop)
     }
 
-    /// Up to `max` contiguous frames with memory, taken. With `must`, pages are evicted for the
-    /// first one.
-    pub(crate) fn obtain(
-        &mut self,
-        w: &mut impl World,
-        max: u32,
-        must: bool,
-    ) -> Option<(Frame, u32)> {
+    /// Up to `max` contiguous frames with memory, taken; pages are evicted for the first one.
+    pub(crate) fn obtain(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
         if let Some(run) = self.frames.take_free(max) {
             return Some(run);
         }
@@ -235,14 +214,7 @@ impl Mm {
         {
             return Some(run);
         }
-        if !must {
-            // Readahead may use what reclaim keeps ready, but not the last of it: in a steady
-            // state all memory that is not mapped is clean pages.
-            let spare = self.frames.clean().saturating_sub(self.marks.low / 2);
-            self.drop_clean(w, spare.min(max));
-            return self.frames.take_free(max);
-        }
-        if self.drop_clean(w, 1) == 0 {
+        if self.drop_clean(w, 1) == 0 && self.drop_ahead(1) == 0 {
             if self.held {
                 // Nothing is moved out now; the fork will soon be over.
                 return None;
@@ -258,7 +230,7 @@ impl Mm {
     }
 
     /// Put fresh memory behind empty frames, as far as the limit allows.
-    fn back_empty(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
+    pub(crate) fn back_empty(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
         let max = u64::from(max).min(w.available()) as u32;
         let (frame, n) = self.frames.take_empty(max)?;
         let backed = if w.try_charge(u64::from(n)) {
@@ -282,41 +254,25 @@ impl Mm {
     fn on_cached(&mut self, w: &mut impl World, pending: Pending, frame: Frame) -> Outcome {
         let page = pending.page;
         let holding = *self.frames.get(frame);
-        self.on_hit(page, &holding);
-        let change = self.frames.get_mut(frame);
-        change.ahead = false;
-        if holding.state == State::Reading {
+        let stream = self.on_hit(w, page, frame);
+        let outcome = if holding.state == State::Reading {
             if !holding.wanted {
-                change.wanted = true;
-                change.since = pending.since;
+                self.frames.want(frame, pending.since);
                 self.stats.faults_major += 1;
             }
-            return Outcome::Waits;
-        }
-        change.wanted = true;
-        change.since = pending.since;
-        change.again = true;
-        if !holding.wanted {
-            self.stats.faults_minor += 1;
-        }
-        self.deliver(w, frame)
-    }
-
-    /// The one place where hits of readahead are counted.
-    fn on_hit(&mut self, page: Vpn, holding: &Holding) {
-        if let Some(vma) = self.vmas.find_mut(page) {
-            let touch = Touch {
-                page,
-                slot: holding.slot,
-                ahead: holding.ahead,
-                region: &vma.range,
-            };
-            self.config.readahead.on_hit(&mut vma.history, &touch);
-            if holding.ahead {
-                vma.readahead_hits += 1;
-                self.stats.readahead_hits += 1;
+            Outcome::Waits
+        } else {
+            self.frames.want(frame, pending.since);
+            self.frames.get_mut(frame).again = true;
+            if !holding.wanted {
+                self.stats.faults_minor += 1;
             }
+            self.deliver(w, frame)
+        };
+        if let Some(id) = stream {
+            self.map_ahead(w, id);
         }
+        outcome
     }
 
     /// Map a page that is complete in its frame and that a thread waits for.
@@ -404,7 +360,7 @@ impl Mm {
 
     /// A page that came in keeps its slot, so that it need not be written again, while its area is
     /// less than half full.
-    fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
+    pub(crate) fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
         w.used(slot.area) * 2 < u64::from(w.slots(slot.area))
     }
 
@@ -416,7 +372,7 @@ impl Mm {
         evicted: u32,
     ) -> Outcome {
         let page = pending.page;
-        let Some((frame, _)) = self.obtain(w, 1, true).or_else(|| self.last_frame(w)) else {
+        let Some((frame, _)) = self.obtain(w, 1).or_else(|| self.last_frame(w)) else {
             return self.stall(pending);
         };
         let distance = (self.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
@@ -428,53 +384,13 @@ impl Mm {
             ..NOTHING
         };
         self.begin_read(page, slot, frame, wanted);
-        let mut batch = [(slot, frame); SLOTS_PER_IO];
-        let mut count = 1;
-        let Some(vma) = self.vmas.find_mut(page) else {
-            return Outcome::Unmanaged;
-        };
-        let touch = Touch {
-            page,
-            slot: Some(slot),
-            ahead: false,
-            region: &vma.range,
-        };
-        let window = self.config.readahead.on_miss(&mut vma.history, &touch);
-        w.window(window.count().into());
-        for other in pages_of(&window).filter(|&other| other != page) {
-            let Entry::Swapped { slot, .. } = self.table.get(other) else {
-                continue;
-            };
-            if count == SLOTS_PER_IO {
-                break;
-            }
-            let Some((frame, _)) = self.obtain(w, 1, false) else {
-                break;
-            };
-            self.begin_read(
-                other,
-                slot,
-                frame,
-                Holding {
-                    ahead: true,
-                    ..NOTHING
-                },
-            );
-            batch[count] = (slot, frame);
-            count += 1;
-        }
-        let ahead = count as u64 - 1;
         self.stats.faults_major += 1;
         self.stats.refaults += u64::from(refault);
-        self.stats.readahead_pages += ahead;
-        if let Some(vma) = self.vmas.find_mut(page) {
-            vma.readahead_pages += ahead;
-        }
-        self.submit_reads(w, &mut batch[..count], frame);
+        self.read_with(w, page, slot, frame);
         Outcome::Waits
     }
 
-    fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, holding: Holding) {
+    pub(crate) fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, holding: Holding) {
         let holding = Holding {
             state: State::Reading,
             page: Some(page),

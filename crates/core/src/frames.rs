@@ -35,6 +35,10 @@ pub struct Holding {
     pub state: State,
     /// Brought by readahead and not used since.
     pub ahead: bool,
+    /// To be mapped before it is touched.
+    pub direct: bool,
+    /// Its touch stands for the pages around it that are mapped before they are touched.
+    pub mark: bool,
     /// A thread waits for the page.
     pub wanted: bool,
     /// A little more memory would have kept the page in the program.
@@ -55,6 +59,8 @@ pub struct Holding {
 pub const NOTHING: Holding = Holding {
     state: State::Empty,
     ahead: false,
+    direct: false,
+    mark: false,
     wanted: false,
     refault: false,
     again: false,
@@ -125,20 +131,59 @@ impl Runs {
     }
 }
 
+/// Clean pages in the order in which they came, each with the number of its arrival; an entry whose
+/// number is not the frame's last one is stale and skipped when met.
+#[derive(Default)]
+struct Queue {
+    entries: VecDeque<(Frame, u32)>,
+    count: u32,
+}
+
+impl Queue {
+    fn oldest(&mut self, arrivals: &[u32]) -> Option<Frame> {
+        while let Some(&(frame, arrival)) = self.entries.front() {
+            if arrivals[frame.0 as usize] == arrival {
+                return Some(frame);
+            }
+            self.entries.pop_front();
+        }
+        None
+    }
+
+    fn enter(&mut self, frame: Frame, arrivals: &mut [u32]) {
+        let arrival = &mut arrivals[frame.0 as usize];
+        *arrival = arrival.wrapping_add(1);
+        self.entries.push_back((frame, *arrival));
+        self.count += 1;
+    }
+
+    fn leave(&mut self, frame: Frame, arrivals: &mut [u32]) {
+        self.count -= 1;
+        let arrival = &mut arrivals[frame.0 as usize];
+        *arrival = arrival.wrapping_add(1);
+        if self.entries.len() > 2 * self.count as usize + 64 {
+            self.entries
+                .retain(|&(f, arrival)| arrivals[f.0 as usize] == arrival);
+        }
+    }
+}
+
 /// All frames.
 pub struct Frames {
     holdings: Vec<Holding>,
     empty: Runs,
     free: Runs,
-    /// Clean pages in the order in which they came, each with the number of its arrival; an entry
-    /// whose number is not the frame's last one is stale and skipped when met.
-    clean: VecDeque<(Frame, u32)>,
+    /// Clean pages that were in the program before.
+    clean: Queue,
+    /// Clean pages that readahead brought and nobody used yet.
+    ahead: Queue,
     arrivals: Vec<u32>,
-    clean_count: u32,
     /// Frames to be written, in order.
     dirty: VecDeque<Frame>,
     writing: u32,
     reading: u32,
+    /// Of those that are being read, the ones for which a thread waits.
+    awaited: u32,
 }
 
 impl Frames {
@@ -152,12 +197,13 @@ impl Frames {
             holdings: vec![NOTHING; count as usize],
             empty,
             free: Runs::new(count),
-            clean: VecDeque::new(),
+            clean: Queue::default(),
+            ahead: Queue::default(),
             arrivals: vec![0; count as usize],
-            clean_count: 0,
             dirty: VecDeque::new(),
             writing: 0,
             reading: 0,
+            awaited: 0,
         }
     }
 
@@ -194,9 +240,14 @@ impl Frames {
         self.holdings.len() as u32 - self.empty.count
     }
 
-    /// Pages that could be dropped at once.
+    /// Pages that could be dropped at once; those that readahead brought are not among them.
     pub fn clean(&self) -> u32 {
-        self.clean_count
+        self.clean.count
+    }
+
+    /// Pages that readahead brought, complete and not used yet.
+    pub fn ahead(&self) -> u32 {
+        self.ahead.count
     }
 
     /// Pages that wait for their write or are in it.
@@ -219,10 +270,16 @@ impl Frames {
         self.reading + self.writing
     }
 
+    /// Frames that are being read and for which a thread waits.
+    pub fn awaited(&self) -> u32 {
+        self.awaited
+    }
+
     /// Bytes that the frame table takes.
     pub fn bytes(&self) -> u64 {
         (self.holdings.len() * (size_of::<Holding>() + 4)
-            + self.clean.capacity() * size_of::<(Frame, u32)>()
+            + (self.clean.entries.capacity() + self.ahead.entries.capacity())
+                * size_of::<(Frame, u32)>()
             + self.dirty.capacity() * size_of::<Frame>()) as u64
     }
 
@@ -279,31 +336,22 @@ impl Frames {
 
     fn enter(&mut self, frame: Frame) {
         match self.get(frame).state {
-            State::Clean => {
-                let arrival = &mut self.arrivals[frame.0 as usize];
-                *arrival = arrival.wrapping_add(1);
-                self.clean.push_back((frame, *arrival));
-                self.clean_count += 1;
-            }
+            State::Clean if self.get(frame).ahead => self.ahead.enter(frame, &mut self.arrivals),
+            State::Clean => self.clean.enter(frame, &mut self.arrivals),
             State::Dirty => self.dirty.push_back(frame),
             State::Writing => self.writing += 1,
-            State::Reading => self.reading += 1,
+            State::Reading => {
+                self.reading += 1;
+                self.awaited += u32::from(self.get(frame).wanted);
+            }
             State::Empty | State::Free => {}
         }
     }
 
     fn leave(&mut self, frame: Frame) {
         match self.get(frame).state {
-            State::Clean => {
-                self.clean_count -= 1;
-                let arrival = &mut self.arrivals[frame.0 as usize];
-                *arrival = arrival.wrapping_add(1);
-                if self.clean.len() > 2 * self.clean_count as usize + 64 {
-                    let arrivals = &self.arrivals;
-                    self.clean
-                        .retain(|&(f, arrival)| arrivals[f.0 as usize] == arrival);
-                }
-            }
+            State::Clean if self.get(frame).ahead => self.ahead.leave(frame, &mut self.arrivals),
+            State::Clean => self.clean.leave(frame, &mut self.arrivals),
             State::Dirty => {
                 // Almost always the first one: writes are submitted in order.
                 if let Some(at) = self.dirty.iter().position(|f| *f == frame) {
@@ -311,20 +359,39 @@ impl Frames {
                 }
             }
             State::Writing => self.writing -= 1,
-            State::Reading => self.reading -= 1,
+            State::Reading => {
+                self.reading -= 1;
+                self.awaited -= u32::from(self.get(frame).wanted);
+            }
             State::Empty | State::Free => {}
         }
     }
 
-    /// The clean page that came first; it stays where it is.
+    /// A thread waits for the page since `since`.
+    pub fn want(&mut self, frame: Frame, since: Nanos) {
+        let holding = self.get_mut(frame);
+        holding.since = since;
+        let newly = !core::mem::replace(&mut holding.wanted, true);
+        self.awaited += u32::from(newly && self.get(frame).state == State::Reading);
+    }
+
+    /// A page that readahead brought is used.
+    pub fn use_ahead(&mut self, frame: Frame) {
+        self.leave(frame);
+        let holding = self.get_mut(frame);
+        (holding.ahead, holding.direct, holding.mark) = (false, false, false);
+        self.enter(frame);
+    }
+
+    /// The clean page that came first, of those that were in the program before; it stays where it
+    /// is.
     pub fn oldest_clean(&mut self) -> Option<Frame> {
-        while let Some(&(frame, arrival)) = self.clean.front() {
-            if self.arrivals[frame.0 as usize] == arrival {
-                return Some(frame);
-            }
-            self.clean.pop_front();
-        }
-        None
+        self.clean.oldest(&self.arrivals)
+    }
+
+    /// As [`Frames::oldest_clean`], of those that readahead brought.
+    pub fn oldest_ahead(&mut self) -> Option<Frame> {
+        self.ahead.oldest(&self.arrivals)
     }
 }
 

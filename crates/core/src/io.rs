@@ -9,11 +9,11 @@ use alloc::vec::Vec;
 use crate::frames::State;
 use crate::mm::Mm;
 use crate::page_table::{EVICTED_BITS, Entry};
-use crate::units::{Frame, Slot};
+use crate::units::{Frame, Nanos, Slot};
 use crate::world::{Digest, IoId, IoResult, Notice, World};
 
-/// Slots that one I/O covers at the most (256 KiB).
-pub const SLOTS_PER_IO: usize = 64;
+/// Slots that one I/O covers at the most (512 KiB).
+pub const SLOTS_PER_IO: usize = 128;
 /// The system's error number for "no space left on device".
 const ENOSPC: i32 = 28;
 
@@ -21,6 +21,7 @@ const ENOSPC: i32 = 28;
 struct Io {
     slot: Option<Slot>,
     write: bool,
+    since: Nanos,
     frames: Vec<Frame>,
 }
 
@@ -29,10 +30,28 @@ struct Io {
 pub struct Ios {
     all: Vec<Io>,
     idle: Vec<IoId>,
+    /// What a read takes, smoothed.
+    latency: Nanos,
 }
 
 impl Ios {
-    fn begin(&mut self, slot: Slot, write: bool, frames: impl Iterator<Item = Frame>) -> IoId {
+    /// I/Os in flight.
+    pub fn in_flight(&self) -> usize {
+        self.all.len() - self.idle.len()
+    }
+
+    /// What a read takes from its start to its end, smoothed.
+    pub fn latency(&self) -> Nanos {
+        self.latency
+    }
+
+    fn begin(
+        &mut self,
+        slot: Slot,
+        write: bool,
+        since: Nanos,
+        frames: impl Iterator<Item = Frame>,
+    ) -> IoId {
         let io = self.idle.pop().unwrap_or_else(|| {
             self.all.push(Io::default());
             IoId(self.all.len() as u32 - 1)
@@ -40,6 +59,7 @@ impl Ios {
         let entry = &mut self.all[io.0 as usize];
         entry.slot = Some(slot);
         entry.write = write;
+        entry.since = since;
         entry.frames.clear();
         entry.frames.extend(frames);
         io
@@ -56,6 +76,11 @@ impl Ios {
         Some((slot, entry.write, core::mem::take(&mut entry.frames)))
     }
 
+    fn ended(&mut self, io: IoId, now: Nanos) {
+        let since = self.all[io.0 as usize].since;
+        self.latency = (7 * self.latency + now.saturating_sub(since)) / 8;
+    }
+
     fn recycle(&mut self, io: IoId, frames: Vec<Frame>) {
         self.all[io.0 as usize].frames = frames;
         self.idle.push(io);
@@ -69,13 +94,16 @@ impl Mm {
         &mut self,
         w: &mut impl World,
         batch: &mut [(Slot, Frame)],
-        first: Frame,
+        first: Option<Frame>,
     ) {
         batch.sort_unstable_by_key(|&(slot, _)| slot);
         let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
         for urgent in [true, false] {
-            for run in batch.chunk_by(follows) {
-                if run.iter().any(|&(_, frame)| frame == first) == urgent {
+            let ios = batch
+                .chunk_by(follows)
+                .flat_map(|run| run.chunks(SLOTS_PER_IO));
+            for run in ios {
+                if run.iter().any(|&(_, frame)| Some(frame) == first) == urgent {
                     self.submit_read(w, run[0].0, run.iter().map(|&(_, frame)| frame));
                 }
             }
@@ -83,7 +111,7 @@ impl Mm {
     }
 
     fn submit_read(&mut self, w: &mut impl World, slot: Slot, frames: impl Iterator<Item = Frame>) {
-        let io = self.ios.begin(slot, false, frames);
+        let io = self.ios.begin(slot, false, w.now(), frames);
         if w.read(io, slot, self.ios.frames(io)) {
             self.stats.swap_read_ios += 1;
             return;
@@ -110,6 +138,9 @@ impl Mm {
     fn un_read(&mut self, frame: Frame) {
         let holding = *self.frames.get(frame);
         if let (Some(page), Some(slot)) = (holding.page, holding.slot) {
+            if holding.ahead {
+                self.uncount_ahead(page);
+            }
             let evicted = self.evictions as u32 & ((1 << EVICTED_BITS) - 1);
             self.table.set(page, Entry::Swapped { slot, evicted });
         }
@@ -136,6 +167,7 @@ impl Mm {
             let io = self.ios.begin(
                 slot,
                 true,
+                0,
                 self.frames.dirty().iter().copied().take(n as usize),
             );
             if !w.write(io, slot, self.ios.frames(io)) {
@@ -176,9 +208,11 @@ impl Mm {
                 }
             }
             (false, _) => {
+                self.ios.ended(io, w.now());
                 for (i, &frame) in (0..).zip(&frames) {
                     self.on_read(w, slot.plus(i), frame, result);
                 }
+                self.map_direct(w, &frames);
             }
             (true, _) => {
                 for (i, &frame) in (0..).zip(&frames) {
@@ -221,6 +255,22 @@ impl Mm {
         if self.frames.get(frame).wanted {
             self.deliver(w, frame);
         }
+    }
+
+    /// Map what has just come and may be mapped before it is touched.
+    fn map_direct(&mut self, w: &mut impl World, frames: &[Frame]) {
+        if self.held {
+            return;
+        }
+        let mut maps = core::mem::take(&mut self.maps);
+        maps.clear();
+        maps.extend(frames.iter().filter_map(|&frame| {
+            let holding = self.frames.get(frame);
+            let direct = holding.direct && holding.state == State::Clean && !holding.wanted;
+            Some((holding.page.filter(|_| direct)?, frame))
+        }));
+        self.map_pages(w, &maps);
+        self.maps = maps;
     }
 
     fn on_written(&mut self, w: &mut impl World, slot: Slot, frame: Frame, result: IoResult) {

@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+mod ahead;
 mod fault;
 mod first_touch;
 mod frames;

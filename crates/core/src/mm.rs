@@ -13,10 +13,11 @@ use crate::frames::{Frames, State};
 use crate::io::Ios;
 use crate::page_table::{Entry, PageTable, Resident};
 use crate::readahead::Policy;
+use crate::readahead::streams::Streams;
 use crate::reclaim::Watermarks;
 use crate::stats::Stats;
 use crate::swap::slots::Slots;
-use crate::units::{Nanos, PageRange, Slot, Vpn, len};
+use crate::units::{Frame, Nanos, PageRange, Slot, Vpn, len};
 use crate::vma::Vmas;
 use crate::world::{Limit, SwapMap, World};
 
@@ -25,6 +26,8 @@ use crate::world::{Limit, SwapMap, World};
 pub struct Config {
     /// Frames of the arena.
     pub frames: u32,
+    /// I/Os that the store takes at a time.
+    pub depth: u32,
     /// Swap readahead.
     pub readahead: Policy,
     /// How long a fault waits for memory when no page can be freed.
@@ -79,11 +82,21 @@ pub struct Mm {
     /// A fork is being held: nothing is moved out.
     pub(crate) held: bool,
     pub(crate) victims: Vec<Vpn>,
+    pub(crate) streams: Streams,
+    /// Room for lists that are made anew each time.
+    pub(crate) batch: Vec<(Slot, Frame)>,
+    pub(crate) wants: Vec<(u64, Vpn, Slot)>,
+    pub(crate) maps: Vec<(Vpn, Frame)>,
 }
 
 impl Mm {
     /// A memory manager that manages nothing yet.
     pub fn new(config: Config, limit: u64) -> Self {
+        let marks = Watermarks::new(limit, config.frames);
+        let window = match config.readahead {
+            Policy::Streams(max) => max,
+            Policy::None | Policy::Vma(_) => 0,
+        };
         Mm {
             config,
             table: PageTable::default(),
@@ -91,7 +104,8 @@ impl Mm {
             frames: Frames::new(config.frames),
             slots: Slots::default(),
             ios: Ios::default(),
-            marks: Watermarks::new(limit, config.frames),
+            streams: Streams::new(window, marks.ahead.into()),
+            marks,
             stats: Stats::default(),
             hand: Vpn(0),
             awake: false,
@@ -102,6 +116,9 @@ impl Mm {
             passing_until: 0,
             held: false,
             victims: Vec::new(),
+            batch: Vec::new(),
+            wants: Vec::new(),
+            maps: Vec::new(),
         }
     }
 
@@ -120,9 +137,9 @@ impl Mm {
         self.table.bytes() + self.frames.bytes()
     }
 
-    /// A read is in flight.
-    pub fn is_reading(&self) -> bool {
-        self.frames.in_flight() > self.frames.writing()
+    /// A thread waits for a read in flight.
+    pub fn is_awaited(&self) -> bool {
+        self.frames.awaited() > 0
     }
 
     /// Pages that are mapped in the program.
@@ -244,6 +261,9 @@ impl Mm {
             Entry::Swapped { slot, .. } => self.put(w, Some(slot)),
             Entry::Cached(frame) => {
                 let holding = *self.frames.get(frame);
+                if holding.ahead {
+                    self.end_ahead(page, &holding, false);
+                }
                 match holding.state {
                     // The I/O goes on: what it leaves behind is freed when it completes. The slot
                     // of a write must not be taken by another page before that.

@@ -17,7 +17,7 @@ use crate::world::{Digest, Stop, World};
 const LEAVES_PER_PASS: usize = 512;
 /// Passes for which a leaf is left alone whose pages the mapping does not let go.
 const REST: u8 = 8;
-/// Pages moved out at a time while a read is in flight.
+/// Pages moved out at a time while a thread waits for a read.
 const BESIDE_READS: u32 = 16;
 /// Most pages in one move.
 const RUN: u32 = 64;
@@ -35,6 +35,8 @@ pub struct Watermarks {
     pub writes: u32,
     /// Empty frames that are kept as destinations.
     pub empty: u32,
+    /// Frames for what readahead brought and nobody used yet.
+    pub ahead: u32,
 }
 
 impl Watermarks {
@@ -48,6 +50,7 @@ impl Watermarks {
             batch,
             writes: frames / 2,
             empty: frames / 4,
+            ahead: frames / 4,
         }
     }
 }
@@ -64,6 +67,7 @@ impl Mm {
         if self.held {
             return false;
         }
+        self.read_streams(w);
         let headroom = self.headroom(w);
         if !self.awake && headroom < self.marks.low.into() && self.table.resident() > 0 {
             self.awake = true;
@@ -73,7 +77,7 @@ impl Mm {
         if self.awake || w.excess() > 0 {
             if self.frames.unwritten() < self.marks.writes {
                 // A read that completes meanwhile must not wait for a whole batch.
-                let batch = if self.is_reading() {
+                let batch = if self.is_awaited() {
                     BESIDE_READS
                 } else {
                     self.marks.batch
@@ -154,6 +158,27 @@ impl Mm {
                 self.frames.turn(frame, State::Clean);
                 return dropped;
             }
+            let evicted = self.evictions as u32 & ((1 << EVICTED_BITS) - 1);
+            self.table.set(page, Entry::Swapped { slot, evicted });
+            self.frames.free_up(frame);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// As [`Mm::drop_clean`], pages that readahead brought and nobody used.
+    pub(crate) fn drop_ahead(&mut self, max: u32) -> u32 {
+        let mut dropped = 0;
+        while dropped < max
+            && let Some(frame) = self.frames.oldest_ahead()
+            && let holding @ Holding {
+                page: Some(page),
+                slot: Some(slot),
+                wanted: false,
+                ..
+            } = *self.frames.get(frame)
+        {
+            self.end_ahead(page, &holding, false);
             let evicted = self.evictions as u32 & ((1 << EVICTED_BITS) - 1);
             self.table.set(page, Entry::Swapped { slot, evicted });
             self.frames.free_up(frame);

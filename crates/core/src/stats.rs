@@ -1,5 +1,46 @@
 //! What is counted. Pages are 4 KiB; times are not kept here, see [`crate::world::World::served`].
 
+/// What became of the pages that readahead brought.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// Pages brought.
+    pub pages: u64,
+    /// Pages that a touch found, seen one by one.
+    pub used: u64,
+    /// Pages that were mapped before they were touched: nobody sees whether they are used.
+    pub unseen: u64,
+    /// Marks whose fate is known: pages left unmapped among the unseen ones, at places that the
+    /// program cannot know.
+    pub marks: u64,
+    /// Of those, used.
+    pub marks_used: u64,
+}
+
+impl Ahead {
+    /// Pages used before they were evicted: as seen, and for the unseen ones as the marks among
+    /// them say.
+    pub fn hits(&self) -> u64 {
+        let part = u128::from(self.unseen) * u128::from(self.marks_used);
+        self.used + part.checked_div(self.marks.into()).unwrap_or(0) as u64
+    }
+
+    /// A page that readahead brought is touched for the first time (`used`), or goes without.
+    pub fn end(&mut self, mark: bool, used: bool) {
+        self.used += u64::from(used);
+        self.marks += u64::from(mark);
+        self.marks_used += u64::from(mark && used);
+    }
+
+    /// Add what another region saw.
+    pub fn add(&mut self, other: &Ahead) {
+        self.pages += other.pages;
+        self.used += other.used;
+        self.unseen += other.unseen;
+        self.marks += other.marks;
+        self.marks_used += other.marks_used;
+    }
+}
+
 /// Counters of one process. Names as in the `--stats` contract.
 #[derive(Clone, Default)]
 pub struct Stats {
@@ -17,10 +58,8 @@ pub struct Stats {
     pub swap_read_ios: u64,
     /// Writes.
     pub swap_write_ios: u64,
-    /// Pages that readahead brought.
-    pub readahead_pages: u64,
-    /// Of those, used before eviction.
-    pub readahead_hits: u64,
+    /// Pages that readahead brought, and what became of them.
+    pub ahead: Ahead,
     /// Pages dropped without a write as their slot held the same bytes.
     pub clean_drops: u64,
     /// Pages dropped without a write as they were all zero.

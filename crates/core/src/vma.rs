@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use crate::first_touch::Streams;
 use crate::readahead::History;
+use crate::stats::Ahead;
 use crate::units::{PageRange, Vpn, len, overlap};
 
 /// One managed region.
@@ -20,9 +21,7 @@ pub struct Vma {
     /// Runs of first touches in it.
     pub streams: Streams,
     /// Pages that readahead brought.
-    pub readahead_pages: u64,
-    /// Of those, used before they were evicted.
-    pub readahead_hits: u64,
+    pub ahead: Ahead,
 }
 
 impl Vma {
@@ -31,8 +30,7 @@ impl Vma {
             range,
             history: History::default(),
             streams: Streams::default(),
-            readahead_pages: 0,
-            readahead_hits: 0,
+            ahead: Ahead::default(),
         }
     }
 }
@@ -99,8 +97,7 @@ impl Vmas {
         };
         if let Some(after) = self.by_start.remove(&gap.end) {
             vma.range.end = after.range.end;
-            vma.readahead_pages += after.readahead_pages;
-            vma.readahead_hits += after.readahead_hits;
+            vma.ahead.add(&after.ahead);
         }
         self.by_start.insert(vma.range.start, vma);
     }
@@ -120,7 +117,7 @@ impl Vmas {
     /// Remove `range` from all regions.
     pub fn remove(&mut self, range: &PageRange) {
         for part in self.overlapping(range) {
-            let Some(vma) = self.find(part.start).cloned() else {
+            let Some(mut vma) = self.find(part.start).cloned() else {
                 continue;
             };
             self.by_start.remove(&vma.range.start);
@@ -133,6 +130,8 @@ impl Vmas {
                             ..vma.clone()
                         },
                     );
+                    // Counted once: with the first part.
+                    vma.ahead = Ahead::default();
                 }
             }
         }

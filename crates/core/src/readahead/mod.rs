@@ -6,6 +6,7 @@
 //! for its state; the kernel's (`vma`, `cluster`) give the decisions of Linux 6.18.
 
 mod none;
+pub(crate) mod streams;
 mod vma;
 
 use crate::units::{PageRange, Slot, Vpn};
@@ -79,12 +80,19 @@ pub enum Policy {
     None,
     /// The kernel's per-VMA readahead (seed 000), its window at most this many pages.
     Vma(u32),
+    /// Streams, read ahead without a pause in windows of up to this many pages: foreswap's own. Other
+    /// touches are answered as by `vma`.
+    Streams(u32),
 }
+
+/// The largest window of `vma` beside streams, in pages: the kernel's default.
+const BESIDE_STREAMS: u32 = 8;
 
 /// What all policies remember of one region.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct History {
     vma: vma::History,
+    pub(crate) recent: streams::Recent,
 }
 
 impl Policy {
@@ -93,6 +101,10 @@ impl Policy {
         match *self {
             Policy::None => none::Nothing.on_hit(&mut (), touch),
             Policy::Vma(max) => vma::PerVma { max }.on_hit(&mut history.vma, touch),
+            Policy::Streams(max) => {
+                let max = max.min(BESIDE_STREAMS);
+                vma::PerVma { max }.on_hit(&mut history.vma, touch);
+            }
         }
     }
 
@@ -101,6 +113,10 @@ impl Policy {
         match *self {
             Policy::None => none::Nothing.on_miss(&mut (), touch),
             Policy::Vma(max) => vma::PerVma { max }.on_miss(&mut history.vma, touch),
+            Policy::Streams(max) => {
+                let max = max.min(BESIDE_STREAMS);
+                vma::PerVma { max }.on_miss(&mut history.vma, touch)
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 //! It never crosses the region nor the 2 MiB that one page table maps.
 
 use super::{Readahead, Touch, Window};
-use crate::units::{LEAF_PAGES, PageRange, Vpn, overlap};
+use crate::units::{LEAF_PAGES, Vpn, overlap};
 
 /// What is remembered of one region.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +92,7 @@ impl Readahead for PerVma {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::PageRange;
 
     const REGION: PageRange = Vpn(1024)..Vpn(4096);
 

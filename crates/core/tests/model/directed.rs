@@ -10,9 +10,9 @@ use super::space::Mapping;
 use super::system::System;
 
 /// One process with all its pages adopted.
-struct Machine {
-    sys: System,
-    p: Process,
+pub struct Machine {
+    pub sys: System,
+    pub p: Process,
 }
 
 const TIMEOUT: u64 = 100_000;
@@ -23,9 +23,14 @@ impl Machine {
     }
 
     fn with(readahead: Policy, limit: u64, areas: &[u32], pages: usize) -> Self {
+        Self::of(readahead, 32, limit, areas, pages)
+    }
+
+    pub fn of(readahead: Policy, frames: u32, limit: u64, areas: &[u32], pages: usize) -> Self {
         let mut sys = System::new(1, limit, areas);
         let config = Config {
-            frames: 32,
+            frames,
+            depth: 128,
             readahead,
             full_timeout: TIMEOUT,
             first_touch: 1,
@@ -37,7 +42,7 @@ impl Machine {
     }
 
     /// A thread touches a page; the world goes on until it has it.
-    fn touch(&mut self, at: usize, write: Option<u64>) -> Option<u64> {
+    pub fn touch(&mut self, at: usize, write: Option<u64>) -> Option<u64> {
         let before = self.p.sigbus;
         if self.p.access(&mut self.sys, Some(0), at, write) == Access::Waits {
             self.rest();
@@ -45,7 +50,7 @@ impl Machine {
         (self.p.sigbus == before).then(|| self.p.cells[at].value)
     }
 
-    fn rest(&mut self) {
+    pub fn rest(&mut self) {
         for _ in 0..10_000 {
             if self.p.round(&mut self.sys, true) {
                 return;
@@ -62,7 +67,7 @@ impl Machine {
     }
 
     /// Write `1000 + page` to all pages.
-    fn fill(&mut self) {
+    pub fn fill(&mut self) {
         for at in 0..self.p.cells.len() {
             self.touch(at, Some(1000 + at as u64));
         }
@@ -107,7 +112,7 @@ impl Machine {
     }
 
     /// Unmap all: nothing may be left.
-    fn end(mut self) {
+    pub fn end(mut self) {
         let pages = self.p.cells.len();
         self.p.unmap(0..pages);
         self.rest();
@@ -529,10 +534,10 @@ fn a_scan_of_clean_pages_has_readahead() {
     m.fill();
     m.read_all();
     let faults = m.p.mm.stats.faults_major;
-    let ahead = m.p.mm.stats.readahead_pages;
+    let ahead = m.p.mm.stats.ahead.pages;
     assert!(m.read_all().is_empty());
     let faults = m.p.mm.stats.faults_major - faults;
-    let ahead = m.p.mm.stats.readahead_pages - ahead;
+    let ahead = m.p.mm.stats.ahead.pages - ahead;
     assert!(
         faults < 200 && ahead > 400,
         "{faults} faults, {ahead} ahead"

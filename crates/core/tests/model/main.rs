@@ -9,5 +9,6 @@ mod random;
 mod rng;
 mod scenario;
 mod space;
+mod streams;
 mod system;
 mod vectors;

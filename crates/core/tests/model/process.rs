@@ -85,7 +85,7 @@ pub struct Process {
 impl Process {
     pub fn new(sys: &mut System, config: Config, pages: usize, threads: usize) -> Self {
         // The model's pages cross the border of a leaf.
-        let base = 512 * 7 - pages as u64 / 3;
+        let base = 512 * 107 - pages as u64 / 3;
         Process {
             mm: Mm::new(config, sys.limit),
             config,

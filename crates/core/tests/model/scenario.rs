@@ -58,11 +58,15 @@ impl Plan {
         Plan {
             config: Config {
                 frames: rng.pick(&[32, 32, 48, 64, 200]),
+                depth: rng.pick(&[40, 128]),
                 readahead: rng.pick(&[
                     Policy::None,
                     Policy::Vma(1),
                     Policy::Vma(8),
                     Policy::Vma(32),
+                    Policy::Streams(4),
+                    Policy::Streams(64),
+                    Policy::Streams(512),
                 ]),
                 full_timeout: rng.pick(&[1_000, 50_000, 1_000_000]),
                 first_touch: rng.pick(&[1, 16, 256]),
@@ -99,6 +103,7 @@ pub struct Trace {
     pub minor: u64,
     pub sigbus: u64,
     pub forks: u64,
+    pub unseen: u64,
 }
 
 impl Trace {
@@ -108,6 +113,7 @@ impl Trace {
         self.swap_out += other.swap_out;
         self.clean_drops += other.clean_drops;
         self.minor += other.minor;
+        self.unseen += other.unseen;
         self.sigbus += other.sigbus;
         self.forks += other.forks;
     }
@@ -408,7 +414,8 @@ impl Scenario {
         trace.clean_drops += stats.clean_drops;
         trace.minor += stats.faults_minor;
         trace.sigbus += process.sigbus;
-        assert!(stats.readahead_hits <= stats.readahead_pages);
+        assert!(stats.ahead.hits() <= stats.ahead.pages, "{:?}", stats.ahead);
+        trace.unseen += stats.ahead.unseen;
     }
 
     /// Everything is read once more, then unmapped: nothing may be left.

@@ -1,0 +1,333 @@
+//! Readahead at work: what the policies ask for is looked up, read, counted and mapped here.
+//!
+//! A miss is read together with the window that the policy answers. Streams go on by themselves:
+//! [`Mm::read_streams`] reads ahead of each one between faults, when the threads that wait have been
+//! served, and [`Mm::map_ahead`] maps what has come, many pages with one call. Readahead takes frames
+//! that reclaim keeps ready, never the last of them, and drops nothing that another stream waits for.
+
+use alloc::vec::Vec;
+
+use crate::fault::CREDIT_NEW;
+use crate::frames::{Holding, NOTHING, State};
+use crate::io::SLOTS_PER_IO;
+use crate::mm::Mm;
+use crate::page_table::{Entry, Resident};
+use crate::readahead::streams::{Run, StreamId};
+use crate::readahead::{Touch, Window};
+use crate::units::{Frame, Slot, Vpn};
+use crate::world::{Stop, World};
+
+/// I/Os that are kept for faults and writes.
+const KEPT_IOS: usize = 32;
+/// Pages for which a stream waits rather than read fewer, while reclaim makes room.
+const WORTHWHILE: u32 = 32;
+
+impl Mm {
+    /// The one place where a touch that finds its page in a frame is looked up and counted. The
+    /// stream that it moves on comes back.
+    pub(crate) fn on_hit(&mut self, w: &impl World, page: Vpn, frame: Frame) -> Option<StreamId> {
+        let holding = *self.frames.get(frame);
+        if holding.ahead {
+            self.end_ahead(page, &holding, true);
+            self.frames.use_ahead(frame);
+        }
+        let vma = self.vmas.find_mut(page)?;
+        if holding.wanted {
+            // Another thread was here first.
+        } else if let Some(id) = self.streams.touch(&mut vma.history.recent, page, w.now()) {
+            return self.judge(id).then_some(id);
+        }
+        let touch = Touch {
+            page,
+            slot: holding.slot,
+            ahead: holding.ahead,
+            region: &vma.range,
+        };
+        self.config.readahead.on_hit(&mut vma.history, &touch);
+        None
+    }
+
+    /// Whether a stream that has moved on is one still: pages that it should have touched on its way
+    /// speak against it.
+    fn judge(&mut self, id: StreamId) -> bool {
+        let unused = self.streams.left_out(id).filter(|&page| {
+            let Entry::Cached(frame) = self.table.get(page) else {
+                return false;
+            };
+            let holding = self.frames.get(frame);
+            holding.mark && holding.ahead
+        });
+        let unused = unused.count() as u32;
+        self.streams.judge(id, unused)
+    }
+
+    /// A page that readahead brought is used, or goes without.
+    pub(crate) fn end_ahead(&mut self, page: Vpn, holding: &Holding, used: bool) {
+        self.stats.ahead.end(holding.mark, used);
+        if let Some(vma) = self.vmas.find_mut(page) {
+            vma.ahead.end(holding.mark, used);
+        }
+    }
+
+    /// `page` is about to be read into `frame` as a thread waits for it: read what comes along.
+    pub(crate) fn read_with(&mut self, w: &mut impl World, page: Vpn, slot: Slot, frame: Frame) {
+        let now = w.now();
+        let Some(vma) = self.vmas.find_mut(page) else {
+            return;
+        };
+        let region = vma.range.clone();
+        let mut batch = core::mem::take(&mut self.batch);
+        batch.clear();
+        batch.push((slot, frame));
+        if let Some(id) = self.streams.touch(&mut vma.history.recent, page, now) {
+            if self.judge(id)
+                && let Some(run) = self.streams.window(id, &region, now)
+            {
+                let count = run.count.min(SLOTS_PER_IO as u64 - 1);
+                self.read_run(w, id, run.shortened(count), &mut batch);
+            }
+        } else {
+            let touch = Touch {
+                page,
+                slot: Some(slot),
+                ahead: false,
+                region: &region,
+            };
+            let window = self.config.readahead.on_miss(&mut vma.history, &touch);
+            w.window(window.count().into());
+            self.read_window(w, &window, &mut batch);
+        }
+        self.submit_reads(w, &mut batch, Some(frame));
+        self.batch = batch;
+    }
+
+    /// Read on, ahead of every stream, as far as each may go.
+    pub(crate) fn read_streams(&mut self, w: &mut impl World) {
+        self.streams.set_latency(self.ios.latency());
+        let now = w.now();
+        for id in self.streams.ids() {
+            while let Some(next) = self.streams.next_page(id, now)
+                && let Some(vma) = self.vmas.find(next)
+                && let Some(run) = self.streams.window(id, &vma.range, now)
+            {
+                let mut batch = core::mem::take(&mut self.batch);
+                batch.clear();
+                let passed = self.read_run(w, id, run, &mut batch);
+                self.submit_reads(w, &mut batch, None);
+                self.batch = batch;
+                if passed < run.count {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Begin to read what of `run` is on an area, as far as there are frames and I/Os for it; the
+    /// reads go to `batch`. Returns how much of the run need not be looked at again.
+    fn read_run(
+        &mut self,
+        w: &mut impl World,
+        id: StreamId,
+        run: Run,
+        batch: &mut Vec<(Slot, Frame)>,
+    ) -> u64 {
+        let mut wants = core::mem::take(&mut self.wants);
+        wants.clear();
+        let mut ios = self.ios.in_flight() + KEPT_IOS;
+        let mut last: Option<Slot> = batch.last().map(|&(slot, _)| slot);
+        let mut passed = run.count;
+        for (n, page) in (0..).zip(run.pages()) {
+            let Entry::Swapped { slot, .. } = self.table.get(page) else {
+                continue;
+            };
+            let beside =
+                |last: Slot| last.area == slot.area && last.index.abs_diff(slot.index) == 1;
+            if !last.is_some_and(beside) || wants.len() % SLOTS_PER_IO == 0 {
+                ios += 1;
+            }
+            if ios > self.config.depth as usize {
+                passed = n;
+                break;
+            }
+            last = Some(slot);
+            wants.push((n, page, slot));
+        }
+        let spare = self.spare_frames(w, wants.len() as u32);
+        if (spare as usize) < wants.len() {
+            let enough = if spare < WORTHWHILE { 0 } else { spare };
+            passed = wants[enough as usize].0;
+            wants.truncate(enough as usize);
+            self.awake = true;
+        }
+        if run.falling {
+            wants.reverse();
+        }
+        let before = batch.len();
+        let mut rest = &wants[..];
+        while !rest.is_empty()
+            && let Some((first, n)) = self.frames.take_free(rest.len() as u32)
+        {
+            let (now, later) = rest.split_at(n as usize);
+            for (i, &(_, page, slot)) in (0..).zip(now) {
+                let (mark, direct) = self.streams.place(id, page);
+                let holding = Holding {
+                    ahead: true,
+                    mark,
+                    direct,
+                    ..NOTHING
+                };
+                self.begin_read(page, slot, first.plus(i), holding);
+                batch.push((slot, first.plus(i)));
+            }
+            rest = later;
+        }
+        let count = (batch.len() - before) as u64;
+        if count > 0 {
+            w.window(count);
+            self.count_ahead(run.first, count);
+        }
+        self.wants = wants;
+        self.streams.passed(id, passed);
+        passed
+    }
+
+    /// Begin to read what of a policy's `window` is on an area, as far as there are frames.
+    fn read_window(&mut self, w: &mut impl World, window: &Window, batch: &mut Vec<(Slot, Frame)>) {
+        let Window::Pages {
+            first,
+            stride,
+            count,
+        } = *window
+        else {
+            return;
+        };
+        let before = batch.len();
+        for n in 0..i64::from(count) {
+            let page = Vpn(first.0.wrapping_add_signed(n * stride));
+            let Entry::Swapped { slot, .. } = self.table.get(page) else {
+                continue;
+            };
+            if batch.len() == SLOTS_PER_IO || self.spare_frames(w, 1) == 0 {
+                break;
+            }
+            let Some((frame, _)) = self.frames.take_free(1) else {
+                break;
+            };
+            let holding = Holding {
+                ahead: true,
+                ..NOTHING
+            };
+            self.begin_read(page, slot, frame, holding);
+            batch.push((slot, frame));
+        }
+        self.count_ahead(first, (batch.len() - before) as u64);
+    }
+
+    fn count_ahead(&mut self, page: Vpn, count: u64) {
+        self.stats.ahead.pages += count;
+        if let Some(vma) = self.vmas.find_mut(page) {
+            vma.ahead.pages += count;
+        }
+    }
+
+    /// A page that readahead asked for was not read after all.
+    pub(crate) fn uncount_ahead(&mut self, page: Vpn) {
+        self.stats.ahead.pages -= 1;
+        if let Some(vma) = self.vmas.find_mut(page) {
+            vma.ahead.pages = vma.ahead.pages.saturating_sub(1);
+        }
+    }
+
+    /// Make up to `wanted` frames free that readahead may have. Returns how many.
+    fn spare_frames(&mut self, w: &mut impl World, wanted: u32) -> u32 {
+        while self.frames.free() < wanted
+            && self.frames.empty() > self.marks.empty
+            && let Some((frame, n)) = self.back_empty(w, wanted - self.frames.free())
+        {
+            for i in 0..n {
+                self.frames.free_up(frame.plus(i));
+            }
+        }
+        if self.frames.free() < wanted {
+            // Not the last of what reclaim keeps ready: in a steady state all memory that is not
+            // mapped is clean pages.
+            let spare = self.frames.clean().saturating_sub(self.marks.low / 2);
+            self.drop_clean(w, spare.min(wanted - self.frames.free()));
+        }
+        let stale = self.frames.ahead().saturating_sub(self.marks.ahead);
+        if self.frames.free() < wanted && stale > 0 {
+            self.drop_ahead(stale.min(wanted - self.frames.free()));
+        }
+        self.frames.free().min(wanted)
+    }
+
+    /// Map what of `id` has come and may be mapped before it is touched; what is still being read
+    /// follows when it has come.
+    pub(crate) fn map_ahead(&mut self, w: &mut impl World, id: StreamId) {
+        let Some(run) = self.streams.take_mappable(id).filter(|_| !self.held) else {
+            return;
+        };
+        let mut maps = core::mem::take(&mut self.maps);
+        maps.clear();
+        for page in run.rising() {
+            let Entry::Cached(frame) = self.table.get(page) else {
+                continue;
+            };
+            let holding = self.frames.get_mut(frame);
+            if holding.mark || holding.wanted {
+                continue;
+            }
+            match holding.state {
+                State::Reading => holding.direct = true,
+                State::Clean => maps.push((page, frame)),
+                _ => {}
+            }
+        }
+        self.map_pages(w, &maps);
+        self.maps = maps;
+    }
+
+    /// Map clean pages that nobody waits for, runs of neighbours by one call.
+    pub(crate) fn map_pages(&mut self, w: &mut impl World, maps: &[(Vpn, Frame)]) {
+        let follows = |a: &(Vpn, Frame), b: &(Vpn, Frame)| a.0.plus(1) == b.0 && a.1.plus(1) == b.1;
+        for mut run in maps.chunk_by(follows) {
+            while let Some(&(page, frame)) = run.first() {
+                let done = w.move_in(frame, page, run.len() as u32);
+                let (mapped, rest) = run.split_at(done.pages as usize);
+                self.on_mapped(w, mapped);
+                run = rest;
+                match done.stop {
+                    None => {}
+                    // It stays in its frame for the fault that will come.
+                    Some(Stop::Busy | Stop::Fixed | Stop::Exists) => run = &run[1..],
+                    Some(_) => return,
+                }
+            }
+        }
+    }
+
+    fn on_mapped(&mut self, w: &mut impl World, mapped: &[(Vpn, Frame)]) {
+        let mut unseen = 0;
+        for &(page, frame) in mapped {
+            let holding = *self.frames.get(frame);
+            let slot = holding.slot.filter(|&slot| self.keeps_slots(w, slot));
+            if slot != holding.slot {
+                self.put(w, holding.slot);
+            }
+            unseen += u64::from(holding.ahead);
+            self.frames.vacate(frame);
+            let resident = Resident {
+                slot,
+                credit: CREDIT_NEW,
+            };
+            self.table.set(page, Entry::Resident(resident));
+        }
+        let Some(&(page, _)) = mapped.first() else {
+            return;
+        };
+        self.stats.ahead.unseen += unseen;
+        if let Some(vma) = self.vmas.find_mut(page) {
+            vma.ahead.unseen += unseen;
+        }
+    }
+}

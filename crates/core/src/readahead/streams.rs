@@ -1,0 +1,367 @@
+//! foreswap's own swap readahead: streams, read ahead of the program without a pause.
+//!
+//! A *stream* is a run of touches at a fixed stride (1 for a scan, -1 for a reverse one, 7 for every
+//! seventh page). It is found among the last touches of a region, whatever lies between them, so a
+//! random neighbour disturbs nothing and interleaved scans are told apart. What is read goes ahead
+//! of what is touched by a distance that grows with the run: as far as the area's latency asks for at
+//! the pace of the stream, as the memory that is left allows.
+//!
+//! On a run that has proved itself pages are mapped before they are touched, all but one in each
+//! block of 16 to 256: the *mark*, at a place that the program cannot know. Its touch says how far
+//! the program has come, which starts the next reads and mappings, and whether pages are used: the
+//! hits of the pages around it are estimated from the marks. So a confirmed stream costs one fault
+//! per block.
+//!
+//! Touches that belong to no stream are answered as `vma` does.
+
+use alloc::vec::Vec;
+
+use crate::units::{Nanos, PageRange, Vpn};
+
+/// Pages of a stream of which one is left unmapped: the least and the most.
+const BLOCK: (u64, u64) = (16, 256);
+/// Least pages that a stream may read ahead, however many there are.
+const LEAST: u64 = 16;
+/// Time per page below which a stream is not thought to be, whatever was measured.
+const FASTEST: Nanos = 200;
+/// Streams that are followed at a time.
+const STREAMS: usize = 64;
+/// Touches of a region among which a new stream is looked for.
+const RECENT: usize = 32;
+/// The largest stride that is looked for, in pages.
+const FARTHEST: u64 = 1024;
+/// Pages after which a stream has a share of the memory; two neighbours by chance have none.
+const PROVEN: u64 = 16;
+/// Marks that may be left out one after the other.
+const DOUBTS: u32 = 2;
+/// A stream that was not touched for this long has no share of the memory any more.
+const ASLEEP: Nanos = 100_000_000;
+
+/// The last touches of one region that no stream explains.
+#[derive(Clone, Copy, Debug)]
+pub struct Recent {
+    pages: [Vpn; RECENT],
+    next: usize,
+}
+
+impl Default for Recent {
+    fn default() -> Self {
+        Recent {
+            pages: [Vpn(u64::MAX); RECENT],
+            next: 0,
+        }
+    }
+}
+
+impl Recent {
+    /// The stride at which `page` goes on: a neighbour among the last touches is enough, a longer
+    /// step must have been made twice.
+    fn stride(&self, page: Vpn) -> Option<i64> {
+        let step = |other: Vpn| page.0.wrapping_sub(other.0) as i64;
+        let newest_first = (1..=RECENT).map(|n| self.pages[(self.next + RECENT - n) % RECENT]);
+        let mut steps = newest_first.map(step);
+        steps.find(|&stride| match stride.unsigned_abs() {
+            1 => true,
+            2..=FARTHEST => {
+                let before = page.0.wrapping_add_signed(-2 * stride);
+                self.pages.contains(&Vpn(before))
+            }
+            _ => false,
+        })
+    }
+
+    fn remember(&mut self, page: Vpn) {
+        self.pages[self.next] = page;
+        self.next = (self.next + 1) % RECENT;
+    }
+}
+
+/// Names a stream; a later stream may take its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamId(usize);
+
+/// One run of touches. Positions count its pages from `origin` on, in steps of `stride`.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    origin: Vpn,
+    stride: i64,
+    /// Position of the last touch, and of the one before it.
+    touched: u64,
+    before: u64,
+    /// Marks that it left out since one was touched.
+    doubts: u32,
+    /// First position that may not be mapped before it is touched.
+    mappable: u64,
+    /// First position that was not looked at for being mapped.
+    seen: u64,
+    /// First position that was not read.
+    ahead: u64,
+    /// Pages of which one is a mark; a power of two.
+    block: u64,
+    /// When it was touched last, and its time per page, smoothed.
+    last: Nanos,
+    pace: Nanos,
+}
+
+impl Stream {
+    const fn page(&self, position: u64) -> Vpn {
+        Vpn(self
+            .origin
+            .0
+            .wrapping_add_signed((position as i64).wrapping_mul(self.stride)))
+    }
+
+    fn position(&self, page: Vpn) -> Option<u64> {
+        let distance = page.0.wrapping_sub(self.origin.0) as i64;
+        let position = distance / self.stride;
+        (distance % self.stride == 0 && position >= 0).then_some(position as u64)
+    }
+
+    /// The position in its block that is left unmapped.
+    fn mark(&self, block: u64) -> u64 {
+        let mut hash = (self.origin.0 ^ block << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash ^= hash >> 29;
+        hash = hash.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        block * self.block + (hash >> 32) % self.block
+    }
+
+    fn run(&self, position: u64, count: u64) -> Run {
+        let last = self.page(position + count - 1);
+        Run {
+            first: self.page(position).min(last),
+            step: self.stride.unsigned_abs(),
+            count,
+            falling: self.stride < 0,
+        }
+    }
+
+    /// Positions whose pages lie in `region`, from 0 on.
+    fn within(&self, region: &PageRange) -> u64 {
+        let room = if self.stride > 0 {
+            region.end.0.saturating_sub(self.origin.0 + 1)
+        } else {
+            self.origin.0.saturating_sub(region.start.0)
+        };
+        room / self.stride.unsigned_abs() + 1
+    }
+}
+
+/// All streams of a process.
+#[derive(Default)]
+pub struct Streams {
+    all: Vec<Stream>,
+    /// Largest window, in pages.
+    max: u32,
+    /// What a read takes.
+    latency: Nanos,
+    /// Pages of memory that may hold what is read ahead.
+    memory: u64,
+}
+
+/// Pages at equal distances, in rising order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The lowest page.
+    pub first: Vpn,
+    /// Distance from one to the next, in pages.
+    pub step: u64,
+    /// How many.
+    pub count: u64,
+    /// The stream goes from the last one to the first.
+    pub falling: bool,
+}
+
+impl Run {
+    /// Its pages, in the order of the stream.
+    pub fn pages(self) -> impl Iterator<Item = Vpn> {
+        (0..self.count).map(move |n| {
+            let n = if self.falling { self.count - 1 - n } else { n };
+            self.first.plus(n * self.step)
+        })
+    }
+
+    /// Its pages, from the lowest to the highest.
+    pub fn rising(self) -> impl Iterator<Item = Vpn> {
+        (0..self.count).map(move |n| self.first.plus(n * self.step))
+    }
+
+    /// Its first `count` pages, in the order of the stream.
+    pub fn shortened(self, count: u64) -> Self {
+        let dropped = self.count - count;
+        let first = if self.falling { dropped * self.step } else { 0 };
+        Run {
+            first: self.first.plus(first),
+            count,
+            ..self
+        }
+    }
+}
+
+impl Streams {
+    /// Follow streams with windows of up to `max` pages, all of them together with `memory` pages
+    /// ahead of the program.
+    pub fn new(max: u32, memory: u64) -> Self {
+        Streams {
+            all: Vec::new(),
+            max,
+            latency: 0,
+            memory,
+        }
+    }
+
+    /// What a read takes now, from its start to its end.
+    pub fn set_latency(&mut self, latency: Nanos) {
+        self.latency = latency;
+    }
+
+    /// A touch of an absent page: the stream to which it belongs, which has moved on to it.
+    pub fn touch(&mut self, recent: &mut Recent, page: Vpn, now: Nanos) -> Option<StreamId> {
+        if self.max <= 1 {
+            return None;
+        }
+        if let Some(id) = self.advance(page, now) {
+            return Some(id);
+        }
+        let stride = recent.stride(page);
+        recent.remember(page);
+        Some(self.begin(page, stride?, now))
+    }
+
+    /// The stream that expects `page`, moved on.
+    fn advance(&mut self, page: Vpn, now: Nanos) -> Option<StreamId> {
+        let mut found: Option<(usize, u64)> = None;
+        for (n, stream) in self.all.iter().enumerate() {
+            let Some(at) = stream.position(page) else {
+                continue;
+            };
+            // Farther ahead it is a stray touch, which must not pull the stream along; and a stream
+            // that is not proven leaves no page out.
+            let proven = stream.touched >= PROVEN;
+            let leap = if proven { stream.block } else { 0 };
+            let end = stream.ahead.min(stream.mappable + leap);
+            let expected = at > stream.touched && at <= end;
+            if expected && found.is_none_or(|(f, _)| self.all[f].last < stream.last) {
+                found = Some((n, at));
+            }
+        }
+        let (n, at) = found?;
+        let stream = &mut self.all[n];
+        stream.before = stream.touched;
+        let pace = now.saturating_sub(stream.last) / (at - stream.touched);
+        stream.pace = (3 * stream.pace.min(4 * pace) + pace) / 4;
+        stream.touched = at;
+        stream.last = now;
+        stream.ahead = stream.ahead.max(at + 1);
+        let farthest = self.farthest(n, now);
+        let stream = &mut self.all[n];
+        let (least, most) = BLOCK;
+        stream.block = (farthest / 8 + 1).next_power_of_two().clamp(least, most);
+        let mappable = at + 1 + (2 * at).min(2 * stream.block);
+        stream.mappable = stream.mappable.max(mappable);
+        Some(StreamId(n))
+    }
+
+    fn begin(&mut self, page: Vpn, stride: i64, now: Nanos) -> StreamId {
+        let stream = Stream {
+            // The touch before this one is its beginning.
+            origin: Vpn(page.0.wrapping_add_signed(-stride)),
+            stride,
+            touched: 1,
+            before: 0,
+            doubts: 0,
+            mappable: 2,
+            seen: 2,
+            ahead: 2,
+            block: BLOCK.0,
+            last: now,
+            pace: 0,
+        };
+        if self.all.len() < STREAMS {
+            self.all.push(stream);
+            return StreamId(self.all.len() - 1);
+        }
+        let oldest = self.all.iter().enumerate().min_by_key(|(_, s)| s.last);
+        let place = oldest.map_or(0, |(n, _)| n);
+        self.all[place] = stream;
+        StreamId(place)
+    }
+
+    /// How far a stream that has proved itself is read ahead of its last touch, in pages: one
+    /// window, and what it passes while that is read, within its share of the memory.
+    fn farthest(&self, n: usize, now: Nanos) -> u64 {
+        let has_share = |s: &&Stream| s.touched >= PROVEN && now.saturating_sub(s.last) < ASLEEP;
+        let sharers = self.all.iter().filter(has_share).count().max(1) as u64;
+        let passed = 2 * self.latency / self.all[n].pace.max(FASTEST);
+        (u64::from(self.max) + passed).min((self.memory / sharers).max(LEAST))
+    }
+
+    /// Every stream.
+    pub fn ids(&self) -> impl Iterator<Item = StreamId> + use<> {
+        (0..self.all.len()).map(StreamId)
+    }
+
+    /// The next page that `id` would read, unless its program has paused.
+    pub fn next_page(&self, id: StreamId, now: Nanos) -> Option<Vpn> {
+        let stream = &self.all[id.0];
+        let awake = now.saturating_sub(stream.last) < ASLEEP;
+        awake.then(|| stream.page(stream.ahead))
+    }
+
+    /// What `id` should read next, within `region`; `None` when it has read far enough.
+    pub fn window(&self, id: StreamId, region: &PageRange, now: Nanos) -> Option<Run> {
+        let stream = &self.all[id.0];
+        let distance = (4 * stream.touched).min(self.farthest(id.0, now));
+        let end = (stream.touched + 1 + distance).min(stream.within(region));
+        let count = end.checked_sub(stream.ahead)?.min(self.max.into());
+        (count > 0).then(|| stream.run(stream.ahead, count))
+    }
+
+    /// `count` more pages of `id` were read, or need not be.
+    pub fn passed(&mut self, id: StreamId, count: u64) {
+        self.all[id.0].ahead += count;
+    }
+
+    /// The marks that the last touch of `id` left out.
+    pub fn left_out(&self, id: StreamId) -> impl Iterator<Item = Vpn> + use<> {
+        let stream = self.all[id.0];
+        let (from, to) = (stream.before, stream.touched);
+        let marks = (from / stream.block..=to / stream.block).map(move |block| stream.mark(block));
+        let between = marks.filter(move |&mark| from < mark && mark < to);
+        between.map(move |mark| stream.page(mark))
+    }
+
+    /// Of the marks that the last touch left out, `unused` were there to be touched: if that goes
+    /// on, the stream is not what it seemed, and is followed no longer. Returns whether it is.
+    pub fn judge(&mut self, id: StreamId, unused: u32) -> bool {
+        let stream = &mut self.all[id.0];
+        let on_mark = stream.mark(stream.touched / stream.block) == stream.touched;
+        stream.doubts = if on_mark { 0 } else { stream.doubts + unused };
+        if stream.doubts < DOUBTS {
+            return true;
+        }
+        stream.ahead = stream.touched;
+        stream.mappable = stream.touched;
+        stream.last = 0;
+        false
+    }
+
+    /// What of `id` may be mapped before it is touched, as far as it was read and not asked for
+    /// before.
+    pub fn take_mappable(&mut self, id: StreamId) -> Option<Run> {
+        let stream = &mut self.all[id.0];
+        let from = stream.seen.max(stream.touched + 1);
+        let end = stream.mappable.min(stream.ahead);
+        let count = end.checked_sub(from).filter(|&n| n > 0)?;
+        stream.seen = end;
+        Some(stream.run(from, count))
+    }
+
+    /// Whether `page` of `id` is a mark; otherwise, whether it may be mapped before it is touched.
+    pub fn place(&self, id: StreamId, page: Vpn) -> (bool, bool) {
+        let stream = &self.all[id.0];
+        stream.position(page).map_or((false, false), |at| {
+            let mark = stream.mark(at / stream.block) == at;
+            (mark, !mark && at < stream.mappable)
+        })
+    }
+}

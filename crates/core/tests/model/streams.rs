@@ -1,0 +1,200 @@
+//! Streams on the modelled machine: what each access pattern costs in faults and reads, and whether
+//! the hits that are reported are the truth.
+
+use foreswap_core::readahead::Policy;
+use foreswap_core::stats::Stats;
+
+use super::directed::Machine;
+
+const PAGES: usize = 12_000;
+const LIMIT: u64 = 4_000;
+
+/// A filled machine, four times larger than its memory.
+fn filled() -> Machine {
+    let mut m = Machine::of(Policy::Streams(512), 4_096, LIMIT, &[32_768], PAGES);
+    m.p.space.depth = 128;
+    m.fill();
+    pause(&mut m);
+    m
+}
+
+/// Long enough for streams to lose their share of the memory.
+fn pause(m: &mut Machine) {
+    m.rest();
+    m.sys.now += 1_000_000_000;
+}
+
+/// Touch `pages` in order, each read back rightly; the counters' growth comes back.
+fn touch_all(m: &mut Machine, pages: impl IntoIterator<Item = usize>) -> Stats {
+    let before = m.p.mm.stats.clone();
+    for at in pages {
+        assert_eq!(m.touch(at, None), Some(1000 + at as u64));
+    }
+    let after = m.p.mm.stats.clone();
+    let mut ahead = after.ahead;
+    ahead.pages -= before.ahead.pages;
+    ahead.used -= before.ahead.used;
+    ahead.unseen -= before.ahead.unseen;
+    ahead.marks -= before.ahead.marks;
+    ahead.marks_used -= before.ahead.marks_used;
+    Stats {
+        faults_major: after.faults_major - before.faults_major,
+        faults_minor: after.faults_minor - before.faults_minor,
+        swap_in: after.swap_in - before.swap_in,
+        swap_out: after.swap_out - before.swap_out,
+        ahead,
+        ..Stats::default()
+    }
+}
+
+/// Few faults, nothing read in vain, nearly every page read ahead counted as used.
+fn assert_foreseen(stats: &Stats, touched: u64) {
+    let faults = stats.faults_major + stats.faults_minor;
+    assert!(faults * 40 < touched, "{faults} faults for {touched} pages");
+    let excess = stats.swap_in.saturating_sub(touched);
+    assert!(
+        excess * 20 < touched,
+        "{} read for {touched}",
+        stats.swap_in
+    );
+    let (hits, pages) = (stats.ahead.hits(), stats.ahead.pages);
+    assert!(hits * 20 > pages * 19, "{hits} hits of {pages}");
+}
+
+#[test]
+fn forward() {
+    let mut m = filled();
+    let stats = touch_all(&mut m, 0..PAGES);
+    assert_foreseen(&stats, PAGES as u64);
+    pause(&mut m);
+    let again = touch_all(&mut m, 0..PAGES);
+    assert_foreseen(&again, PAGES as u64);
+    assert_eq!(again.swap_out, 0, "clean pages are not written");
+    m.end();
+}
+
+#[test]
+fn reverse() {
+    let mut m = filled();
+    touch_all(&mut m, (0..PAGES).rev());
+    pause(&mut m);
+    let stats = touch_all(&mut m, (0..PAGES).rev());
+    assert_foreseen(&stats, PAGES as u64);
+    m.end();
+}
+
+#[test]
+fn every_seventh() {
+    let mut m = filled();
+    let mut touched = 0;
+    let mut sum = Stats::default();
+    for first in 0..7 {
+        pause(&mut m);
+        let stats = touch_all(&mut m, (first..PAGES).step_by(7));
+        touched += (first..PAGES).step_by(7).count() as u64;
+        sum.faults_major += stats.faults_major;
+        sum.swap_in += stats.swap_in;
+        sum.ahead.add(&stats.ahead);
+    }
+    let (faults, read) = (sum.faults_major, sum.swap_in);
+    assert!(faults * 20 < touched, "{faults} waited, {touched} touched");
+    assert!(
+        read < touched + touched / 10,
+        "{read} read, {touched} touched"
+    );
+    m.end();
+}
+
+#[test]
+fn interleaved() {
+    for scans in [2, 8] {
+        let mut m = filled();
+        let part = PAGES / scans;
+        let order = (0..part).flat_map(|at| (0..scans).map(move |scan| scan * part + at));
+        touch_all(&mut m, order.clone());
+        pause(&mut m);
+        let stats = touch_all(&mut m, order);
+        let faults = stats.faults_major + stats.faults_minor;
+        assert!(faults * 20 < PAGES as u64, "{faults} faults, {scans} scans");
+        assert!(stats.swap_in < PAGES as u64 * 11 / 10, "{}", stats.swap_in);
+        m.end();
+    }
+}
+
+/// Seed 000's point: what a random neighbour touches must not make a scan lose its window.
+#[test]
+fn a_random_neighbour_disturbs_nothing() {
+    let mut m = filled();
+    let half = PAGES / 2;
+    let mut state = 1u64;
+    let mut random = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        half + (state >> 33) as usize % half
+    };
+    touch_all(&mut m, 0..half);
+    pause(&mut m);
+    let (mut scan, mut total) = (Stats::default(), 0);
+    for at in 0..half {
+        let stats = touch_all(&mut m, [at]);
+        scan.faults_major += stats.faults_major;
+        scan.faults_minor += stats.faults_minor;
+        total += stats.swap_in;
+        touch_all(&mut m, [random()]);
+    }
+    let faults = scan.faults_major + scan.faults_minor;
+    assert!(faults * 20 < half as u64, "{faults} faults, {total} pages");
+    m.end();
+}
+
+#[test]
+fn random_touches_read_one_page_each() {
+    let mut m = filled();
+    let mut state = 7u64;
+    let order: Vec<usize> = (0..4_000)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize % PAGES
+        })
+        .collect();
+    let stats = touch_all(&mut m, order);
+    let excess = stats.swap_in - stats.faults_major;
+    // The array is small: by chance a touch is another one's neighbour now and then.
+    let faults = stats.faults_major;
+    assert!(
+        excess * 3 < faults,
+        "{excess} read in vain, {faults} faults"
+    );
+    m.end();
+}
+
+/// Runs that break off leave pages unused; the estimate must say so, as far as an estimate can.
+#[test]
+fn what_is_reported_as_used_was_used() {
+    let mut m = filled();
+    let mut state = 3u64;
+    let mut truth = 0;
+    let mut sum = foreswap_core::stats::Ahead::default();
+    for _ in 0..60 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let first = (state >> 33) as usize % (PAGES - 700);
+        let stats = touch_all(&mut m, first..first + 600);
+        // Of what this run read, all but what it read beyond its end was used: every page touched
+        // that was not a fault of its own kind came by readahead.
+        truth += stats.swap_in.min(600) - stats.faults_major.min(stats.swap_in);
+        sum.add(&stats.ahead);
+    }
+    let (hits, pages) = (sum.hits(), sum.pages);
+    assert!(pages > truth, "runs that break off waste something");
+    let off = hits.abs_diff(truth);
+    assert!(
+        off * 8 < truth,
+        "{hits} hits reported, {truth} true, {pages} read"
+    );
+    m.end();
+}
