@@ -80,11 +80,11 @@ pub struct RunArgs {
     /// Which pages are read beside the one that was asked for
     ///
     /// This version has `vma` and `none`; with `cluster` or `trend` it says so and uses `vma`.
-    #[arg(long, value_enum, value_name = "POLICY", default_value_t = Readahead::Vma)]
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t = Readahead::Streams)]
     pub readahead: Readahead,
 
     /// Largest readahead window, in pages of 4 KiB (1 to 512)
-    #[arg(long, value_name = "PAGES", default_value_t = 32,
+    #[arg(long, value_name = "PAGES", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=512))]
     pub max_window: u32,
 
@@ -146,6 +146,8 @@ impl From<Thp> for ThpMode {
 /// `--readahead`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Readahead {
+    /// Along the streams of touches, without a pause
+    Streams,
     /// Neighbours by address, as far as they proved useful
     Vma,
     /// Neighbours on the swap area
@@ -159,6 +161,7 @@ pub enum Readahead {
 impl From<Readahead> for ReadaheadPolicy {
     fn from(readahead: Readahead) -> Self {
         match readahead {
+            Readahead::Streams => Self::Streams,
             Readahead::Vma => Self::Vma,
             Readahead::Cluster => Self::Cluster,
             Readahead::Trend => Self::Trend,

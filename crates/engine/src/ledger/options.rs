@@ -10,8 +10,10 @@ use std::time::Duration;
 /// Which pages are brought in beside the one that was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadaheadPolicy {
-    /// Neighbours by virtual address, per VMA.
+    /// Along the streams of touches, without a pause.
     #[default]
+    Streams,
+    /// Neighbours by virtual address, per VMA.
     Vma,
     /// Neighbours by swap slot.
     Cluster,
@@ -58,7 +60,7 @@ macro_rules! stored_as_u32 {
     };
 }
 
-stored_as_u32!(ReadaheadPolicy { Vma = 1, Cluster = 2, Trend = 3, None = 4 });
+stored_as_u32!(ReadaheadPolicy { Vma = 1, Cluster = 2, Trend = 3, None = 4, Streams = 5 });
 stored_as_u32!(ThpMode { Always = 1, Adaptive = 2, Never = 3 });
 stored_as_u32!(IoBackend { Auto = 1, Uring = 2, Threads = 3 });
 

@@ -176,7 +176,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let uffd = Uffd::open(seen | events)?;
     let quiet = Uffd::open(Features::MOVE)?;
     let limit = ledger.limit_pages();
-    let frames = (limit / 8).clamp(512, 32768) as u32;
+    let frames = (limit / 4).clamp(512, 32768) as u32;
     let arena = Arena::new(frames).map_err(system("mmap of the frames"))?;
     uffd.register_missing(arena.address(), arena.bytes())
         .map_err(system("UFFDIO_REGISTER of the frames"))?;
@@ -202,10 +202,12 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     );
     let readahead = match options.readahead {
         ReadaheadPolicy::None => Policy::None,
-        _ => Policy::Vma(options.max_window.max(1)),
+        ReadaheadPolicy::Streams => Policy::Streams(options.max_window),
+        _ => Policy::Vma(options.max_window.clamp(1, 32)),
     };
     let config = Config {
         frames,
+        depth: DEPTH,
         readahead,
         full_timeout: options
             .full_timeout

@@ -46,6 +46,8 @@ const IDLE: Nanos = 250_000_000;
 const SOON: Nanos = 5_000_000;
 /// How long it polls for a read's completion: a fast disk's latency and some.
 const POLLING: Nanos = 120_000;
+/// How long it stays awake between two touches of a stream.
+const STREAMING: Nanos = 500_000;
 /// How long it lets the program run while an event is being worked off.
 const SETTLING: Nanos = 20_000;
 
@@ -138,10 +140,10 @@ impl Pager {
                 let _ = self.w.io.flush();
             }
             busy |= self.reap();
-            if !busy && self.polling_since != 0 && self.polls_for_completion() {
+            busy |= self.read_doorbell();
+            if !busy && self.polling_since != 0 && self.stays_awake() {
                 continue;
             }
-            busy |= self.read_doorbell();
             if self.mm.must_retry() && !self.w.program.mmap_changing() {
                 self.mm.retry(&mut self.w);
                 busy = true;
@@ -152,33 +154,35 @@ impl Pager {
             self.step_fork();
             let _ = self.w.io.flush();
             publish::counters(self.w.ledger, self.w.me, &self.mm, self.own_bytes());
+            self.placement.look(now(), self.mm.stats.ahead.unseen);
             if busy || (more && flushed) {
                 self.polling_since = 0;
                 continue;
             }
-            if self.polls_for_completion() {
+            if self.stays_awake() {
                 continue;
             }
             self.polling_since = 0;
             let now = now();
-            self.placement.look(now);
             self.look_around(now);
             self.wait();
         }
     }
 
-    /// Whether to look again at once instead of sleeping: a read is in flight, it will be done
-    /// sooner than an idle CPU of a virtual machine wakes up, and the one thread that faults waits
-    /// on this very CPU, so that nobody else misses it.
-    fn polls_for_completion(&mut self) -> bool {
-        if !self.mm.is_reading() || !self.placement.is_beside_the_program() {
+    /// Whether to look again at once instead of sleeping. Beside the program: a thread waits for a
+    /// read that will be done sooner than an idle CPU of a virtual machine wakes up, and it waits on
+    /// this very CPU, so that nobody else misses it. Apart from it: the next touch of its stream is
+    /// near, and nobody else wants this CPU.
+    fn stays_awake(&mut self) -> bool {
+        let beside = self.mm.is_awaited() && self.placement.is_beside_the_program();
+        if !beside && !self.placement.may_stay_awake() {
             return false;
         }
         let now = now();
         if self.polling_since == 0 {
             self.polling_since = now;
         }
-        now - self.polling_since < POLLING
+        now - self.polling_since < if beside { POLLING } else { STREAMING }
     }
 
     /// Events first, then the faults; returns whether there were any.

@@ -1,11 +1,15 @@
 //! On which CPU the pager runs.
 //!
 //! On a virtual machine the wake-up of an idle CPU costs several times the fault itself. While one
-//! thread of the program does all the faulting, the pager runs on that thread's CPU: it is free the
-//! moment the thread waits, and so is the thread's when the pager has served it. For the scheduler
-//! to leave the thread there although the pager runs when it wakes it, the pager yields to everybody
-//! (`SCHED_IDLE`), where it may (root) and as long as that does not starve it. As soon as several
-//! threads fault, the scheduler decides.
+//! thread of the program does all the faulting, the pager runs *beside* it, on that thread's CPU: it is
+//! free the moment the thread waits, and so is the thread's when the pager has served it. For the
+//! scheduler to leave the thread there although the pager runs when it wakes it, the pager yields to
+//! everybody (`SCHED_IDLE`), where it may (root) and as long as that does not starve it.
+//!
+//! When that thread follows streams, most of the work is not for a fault but for the pages to come,
+//! and can be done while the thread runs: then the pager stays *apart* from it, on the other CPUs, and
+//! does not sleep between two faults unless somebody else wants the CPU. As soon as several threads
+//! fault, the scheduler decides.
 
 use foreswap_core::units::Nanos;
 
@@ -16,19 +20,38 @@ const PERIOD: Nanos = 4_000_000;
 /// For how long the pager does not yield after it was starved: the first time, and at the most.
 const HOLD_OFF: (Nanos, Nanos) = (500_000_000, 16_000_000_000);
 
+/// Pages mapped ahead for each fault, from which on the program follows streams.
+const STREAMING: u64 = 8;
+
+/// Where the pager runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// Wherever the scheduler puts it.
+    Anywhere,
+    /// On this CPU, with the thread that faults.
+    Beside(usize),
+    /// On any but this CPU.
+    Apart(usize),
+}
+
 /// The pager's placement.
 pub struct Placement {
     all: Vec<usize>,
-    here: Option<usize>,
+    here: Place,
     /// The only thread that has faulted since the last look; `None` when there were several.
     only: Option<u32>,
-    faults: u32,
+    faults: u64,
+    /// Pages that had been mapped ahead at the last look.
+    ahead: u64,
     last: LastCpu,
     due: Nanos,
-    /// Where the pager may yield: its waiting for a CPU so far.
+    may_yield: bool,
+    /// The pager's waiting for a CPU so far.
     delay: Option<RunDelay>,
     delayed: Nanos,
     looked: Nanos,
+    /// Nobody else wants the CPU.
+    alone: bool,
     yielding: bool,
     hold_off: Nanos,
     not_before: Nanos,
@@ -37,20 +60,19 @@ pub struct Placement {
 impl Placement {
     /// Starts wherever the scheduler put us, on the pager's thread.
     pub fn new() -> Self {
-        let may_yield = rustix::process::geteuid().is_root();
-        let delay = may_yield
-            .then(RunDelay::of_this_thread)
-            .and_then(Result::ok);
         Placement {
             all: cpu::allowed().unwrap_or_default(),
-            here: None,
+            here: Place::Anywhere,
             only: None,
             faults: 0,
+            ahead: 0,
             last: LastCpu::new(),
             due: 0,
-            delay,
+            may_yield: rustix::process::geteuid().is_root(),
+            delay: RunDelay::of_this_thread().ok(),
             delayed: 0,
             looked: 0,
+            alone: false,
             yielding: false,
             hold_off: HOLD_OFF.0,
             not_before: 0,
@@ -69,25 +91,37 @@ impl Placement {
 
     /// On the CPU of the only thread that faults.
     pub fn is_beside_the_program(&self) -> bool {
-        self.here.is_some()
+        matches!(self.here, Place::Beside(_))
     }
 
-    /// Move if that is better; cheap when nothing is due.
-    pub fn look(&mut self, now: Nanos) {
+    /// On another CPU than the program, which nobody else wants.
+    pub fn may_stay_awake(&self) -> bool {
+        matches!(self.here, Place::Apart(_)) && self.alone
+    }
+
+    /// Move if that is better; cheap when nothing is due. `ahead` pages were mapped ahead so far.
+    pub fn look(&mut self, now: Nanos, ahead: u64) {
         if now < self.due || self.faults == 0 {
             return;
         }
         self.due = now + PERIOD;
-        self.faults = 0;
-        let wanted = self.only.and_then(|tid| self.last.of(tid));
-        let wanted = wanted.filter(|cpu| self.all.contains(cpu));
-        self.look_at_delay(now);
+        let mapped = ahead - core::mem::replace(&mut self.ahead, ahead);
+        let streaming = mapped > STREAMING * core::mem::take(&mut self.faults);
+        let theirs = self.only.and_then(|tid| self.last.of(tid));
+        let wanted = match theirs.filter(|cpu| self.all.contains(cpu)) {
+            Some(cpu) if !streaming => Place::Beside(cpu),
+            Some(cpu) if self.all.len() > 1 => Place::Apart(cpu),
+            _ => Place::Anywhere,
+        };
+        self.look_at_delay(now, matches!(wanted, Place::Beside(_)));
         if wanted == self.here {
             return;
         }
+        let others = self.all.iter().copied();
         let set = match wanted {
-            Some(cpu) => cpu::set_affinity([cpu]),
-            None => cpu::set_affinity(self.all.iter().copied()),
+            Place::Anywhere => cpu::set_affinity(others),
+            Place::Beside(cpu) => cpu::set_affinity([cpu]),
+            Place::Apart(cpu) => cpu::set_affinity(others.filter(|other| *other != cpu)),
         };
         if set.is_ok() {
             self.here = wanted;
@@ -95,19 +129,20 @@ impl Placement {
     }
 
     /// Yield or not.
-    fn look_at_delay(&mut self, now: Nanos) {
+    fn look_at_delay(&mut self, now: Nanos, beside: bool) {
         let Some(total) = self.delay.as_ref().and_then(RunDelay::total) else {
             return;
         };
         let waited = total - core::mem::replace(&mut self.delayed, total).min(total);
         let passed = now - core::mem::replace(&mut self.looked, now).min(now);
+        self.alone = waited <= passed / 8;
         // Some waiting is the purpose: the thread that was served goes first. Three quarters of the
         // time mean that somebody else needs this CPU.
         if self.yielding && waited > passed / 4 * 3 {
             self.not_before = now + self.hold_off;
             self.hold_off = (self.hold_off * 2).min(HOLD_OFF.1);
         }
-        let yielding = self.only.is_some() && now >= self.not_before;
+        let yielding = beside && self.may_yield && now >= self.not_before;
         if yielding != self.yielding && cpu::set_yielding(yielding).is_ok() {
             self.yielding = yielding;
         }

@@ -19,8 +19,8 @@ pub fn counters(ledger: &Ledger, me: ProcId, mm: &Mm, engine_bytes: u64) {
         (from.swap_out * page, &to.swap_out_bytes),
         (from.swap_read_ios, &to.swap_read_ios),
         (from.swap_write_ios, &to.swap_write_ios),
-        (from.readahead_pages, &to.readahead_pages),
-        (from.readahead_hits, &to.readahead_hits),
+        (from.ahead.pages, &to.readahead_pages),
+        (from.ahead.hits(), &to.readahead_hits),
         (from.clean_drops, &to.clean_drops),
         (from.zero_drops, &to.zero_drops),
         (from.kswapd_wakeups, &to.kswapd_wakeups),
@@ -46,8 +46,8 @@ pub fn regions(ledger: &Ledger, me: ProcId, mm: &Mm) {
                 bytes: len(&vma.range) * page,
                 resident_bytes: resident * page,
                 swapped_bytes: swapped * page,
-                readahead_pages: vma.readahead_pages,
-                readahead_hits: vma.readahead_hits,
+                readahead_pages: vma.ahead.pages,
+                readahead_hits: vma.ahead.hits(),
             }
         })
         .collect();
