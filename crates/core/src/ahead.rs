@@ -32,6 +32,9 @@ impl Mm {
             self.frames.use_ahead(frame);
         }
         let vma = self.vmas.find_mut(page)?;
+        if holding.ahead {
+            vma.was_foreseen(true);
+        }
         if holding.wanted {
             // Another thread was here first.
         } else if let Some(id) = self.streams.touch(&mut vma.history.recent, page, w.now()) {
@@ -93,6 +96,7 @@ impl Mm {
                 ahead: false,
                 region: &region,
             };
+            vma.was_foreseen(false);
             let window = self.config.readahead.on_miss(&mut vma.history, &touch);
             w.window(window.count().into());
             self.read_window(w, &window, &mut batch);

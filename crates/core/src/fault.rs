@@ -224,7 +224,7 @@ impl Mm {
             if self.frames.free() == 0 {
                 self.drop_clean(w, 1);
             }
-            self.submit_writes(w);
+            self.submit_writes(w, true);
         }
         self.frames.take_free(max)
     }
@@ -330,9 +330,8 @@ impl Mm {
         } else {
             CREDIT_NEW
         };
-        let mut slot = holding
-            .slot
-            .filter(|_| holding.state == State::Clean && !foreign);
+        let keeps = matches!(holding.state, State::Clean | State::Dirty) && !foreign;
+        let mut slot = holding.slot.filter(|_| keeps);
         if slot.is_some_and(|slot| !self.keeps_slots(w, slot)) {
             slot = None;
         }

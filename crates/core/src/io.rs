@@ -14,6 +14,10 @@ use crate::world::{Digest, IoId, IoResult, Notice, World};
 
 /// Slots that one I/O covers at the most (512 KiB).
 pub const SLOTS_PER_IO: usize = 128;
+/// Pages that are looked at together to be written.
+const BATCH: usize = 256;
+/// Pages that are worth an I/O.
+const WORTH_WRITING: usize = 64;
 /// The system's error number for "no space left on device".
 const ENOSPC: i32 = 28;
 
@@ -79,6 +83,13 @@ impl Ios {
     fn ended(&mut self, io: IoId, now: Nanos) {
         let since = self.all[io.0 as usize].since;
         self.latency = (7 * self.latency + now.saturating_sub(since)) / 8;
+    }
+
+    /// The I/O did not start.
+    fn drop(&mut self, io: IoId) {
+        if let Some((_, _, frames)) = self.end(io) {
+            self.recycle(io, frames);
+        }
     }
 
     fn recycle(&mut self, io: IoId, frames: Vec<Frame>) {
@@ -147,47 +158,88 @@ impl Mm {
         self.frames.free_up(frame);
     }
 
-    /// Write what waits for it, many pages at once, as far as slots, queue and depth go.
-    pub(crate) fn submit_writes(&mut self, w: &mut impl World) {
-        while !self.frames.dirty().is_empty() && self.frames.writing() < self.marks.writes {
-            let max = self.frames.dirty().len().min(SLOTS_PER_IO) as u32;
-            let Some((slot, n)) = self.slots.take(w, max).or_else(|| {
-                (self.take_back_slots(w) > 0)
-                    .then(|| self.slots.take(w, max))
-                    .flatten()
-            }) else {
-                if !self.areas_full {
-                    self.areas_full = true;
-                    w.notice(Notice::AreasFull);
-                }
-                return;
+    /// Write what waits for it, many pages at once, as far as slots, queue and depth go; unless in a
+    /// `hurry`, not before it is worth an I/O.
+    pub(crate) fn submit_writes(&mut self, w: &mut impl World, hurry: bool) {
+        let least = if hurry { 1 } else { WORTH_WRITING };
+        while self.frames.dirty().len() >= least && self.frames.writing() < self.marks.writes {
+            let mut batch = core::mem::take(&mut self.batch);
+            batch.clear();
+            let oldest = self.frames.dirty().iter().take(BATCH);
+            batch.extend(oldest.filter_map(|&frame| Some((self.frames.get(frame).slot?, frame))));
+            let done = if batch.is_empty() {
+                self.write_anew(w)
+            } else {
+                batch.sort_unstable_by_key(|&(slot, _)| slot);
+                self.write_at_home(w, &batch)
             };
-            // Others may have made room.
-            self.areas_full = false;
-            let io = self.ios.begin(
-                slot,
-                true,
-                0,
-                self.frames.dirty().iter().copied().take(n as usize),
-            );
-            if !w.write(io, slot, self.ios.frames(io)) {
-                for i in 0..n {
-                    self.put(w, Some(slot.plus(i)));
-                }
-                if let Some((_, _, frames)) = self.ios.end(io) {
-                    self.ios.recycle(io, frames);
-                }
+            self.batch = batch;
+            if !done {
                 return;
             }
-            self.stats.swap_write_ios += 1;
-            for i in 0..n {
-                let frame = self.ios.frames(io)[i as usize];
-                let slot = slot.plus(i);
-                self.frames.turn(frame, State::Writing);
-                let holding = self.frames.get_mut(frame);
-                holding.slot = Some(slot);
-                w.set_digest(slot, holding.digest);
+        }
+    }
+
+    /// Write pages to the slots that they had. False: the queue is full.
+    fn write_at_home(&mut self, w: &mut impl World, batch: &[(Slot, Frame)]) -> bool {
+        let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
+        let ios = batch
+            .chunk_by(follows)
+            .flat_map(|run| run.chunks(SLOTS_PER_IO));
+        for run in ios {
+            let frames = run.iter().map(|&(_, frame)| frame);
+            let io = self.ios.begin(run[0].0, true, 0, frames);
+            if self.ios.in_flight() > self.config.depth as usize / 2
+                || !w.write(io, run[0].0, self.ios.frames(io))
+            {
+                self.ios.drop(io);
+                return false;
             }
+            self.on_writing(w, run.iter().copied());
+        }
+        true
+    }
+
+    /// Write pages that have no slot to slots that follow each other. False: no slot is free, or the
+    /// queue is full.
+    fn write_anew(&mut self, w: &mut impl World) -> bool {
+        let homeless = |frame: &&Frame| self.frames.get(**frame).slot.is_none();
+        let oldest = self.frames.dirty().iter().take(BATCH).filter(homeless);
+        let frames: Vec<Frame> = oldest.copied().take(SLOTS_PER_IO).collect();
+        let max = frames.len() as u32;
+        let Some((slot, n)) = self.slots.take(w, max).or_else(|| {
+            (self.take_back_slots(w) > 0)
+                .then(|| self.slots.take(w, max))
+                .flatten()
+        }) else {
+            if !self.areas_full {
+                self.areas_full = true;
+                w.notice(Notice::AreasFull);
+            }
+            return false;
+        };
+        // Others may have made room.
+        self.areas_full = false;
+        let frames = &frames[..n as usize];
+        let io = self.ios.begin(slot, true, 0, frames.iter().copied());
+        if !w.write(io, slot, self.ios.frames(io)) {
+            for i in 0..n {
+                self.put(w, Some(slot.plus(i)));
+            }
+            self.ios.drop(io);
+            return false;
+        }
+        self.on_writing(w, (0..).map(|i| slot.plus(i)).zip(frames.iter().copied()));
+        true
+    }
+
+    fn on_writing(&mut self, w: &mut impl World, pages: impl Iterator<Item = (Slot, Frame)>) {
+        self.stats.swap_write_ios += 1;
+        for (slot, frame) in pages {
+            self.frames.turn(frame, State::Writing);
+            let holding = self.frames.get_mut(frame);
+            holding.slot = Some(slot);
+            w.set_digest(slot, holding.digest);
         }
     }
 

@@ -10,7 +10,8 @@
 use crate::frames::{Holding, NOTHING, State};
 use crate::mm::Mm;
 use crate::page_table::{EVICTED_BITS, Entry, Resident};
-use crate::units::{Frame, Vpn};
+use crate::units::{Frame, Slot, Vpn};
+use crate::vma::LOCAL;
 use crate::world::{Digest, Stop, World};
 
 /// Leaves that one call of [`Mm::evict`] looks at, at the most.
@@ -59,7 +60,7 @@ impl Mm {
     /// Work that no fault waits for: writes, reclaim, giving memory back. Returns whether there is
     /// more to do at once.
     pub fn run(&mut self, w: &mut impl World) -> bool {
-        self.submit_writes(w);
+        self.submit_writes(w, self.hurry(w));
         if !self.stalled.is_empty() && self.serve_stalled(w) {
             // The thread must find its page before reclaim does.
             return false;
@@ -83,7 +84,7 @@ impl Mm {
                     self.marks.batch
                 };
                 moved = self.evict(w, batch);
-                self.submit_writes(w);
+                self.submit_writes(w, self.hurry(w));
             }
             self.give_back(w);
             if self.headroom(w) >= self.marks.high.into() {
@@ -98,6 +99,12 @@ impl Mm {
             self.passing_until = 0;
         }
         moved > 0 && (self.awake || w.excess() > 0)
+    }
+
+    /// Whether pages must be written at once, be they few: nothing is going on that would make them
+    /// more, or memory is short.
+    fn hurry(&self, w: &impl World) -> bool {
+        !self.awake || self.headroom(w) < u64::from(self.marks.low / 2)
     }
 
     /// Pages that a fault could have without waiting.
@@ -295,16 +302,33 @@ impl Mm {
                 },
             );
         } else {
-            self.put(w, slot);
+            let home = slot.filter(|&slot| self.keeps_home(w, page, slot));
+            if home.is_none() {
+                self.put(w, slot);
+            }
+            let state = State::Dirty;
+            let slot = home;
             self.frames.hold(
                 frame,
                 Holding {
-                    state: State::Dirty,
+                    state,
+                    slot,
                     ..holding
                 },
             );
         }
         self.table.set(page, Entry::Cached(frame));
+    }
+
+    /// Whether a page that has changed is written to where it was. Where touches are found near each
+    /// other, pages that lie together are read together, and must stay together on the area; pages
+    /// that are touched at random are better written together, wherever they are from.
+    fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
+        let local = self
+            .vmas
+            .find(page)
+            .is_some_and(|vma| vma.local > LOCAL / 2);
+        local && w.count(slot) == 1
     }
 
     /// The areas are full: resident pages give up the slots they kept. Returns how many.

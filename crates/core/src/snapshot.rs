@@ -24,7 +24,7 @@ impl Mm {
     /// Everything that is not mapped has its bytes on an area, or is marked as lost. Pages for which no slot is free go
     /// back to the program.
     pub fn is_quiet(&mut self, w: &mut impl World) -> bool {
-        self.submit_writes(w);
+        self.submit_writes(w, true);
         if self.areas_full {
             let dirty: Vec<_> = self.frames.dirty().iter().copied().collect();
             for frame in dirty {

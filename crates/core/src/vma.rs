@@ -22,7 +22,12 @@ pub struct Vma {
     pub streams: Streams,
     /// Pages that readahead brought.
     pub ahead: Ahead,
+    /// How far touches are found near each other, from 0 to [`LOCAL`].
+    pub local: u8,
 }
+
+/// The highest [`Vma::local`].
+pub const LOCAL: u8 = 64;
 
 impl Vma {
     fn new(range: PageRange) -> Self {
@@ -31,7 +36,17 @@ impl Vma {
             history: History::default(),
             streams: Streams::default(),
             ahead: Ahead::default(),
+            local: 0,
         }
+    }
+
+    /// A touch was foreseen, or not.
+    pub fn was_foreseen(&mut self, foreseen: bool) {
+        self.local = if foreseen {
+            (self.local + 1).min(LOCAL)
+        } else {
+            self.local.saturating_sub(1)
+        };
     }
 }
 

@@ -85,8 +85,8 @@ pub enum Policy {
     Streams(u32),
 }
 
-/// The largest window of `vma` beside streams, in pages: the kernel's default.
-const BESIDE_STREAMS: u32 = 8;
+/// The largest window of `vma` beside streams, in pages: the kernel's ceiling.
+const BESIDE_STREAMS: u32 = 32;
 
 /// What all policies remember of one region.
 #[derive(Clone, Copy, Debug, Default)]
