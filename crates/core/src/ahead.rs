@@ -46,7 +46,8 @@ impl Mm {
             ahead: holding.ahead,
             region: &vma.range,
         };
-        self.config.readahead.on_hit(&mut vma.history, &touch);
+        let policy = self.config.readahead;
+        policy.on_hit(&mut self.shared, &mut vma.history, &touch);
         None
     }
 
@@ -97,7 +98,8 @@ impl Mm {
                 region: &region,
             };
             vma.was_foreseen(false);
-            let window = self.config.readahead.on_miss(&mut vma.history, &touch);
+            let policy = self.config.readahead;
+            let window = policy.on_miss(&mut self.shared, &mut vma.history, &touch);
             w.window(window.count().into());
             self.read_window(w, &window, &mut batch);
         }
@@ -197,17 +199,10 @@ impl Mm {
 
     /// Begin to read what of a policy's `window` is on an area, as far as there are frames.
     fn read_window(&mut self, w: &mut impl World, window: &Window, batch: &mut Vec<(Slot, Frame)>) {
-        let Window::Pages {
-            first,
-            stride,
-            count,
-        } = *window
-        else {
-            return;
-        };
-        let before = batch.len();
-        for n in 0..i64::from(count) {
-            let page = Vpn(first.0.wrapping_add_signed(n * stride));
+        for n in 0..window.count() {
+            let Some(page) = self.page_of(window, n) else {
+                continue;
+            };
             let Entry::Swapped { slot, .. } = self.table.get(page) else {
                 continue;
             };
@@ -223,8 +218,9 @@ impl Mm {
             };
             self.begin_read(page, slot, frame, holding);
             batch.push((slot, frame));
+            // Neighbours by slot may be pages of any region.
+            self.count_ahead(page, 1);
         }
-        self.count_ahead(first, (batch.len() - before) as u64);
     }
 
     fn count_ahead(&mut self, page: Vpn, count: u64) {

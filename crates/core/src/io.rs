@@ -240,6 +240,9 @@ impl Mm {
             let holding = self.frames.get_mut(frame);
             holding.slot = Some(slot);
             w.set_digest(slot, holding.digest);
+            if let Some(page) = holding.page {
+                self.note_owner(slot, page);
+            }
         }
     }
 

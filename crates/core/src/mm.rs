@@ -12,10 +12,11 @@ use alloc::vec::Vec;
 use crate::frames::{Frames, State};
 use crate::io::Ios;
 use crate::page_table::{Entry, PageTable, Resident};
-use crate::readahead::Policy;
 use crate::readahead::streams::Streams;
+use crate::readahead::{Policy, Shared};
 use crate::reclaim::Watermarks;
 use crate::stats::Stats;
+use crate::swap::owners::Owners;
 use crate::swap::slots::Slots;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn, len};
 use crate::vma::Vmas;
@@ -61,6 +62,9 @@ pub struct Mm {
     pub(crate) vmas: Vmas,
     pub(crate) frames: Frames,
     pub(crate) slots: Slots,
+    pub(crate) owners: Owners,
+    /// What readahead remembers of all regions together.
+    pub(crate) shared: Shared,
     pub(crate) ios: Ios,
     pub(crate) marks: Watermarks,
     /// Counters since the start.
@@ -95,7 +99,7 @@ impl Mm {
         let marks = Watermarks::new(limit, config.frames);
         let window = match config.readahead {
             Policy::Streams(max) => max,
-            Policy::None | Policy::Vma(_) => 0,
+            Policy::None | Policy::Vma(_) | Policy::Cluster(_) | Policy::Trend(_) => 0,
         };
         Mm {
             config,
@@ -103,6 +107,8 @@ impl Mm {
             vmas: Vmas::default(),
             frames: Frames::new(config.frames),
             slots: Slots::default(),
+            owners: Owners::default(),
+            shared: Shared::default(),
             ios: Ios::default(),
             streams: Streams::new(window, marks.ahead.into()),
             marks,
@@ -134,7 +140,7 @@ impl Mm {
 
     /// Bytes of memory that the tables take.
     pub fn metadata_bytes(&self) -> u64 {
-        self.table.bytes() + self.frames.bytes()
+        self.table.bytes() + self.frames.bytes() + self.owners.bytes()
     }
 
     /// A thread waits for a read in flight.
@@ -233,6 +239,7 @@ impl Mm {
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 self.table.set(page, Entry::Never);
                 self.table.set(target(page), entry);
+                self.note_moved(entry, target(page));
                 if let Entry::Cached(frame) = entry {
                     self.frames.get_mut(frame).page = Some(target(page));
                     w.wake(page);

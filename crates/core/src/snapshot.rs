@@ -82,6 +82,7 @@ impl Mm {
             w.charge_existing(1);
         } else {
             self.table.set(page, Entry::Swapped { slot, evicted: 0 });
+            self.note_owner(slot, page);
         }
     }
 }

@@ -5,9 +5,13 @@
 //! of the window that are on an area and not in memory yet. Each policy has its file and one type
 //! for its state; the kernel's (`vma`, `cluster`) give the decisions of Linux 6.18.
 
+mod cluster;
 mod none;
 pub(crate) mod streams;
+mod trend;
 mod vma;
+
+pub use cluster::History as ClusterHistory;
 
 use crate::units::{PageRange, Slot, Vpn};
 
@@ -73,16 +77,20 @@ pub trait Readahead {
     fn on_miss(&self, history: &mut Self::History, touch: &Touch) -> Window;
 }
 
-/// The policies to choose from.
+/// The policies to choose from, each with its largest window in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// Only what is asked for.
+    /// Only the page that is asked for.
     None,
-    /// The kernel's per-VMA readahead (seed 000), its window at most this many pages.
+    /// The kernel's readahead by address.
     Vma(u32),
     /// Streams, read ahead without a pause in windows of up to this many pages: foreswap's own. Other
     /// touches are answered as by `vma`.
     Streams(u32),
+    /// The kernel's readahead by slot.
+    Cluster(u32),
+    /// Along the stride that most of the last faults had.
+    Trend(u32),
 }
 
 /// The largest window of `vma` beside streams, in pages: the kernel's ceiling.
@@ -92,12 +100,25 @@ const BESIDE_STREAMS: u32 = 32;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct History {
     vma: vma::History,
+    trend: trend::History,
     pub(crate) recent: streams::Recent,
 }
 
+/// What all policies remember of all regions together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shared {
+    /// Of the areas.
+    pub cluster: ClusterHistory,
+}
+
 impl Policy {
+    /// Its windows are slots, so the caller must know whose page is in a slot.
+    pub fn goes_by_slot(&self) -> bool {
+        matches!(self, Policy::Cluster(_))
+    }
+
     /// As [`Readahead::on_hit`].
-    pub fn on_hit(&self, history: &mut History, touch: &Touch) {
+    pub fn on_hit(&self, shared: &mut Shared, history: &mut History, touch: &Touch) {
         match *self {
             Policy::None => none::Nothing.on_hit(&mut (), touch),
             Policy::Vma(max) => vma::PerVma { max }.on_hit(&mut history.vma, touch),
@@ -105,11 +126,13 @@ impl Policy {
                 let max = max.min(BESIDE_STREAMS);
                 vma::PerVma { max }.on_hit(&mut history.vma, touch);
             }
+            Policy::Cluster(max) => cluster::Cluster { max }.on_hit(&mut shared.cluster, touch),
+            Policy::Trend(max) => trend::Trend { max }.on_hit(&mut history.trend, touch),
         }
     }
 
     /// As [`Readahead::on_miss`].
-    pub fn on_miss(&self, history: &mut History, touch: &Touch) -> Window {
+    pub fn on_miss(&self, shared: &mut Shared, history: &mut History, touch: &Touch) -> Window {
         match *self {
             Policy::None => none::Nothing.on_miss(&mut (), touch),
             Policy::Vma(max) => vma::PerVma { max }.on_miss(&mut history.vma, touch),
@@ -117,6 +140,8 @@ impl Policy {
                 let max = max.min(BESIDE_STREAMS);
                 vma::PerVma { max }.on_miss(&mut history.vma, touch)
             }
+            Policy::Cluster(max) => cluster::Cluster { max }.on_miss(&mut shared.cluster, touch),
+            Policy::Trend(max) => trend::Trend { max }.on_miss(&mut history.trend, touch),
         }
     }
 }

@@ -34,20 +34,20 @@ pub struct PerVma {
     pub max: u32,
 }
 
-impl PerVma {
-    fn size(&self, history: &History, page: Vpn) -> u32 {
-        let beside = page.0.abs_diff(history.last.0) == 1;
-        let size = match history.hits {
-            0 if beside => 2,
-            0 => 1,
-            hits => hits
-                .saturating_add(2)
-                .max(4)
-                .checked_next_power_of_two()
-                .unwrap_or(self.max),
-        };
-        size.min(self.max).max(history.window / 2).max(1)
-    }
+/// Size of the next window, in pages (the kernel's `__swapin_nr_pages`, which `cluster` shares).
+/// `beside`: the miss is next to the last one. `last`: the last window; the next is not less than
+/// half of it.
+pub(super) fn next_size(beside: bool, hits: u32, last: u32, max: u32) -> u32 {
+    let size = match hits {
+        0 if beside => 2,
+        0 => 1,
+        hits => hits
+            .saturating_add(2)
+            .max(4)
+            .checked_next_power_of_two()
+            .unwrap_or(max),
+    };
+    size.min(max).max(last / 2).max(1)
 }
 
 impl Readahead for PerVma {
@@ -65,7 +65,8 @@ impl Readahead for PerVma {
         let size = if self.max <= 1 {
             1
         } else {
-            self.size(history, page)
+            let beside = page.0.abs_diff(history.last.0) == 1;
+            next_size(beside, history.hits, history.window, self.max)
         };
         let before = if page.0 == history.last.0.wrapping_add(1) {
             0
@@ -82,9 +83,9 @@ impl Readahead for PerVma {
         };
         let start = Vpn(page.0.saturating_sub(u64::from(before)));
         // A window that would begin below page 0 is clipped, not shifted.
-        let end = Vpn(page.0 + u64::from(size - before));
+        let end = Vpn(page.0.saturating_add(u64::from(size - before)));
         let leaf = page.0 / LEAF_PAGES as u64 * LEAF_PAGES as u64;
-        let table = Vpn(leaf)..Vpn(leaf + LEAF_PAGES as u64);
+        let table = Vpn(leaf)..Vpn(leaf.saturating_add(LEAF_PAGES as u64));
         Window::of(&overlap(&overlap(&(start..end), touch.region), &table))
     }
 }

@@ -1,0 +1,112 @@
+//! Whose page is in a slot: the way back from the area, for readahead that goes by slot.
+//!
+//! A record is a hint. It is made when a page gets its slot and when a page that has one moves, and
+//! never taken back; whoever uses it sees in the page table whether the page is still there, so one
+//! that is out of date costs a page of readahead and nothing else. Only that policy pays for the
+//! memory: 8 bytes a slot, in clusters that exist once one of their slots was ours.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+
+use crate::mm::Mm;
+use crate::page_table::{Entry, Resident};
+use crate::readahead::Window;
+use crate::units::{LEAF_PAGES, Slot, Vpn};
+
+const NOBODY: Vpn = Vpn(u64::MAX);
+
+/// The page that was last known in each slot.
+#[derive(Default)]
+pub struct Owners {
+    /// By area and cluster.
+    clusters: BTreeMap<(u8, u32), Box<[Vpn; LEAF_PAGES]>>,
+}
+
+impl Owners {
+    fn set(&mut self, slot: Slot, page: Vpn) {
+        let cluster = self
+            .clusters
+            .entry((slot.area, slot.cluster()))
+            .or_insert_with(|| Box::new([NOBODY; LEAF_PAGES]));
+        cluster[slot.index as usize % LEAF_PAGES] = page;
+    }
+
+    fn get(&self, slot: Slot) -> Option<Vpn> {
+        let cluster = self.clusters.get(&(slot.area, slot.cluster()))?;
+        let page = cluster[slot.index as usize % LEAF_PAGES];
+        (page != NOBODY).then_some(page)
+    }
+
+    /// Bytes of memory that the records take.
+    pub fn bytes(&self) -> u64 {
+        self.clusters.len() as u64 * (size_of::<[Vpn; LEAF_PAGES]>() as u64 + 24)
+    }
+}
+
+impl Mm {
+    /// `page` is in `slot` from now on, or will be when a write is done.
+    pub(crate) fn note_owner(&mut self, slot: Slot, page: Vpn) {
+        if self.config.readahead.goes_by_slot() {
+            self.owners.set(slot, page);
+        }
+    }
+
+    /// As [`Mm::note_owner`], for a page that moved with whatever slot it has.
+    pub(crate) fn note_moved(&mut self, entry: Entry, page: Vpn) {
+        let slot = match entry {
+            Entry::Swapped { slot, .. } => Some(slot),
+            Entry::Resident(Resident { slot, .. }) => slot,
+            Entry::Cached(frame) => self.frames.get(frame).slot,
+            Entry::Never | Entry::Poisoned => None,
+        };
+        if let Some(slot) = slot {
+            self.note_owner(slot, page);
+        }
+    }
+
+    /// Page number `n` of a window, if there is one; of a window of slots, only a page that is in
+    /// its slot and nowhere else.
+    pub(crate) fn page_of(&self, window: &Window, n: u32) -> Option<Vpn> {
+        match *window {
+            Window::Pages { first, stride, .. } => {
+                let distance = i64::from(n).wrapping_mul(stride);
+                Some(Vpn(first.0.wrapping_add_signed(distance)))
+            }
+            Window::Slots { first, .. } => {
+                let wanted = first.plus(n);
+                let page = self.owners.get(wanted)?;
+                match self.table.get(page) {
+                    Entry::Swapped { slot, .. } if slot == wanted => Some(page),
+                    _ => None,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_slot_of_each_area_has_its_own_record() {
+        let mut owners = Owners::default();
+        let slot = |area, index| Slot { area, index };
+        let all = [
+            slot(0, 0),
+            slot(0, 511),
+            slot(0, 512),
+            slot(1, 0),
+            slot(15, u32::MAX),
+        ];
+        for (n, &slot) in (0..).zip(&all) {
+            assert_eq!(owners.get(slot), None);
+            owners.set(slot, Vpn(n));
+        }
+        for (n, &slot) in (0..).zip(&all) {
+            assert_eq!(owners.get(slot), Some(Vpn(n)));
+        }
+        assert_eq!(owners.get(slot(0, 1)), None);
+        assert_eq!(owners.bytes(), 4 * (4096 + 24));
+    }
+}
