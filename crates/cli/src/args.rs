@@ -79,14 +79,16 @@ pub struct RunArgs {
 
     /// Which pages are read beside the one that was asked for
     ///
-    /// This version has `vma` and `none`; with `cluster` or `trend` it says so and uses `vma`.
+    /// `vma` and `cluster` decide as Linux 6.18 does.
     #[arg(long, value_enum, value_name = "POLICY", default_value_t = Readahead::Streams)]
     pub readahead: Readahead,
 
     /// Largest readahead window, in pages of 4 KiB (1 to 512)
-    #[arg(long, value_name = "PAGES", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(1..=512))]
-    pub max_window: u32,
+    ///
+    /// Default: 512 with `streams`; 32 with `trend`; 8 with `vma` and `cluster`, as in the kernel.
+    /// `vma` goes no further than 32, as the kernel's; `cluster` counts down to a power of two.
+    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub max_window: Option<u32>,
 
     /// How long a page fault waits when every swap area is full, before the thread gets SIGBUS
     ///
@@ -221,6 +223,16 @@ mod tests {
         assert_eq!(args.command, ["ls", "--stats", "x"]);
         assert_eq!(args.memory, Size::OfMemory(0.4));
         assert!(args.stats.is_none());
+        // Each policy has a largest window of its own.
+        assert_eq!(args.max_window, None);
+        let windows = [
+            Readahead::Streams,
+            Readahead::Vma,
+            Readahead::Cluster,
+            Readahead::Trend,
+        ]
+        .map(|policy| ReadaheadPolicy::from(policy).default_window());
+        assert_eq!(windows, [512, 8, 8, 32]);
     }
 
     #[test]

@@ -9,12 +9,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use foreswap::ledger::protocol::{self, SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE};
-use foreswap::ledger::{Ledger, LedgerSpec, Options};
+use foreswap::ledger::{Ledger, LedgerSpec, Options, ReadaheadPolicy};
 use foreswap::sys::uffd::{Features, Uffd};
 use foreswap_store::area::{OpenArea, PAGE_BYTES};
 use rustix::process::{Resource, Rlimit};
 
-use crate::args::{Io, Readahead, RunArgs};
+use crate::args::{Io, RunArgs};
 use crate::command::{self, Event};
 use crate::program::{self, ProgramError};
 use crate::report::{self, Run};
@@ -76,10 +76,6 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
     for note in areas.iter().flat_map(|area| &area.notes) {
         voice.remark(Severity::Note, note);
     }
-    if matches!(args.readahead, Readahead::Cluster | Readahead::Trend) {
-        let text = "--readahead cluster and trend are not in this version; vma is used";
-        voice.remark(Severity::Warning, text);
-    }
     Ok(Prepared {
         program,
         object,
@@ -125,13 +121,15 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let prepared = prepare(args, &mut voice)?;
     let threshold = MAX_THRESHOLD.min(prepared.limit / 16);
     let described = prepared.areas.iter().enumerate();
+    let readahead = ReadaheadPolicy::from(args.readahead);
+    let max_window = args.max_window;
     let ledger = Ledger::create(&LedgerSpec {
         limit_pages: prepared.limit / PAGE_BYTES,
         options: Options {
-            readahead: args.readahead.into(),
+            readahead,
             thp: args.thp.into(),
             io: args.io.into(),
-            max_window: args.max_window,
+            max_window: max_window.unwrap_or_else(|| readahead.default_window()),
             full_timeout: args.full_timeout,
             adopt_threshold: threshold,
         },

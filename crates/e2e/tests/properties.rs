@@ -68,3 +68,15 @@ fn two_threads_without_readahead() {
     let managed = Managed::limit(LIMIT).options(["--readahead", "none"]);
     torture("two_threads_without_readahead", 2, 400, &managed);
 }
+
+#[test]
+fn two_threads_with_neighbours_by_slot() {
+    let managed = Managed::limit(LIMIT).options(["--readahead", "cluster", "--max-window", "64"]);
+    torture("two_threads_with_neighbours_by_slot", 2, 400, &managed);
+}
+
+#[test]
+fn two_threads_along_trends() {
+    let managed = Managed::limit(LIMIT).options(["--readahead", "trend"]);
+    torture("two_threads_along_trends", 2, 400, &managed);
+}

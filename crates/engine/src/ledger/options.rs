@@ -23,6 +23,18 @@ pub enum ReadaheadPolicy {
     None,
 }
 
+impl ReadaheadPolicy {
+    /// The largest window where none is chosen, in pages. The kernel's policies have the kernel's
+    /// default (`page-cluster` 3); `trend` has the kernel's ceiling (`page-cluster` 5).
+    pub fn default_window(self) -> u32 {
+        match self {
+            Self::Streams => 512,
+            Self::Vma | Self::Cluster | Self::None => 8,
+            Self::Trend => 32,
+        }
+    }
+}
+
 /// Whether whole huge pages are swapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThpMode {

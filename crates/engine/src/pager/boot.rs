@@ -200,10 +200,14 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let w = Linux::new(
         uffd, quiet, arena, trash, io, ledger, me, zeros, unsharer, client,
     );
+    let max = options.max_window;
     let readahead = match options.readahead {
         ReadaheadPolicy::None => Policy::None,
-        ReadaheadPolicy::Streams => Policy::Streams(options.max_window),
-        _ => Policy::Vma(options.max_window.clamp(1, 32)),
+        ReadaheadPolicy::Streams => Policy::Streams(max),
+        // The ceiling of the kernel's.
+        ReadaheadPolicy::Vma => Policy::Vma(max.min(32)),
+        ReadaheadPolicy::Cluster => Policy::Cluster(max),
+        ReadaheadPolicy::Trend => Policy::Trend(max),
     };
     let config = Config {
         frames,
