@@ -30,6 +30,8 @@ pub enum Subcommands {
     Run(Box<RunArgs>),
     /// Measure foreswap against the kernel's own swap on the same workload
     Bench(Box<foreswap_bench::BenchArgs>),
+    /// Try the memory manager's decisions out without a kernel
+    Lab(foreswap_lab::LabArgs),
     /// Run one workload in this very process (what `bench` starts)
     #[command(hide = true)]
     Workload(Box<foreswap_bench::WorkloadArgs>),

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Subcommands::Run(args) => return run::run(&args),
         Subcommands::Bench(args) => foreswap_bench::bench(*args),
+        Subcommands::Lab(args) => foreswap_lab::lab(args),
         Subcommands::Workload(args) => foreswap_bench::workload(*args),
     };
     result.unwrap_or_else(|error| {
