@@ -7,6 +7,7 @@
 
 use alloc::vec::Vec;
 
+use crate::advice::Hint;
 use crate::fault::CREDIT_NEW;
 use crate::frames::{Holding, NOTHING, State};
 use crate::io::SLOTS_PER_IO;
@@ -37,7 +38,9 @@ impl Mm {
         }
         if holding.wanted {
             // Another thread was here first.
-        } else if let Some(id) = self.streams.touch(&mut vma.history.recent, page, w.now()) {
+        } else if vma.hint != Hint::Random
+            && let Some(id) = self.streams.touch(&mut vma.history.recent, page, w.now())
+        {
             return self.judge(id).then_some(id);
         }
         let touch = Touch {
@@ -83,7 +86,9 @@ impl Mm {
         let mut batch = core::mem::take(&mut self.batch);
         batch.clear();
         batch.push((slot, frame));
-        if let Some(id) = self.streams.touch(&mut vma.history.recent, page, now) {
+        if vma.hint != Hint::Random
+            && let Some(id) = self.streams.touch(&mut vma.history.recent, page, now)
+        {
             if self.judge(id)
                 && let Some(run) = self.streams.window(id, &region, now)
             {
@@ -99,7 +104,9 @@ impl Mm {
             };
             vma.was_foreseen(false);
             let policy = self.config.readahead;
-            let window = policy.on_miss(&mut self.shared, &mut vma.history, &touch);
+            let hinted = vma.hint.window(&touch, policy.max_window());
+            let window = hinted
+                .unwrap_or_else(|| policy.on_miss(&mut self.shared, &mut vma.history, &touch));
             w.window(window.count().into());
             self.read_window(w, &window, &mut batch);
         }
@@ -114,6 +121,7 @@ impl Mm {
         for id in self.streams.ids() {
             while let Some(next) = self.streams.next_page(id, now)
                 && let Some(vma) = self.vmas.find(next)
+                && vma.hint != Hint::Random
                 && let Some(run) = self.streams.window(id, &vma.range, now)
             {
                 let mut batch = core::mem::take(&mut self.batch);
@@ -223,7 +231,7 @@ impl Mm {
         }
     }
 
-    fn count_ahead(&mut self, page: Vpn, count: u64) {
+    pub(crate) fn count_ahead(&mut self, page: Vpn, count: u64) {
         self.stats.ahead.pages += count;
         if let Some(vma) = self.vmas.find_mut(page) {
             vma.ahead.pages += count;
@@ -239,7 +247,7 @@ impl Mm {
     }
 
     /// Make up to `wanted` frames free that readahead may have. Returns how many.
-    fn spare_frames(&mut self, w: &mut impl World, wanted: u32) -> u32 {
+    pub(crate) fn spare_frames(&mut self, w: &mut impl World, wanted: u32) -> u32 {
         while self.frames.free() < wanted
             && self.frames.empty() > self.marks.empty
             && let Some((frame, n)) = self.back_empty(w, wanted - self.frames.free())

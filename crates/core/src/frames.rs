@@ -43,6 +43,8 @@ pub struct Holding {
     pub wanted: bool,
     /// A little more memory would have kept the page in the program.
     pub refault: bool,
+    /// The program wants its memory back once it is on an area.
+    pub leaves: bool,
     /// It was in its frame when a thread came back for it.
     pub again: bool,
     /// The page; `None` once it has gone elsewhere while an I/O was in flight.
@@ -64,6 +66,7 @@ pub const NOTHING: Holding = Holding {
     wanted: false,
     refault: false,
     again: false,
+    leaves: false,
     page: None,
     slot: None,
     digest: 0,

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use crate::frames::State;
+use crate::frames::{Holding, State};
 use crate::mm::Mm;
 use crate::page_table::{EVICTED_BITS, Entry};
 use crate::units::{Frame, Nanos, Slot};
@@ -148,10 +148,16 @@ impl Mm {
     /// A page that was to be read is on its area only, as before.
     fn un_read(&mut self, frame: Frame) {
         let holding = *self.frames.get(frame);
+        if let (Some(page), true) = (holding.page, holding.ahead) {
+            self.uncount_ahead(page);
+        }
+        self.leave_frame(frame);
+    }
+
+    /// What is in the frame is on its area only from now on.
+    pub(crate) fn leave_frame(&mut self, frame: Frame) {
+        let holding = *self.frames.get(frame);
         if let (Some(page), Some(slot)) = (holding.page, holding.slot) {
-            if holding.ahead {
-                self.uncount_ahead(page);
-            }
             let evicted = self.evictions as u32 & ((1 << EVICTED_BITS) - 1);
             self.table.set(page, Entry::Swapped { slot, evicted });
         }
@@ -336,6 +342,11 @@ impl Mm {
                 if orphan {
                     self.put(w, Some(slot));
                     self.frames.free_up(frame);
+                    return;
+                }
+                let &Holding { leaves, wanted, .. } = self.frames.get(frame);
+                if leaves && !wanted {
+                    self.leave_frame(frame);
                     return;
                 }
                 self.frames.turn(frame, State::Clean);

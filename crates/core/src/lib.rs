@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+mod advice;
 mod ahead;
 mod fault;
 mod first_touch;
@@ -25,6 +26,7 @@ pub mod units;
 mod vma;
 pub mod world;
 
+pub use advice::{Advice, Hint};
 pub use io::SLOTS_PER_IO;
 pub use mm::{Config, Mm, Outcome};
 pub use page_table::{Entry, Resident};

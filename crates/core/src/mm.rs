@@ -9,6 +9,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::advice::{Advised, Hint};
 use crate::frames::{Frames, State};
 use crate::io::Ios;
 use crate::page_table::{Entry, PageTable, Resident};
@@ -91,6 +92,7 @@ pub struct Mm {
     pub(crate) batch: Vec<(Slot, Frame)>,
     pub(crate) wants: Vec<(u64, Vpn, Slot)>,
     pub(crate) maps: Vec<(Vpn, Frame)>,
+    pub(crate) advised: Advised,
 }
 
 impl Mm {
@@ -125,6 +127,7 @@ impl Mm {
             batch: Vec::new(),
             wants: Vec::new(),
             maps: Vec::new(),
+            advised: Advised::default(),
         }
     }
 
@@ -200,6 +203,7 @@ impl Mm {
     /// The program gave the content of `range` back; it reads as zeros from now on.
     pub fn discard(&mut self, w: &mut impl World, range: &PageRange) {
         self.refuse_pending(w, range);
+        self.advised.cancel(range);
         for part in self.vmas.overlapping(range) {
             let mut at = part.start;
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
@@ -232,9 +236,13 @@ impl Mm {
     /// The program moved `from` to `to`, with all content.
     pub fn remap(&mut self, w: &mut impl World, from: &PageRange, to: Vpn) {
         self.unmap(w, &(to..to.plus(len(from))));
+        self.advised.cancel(from);
         for part in self.vmas.overlapping(from) {
             let target = |page: Vpn| Vpn(page.0 - from.start.0 + to.0);
-            self.vmas.insert(target(part.start)..target(part.end));
+            let hint = self.vmas.find(part.start).map_or(Hint::Normal, |v| v.hint);
+            let moved = target(part.start)..target(part.end);
+            self.vmas.insert(moved.clone());
+            self.vmas.set_hint(&moved, hint);
             let mut at = part.start;
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 self.table.set(page, Entry::Never);

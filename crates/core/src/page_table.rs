@@ -197,6 +197,43 @@ impl PageTable {
         (resident, elsewhere)
     }
 
+    /// Up to `max` pages of `range` whose entry is `wanted` go to `found`, in order; the page after
+    /// the last one looked at comes back.
+    pub fn search(
+        &self,
+        range: &PageRange,
+        max: usize,
+        wanted: impl Fn(Entry) -> bool,
+        found: &mut alloc::vec::Vec<Vpn>,
+    ) -> Vpn {
+        let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
+        for (&key, leaf) in self.leaves.range(first..last.max(first)) {
+            for (i, &word) in (0..).zip(&leaf.words) {
+                let page = Vpn(key * LEAF + i);
+                if word == 0 || !range.contains(&page) || !wanted(unpack(word)) {
+                    continue;
+                }
+                found.push(page);
+                if found.len() == max {
+                    return page.plus(1);
+                }
+            }
+        }
+        range.end
+    }
+
+    /// Resident pages of `range` lose all credit.
+    pub fn chill(&mut self, range: &PageRange) {
+        let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
+        for (&key, leaf) in self.leaves.range_mut(first..last.max(first)) {
+            for (i, word) in (0..).zip(&mut leaf.words) {
+                if *word & 7 == TAG_RESIDENT && range.contains(&Vpn(key * LEAF + i)) {
+                    *word &= (1 << (PAYLOAD + SLOT_BITS)) - 1;
+                }
+            }
+        }
+    }
+
     /// The first page at or after `from` and before `end` that is not `Never`.
     pub fn next_used(&self, from: Vpn, end: Vpn) -> Option<(Vpn, Entry)> {
         let (first, mut index) = split(from);
@@ -364,6 +401,29 @@ mod tests {
         assert_eq!(table.usage(&(Vpn(0)..Vpn(4096))), (550, 550));
         assert_eq!(table.usage(&(Vpn(510)..Vpn(1540))), (515, 515));
         assert_eq!(table.usage(&(Vpn(3000)..Vpn(4096))), (0, 0));
+    }
+
+    #[test]
+    fn a_search_crosses_leaves_and_chill_takes_all_credit() {
+        let mut table = PageTable::default();
+        for n in 500..530 {
+            let credit = (n % 4) as u8;
+            table.set(Vpn(n), Entry::Resident(Resident { slot: None, credit }));
+        }
+        let search = |table: &PageTable, max| {
+            let mut found = Vec::new();
+            let cold = |entry| matches!(entry, Entry::Resident(Resident { credit: 0, .. }));
+            let next = table.search(&(Vpn(505)..Vpn(520)), max, cold, &mut found);
+            (next.0, found.iter().map(|page| page.0).collect::<Vec<_>>())
+        };
+        assert_eq!(search(&table, 9), (520, [508, 512, 516].to_vec()));
+        assert_eq!(search(&table, 2), (513, [508, 512].to_vec()));
+        table.chill(&(Vpn(510)..Vpn(514)));
+        assert_eq!(
+            search(&table, 9),
+            (520, [508, 510, 511, 512, 513, 516].to_vec())
+        );
+        assert_eq!(table.resident(), 30);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 
 use crate::frames::{Holding, NOTHING, State};
 use crate::mm::Mm;
-use crate::page_table::{EVICTED_BITS, Entry, Resident};
+use crate::page_table::{Entry, Resident};
 use crate::units::{Frame, Slot, Vpn};
 use crate::vma::LOCAL;
 use crate::world::{Digest, Stop, World};
@@ -19,7 +19,7 @@ const LEAVES_PER_PASS: usize = 512;
 /// Passes for which a leaf is left alone whose pages the mapping does not let go.
 const REST: u8 = 8;
 /// Pages moved out at a time while a thread waits for a read.
-const BESIDE_READS: u32 = 16;
+pub(crate) const BESIDE_READS: u32 = 16;
 /// Most pages in one move.
 const RUN: u32 = 64;
 
@@ -74,7 +74,9 @@ impl Mm {
             self.awake = true;
             self.stats.kswapd_wakeups += 1;
         }
-        let mut moved = 0;
+        let mut moved = self.page_out(w);
+        let asked = moved > 0;
+        let brought = self.bring_needed(w);
         if self.awake || w.excess() > 0 {
             if self.frames.unwritten() < self.marks.writes {
                 // A read that completes meanwhile must not wait for a whole batch.
@@ -83,7 +85,7 @@ impl Mm {
                 } else {
                     self.marks.batch
                 };
-                moved = self.evict(w, batch);
+                moved += self.evict(w, batch);
                 self.submit_writes(w, self.hurry(w));
             }
             self.give_back(w);
@@ -98,7 +100,7 @@ impl Mm {
         if moved > 0 {
             self.passing_until = 0;
         }
-        moved > 0 && (self.awake || w.excess() > 0)
+        brought || moved > 0 && (asked || self.awake || w.excess() > 0)
     }
 
     /// Whether pages must be written at once, be they few: nothing is going on that would make them
@@ -131,7 +133,7 @@ impl Mm {
         self.release_free(w, surplus);
     }
 
-    fn release_free(&mut self, w: &mut impl World, mut pages: u32) {
+    pub(crate) fn release_free(&mut self, w: &mut impl World, mut pages: u32) {
         while pages > 0
             && let Some((frame, n)) = self.frames.take_free(pages.min(RUN))
         {
@@ -151,8 +153,8 @@ impl Mm {
             && let Some(frame) = self.frames.oldest_clean()
         {
             let Holding {
-                page: Some(page),
-                slot: Some(slot),
+                page: Some(_),
+                slot: Some(_),
                 wanted,
                 ..
             } = *self.frames.get(frame)
@@ -165,9 +167,7 @@ impl Mm {
                 self.frames.turn(frame, State::Clean);
                 return dropped;
             }
-            let evicted = self.evictions as u32 & ((1 << EVICTED_BITS) - 1);
-            self.table.set(page, Entry::Swapped { slot, evicted });
-            self.frames.free_up(frame);
+            self.leave_frame(frame);
             dropped += 1;
         }
         dropped
@@ -180,15 +180,13 @@ impl Mm {
             && let Some(frame) = self.frames.oldest_ahead()
             && let holding @ Holding {
                 page: Some(page),
-                slot: Some(slot),
+                slot: Some(_),
                 wanted: false,
                 ..
             } = *self.frames.get(frame)
         {
             self.end_ahead(page, &holding, false);
-            let evicted = self.evictions as u32 & ((1 << EVICTED_BITS) - 1);
-            self.table.set(page, Entry::Swapped { slot, evicted });
-            self.frames.free_up(frame);
+            self.leave_frame(frame);
             dropped += 1;
         }
         dropped
@@ -198,9 +196,11 @@ impl Mm {
     pub(crate) fn evict(&mut self, w: &mut impl World, max: u32) -> u32 {
         let mut victims = core::mem::take(&mut self.victims);
         victims.clear();
+        self.take_cold(max, &mut victims);
+        let cold = !victims.is_empty();
         let mut wraps = 0;
         for _ in 0..LEAVES_PER_PASS {
-            if victims.len() >= max as usize {
+            if cold || victims.len() >= max as usize {
                 break;
             }
             let Some(leaf) = self.table.next_resident_leaf(self.hand) else {
@@ -218,23 +218,30 @@ impl Mm {
         }
         let mut moved = 0;
         for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
-            moved += self.move_out(w, run[0], run.len() as u32);
+            moved += self.move_out(w, run[0], run.len() as u32, false).0;
         }
         self.victims = victims;
         moved
     }
 
-    /// Move a run of resident pages to frames. Returns how many left the program.
-    fn move_out(&mut self, w: &mut impl World, first: Vpn, pages: u32) -> u32 {
+    /// Move a run of resident pages to frames. `leaves` when their memory shall be free as soon as
+    /// they are on an area. Returns how many left the program, and why not all.
+    pub(crate) fn move_out(
+        &mut self,
+        w: &mut impl World,
+        first: Vpn,
+        pages: u32,
+        leaves: bool,
+    ) -> (u32, Option<Stop>) {
         let (mut at, mut left, mut gone) = (first, pages, 0);
         while left > 0 {
             let Some((frame, n)) = self.frames.take_empty(left.min(RUN)) else {
-                return gone;
+                return (gone, Some(Stop::NoMemory));
             };
             let done = w.move_out(at, frame, n);
             for i in 0..n {
                 if i < done.pages {
-                    self.on_moved_out(w, at.plus(u64::from(i)), frame.plus(i));
+                    self.on_moved_out(w, at.plus(u64::from(i)), frame.plus(i), leaves);
                 } else {
                     self.frames.untake(frame.plus(i));
                 }
@@ -257,19 +264,19 @@ impl Mm {
                 }
                 Some(Stop::Busy) => {
                     w.unshare(at, left);
-                    return gone;
+                    return (gone, done.stop);
                 }
                 Some(Stop::Fixed) => {
                     self.table.rest(at, REST);
-                    return gone;
+                    return (gone, done.stop);
                 }
-                Some(_) => return gone,
+                Some(_) => return (gone, done.stop),
             }
         }
-        gone
+        (gone, None)
     }
 
-    fn on_moved_out(&mut self, w: &mut impl World, page: Vpn, frame: Frame) {
+    fn on_moved_out(&mut self, w: &mut impl World, page: Vpn, frame: Frame, leaves: bool) {
         self.evictions += 1;
         let slot = match self.table.get(page) {
             Entry::Resident(resident) => resident.slot,
@@ -290,6 +297,7 @@ impl Mm {
             page: Some(page),
             digest: hash,
             slot: clean,
+            leaves,
             ..NOTHING
         };
         if clean.is_some() {
@@ -318,6 +326,9 @@ impl Mm {
             );
         }
         self.table.set(page, Entry::Cached(frame));
+        if leaves && clean.is_some() {
+            self.leave_frame(frame);
+        }
     }
 
     /// Whether a page that has changed is written to where it was. Where touches are found near each

@@ -6,6 +6,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::advice::Hint;
 use crate::first_touch::Streams;
 use crate::readahead::History;
 use crate::stats::Ahead;
@@ -16,6 +17,8 @@ use crate::units::{PageRange, Vpn, len, overlap};
 pub struct Vma {
     /// Its pages.
     pub range: PageRange,
+    /// How the program said it will use it.
+    pub hint: Hint,
     /// What swap readahead knows of it.
     pub history: History,
     /// Runs of first touches in it.
@@ -33,6 +36,7 @@ impl Vma {
     fn new(range: PageRange) -> Self {
         Vma {
             range,
+            hint: Hint::default(),
             history: History::default(),
             streams: Streams::default(),
             ahead: Ahead::default(),
@@ -79,7 +83,8 @@ impl Vmas {
         self.iter().map(|vma| len(&vma.range)).sum()
     }
 
-    /// Add `range`; what of it is managed already stays as it is. Touching regions become one.
+    /// Add `range`; what of it is managed already stays as it is. Regions that touch and have the
+    /// same hint become one.
     pub fn insert(&mut self, range: PageRange) {
         if len(&range) == 0 {
             return;
@@ -101,20 +106,61 @@ impl Vmas {
     }
 
     fn insert_gap(&mut self, gap: PageRange) {
-        let mut vma = match self.by_start.range(..gap.start).next_back() {
-            Some((&key, before)) if before.range.end == gap.start => {
-                let mut vma = before.clone();
-                self.by_start.remove(&key);
-                vma.range.end = gap.end;
-                vma
-            }
-            _ => Vma::new(gap.clone()),
+        self.by_start.insert(gap.start, Vma::new(gap.clone()));
+        self.join(gap.start);
+        self.join(gap.end);
+    }
+
+    /// Make one of the regions that meet at `page`, if they have the same hint. What is known of the
+    /// first one stays.
+    fn join(&mut self, page: Vpn) {
+        let (Some(before), Some(after)) = (
+            page.0.checked_sub(1).and_then(|last| self.find(Vpn(last))),
+            self.by_start.get(&page),
+        ) else {
+            return;
         };
-        if let Some(after) = self.by_start.remove(&gap.end) {
+        if before.range.end != page || before.hint != after.hint {
+            return;
+        }
+        let key = before.range.start;
+        if let Some(after) = self.by_start.remove(&page)
+            && let Some(vma) = self.by_start.get_mut(&key)
+        {
             vma.range.end = after.range.end;
             vma.ahead.add(&after.ahead);
         }
-        self.by_start.insert(vma.range.start, vma);
+    }
+
+    /// Make two regions of the one that `page` is in the middle of. Both have its past.
+    fn cut(&mut self, page: Vpn) {
+        let Some(vma) = self.find_mut(page).filter(|vma| vma.range.start < page) else {
+            return;
+        };
+        let rest = Vma {
+            range: page..vma.range.end,
+            // Counted once: with the first part.
+            ahead: Ahead::default(),
+            ..vma.clone()
+        };
+        vma.range.end = page;
+        self.by_start.insert(page, rest);
+    }
+
+    /// The program says how it will use `range`.
+    pub fn set_hint(&mut self, range: &PageRange, hint: Hint) {
+        for part in self.overlapping(range) {
+            if self.find(part.start).is_none_or(|vma| vma.hint == hint) {
+                continue;
+            }
+            self.cut(part.start);
+            self.cut(part.end);
+            if let Some(vma) = self.by_start.get_mut(&part.start) {
+                vma.hint = hint;
+            }
+            self.join(part.end);
+            self.join(part.start);
+        }
     }
 
     /// The parts of regions that lie in `range`.
@@ -132,23 +178,9 @@ impl Vmas {
     /// Remove `range` from all regions.
     pub fn remove(&mut self, range: &PageRange) {
         for part in self.overlapping(range) {
-            let Some(mut vma) = self.find(part.start).cloned() else {
-                continue;
-            };
-            self.by_start.remove(&vma.range.start);
-            for rest in [vma.range.start..part.start, part.end..vma.range.end] {
-                if len(&rest) > 0 {
-                    self.by_start.insert(
-                        rest.start,
-                        Vma {
-                            range: rest,
-                            ..vma.clone()
-                        },
-                    );
-                    // Counted once: with the first part.
-                    vma.ahead = Ahead::default();
-                }
-            }
+            self.cut(part.start);
+            self.cut(part.end);
+            self.by_start.remove(&part.start);
         }
     }
 }
@@ -181,6 +213,46 @@ mod tests {
         assert_eq!(ranges(&vmas), [(0, 100)]);
         assert!(vmas.find(Vpn(100)).is_none());
         assert_eq!(vmas.pages(), 100);
+    }
+
+    #[test]
+    fn hints_split_regions_and_only_equal_ones_merge() {
+        let mut vmas = Vmas::default();
+        let hints = |vmas: &Vmas| -> Vec<_> {
+            let each = |vma: &Vma| (vma.range.start.0, vma.range.end.0, vma.hint);
+            vmas.iter().map(each).collect()
+        };
+        use Hint::{Normal, Random, Sequential};
+        vmas.insert(range(10, 40));
+        vmas.set_hint(&range(0, 20), Random);
+        vmas.set_hint(&range(30, 50), Sequential);
+        let all = [(10, 20, Random), (20, 30, Normal), (30, 40, Sequential)];
+        assert_eq!(hints(&vmas), all);
+        // What comes beside them has no hint.
+        vmas.insert(range(5, 45));
+        assert_eq!(hints(&vmas).len(), 5);
+        assert_eq!(hints(&vmas)[1..4], all);
+        vmas.remove(&range(12, 14));
+        assert_eq!(hints(&vmas)[1..3], [(10, 12, Random), (14, 20, Random)]);
+        vmas.insert(range(12, 14));
+        assert_eq!(hints(&vmas)[2], (12, 14, Normal));
+        vmas.set_hint(&range(0, 100), Normal);
+        assert_eq!(hints(&vmas), [(5, 45, Normal)]);
+    }
+
+    #[test]
+    fn cutting_and_joining_again_does_not_multiply_the_counts() {
+        let mut vmas = Vmas::default();
+        vmas.insert(range(0, 40));
+        let vma = vmas.find_mut(Vpn(0)).unwrap();
+        (vma.ahead.pages, vma.ahead.used) = (10, 9);
+        for _ in 0..100 {
+            vmas.remove(&range(10, 20));
+            vmas.insert(range(10, 20));
+        }
+        let vma = vmas.find(Vpn(0)).unwrap();
+        assert_eq!(vma.range, range(0, 40));
+        assert_eq!((vma.ahead.pages, vma.ahead.used), (10, 9));
     }
 
     #[test]

@@ -38,6 +38,9 @@ pub mod request {
     pub const HOLD: u64 = 3;
     /// The fork is over, in the parent.
     pub const RELEASE: u64 = 4;
+    /// The program said something of the memory at word 1, word 2 bytes of it: word 3, a number of
+    /// `madvise`. Answer: how many pages of it are managed, in word 0.
+    pub const ADVISE: u64 = 5;
 }
 
 /// Answers to [`request::HOLD`].
@@ -73,6 +76,9 @@ pub struct Program {
     pub hold: AtomicU64,
     /// The program, or one that it was forked from, has asked for memory to be wiped in children.
     pub wipes: AtomicBool,
+    /// The program, or one that it was forked from, has said how it will use some memory: the
+    /// kernel's map has it, should the memory become managed later.
+    pub hints: AtomicBool,
     /// What the engine allocates from.
     pub heap: &'static EngineAlloc,
     /// Name of the supervisor's socket, zero-terminated.
@@ -93,6 +99,7 @@ impl Program {
             snapshot: AtomicUsize::new(0),
             hold: AtomicU64::new(0),
             wipes: AtomicBool::new(false),
+            hints: AtomicBool::new(false),
             socket: [const { AtomicU32::new(0) }; SOCKET_BYTES / 4],
         }
     }
@@ -147,6 +154,21 @@ impl Program {
     pub fn used(&self, bytes: usize) {
         if self.state.load(Acquire) != state::ARMED && !self.absorbs(bytes) {
             self.tell(request::SEEN, 0, bytes);
+        }
+    }
+
+    /// The program said `advice` (a number of `madvise`) of `bytes` of memory at `address`. Returns
+    /// whether some of it is managed, so that it concerns us.
+    pub fn advised(&self, address: usize, bytes: usize, advice: i32) -> bool {
+        // Bare memory is all in; what stays as a hint is in the kernel's map.
+        self.state.load(SeqCst) == state::ARMED && {
+            let words = [
+                request::ADVISE,
+                address as u64,
+                bytes as u64,
+                advice.cast_unsigned().into(),
+            ];
+            self.call(words)[0] > 0
         }
     }
 

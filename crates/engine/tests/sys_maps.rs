@@ -136,3 +136,19 @@ fn an_engine_thread_with_its_own_descriptors_sees_the_programs_memory() {
         .join();
     assert_eq!(found.load(Ordering::Relaxed), 1);
 }
+
+#[test]
+fn what_was_said_of_memory_is_in_the_map() {
+    let area = map(30 * PAGE);
+    advise(area, 10 * PAGE, Advice::Random);
+    advise(area + 20 * PAGE, 10 * PAGE, Advice::Sequential);
+    let mut found = maps::hints().expect("smaps");
+    found.retain(|(range, _)| (area..area + 30 * PAGE).contains(&range.start));
+    found.sort_unstable_by_key(|(range, _)| range.start);
+    let (random, sequential) = (1, 2);
+    let (second, end) = (area + 20 * PAGE, area + 30 * PAGE);
+    assert_eq!(
+        found,
+        [(area..area + 10 * PAGE, random), (second..end, sequential)]
+    );
+}

@@ -4,7 +4,7 @@
 //! has to be told here.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use foreswap::program::state;
 
@@ -13,7 +13,7 @@ use crate::real::{Real, forward};
 
 /// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
 pub fn look_up() {
-    let all = [&MMAP, &MREMAP, &MADVISE];
+    let all = [&MMAP, &MREMAP, &MADVISE, &POSIX_MADVISE];
     for real in all {
         real.address();
     }
@@ -22,6 +22,7 @@ pub fn look_up() {
 static MMAP: Real = Real::new(c"mmap");
 static MREMAP: Real = Real::new(c"mremap");
 static MADVISE: Real = Real::new(c"madvise");
+static POSIX_MADVISE: Real = Real::new(c"posix_madvise");
 
 /// Smaller mappings are left to the look at the maps.
 const SMALLEST: usize = 64 << 10;
@@ -98,14 +99,72 @@ pub extern "C" fn mremap(
 }
 
 /// As the C library's. MADV_FREE lets the kernel drop pages without a word; managed memory is
-/// discarded at once instead, which the call allows.
+/// discarded at once instead, which the call allows. What is said of future use the engine is told as
+/// well, once the kernel took it.
 #[unsafe(no_mangle)]
 pub extern "C" fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
-    if advice == libc::MADV_WIPEONFORK {
+    match advice {
         // Before it takes effect, in case another thread forks right after.
-        PROGRAM.wipes.store(true, Relaxed);
+        libc::MADV_WIPEONFORK => PROGRAM.wipes.store(true, Relaxed),
+        libc::MADV_FREE if is_managed() => return real_madvise(at, length, libc::MADV_DONTNEED),
+        // The kernel would move managed pages to its own swap; it judges COLD by the same rules.
+        libc::MADV_PAGEOUT if is_managed() => {
+            let result = real_madvise(at, length, libc::MADV_COLD);
+            return match took(result) && PROGRAM.advised(at as usize, length, advice) {
+                true => result,
+                false => real_madvise(at, length, advice),
+            };
+        }
+        _ => {}
     }
-    let free = advice == libc::MADV_FREE && is_managed();
-    let advice = if free { libc::MADV_DONTNEED } else { advice };
+    remember(advice);
+    let result = real_madvise(at, length, advice);
+    if is_advice(advice) && took(result) {
+        PROGRAM.advised(at as usize, length, advice);
+    }
+    result
+}
+
+fn real_madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
     forward!(MADVISE => fn(*mut c_void, usize, c_int) -> c_int; at, length, advice)
+}
+
+/// As the C library's, which makes the system call itself and answers with the error number.
+#[unsafe(no_mangle)]
+pub extern "C" fn posix_madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
+    remember(advice);
+    let result = forward!(POSIX_MADVISE => fn(*mut c_void, usize, c_int) -> c_int;
+        at, length, advice);
+    // The numbers are those of `madvise`, but for POSIX_MADV_DONTNEED, which does nothing.
+    if is_advice(advice) && matches!(result, 0 | libc::ENOMEM) {
+        PROGRAM.advised(at as usize, length, advice);
+    }
+    result
+}
+
+/// Is it one that the engine heeds?
+fn is_advice(advice: c_int) -> bool {
+    matches!(
+        advice,
+        libc::MADV_NORMAL
+            | libc::MADV_RANDOM
+            | libc::MADV_SEQUENTIAL
+            | libc::MADV_WILLNEED
+            | libc::MADV_COLD
+            | libc::MADV_PAGEOUT
+    )
+}
+
+/// An engine that comes to manage the memory later finds the hint in the kernel's map. Before it
+/// takes effect: either the engine finds it there, or this thread finds the engine.
+fn remember(advice: c_int) {
+    if matches!(advice, libc::MADV_RANDOM | libc::MADV_SEQUENTIAL) {
+        PROGRAM.hints.store(true, SeqCst);
+    }
+}
+
+/// The kernel took advice, if only for what is mapped of the range.
+fn took(result: c_int) -> bool {
+    // SAFETY: the calling thread's errno, which the C library has just set.
+    result == 0 || unsafe { *libc::__errno_location() == libc::ENOMEM }
 }

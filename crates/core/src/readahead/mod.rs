@@ -131,6 +131,15 @@ impl Policy {
         }
     }
 
+    /// The largest window that it may answer with, in pages.
+    pub fn max_window(&self) -> u32 {
+        match *self {
+            Policy::None => 1,
+            Policy::Vma(max) | Policy::Streams(max) => max,
+            Policy::Cluster(max) | Policy::Trend(max) => max,
+        }
+    }
+
     /// As [`Readahead::on_miss`].
     pub fn on_miss(&self, shared: &mut Shared, history: &mut History, touch: &Touch) -> Window {
         match *self {

@@ -22,7 +22,7 @@ impl Machine {
         Self::with(Policy::None, limit, areas, pages)
     }
 
-    fn with(readahead: Policy, limit: u64, areas: &[u32], pages: usize) -> Self {
+    pub fn with(readahead: Policy, limit: u64, areas: &[u32], pages: usize) -> Self {
         Self::of(readahead, 32, limit, areas, pages)
     }
 
@@ -88,7 +88,7 @@ impl Machine {
         }
     }
 
-    fn read_all(&mut self) -> Vec<usize> {
+    pub fn read_all(&mut self) -> Vec<usize> {
         let pages = 0..self.p.cells.len();
         pages.filter(|&at| self.touch(at, None).is_none()).collect()
     }
@@ -106,7 +106,7 @@ impl Machine {
         self.sys.told.iter().filter(|notice| what(notice)).count()
     }
 
-    fn resident(&self) -> Vec<usize> {
+    pub fn resident(&self) -> Vec<usize> {
         let mapped = |&at: &usize| self.p.space.pages[at].present.is_some();
         (0..self.p.cells.len()).filter(mapped).collect()
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use foreswap_core::Advice;
 use foreswap_core::units::{Slot, Vpn};
 
 use super::process::{Fork, Process};
@@ -62,10 +63,12 @@ impl Process {
             page.pinned = false;
         }
         child.cells.clone_from(&self.cells);
+        child.hints.clone_from(&self.hints);
         for slot in self.space.shares.drain(..) {
             *child.space.refs_mut(slot) += 1;
         }
-        let regions: Vec<_> = self.mm.regions().map(|vma| vma.range.clone()).collect();
+        let regions = self.mm.regions().map(|vma| (vma.range.clone(), vma.hint));
+        let regions: Vec<_> = regions.collect();
         let mut present = Vec::new();
         for (at, page) in child.space.pages.iter().enumerate() {
             if page.mapping == Mapping::Managed && page.present.is_some() {
@@ -76,14 +79,15 @@ impl Process {
         child.space.lenient = true;
         child.fork = Fork::Held;
         child.call(sys, |mm, w| {
-            for range in &regions {
+            for (range, hint) in &regions {
                 mm.adopt(w, range.clone(), &[]);
+                mm.advise(w, range, Advice::Use(*hint));
             }
             for &(page, slot) in &snapshot {
                 let back = returned.contains(&page) && present.iter().any(|r| r.start == page);
                 mm.inherit(w, page, slot, back);
             }
-            let Some(first) = regions.first() else {
+            let Some((first, _)) = regions.first() else {
                 return;
             };
             mm.adopt(w, first.clone(), &present);

@@ -1,6 +1,7 @@
 //! The deterministic harness of the core: a modelled MMU, store, swap map and clock, programs drawn
 //! from a seed, and an oracle that knows what every page must read as.
 
+mod advice;
 mod directed;
 mod fork;
 mod mmu;

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use foreswap_core::units::{Slot, Vpn};
 use foreswap_core::world::Notice;
-use foreswap_core::{Config, Entry, Mm, Outcome};
+use foreswap_core::{Advice, Config, Entry, Hint, Mm, Outcome};
 
 use super::mmu::View;
 use super::space::{Mapping, Page, Space};
@@ -68,6 +68,8 @@ pub struct Process {
     pub config: Config,
     pub space: Space,
     pub cells: Vec<Cell>,
+    /// The hint that each page's region must have, as far as the core knows of the page.
+    pub hints: Vec<Hint>,
     pub threads: Vec<Option<Wait>>,
     /// Fault messages on their way to the driver.
     pub messages: Vec<usize>,
@@ -91,6 +93,7 @@ impl Process {
             config,
             space: Space::new(sys, base, pages, config.frames),
             cells: vec![Cell::default(); pages],
+            hints: vec![Hint::Normal; pages],
             threads: vec![None; threads],
             messages: Vec::new(),
             events: VecDeque::new(),
@@ -247,10 +250,13 @@ impl Process {
                 self.forget_snapshot(sys, &range);
             }
             Event::Unmap(range) => {
+                self.hints[range.clone()].fill(Hint::Normal);
                 let range = space.range(range);
                 self.call(sys, |mm, w| mm.unmap(w, &range));
             }
             Event::Remap(from, to) => {
+                self.hints.copy_within(from.clone(), *to);
+                self.hints[from.clone()].fill(Hint::Normal);
                 let (from, to) = (space.range(from), space.vpn(*to));
                 self.call(sys, |mm, w| mm.remap(w, &from, to));
             }
@@ -477,6 +483,37 @@ impl Process {
         if self.checks.is_multiple_of(8) {
             self.check_references();
             self.check_presence();
+            self.check_hints();
+        }
+    }
+
+    /// The program says something of a range.
+    pub fn advise(&mut self, sys: &mut System, range: Range<usize>, advice: Advice) {
+        if let Advice::Use(hint) = advice {
+            for at in range.clone() {
+                if self.mm.manages(self.space.vpn(at)) {
+                    self.hints[at] = hint;
+                }
+            }
+        }
+        let range = self.space.range(&range);
+        self.call(sys, |mm, w| mm.advise(w, &range, advice));
+    }
+
+    /// Each page's region has the hint that was given for it, and regions differ where they meet.
+    fn check_hints(&self) {
+        let mut before: Option<&foreswap_core::Vma> = None;
+        for vma in self.mm.regions() {
+            for page in foreswap_core::units::pages(&vma.range) {
+                assert_eq!(
+                    vma.hint,
+                    self.hints[self.space.at(page)],
+                    "hint of {page:?}"
+                );
+            }
+            let meets = before.filter(|before| before.range.end == vma.range.start);
+            assert!(meets.is_none_or(|before| before.hint != vma.hint));
+            before = Some(vma);
         }
     }
 

@@ -1,8 +1,8 @@
 //! A random run: processes whose threads touch, map, discard, lock and fork, while the driver and
 //! the devices go on in any order. Everything follows from the seed.
 
-use foreswap_core::Config;
 use foreswap_core::readahead::Policy;
+use foreswap_core::{Advice, Config, Hint};
 
 use super::process::{Access, Fork, Process};
 use super::rng::Rng;
@@ -32,6 +32,8 @@ pub struct Plan {
     pub changes: u32,
     /// Forks, locks, limits and the like, of 1000 actions.
     pub rare: u32,
+    /// Advice, of 1000 actions.
+    pub advice: u32,
     pub actions: u64,
 }
 
@@ -91,6 +93,7 @@ impl Plan {
             mixing: rng.chance(500),
             changes: rng.pick(&[0, 10, 60]),
             rare: rng.pick(&[0, 5, 30]),
+            advice: rng.pick(&[0, 5, 50]),
             actions,
         }
     }
@@ -186,6 +189,9 @@ impl Scenario {
         }
         if self.sys.rng.chance(self.plan.rare) {
             return self.rare(n);
+        }
+        if self.sys.rng.chance(self.plan.advice) {
+            return self.advise(n);
         }
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         match sys.rng.below(16) {
@@ -319,6 +325,23 @@ impl Scenario {
                 }
             }
         }
+    }
+
+    /// The program says how it will use some of its memory.
+    fn advise(&mut self, n: usize) {
+        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        let pages = self.plan.pages as u64;
+        let start = sys.rng.below(pages) as usize;
+        let end = start + 1 + sys.rng.below(pages / 2) as usize;
+        let advice = sys.rng.pick(&[
+            Advice::Use(Hint::Normal),
+            Advice::Use(Hint::Sequential),
+            Advice::Use(Hint::Random),
+            Advice::WillNeed,
+            Advice::Cold,
+            Advice::PageOut,
+        ]);
+        process.advise(sys, start..end.min(pages as usize), advice);
     }
 
     /// What seldom happens.

@@ -100,6 +100,7 @@ impl Pager {
         for vma in vmas {
             self.adopt(vma.start..vma.end);
         }
+        self.take_hints();
         let unused = std::mem::take(&mut self.w.prepaid);
         self.w.uncharge(unused);
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize};
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn};
 use foreswap_core::world::{Limit, SwapMap};
-use foreswap_core::{Config, Mm};
+use foreswap_core::{Advice, Config, Mm};
 use foreswap_store::ring::{Io, Pool, SpawnRefused, Uring, Worker};
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -250,7 +250,7 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
     let w = &mut pager.w;
     w.prepaid = snapshot.charged();
     let mut regions: Vec<PageRange> = Vec::new();
-    for region in snapshot.regions() {
+    for (region, _) in snapshot.regions() {
         let (start, end) = (
             region.start.address() as usize,
             region.end.address() as usize,
@@ -274,6 +274,9 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
     }
     for region in &regions {
         pager.mm.adopt(w, region.clone(), &[]);
+    }
+    for (region, hint) in snapshot.regions() {
+        pager.mm.advise(w, &region, Advice::Use(hint));
     }
     let wiped = if pager.program.wipes.load(Relaxed) {
         let found = maps::wiped_on_fork().map_err(system("reading smaps"))?;

@@ -5,6 +5,7 @@
 //! unmapped is brought to the areas, the snapshot is written, and the thread goes on to fork; other
 //! threads are served meanwhile. One fork at a time.
 
+use foreswap_core::Hint;
 use foreswap_core::units::{Nanos, PageRange, Slot as CoreSlot, Vpn};
 use foreswap_core::world::Limit;
 
@@ -144,7 +145,8 @@ impl Pager {
     }
 
     fn take_snapshot(&mut self, child: ProcId) -> [u64; 4] {
-        let regions: Vec<PageRange> = self.mm.regions().map(|vma| vma.range.clone()).collect();
+        let regions = self.mm.regions().map(|vma| (vma.range.clone(), vma.hint));
+        let regions: Vec<(PageRange, Hint)> = regions.collect();
         let mut pages = Vec::new();
         self.mm.unmapped(&mut pages);
         let already = self.w.ledger.process_charged(child);
@@ -162,7 +164,7 @@ impl Pager {
         &mut self,
         ready: u64,
         child: ProcId,
-        regions: &[PageRange],
+        regions: &[(PageRange, Hint)],
         pages: &[(Vpn, CoreSlot)],
         charged: u64,
     ) -> [u64; 4] {

@@ -6,6 +6,7 @@
 //! blocks every mapping call of the kernel.
 
 mod adopt;
+mod advice;
 mod boot;
 mod fork;
 mod frames;
@@ -254,6 +255,11 @@ impl Pager {
                     continue;
                 }
                 request::RELEASE => self.on_release(),
+                request::ADVISE => {
+                    let managed = self.on_advice(words[1], words[2], words[3]);
+                    self.answer(slot, [managed, 0, 0, 0]);
+                    continue;
+                }
                 _ => {}
             }
             self.answer(slot, [0; 4]);

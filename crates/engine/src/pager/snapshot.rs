@@ -8,6 +8,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering::SeqCst, fence};
 
+use foreswap_core::Hint;
 use foreswap_core::units::{PageRange, Slot, Vpn};
 use rustix::io::Errno;
 
@@ -16,6 +17,8 @@ use crate::sys::own_memory::{self, Kind};
 
 const CAME_BACK: u64 = 1 << 63;
 const FORGOTTEN: u64 = 1 << 62;
+/// Where the hint of a region is in its first word.
+const HINT: u32 = 62;
 
 #[repr(C)]
 struct Header {
@@ -63,8 +66,8 @@ impl Sheet {
     }
 }
 
-/// A snapshot in memory that fork copies. Two words for each region (first page, one past the
-/// last), then two for each page (number, packed slot with the mark).
+/// A snapshot in memory that fork copies. Two words for each region (first page with the hint above
+/// it, one past the last), then two for each page (number, packed slot with the mark).
 pub struct Snapshot {
     start: NonNull<u64>,
     words: usize,
@@ -79,7 +82,7 @@ impl Snapshot {
         old: Option<Sheet>,
         parent: ProcId,
         child: ProcId,
-        regions: &[PageRange],
+        regions: &[(PageRange, Hint)],
         pages: &[(Vpn, Slot)],
         charged: u64,
     ) -> Result<Self, Errno> {
@@ -102,7 +105,8 @@ impl Snapshot {
         // SAFETY: the sheet is large enough and aligned for the header, and ours alone.
         unsafe { start.cast::<Header>().write(header) };
         let body = &mut snapshot.words_mut()[HEADER_WORDS..];
-        let region_words = regions.iter().map(|r| [r.start.0, r.end.0]);
+        let hint = |&hint: &Hint| (hint as u64) << HINT;
+        let region_words = regions.iter().map(|(r, h)| [r.start.0 | hint(h), r.end.0]);
         let page_words = pages.iter().map(|(page, slot)| [page.0, slot.pack()]);
         for (to, from) in body.chunks_exact_mut(2).zip(region_words.chain(page_words)) {
             to.copy_from_slice(&from);
@@ -162,13 +166,18 @@ impl Snapshot {
         self.header().charged
     }
 
-    /// The regions.
-    pub fn regions(&self) -> impl Iterator<Item = PageRange> + '_ {
+    /// The regions, with how the program said it will use each.
+    pub fn regions(&self) -> impl Iterator<Item = (PageRange, Hint)> + '_ {
         let n = self.header().regions as usize;
+        let hint = |word: u64| match word >> HINT {
+            1 => Hint::Sequential,
+            2 => Hint::Random,
+            _ => Hint::Normal,
+        };
         self.words()[HEADER_WORDS..]
             .chunks_exact(2)
             .take(n)
-            .map(|w| Vpn(w[0])..Vpn(w[1]))
+            .map(move |w| (Vpn(w[0] & ((1 << HINT) - 1))..Vpn(w[1]), hint(w[0])))
     }
 
     /// The pages that were not mapped: number, slot, and what happened to it since.

@@ -75,21 +75,33 @@ pub fn read() -> Result<Vec<Vma>, Errno> {
 /// What a fork child gets wiped (MADV_WIPEONFORK). Only the long form of the map tells, which is
 /// slow to read.
 pub fn wiped_on_fork() -> Result<Vec<Range<usize>>, Errno> {
-    Ok(parse_wiped(&text_of(c"/proc/thread-self/smaps")?))
+    let text = text_of(c"/proc/thread-self/smaps")?;
+    Ok(parse_flag(&text, b"wf").collect())
 }
 
-fn parse_wiped(text: &[u8]) -> Vec<Range<usize>> {
+/// Where the program said how it will use its memory (MADV_RANDOM, MADV_SEQUENTIAL), with the
+/// number of the advice. As slow as [`wiped_on_fork`].
+pub fn hints() -> Result<Vec<(Range<usize>, u32)>, Errno> {
+    let text = text_of(c"/proc/thread-self/smaps")?;
+    let random = parse_flag(&text, b"rr").map(|range| (range, k::MADV_RANDOM));
+    let sequential = parse_flag(&text, b"sr").map(|range| (range, k::MADV_SEQUENTIAL));
+    Ok(random.chain(sequential).collect())
+}
+
+/// The areas whose `VmFlags` hold `flag`.
+fn parse_flag(text: &[u8], flag: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut current = None;
-    let mut wiped = Vec::new();
-    for line in text.split(|&byte| byte == b'\n') {
+    let lines = text.split(|&byte| byte == b'\n');
+    lines.filter_map(move |line| {
         if let Some(flags) = line.strip_prefix(b"VmFlags:") {
-            let is_wiped = flags.split(|&byte| byte == b' ').any(|flag| flag == b"wf");
-            wiped.extend(current.take().filter(|_| is_wiped));
-        } else if let Some(vma) = parse_line(line) {
+            let has = flags.split(|&byte| byte == b' ').any(|word| word == flag);
+            return current.take().filter(|_| has);
+        }
+        if let Some(vma) = parse_line(line) {
             current = Some(vma.start..vma.end);
         }
-    }
-    wiped
+        None
+    })
 }
 
 fn text_of(path: &core::ffi::CStr) -> Result<Vec<u8>, Errno> {
@@ -404,7 +416,8 @@ Size:               1024 kB
 VmFlags: rd wr mr mw me ac sd 
 ";
         let base = 0x7f00_0000_0000;
-        assert_eq!(parse_wiped(text), vec![base..base + 0x40_0000]);
+        let wiped: Vec<_> = parse_flag(text, b"wf").collect();
+        assert_eq!(wiped, [base..base + 0x40_0000]);
     }
 
     #[test]

@@ -1,0 +1,345 @@
+//! What the program says of its memory (madvise).
+//!
+//! A hint on how a range will be used stays with its region and goes before the readahead policy
+//! there. Advice to act is noted and worked off by [`Mm::run`] in small steps, so that no fault
+//! waits behind it: pages that will be needed are read into memory that nobody needs, cold ones are
+//! the next to go, and what is to be paged out leaves at once, memory and all. It is advice: what
+//! does not fit or cannot be moved is left out, as the kernel does.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::frames::{Holding, NOTHING, State};
+use crate::io::SLOTS_PER_IO;
+use crate::mm::Mm;
+use crate::page_table::{Entry, PageTable, Resident};
+use crate::readahead::{Touch, Window};
+use crate::reclaim::BESIDE_READS;
+use crate::units::{Frame, PageRange, Vpn, len, overlap};
+use crate::world::{Stop, World};
+
+/// Ranges that wait to be worked off, for each kind of advice. Beyond that the oldest are forgotten.
+const MOST: usize = 1024;
+/// I/Os in flight beyond which no more is read on advice: a fault's read must find room.
+const READS: usize = 32;
+
+/// What the program may say of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// From now on this hint holds.
+    Use(Hint),
+    /// It will be needed soon.
+    WillNeed,
+    /// It will not be needed soon.
+    Cold,
+    /// It will not be needed for long.
+    PageOut,
+}
+
+/// How the program says it will use a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Hint {
+    /// It said nothing.
+    #[default]
+    Normal = 0,
+    /// In order of address, once.
+    Sequential = 1,
+    /// In no order.
+    Random = 2,
+}
+
+impl Hint {
+    /// The window for a miss where the hint decides; `max` is the policy's largest, in pages.
+    /// `None` leaves it to the policy.
+    pub fn window(self, touch: &Touch, max: u32) -> Option<Window> {
+        let pages = match self {
+            Hint::Normal => return None,
+            Hint::Sequential => u64::from(max.max(1)),
+            Hint::Random => 1,
+        };
+        let ahead = touch.page..touch.page.plus(pages);
+        Some(Window::of(&overlap(&ahead, touch.region)))
+    }
+}
+
+/// Ranges in the order in which they were advised.
+#[derive(Default)]
+pub(crate) struct Queue {
+    ranges: VecDeque<PageRange>,
+}
+
+impl Queue {
+    fn push(&mut self, range: PageRange) {
+        if let Some(last) = self.ranges.back_mut()
+            && last.end == range.start
+        {
+            last.end = range.end;
+            return;
+        }
+        if self.ranges.len() == MOST {
+            self.ranges.pop_front();
+        }
+        self.ranges.push_back(range);
+    }
+
+    fn clear(&mut self) {
+        self.ranges.clear();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    fn cancel(&mut self, range: &PageRange) {
+        let touched = |old: &PageRange| len(&overlap(old, range)) > 0;
+        if !self.ranges.iter().any(touched) {
+            return;
+        }
+        for old in core::mem::take(&mut self.ranges) {
+            let (before, after) = (
+                old.start..old.end.min(range.start),
+                old.start.max(range.end)..old.end,
+            );
+            let rest = [before, after];
+            self.ranges.extend(rest.into_iter().filter(|r| len(r) > 0));
+        }
+    }
+
+    /// Take up to `max` pages whose entry is `wanted` from the front, all of one range.
+    pub(crate) fn take(
+        &mut self,
+        table: &PageTable,
+        max: usize,
+        wanted: impl Fn(Entry) -> bool,
+        found: &mut Vec<Vpn>,
+    ) {
+        while found.is_empty()
+            && max > 0
+            && let Some(range) = self.ranges.front_mut()
+        {
+            range.start = table.search(range, max, &wanted, found);
+            if range.start >= range.end {
+                self.ranges.pop_front();
+            }
+        }
+    }
+}
+
+/// Advice that waits to be worked off.
+#[derive(Default)]
+pub(crate) struct Advised {
+    needed: Queue,
+    /// Pages that may still be read on advice: what there was room for when it was given.
+    budget: u64,
+    pub(crate) cold: Queue,
+    out: Queue,
+}
+
+impl Advised {
+    /// What was said of `range` no longer concerns what is there.
+    pub(crate) fn cancel(&mut self, range: &PageRange) {
+        self.needed.cancel(range);
+        self.cold.cancel(range);
+        self.out.cancel(range);
+    }
+}
+
+impl Mm {
+    /// The program says something of `range`. What of it is not managed is passed over.
+    pub fn advise(&mut self, w: &mut impl World, range: &PageRange, advice: Advice) {
+        if let Advice::Use(hint) = advice {
+            return self.vmas.set_hint(range, hint);
+        }
+        self.advised.cancel(range);
+        for part in self.vmas.overlapping(range) {
+            match advice {
+                Advice::Use(_) => {}
+                Advice::WillNeed => {
+                    self.each_cached(&part, |mm, frame| mm.frames.get_mut(frame).leaves = false);
+                    self.advised.needed.push(part);
+                }
+                Advice::Cold => {
+                    self.table.chill(&part);
+                    self.advised.cold.push(part);
+                }
+                Advice::PageOut => {
+                    self.each_cached(&part, Mm::let_go);
+                    self.advised.out.push(part);
+                }
+            }
+        }
+        if advice == Advice::WillNeed {
+            let spare = u64::from(self.frames.empty().saturating_sub(self.marks.empty));
+            let clean = self.frames.clean().saturating_sub(self.marks.low / 2);
+            self.advised.budget = u64::from(self.frames.free() + clean) + spare.min(w.available());
+        }
+    }
+
+    /// A page that is in a frame of ours is to leave memory.
+    fn let_go(&mut self, frame: Frame) {
+        let holding = *self.frames.get(frame);
+        match (holding.state, holding.page) {
+            (State::Clean, Some(page)) if !holding.wanted => {
+                if holding.ahead {
+                    self.end_ahead(page, &holding, false);
+                }
+                self.leave_frame(frame);
+            }
+            (State::Dirty | State::Writing, _) => self.frames.get_mut(frame).leaves = true,
+            _ => {}
+        }
+    }
+
+    fn each_cached(&mut self, range: &PageRange, mut f: impl FnMut(&mut Self, Frame)) {
+        let mut pages = Vec::new();
+        let cached = |entry| matches!(entry, Entry::Cached(_));
+        self.table.search(range, usize::MAX, cached, &mut pages);
+        for page in pages {
+            if let Entry::Cached(frame) = self.table.get(page) {
+                f(self, frame);
+            }
+        }
+    }
+
+    /// Read some of what will be needed. Returns whether it did.
+    pub(crate) fn bring_needed(&mut self, w: &mut impl World) -> bool {
+        if self.advised.needed.is_empty() || self.ios.in_flight() >= READS {
+            return false;
+        }
+        let mut pages = Vec::new();
+        let max = self.advised.budget.min(SLOTS_PER_IO as u64) as usize;
+        let swapped = |entry| matches!(entry, Entry::Swapped { .. });
+        let advised = &mut self.advised;
+        advised.needed.take(&self.table, max, swapped, &mut pages);
+        let spare = self.spare_frames(w, pages.len() as u32);
+        pages.truncate(spare as usize);
+        let mut batch = Vec::new();
+        for &page in &pages {
+            let Entry::Swapped { slot, .. } = self.table.get(page) else {
+                debug_assert!(false, "making frames free changes no swapped page");
+                continue;
+            };
+            let Some((frame, _)) = self.frames.take_free(1) else {
+                break;
+            };
+            let ahead = true;
+            self.begin_read(page, slot, frame, Holding { ahead, ..NOTHING });
+            self.count_ahead(page, 1);
+            batch.push((slot, frame));
+        }
+        self.advised.budget -= batch.len() as u64;
+        if batch.is_empty() {
+            // No room is left, or nothing of it is out.
+            self.advised.needed.clear();
+            return false;
+        }
+        self.submit_reads(w, &mut batch, None);
+        true
+    }
+
+    /// Move out some of what the program wants out, memory and all. Returns how many pages left.
+    pub(crate) fn page_out(&mut self, w: &mut impl World) -> u32 {
+        if self.advised.out.is_empty() {
+            return 0;
+        }
+        if self.areas_full {
+            self.advised.out.clear();
+            return 0;
+        }
+        let mut batch = self.marks.writes.saturating_sub(self.frames.unwritten());
+        batch = batch.min(match self.is_awaited() {
+            true => BESIDE_READS,
+            false => self.marks.batch,
+        });
+        // Frames without memory are where they go.
+        let short = batch.saturating_sub(self.frames.empty());
+        if self.frames.free() < short {
+            self.drop_clean(w, short - self.frames.free());
+        }
+        self.release_free(w, short);
+        batch = batch.min(self.frames.empty());
+        let mut victims = core::mem::take(&mut self.victims);
+        victims.clear();
+        let resident = |entry| matches!(entry, Entry::Resident(_));
+        let advised = &mut self.advised;
+        advised
+            .out
+            .take(&self.table, batch as usize, resident, &mut victims);
+        let (mut moved, mut left) = (0, victims.as_slice());
+        while let (Some(&first), Some(&last)) = (left.first(), left.last()) {
+            let run = left.chunk_by(|a, b| a.plus(1) == *b).next();
+            let run = run.map_or(1, <[Vpn]>::len);
+            let (gone, stop) = self.move_out(w, first, run as u32, true);
+            moved += gone;
+            left = &left[gone as usize..];
+            let skip = match stop {
+                None => 0,
+                Some(Stop::Again) => {
+                    let start = first.plus(gone.into());
+                    self.advised.out.ranges.push_front(start..last.plus(1));
+                    break;
+                }
+                // All that fork shares is being made movable; that takes too long to wait for.
+                Some(Stop::Busy) => run - gone as usize,
+                Some(_) => 1,
+            };
+            left = &left[skip.min(left.len())..];
+        }
+        self.victims = victims;
+        self.submit_writes(w, true);
+        moved
+    }
+
+    /// Victims that the program called cold, and that were not needed since.
+    pub(crate) fn take_cold(&mut self, max: u32, victims: &mut Vec<Vpn>) {
+        let cold = |entry| matches!(entry, Entry::Resident(Resident { credit: 0, .. }));
+        self.advised
+            .cold
+            .take(&self.table, max as usize, cold, victims);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> PageRange {
+        Vpn(start)..Vpn(end)
+    }
+
+    #[test]
+    fn a_hint_decides_the_window_within_the_region() {
+        let region = range(10, 100);
+        let window = |hint: Hint, page, max| {
+            let touch = Touch {
+                page: Vpn(page),
+                slot: None,
+                ahead: false,
+                region: &region,
+            };
+            hint.window(&touch, max)
+        };
+        let of = |start, end| Some(Window::of(&range(start, end)));
+        assert_eq!(window(Hint::Normal, 20, 32), None);
+        assert_eq!(window(Hint::Random, 20, 32), of(20, 21));
+        assert_eq!(window(Hint::Sequential, 20, 32), of(20, 52));
+        assert_eq!(window(Hint::Sequential, 90, 32), of(90, 100));
+        assert_eq!(window(Hint::Sequential, 20, 0), of(20, 21));
+    }
+
+    #[test]
+    fn a_queue_joins_cuts_and_forgets() {
+        let mut queue = Queue::default();
+        queue.push(range(0, 10));
+        queue.push(range(10, 20));
+        queue.push(range(30, 40));
+        assert_eq!(queue.ranges, [range(0, 20), range(30, 40)]);
+        queue.cancel(&range(5, 35));
+        assert_eq!(queue.ranges, [range(0, 5), range(35, 40)]);
+        for n in 100..100 + MOST as u64 {
+            queue.push(range(2 * n, 2 * n + 1));
+        }
+        assert_eq!(queue.ranges.len(), MOST);
+        assert_eq!(queue.ranges[0], range(200, 201));
+    }
+}

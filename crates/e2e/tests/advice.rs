@@ -1,0 +1,93 @@
+//! What a program says of its memory (madvise) is heeded, and returns what it returns without us.
+
+use foreswap_e2e::{Job, MIB, Managed, Outcome, program};
+
+/// Mebibytes; the programs map more and fill less.
+const LIMIT: u64 = 64;
+/// Bytes that they fill and page out.
+const PART: u64 = 24 * MIB;
+/// Pages that they read back in order.
+const READ: u64 = 4 * MIB / 4096;
+
+#[track_caller]
+fn run_with(name: &str, options: &[&str]) -> Option<Outcome> {
+    let job = Job::new(program::compile(name, "advice_calls")?).arg(name);
+    let managed = Managed::limit(LIMIT).options(options);
+    Some(managed.equals_bare(&job).succeeded())
+}
+
+/// As [`run_with`]; all that was filled must have been out of memory.
+#[track_caller]
+fn paged_out_with(name: &str, options: &[&str]) -> Option<Outcome> {
+    let outcome = run_with(name, options)?;
+    assert_eq!(outcome.note("absent"), PART / 4096, "{}", outcome.stderr);
+    Some(outcome)
+}
+
+#[test]
+fn results_and_errors_are_the_kernels() {
+    run_with("results", &[]);
+}
+
+#[test]
+fn what_is_paged_out_is_written_and_its_memory_free() {
+    let Some(outcome) = paged_out_with("pageout", &[]) else {
+        return;
+    };
+    let written = outcome.stats().count("swap_out_bytes");
+    assert!(written >= PART, "{written} bytes written");
+}
+
+#[test]
+fn what_will_be_needed_is_read_before_it_is_touched() {
+    let options = ["--readahead", "none"];
+    let (Some(with), Some(without)) = (
+        paged_out_with("willneed", &options),
+        paged_out_with("no_willneed", &options),
+    ) else {
+        return;
+    };
+    let major = |outcome: &Outcome| outcome.stats().count("faults_major");
+    assert!(major(&without) >= READ);
+    assert!(
+        major(&with) < major(&without) / 2,
+        "{} major faults with it, {} without",
+        major(&with),
+        major(&without)
+    );
+    assert!(with.stats().count("readahead_hits") > READ / 2);
+}
+
+#[test]
+fn cold_memory_goes_first() {
+    let Some(outcome) = run_with("cold", &[]) else {
+        return;
+    };
+    let (cold, warm) = (outcome.note("absent"), outcome.note("warm_absent"));
+    assert!(cold > 1024 && warm * 4 < cold, "{cold} cold, {warm} warm");
+}
+
+#[test]
+fn hints_decide_the_windows() {
+    let ahead = |name| {
+        let stats = paged_out_with(name, &[])?.stats?;
+        Some((stats.count("readahead_pages"), stats.count("faults_major")))
+    };
+    let Some((pages, major)) = ahead("no_hint") else {
+        return;
+    };
+    assert!(pages > READ / 2 && major < READ / 2, "{pages} {major}");
+    for name in [
+        "random_hint",
+        "random_hint_before",
+        "random_hint_in_a_child",
+    ] {
+        let (pages, major) = ahead(name).expect("compiled already");
+        assert!(pages == 0 && major >= READ, "{name}: {pages} {major}");
+    }
+    let (pages, sequential) = ahead("sequential_hint").expect("compiled already");
+    assert!(
+        pages > READ / 2 && sequential <= major,
+        "{sequential} {major}"
+    );
+}

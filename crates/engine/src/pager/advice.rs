@@ -1,0 +1,52 @@
+//! What the program says of its memory with `madvise`.
+//!
+//! Advice on managed memory comes over the doorbell, after the kernel took it. Hints from before
+//! that, while nothing was managed, are in the kernel's map; only a program that gave any pays for
+//! reading its long form, once.
+
+use foreswap_core::units::{PAGE_SIZE, len};
+use foreswap_core::{Advice, Hint};
+use std::sync::atomic::Ordering::SeqCst;
+
+use super::{Pager, adopt};
+use crate::sys::maps;
+
+/// What a number of `madvise` means here, if anything.
+fn meaning(number: u64) -> Option<Advice> {
+    Some(match i32::try_from(number).ok()? {
+        libc::MADV_NORMAL => Advice::Use(Hint::Normal),
+        libc::MADV_RANDOM => Advice::Use(Hint::Random),
+        libc::MADV_SEQUENTIAL => Advice::Use(Hint::Sequential),
+        libc::MADV_WILLNEED => Advice::WillNeed,
+        libc::MADV_COLD => Advice::Cold,
+        libc::MADV_PAGEOUT => Advice::PageOut,
+        _ => return None,
+    })
+}
+
+impl Pager {
+    /// The program advised `bytes` at `start`, and the kernel took it. Returns the managed pages.
+    pub(crate) fn on_advice(&mut self, start: u64, bytes: u64, number: u64) -> u64 {
+        let end = start.saturating_add(bytes) as usize;
+        // The kernel refuses ranges that pass the end of memory; this thread must not trust it.
+        let Some(end) = end.checked_next_multiple_of(PAGE_SIZE) else {
+            return 0;
+        };
+        let range = adopt::pages(start as usize, end);
+        if let Some(advice) = meaning(number) {
+            self.mm.advise(&mut self.w, &range, advice);
+        }
+        self.mm.managed_in(&range).iter().map(len).sum()
+    }
+
+    /// Take over what the program said while nothing was managed.
+    pub(crate) fn take_hints(&mut self) {
+        if !self.program.hints.load(SeqCst) {
+            return;
+        }
+        // Without the map the program's hints are lost, not its memory.
+        for (range, number) in maps::hints().unwrap_or_default() {
+            self.on_advice(range.start as u64, range.len() as u64, u64::from(number));
+        }
+    }
+}
