@@ -2,6 +2,9 @@
  * heeded. What was done is seen in the statistics of the run. */
 #include "check.h"
 
+#include <stdatomic.h>
+#include <sys/time.h>
+
 #define ALL (96 * MIB)
 #define PART (24 * MIB)
 #define READ (4 * MIB)
@@ -163,6 +166,76 @@ static void sequential_hint(void)
     read_in_order(p);
 }
 
+static char *stormy;
+static atomic_int calm;
+
+static void advise_somewhere(uint64_t *random)
+{
+    static const int all[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_COLD, MADV_PAGEOUT};
+    *random = mix(*random);
+    size_t at = *random / 64 % (ALL / PAGE), pages = 1 + (*random >> 48) % 512;
+    if (at + pages > ALL / PAGE)
+        pages = ALL / PAGE - at;
+    int result = madvise(stormy + at * PAGE, pages * PAGE, all[*random % 6]);
+    /* EAGAIN: the mapping is being cut by others. */
+    CHECK(result == 0 || errno == EAGAIN, "advice %d", all[*random % 6]);
+}
+
+static void on_alarm(int signal)
+{
+    static uint64_t random = 5;
+    int saved = errno;
+    (void)signal;
+    advise_somewhere(&random);
+    errno = saved;
+}
+
+static void *advise_on(void *argument)
+{
+    uint64_t random = (uintptr_t)argument;
+    while (!calm) {
+        advise_somewhere(&random);
+        usleep(200);
+    }
+    return NULL;
+}
+
+/* Advice from threads, a signal handler and vfork children, while the memory is used. */
+static void storm(void)
+{
+    stormy = map(ALL);
+    fill(stormy, ALL, 1);
+    pthread_t threads[2];
+    for (uintptr_t i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, advise_on, (void *)(i + 1)) == 0, "a thread");
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0, "sigaction");
+    struct itimerval each = {{0, 2000}, {0, 2000}};
+    CHECK(setitimer(ITIMER_REAL, &each, NULL) == 0, "setitimer");
+    for (uint64_t round = 1; round < 4; round++) {
+        for (size_t at = 0; at < ALL; at += MIB) {
+            VERIFY_PART(stormy, at, MIB, round, "in the storm");
+            fill_part(stormy, at, MIB, round + 1);
+        }
+        pid_t pid = vfork();
+        if (pid == 0) {
+            madvise(stormy, 4 * MIB, MADV_PAGEOUT);
+            _exit(0);
+        }
+        CHECK(reap(pid) == 0, "the vfork child");
+        pid = fork();
+        if (pid == 0) {
+            VERIFY(stormy, 8 * MIB, round + 1, "in a child");
+            _exit(0);
+        }
+        CHECK(reap(pid) == 0, "the child");
+    }
+    calm = 1;
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    VERIFY(stormy, ALL, 4, "after the storm");
+}
+
 static const struct part parts[] = {
     {"results", results},
     {"pageout", pageout},
@@ -174,6 +247,7 @@ static const struct part parts[] = {
     {"random_hint_before", random_hint_before},
     {"random_hint_in_a_child", random_hint_in_a_child},
     {"sequential_hint", sequential_hint},
+    {"storm", storm},
 };
 
 int main(int argc, char **argv)

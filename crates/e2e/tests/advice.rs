@@ -48,7 +48,7 @@ fn what_will_be_needed_is_read_before_it_is_touched() {
         return;
     };
     let major = |outcome: &Outcome| outcome.stats().count("faults_major");
-    assert!(major(&without) >= READ);
+    assert!(major(&without) >= READ - 8);
     assert!(
         major(&with) < major(&without) / 2,
         "{} major faults with it, {} without",
@@ -73,6 +73,7 @@ fn hints_decide_the_windows() {
         let stats = paged_out_with(name, &[])?.stats?;
         Some((stats.count("readahead_pages"), stats.count("faults_major")))
     };
+    // The last faults of a process may miss its statistics.
     let Some((pages, major)) = ahead("no_hint") else {
         return;
     };
@@ -83,11 +84,20 @@ fn hints_decide_the_windows() {
         "random_hint_in_a_child",
     ] {
         let (pages, major) = ahead(name).expect("compiled already");
-        assert!(pages == 0 && major >= READ, "{name}: {pages} {major}");
+        assert!(pages == 0 && major >= READ - 8, "{name}: {pages} {major}");
     }
     let (pages, sequential) = ahead("sequential_hint").expect("compiled already");
+    // The largest window is 32 pages, used from the first miss on.
     assert!(
-        pages > READ / 2 && sequential <= major,
-        "{sequential} {major}"
+        pages > READ / 2 && sequential <= READ / 32 + 4,
+        "{pages} {sequential}"
     );
+}
+
+#[test]
+fn advice_from_everywhere_harms_nothing() {
+    let Some(outcome) = run_with("storm", &[]) else {
+        return;
+    };
+    outcome.swapped();
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize};
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn};
 use foreswap_core::world::{Limit, SwapMap};
-use foreswap_core::{Advice, Config, Mm};
+use foreswap_core::{Config, Mm};
 use foreswap_store::ring::{Io, Pool, SpawnRefused, Uring, Worker};
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -276,7 +276,9 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
         pager.mm.adopt(w, region.clone(), &[]);
     }
     for (region, hint) in snapshot.regions() {
-        pager.mm.advise(w, &region, Advice::Use(hint));
+        pager
+            .mm
+            .advise(w, &region, foreswap_core::Advice::Use(hint));
     }
     let wiped = if pager.program.wipes.load(Relaxed) {
         let found = maps::wiped_on_fork().map_err(system("reading smaps"))?;
