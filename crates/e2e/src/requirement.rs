@@ -40,11 +40,11 @@ pub fn command(test: &str, command: &str) -> Option<PathBuf> {
     found
 }
 
-/// The Python of the project's `.venv`, which has NumPy, or the answer of [`required`].
+/// The Python of the project's `.venv`, which has NumPy and SciPy, or the answer of [`required`].
 #[track_caller]
 pub fn venv_python(test: &str) -> Option<PathBuf> {
     let python = workspace().join(".venv/bin/python");
-    required(python.exists(), test, ".venv with NumPy").then_some(python)
+    required(python.exists(), test, ".venv with NumPy and SciPy").then_some(python)
 }
 
 /// True when the tests run as root, or the answer of [`required`].
