@@ -184,6 +184,8 @@ struct Vma {
     bytes: u64,
     resident_bytes: u64,
     swapped_bytes: u64,
+    readahead_pages: u64,
+    readahead_hits: u64,
     hit_ratio: f64,
 }
 
@@ -203,6 +205,8 @@ impl From<&VmaStats> for Vma {
             bytes: vma.bytes,
             resident_bytes: vma.resident_bytes,
             swapped_bytes: vma.swapped_bytes,
+            readahead_pages: vma.readahead_pages,
+            readahead_hits: vma.readahead_hits,
             hit_ratio: ratio(vma.readahead_hits, vma.readahead_pages),
         }
     }

@@ -42,6 +42,8 @@ fn every_promised_key_is_there() {
         "bytes",
         "resident_bytes",
         "swapped_bytes",
+        "readahead_pages",
+        "readahead_hits",
         "hit_ratio",
     ] {
         assert!(found["vmas"][0][key].is_number(), "{key}");
