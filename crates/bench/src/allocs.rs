@@ -5,7 +5,6 @@
 //! of the block it freed. One step in 4,096 allocates 256 KiB to 1.25 MiB, so that malloc's
 //! mmap path is taken as well.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -13,6 +12,7 @@ use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
 use crate::args::AllocsArgs;
+use crate::output::put_json;
 use crate::usemem::Draw;
 
 /// What the workload reports.
@@ -57,9 +57,5 @@ pub fn main(args: &AllocsArgs) -> anyhow::Result<ExitCode> {
         pass_ns,
         ns_per_allocation: pass_ns as f64 / args.count.max(1) as f64,
     };
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, &report)?;
-    writeln!(out)?;
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    put_json(&report)
 }

@@ -7,16 +7,19 @@
 //! knows nothing of foreswap: the same executable with the same arguments runs bare,
 //! under `foreswap run`, or in a memory cgroup on the kernel's own swap.
 //!
-//! Where things are: `usemem/` and `allocs.rs` are workloads, `disk.rs` measures a
-//! swap area's device, `peer/` runs a workload under somebody's memory management,
-//! `system/` changes the machine for a peer and undoes it, `benches/` decides what is
-//! run and how often, `report/` turns runs into tables, targets and JSON.
+//! Where things are: `usemem/`, `hold.rs` and `allocs.rs` are workloads, and so is
+//! `linpack.py`, which Python runs; `disk.rs` measures a swap area's device, `peer/` runs
+//! a workload under somebody's memory management, `system/` changes the machine for a
+//! peer and undoes it, `benches/` decides what is run and how often, `report/` turns runs
+//! into tables, targets and JSON.
 
 mod allocs;
 mod args;
 mod benches;
 mod disk;
+mod hold;
 mod interrupt;
+mod output;
 mod peer;
 mod progress;
 mod report;

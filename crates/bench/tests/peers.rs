@@ -3,119 +3,17 @@
 //! What needs root says so and is passed over without it. The tests of the kernel's
 //! peers take turns with each other, since one bench at a time may change the system.
 
+mod place;
+
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-const EXE: &str = env!("CARGO_BIN_EXE_foreswap-bench");
-const SETTINGS: [&str; 3] = [
-    "/proc/sys/vm/page-cluster",
-    "/sys/kernel/mm/swap/vma_ra_enabled",
-    "/sys/kernel/mm/transparent_hugepage/enabled",
-];
+use place::{EXE, Place, bench, command, is_root, kernel_alone, signal, swapping, system};
 
-fn kernel_alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn is_root() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let root = status.lines().any(|line| line.starts_with("Uid:\t0\t0"));
-    if !root {
-        eprintln!("passed over: the kernel's peers need root");
-    }
-    root
-}
-
-/// A directory of our own on the file system of /tmp, gone when the test is.
-struct Place(PathBuf);
-
-impl Place {
-    fn new(name: &str) -> Self {
-        let path =
-            std::env::temp_dir().join(format!("foreswap-peers-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn files(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).unwrap();
-        entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn command(place: &Place, words: &str) -> Command {
-    let mut command = Command::new(EXE);
-    command
-        .arg("bench")
-        .args(words.split_whitespace())
-        .arg("--dir")
-        .arg(&place.0);
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
-}
-
-/// Runs a bench, again when one outside of these tests has the system at the time.
-fn bench(place: &Place, words: &str) -> Output {
-    let start = Instant::now();
-    loop {
-        let output = command(place, words).output().expect("the bench starts");
-        let busy = String::from_utf8_lossy(&output.stdout).contains("another foreswap bench");
-        if !busy || start.elapsed() > Duration::from_secs(120) {
-            return output;
-        }
-        std::thread::sleep(Duration::from_secs(1));
-    }
-}
-
-/// All that a bench may change of this system.
-fn system(place: &Place) -> Vec<String> {
-    let mut state: Vec<String> = SETTINGS
-        .iter()
-        .map(|path| fs::read_to_string(path).unwrap_or_default())
-        .collect();
-    for disk in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let rotational = disk.path().join("queue/rotational");
-        state.push(format!(
-            "{rotational:?} {:?}",
-            fs::read_to_string(&rotational).ok()
-        ));
-    }
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    state.extend(
-        swaps
-            .lines()
-            .filter(|line| line.contains("foreswap"))
-            .map(str::to_owned),
-    );
-    for root in ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"] {
-        let entries = fs::read_dir(root).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        state.extend(names.filter(|name| name.starts_with("foreswap")));
-    }
-    state.extend(place.files());
-    state.push(format!(
-        "note: {}",
-        Path::new("/run/foreswap-bench/changes.json").exists()
-    ));
-    state
-}
+/// A bench that runs longer than any test waits.
+const LONG: &str = "rand-write --runner kernel --against kernel --total 64M --memory 32M \
+                    --turns 9 --seconds 5";
 
 #[test]
 fn bare_turns_give_a_report_and_json() {
@@ -211,39 +109,8 @@ fn the_kernels_peers_swap_and_leave_nothing() {
             "{text}"
         );
     }
-    assert_eq!(report["ratios"].as_array().unwrap().len(), 4, "{text}");
+    assert_eq!(report["ratios"].as_array().unwrap().len(), 6, "{text}");
     assert_eq!(system(&place), before);
-}
-
-/// Starts a long bench on the kernel's swap, and returns once it swaps.
-fn swapping(place: &Place) -> Child {
-    const WORDS: &str = "rand-write --runner kernel --against kernel --total 64M --memory 32M \
-                         --turns 9 --seconds 5";
-    let here = place.0.to_str().unwrap();
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(120) {
-        // Ends at once when another bench has the system; then it is tried again.
-        let mut child = command(place, WORDS).spawn().unwrap();
-        while child.try_wait().unwrap().is_none() {
-            let swaps = fs::read_to_string("/proc/swaps").unwrap();
-            let used = |line: &str| line.contains(here) && !line.contains("\t0\t");
-            if swaps.lines().any(used) {
-                return child;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        child.wait().unwrap();
-        std::thread::sleep(Duration::from_secs(1));
-    }
-    panic!("the bench never swapped");
-}
-
-fn signal(child: &Child, name: &str) {
-    let status = Command::new("kill")
-        .arg(format!("-{name}"))
-        .arg(child.id().to_string())
-        .status();
-    assert!(status.unwrap().success());
 }
 
 #[test]
@@ -255,7 +122,7 @@ fn a_signal_undoes_everything() {
     let place = Place::new("signal");
     for (name, code) in [("INT", 130), ("TERM", 143)] {
         let before = system(&place);
-        let mut child = swapping(&place);
+        let mut child = swapping(&place, LONG, 0);
         assert_ne!(system(&place), before);
         signal(&child, name);
         assert_eq!(child.wait().unwrap().code(), Some(code), "{name}");
@@ -275,7 +142,7 @@ fn a_killed_bench_is_undone_by_hand_or_by_the_next() {
         "seq-read --runner kernel --against kernel --total 8M --memory 32M --turns 1",
     ] {
         let before = system(&place);
-        let mut child = swapping(&place);
+        let mut child = swapping(&place, LONG, 0);
         signal(&child, "KILL");
         assert_eq!(child.wait().unwrap().signal(), Some(9));
         assert_ne!(system(&place), before);

@@ -1,14 +1,18 @@
 //! The workload by itself: it verifies what it reads, in every pattern, operation and
 //! mode, and reports what WORKLOADS.md asks for.
 
-use std::process::{Command, Output};
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
 
-fn usemem(words: &str) -> Output {
+fn run(words: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_foreswap-bench"))
-        .args(["workload", "usemem"])
         .args(words.split_whitespace())
         .output()
         .expect("the workload starts")
+}
+
+fn usemem(words: &str) -> Output {
+    run(&format!("workload usemem {words}"))
 }
 
 fn report(words: &str) -> serde_json::Value {
@@ -103,6 +107,63 @@ fn seconds_end_it() {
     let pass = report["total"]["pass_ns"].as_u64().unwrap();
     assert!(pass >= 200_000_000, "{pass}");
     assert!(report["total"]["pages"].as_u64().unwrap() > 256);
+}
+
+#[test]
+fn combined_runs_two_groups_for_the_same_time() {
+    for mode in ["process", "thread"] {
+        let words = format!(
+            "workload combined --sequential-tasks 2 --sequential-total 4M --random-tasks 3 \
+             --random-total 3M --seconds 0.2 --mode {mode}"
+        );
+        let output = run(&words);
+        assert!(output.status.success(), "{words}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let group = |name: &str, tasks: usize, bytes: u64, pattern: &str| {
+            let group = &report[name];
+            assert_eq!(group["tasks"].as_array().unwrap().len(), tasks);
+            assert_eq!(group["region_bytes"], bytes);
+            assert_eq!(group["parameters"]["pattern"], pattern);
+            assert!(group["total"]["pass_ns"].as_u64().unwrap() >= 200_000_000);
+            assert!(group["total"]["check_ns"].as_u64().unwrap() > 0);
+        };
+        group("sequential", 2, 2 << 20, "seq");
+        group("random", 3, 1 << 20, "rand");
+    }
+    let spoiled = run(
+        "workload combined --sequential-total 1M --random-total 1M --seconds 0.2 \
+                       --corrupt-word 700",
+    );
+    assert_eq!(spoiled.status.code(), Some(1));
+    let errors = String::from_utf8_lossy(&spoiled.stderr);
+    assert!(errors.contains("task 0: wrong data"), "{errors}");
+}
+
+#[test]
+fn hold_does_what_it_is_told() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_foreswap-bench"))
+        .args(["workload", "hold", "--bytes", "4M"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the workload starts");
+    let mut words = child.stdin.take().unwrap();
+    words.write_all(b"count\ncheck\n").unwrap();
+    drop(words);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let answers: Vec<serde_json::Value> = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(answers.len(), 3);
+    for answer in answers {
+        assert_eq!(answer["bytes"], 4 << 20);
+        assert_eq!(answer["mapped_bytes"], 4 << 20);
+        assert!(answer["resident_bytes"].as_u64().unwrap() >= 4 << 20);
+    }
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
         seconds: Some(given.seconds.unwrap_or(SECONDS)),
         ..given.clone()
     };
-    session.swap_bytes = usemem::swap_for(&workload);
+    session.swap_bytes = usemem::swap_for(workload.total_bytes());
     session
         .foreswap
         .readahead

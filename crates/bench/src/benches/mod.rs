@@ -1,9 +1,13 @@
 //! What each bench runs, how often, and what it is held against.
 
 mod areas;
+mod combined;
 mod fault_latency;
 mod fits;
+mod linpack;
+mod readahead;
 mod startup;
+mod swapoff;
 mod turns;
 mod usemem;
 
@@ -11,6 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 
 use crate::args::{BenchArgs, BenchName, PeerName};
 use crate::interrupt;
@@ -34,7 +39,8 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             BenchName::Startup => startup::run(&args, &mut session),
             BenchName::FaultLatency => fault_latency::run(&args, &mut session),
             BenchName::Areas => areas::run(&args, &session),
-            _ => usemem::run(name, &args, &mut session),
+            BenchName::Readahead => readahead::run(&args, &mut session),
+            _ => one(name, &args, &mut session),
         }?;
         // Here the session is dropped, and with it all changes to the system undone:
         // before a word is printed, and before an error is.
@@ -49,7 +55,20 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.json {
         report.write_json(path)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(match report.failures.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// A bench of those that `readahead` sums up.
+fn one(name: BenchName, args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
+    match name {
+        BenchName::Combined => combined::run(args, session),
+        BenchName::Swapoff => swapoff::run(args, session),
+        BenchName::Linpack => linpack::run(args, session),
+        _ => usemem::run(name, args, session),
+    }
 }
 
 fn undo() -> anyhow::Result<ExitCode> {
@@ -102,6 +121,12 @@ fn peers(args: &BenchArgs, default: &[PeerName]) -> Vec<PeerName> {
         }
     }
     peers
+}
+
+/// The bench's name on the command line.
+fn value_name(name: BenchName) -> String {
+    name.to_possible_value()
+        .map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 fn new_report(

@@ -23,29 +23,44 @@ pub fn in_turns(
     command: impl Fn(&Session, PeerName) -> Vec<OsString>,
     read: Read,
 ) -> anyhow::Result<Vec<PeerReport>> {
+    in_turns_by(session, peers, turns, |session, peer, progress| {
+        let words = command(session, peer);
+        let turn = session.turn(peer, &words, progress)?;
+        let (mut figures, report) = read(&turn.output)?;
+        figures.extend(turn.figures);
+        let details = serde_json::json!({ "workload": report, "stats": turn.details });
+        Ok((figures, details))
+    })
+}
+
+/// As [`in_turns`], where `turn` does one turn of a peer and returns its figures and all else
+/// that is to be kept of it.
+pub fn in_turns_by(
+    session: &mut Session,
+    peers: &[PeerName],
+    turns: u32,
+    mut turn: impl FnMut(&mut Session, PeerName, &Progress) -> Result<(Figures, Value), TurnError>,
+) -> anyhow::Result<Vec<PeerReport>> {
     let progress = Progress::over(u64::from(turns) * peers.len() as u64);
     let mut done: Vec<(Vec<Figures>, Vec<Value>, Option<String>)> = Vec::new();
     done.resize_with(peers.len(), Default::default);
-    for turn in 0..turns {
+    for number in 0..turns {
         for (peer, (figures, details, not_run)) in peers.iter().zip(&mut done) {
             if not_run.is_some() {
                 continue;
             }
-            progress.say(&format!("{} turn {}", peer_name(*peer), turn + 1));
-            let words = command(session, *peer);
-            let result = session.turn(*peer, &words, &progress);
+            progress.say(&format!("{} turn {}", peer_name(*peer), number + 1));
+            let result = turn(session, *peer, &progress);
             interrupt::check()?;
             match result {
-                Ok(turn) => {
-                    let (mut all, report) = read(&turn.output)?;
-                    all.extend(turn.figures);
-                    figures.push(all);
-                    details.push(serde_json::json!({ "workload": report, "stats": turn.details }));
+                Ok((measured, report)) => {
+                    figures.push(measured);
+                    details.push(report);
                     progress.step();
                 }
                 Err(TurnError::NotRun(reason)) => {
                     *not_run = Some(reason.to_string());
-                    progress.shrink(u64::from(turns - turn));
+                    progress.shrink(u64::from(turns - number));
                 }
                 Err(TurnError::Failed(error)) => {
                     return Err(error.context(format!("the turn of {}", peer_name(*peer))));

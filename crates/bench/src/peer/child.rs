@@ -1,18 +1,19 @@
-//! Runs one command to its end: what it printed, how long it took, how it ended.
+//! Runs one command to its end: what it printed, how long it took, how it ended. Or
+//! talks with it, line by line, while it lives ([`Talk`]).
 //!
 //! The child dies with us, can be born inside a cgroup, and is killed (by its process
 //! id) when a signal asks us to end.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 
 use crate::interrupt;
 use crate::progress::Progress;
@@ -37,10 +38,31 @@ pub fn run(
     door: Option<&Path>,
     progress: &Progress,
 ) -> anyhow::Result<Finished> {
-    interrupt::check()?;
-    let (program, arguments) = command.split_first().context("an empty command")?;
     // Files, not pipes: nothing has to be read while the child runs.
     let (mut output, mut errors) = (memory_file()?, memory_file()?);
+    let start = Instant::now();
+    let (stdin, stdout) = (Stdio::null(), output.try_clone()?.into());
+    let mut child = start_child(command, door, stdin, stdout, &errors)?;
+    let status = wait(&mut child, progress)?;
+    let elapsed = start.elapsed();
+    if !status.success() {
+        return Err(failure(command, status, &mut errors));
+    }
+    Ok(Finished {
+        output: content(&mut output)?,
+        elapsed,
+    })
+}
+
+fn start_child(
+    command: &[OsString],
+    door: Option<&Path>,
+    stdin: Stdio,
+    stdout: Stdio,
+    errors: &File,
+) -> anyhow::Result<Child> {
+    interrupt::check()?;
+    let (program, arguments) = command.split_first().context("an empty command")?;
     let door = door
         .map(|path| OpenOptions::new().write(true).open(path))
         .transpose()
@@ -48,34 +70,118 @@ pub fn run(
     let mut starting = Command::new(program);
     starting
         .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(output.try_clone()?)
+        .stdin(stdin)
+        .stdout(stdout)
         .stderr(errors.try_clone()?);
     let us = std::process::id();
     // SAFETY: the closure only makes system calls, as is allowed after a fork.
     unsafe { starting.pre_exec(move || before_exec(us, door.as_ref())) };
-    let start = Instant::now();
-    let mut child = starting
+    starting
         .spawn()
-        .with_context(|| format!("cannot start {}", program.display()))?;
-    let status = wait(&mut child, progress)?;
-    let elapsed = start.elapsed();
-    if status.success() {
-        return Ok(Finished {
-            output: content(&mut output)?,
-            elapsed,
-        });
-    }
-    let said = String::from_utf8_lossy(&content(&mut errors)?)
-        .trim()
-        .to_owned();
+        .with_context(|| format!("cannot start {}", program.display()))
+}
+
+/// How a command ended that should have ended well, in its own words.
+fn failure(command: &[OsString], status: ExitStatus, errors: &mut File) -> anyhow::Error {
+    let said = content(errors).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said).trim().to_owned();
     let how = match (status.code(), status.signal()) {
         (Some(code), _) => format!("ended with {code}"),
         (None, Some(signal)) => format!("was killed by signal {signal}"),
         (None, None) => "ended".to_owned(),
     };
     let line: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-    bail!("`{}` {how}: {said}", line.join(" "))
+    anyhow!("`{}` {how}: {said}", line.join(" "))
+}
+
+/// A command that is under way and answers each line with a line; ended when dropped.
+pub struct Talk {
+    child: Child,
+    command: Vec<OsString>,
+    errors: File,
+    stdin: Option<ChildStdin>,
+    stdout: ChildStdout,
+    read: Vec<u8>,
+}
+
+impl Talk {
+    /// Starts `command`, inside the cgroup whose `cgroup.procs` is `door` if there is one.
+    pub fn start(command: &[OsString], door: Option<&Path>) -> anyhow::Result<Self> {
+        let errors = memory_file()?;
+        let mut child = start_child(command, door, Stdio::piped(), Stdio::piped(), &errors)?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("a child without pipes");
+        };
+        Ok(Self {
+            child,
+            command: command.to_vec(),
+            errors,
+            stdin: Some(stdin),
+            stdout,
+            read: Vec::new(),
+        })
+    }
+
+    /// The process that was started.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Says `line`, and returns the answer.
+    pub fn ask(&mut self, line: &str, progress: &Progress) -> anyhow::Result<Vec<u8>> {
+        let said = match &mut self.stdin {
+            Some(stdin) => writeln!(stdin, "{line}"),
+            None => Ok(()),
+        };
+        // A child that has ended says why when it is listened to.
+        match said {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+            _ => self.listen(progress),
+        }
+    }
+
+    /// Waits for the next line.
+    pub fn listen(&mut self, progress: &Progress) -> anyhow::Result<Vec<u8>> {
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let rest = self.read.split_off(end + 1);
+                return Ok(std::mem::replace(&mut self.read, rest));
+            }
+            interrupt::check()?;
+            progress.tick();
+            if !readable(Some(self.stdout.as_raw_fd()), LOOK_MS) {
+                continue;
+            }
+            let mut part = [0; 4096];
+            match self.stdout.read(&mut part) {
+                Ok(0) => {
+                    let status = wait(&mut self.child, progress)?;
+                    return Err(failure(&self.command, status, &mut self.errors));
+                }
+                Ok(n) => self.read.extend_from_slice(&part[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Closes its input and waits until it has ended well.
+    pub fn finish(mut self, progress: &Progress) -> anyhow::Result<()> {
+        self.stdin = None;
+        let status = wait(&mut self.child, progress)?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(failure(&self.command, status, &mut self.errors)),
+        }
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = end(&mut self.child);
+        }
+    }
 }
 
 fn before_exec(parent: u32, door: Option<&File>) -> io::Result<()> {
@@ -95,7 +201,7 @@ fn before_exec(parent: u32, door: Option<&File>) -> io::Result<()> {
     Ok(())
 }
 
-fn wait(child: &mut Child, progress: &Progress) -> anyhow::Result<std::process::ExitStatus> {
+fn wait(child: &mut Child, progress: &Progress) -> anyhow::Result<ExitStatus> {
     // SAFETY: opens a descriptor for a child that is not waited for yet.
     let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
     // SAFETY: a descriptor that was just opened for us, where it was.
@@ -110,16 +216,21 @@ fn wait(child: &mut Child, progress: &Progress) -> anyhow::Result<std::process::
             return Err(interrupted.into());
         }
         progress.tick();
-        let mut polled = libc::pollfd {
-            fd: ended.as_ref().map_or(-1, AsRawFd::as_raw_fd),
-            events: libc::POLLIN,
-            revents: 0,
-        };
         // Without a pidfd (before Linux 5.3) this only sleeps, and a bit less.
         let wait = if ended.is_some() { LOOK_MS } else { 1 };
-        // SAFETY: one entry, ours; a signal ends the wait early.
-        unsafe { libc::poll(&mut polled, 1, wait) };
+        readable(ended.as_ref().map(AsRawFd::as_raw_fd), wait);
     }
+}
+
+/// Waits until `fd` has something to read, but no longer than `ms`.
+fn readable(fd: Option<RawFd>, ms: libc::c_int) -> bool {
+    let mut polled = libc::pollfd {
+        fd: fd.unwrap_or(-1),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one entry, ours; a signal ends the wait early.
+    unsafe { libc::poll(&mut polled, 1, ms) > 0 }
 }
 
 fn end(child: &mut Child) -> io::Result<()> {

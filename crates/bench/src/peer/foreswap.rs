@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Context;
 use serde_json::Value;
 
-use super::{Figures, Scratch, Session, Turn, child};
+use super::{Figures, Scratch, Session, Turn, child, derive};
 use crate::progress::Progress;
 
 /// How foreswap is run.
@@ -26,39 +26,59 @@ const SHARED: [(&str, &str); 5] = [
     ("peak_resident_bytes", "peak_bytes"),
 ];
 
+/// A run of foreswap, and the file of its statistics.
+pub struct Run {
+    statistics: Scratch,
+    /// `foreswap run` with the command behind it.
+    pub line: Vec<OsString>,
+}
+
+impl Run {
+    /// `command` under `foreswap run`, as the session says.
+    pub fn of(session: &Session, command: &[OsString]) -> Self {
+        let statistics = Scratch::new(&std::env::temp_dir(), "stats.json");
+        let mut line =
+            session.own_command(&["run".to_owned(), "--memory".to_owned(), size(session.limit)]);
+        let mut put = |word: &str| line.push(OsString::from(word));
+        let areas_named = session
+            .foreswap
+            .more
+            .iter()
+            .any(|word| word.starts_with("--swap"));
+        put("--stats");
+        line.push(statistics.0.clone().into_os_string());
+        if !areas_named {
+            line.push(OsString::from("--swap"));
+            line.push(session.directory.clone().into_os_string());
+        }
+        let mut put = |word: &str| line.push(OsString::from(word));
+        put("--quiet");
+        if let Some(policy) = &session.foreswap.readahead {
+            put("--readahead");
+            put(policy);
+        }
+        session.foreswap.more.iter().for_each(|word| put(word));
+        put("--");
+        line.extend_from_slice(command);
+        Self { statistics, line }
+    }
+
+    /// What the run left, once it has ended: its figures, and all of it.
+    pub fn statistics(&self) -> anyhow::Result<(Figures, Value)> {
+        let path = &self.statistics.0;
+        let text = std::fs::read(path)
+            .with_context(|| format!("foreswap left no statistics in {}", path.display()))?;
+        let statistics: Value =
+            serde_json::from_slice(&text).context("foreswap's statistics are broken")?;
+        Ok((figures_of(&statistics), statistics))
+    }
+}
+
 /// Runs `command` under `foreswap run`.
 pub fn turn(session: &Session, command: &[OsString], progress: &Progress) -> anyhow::Result<Turn> {
-    let statistics = Scratch::new(&std::env::temp_dir(), "stats.json");
-    let mut line =
-        session.own_command(&["run".to_owned(), "--memory".to_owned(), size(session.limit)]);
-    let mut put = |word: &str| line.push(OsString::from(word));
-    let areas_named = session
-        .foreswap
-        .more
-        .iter()
-        .any(|word| word.starts_with("--swap"));
-    put("--stats");
-    line.push(statistics.0.clone().into_os_string());
-    if !areas_named {
-        line.push(OsString::from("--swap"));
-        line.push(session.directory.clone().into_os_string());
-    }
-    let mut put = |word: &str| line.push(OsString::from(word));
-    put("--quiet");
-    if let Some(policy) = &session.foreswap.readahead {
-        put("--readahead");
-        put(policy);
-    }
-    session.foreswap.more.iter().for_each(|word| put(word));
-    put("--");
-    line.extend_from_slice(command);
-
-    let finished = child::run(&line, None, progress)?;
-    let text = std::fs::read(&statistics.0)
-        .with_context(|| format!("foreswap left no statistics in {}", statistics.0.display()))?;
-    let statistics: Value =
-        serde_json::from_slice(&text).context("foreswap's statistics are broken")?;
-    let mut figures = figures_of(&statistics);
+    let run = Run::of(session, command);
+    let finished = child::run(&run.line, None, progress)?;
+    let (mut figures, statistics) = run.statistics()?;
     figures.insert("elapsed_ns".to_owned(), finished.elapsed.as_nanos() as f64);
     Ok(Turn {
         output: finished.output,
@@ -78,11 +98,12 @@ fn figures_of(statistics: &Value) -> Figures {
             }
         }
     }
+    derive(&mut figures);
     figures
 }
 
 /// A size as `--memory` takes it.
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     if bytes.is_multiple_of(1 << 20) {
         format!("{}M", bytes >> 20)
     } else {

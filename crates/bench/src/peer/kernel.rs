@@ -3,7 +3,7 @@
 //!
 //! At its best (`Kind::Best`) the device counts as non-rotational (then the kernel reads
 //! ahead by VMA and allocates whole clusters), page-cluster is 5, and the workload asks
-//! for huge pages. As the system stands (`Kind::Default`) nothing is changed but
+//! for huge pages. As the system stands (`Kind::Defaults`) nothing is changed but
 //! page-cluster, to the kernel's default of 3. The swap file is made once for all turns;
 //! swapon, settings and cgroup are each turn's own.
 
@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Figures, Turn, TurnError, child};
+use super::{Figures, Turn, TurnError, child, derive};
 use crate::progress::Progress;
 use crate::system::cgroup::MemoryCgroup;
 use crate::system::device::Device;
@@ -27,7 +27,18 @@ pub enum Kind {
     /// At its best.
     Best,
     /// As the system stands.
-    Default,
+    Defaults,
+}
+
+/// What a turn is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// Where the swap file goes.
+    pub directory: &'a Path,
+    /// The memory limit.
+    pub limit: u64,
+    /// The least size of the swap file.
+    pub swap_bytes: u64,
 }
 
 /// What the kernel's peers share over all turns.
@@ -41,7 +52,16 @@ pub struct Kernels {
 struct Prepared {
     changes: Changes,
     file: PathBuf,
+    bytes: u64,
     device: Device,
+}
+
+/// The kernel's swap, prepared for one turn.
+pub struct Ground<'a> {
+    /// Where the command runs.
+    pub cgroup: MemoryCgroup,
+    /// What is swapped to.
+    pub swap_file: &'a Path,
 }
 
 impl Kernels {
@@ -49,22 +69,48 @@ impl Kernels {
     pub fn turn(
         &mut self,
         kind: Kind,
-        directory: &Path,
-        limit: u64,
-        swap_bytes: u64,
+        place: Place<'_>,
         command: &[OsString],
         progress: &Progress,
     ) -> Result<Turn, TurnError> {
+        self.with(kind, place, progress, |ground| {
+            let finished = child::run(command, Some(&ground.cgroup.door()), progress)?;
+            Ok((finished.output, finished.elapsed))
+        })
+        .map(|((output, elapsed), mut figures)| {
+            figures.insert("elapsed_ns".to_owned(), elapsed.as_nanos() as f64);
+            Turn {
+                output,
+                figures,
+                details: None,
+            }
+        })
+    }
+
+    /// Prepares the kernel's swap, does `work` with it, takes everything back, and tells
+    /// what the kernel counted in between.
+    pub fn with<T>(
+        &mut self,
+        kind: Kind,
+        place: Place<'_>,
+        progress: &Progress,
+        work: impl FnOnce(&Ground<'_>) -> anyhow::Result<T>,
+    ) -> Result<(T, Figures), TurnError> {
+        // A bench that needs a larger file than the one before makes another.
+        if (self.prepared.as_ref()).is_some_and(|prepared| prepared.bytes < place.swap_bytes) {
+            self.prepared = None;
+        }
         let prepared = match &mut self.prepared {
             Some(prepared) => prepared,
             None => {
                 progress.say("making the kernel's swap file");
-                self.notes = notes(directory);
-                self.prepared.insert(Prepared::make(directory, swap_bytes)?)
+                self.notes = notes(place.directory);
+                self.prepared
+                    .insert(Prepared::make(place.directory, place.swap_bytes)?)
             }
         };
         let mark = prepared.changes.mark();
-        let result = prepared.turn(kind, limit, command, progress);
+        let result = prepared.with(kind, place.limit, work);
         prepared.changes.undo_to(mark);
         result
     }
@@ -89,17 +135,17 @@ impl Prepared {
         Ok(Self {
             changes,
             file,
+            bytes,
             device,
         })
     }
 
-    fn turn(
+    fn with<T>(
         &mut self,
         kind: Kind,
         limit: u64,
-        command: &[OsString],
-        progress: &Progress,
-    ) -> Result<Turn, TurnError> {
+        work: impl FnOnce(&Ground<'_>) -> anyhow::Result<T>,
+    ) -> Result<(T, Figures), TurnError> {
         let changes = &mut self.changes;
         match kind {
             Kind::Best => {
@@ -117,25 +163,29 @@ impl Prepared {
                 }
                 changes.set(Path::new(PAGE_CLUSTER), "5")?;
             }
-            Kind::Default => changes.set(Path::new(PAGE_CLUSTER), "3")?,
+            Kind::Defaults => changes.set(Path::new(PAGE_CLUSTER), "3")?,
         }
         changes.swap_on(&self.file)?;
         let name = format!("foreswap-bench-{}", std::process::id());
-        let cgroup = MemoryCgroup::make(changes, &name, limit)?;
+        let ground = Ground {
+            cgroup: MemoryCgroup::make(changes, &name, limit)?,
+            swap_file: &self.file,
+        };
 
         let before = events();
-        let finished = child::run(command, Some(&cgroup.door()), progress)?;
+        let result = work(&ground);
+        if result.is_err() && ground.cgroup.oom_kills() > 0 {
+            let what = "the kernel killed it: it could not hold it to this limit";
+            return Err(ChangeError::Missing(what.to_owned()).into());
+        }
+        let done = result?;
         let mut figures = since(&before, &events());
-        figures.insert("elapsed_ns".to_owned(), finished.elapsed.as_nanos() as f64);
+        let cgroup = &ground.cgroup;
         figures.insert("cgroup_version".to_owned(), f64::from(cgroup.version()));
         if let Some(peak) = cgroup.peak_bytes() {
             figures.insert("peak_bytes".to_owned(), peak as f64);
         }
-        Ok(Turn {
-            output: finished.output,
-            figures,
-            details: None,
-        })
+        Ok((done, figures))
     }
 }
 
@@ -174,13 +224,15 @@ fn since(before: &[u64; EVENTS.len()], after: &[u64; EVENTS.len()]) -> Figures {
     if delta[3] > 0.0 {
         figures.insert("hit_ratio".to_owned(), delta[4] / delta[3]);
     }
+    derive(&mut figures);
     figures
 }
 
 fn notes(directory: &Path) -> Vec<String> {
     let mut notes = vec![format!(
         "the kernel's peers swap to a file in {} in a memory cgroup; `kernel` with page-cluster 5, \
-         non-rotational, huge pages by madvise; `kernel-default` with page-cluster 3",
+         non-rotational, huge pages by madvise; `kernel-defaults` with page-cluster 3 and the rest \
+         as it was found",
         directory.display()
     )];
     let others = swap::active();
@@ -223,5 +275,6 @@ mod tests {
         assert_eq!(figures["swap_out_bytes"], 4096.0);
         assert_eq!(figures["major_faults"], 7.0);
         assert_eq!(figures["hit_ratio"], 0.75);
+        assert_eq!(figures["pages_per_major"], 2.0 / 7.0);
     }
 }

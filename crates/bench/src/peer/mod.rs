@@ -10,6 +10,7 @@
 mod child;
 mod foreswap;
 mod kernel;
+mod swapoff;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ use crate::progress::Progress;
 use crate::system::ChangeError;
 pub use foreswap::ForeswapOptions;
 pub use kernel::Kernels;
+use kernel::{Kind, Place};
 
 /// Figures by name, in base units (bytes, nanoseconds, pages, ratios).
 pub type Figures = BTreeMap<String, f64>;
@@ -82,16 +84,36 @@ impl Session {
                     details: None,
                 })
             }
-            PeerName::Kernel | PeerName::KernelDefault => {
-                let (directory, limit, swap) = (&self.directory, self.limit, self.swap_bytes);
-                let kind = match peer {
-                    PeerName::Kernel => kernel::Kind::Best,
-                    _ => kernel::Kind::Default,
-                };
-                self.kernels
-                    .turn(kind, directory, limit, swap, command, progress)
+            PeerName::Kernel | PeerName::KernelDefaults => {
+                let (kernels, place) = self.kernels();
+                kernels.turn(kind_of(peer), place, command, progress)
             }
         }
+    }
+
+    /// One turn of bringing `command`'s memory back; see [`swapoff`].
+    pub fn swapoff_turn(
+        &mut self,
+        peer: PeerName,
+        command: &[OsString],
+        progress: &Progress,
+    ) -> Result<Turn, TurnError> {
+        match peer {
+            PeerName::Foreswap => Ok(swapoff::of_foreswap(self, command, progress)?),
+            PeerName::Bare => Err(ChangeError::Missing("it swaps nothing".to_owned()).into()),
+            PeerName::Kernel | PeerName::KernelDefaults => {
+                swapoff::of_kernel(self, kind_of(peer), command, progress)
+            }
+        }
+    }
+
+    fn kernels(&mut self) -> (&mut Kernels, Place<'_>) {
+        let place = Place {
+            directory: &self.directory,
+            limit: self.limit,
+            swap_bytes: self.swap_bytes,
+        };
+        (&mut self.kernels, place)
     }
 
     /// The executable, followed by words for it.
@@ -103,11 +125,30 @@ impl Session {
     }
 }
 
+/// Adds what follows from the figures that all peers share: the pages that came in over the
+/// major faults, which is how far a fault reached on average.
+fn derive(figures: &mut Figures) {
+    let of = |name| figures.get(name).copied();
+    if let (Some(bytes), Some(faults)) = (of("swap_in_bytes"), of("major_faults"))
+        && faults > 0.0
+    {
+        figures.insert("pages_per_major".to_owned(), bytes / 4096.0 / faults);
+    }
+}
+
+fn kind_of(peer: PeerName) -> Kind {
+    match peer {
+        PeerName::Kernel => Kind::Best,
+        _ => Kind::Defaults,
+    }
+}
+
 /// A file that is removed when it is let go.
-struct Scratch(PathBuf);
+pub struct Scratch(pub PathBuf);
 
 impl Scratch {
-    fn new(directory: &Path, name: &str) -> Self {
+    /// The name that this process has for `name` in `directory`.
+    pub fn new(directory: &Path, name: &str) -> Self {
         Self(directory.join(format!("foreswap-bench-{}-{name}", std::process::id())))
     }
 }

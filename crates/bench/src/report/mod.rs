@@ -2,6 +2,7 @@
 //! peer, targets reached or not.
 
 mod table;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,6 +16,7 @@ use crate::args::PeerName;
 use crate::peer::Figures;
 use crate::spread::Spread;
 pub use table::{Column, Unit};
+pub use windows::{regions_hit_ratio, windows_line};
 
 /// Everything a bench found. Written as it stands by `--json`.
 #[derive(Debug, Serialize)]
@@ -35,6 +37,12 @@ pub struct Report {
     pub targets: Vec<Target>,
     /// What the reader should know.
     pub notes: Vec<String>,
+    /// What could not be completed, of several benches in one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+    /// The reports that this one sums up, if it does.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Report>,
     #[serde(skip)]
     columns: Vec<Column>,
     #[serde(skip)]
@@ -82,8 +90,20 @@ pub struct Ratio {
     pub to: String,
     /// Median over median.
     pub ratio: f64,
+    /// Which way is better for the peer above.
+    pub better: Better,
     /// The ratios of the turns that stood side by side.
     pub turns: Spread,
+}
+
+/// Which way a figure is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Better {
+    /// Times, counts of faults.
+    Less,
+    /// Throughputs, ratios of hits.
+    More,
 }
 
 /// Something to be reached.
@@ -116,15 +136,30 @@ impl Target {
         }
     }
 
-    fn line(&self) -> String {
-        let bound = self.unit.with_name(self.bound);
+    /// A figure that is to be `bound` at least.
+    pub fn at_least(what: impl Into<String>, bound: f64, unit: Unit, found: Option<f64>) -> Self {
+        Self {
+            at_most: false,
+            reached: found.map(|found| found >= bound),
+            ..Self::at_most(what, bound, unit, found)
+        }
+    }
+
+    /// What was found, what was asked, and the verdict.
+    pub fn words(&self) -> [String; 3] {
         let side = if self.at_most { "at most" } else { "at least" };
+        let asked = format!("{side} {}", self.unit.with_name(self.bound));
         let (found, verdict) = match (self.found, self.reached) {
             (Some(found), Some(true)) => (self.unit.with_name(found), "reached"),
             (Some(found), _) => (self.unit.with_name(found), "NOT reached"),
             (None, _) => ("-".to_owned(), "unknown: a peer was not run"),
         };
-        format!("target: {}: {found}, {side} {bound}: {verdict}", self.what)
+        [found, asked, verdict.to_owned()]
+    }
+
+    fn line(&self) -> String {
+        let [found, asked, verdict] = self.words();
+        format!("target: {}: {found}, {asked}: {verdict}", self.what)
     }
 }
 
@@ -175,6 +210,8 @@ impl Report {
             ratios: Vec::new(),
             targets: Vec::new(),
             notes: Vec::new(),
+            failures: Vec::new(),
+            parts: Vec::new(),
             columns: Vec::new(),
             lines: Vec::new(),
         }
@@ -196,7 +233,7 @@ impl Report {
     }
 
     /// Compares the first peer's `figure` with each other's.
-    pub fn compare(&mut self, figure: &str) {
+    pub fn compare(&mut self, figure: &str, better: Better) {
         let Some((first, others)) = self.peers.split_first() else {
             return;
         };
@@ -214,6 +251,7 @@ impl Report {
                 of: first.peer.clone(),
                 to: other.peer.clone(),
                 ratio: above / below,
+                better,
                 turns: Spread::of(&ratios),
             });
         }
@@ -247,17 +285,28 @@ impl Report {
             text.push('\n');
         }
         for ratio in &self.ratios {
+            let better = match ratio.better {
+                Better::Less => "less",
+                Better::More => "more",
+            };
             let _ = writeln!(
                 text,
-                "{} {} / {}: {:.3} ({:.3} to {:.3} turn by turn)",
+                "{} {} / {}: {:.3} ({:.3} to {:.3} turn by turn), {better} is better",
                 ratio.figure, ratio.of, ratio.to, ratio.ratio, ratio.turns.min, ratio.turns.max
             );
         }
         for line in &self.lines {
             let _ = writeln!(text, "{line}");
         }
-        for target in &self.targets {
-            let _ = writeln!(text, "{}", target.line());
+        if self.parts.is_empty() {
+            for target in &self.targets {
+                let _ = writeln!(text, "{}", target.line());
+            }
+        } else {
+            text.push_str(&table::targets(&self.targets));
+        }
+        for failure in &self.failures {
+            let _ = writeln!(text, "FAILED: {failure}");
         }
         for note in &self.notes {
             let _ = writeln!(text, "note: {note}");
@@ -298,7 +347,7 @@ pub fn peer_name(peer: PeerName) -> &'static str {
     match peer {
         PeerName::Foreswap => "foreswap",
         PeerName::Kernel => "kernel",
-        PeerName::KernelDefault => "kernel-default",
+        PeerName::KernelDefaults => "kernel-defaults",
         PeerName::Bare => "bare",
     }
 }
@@ -318,7 +367,7 @@ mod tests {
         report.peers.push(peer("foreswap", &[40e3, 44e3, 42e3]));
         report.peers.push(peer("kernel", &[40e3, 40e3, 42e3]));
         report.peers.push(PeerReport::not_run(
-            "kernel-default",
+            "kernel-defaults",
             "it needs root".to_owned(),
         ));
         report.show(vec![Column::spread(
@@ -326,7 +375,7 @@ mod tests {
             "ns_per_page",
             Unit::Microseconds,
         )]);
-        report.compare("ns_per_page");
+        report.compare("ns_per_page", Better::Less);
         report
     }
 
@@ -334,7 +383,7 @@ mod tests {
     fn ratios_are_of_medians() {
         let report = report();
         assert_eq!(report.ratio("ns_per_page", "kernel"), Some(42e3 / 40e3));
-        assert_eq!(report.ratio("ns_per_page", "kernel-default"), None);
+        assert_eq!(report.ratio("ns_per_page", "kernel-defaults"), None);
         assert_eq!(report.ratios[0].turns.min, 1.0);
         assert_eq!(report.ratios[0].turns.max, 1.1);
     }
@@ -357,5 +406,26 @@ mod tests {
         assert!(text.contains("1.050, at most 1.100: reached"), "{text}");
         assert!(text.contains("1.050, at most 1.000: NOT reached"), "{text}");
         assert!(text.contains("unknown"), "{text}");
+    }
+
+    #[test]
+    fn what_is_to_be_large_is_judged_so() {
+        let target = |found| Target::at_least("throughput", 3.0, Unit::Ratio, Some(found));
+        assert_eq!(target(3.0).reached, Some(true));
+        assert_eq!(target(2.999).reached, Some(false));
+        let line = target(2.5).line();
+        assert!(
+            line.ends_with("2.500, at least 3.000: NOT reached"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn a_ratio_says_which_way_is_better() {
+        let mut report = report();
+        report.compare("ns_per_page", Better::More);
+        let text = report.text();
+        assert!(text.contains("turn by turn), less is better"), "{text}");
+        assert!(text.contains("turn by turn), more is better"), "{text}");
     }
 }

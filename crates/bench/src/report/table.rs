@@ -1,6 +1,6 @@
 //! The table of peers: one line each, columns aligned.
 
-use super::PeerReport;
+use super::{PeerReport, Target};
 
 /// How a figure is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -8,8 +8,14 @@ pub enum Unit {
     /// A plain number.
     #[default]
     Number,
+    /// A plain number, to the tenth.
+    Tenths,
     /// A plain ratio.
     Ratio,
+    /// Nanoseconds, written as seconds.
+    Seconds,
+    /// Bytes, written as kibibytes.
+    Kibibytes,
     /// Nanoseconds, written as microseconds.
     Microseconds,
     /// Nanoseconds, written as milliseconds.
@@ -23,7 +29,11 @@ impl Unit {
     pub fn text(self, value: f64) -> String {
         match self {
             Self::Number => format!("{value:.0}"),
+            Self::Tenths => format!("{value:.1}"),
+            Self::Ratio if (0.99..1.0).contains(&value) => format!("{value:.5}"),
             Self::Ratio => format!("{value:.3}"),
+            Self::Seconds => format!("{:.2}", value / 1e9),
+            Self::Kibibytes => format!("{:.0}", value / 1024.0),
             Self::Microseconds => format!("{:.2}", value / 1e3),
             Self::Milliseconds => format!("{:.2}", value / 1e6),
             Self::Mebibytes => format!("{:.0}", value / f64::from(1 << 20)),
@@ -33,7 +43,9 @@ impl Unit {
     /// The value with its unit's name.
     pub fn with_name(self, value: f64) -> String {
         let name = match self {
-            Self::Number | Self::Ratio => "",
+            Self::Number | Self::Tenths | Self::Ratio => "",
+            Self::Seconds => " s",
+            Self::Kibibytes => " KiB",
             Self::Microseconds => " us",
             Self::Milliseconds => " ms",
             Self::Mebibytes => " MiB",
@@ -100,18 +112,31 @@ pub fn text(columns: &[Column], peers: &[PeerReport]) -> String {
                 .collect(),
         });
     }
+    aligned(&rows, columns.len() + 1)
+}
+
+/// The table of what was asked and found.
+pub fn targets(targets: &[Target]) -> String {
+    let titles = ["figure", "found", "asked", "verdict"].map(str::to_owned);
+    let mut rows = vec![titles.to_vec()];
+    rows.extend(targets.iter().map(|target| {
+        let [found, asked, verdict] = target.words();
+        vec![target.what.clone(), found, asked, verdict]
+    }));
+    aligned(&rows, titles.len())
+}
+
+/// Lines of `columns` cells, the first to the left, the others to the right.
+fn aligned(rows: &[Vec<String>], columns: usize) -> String {
     // A reason runs over the columns and widens none.
-    let whole: Vec<&Vec<String>> = rows
-        .iter()
-        .filter(|row| row.len() == columns.len() + 1)
-        .collect();
+    let whole: Vec<&Vec<String>> = rows.iter().filter(|row| row.len() == columns).collect();
     let width = |i: usize| whole.iter().map(|row| row[i].len()).max().unwrap_or(0);
     let first = rows.iter().map(|row| row[0].len()).max().unwrap_or(0);
     let mut text = String::new();
-    for row in &rows {
+    for row in rows {
         let mut line = format!("{:first$}", row[0]);
         for (i, cell) in row.iter().enumerate().skip(1) {
-            if row.len() == columns.len() + 1 {
+            if row.len() == columns {
                 line.push_str(&format!("  {cell:>width$}", width = width(i)));
             } else {
                 line.push_str(&format!("  {cell}"));
@@ -127,6 +152,21 @@ pub fn text(columns: &[Column], peers: &[PeerReport]) -> String {
 mod tests {
     use super::*;
     use crate::peer::Figures;
+
+    #[test]
+    fn targets_are_aligned() {
+        let targets = [
+            Target::at_least("a", 3.0, Unit::Ratio, Some(3.25)),
+            Target::at_most("longer", 0.5, Unit::Ratio, None),
+        ];
+        let text = super::targets(&targets);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        let words: Vec<&str> = lines[1].split_whitespace().collect();
+        assert_eq!(words, ["a", "3.250", "at", "least", "3.000", "reached"]);
+        assert!(lines[2].ends_with("unknown: a peer was not run"), "{text}");
+        assert_eq!(lines[1].len(), lines[2].len());
+    }
 
     #[test]
     fn columns_are_aligned() {

@@ -45,14 +45,22 @@ impl MemoryCgroup {
         let path = root.join(name);
         changes.make_cgroup(&path)?;
         let cgroup = Self { path, version };
-        let limit_file = match version {
+        cgroup
+            .set_limit(limit)
+            .map_err(ChangeError::step("set the limit", cgroup.limit_file()))?;
+        Ok(cgroup)
+    }
+
+    /// Sets the limit, under which the kernel at once brings what is inside.
+    pub fn set_limit(&self, bytes: u64) -> io::Result<()> {
+        fs::write(self.limit_file(), bytes.to_string())
+    }
+
+    fn limit_file(&self) -> PathBuf {
+        self.path.join(match self.version {
             Version::One => "memory.limit_in_bytes",
             Version::Two => "memory.max",
-        };
-        let limit_file = cgroup.path.join(limit_file);
-        fs::write(&limit_file, limit.to_string())
-            .map_err(ChangeError::step("set the limit", limit_file))?;
-        Ok(cgroup)
+        })
     }
 
     /// The file into which a process writes `0` to enter.
@@ -71,6 +79,19 @@ impl MemoryCgroup {
             .trim()
             .parse()
             .ok()
+    }
+
+    /// How many processes inside the kernel killed, since nothing in memory could go out.
+    pub fn oom_kills(&self) -> u64 {
+        let file = match self.version {
+            Version::One => "memory.oom_control",
+            Version::Two => "memory.events",
+        };
+        let text = fs::read_to_string(self.path.join(file)).unwrap_or_default();
+        text.lines()
+            .find_map(|line| line.strip_prefix("oom_kill "))
+            .and_then(|count| count.trim().parse().ok())
+            .unwrap_or(0)
     }
 
     /// `1` or `2`.

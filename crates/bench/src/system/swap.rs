@@ -78,22 +78,27 @@ pub fn on(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Ends swapping to `path`; nothing happens if it is not swapped to.
+/// Ends swapping to `path`, however many signals come; nothing happens if it is not
+/// swapped to.
 pub fn off(path: &Path) -> io::Result<()> {
-    let name = CString::new(path.as_os_str().as_bytes())?;
     loop {
-        // SAFETY: a path; the kernel checks it.
-        if unsafe { libc::swapoff(name.as_ptr()) } == 0 {
-            return Ok(());
+        match off_unless_interrupted(path) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => {
+                return Ok(());
+            }
+            result => return result,
         }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            // Not there, or no swap file in use.
-            Some(libc::ENOENT | libc::EINVAL) => return Ok(()),
-            // A signal: the second one finds less to do, and the flag is set already.
-            Some(libc::EINTR) => {}
-            _ => return Err(error),
-        }
+    }
+}
+
+/// One call of swapoff, which a signal ends early and leaves for another to go on with.
+pub fn off_unless_interrupted(path: &Path) -> io::Result<()> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a path; the kernel checks it.
+    match unsafe { libc::swapoff(name.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

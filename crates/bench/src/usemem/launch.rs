@@ -76,13 +76,16 @@ impl Barrier {
     }
 }
 
-/// Runs all tasks to their end.
-pub fn run(args: &UsememArgs, clock: Clock) -> anyhow::Result<Vec<Measured>> {
-    let barrier = Barrier::shared(args.tasks).context("no memory for the barrier")?;
-    match (args.mode, args.tasks) {
-        (_, 1) => Ok(vec![run_one(args, 0, clock, barrier)?]),
-        (Mode::Thread, tasks) => in_threads(args, tasks, clock, barrier),
-        (Mode::Process, tasks) => in_processes(args, tasks, clock, barrier),
+/// What each task is to do; task number `i` does `tasks[i]`.
+type Tasks<'a> = [&'a UsememArgs];
+
+/// Runs all tasks to their end, as `mode` says.
+pub fn run(mode: Mode, tasks: &Tasks<'_>, clock: Clock) -> anyhow::Result<Vec<Measured>> {
+    let barrier = Barrier::shared(tasks.len() as u32).context("no memory for the barrier")?;
+    match (mode, tasks) {
+        (_, [args]) => Ok(vec![run_one(args, 0, clock, barrier)?]),
+        (Mode::Thread, _) => in_threads(tasks, clock, barrier),
+        (Mode::Process, _) => in_processes(tasks, clock, barrier),
     }
 }
 
@@ -99,15 +102,10 @@ fn run_one(
     result
 }
 
-fn in_threads(
-    args: &UsememArgs,
-    tasks: u32,
-    clock: Clock,
-    barrier: &Barrier,
-) -> anyhow::Result<Vec<Measured>> {
+fn in_threads(tasks: &Tasks<'_>, clock: Clock, barrier: &Barrier) -> anyhow::Result<Vec<Measured>> {
     let results: Vec<_> = std::thread::scope(|scope| {
-        let start = |number| scope.spawn(move || run_one(args, number, clock, barrier));
-        let threads: Vec<_> = (0..tasks).map(start).collect();
+        let start = |(number, args)| scope.spawn(move || run_one(args, number, clock, barrier));
+        let threads: Vec<_> = (0..).zip(tasks.iter().copied()).map(start).collect();
         threads.into_iter().map(|thread| thread.join()).collect()
     });
     let mut all = Vec::new();
@@ -138,13 +136,12 @@ struct Child {
 }
 
 fn in_processes(
-    args: &UsememArgs,
-    tasks: u32,
+    tasks: &Tasks<'_>,
     clock: Clock,
     barrier: &'static Barrier,
 ) -> anyhow::Result<Vec<Measured>> {
     let mut children = Vec::new();
-    for number in 0..tasks {
+    for (number, args) in (0..).zip(tasks.iter().copied()) {
         match fork_task(args, number, clock, barrier) {
             Ok(child) => children.push(child),
             Err(error) => {

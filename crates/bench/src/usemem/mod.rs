@@ -14,17 +14,17 @@ mod region;
 mod task;
 mod words;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
 pub use clock::Clock;
 pub use histogram::{Histogram, Latency};
-pub use region::PAGE;
-pub use words::Draw;
+pub use region::{PAGE, Region};
+pub use words::{Draw, WORDS, Words};
 
-use crate::args::UsememArgs;
+use crate::args::{CombinedArgs, UsememArgs};
+use crate::output::put_json;
 use crate::spread::Spread;
 use task::Measured;
 
@@ -97,16 +97,35 @@ pub struct TaskReport {
     pub first_touch: Latency,
 }
 
+/// What a run of combined reports: each group as a run of usemem does.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CombinedReport {
+    /// The tasks that are measured.
+    pub sequential: Report,
+    /// The tasks beside them; none of them without any.
+    pub random: Option<Report>,
+}
+
 /// `foreswap workload usemem`.
 pub fn main(args: &UsememArgs) -> anyhow::Result<ExitCode> {
     let clock = Clock::calibrated();
-    let measured = launch::run(args, clock)?;
-    let report = Report::of(args, clock, &measured);
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, &report)?;
-    writeln!(out)?;
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    let tasks = vec![args; args.tasks as usize];
+    let measured = launch::run(args.mode, &tasks, clock)?;
+    put_json(&Report::of(args, clock, &measured))
+}
+
+/// `foreswap workload combined`: both groups begin and end their passes together.
+pub fn combined(groups: &CombinedArgs, shared: &UsememArgs) -> anyhow::Result<ExitCode> {
+    let clock = Clock::calibrated();
+    let (sequential, random) = groups.groups(shared);
+    let mut tasks = vec![&sequential; sequential.tasks as usize];
+    tasks.extend(vec![&random; random.tasks as usize]);
+    let measured = launch::run(shared.mode, &tasks, clock)?;
+    let (first, second) = measured.split_at(sequential.tasks as usize);
+    put_json(&CombinedReport {
+        sequential: Report::of(&sequential, clock, first),
+        random: (!second.is_empty()).then(|| Report::of(&random, clock, second)),
+    })
 }
 
 impl Report {

@@ -69,6 +69,23 @@ impl Region {
         }
     }
 
+    /// Pages that are mapped, or that the kernel holds ready; asks without touching any.
+    pub fn mapped_pages(&self) -> io::Result<u64> {
+        let mut states = [0u8; 1024];
+        let mut mapped = 0;
+        for start in (0..self.bytes).step_by(states.len() * PAGE) {
+            let bytes = (self.bytes - start).min(states.len() * PAGE);
+            let address = self.start.wrapping_byte_add(start);
+            // SAFETY: asks about a part of our own mapping, with room for a byte a page.
+            if unsafe { libc::mincore(address.cast(), bytes, states.as_mut_ptr()) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let states = &states[..bytes / PAGE];
+            mapped += states.iter().filter(|state| **state & 1 != 0).count() as u64;
+        }
+        Ok(mapped)
+    }
+
     /// Number of pages.
     pub fn pages(&self) -> u64 {
         (self.bytes / PAGE) as u64
@@ -141,6 +158,7 @@ mod tests {
         assert_eq!(region.address(0, 0) % HUGE, 0);
         assert!(region.page(3).iter().all(|word| *word == 0));
         region.write(3, 511, 9);
+        assert!((1..=4).contains(&region.mapped_pages().unwrap()));
         assert_eq!(region.replace(3, 511, 10), 9);
         assert_eq!(region.read(3, 511), 10);
         assert_eq!(region.page_mut(3)[511], 10);

@@ -146,6 +146,9 @@ impl<'a> Task<'a> {
             check_ns = self.clock.between(start, self.clock.now());
         }
         let (fill_latency, latency) = (fill.latency(), self.touches.latency());
+        // Mapped to the end of the process: what its memory management tells of this region when
+        // the process ends is part of the report.
+        std::mem::forget(self.region);
         Ok(Measured {
             fill_ns,
             fill_buckets: fill.buckets(),

@@ -1,134 +1,8 @@
-//! The command line of `foreswap bench` and of the hidden `foreswap workload`.
-//!
-//! Both name the parameters of a workload in the same words, and a bench hands them to
-//! its children by writing them out again ([`UsememArgs::to_command`]): one spelling,
-//! so a turn can be repeated by hand.
+//! The parameters of usemem (WORKLOADS.md), and of its two groups in `combined`.
 
-use std::path::PathBuf;
-use std::process::ExitCode;
+use clap::{Args, ValueEnum};
 
-use clap::{Args, Subcommand, ValueEnum};
-
-use crate::{allocs, size, usemem};
-
-/// What `foreswap bench` can run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BenchName {
-    /// The usemem workload with the parameters given (default: sequential reads)
-    Usemem,
-    /// usemem --pattern seq --op read
-    SeqRead,
-    /// usemem --pattern seq --op write
-    SeqWrite,
-    /// usemem --pattern rand --op read
-    RandRead,
-    /// usemem --pattern rand --op write
-    RandWrite,
-    /// usemem --pattern stride --op read (every 7th page, all in turn)
-    Stride,
-    /// usemem --pattern reverse --op read
-    Reverse,
-    /// usemem --pattern interleaved --op read (--scans of one array in turns)
-    Interleaved,
-    /// A program that fits its limit: its time bare against under `foreswap run`
-    Fits,
-    /// What `foreswap run` adds to the start of /bin/true
-    Startup,
-    /// What a fault adds to the disk's own 4 KiB latency
-    FaultLatency,
-    /// The swap area's device by itself: the reference for all others
-    Areas,
-}
-
-/// Under whose memory management a workload is run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PeerName {
-    /// `foreswap run`
-    Foreswap,
-    /// The kernel's swap at its best: page-cluster 5, non-rotational, THP (needs root)
-    Kernel,
-    /// The kernel's swap as the system stands: page-cluster 3 (needs root)
-    KernelDefault,
-    /// No limit at all
-    Bare,
-}
-
-/// `foreswap bench`.
-#[derive(Debug, Args)]
-pub struct BenchArgs {
-    /// The bench to run
-    #[arg(value_enum, required_unless_present = "undo")]
-    pub name: Option<BenchName>,
-
-    /// Peers to run in turns with foreswap, by commas
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER")]
-    pub against: Option<Vec<PeerName>>,
-
-    /// The memory limit
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub memory: Option<u64>,
-
-    /// How often each peer has its turn
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub turns: Option<u32>,
-
-    /// Write everything that was measured to FILE, as one JSON object
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-
-    /// Directory of all swap areas and files (default: $TMPDIR, else /tmp)
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-
-    /// foreswap's readahead policy, handed to `foreswap run`
-    #[arg(long, value_name = "POLICY")]
-    pub readahead: Option<String>,
-
-    /// A further option for `foreswap run`, such as --run-option=--max-window=64
-    #[arg(long = "run-option", value_name = "OPTION", allow_hyphen_values = true)]
-    pub run_options: Vec<String>,
-
-    /// What takes the first turn, where it is not to be foreswap itself
-    #[arg(long, value_enum, default_value = "foreswap", value_name = "PEER")]
-    pub runner: PeerName,
-
-    /// The foreswap executable to measure (default: this one)
-    #[arg(long, value_name = "FILE")]
-    pub exe: Option<PathBuf>,
-
-    /// Undo what an earlier bench that was killed left changed on this system
-    #[arg(long)]
-    pub undo: bool,
-
-    /// Parameters of the workload.
-    #[command(flatten, next_help_heading = "Parameters of usemem")]
-    pub usemem: UsememArgs,
-}
-
-/// `foreswap workload`.
-#[derive(Debug, Args)]
-pub struct WorkloadArgs {
-    #[command(subcommand)]
-    what: Workload,
-}
-
-#[derive(Debug, Subcommand)]
-enum Workload {
-    /// Tasks that walk regions of their own, page by page
-    Usemem(UsememArgs),
-    /// Many small allocations
-    Allocs(AllocsArgs),
-}
-
-impl WorkloadArgs {
-    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        match self.what {
-            Workload::Usemem(args) => usemem::main(&args),
-            Workload::Allocs(args) => allocs::main(&args),
-        }
-    }
-}
+use crate::size;
 
 /// What a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
@@ -245,7 +119,7 @@ impl UsememArgs {
     pub fn region_bytes(&self) -> u64 {
         let bytes = match (self.bytes, self.total) {
             (Some(each), _) => each,
-            (None, total) => total.unwrap_or(1 << 30) / u64::from(self.tasks),
+            (None, total) => total.unwrap_or(1 << 30) / u64::from(self.tasks.max(1)),
         };
         (bytes & !4095).max(4096)
     }
@@ -286,20 +160,4 @@ impl UsememArgs {
         }
         command
     }
-}
-
-/// The parameters of the allocation workload.
-#[derive(Debug, Clone, Args)]
-pub struct AllocsArgs {
-    /// Allocations made
-    #[arg(long, default_value_t = 20_000_000, value_name = "N")]
-    pub count: u64,
-
-    /// Allocations alive at once
-    #[arg(long, default_value_t = 200_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    pub live: u64,
-
-    /// Seed of sizes and places
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub seed: u64,
 }

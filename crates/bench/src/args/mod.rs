@@ -1,0 +1,209 @@
+//! The command line of `foreswap bench` and of the hidden `foreswap workload`.
+//!
+//! Both name the parameters of a workload in the same words, and a bench hands them to
+//! its children by writing them out again ([`UsememArgs::to_command`]): one spelling,
+//! so a turn can be repeated by hand.
+
+mod combined;
+mod usemem;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+pub use combined::CombinedArgs;
+pub use usemem::{Fill, Mode, Op, Pattern, UsememArgs};
+
+use crate::{allocs, hold, size};
+
+/// What `foreswap bench` can run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchName {
+    /// The usemem workload with the parameters given (default: sequential reads)
+    Usemem,
+    /// usemem --pattern seq --op read
+    SeqRead,
+    /// usemem --pattern seq --op write
+    SeqWrite,
+    /// usemem --pattern rand --op read
+    RandRead,
+    /// usemem --pattern rand --op write
+    RandWrite,
+    /// usemem --pattern stride --op read (every 7th page, all in turn)
+    Stride,
+    /// usemem --pattern reverse --op read
+    Reverse,
+    /// usemem --pattern interleaved --op read (--scans of one array in turns)
+    Interleaved,
+    /// Sequential writers while random writers run beside them (seed 000)
+    Combined,
+    /// Bringing a whole program back from its swap area while it lives (seed 003)
+    Swapoff,
+    /// LU factorisation of a matrix larger than the limit, by SciPy (seed 000)
+    Linpack,
+    /// All of the above that tell of readahead, with what is asked of each: takes an hour
+    Readahead,
+    /// A program that fits its limit: its time bare against under `foreswap run`
+    Fits,
+    /// What `foreswap run` adds to the start of /bin/true
+    Startup,
+    /// What a fault adds to the disk's own 4 KiB latency
+    FaultLatency,
+    /// The swap area's device by itself: the reference for all others
+    Areas,
+}
+
+/// Under whose memory management a workload is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeerName {
+    /// `foreswap run`
+    Foreswap,
+    /// The kernel's swap at its best: page-cluster 5, non-rotational, THP (needs root)
+    Kernel,
+    /// The kernel's swap as the system stands: page-cluster 3 (needs root)
+    #[value(alias = "kernel-default")]
+    KernelDefaults,
+    /// No limit at all
+    Bare,
+}
+
+/// `foreswap bench`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs {
+    /// The bench to run
+    #[arg(value_enum, required_unless_present = "undo")]
+    pub name: Option<BenchName>,
+
+    /// Peers to run in turns with foreswap, by commas
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PEER")]
+    pub against: Option<Vec<PeerName>>,
+
+    /// The memory limit
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory: Option<u64>,
+
+    /// How often each peer has its turn
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub turns: Option<u32>,
+
+    /// Write everything that was measured to FILE, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Directory of all swap areas and files (default: $TMPDIR, else /tmp)
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+
+    /// foreswap's readahead policy, handed to `foreswap run`
+    #[arg(long, value_name = "POLICY")]
+    pub readahead: Option<String>,
+
+    /// A further option for `foreswap run`, such as --run-option=--max-window=64
+    #[arg(long = "run-option", value_name = "OPTION", allow_hyphen_values = true)]
+    pub run_options: Vec<String>,
+
+    /// What takes the first turn, where it is not to be foreswap itself
+    #[arg(long, value_enum, default_value = "foreswap", value_name = "PEER")]
+    pub runner: PeerName,
+
+    /// The foreswap executable to measure (default: this one)
+    #[arg(long, value_name = "FILE")]
+    pub exe: Option<PathBuf>,
+
+    /// The Python that linpack runs, which must have SciPy (default: .venv/bin/python of the
+    /// checkout that this is run from or was built in, else python3)
+    #[arg(long, value_name = "FILE")]
+    pub python: Option<PathBuf>,
+
+    /// Undo what an earlier bench that was killed left changed on this system
+    #[arg(long)]
+    pub undo: bool,
+
+    /// Parameters of the workload.
+    #[command(flatten, next_help_heading = "Parameters of usemem")]
+    pub usemem: UsememArgs,
+
+    /// Parameters of combined.
+    #[command(
+        flatten,
+        next_help_heading = "Parameters of combined, beside those of usemem"
+    )]
+    pub combined: CombinedArgs,
+}
+
+/// `foreswap workload`.
+#[derive(Debug, Args)]
+pub struct WorkloadArgs {
+    #[command(subcommand)]
+    what: Workload,
+}
+
+#[derive(Debug, Subcommand)]
+enum Workload {
+    /// Tasks that walk regions of their own, page by page
+    Usemem(UsememArgs),
+    /// Sequential writers and random writers side by side
+    Combined(CombinedWorkload),
+    /// Fills a region and keeps it; does what it is told on standard input
+    Hold(HoldArgs),
+    /// Many small allocations
+    Allocs(AllocsArgs),
+}
+
+impl WorkloadArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.what {
+            Workload::Usemem(args) => crate::usemem::main(&args),
+            Workload::Combined(args) => crate::usemem::combined(&args.groups, &args.shared),
+            Workload::Hold(args) => hold::main(&args),
+            Workload::Allocs(args) => allocs::main(&args),
+        }
+    }
+}
+
+/// The parameters of the combined workload.
+#[derive(Debug, Clone, Args)]
+struct CombinedWorkload {
+    #[command(flatten)]
+    groups: CombinedArgs,
+    #[command(flatten)]
+    shared: UsememArgs,
+}
+
+/// The parameters of the program that swapoff brings back.
+#[derive(Debug, Clone, Args)]
+pub struct HoldArgs {
+    /// Size of its region
+    #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = size::parse)]
+    pub bytes: u64,
+
+    /// What the words are
+    #[arg(long, value_enum, default_value = "index")]
+    pub fill: Fill,
+
+    /// Seed of all that is pseudo-random
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+
+    /// Ask for transparent huge pages by madvise
+    #[arg(long)]
+    pub thp: bool,
+}
+
+/// The parameters of the allocation workload.
+#[derive(Debug, Clone, Args)]
+pub struct AllocsArgs {
+    /// Allocations made
+    #[arg(long, default_value_t = 20_000_000, value_name = "N")]
+    pub count: u64,
+
+    /// Allocations alive at once
+    #[arg(long, default_value_t = 200_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub live: u64,
+
+    /// Seed of sizes and places
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+}

@@ -1,0 +1,122 @@
+//! `swapoff` (seed 003): a program of four times its limit is squeezed out of memory, the
+//! limit raised, and everything brought back while it lives (`peer/swapoff.rs`). Beside each
+//! turn the area's device is read in 2 MiB transfers, which is what cannot be beaten.
+
+use serde_json::json;
+
+use super::{new_report, peers, turns, usemem};
+use crate::args::{BenchArgs, PeerName};
+use crate::disk::{Disk, TRANSFER};
+use crate::peer::{Figures, Session};
+use crate::report::{Better, Column, PeerReport, Report, Target, Unit, peer_name};
+use crate::size::humane;
+
+const TURNS: u32 = 5;
+const BYTES: u64 = 1 << 30;
+/// Transfers at once.
+const DEPTHS: [usize; 3] = [1, 4, 8];
+/// What is asked: to the kernel's swapoff, and to the device.
+const TO_KERNEL: f64 = 6.0;
+const TO_DEVICE: f64 = 0.8;
+
+/// Runs the swapoffs and the device in turns.
+pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
+    let turns = args.turns.unwrap_or(TURNS);
+    let given = &args.usemem;
+    let bytes = given.bytes.or(given.total).unwrap_or(BYTES);
+    session.swap_bytes = usemem::swap_for(bytes);
+    let order = peers(args, &[PeerName::Kernel]);
+    let (disk, _) = Disk::make(&session.directory, bytes, 4)?;
+    let mut of_disk: Vec<Vec<Figures>> = vec![Vec::new(); DEPTHS.len()];
+    let results = turns::in_turns_by(session, &order, turns, |session, peer, progress| {
+        if peer == order[0] {
+            for (depth, figures) in DEPTHS.iter().zip(&mut of_disk) {
+                let rate = disk.read_bandwidth(*depth)?;
+                figures.push(Figures::from([("bytes_per_s".to_owned(), rate)]));
+            }
+        }
+        let words = command(session, peer, args, bytes);
+        let turn = session.swapoff_turn(peer, &words, progress)?;
+        Ok((turn.figures, json!({ "stats": turn.details })))
+    })?;
+
+    let title = format!(
+        "{} in {}, all of it out, then brought back, medians of {turns} turns",
+        humane(bytes),
+        humane(session.limit)
+    );
+    let parameters = json!({ "bytes": bytes, "memory_limit_bytes": session.limit,
+        "turns": turns, "fill": given.fill, "run_options": session.foreswap.more });
+    let mut report = new_report("swapoff", title, session, parameters);
+    report.peers = results;
+    report.compare("bytes_per_s", Better::More);
+    usemem::say_windows(&mut report);
+    for (depth, figures) in DEPTHS.iter().zip(of_disk) {
+        let name = format!("device, {depth} x {}", humane(TRANSFER as u64));
+        report
+            .peers
+            .push(PeerReport::new(name, figures, Vec::new()));
+    }
+    report.notes.push(
+        "back is what was not in memory before; KiB/read is what the device was asked for at \
+         once, the kernel's windows (which it does not tell) among them; hit ratio and windows \
+         are of the whole run, verification included"
+            .to_owned(),
+    );
+    report.show(columns());
+    judge(&mut report);
+    Ok(report)
+}
+
+fn command(
+    session: &Session,
+    peer: PeerName,
+    args: &BenchArgs,
+    bytes: u64,
+) -> Vec<std::ffi::OsString> {
+    let fill = match args.usemem.fill {
+        crate::args::Fill::Index => "index",
+        crate::args::Fill::Random => "random",
+    };
+    let mut words: Vec<String> = ["workload", "hold"].map(str::to_owned).into();
+    words.push(format!("--bytes={bytes}"));
+    words.push(format!("--fill={fill}"));
+    words.push(format!("--seed={}", args.usemem.seed));
+    if args.usemem.thp || peer == PeerName::Kernel {
+        words.push("--thp".to_owned());
+    }
+    session.own_command(&words)
+}
+
+fn judge(report: &mut Report) {
+    let to_kernel = report.ratio("bytes_per_s", peer_name(PeerName::Kernel));
+    let rate = |peer: &PeerReport| peer.median("bytes_per_s");
+    let devices = report.peers.iter().rev().take(DEPTHS.len());
+    let fastest = devices.filter_map(rate).fold(0.0, f64::max);
+    let ours = report.peers.first().and_then(rate);
+    report.targets.extend([
+        Target::at_least(
+            "swapoff, bytes/s to the kernel's",
+            TO_KERNEL,
+            Unit::Ratio,
+            to_kernel,
+        ),
+        Target::at_least(
+            "swapoff, bytes/s to the area's fastest direct reads",
+            TO_DEVICE,
+            Unit::Ratio,
+            ours.filter(|_| fastest > 0.0).map(|ours| ours / fastest),
+        ),
+    ]);
+}
+
+fn columns() -> Vec<Column> {
+    vec![
+        Column::spread("MiB/s", "bytes_per_s", Unit::Mebibytes),
+        Column::spread("seconds", "swapoff_ns", Unit::Seconds),
+        Column::median("back MiB", "back_bytes", Unit::Mebibytes),
+        Column::median("KiB/read", "device_transfer_bytes", Unit::Kibibytes),
+        Column::median("hit ratio", "hit_ratio", Unit::Ratio),
+        Column::median("peak MiB", "peak_bytes", Unit::Mebibytes),
+    ]
+}

@@ -1,0 +1,221 @@
+//! combined, swapoff and linpack on the kernel's peers: each does what it says, and leaves
+//! nothing, also when it is interrupted. Under foreswap they are tested in `crates/e2e`.
+
+mod place;
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use place::{Place, bench, is_root, kernel_alone, scipy, signal, swapped, swapping, system};
+
+fn report(place: &Place, words: &str) -> (String, serde_json::Value) {
+    let json = std::env::temp_dir().join(format!(
+        "{}.json",
+        place.0.file_name().unwrap().to_str().unwrap()
+    ));
+    let output = bench(place, &format!("{words} --json {}", json.display()));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words}: {text} {errors}");
+    let report = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    fs::remove_file(json).unwrap();
+    (text, report)
+}
+
+fn median(report: &serde_json::Value, peer: usize, figure: &str) -> f64 {
+    report["peers"][peer]["figures"][figure]["median"]
+        .as_f64()
+        .unwrap_or_else(|| panic!("no {figure} in {}", report["peers"][peer]))
+}
+
+#[test]
+fn combined_reports_both_groups() {
+    let _alone = kernel_alone();
+    if !is_root() {
+        return;
+    }
+    let place = Place::new("combined");
+    let before = system(&place);
+    for mode in ["process", "thread"] {
+        let words = format!(
+            "combined --runner kernel --against kernel-defaults --memory 32M --seconds 0.5 \
+             --turns 1 --mode {mode} --sequential-tasks 2 --random-tasks 2 --random-total 48M"
+        );
+        let (text, report) = report(&place, &words);
+        for peer in [0, 1] {
+            assert!(median(&report, peer, "pages_per_s") > 0.0, "{text}");
+            assert!(median(&report, peer, "random.pages_per_s") > 0.0, "{text}");
+            assert!(median(&report, peer, "touch_p99_ns") > 0.0, "{text}");
+            // More than the limit is walked again and again.
+            assert!(median(&report, peer, "swap_in_bytes") > 0.0, "{text}");
+        }
+        assert!(text.contains("scale: seed 000"), "{text}");
+        assert!(text.contains("more is better") && text.contains("less is better"));
+    }
+    assert_eq!(system(&place), before);
+}
+
+#[test]
+fn combined_has_two_sizes() {
+    let output = bench(&Place::new("sizes"), "combined --total 8M");
+    assert_eq!(output.status.code(), Some(1));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("--sequential-total"), "{errors}");
+}
+
+#[test]
+fn swapoff_brings_everything_back() {
+    let _alone = kernel_alone();
+    if !is_root() {
+        return;
+    }
+    let place = Place::new("swapoff");
+    let before = system(&place);
+    let words =
+        "swapoff --runner kernel --against kernel-defaults --total 96M --memory 32M --turns 1";
+    let (text, report) = report(&place, words);
+    for peer in [0, 1] {
+        // All but what the squeezing leaves.
+        assert!(
+            median(&report, peer, "back_bytes") >= f64::from(64 << 20),
+            "{text}"
+        );
+        assert!(median(&report, peer, "bytes_per_s") > 0.0, "{text}");
+    }
+    let devices: Vec<_> = report["peers"].as_array().unwrap()[2..].iter().collect();
+    assert_eq!(devices.len(), 3, "{text}");
+    assert!(
+        text.contains("to the area's fastest direct reads"),
+        "{text}"
+    );
+    assert_eq!(system(&place), before);
+}
+
+#[test]
+fn linpack_checks_what_it_computed() {
+    let Some(python) = scipy() else { return };
+    let place = Place::new("linpack");
+    let words = format!(
+        "linpack --runner bare --against bare --total 4M --turns 1 --python {}",
+        python.display()
+    );
+    let (text, report) = report(&place, &words);
+    // 0.9 of 4 MiB in numbers of 8 bytes, squared.
+    assert_eq!(report["parameters"]["n"], 686, "{text}");
+    assert!(median(&report, 0, "residual") < 16.0, "{text}");
+    assert!(median(&report, 0, "factor_ns") > 0.0, "{text}");
+    assert!(place.files().is_empty(), "{:?}", place.files());
+}
+
+#[test]
+fn linpack_finds_a_wrong_factor() {
+    let Some(python) = scipy() else { return };
+    const SPOILED: &str = "\
+import runpy, sys, numpy
+from scipy.linalg import lapack
+script = runpy.run_path(sys.argv[1])
+n = 300
+matrix = numpy.empty((n, n), order='F')
+for first, part in script['columns'](7, n):
+    matrix[:, first : first + len(part)] = part.T
+factors, pivots, info = lapack.dgetrf(matrix, overwrite_a=1)
+print(script['residual'](factors, pivots, 7, n))
+for place in [(150, 150), (290, 3), (3, 290)]:
+    good = factors[place]
+    factors[place] += 1e-6
+    print(script['residual'](factors, pivots, 7, n))
+    factors[place] = good
+";
+    let output = Command::new(python)
+        .args(["-c", SPOILED])
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/src/linpack.py"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let residuals: Vec<f64> = text.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(residuals.len(), 4, "{text} {errors}");
+    assert!(residuals[0] < 16.0, "{text}");
+    assert!(residuals[1..].iter().all(|found| *found > 16.0), "{text}");
+}
+
+#[test]
+fn without_scipy_linpack_says_how_to_get_it() {
+    let place = Place::new("no-scipy");
+    for python in ["/bin/false", "/nonexistent/python"] {
+        let output = bench(
+            &place,
+            &format!("linpack --runner bare --against bare --python {python}"),
+        );
+        assert_eq!(output.status.code(), Some(1));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            errors.contains(python)
+                && errors.contains("make setup")
+                && errors.contains("pip install"),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn an_interruption_leaves_nothing() {
+    let _alone = kernel_alone();
+    if !is_root() {
+        return;
+    }
+    let place = Place::new("interrupted");
+    let mut cases = vec![
+        (
+            "combined --runner kernel --against kernel --memory 32M --seconds 60 --turns 1"
+                .to_owned(),
+            "INT",
+            130,
+        ),
+        (
+            "swapoff --runner kernel --against kernel --total 96M --memory 32M --turns 9"
+                .to_owned(),
+            "TERM",
+            143,
+        ),
+    ];
+    if let Some(python) = scipy() {
+        let words = format!(
+            "linpack --runner kernel --against kernel --total 160M --memory 64M --turns 9 --python {}",
+            python.display()
+        );
+        cases.push((words, "INT", 130));
+    }
+    for (words, name, code) in cases {
+        let before = system(&place);
+        let mut child = swapping(&place, &words, 8);
+        assert_ne!(system(&place), before, "{words}");
+        signal(&child, name);
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{words}");
+        assert_eq!(system(&place), before, "{words}");
+    }
+}
+
+#[test]
+fn an_interruption_of_the_system_call_swapoff_leaves_nothing() {
+    let _alone = kernel_alone();
+    if !is_root() {
+        return;
+    }
+    let place = Place::new("swapoff-call");
+    let before = system(&place);
+    let words = "swapoff --runner kernel --against kernel --total 192M --memory 32M --turns 9";
+    let mut child = swapping(&place, words, 160);
+    // It takes a second to bring that back.
+    let start = Instant::now();
+    while swapped(&place) > 128 << 20 {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    signal(&child, "INT");
+    let signalled = Instant::now();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(signalled.elapsed() < Duration::from_secs(20));
+    assert_eq!(system(&place), before);
+}
