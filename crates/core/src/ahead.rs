@@ -156,7 +156,7 @@ impl Mm {
             };
             let beside =
                 |last: Slot| last.area == slot.area && last.index.abs_diff(slot.index) == 1;
-            if !last.is_some_and(beside) || wants.len() % SLOTS_PER_IO == 0 {
+            if !last.is_some_and(beside) || wants.len().is_multiple_of(SLOTS_PER_IO) {
                 ios += 1;
             }
             if ios > self.config.depth as usize {

@@ -78,6 +78,26 @@ fn fork_while_threads_work() {
     );
 }
 
+/// Two hundred forks while other threads move memory, most of it on the area. What a child may look at
+/// it finds where it was moved to.
+#[test]
+fn fork_while_threads_move_memory() {
+    let Some(path) = program::compile("fork_while_threads_move_memory", "fork_moves") else {
+        return;
+    };
+    let job = Job::new(path).arg("threads_move");
+    let bare = job.run();
+    for io in ["auto", "threads"] {
+        let managed = Managed::limit(LIMIT).options(["--io", io]);
+        let outcome = managed.run(&job).succeeded();
+        outcome.equals(&bare);
+        outcome.swapped();
+        assert!(outcome.note("absent") > 1024, "little was out of memory");
+        let settled = outcome.note("settled");
+        assert!(settled > 40, "children could look at {settled} blocks only");
+    }
+}
+
 #[test]
 fn fork_and_exec() {
     part_of(4, "fork_and_exec");

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use foreswap_core::readahead::Policy;
-use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn};
+use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, overlap};
 use foreswap_core::world::{Limit, SwapMap};
 use foreswap_core::{Config, Mm};
 use foreswap_store::ring::{Io, Pool, SpawnRefused, Uring, Worker};
@@ -60,7 +60,7 @@ pub enum BootError {
         errno: Errno,
     },
     /// The parent's memory moved during the fork.
-    #[error("another thread moved memory (mremap) while the process forked")]
+    #[error("other threads moved memory (mremap) too often while the process forked")]
     Spoilt,
     /// Neither io_uring nor threads.
     #[error("no way to reach the swap areas: {0}")]
@@ -236,7 +236,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
 
 /// Take over the parent's memory: register it all, then find each page on an area or in memory.
 fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
-    if snapshot.regions().next().is_none() {
+    if !snapshot.has_regions() {
         // The parent was bare; so is the child, for as long as both fit.
         pager.granted = snapshot.charged();
         pager.grant();
@@ -249,26 +249,22 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
     pager.fork = Fork::None;
     let w = &mut pager.w;
     w.prepaid = snapshot.charged();
+    // A region that another thread of the parent unmapped or moved in the last moment is not there,
+    // is cut, or has made place for something else: what is left of it is found in the maps.
+    let vmas = pager.space.anonymous().map_err(system("reading maps"))?;
     let mut regions: Vec<PageRange> = Vec::new();
     for (region, _) in snapshot.regions() {
-        let (start, end) = (
-            region.start.address() as usize,
-            region.end.address() as usize,
-        );
-        // A region that another thread of the parent unmapped in the last moment is not there, and
-        // may have been cut: what is left of it is found in the maps.
-        if w.program.register_missing(start, end - start).is_ok() {
-            regions.push(region);
-            continue;
-        }
-        for vma in pager
-            .space
-            .adoptable(PAGE_SIZE)
-            .map_err(system("reading maps"))?
-        {
-            let (start, end) = (vma.start.max(start), vma.end.min(end));
-            if start < end && w.program.register_missing(start, end - start).is_ok() {
-                regions.push(Vpn::of(start as u64)..Vpn::of(end as u64));
+        for vma in &vmas {
+            let part = overlap(&region, &pages_of(vma));
+            let bytes = bytes_of(&part);
+            if bytes.is_empty() {
+                continue;
+            }
+            match w.program.register_missing(bytes.start, bytes.len()) {
+                Ok(()) => regions.push(part),
+                // Of a kind that was never managed.
+                Err(Errno::INVAL) => {}
+                Err(errno) => return Err(system("UFFDIO_REGISTER")(errno)),
             }
         }
     }
@@ -287,7 +283,8 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
         Vec::new()
     };
     for (page, slot, fate) in snapshot.pages() {
-        if fate == Fate::Forgotten || wiped.iter().any(|range| range.contains(&page)) {
+        let is_wiped = wiped.iter().any(|range| range.contains(&page));
+        if fate == Fate::Forgotten || is_wiped || !pager.mm.manages(page) {
             pager.w.put(slot);
             continue;
         }

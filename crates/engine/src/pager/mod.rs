@@ -10,6 +10,7 @@ mod advice;
 mod boot;
 mod fork;
 mod frames;
+mod moves;
 mod placement;
 mod publish;
 mod snapshot;
@@ -189,9 +190,14 @@ impl Pager {
     /// Events first, then the faults; returns whether there were any.
     fn read_program(&mut self) -> bool {
         let mut buffer = [RawMsg::ZERO; MESSAGES];
-        let mut any = false;
-        while let Ok(events) = self.w.program.read(&mut buffer) {
+        // While a fork is held, one at a time: reading an event lets the call go on that caused it, and
+        // what it did must be in the snapshot before. An mremap waits for two, so that it never
+        // returns before its move is noted.
+        let at_once = if self.fork.is_held() { 1 } else { MESSAGES };
+        let (mut any, mut reads) = (false, 0);
+        while let Ok(events) = self.w.program.read(&mut buffer[..at_once]) {
             let mut count = 0;
+            reads += 1;
             for event in events {
                 count += 1;
                 match event {
@@ -207,15 +213,16 @@ impl Pager {
                         self.mm.unmap(&mut self.w, &range);
                     }
                     Event::Remap { from, to, len } => {
-                        let from = adopt::pages(from, from + len);
-                        self.w.spoil_snapshot();
-                        self.mm.remap(&mut self.w, &from, Vpn::of(to as u64));
+                        let (from, to) = (adopt::pages(from, from + len), Vpn::of(to as u64));
+                        self.w.move_in_snapshot(&from, to);
+                        self.mm.remap(&mut self.w, &from, to);
                     }
                     Event::Fork { .. } | Event::Unknown(_) => {}
                 }
             }
             any |= count > 0;
-            if count < MESSAGES {
+            // Not for ever, or threads that go on making events would keep the faults waiting.
+            if count < at_once || reads == MESSAGES {
                 break;
             }
         }

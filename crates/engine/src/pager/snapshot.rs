@@ -2,8 +2,13 @@
 //!
 //! The parent's engine writes it before the fork on a sheet of its own; the child finds it at the
 //! same address in its copy of the parent's memory, whatever the parent's engine was doing at the
-//! instant of the fork. Entries only gain their "came back" mark after that, before the page is
-//! mapped, so that the child can tell a page that came back from one that was never there.
+//! instant of the fork. After that the parent only adds to it: to a page, what happened to it (that
+//! it came back, before it is mapped); to the list of moves, memory that another thread moved.
+//!
+//! Regions and pages keep the addresses that they had when the snapshot was taken. A mark on a page
+//! that has moved since goes to where it was then, and the child applies all moves at once. A move
+//! that is not in its copy had not returned in the parent: nobody in the child knows where the memory
+//! went, and at the old place it is not found.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering::SeqCst, fence};
@@ -12,6 +17,7 @@ use foreswap_core::Hint;
 use foreswap_core::units::{PageRange, Slot, Vpn};
 use rustix::io::Errno;
 
+use super::moves::Move;
 use crate::ledger::ProcId;
 use crate::sys::own_memory::{self, Kind};
 
@@ -28,8 +34,10 @@ struct Header {
     pages: u64,
     /// Resident pages that were charged to the child.
     charged: u64,
-    /// Not zero: memory moved after the snapshot was taken, so that it is not whole.
+    /// Not zero: memory moved and there was no room to note it, so that it is not whole.
     spoilt: u64,
+    /// Moves since the snapshot was taken.
+    moves: u64,
 }
 
 /// What happened to a page between the snapshot and the fork.
@@ -66,8 +74,9 @@ impl Sheet {
     }
 }
 
-/// A snapshot in memory that fork copies. Two words for each region (first page with the hint above
-/// it, one past the last), then two for each page (number, packed slot with the mark).
+/// A snapshot in memory that fork copies. Room for the moves, three words each (first page, one past
+/// the last, where the first went), two words for each region (first page with the hint above it, one
+/// past the last), then two for each page (number, packed slot with the mark).
 pub struct Snapshot {
     start: NonNull<u64>,
     words: usize,
@@ -75,6 +84,12 @@ pub struct Snapshot {
 }
 
 const HEADER_WORDS: usize = size_of::<Header>() / 8;
+/// Moves that one snapshot has room for: a thread does a few thousand a second, a fork takes
+/// milliseconds.
+const MOST_MOVES: usize = 1024;
+const MOVE_WORDS: usize = 3;
+/// Where the regions begin.
+const BODY: usize = HEADER_WORDS + MOST_MOVES * MOVE_WORDS;
 
 impl Snapshot {
     /// Write one, on `old` if it fits.
@@ -86,7 +101,7 @@ impl Snapshot {
         pages: &[(Vpn, Slot)],
         charged: u64,
     ) -> Result<Self, Errno> {
-        let words = HEADER_WORDS + 2 * (regions.len() + pages.len());
+        let words = BODY + 2 * (regions.len() + pages.len());
         let sheet = Sheet::of(words, old)?;
         let start = sheet.start;
         let mut snapshot = Snapshot {
@@ -101,10 +116,11 @@ impl Snapshot {
             pages: pages.len() as u64,
             charged,
             spoilt: 0,
+            moves: 0,
         };
         // SAFETY: the sheet is large enough and aligned for the header, and ours alone.
         unsafe { start.cast::<Header>().write(header) };
-        let body = &mut snapshot.words_mut()[HEADER_WORDS..];
+        let body = &mut snapshot.words_mut()[BODY..];
         let hint = |&hint: &Hint| (hint as u64) << HINT;
         let region_words = regions.iter().map(|(r, h)| [r.start.0 | hint(h), r.end.0]);
         let page_words = pages.iter().map(|(page, slot)| [page.0, slot.pack()]);
@@ -122,7 +138,7 @@ impl Snapshot {
         let start = NonNull::new(address as *mut u64)?;
         // SAFETY: by contract a header is there.
         let header = unsafe { start.cast::<Header>().as_ref() };
-        let words = HEADER_WORDS + 2 * (header.regions + header.pages) as usize;
+        let words = BODY + 2 * (header.regions + header.pages) as usize;
         Some(Snapshot {
             start,
             words,
@@ -166,41 +182,95 @@ impl Snapshot {
         self.header().charged
     }
 
-    /// The regions, with how the program said it will use each.
-    pub fn regions(&self) -> impl Iterator<Item = (PageRange, Hint)> + '_ {
+    /// The process was managed: there are regions.
+    pub fn has_regions(&self) -> bool {
+        self.header().regions > 0
+    }
+
+    /// The regions, where they are after all moves that are noted, with how the program said it will
+    /// use each.
+    pub fn regions(&self) -> Vec<(PageRange, Hint)> {
         let n = self.header().regions as usize;
         let hint = |word: u64| match word >> HINT {
             1 => Hint::Sequential,
             2 => Hint::Random,
             _ => Hint::Normal,
         };
-        self.words()[HEADER_WORDS..]
-            .chunks_exact(2)
-            .take(n)
-            .map(move |w| (Vpn(w[0] & ((1 << HINT) - 1))..Vpn(w[1]), hint(w[0])))
+        let words = self.words()[BODY..].chunks_exact(2).take(n);
+        let mut regions: Vec<_> = words
+            .map(|w| (Vpn(w[0] & ((1 << HINT) - 1))..Vpn(w[1]), hint(w[0])))
+            .collect();
+        for moved in self.moves() {
+            let after = |(r, h): &(PageRange, Hint)| {
+                let h = *h;
+                moved.after(r).map(move |part| (part, h))
+            };
+            regions = regions.iter().flat_map(after).collect();
+        }
+        regions
     }
 
-    /// The pages that were not mapped: number, slot, and what happened to it since.
+    /// The pages that were not mapped: number after all moves that are noted, slot, and what
+    /// happened to it since.
     pub fn pages(&self) -> impl Iterator<Item = (Vpn, Slot, Fate)> + '_ {
-        let skip = HEADER_WORDS + 2 * self.header().regions as usize;
         let fate = |word: u64| match (word & CAME_BACK != 0, word & FORGOTTEN != 0) {
             (_, true) => Fate::Forgotten,
             (true, false) => Fate::CameBack,
             (false, false) => Fate::OnArea,
         };
-        let pages = self.words()[skip..].chunks_exact(2);
-        pages.map(move |w| (Vpn(w[0]), Slot::unpack(w[1]), fate(w[1])))
+        let moves: Vec<_> = self.moves().collect();
+        let pages = self.words()[self.first_page()..].chunks_exact(2);
+        pages.map(move |w| {
+            let (page, slot) = (Vpn(w[0]), Slot::unpack(w[1]));
+            let now = moves.iter().try_fold(page, |page, moved| {
+                let part = moved.after(&(page..page.plus(1))).next();
+                part.map(|part| part.start)
+            });
+            match now {
+                Some(now) => (now, slot, fate(w[1])),
+                // Mapped over by what moved there.
+                None => (page, slot, Fate::Forgotten),
+            }
+        })
     }
 
-    /// Whether memory moved since, so that the child would miss some.
+    fn first_page(&self) -> usize {
+        BODY + 2 * self.header().regions as usize
+    }
+
+    /// The moves that are noted, in order.
+    fn moves(&self) -> impl DoubleEndedIterator<Item = Move> + '_ {
+        let words = &self.words()[HEADER_WORDS..BODY];
+        let noted = words.as_chunks::<MOVE_WORDS>().0.iter();
+        noted
+            .take(self.header().moves as usize)
+            .map(|&[start, end, to]| Move {
+                from: Vpn(start)..Vpn(end),
+                to: Vpn(to),
+            })
+    }
+
+    /// Whether memory moved and could not be noted, so that the child would miss some.
     pub fn is_spoilt(&self) -> bool {
         self.header().spoilt != 0
     }
 
-    /// Managed memory moved to another address.
-    pub fn spoil(&mut self) {
+    /// Managed memory moved to another address, and what was there is gone.
+    pub fn moves_to(&mut self, moved: &Move) {
+        self.forget(&moved.target());
+        let noted = self.header().moves as usize;
+        let room = self.words_mut()[HEADER_WORDS..BODY].as_chunks_mut::<MOVE_WORDS>();
+        let Some(entry) = room.0.get_mut(noted) else {
+            // SAFETY: every snapshot begins with its header, which only the pager changes.
+            unsafe { (&raw mut (*self.start.cast::<Header>().as_ptr()).spoilt).write_volatile(1) };
+            return fence(SeqCst);
+        };
+        *entry = [moved.from.start.0, moved.from.end.0, moved.to.0];
+        // The entry must be there before it counts, as a fork may copy this memory at any instant.
+        fence(SeqCst);
+        let noted = noted as u64 + 1;
         // SAFETY: every snapshot begins with its header, which only the pager changes.
-        unsafe { (&raw mut (*self.start.cast::<Header>().as_ptr()).spoilt).write_volatile(1) };
+        unsafe { (&raw mut (*self.start.cast::<Header>().as_ptr()).moves).write_volatile(noted) };
         fence(SeqCst);
     }
 
@@ -214,15 +284,22 @@ impl Snapshot {
         self.mark(range, FORGOTTEN);
     }
 
+    /// Mark the pages that are in `range` now.
     fn mark(&mut self, range: &PageRange, mark: u64) {
-        let skip = HEADER_WORDS + 2 * self.header().regions as usize;
-        let pages = self.words_mut()[skip..].as_chunks_mut::<2>().0;
-        let first = pages.partition_point(|w| w[0] < range.start.0);
-        for entry in pages[first..].iter_mut().take_while(|w| w[0] < range.end.0) {
-            let word = &mut entry[1];
-            // A fork may copy this memory at any instant, so the word is written whole.
-            // SAFETY: a plain word of ours.
-            unsafe { core::ptr::from_mut(word).write_volatile(*word | mark) };
+        let mut then = vec![range.clone()];
+        for moved in self.moves().rev() {
+            then = then.iter().flat_map(|r| moved.before(r)).collect();
+        }
+        let first_page = self.first_page();
+        let pages = self.words_mut()[first_page..].as_chunks_mut::<2>().0;
+        for range in then {
+            let first = pages.partition_point(|w| w[0] < range.start.0);
+            for entry in pages[first..].iter_mut().take_while(|w| w[0] < range.end.0) {
+                let word = &mut entry[1];
+                // A fork may copy this memory at any instant, so the word is written whole.
+                // SAFETY: a plain word of ours.
+                unsafe { core::ptr::from_mut(word).write_volatile(*word | mark) };
+            }
         }
         // The mark must be there before what it announces.
         fence(SeqCst);
@@ -240,5 +317,109 @@ impl Snapshot {
             )
         };
         Some(sheet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> PageRange {
+        Vpn(start)..Vpn(end)
+    }
+
+    fn slot(index: u32) -> Slot {
+        Slot { area: 1, index }
+    }
+
+    /// Pages 100 to 109 in slots of the same numbers, less 100, in a region from 100 to 200.
+    fn snapshot() -> Snapshot {
+        let [parent, child] = [1, 2].map(|n| ProcId::new(n).expect("a record"));
+        let pages: Vec<_> = (0..10)
+            .map(|n| (Vpn(100 + u64::from(n)), slot(n)))
+            .collect();
+        let regions = [range(100, 200)];
+        let regions = regions.map(|range| (range, Hint::Random));
+        Snapshot::write(None, parent, child, &regions, &pages, 7).expect("memory")
+    }
+
+    fn moves(snapshot: &mut Snapshot, from: PageRange, to: u64) {
+        let to = Vpn(to);
+        snapshot.moves_to(&Move { from, to });
+    }
+
+    /// What a child would find in its copy.
+    fn found(snapshot: &Snapshot) -> Vec<(u64, u32, Fate)> {
+        // SAFETY: it is there.
+        let copy = unsafe { Snapshot::find(snapshot.address()) }.expect("a snapshot");
+        let pages = copy.pages();
+        pages
+            .map(|(page, slot, fate)| (page.0, slot.index, fate))
+            .collect()
+    }
+
+    #[test]
+    fn pages_and_regions_follow_every_move() {
+        let mut s = snapshot();
+        moves(&mut s, range(102, 104), 500);
+        moves(&mut s, range(501, 502), 300);
+        let pages: Vec<_> = found(&s).iter().map(|&(page, ..)| page).collect();
+        assert_eq!(pages, [100, 101, 500, 300, 104, 105, 106, 107, 108, 109]);
+        let regions = s.regions();
+        assert!(regions.iter().all(|(_, hint)| *hint == Hint::Random));
+        let mut regions: Vec<_> = regions.into_iter().map(|(range, _)| range).collect();
+        regions.sort_by_key(|r| r.start);
+        let expected = [
+            range(100, 102),
+            range(104, 200),
+            range(300, 301),
+            range(500, 501),
+        ];
+        assert_eq!(regions, expected);
+    }
+
+    #[test]
+    fn marks_find_pages_where_they_are() {
+        let mut s = snapshot();
+        s.returns(Vpn(102));
+        moves(&mut s, range(102, 106), 500);
+        // The unmap of the old place, which follows a move, is not about what moved.
+        s.forget(&range(102, 106));
+        s.returns(Vpn(501));
+        s.forget(&range(502, 503));
+        s.forget(&range(109, 110));
+        use Fate::{CameBack, Forgotten, OnArea};
+        let fates: Vec<_> = found(&s).iter().map(|&(.., fate)| fate).collect();
+        let expected = [
+            OnArea, OnArea, CameBack, CameBack, Forgotten, OnArea, OnArea, OnArea, OnArea,
+            Forgotten,
+        ];
+        assert_eq!(fates, expected);
+    }
+
+    #[test]
+    fn what_is_moved_over_is_forgotten_and_what_moved_there_is_not() {
+        let mut s = snapshot();
+        moves(&mut s, range(100, 102), 108);
+        moves(&mut s, range(108, 109), 100);
+        let left: Vec<_> = found(&s)
+            .into_iter()
+            .filter(|&(.., fate)| fate == Fate::OnArea)
+            .collect();
+        let untouched = (102..108).map(|n: u32| (u64::from(n), n - 100, Fate::OnArea));
+        let moved = [(100, 0, Fate::OnArea), (109, 1, Fate::OnArea)];
+        let expected: Vec<_> = moved.into_iter().chain(untouched).collect();
+        assert_eq!(left, expected);
+    }
+
+    #[test]
+    fn without_room_it_is_spoilt() {
+        let mut s = snapshot();
+        for n in 0..MOST_MOVES as u64 {
+            moves(&mut s, range(1000 + n, 1001 + n), 5000);
+        }
+        assert!(!s.is_spoilt());
+        moves(&mut s, range(100, 101), 5000);
+        assert!(s.is_spoilt());
     }
 }

@@ -42,6 +42,15 @@ impl Space {
         Ok(maps::adoptable(&vmas, smallest, &excluded))
     }
 
+    /// All private anonymous memory but ours, in order of address.
+    pub(crate) fn anonymous(&self) -> Result<Vec<Range<usize>>, Errno> {
+        let own: Vec<_> = own_memory::ranges()
+            .map(|own| own.start..own.start + own.len)
+            .collect();
+        let vmas = maps::adoptable(&maps::read()?, 1, &own);
+        Ok(vmas.iter().map(|vma| vma.start..vma.end).collect())
+    }
+
     /// The pages of `range` that exist.
     pub(crate) fn present(&mut self, range: &PageRange) -> Result<Vec<PageRange>, Errno> {
         let bytes = bytes_of(range);

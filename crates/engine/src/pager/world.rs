@@ -11,6 +11,7 @@ use foreswap_store::ring::{Io, IoVec, QueueError};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::frames::Arena;
+use super::moves::Move;
 use super::snapshot::Snapshot;
 use super::unshare::Unsharer;
 use crate::ledger::protocol::Client;
@@ -141,10 +142,11 @@ impl Linux {
         }
     }
 
-    /// Managed memory moved while a fork is held: a child could not find it.
-    pub fn spoil_snapshot(&mut self) {
+    /// What the program moved while a fork is held, the child finds at its new place.
+    pub fn move_in_snapshot(&mut self, from: &PageRange, to: Vpn) {
         if let Some(snapshot) = &mut self.snapshot {
-            snapshot.spoil();
+            let from = from.clone();
+            snapshot.moves_to(&Move { from, to });
         }
     }
 

@@ -1,0 +1,103 @@
+//! Memory that the program moves while a fork is held: where it is after, where it was before.
+
+use foreswap_core::units::{PageRange, Vpn, len, overlap};
+
+/// One mremap. What was at the target before is gone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Move {
+    /// The pages that moved.
+    pub from: PageRange,
+    /// Where the first of them went.
+    pub to: Vpn,
+}
+
+impl Move {
+    /// Where they are now.
+    pub fn target(&self) -> PageRange {
+        self.to..self.to.plus(len(&self.from))
+    }
+
+    /// Where the content of `range` is after the move, in parts: what lay at the target is nowhere.
+    pub fn after(&self, range: &PageRange) -> impl Iterator<Item = PageRange> + use<> {
+        let moved = overlap(range, &self.from);
+        let start = Vpn(moved
+            .start
+            .0
+            .wrapping_sub(self.from.start.0)
+            .wrapping_add(self.to.0));
+        let moved = start..start.plus(len(&moved));
+        let mut holes = [self.from.clone(), self.target()];
+        holes.sort_unstable_by_key(|hole| hole.start);
+        let [first, second] = holes;
+        let stayed = [
+            overlap(range, &(Vpn(0)..first.start)),
+            overlap(range, &(first.end..second.start)),
+            overlap(range, &(second.end..Vpn(u64::MAX))),
+        ];
+        let parts = [moved].into_iter().chain(stayed);
+        parts.filter(|part| len(part) > 0)
+    }
+
+    /// Where what is in `range` after the move was before it, in parts: what is new at the old place
+    /// was nowhere.
+    pub fn before(&self, range: &PageRange) -> impl Iterator<Item = PageRange> + use<> {
+        let back = Move {
+            from: self.target(),
+            to: self.from.start,
+        };
+        back.after(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> PageRange {
+        Vpn(start)..Vpn(end)
+    }
+
+    #[test]
+    fn after_and_before_undo_each_other_but_for_what_was_mapped_over() {
+        for (from, to) in [
+            (range(20, 30), 40),
+            (range(40, 50), 20),
+            (range(10, 20), 20),
+        ] {
+            let to = Vpn(to);
+            let moved = Move { from, to };
+            for page in (0..70).map(Vpn) {
+                let (one, gone) = (page..page.plus(1), moved.target().contains(&page));
+                let after: Vec<_> = moved.after(&one).collect();
+                assert_eq!(after.is_empty(), gone, "{page:?} {moved:?}");
+                for part in after {
+                    assert!(moved.before(&part).eq([one.clone()]));
+                }
+                let new = moved.from.contains(&page);
+                assert_eq!(
+                    moved.before(&one).next().is_none(),
+                    new,
+                    "{page:?} {moved:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_range_that_reaches_beyond_is_cut() {
+        let moved = Move {
+            from: range(20, 30),
+            to: Vpn(40),
+        };
+        let mut after: Vec<_> = moved.after(&range(10, 60)).collect();
+        after.sort_by_key(|part| part.start);
+        assert_eq!(
+            after,
+            [range(10, 20), range(30, 40), range(40, 50), range(50, 60)]
+        );
+        assert_eq!(
+            moved.after(&range(25, 35)).collect::<Vec<_>>(),
+            [range(45, 50), range(30, 35)]
+        );
+    }
+}
