@@ -206,7 +206,12 @@ impl Mm {
     }
 
     /// Begin to read what of a policy's `window` is on an area, as far as there are frames.
-    fn read_window(&mut self, w: &mut impl World, window: &Window, batch: &mut Vec<(Slot, Frame)>) {
+    pub(crate) fn read_window(
+        &mut self,
+        w: &mut impl World,
+        window: &Window,
+        batch: &mut Vec<(Slot, Frame)>,
+    ) {
         for n in 0..window.count() {
             let Some(page) = self.page_of(window, n) else {
                 continue;

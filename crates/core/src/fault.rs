@@ -360,7 +360,7 @@ impl Mm {
     /// A page that came in keeps its slot, so that it need not be written again, while its area is
     /// less than half full.
     pub(crate) fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
-        w.used(slot.area) * 2 < u64::from(w.slots(slot.area))
+        !self.drains(slot.area) && w.used(slot.area) * 2 < u64::from(w.slots(slot.area))
     }
 
     fn on_swapped(
@@ -426,6 +426,9 @@ impl Mm {
         };
         let patience = if self.held {
             self.config.full_timeout.min(HELD)
+        } else if self.areas_full && self.is_draining() {
+            // Swapoff is given up before a fault is.
+            self.config.full_timeout.min(HELD)
         } else if self.areas_full {
             self.config.full_timeout
         } else if now < self.passing_until {
@@ -436,7 +439,9 @@ impl Mm {
         if now.saturating_sub(first.since) < patience || self.frames.in_flight() > 0 {
             return false;
         }
-        if self.areas_full && !self.held {
+        if self.areas_full && !self.held && self.is_draining() {
+            self.drain.starve();
+        } else if self.areas_full && !self.held {
             self.stalled.pop_front();
             w.notice(Notice::OutOfMemory { page: first.page });
             self.lose(w, first.page);

@@ -26,6 +26,8 @@ struct Io {
     slot: Option<Slot>,
     write: bool,
     since: Nanos,
+    /// A read of swapoff.
+    drain: bool,
     frames: Vec<Frame>,
 }
 
@@ -49,7 +51,7 @@ impl Ios {
         self.latency
     }
 
-    fn begin(
+    pub(crate) fn begin(
         &mut self,
         slot: Slot,
         write: bool,
@@ -64,17 +66,33 @@ impl Ios {
         entry.slot = Some(slot);
         entry.write = write;
         entry.since = since;
+        entry.drain = false;
         entry.frames.clear();
         entry.frames.extend(frames);
         io
     }
 
-    fn frames(&self, io: IoId) -> &[Frame] {
+    /// Mark a read as swapoff's.
+    pub(crate) fn set_drain(&mut self, io: IoId) {
+        self.all[io.0 as usize].drain = true;
+    }
+
+    fn is_drain(&self, io: IoId) -> bool {
+        self.all.get(io.0 as usize).is_some_and(|io| io.drain)
+    }
+
+    /// I/Os on an area are in flight.
+    pub(crate) fn any_on(&self, area: u8) -> bool {
+        let slots = self.all.iter().filter_map(|io| io.slot);
+        slots.into_iter().any(|slot| slot.area == area)
+    }
+
+    pub(crate) fn frames(&self, io: IoId) -> &[Frame] {
         &self.all[io.0 as usize].frames
     }
 
     /// The I/O is over; its frames' list goes back with [`Ios::recycle`].
-    fn end(&mut self, io: IoId) -> Option<(Slot, bool, Vec<Frame>)> {
+    pub(crate) fn end(&mut self, io: IoId) -> Option<(Slot, bool, Vec<Frame>)> {
         let entry = self.all.get_mut(io.0 as usize)?;
         let slot = entry.slot.take()?;
         Some((slot, entry.write, core::mem::take(&mut entry.frames)))
@@ -92,7 +110,7 @@ impl Ios {
         }
     }
 
-    fn recycle(&mut self, io: IoId, frames: Vec<Frame>) {
+    pub(crate) fn recycle(&mut self, io: IoId, frames: Vec<Frame>) {
         self.all[io.0 as usize].frames = frames;
         self.idle.push(io);
     }
@@ -146,7 +164,7 @@ impl Mm {
     }
 
     /// A page that was to be read is on its area only, as before.
-    fn un_read(&mut self, frame: Frame) {
+    pub(crate) fn un_read(&mut self, frame: Frame) {
         let holding = *self.frames.get(frame);
         if let (Some(page), true) = (holding.page, holding.ahead) {
             self.uncount_ahead(page);
@@ -254,10 +272,15 @@ impl Mm {
 
     /// An I/O ended.
     pub fn on_io(&mut self, w: &mut impl World, io: IoId, result: IoResult) {
+        let drain = self.ios.is_drain(io);
         let Some((slot, write, frames)) = self.ios.end(io) else {
             return;
         };
+        if drain {
+            self.drain.ended(frames.len());
+        }
         match (write, result) {
+            (false, IoResult::Ok) if drain => self.on_drained(w, slot, &frames),
             (false, IoResult::Failed(_)) if frames.len() > 1 => {
                 // One bad page must not take the others along: read each alone.
                 for (i, &frame) in (0..).zip(&frames) {
@@ -292,7 +315,13 @@ impl Mm {
         self.ios.recycle(io, frames);
     }
 
-    fn on_read(&mut self, w: &mut impl World, slot: Slot, frame: Frame, result: IoResult) {
+    pub(crate) fn on_read(
+        &mut self,
+        w: &mut impl World,
+        slot: Slot,
+        frame: Frame,
+        result: IoResult,
+    ) {
         let Some(page) = self.frames.get(frame).page else {
             self.frames.free_up(frame);
             return;
@@ -306,7 +335,7 @@ impl Mm {
         };
         if let Some(notice) = lost {
             w.notice(notice);
-            // The slot is not used again: its reference stays.
+            self.bad.push(slot);
             self.frames.get_mut(frame).slot = None;
             self.lose(w, page);
             return;
@@ -354,8 +383,9 @@ impl Mm {
             IoResult::Failed(error) => {
                 if error == ENOSPC {
                     self.put(w, Some(slot));
+                } else {
+                    self.bad.push(slot);
                 }
-                // Any other bad slot keeps its reference, so that nobody uses it again.
                 self.frames.get_mut(frame).slot = None;
                 if orphan {
                     self.frames.free_up(frame);

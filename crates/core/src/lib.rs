@@ -30,4 +30,5 @@ pub use advice::{Advice, Hint};
 pub use io::SLOTS_PER_IO;
 pub use mm::{Config, Mm, Outcome};
 pub use page_table::{Entry, Resident};
+pub use swap::swapoff::{SLOTS_PER_SWAPOFF_IO, Swapoff};
 pub use vma::Vma;

@@ -19,6 +19,7 @@ use crate::reclaim::Watermarks;
 use crate::stats::Stats;
 use crate::swap::owners::Owners;
 use crate::swap::slots::Slots;
+use crate::swap::swapoff::{Drain, Swapoff};
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn, len};
 use crate::vma::Vmas;
 use crate::world::{Limit, SwapMap, World};
@@ -36,7 +37,12 @@ pub struct Config {
     pub full_timeout: Nanos,
     /// Largest batch of a first touch, in pages.
     pub first_touch: u32,
+    /// How an area is emptied.
+    pub swapoff: Swapoff,
 }
+
+/// Frames that are put to use however low the limit is set.
+const LEAST_FRAMES: u64 = 512;
 
 /// A fault that has to be tried again.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +99,10 @@ pub struct Mm {
     pub(crate) wants: Vec<(u64, Vpn, Slot)>,
     pub(crate) maps: Vec<(Vpn, Frame)>,
     pub(crate) advised: Advised,
+    /// The area that is being emptied.
+    pub(crate) drain: Drain,
+    /// Slots that failed: they keep their reference, so that nobody uses them again.
+    pub(crate) bad: Vec<Slot>,
 }
 
 impl Mm {
@@ -128,7 +138,16 @@ impl Mm {
             wants: Vec::new(),
             maps: Vec::new(),
             advised: Advised::default(),
+            drain: Drain::default(),
+            bad: Vec::new(),
         }
+    }
+
+    /// The limit has changed.
+    pub fn on_limit(&mut self, limit: u64) {
+        // The frames stay as many; under a low limit fewer of them are put to use.
+        let frames = u64::from(self.config.frames).min((limit / 4).max(LEAST_FRAMES));
+        self.marks = Watermarks::new(limit, frames as u32);
     }
 
     /// Managed pages.

@@ -42,10 +42,13 @@ pub struct Resident {
 pub const EVICTED_BITS: u32 = 24;
 
 const LEAF: u64 = LEAF_PAGES as u64;
+/// Leaves that one call of [`PageTable::on_area`] looks at, so that it stays short.
+const LEAVES_PER_LOOK: usize = 512;
 const TAG_RESIDENT: u64 = 1;
 const TAG_CACHED: u64 = 2;
 const TAG_SWAPPED: u64 = 3;
 const TAG_POISONED: u64 = 4;
+const TAG_RESIDENT_WITH_SLOT: u64 = TAG_RESIDENT | 8;
 const PAYLOAD: u32 = 4;
 const SLOT_BITS: u32 = 36;
 
@@ -266,6 +269,44 @@ impl PageTable {
         })
     }
 
+    /// The pages at or after `from` that are on `area` only, mapped with a slot on it, or in a frame
+    /// (wherever that one's slot is), in order: up to `max` go to `found`. Looks at some leaves and
+    /// returns where to go on; `None` at the end of the table.
+    pub fn on_area(
+        &self,
+        area: u8,
+        from: Vpn,
+        max: usize,
+        found: &mut alloc::vec::Vec<(Vpn, Entry)>,
+    ) -> Option<Vpn> {
+        let (first, mut index) = split(from);
+        for (looked, (&key, leaf)) in self.leaves.range(first..).enumerate() {
+            if looked == LEAVES_PER_LOOK {
+                return Some(Vpn(key * LEAF));
+            }
+            if key > first {
+                index = 0;
+            }
+            for (i, &word) in (0..).zip(&leaf.words).skip(index) {
+                let here = match word & 15 {
+                    TAG_CACHED => true,
+                    TAG_SWAPPED | TAG_RESIDENT_WITH_SLOT => {
+                        word >> (PAYLOAD + 32) & 15 == u64::from(area)
+                    }
+                    _ => false,
+                };
+                if here {
+                    let page = Vpn(key * LEAF + i);
+                    found.push((page, unpack(word)));
+                    if found.len() >= max {
+                        return Some(page.plus(1));
+                    }
+                }
+            }
+        }
+        None
+    }
+
     /// The first leaf at or after `from` that holds resident pages and is not resting, as a range
     /// of pages. A resting leaf that is passed has one rest less.
     pub fn next_resident_leaf(&mut self, from: Vpn) -> Option<PageRange> {
@@ -382,6 +423,37 @@ mod tests {
         assert_eq!(table.next_used(Vpn(0), page), None);
         table.set(page, Entry::Never);
         assert_eq!(table.bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_on_an_area_is_found_in_order() {
+        let mut table = PageTable::default();
+        let on = |area| Slot { area, index: 9 };
+        let mapped = |slot| Entry::Resident(Resident { slot, credit: 2 });
+        let swapped = |area| Entry::Swapped {
+            slot: on(area),
+            evicted: 5,
+        };
+        let entries = [
+            (3, swapped(1)),
+            (4, swapped(2)),
+            (5, mapped(None)),
+            (6, mapped(Some(on(1)))),
+            (7, mapped(Some(on(0)))),
+            (8, Entry::Cached(Frame(3))),
+            (9, Entry::Poisoned),
+            (512 * 600, swapped(1)),
+        ];
+        for (page, entry) in entries {
+            table.set(Vpn(page), entry);
+        }
+        let mut found = Vec::new();
+        let next = table.on_area(1, Vpn(0), 2, &mut found);
+        assert_eq!(next, Some(Vpn(7)));
+        assert_eq!(table.on_area(1, Vpn(7), 9, &mut found), None);
+        let pages: Vec<u64> = found.iter().map(|(page, _)| page.0).collect();
+        assert_eq!(pages, [3, 6, 8, 512 * 600]);
+        assert_eq!(found[1].1, entries[3].1);
     }
 
     #[test]

@@ -100,7 +100,8 @@ impl Mm {
         if moved > 0 {
             self.passing_until = 0;
         }
-        brought || moved > 0 && (asked || self.awake || w.excess() > 0)
+        let drained = self.drain_step(w);
+        drained || brought || moved > 0 && (asked || self.awake || w.excess() > 0)
     }
 
     /// Whether pages must be written at once, be they few: nothing is going on that would make them
@@ -339,7 +340,7 @@ impl Mm {
             .vmas
             .find(page)
             .is_some_and(|vma| vma.local > LOCAL / 2);
-        local && w.count(slot) == 1
+        local && !self.drains(slot.area) && w.count(slot) == 1
     }
 
     /// The areas are full: resident pages give up the slots they kept. Returns how many.

@@ -16,7 +16,7 @@ pub const LEAF_PAGES: usize = 512;
 pub type Nanos = u64;
 
 /// A virtual page number of the program: address / 4 KiB.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vpn(pub u64);
 
 impl Vpn {

@@ -109,8 +109,9 @@ pub enum IoResult {
 /// The swap map: who uses which slot, and what is in it. Shared by all processes of a run, so a
 /// count may fall, but never rise from zero, without us.
 pub trait SwapMap {
-    /// Number of areas, in order of falling priority.
-    fn areas(&self) -> u8;
+    /// The `n`th of the areas that pages may be written to, in order of falling priority; `None`
+    /// after the last.
+    fn nth(&self, n: u8) -> Option<u8>;
     /// Slots of an area.
     fn slots(&self, area: u8) -> u32;
     /// Slots of an area that are in use by any process.

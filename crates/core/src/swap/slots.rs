@@ -22,6 +22,14 @@ struct Area {
     failures: u32,
     /// Requests for which the area is still passed over.
     rest: u32,
+    /// It is being emptied: nothing is taken.
+    closed: bool,
+}
+
+impl Area {
+    fn is_usable(&self) -> bool {
+        !self.closed && self.failures < WRITE_FAILURES
+    }
 }
 
 /// The slot allocator of one process.
@@ -33,13 +41,59 @@ pub struct Slots {
 impl Slots {
     /// Up to `max` free slots that follow each other, taken; `None` when every area is full.
     pub fn take(&mut self, map: &mut impl SwapMap, max: u32) -> Option<(Slot, u32)> {
-        self.areas.resize_with(map.areas().into(), Area::default);
-        (0..map.areas()).find_map(|area| self.take_from(map, area, max))
+        let mut n = 0;
+        while let Some(area) = map.nth(n) {
+            let taken = self.take_from(map, area, max);
+            if taken.is_some() {
+                return taken;
+            }
+            n += 1;
+        }
+        None
+    }
+
+    fn area(&mut self, area: u8) -> &mut Area {
+        let index = usize::from(area);
+        if self.areas.len() <= index {
+            self.areas.resize_with(index + 1, Area::default);
+        }
+        &mut self.areas[index]
+    }
+
+    /// Free slots of all areas that can be taken from, by any process.
+    pub fn room(&self, map: &impl SwapMap) -> u64 {
+        let areas = (0..).map_while(|n| map.nth(n));
+        areas
+            .filter(|&area| {
+                let state = self.areas.get(usize::from(area));
+                state.is_none_or(Area::is_usable)
+            })
+            .map(|area| u64::from(map.slots(area)).saturating_sub(map.used(area)))
+            .sum()
+    }
+
+    /// Take nothing from `area` any more.
+    pub fn close(&mut self, map: &mut impl SwapMap, area: u8) {
+        let state = self.area(area);
+        state.closed = true;
+        if let Some((cluster, _)) = state.current.take() {
+            map.release_cluster(area, cluster);
+        }
+    }
+
+    /// Take from `area` again.
+    pub fn open(&mut self, area: u8) {
+        self.area(area).closed = false;
+    }
+
+    /// `area` is gone; another one may get its number.
+    pub fn forget(&mut self, area: u8) {
+        *self.area(area) = Area::default();
     }
 
     fn take_from(&mut self, map: &mut impl SwapMap, area: u8, max: u32) -> Option<(Slot, u32)> {
-        let state = &mut self.areas[usize::from(area)];
-        if state.failures >= WRITE_FAILURES {
+        let state = self.area(area);
+        if !state.is_usable() {
             return None;
         }
         if state.rest > 0 {
@@ -116,8 +170,8 @@ mod tests {
     }
 
     impl SwapMap for Map {
-        fn areas(&self) -> u8 {
-            self.counts.len() as u8
+        fn nth(&self, n: u8) -> Option<u8> {
+            (usize::from(n) < self.counts.len()).then_some(n)
         }
         fn slots(&self, area: u8) -> u32 {
             self.counts[usize::from(area)].len() as u32
@@ -211,6 +265,20 @@ mod tests {
                 assert_eq!(used, taken.len() as u64);
             }
         }
+    }
+
+    #[test]
+    fn a_closed_area_is_not_taken_from_until_it_is_opened() {
+        let mut map = Map::new(&[1024, 1024]);
+        let mut slots = Slots::default();
+        assert_eq!(slots.take(&mut map, 10).map(|(s, _)| s.area), Some(0));
+        slots.close(&mut map, 0);
+        assert_eq!(map.ours[0], [None, None], "its cluster is given back");
+        assert_eq!(slots.room(&map), 1024);
+        assert_eq!(slots.take(&mut map, 10).map(|(s, _)| s.area), Some(1));
+        slots.open(0);
+        assert_eq!(slots.room(&map), 1014 + 1014);
+        assert_eq!(slots.take(&mut map, 10).map(|(s, _)| s.area), Some(0));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::Slot;
 use foreswap_core::world::Notice;
-use foreswap_core::{Config, Entry};
+use foreswap_core::{Config, Entry, Swapoff};
 
 use super::process::{Access, Process};
 use super::space::Mapping;
@@ -15,10 +15,10 @@ pub struct Machine {
     pub p: Process,
 }
 
-const TIMEOUT: u64 = 100_000;
+pub const TIMEOUT: u64 = 100_000;
 
 impl Machine {
-    fn new(limit: u64, areas: &[u32], pages: usize) -> Self {
+    pub fn new(limit: u64, areas: &[u32], pages: usize) -> Self {
         Self::with(Policy::None, limit, areas, pages)
     }
 
@@ -27,14 +27,19 @@ impl Machine {
     }
 
     pub fn of(readahead: Policy, frames: u32, limit: u64, areas: &[u32], pages: usize) -> Self {
-        let mut sys = System::new(1, limit, areas);
         let config = Config {
             frames,
             depth: 128,
             readahead,
             full_timeout: TIMEOUT,
             first_touch: 1,
+            swapoff: Swapoff::Stream,
         };
+        Self::configured(config, limit, areas, pages)
+    }
+
+    pub fn configured(config: Config, limit: u64, areas: &[u32], pages: usize) -> Self {
+        let mut sys = System::new(1, limit, areas);
         let mut p = Process::new(&mut sys, config, pages, 8);
         p.map(0..pages);
         p.adopt(&mut sys, 0..pages);
@@ -94,7 +99,7 @@ impl Machine {
     }
 
     /// A page that is on an area only, with its slot.
-    fn swapped(&self) -> (usize, Slot) {
+    pub fn swapped(&self) -> (usize, Slot) {
         let find = |at| match self.p.mm.entry(self.p.space.vpn(at)) {
             Entry::Swapped { slot, .. } => Some((at, slot)),
             _ => None,
@@ -102,7 +107,7 @@ impl Machine {
         (0..self.p.cells.len()).find_map(find).expect("one")
     }
 
-    fn told(&self, what: fn(&Notice) -> bool) -> usize {
+    pub fn told(&self, what: fn(&Notice) -> bool) -> usize {
         self.sys.told.iter().filter(|notice| what(notice)).count()
     }
 

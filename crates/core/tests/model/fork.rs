@@ -93,6 +93,9 @@ impl Process {
             mm.adopt(w, first.clone(), &present);
         });
         child.fork = Fork::No;
+        if let Some(area) = sys.draining {
+            child.drain(sys, area);
+        }
         self.call(sys, |mm, _| mm.release());
         Some(child)
     }

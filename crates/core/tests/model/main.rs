@@ -12,6 +12,7 @@ mod rng;
 mod scenario;
 mod space;
 mod streams;
+mod swapoff;
 mod swapped;
 mod system;
 mod vectors;

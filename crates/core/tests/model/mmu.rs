@@ -215,7 +215,8 @@ impl View<'_> {
     fn begin(&mut self, io: IoId, slot: Slot, frames: &[Frame], write: bool) -> bool {
         self.sys
             .note(8, slot.pack(), frames.len() as u64 * 2 + u64::from(write));
-        assert!(!frames.is_empty() && frames.len() <= foreswap_core::SLOTS_PER_IO);
+        let most = foreswap_core::SLOTS_PER_IO.max(foreswap_core::SLOTS_PER_SWAPOFF_IO);
+        assert!(!frames.is_empty() && frames.len() <= most);
         if self.space.flights.len() >= self.space.depth
             || self.sys.rng.chance(self.sys.chaos.queue_full)
         {
@@ -265,8 +266,8 @@ impl Store for View<'_> {
 }
 
 impl SwapMap for View<'_> {
-    fn areas(&self) -> u8 {
-        self.sys.areas.len() as u8
+    fn nth(&self, n: u8) -> Option<u8> {
+        self.sys.order.get(usize::from(n)).copied()
     }
 
     fn slots(&self, area: u8) -> u32 {
@@ -297,6 +298,7 @@ impl SwapMap for View<'_> {
 
     fn get(&mut self, slot: Slot) {
         assert_eq!(self.sys.count(slot), 0, "{slot:?} is in use");
+        assert_ne!(self.sys.draining, Some(slot.area), "{slot:?} is to be free");
         let claims = &self.sys.areas[usize::from(slot.area)].claims;
         assert_eq!(claims[slot.cluster() as usize], Some(self.space.pid));
         self.sys.get(slot);
@@ -312,6 +314,11 @@ impl SwapMap for View<'_> {
         let refs = self.space.refs_mut(slot);
         assert!(*refs > 0, "{slot:?} is not ours to put");
         *refs -= 1;
+        let bad = self.space.bad_mut(slot);
+        if *bad > 0 {
+            assert_eq!(self.sys.draining, Some(slot.area), "{slot:?} is bad");
+            *bad -= 1;
+        }
         self.sys.put(slot);
     }
 
@@ -395,6 +402,10 @@ impl World for View<'_> {
         }
         self.sys.notices.push((self.space.pid, notice));
         self.sys.told.push(notice);
+    }
+
+    fn window(&mut self, pages: u64) {
+        *self.sys.windows.entry(pages).or_default() += 1;
     }
 
     fn returns(&mut self, page: Vpn) {

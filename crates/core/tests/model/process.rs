@@ -429,6 +429,19 @@ impl Process {
         self.call(sys, |mm, w| mm.run(w))
     }
 
+    /// The supervisor says what is to be done about an area.
+    pub fn drain(&mut self, sys: &mut System, area: u8) {
+        self.call(sys, |mm, w| mm.drain(w, area));
+    }
+
+    pub fn use_area(&mut self, sys: &mut System, area: u8) {
+        self.call(sys, |mm, _| mm.use_area(area));
+    }
+
+    pub fn forget_area(&mut self, sys: &mut System, area: u8) {
+        self.call(sys, |mm, _| mm.forget_area(area));
+    }
+
     /// One round of everything that is on its way; `io` says whether devices go on. Returns whether
     /// nothing is left to do.
     pub fn round(&mut self, sys: &mut System, io: bool) -> bool {

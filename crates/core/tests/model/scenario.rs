@@ -2,7 +2,7 @@
 //! the devices go on in any order. Everything follows from the seed.
 
 use foreswap_core::readahead::Policy;
-use foreswap_core::{Advice, Config, Hint};
+use foreswap_core::{Advice, Config, Hint, Swapoff};
 
 use super::process::{Access, Fork, Process};
 use super::rng::Rng;
@@ -76,6 +76,12 @@ impl Plan {
                 ]),
                 full_timeout: rng.pick(&[1_000, 50_000, 1_000_000]),
                 first_touch: rng.pick(&[1, 16, 256]),
+                swapoff: rng.pick(&[
+                    Swapoff::Stream,
+                    Swapoff::Stream,
+                    Swapoff::Readahead,
+                    Swapoff::LegacyStats,
+                ]),
             },
             limit: (pages as u64 / share).max(32),
             areas: rng
@@ -111,6 +117,7 @@ pub struct Trace {
     pub sigbus: u64,
     pub forks: u64,
     pub unseen: u64,
+    pub drained: u64,
 }
 
 impl Trace {
@@ -123,6 +130,7 @@ impl Trace {
         self.unseen += other.unseen;
         self.sigbus += other.sigbus;
         self.forks += other.forks;
+        self.drained += other.drained;
     }
 }
 
@@ -239,6 +247,9 @@ impl Scenario {
             }
         }
         process.run(sys);
+        if process.mm.starved().is_some() {
+            self.use_again();
+        }
     }
 
     fn touch(&mut self, n: usize) {
@@ -351,7 +362,8 @@ impl Scenario {
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         let start = sys.rng.below(pages) as usize;
         let end = (start + 1 + sys.rng.below(8) as usize).min(pages as usize);
-        match sys.rng.below(8) {
+        match sys.rng.below(12) {
+            8.. => return self.areas_change(n),
             0 => {
                 let lock = sys.rng.chance(400);
                 process.space.pages[start..end]
@@ -371,6 +383,8 @@ impl Scenario {
                     .rng
                     .pick(&[32, 48, self.plan.limit, self.plan.limit, 128]);
                 sys.excuse();
+                let limit = sys.limit;
+                process.call(sys, |mm, _| mm.on_limit(limit));
             }
             3 => sys.pressure[process.space.pid] += sys.rng.below(16),
             4 if count < 3 && process.fork == Fork::No => process.hold(sys),
@@ -382,7 +396,7 @@ impl Scenario {
             6 => {
                 if self.foreign {
                     self.foreign_free();
-                } else {
+                } else if self.sys.draining.is_none() {
                     self.sys.foreign_fill();
                     self.foreign = true;
                 }
@@ -404,6 +418,59 @@ impl Scenario {
         self.foreign = false;
     }
 
+    /// What a supervisor does: an area is emptied, used again, taken away, or comes.
+    fn areas_change(&mut self, n: usize) {
+        let sys = &mut self.sys;
+        match (sys.draining, sys.rng.below(4)) {
+            (None, 0) if sys.areas.len() < 5 => {
+                let slots = sys.rng.pick(&[40, 512, 1100]);
+                let (area, at) = (sys.areas.len(), sys.rng.below(3) as usize);
+                self.add_area(area, slots, at);
+            }
+            (None, _) if !self.foreign => {
+                let area = sys.rng.below(sys.areas.len() as u64) as u8;
+                sys.begin_drain(area);
+                for process in &mut self.processes {
+                    process.drain(sys, area);
+                }
+            }
+            (Some(_), 0) => self.use_again(),
+            (Some(area), _) => {
+                let state = &sys.areas[usize::from(area)];
+                let busy = |p: &Process| p.mm.has_io(area);
+                if state.used == 0 && !self.processes.iter().any(busy) {
+                    self.sys.draining = None;
+                    for process in &mut self.processes {
+                        process.forget_area(&mut self.sys, area);
+                    }
+                    self.trace.drained += 1;
+                    let slots = self.sys.rng.pick(&[64, 512, 1024]);
+                    self.add_area(area.into(), slots, 0);
+                } else {
+                    self.drive(n);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn add_area(&mut self, area: usize, slots: u32, at: usize) {
+        self.sys.set_area(area, slots, at);
+        for process in &mut self.processes {
+            process.space.set_area(area, slots as usize);
+        }
+    }
+
+    /// Emptying an area is interrupted.
+    fn use_again(&mut self) {
+        if let Some(area) = self.sys.draining.take() {
+            self.sys.order.push(area);
+            for process in &mut self.processes {
+                process.use_area(&mut self.sys, area);
+            }
+        }
+    }
+
     /// The program stops; everything on its way arrives. Every thread must be served.
     fn settle(&mut self, n: usize) {
         self.sys.chaos = Chaos::default();
@@ -414,6 +481,9 @@ impl Scenario {
                 _ => None,
             };
             let done = process.round(sys, true);
+            if process.mm.starved().is_some() {
+                self.use_again();
+            }
             if let Some(child) = fork {
                 self.trace.forks += 1;
                 child.exit(&mut self.sys);

@@ -124,6 +124,15 @@ impl Space {
         &mut self.bad[usize::from(slot.area)][slot.index as usize]
     }
 
+    /// A further area, or one in the place of another.
+    pub fn set_area(&mut self, area: usize, slots: usize) {
+        for table in [&mut self.refs, &mut self.bad] {
+            table.resize_with(table.len().max(area + 1), Vec::new);
+            assert!(table[area].iter().all(|n| *n == 0), "references are left");
+            table[area] = vec![0; slots];
+        }
+    }
+
     /// Memory that is really there.
     pub fn physical(&self) -> u64 {
         let managed = |p: &&Page| p.mapping == Mapping::Managed && p.present.is_some();

@@ -36,6 +36,7 @@ impl Swapped {
             depth: 512,
             readahead,
             full_timeout: 1_000_000,
+            swapoff: foreswap_core::Swapoff::Stream,
             first_touch: 1,
         };
         let mut p = Process::new(&mut sys, config, PAGES, 1);

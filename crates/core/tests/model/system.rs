@@ -1,6 +1,6 @@
 //! What the modelled processes share: the clock, the limit, the swap areas and what goes wrong.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foreswap_core::units::{LEAF_PAGES, Nanos, Slot};
 use foreswap_core::world::Notice;
@@ -40,7 +40,7 @@ pub struct Area {
 }
 
 impl Area {
-    fn new(slots: u32) -> Self {
+    pub fn new(slots: u32) -> Self {
         let (n, clusters) = (slots as usize, (slots as usize).div_ceil(LEAF_PAGES));
         Area {
             counts: vec![0; n],
@@ -64,6 +64,12 @@ pub struct System {
     /// What each process should give back because another needs it.
     pub pressure: Vec<u64>,
     pub areas: Vec<Area>,
+    /// The areas that may be written to, the first to be filled in front.
+    pub order: Vec<u8>,
+    /// The area that is being emptied.
+    pub draining: Option<u8>,
+    /// Readahead windows by size.
+    pub windows: BTreeMap<u64, u64>,
     pub chaos: Chaos,
     /// Slots that can never be read.
     pub bad_sectors: BTreeSet<Slot>,
@@ -89,6 +95,9 @@ impl System {
             excused: 0,
             pressure: Vec::new(),
             areas: areas.iter().map(|&slots| Area::new(slots)).collect(),
+            order: (0..areas.len() as u8).collect(),
+            draining: None,
+            windows: BTreeMap::new(),
             chaos: Chaos::default(),
             bad_sectors: BTreeSet::new(),
             rng: Rng::new(seed),
@@ -149,6 +158,24 @@ impl System {
         let cluster = cluster.min_by_key(|&c| area.cluster_used[c] > 0)?;
         area.claims[cluster] = Some(who);
         Some(cluster as u32)
+    }
+
+    /// A further area, or one in the place of another; `at` is its place in the order.
+    pub fn set_area(&mut self, area: usize, slots: u32, at: usize) {
+        if area == self.areas.len() {
+            self.areas.push(Area::new(slots));
+        } else {
+            self.areas[area] = Area::new(slots);
+        }
+        self.bad_sectors
+            .retain(|slot| usize::from(slot.area) != area);
+        self.order.insert(at.min(self.order.len()), area as u8);
+    }
+
+    /// Nothing is put on `area` from now on.
+    pub fn begin_drain(&mut self, area: u8) {
+        self.order.retain(|other| *other != area);
+        self.draining = Some(area);
     }
 
     /// Another user takes all free slots (of one cluster where nobody allocates, and beyond).

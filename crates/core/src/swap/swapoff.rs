@@ -1,0 +1,584 @@
+//! swapoff: everything on an area comes back into memory, or moves to another area, while the
+//! program runs.
+//!
+//! A pass walks the page table in order of address. What is on the area only is read in large I/Os,
+//! several at a time; what comes is mapped by few calls while the limit has room, and turned dirty
+//! where it has not, so that it is written to another area. Pages that readahead brought are looked up
+//! through the same function as faults find them, and counted as hits there. A passed page may come to lie on the area
+//! again (a write that was in flight, a page that could not be mapped), so passes follow each other
+//! until the supervisor finds the area empty in all processes.
+//!
+//! Never may a fault wait for this: a step does nothing while one waits for memory, leaves the reserve of
+//! faults alone, and keeps few reads in flight while the program is faulting. When memory and the
+//! other areas fill up meanwhile, it is swapoff that is given up ([`Mm::starved`]), not a page.
+
+use alloc::vec::Vec;
+
+use crate::frames::{Holding, NOTHING, State};
+use crate::mm::Mm;
+use crate::page_table::{Entry, Resident};
+use crate::readahead::Touch;
+use crate::units::{Frame, Nanos, Slot, Vpn};
+use crate::world::{Digest, IoId, Stop, World};
+
+/// Slots that one read of swapoff covers at the most (1 MiB).
+pub const SLOTS_PER_SWAPOFF_IO: usize = 256;
+/// Pages in flight, and while the program is faulting.
+const DEPTH: u32 = 2048;
+const DEPTH_BESIDE_FAULTS: u32 = 256;
+/// I/Os in flight: slots need not follow each other, and faults need places in the queue.
+const IOS: u32 = 64;
+/// The program counts as faulting for so long after a fault.
+const CALM: Nanos = 2_000_000;
+/// Pages that one step looks at.
+const STEP: usize = 512;
+/// Between two passes: while something is left, and (doubled each time) when nothing is.
+const PAUSE: Nanos = 1_000_000;
+const LONGEST_PAUSE: Nanos = 256_000_000;
+/// Slots that must stay free elsewhere, as others take some before we look again.
+const MARGIN: u64 = 1024;
+
+/// How an area is emptied. The variants besides ours show what seed 003 found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Swapoff {
+    /// A deep stream of large reads.
+    #[default]
+    Stream,
+    /// As the kernel does since seed 003: page by page, each miss answered by the readahead policy
+    /// and each page that is found in memory counted as a hit.
+    Readahead,
+    /// As it did before: pages that are in memory already are taken for misses.
+    LegacyStats,
+}
+
+/// The area that is being emptied, and how far that is.
+#[derive(Default)]
+pub(crate) struct Drain {
+    area: Option<u8>,
+    /// Where the pass goes on.
+    cursor: Vpn,
+    /// The pass met something of the area.
+    found: bool,
+    /// Passes since that met nothing.
+    idle: u32,
+    /// No step before.
+    resume: Nanos,
+    /// Pages and I/Os in flight.
+    pages: u32,
+    ios: u32,
+    /// Major faults at the last step, and when there was a new one.
+    faults: u64,
+    fault_at: Nanos,
+    /// The page that was looked up last (page by page).
+    looked: Option<Vpn>,
+    /// A fault waits for what this keeps from it.
+    starved: bool,
+    met: Vec<(Vpn, Entry)>,
+    batch: Vec<(Slot, Frame)>,
+    come: Vec<(Vpn, Frame)>,
+}
+
+impl Drain {
+    /// A read is over.
+    pub(crate) fn ended(&mut self, pages: usize) {
+        self.pages -= pages as u32;
+        self.ios -= 1;
+    }
+
+    /// A fault waits in vain.
+    pub(crate) fn starve(&mut self) {
+        self.starved = true;
+    }
+}
+
+impl Mm {
+    /// Begin to empty `area`: nothing is put there from now on.
+    pub fn drain(&mut self, w: &mut impl World, area: u8) {
+        self.slots.close(w, area);
+        self.drain.area = Some(area);
+        self.drain.cursor = Vpn(0);
+        self.drain.idle = 0;
+        self.drain.resume = 0;
+        self.drain.starved = false;
+        self.drain.looked = None;
+    }
+
+    /// Pages may go to `area` (again).
+    pub fn use_area(&mut self, area: u8) {
+        self.slots.open(area);
+        if self.drains(area) {
+            self.drain.area = None;
+            self.drain.starved = false;
+        }
+        self.areas_full = false;
+    }
+
+    /// `area` is gone. Nothing was left there, and no I/O on it is in flight.
+    pub fn forget_area(&mut self, area: u8) {
+        debug_assert!(!self.has_io(area));
+        self.use_area(area);
+        self.slots.forget(area);
+    }
+
+    /// Some I/O on `area` is in flight.
+    pub fn has_io(&self, area: u8) -> bool {
+        self.ios.any_on(area)
+    }
+
+    /// An area is being emptied.
+    pub fn is_draining(&self) -> bool {
+        self.drain.area.is_some()
+    }
+
+    /// An area is being emptied and there was something left on it at the last look.
+    pub fn has_to_drain(&self) -> bool {
+        self.is_draining() && self.drain.idle == 0
+    }
+
+    pub(crate) fn drains(&self, area: u8) -> bool {
+        self.drain.area == Some(area)
+    }
+
+    /// The area whose emptying keeps a fault from going on: memory and the other areas are full.
+    pub fn starved(&self) -> Option<u8> {
+        self.drain.area.filter(|_| self.drain.starved)
+    }
+
+    /// Work that no fault waits for; returns whether there is more to do at once.
+    pub(crate) fn drain_step(&mut self, w: &mut impl World) -> bool {
+        let Some(area) = self.drain.area else {
+            return false;
+        };
+        let now = w.now();
+        if self.held || !self.stalled.is_empty() || now < self.drain.resume {
+            return false;
+        }
+        let mut met = core::mem::take(&mut self.drain.met);
+        met.clear();
+        let more = match self.config.swapoff {
+            Swapoff::Stream => self.stream(w, area, &mut met),
+            Swapoff::Readahead => self.page_by_page(w, area, false, &mut met),
+            Swapoff::LegacyStats => self.page_by_page(w, area, true, &mut met),
+        };
+        self.drain.met = met;
+        more
+    }
+
+    /// The walk goes on at `next`, or with another pass after a pause.
+    fn walk_on(&mut self, w: &mut impl World, area: u8, next: Option<Vpn>) -> bool {
+        if let Some(next) = next {
+            self.drain.cursor = next;
+            return true;
+        }
+        self.drain.cursor = Vpn(0);
+        self.drain.idle = if core::mem::take(&mut self.drain.found) {
+            0
+        } else {
+            self.drain.idle + 1
+        };
+        let pause = PAUSE << self.drain.idle.min(16);
+        self.drain.resume = w.now() + pause.min(LONGEST_PAUSE);
+        if self.drain.idle > 0 {
+            self.put_bad(w, area);
+        }
+        false
+    }
+
+    /// Slots that failed are kept from being used; nobody will use any of `area`.
+    fn put_bad(&mut self, w: &mut impl World, area: u8) {
+        let mut at = 0;
+        while let Some(&slot) = self.bad.get(at) {
+            if slot.area == area {
+                self.bad.swap_remove(at);
+                w.put(slot);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// A mapped page gives its slot back.
+    fn give_slot_back(&mut self, w: &mut impl World, page: Vpn, resident: Resident) {
+        self.put(w, resident.slot);
+        let slot = None;
+        self.table
+            .set(page, Entry::Resident(Resident { slot, ..resident }));
+    }
+
+    /// Pages that may be taken without touching what faults live on.
+    fn spare(&self, w: &impl World) -> u32 {
+        let spare = self.headroom(w).saturating_sub(self.marks.low.into());
+        spare.min(u64::from(u32::MAX)) as u32
+    }
+
+    /// Up to `max` contiguous frames with memory, taken: fresh memory while the limit allows, as what
+    /// is read comes to stay.
+    fn frames_to_read(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
+        let max = max.min(self.spare(w));
+        if max == 0 {
+            return None;
+        }
+        if w.available() > u64::from(self.marks.low + max)
+            && self.frames.empty() > self.marks.empty
+            && let Some(run) = self.back_empty(w, max)
+        {
+            return Some(run);
+        }
+        if self.frames.free() == 0 {
+            self.drop_clean(w, max);
+        }
+        self.frames.take_free(max)
+    }
+
+    fn stream(&mut self, w: &mut impl World, area: u8, met: &mut Vec<(Vpn, Entry)>) -> bool {
+        let now = w.now();
+        if self.stats.faults_major != self.drain.faults {
+            self.drain.faults = self.stats.faults_major;
+            self.drain.fault_at = now;
+        }
+        let calm = now.saturating_sub(self.drain.fault_at) >= CALM;
+        let depth = if calm { DEPTH } else { DEPTH_BESIDE_FAULTS };
+        let depth = depth.min(self.config.frames / 4);
+        // Not in dribs and drabs: half of the depth at a time makes long runs.
+        if self.drain.pages > depth / 2 || self.drain.ios >= IOS {
+            return false;
+        }
+        let max = STEP.min(depth as usize);
+        let next = self.table.on_area(area, self.drain.cursor, max, met);
+        let mut batch = core::mem::take(&mut self.drain.batch);
+        let mut come = core::mem::take(&mut self.drain.come);
+        batch.clear();
+        come.clear();
+        for &(page, entry) in met.iter() {
+            match entry {
+                Entry::Resident(resident) => self.give_slot_back(w, page, resident),
+                Entry::Cached(frame) => {
+                    let holding = *self.frames.get(frame);
+                    if holding.slot.is_none_or(|slot| slot.area != area) {
+                        continue;
+                    }
+                    if holding.state == State::Dirty {
+                        // It was to be written to where it had been.
+                        self.put(w, holding.slot);
+                        self.frames.get_mut(frame).slot = None;
+                    }
+                    if holding.state == State::Clean && !holding.wanted {
+                        if holding.ahead {
+                            self.on_hit(w, page, frame);
+                        }
+                        come.push((page, frame));
+                    }
+                }
+                Entry::Swapped { .. } => {}
+                Entry::Never | Entry::Poisoned => continue,
+            }
+            self.drain.found = true;
+        }
+        // Before frames are looked for, which may drop clean pages.
+        self.place(w, &come);
+        let stopped = self.begin_drain(w, met, &mut batch);
+        let worked = !batch.is_empty() || !come.is_empty();
+        self.drain.come = come;
+        let refused = self.submit_drain(w, &mut batch);
+        self.drain.batch = batch;
+        let stopped = match (stopped, refused) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        if stopped.is_some() {
+            // No memory or no place in the queue now: something that ends makes some.
+            self.drain.cursor = stopped.unwrap_or_default();
+            if !worked {
+                self.drain.resume = now + PAUSE;
+            }
+            return false;
+        }
+        self.walk_on(w, area, next)
+    }
+
+    /// Take frames for the pages of `met` that are on the area only. Returns the first that got none.
+    fn begin_drain(
+        &mut self,
+        w: &mut impl World,
+        met: &[(Vpn, Entry)],
+        batch: &mut Vec<(Slot, Frame)>,
+    ) -> Option<Vpn> {
+        let mut run: Option<(Frame, u32)> = None;
+        let mut stopped = None;
+        for (at, &(page, entry)) in met.iter().enumerate() {
+            let Entry::Swapped { slot, .. } = entry else {
+                continue;
+            };
+            run = run.or_else(|| self.frames_to_read(w, (met.len() - at) as u32));
+            let Some((frame, n)) = run else {
+                stopped = Some(page);
+                break;
+            };
+            run = (n > 1).then_some((frame.plus(1), n - 1));
+            self.begin_read(page, slot, frame, NOTHING);
+            batch.push((slot, frame));
+        }
+        if let Some((frame, n)) = run {
+            for i in 0..n {
+                self.frames.untake(frame.plus(i));
+            }
+        }
+        stopped
+    }
+
+    /// Start the reads of `batch`: slots that follow each other become one. Returns the first page
+    /// that found no place in the queue.
+    fn submit_drain(&mut self, w: &mut impl World, batch: &mut [(Slot, Frame)]) -> Option<Vpn> {
+        batch.sort_unstable_by_key(|&(slot, _)| slot);
+        let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
+        let mut refused: Option<Vpn> = None;
+        let now = w.now();
+        let runs = batch.chunk_by(follows);
+        for run in runs.flat_map(|run| run.chunks(SLOTS_PER_SWAPOFF_IO)) {
+            let frames = run.iter().map(|&(_, frame)| frame);
+            let io = self.ios.begin(run[0].0, false, now, frames);
+            if self.drain.ios < IOS && w.read(io, run[0].0, self.ios.frames(io)) {
+                self.ios.set_drain(io);
+                self.drain.pages += run.len() as u32;
+                self.drain.ios += 1;
+                self.stats.swap_read_ios += 1;
+                continue;
+            }
+            refused = self.un_submit(io, refused);
+        }
+        refused
+    }
+
+    fn un_submit(&mut self, io: IoId, before: Option<Vpn>) -> Option<Vpn> {
+        let mut first = before;
+        if let Some((_, _, frames)) = self.ios.end(io) {
+            for &frame in &frames {
+                let page = self.frames.get(frame).page;
+                first = first.into_iter().chain(page).min();
+                self.un_read(frame);
+            }
+            self.ios.recycle(io, frames);
+        }
+        first
+    }
+
+    /// A read of swapoff has succeeded.
+    pub(crate) fn on_drained(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
+        let mut come = core::mem::take(&mut self.drain.come);
+        come.clear();
+        for (i, &frame) in (0..).zip(frames) {
+            let (slot, holding) = (slot.plus(i), *self.frames.get(frame));
+            let ours = self.drains(slot.area) && !self.held && !holding.wanted;
+            match holding.page {
+                Some(page) if ours && w.digest_of(frame) == Digest::Hash(w.digest(slot)) => {
+                    self.stats.swap_in += 1;
+                    come.push((page, frame));
+                }
+                // Somebody waits for it, it is gone, lost, or of no concern any more.
+                _ => self.on_read(w, slot, frame, crate::world::IoResult::Ok),
+            }
+        }
+        if !come.is_sorted() {
+            come.sort_unstable();
+        }
+        self.place(w, &come);
+        self.drain.come = come;
+    }
+
+    /// Pages whose bytes are in their frames, complete and as on the area, leave it: into the program
+    /// by one move for each run, or towards another area. What cannot go now stays a clean page.
+    fn place(&mut self, w: &mut impl World, come: &[(Vpn, Frame)]) {
+        let mut rest = come;
+        while let Some(&(page, frame)) = rest.first() {
+            let follows =
+                |(n, &(p, f)): (u32, &(Vpn, Frame))| p == page.plus(n.into()) && f == frame.plus(n);
+            let run = (0..).zip(rest).take_while(|&pair| follows(pair)).count() as u32;
+            let fits = self.fits(w, frame, run);
+            if fits == 0 {
+                for i in 0..run {
+                    self.to_another_area(w, frame.plus(i));
+                }
+                rest = &rest[run as usize..];
+                continue;
+            }
+            let done = w.move_in(frame, page, fits);
+            for i in 0..done.pages {
+                let at = frame.plus(i);
+                let slot = self.frames.get(at).slot;
+                self.put(w, slot);
+                self.frames.vacate(at);
+                self.came(page.plus(i.into()));
+            }
+            rest = &rest[done.pages as usize..];
+            if let (Some(stop), Some(&(page, frame))) = (done.stop, rest.first()) {
+                self.not_moved(w, page, frame, stop);
+                rest = &rest[1..];
+            }
+        }
+    }
+
+    /// Nobody has asked for the page: it has no credit.
+    fn came(&mut self, page: Vpn) {
+        self.table.set(page, Entry::Resident(Resident::default()));
+    }
+
+    /// How many pages of a run may be mapped. Those that were just read have their memory already.
+    fn fits(&self, w: &impl World, frame: Frame, run: u32) -> u32 {
+        let read = self.frames.get(frame).state == State::Reading;
+        let elsewhere = self.slots.room(w) > 0;
+        let keep = if elsewhere {
+            self.marks.high
+        } else {
+            self.marks.low
+        };
+        let room = self.headroom(w).saturating_sub(keep.into());
+        match (read, elsewhere) {
+            (true, false) => run,
+            (true, true) => run * u32::from(room > 0),
+            (false, _) => room.min(run.into()) as u32,
+        }
+    }
+
+    /// A page that the program's memory did not take.
+    fn not_moved(&mut self, w: &mut impl World, page: Vpn, frame: Frame, stop: Stop) {
+        let slot = self.frames.get(frame).slot;
+        match stop {
+            Stop::Exists => {
+                // Somebody else's doing: what is mapped is newer than what we have.
+                w.charge_existing(1);
+            }
+            Stop::Busy | Stop::Fixed if w.try_charge(1) => {
+                if w.copy_in(frame, page).stop.is_some() {
+                    w.uncharge(1);
+                    return self.stay(frame);
+                }
+            }
+            Stop::Busy | Stop::Fixed => return self.to_another_area(w, frame),
+            _ => return self.stay(frame),
+        }
+        self.put(w, slot);
+        self.frames.free_up(frame);
+        self.came(page);
+    }
+
+    /// The page stays in its frame; a later pass tries again.
+    fn stay(&mut self, frame: Frame) {
+        if self.frames.get(frame).state == State::Reading {
+            self.frames.turn(frame, State::Clean);
+        }
+    }
+
+    fn to_another_area(&mut self, w: &mut impl World, frame: Frame) {
+        let Holding {
+            slot: Some(slot), ..
+        } = *self.frames.get(frame)
+        else {
+            return;
+        };
+        let unwritten = self.frames.unwritten();
+        let room = self.slots.room(w) > u64::from(unwritten) + self.margin(w);
+        if !room || unwritten >= self.marks.writes {
+            return self.stay(frame);
+        }
+        let holding = self.frames.get_mut(frame);
+        holding.digest = w.digest(slot);
+        holding.slot = None;
+        self.put(w, Some(slot));
+        self.frames.turn(frame, State::Dirty);
+    }
+
+    /// Slots elsewhere that are left alone; few where all areas are small.
+    fn margin(&self, w: &impl World) -> u64 {
+        let slots = (0..).map_while(|n| w.nth(n)).map(|area| w.slots(area));
+        MARGIN.min(slots.map(u64::from).sum::<u64>() / 64)
+    }
+
+    fn page_by_page(
+        &mut self,
+        w: &mut impl World,
+        area: u8,
+        legacy: bool,
+        met: &mut Vec<(Vpn, Entry)>,
+    ) -> bool {
+        for _ in 0..STEP {
+            met.clear();
+            let next = self.table.on_area(area, self.drain.cursor, 1, met);
+            let Some(&(page, entry)) = met.first() else {
+                return self.walk_on(w, area, next);
+            };
+            let first_look = self.drain.looked != Some(page);
+            match entry {
+                Entry::Resident(resident) => self.give_slot_back(w, page, resident),
+                Entry::Cached(frame) => {
+                    let holding = *self.frames.get(frame);
+                    let slot = holding.slot.filter(|slot| slot.area == area);
+                    if let Some(slot) = slot {
+                        self.drain.found = true;
+                        self.drain.looked = Some(page);
+                        if first_look && legacy {
+                            self.answer_miss(w, page, slot, None);
+                        } else if first_look {
+                            self.on_hit(w, page, frame);
+                        }
+                        if holding.state == State::Reading {
+                            return false;
+                        }
+                        if self.table.get(page) != entry {
+                            // Dropped for the sake of the window.
+                            continue;
+                        }
+                        if holding.state == State::Clean && !holding.wanted {
+                            let holding = *self.frames.get(frame);
+                            if holding.ahead {
+                                // Used, but nobody looked.
+                                self.end_ahead(page, &holding, false);
+                                self.frames.use_ahead(frame);
+                            }
+                            self.place(w, &[(page, frame)]);
+                        }
+                    }
+                }
+                Entry::Swapped { slot, .. } => {
+                    self.drain.found = true;
+                    let Some((frame, _)) = self.frames_to_read(w, 1) else {
+                        self.drain.resume = w.now() + PAUSE;
+                        return false;
+                    };
+                    self.drain.looked = Some(page);
+                    self.begin_read(page, slot, frame, NOTHING);
+                    self.answer_miss(w, page, slot, Some(frame));
+                    return false;
+                }
+                Entry::Never | Entry::Poisoned => {}
+            }
+            if next.is_none() {
+                return self.walk_on(w, area, None);
+            }
+            self.drain.cursor = page.plus(1);
+        }
+        true
+    }
+
+    /// A miss, as the policy sees it: read what it answers with, `frame` for the page itself.
+    fn answer_miss(&mut self, w: &mut impl World, page: Vpn, slot: Slot, frame: Option<Frame>) {
+        let mut batch = core::mem::take(&mut self.drain.batch);
+        batch.clear();
+        batch.extend(frame.map(|frame| (slot, frame)));
+        let window = self.vmas.find_mut(page).map(|vma| {
+            let touch = Touch {
+                page,
+                slot: Some(slot),
+                ahead: false,
+                region: &vma.range,
+            };
+            let policy = self.config.readahead;
+            policy.on_miss(&mut self.shared, &mut vma.history, &touch)
+        });
+        if let Some(window) = window {
+            w.window(window.count().into());
+            self.read_window(w, &window, &mut batch);
+        }
+        self.submit_reads(w, &mut batch, frame);
+        self.drain.batch = batch;
+    }
+}
