@@ -406,14 +406,20 @@ fn areas_can_be_added_while_others_are_busy() {
         let piece = busy[0].piece();
         // SAFETY: awaited below; `busy` does not move.
         unsafe { io.write(7, 0, 0, &[piece]) }.expect("queued");
-        let number = io.add_area(second.file.as_raw_fd());
-        assert_eq!(number, 1);
+        let number = 3;
+        io.set_area(number, Some(second.file.as_raw_fd()));
         let mut page = Page([0; PAGE]);
         // SAFETY: awaited below.
         unsafe { io.read(8, number, 4096, &[page.piece()]) }.expect("queued");
         let ends = await_ends(io, 2);
         assert!(ends.iter().all(|end| end.result == Ok(())));
         assert!(page.0 == Page::filled(99).0);
+        io.set_area(number, None);
+        for area in [1, number] {
+            // SAFETY: refused.
+            let refused = unsafe { io.read(9, area, 4096, &[page.piece()]) };
+            assert_eq!(refused, Err(QueueError::NoSuchArea(area)));
+        }
     });
 }
 

@@ -25,7 +25,7 @@ pub const AREA_DIRECT: u32 = 1;
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 const PAGE: u64 = 4096;
 
 /// The first bytes of the ledger.
@@ -40,11 +40,9 @@ pub(super) struct Header {
     pub(super) start_ns: AtomicU64,
     pub(super) limit_pages: AtomicU64,
     pub(super) options: OptionWords,
-    pub(super) areas: AtomicU32,
     /// One more than the highest record ever used: scans stop there.
     pub(super) records_used: AtomicU32,
     pub(super) live: AtomicU32,
-    pub(super) _pad: AtomicU32,
     pub(super) area: [AreaWords; MAX_AREAS],
     pub(super) charge: ChargeWords,
 }
@@ -69,7 +67,9 @@ pub(super) struct AreaWords {
     /// Where the search for a free cluster goes on.
     pub(super) cursor: AtomicU32,
     pub(super) first_byte: AtomicU64,
-    pub(super) name_len: AtomicU64,
+    pub(super) name_len: AtomicU32,
+    /// An [`super::AreaState`].
+    pub(super) state: AtomicU32,
     pub(super) name: [AtomicU64; AREA_NAME_BYTES / 8],
 }
 
@@ -95,7 +95,13 @@ const _: () = assert!(size_of::<Header>() <= PAGE as usize);
 const _: () = assert!(size_of::<Record>() == 3 * PAGE as usize);
 const _: () = assert!(AREA_NAME_BYTES.is_multiple_of(8));
 
-/// Offsets of one area's tables, all page aligned.
+/// Offset of the process records; the header is before them.
+pub(super) const RECORDS: u64 = PAGE;
+/// Bytes of the ledger itself. Each area has tables in a file of its own, so that areas can come and
+/// go while the run lasts.
+pub(super) const LEDGER_BYTES: u64 = RECORDS + (MAX_PROCESSES * size_of::<Record>()) as u64;
+
+/// Offsets in the tables of one area, all page aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AreaLayout {
     pub(super) slots: u32,
@@ -110,53 +116,37 @@ pub(super) struct AreaLayout {
     /// Per process one bit per slot.
     pub(super) references: u64,
     pub(super) reference_words: u64,
-}
-
-/// Offsets of everything.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
-    pub(super) records: u64,
-    pub(super) areas: Vec<AreaLayout>,
+    /// Bytes of all.
     pub(super) total: u64,
 }
 
-/// Computes the layout for areas of these sizes; `None` where a count is out of bounds.
-pub(super) fn layout(slots: &[u32]) -> Option<Layout> {
-    if slots.len() > MAX_AREAS {
+/// The tables of an area of so many slots; `None` where the number is out of bounds.
+pub(super) fn tables(slots: u32) -> Option<AreaLayout> {
+    if slots == 0 || slots > MAX_AREA_SLOTS || !slots.is_multiple_of(CLUSTER_SLOTS) {
         return None;
     }
-    let mut end = PAGE;
+    let mut total = 0;
     let mut take = |bytes: u64| {
-        let at = end;
-        end += bytes.next_multiple_of(PAGE);
+        let at = total;
+        total += bytes.next_multiple_of(PAGE);
         at
     };
-    let records = take((MAX_PROCESSES * size_of::<Record>()) as u64);
-    let mut areas = Vec::with_capacity(slots.len());
-    for &slots in slots {
-        if slots == 0 || slots > MAX_AREA_SLOTS || !slots.is_multiple_of(CLUSTER_SLOTS) {
-            return None;
-        }
-        let clusters = slots / CLUSTER_SLOTS;
-        let processes = MAX_PROCESSES as u64;
-        let touched_words = u64::from(clusters).div_ceil(64).next_multiple_of(8);
-        let reference_words = u64::from(slots).div_ceil(64).next_multiple_of(PAGE / 8);
-        areas.push(AreaLayout {
-            slots,
-            clusters,
-            owners: take(u64::from(clusters) * 4),
-            used: take(u64::from(clusters) * 4),
-            uses: take(u64::from(slots) * 4),
-            digests: take(u64::from(slots) * 8),
-            touched: take(processes * touched_words * 8),
-            touched_words,
-            references: take(processes * reference_words * 8),
-            reference_words,
-        });
-    }
-    Some(Layout {
-        records,
-        areas,
-        total: end,
-    })
+    let clusters = slots / CLUSTER_SLOTS;
+    let processes = MAX_PROCESSES as u64;
+    let touched_words = u64::from(clusters).div_ceil(64).next_multiple_of(8);
+    let reference_words = u64::from(slots).div_ceil(64).next_multiple_of(PAGE / 8);
+    let layout = AreaLayout {
+        slots,
+        clusters,
+        owners: take(u64::from(clusters) * 4),
+        used: take(u64::from(clusters) * 4),
+        uses: take(u64::from(slots) * 4),
+        digests: take(u64::from(slots) * 8),
+        touched: take(processes * touched_words * 8),
+        touched_words,
+        references: take(processes * reference_words * 8),
+        reference_words,
+        total: 0,
+    };
+    Some(AreaLayout { total, ..layout })
 }

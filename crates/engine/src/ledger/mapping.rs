@@ -1,23 +1,21 @@
-//! The mapped memory of the ledger: the only place where its bytes become references.
+//! The ledger as a process sees it: the header and the records, and the tables of each area.
 //!
-//! A memfd of fixed size (sealed, so that no process can make another one die of SIGBUS by
-//! shrinking it), mapped shared by every process of the run. What is handed out are references to
-//! atomics only; offsets come from a layout computed here from the area sizes, never from offsets
-//! read out of shared memory, so that a damaged ledger can give wrong numbers but not wild pointers.
+//! The supervisor makes all of it; engines attach what it hands over. Areas come and go while the
+//! run lasts: their words in the header say what they are and what may be done with them.
 
-use std::ptr::NonNull;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
 
-use super::layout::{self, AREA_NAME_BYTES, AreaLayout, Header, Layout, MAX_PROCESSES, Record};
+use super::layout::{
+    self, AREA_NAME_BYTES, AreaWords, Header, LEDGER_BYTES, MAX_AREAS, MAX_PROCESSES, RECORDS,
+    Record,
+};
 use super::options::Options;
+use super::tables::{AreaTables, Memory};
 use super::{AreaId, ProcId};
-use crate::sys::own_memory;
 
 /// Why a ledger could not be made or attached.
 #[derive(Debug, thiserror::Error)]
@@ -38,12 +36,12 @@ pub enum LedgerError {
         /// Which field differs.
         what: &'static str,
     },
-    /// More than eight areas, or an area of no slots or too many.
+    /// More than eight areas, an area of no slots or too many, or one that is there already.
     #[error("swap areas out of bounds: up to 8 areas of 2 MiB to 1 TiB each, in whole 2 MiB")]
     Areas,
 }
 
-fn system(what: &'static str) -> impl Fn(Errno) -> LedgerError {
+pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> LedgerError {
     move |errno| LedgerError::System { what, errno }
 }
 
@@ -62,6 +60,30 @@ pub struct AreaInfo {
     pub name: String,
 }
 
+/// What may be done with an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AreaState {
+    /// There is no such area.
+    Absent,
+    /// Some engines may not have it yet: nothing is put there.
+    Joining,
+    /// Pages may go there.
+    Usable,
+    /// Everything on it is moved away: nothing is put there.
+    Draining,
+}
+
+impl AreaState {
+    fn from_word(word: u32) -> Self {
+        match word {
+            1 => Self::Joining,
+            2 => Self::Usable,
+            3 => Self::Draining,
+            _ => Self::Absent,
+        }
+    }
+}
+
 /// What a run starts with.
 #[derive(Clone, Debug)]
 pub struct LedgerSpec {
@@ -69,77 +91,123 @@ pub struct LedgerSpec {
     pub limit_pages: u64,
     /// The user's choices.
     pub options: Options,
-    /// The areas, in the order of their descriptors in [`super::protocol::Welcome`].
+    /// The areas, all usable at once; area 0 is the first.
     pub areas: Vec<AreaInfo>,
 }
 
 /// A mapped ledger. Cheap to share by reference; unmapped when dropped.
 #[derive(Debug)]
 pub struct Ledger {
-    base: NonNull<u8>,
-    fd: OwnedFd,
-    layout: Layout,
+    memory: Memory,
+    /// The tables that this process has mapped, by area; each pointer is a box of ours or null.
+    tables: [AtomicPtr<AreaTables>; MAX_AREAS],
 }
-
-// SAFETY: the mapping is shared memory made of atomics; `base` is never handed out.
-unsafe impl Send for Ledger {}
-// SAFETY: as above, all access through `&Ledger` is atomic.
-unsafe impl Sync for Ledger {}
 
 impl Ledger {
     /// Makes the ledger of a new run.
     pub fn create(spec: &LedgerSpec) -> Result<Self, LedgerError> {
-        let slots: Vec<u32> = spec.areas.iter().map(|area| area.slots).collect();
-        let layout = layout::layout(&slots).ok_or(LedgerError::Areas)?;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // NOEXEC_SEAL is newer than some kernels, and demanded by some systems' policy.
-        let fd = rustix::fs::memfd_create(c"foreswap-ledger", flags | MemfdFlags::NOEXEC_SEAL)
-            .or_else(|_| rustix::fs::memfd_create(c"foreswap-ledger", flags))
-            .map_err(system("memfd_create"))?;
-        rustix::fs::ftruncate(&fd, layout.total).map_err(system("ftruncate"))?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("F_ADD_SEALS"))?;
-        let ledger = Self::map(fd, layout)?;
+        let ledger = Self::of(Memory::create(LEDGER_BYTES)?);
         ledger.write_header(spec);
+        for area in &spec.areas {
+            ledger.add_area(area, AreaState::Usable)?;
+        }
         Ok(ledger)
     }
 
-    /// Maps the ledger that a supervisor handed over.
+    /// Maps the ledger that a supervisor handed over, without the tables of areas: see
+    /// [`Ledger::attach_area`].
     pub fn attach(fd: OwnedFd) -> Result<Self, LedgerError> {
-        let bytes = rustix::fs::fstat(&fd).map_err(system("fstat"))?.st_size;
-        let bytes = u64::try_from(bytes).unwrap_or(0);
-        let small = layout::layout(&[]).ok_or(LedgerError::Areas)?;
-        if bytes < small.total {
-            return Err(LedgerError::Mismatch {
-                what: "size of the file",
-            });
-        }
-        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(system("F_GET_SEALS"))?;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-            return Err(LedgerError::Mismatch { what: "seals" });
-        }
-        let head = Self::map(fd, small)?;
-        let layout = head.validate(bytes)?;
-        Self::map(
-            rustix::io::fcntl_dupfd_cloexec(&head.fd, 0).map_err(system("dup"))?,
-            layout,
-        )
+        let ledger = Self::of(Memory::attach(fd, LEDGER_BYTES)?);
+        ledger.validate()?;
+        Ok(ledger)
     }
 
-    fn map(fd: OwnedFd, layout: Layout) -> Result<Self, LedgerError> {
-        let bytes = usize::try_from(layout.total).map_err(|_| LedgerError::Areas)?;
-        let access = ProtFlags::empty();
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let base =
-            unsafe { rustix::mm::mmap(own_memory::wish(bytes), bytes, access, flags, &fd, 0) }
-                .map_err(system("mmap"))?;
-        let base = NonNull::new(base.cast()).ok_or(LedgerError::Areas)?;
-        let ledger = Self { base, fd, layout };
-        // SAFETY: mapped just now.
-        unsafe { own_memory::open_unlocked(base.as_ptr() as usize, bytes) }
-            .map_err(system("mprotect"))?;
-        Ok(ledger)
+    fn of(memory: Memory) -> Self {
+        Self {
+            memory,
+            tables: Default::default(),
+        }
+    }
+
+    /// Supervisor: a further area, with tables of its own. The lowest free number is taken.
+    pub fn add_area(&self, info: &AreaInfo, state: AreaState) -> Result<AreaId, LedgerError> {
+        let mut areas = (0..MAX_AREAS as u8).map(AreaId);
+        let area = areas.find(|&area| self.area_state(area) == AreaState::Absent);
+        let area = area.ok_or(LedgerError::Areas)?;
+        let layout = layout::tables(info.slots).ok_or(LedgerError::Areas)?;
+        let memory = Memory::create(layout.total)?;
+        self.write_area(area, info);
+        self.set_tables(area, AreaTables { memory, layout })?;
+        self.set_area_state(area, state);
+        Ok(area)
+    }
+
+    /// Engine: maps the tables of an area that the supervisor added. Returns where.
+    pub fn attach_area(
+        &self,
+        area: AreaId,
+        fd: OwnedFd,
+    ) -> Result<std::ops::Range<usize>, LedgerError> {
+        let words = self.area_words(area).ok_or(LedgerError::Areas)?;
+        let layout = layout::tables(words.slots.load(Relaxed)).ok_or(LedgerError::Mismatch {
+            what: "slots of an area",
+        })?;
+        let memory = Memory::attach(fd, layout.total)?;
+        let range = memory.address_range();
+        self.set_tables(area, AreaTables { memory, layout })?;
+        Ok(range)
+    }
+
+    fn set_tables(&self, area: AreaId, tables: AreaTables) -> Result<(), LedgerError> {
+        let place = self.tables.get(usize::from(area.0));
+        let place = place.ok_or(LedgerError::Areas)?;
+        let tables = Box::into_raw(Box::new(tables));
+        let null = std::ptr::null_mut();
+        if place
+            .compare_exchange(null, tables, Release, Relaxed)
+            .is_err()
+        {
+            // SAFETY: made just above and not published.
+            drop(unsafe { Box::from_raw(tables) });
+            return Err(LedgerError::Areas);
+        }
+        Ok(())
+    }
+
+    /// Unmaps the tables of an area in this process. Returns where they were.
+    ///
+    /// # Safety
+    /// No other thread is in a call of this ledger that concerns the area.
+    pub unsafe fn detach_area(&self, area: AreaId) -> Option<std::ops::Range<usize>> {
+        let place = self.tables.get(usize::from(area.0))?;
+        let tables = place.swap(std::ptr::null_mut(), SeqCst);
+        if tables.is_null() {
+            return None;
+        }
+        // SAFETY: every pointer here is a box of ours; references to it live within calls, of which
+        // the caller says that there is none.
+        let tables = unsafe { Box::from_raw(tables) };
+        Some(tables.memory.address_range())
+    }
+
+    /// Supervisor: what may be done with an area from now on.
+    pub fn set_area_state(&self, area: AreaId, state: AreaState) {
+        if let Some(words) = self.area_words(area) {
+            words.state.store(state as u32, SeqCst);
+        }
+    }
+
+    /// What may be done with an area.
+    pub fn area_state(&self, area: AreaId) -> AreaState {
+        let words = self.area_words(area);
+        words.map_or(AreaState::Absent, |words| {
+            AreaState::from_word(words.state.load(SeqCst))
+        })
+    }
+
+    /// The descriptor of an area's tables, to be passed on.
+    pub fn area_fd(&self, area: AreaId) -> Option<BorrowedFd<'_>> {
+        self.tables(area).map(|tables| tables.memory.fd())
     }
 
     fn write_header(&self, spec: &LedgerSpec) {
@@ -152,28 +220,32 @@ impl Ledger {
             .record_bytes
             .store(size_of::<Record>() as u32, Relaxed);
         header.max_processes.store(MAX_PROCESSES as u32, Relaxed);
-        header.total_bytes.store(self.layout.total, Relaxed);
+        header.total_bytes.store(LEDGER_BYTES, Relaxed);
         header.start_ns.store(monotonic_ns(), Relaxed);
         header.limit_pages.store(spec.limit_pages, Relaxed);
         header.options.store(&spec.options);
-        header.areas.store(spec.areas.len() as u32, Relaxed);
-        for (words, area) in header.area.iter().zip(&spec.areas) {
-            let mut name = [0u8; AREA_NAME_BYTES];
-            let kept = area.name.floor_char_boundary(AREA_NAME_BYTES);
-            name[..kept].copy_from_slice(&area.name.as_bytes()[..kept]);
-            for (word, chunk) in words.name.iter().zip(name.as_chunks::<8>().0) {
-                word.store(u64::from_le_bytes(*chunk), Relaxed);
-            }
-            words.name_len.store(kept as u64, Relaxed);
-            words.slots.store(area.slots, Relaxed);
-            words.priority.store(area.priority.cast_unsigned(), Relaxed);
-            words.flags.store(area.flags, Relaxed);
-            words.first_byte.store(area.first_byte, Relaxed);
-        }
         header.magic.store(layout::MAGIC, Release);
     }
 
-    fn validate(&self, bytes: u64) -> Result<Layout, LedgerError> {
+    fn write_area(&self, area: AreaId, info: &AreaInfo) {
+        let Some(words) = self.area_words(area) else {
+            return;
+        };
+        let mut name = [0u8; AREA_NAME_BYTES];
+        let kept = info.name.floor_char_boundary(AREA_NAME_BYTES);
+        name[..kept].copy_from_slice(&info.name.as_bytes()[..kept]);
+        for (word, chunk) in words.name.iter().zip(name.as_chunks::<8>().0) {
+            word.store(u64::from_le_bytes(*chunk), Relaxed);
+        }
+        words.name_len.store(kept as u32, Relaxed);
+        words.slots.store(info.slots, Relaxed);
+        words.priority.store(info.priority.cast_unsigned(), Relaxed);
+        words.flags.store(info.flags, Relaxed);
+        words.cursor.store(0, Relaxed);
+        words.first_byte.store(info.first_byte, Relaxed);
+    }
+
+    fn validate(&self) -> Result<(), LedgerError> {
         let header = self.header();
         let check = |same: bool, what| {
             if same {
@@ -196,30 +268,26 @@ impl Ledger {
             header.max_processes.load(Relaxed) as usize == MAX_PROCESSES,
             "processes",
         )?;
-        let count = header.areas.load(Relaxed) as usize;
-        check(count <= layout::MAX_AREAS, "areas")?;
-        let slots: Vec<u32> = header.area[..count]
-            .iter()
-            .map(|a| a.slots.load(Relaxed))
-            .collect();
-        let layout = layout::layout(&slots).ok_or(LedgerError::Mismatch { what: "area sizes" })?;
-        check(layout.total == bytes, "size of the file")?;
         check(
-            layout.total == header.total_bytes.load(Relaxed),
+            header.total_bytes.load(Relaxed) == LEDGER_BYTES,
             "total size",
-        )?;
-        Ok(layout)
+        )
     }
 
     /// The descriptor, to be passed on.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.memory.fd()
     }
 
     /// Where the ledger is mapped, for lists of memory that must not be adopted.
-    pub fn address_range(&self) -> std::ops::Range<usize> {
-        let start = self.base.as_ptr() as usize;
-        start..start + self.layout.total as usize
+    fn address_range(&self) -> std::ops::Range<usize> {
+        self.memory.address_range()
+    }
+
+    /// As [`Ledger::address_range`], of the areas' tables as well.
+    pub fn address_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
+        let tables = self.areas().filter_map(|area| self.tables(area));
+        std::iter::once(self.address_range()).chain(tables.map(|t| t.memory.address_range()))
     }
 
     /// The user's choices.
@@ -232,20 +300,41 @@ impl Ledger {
         self.header().start_ns.load(Relaxed)
     }
 
-    /// How many areas there are.
+    /// How many areas this process has.
     pub fn area_count(&self) -> usize {
-        self.layout.areas.len()
+        self.areas().count()
     }
 
-    /// All areas, in the order of their descriptors.
+    /// All areas that this process has, by number.
     pub fn areas(&self) -> impl Iterator<Item = AreaId> {
-        (0..self.area_count()).map(|index| AreaId(index as u8))
+        (0..MAX_AREAS as u8)
+            .map(AreaId)
+            .filter(|&area| self.tables(area).is_some())
+    }
+
+    /// The areas that pages may go to, the one to be filled first in front: by priority, those of
+    /// the same by number.
+    pub fn areas_in_order(&self) -> impl Iterator<Item = AreaId> {
+        let mut order = [(i32::MIN, 0); MAX_AREAS];
+        let mut count = 0;
+        for area in self.areas() {
+            if self.area_state(area) == AreaState::Usable
+                && let Some(words) = self.area_words(area)
+            {
+                let priority = words.priority.load(Relaxed).cast_signed();
+                order[count] = (priority, area.0);
+                count += 1;
+            }
+        }
+        order[..count]
+            .sort_unstable_by_key(|&(priority, area)| (std::cmp::Reverse(priority), area));
+        order.into_iter().take(count).map(|(_, area)| AreaId(area))
     }
 
     /// What is known of one area; `None` where there is no such area.
     pub fn area_info(&self, area: AreaId) -> Option<AreaInfo> {
-        let slots = self.area_layout(area)?.slots;
-        let words = &self.header().area[usize::from(area.0)];
+        let slots = self.tables(area)?.slots;
+        let words = self.area_words(area)?;
         let mut name = Vec::with_capacity(AREA_NAME_BYTES);
         for word in &words.name {
             name.extend_from_slice(&word.load(Relaxed).to_le_bytes());
@@ -260,65 +349,33 @@ impl Ledger {
         })
     }
 
-    pub(super) fn area_layout(&self, area: AreaId) -> Option<&AreaLayout> {
-        self.layout.areas.get(usize::from(area.0))
+    pub(super) fn area_words(&self, area: AreaId) -> Option<&AreaWords> {
+        self.header().area.get(usize::from(area.0))
+    }
+
+    pub(super) fn tables(&self, area: AreaId) -> Option<&AreaTables> {
+        let place = self.tables.get(usize::from(area.0))?;
+        // SAFETY: null or a box of ours, which `detach_area` and `drop` take only when nobody looks.
+        unsafe { place.load(Acquire).as_ref() }
     }
 
     pub(super) fn header(&self) -> &Header {
-        // SAFETY: the mapping is longer than a header (checked in `attach`), page aligned, and a
-        // header is valid for every bit pattern; all of it is atomics.
-        unsafe { self.base.cast::<Header>().as_ref() }
+        &self.memory.slice(0, 0, 1)[0]
     }
 
     pub(super) fn record(&self, process: ProcId) -> &Record {
-        &self.slice::<Record>(self.layout.records, process.index(), 1)[0]
-    }
-
-    pub(super) fn words32(&self, at: u64, count: u32) -> &[AtomicU32] {
-        self.slice(at, 0, count as usize)
-    }
-
-    pub(super) fn words64(&self, at: u64, skip: u64, count: u64) -> &[AtomicU64] {
-        self.slice(at, skip as usize, count as usize)
-    }
-
-    /// `count` elements from the `skip`th of the table at offset `at`.
-    fn slice<T: AtomicsOnly>(&self, at: u64, skip: usize, count: usize) -> &[T] {
-        let first = at as usize + skip * size_of::<T>();
-        assert!(first + count * size_of::<T>() <= self.layout.total as usize);
-        debug_assert!(first.is_multiple_of(align_of::<T>()));
-        // SAFETY: inside the mapping (just checked), aligned because tables start at pages, and
-        // `T` consists of atomics, valid for every bit pattern.
-        unsafe { std::slice::from_raw_parts(self.base.add(first).cast().as_ptr(), count) }
-    }
-
-    /// Gives the pages of a whole-page range of words back; they read as zero afterwards.
-    pub(super) fn punch(&self, at: u64, words: u64) {
-        let mode = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-        // Only memory is at stake: the words are zero already.
-        let _ = rustix::fs::fallocate(&self.fd, mode, at, words * 8);
+        &self.memory.slice(RECORDS, process.index(), 1)[0]
     }
 }
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this length; references to it borrow `self`.
-        let _ =
-            unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.layout.total as usize) };
+        for area in (0..MAX_AREAS as u8).map(AreaId) {
+            // SAFETY: nobody else has a reference.
+            unsafe { self.detach_area(area) };
+        }
     }
 }
-
-/// Types that may be looked at in shared memory.
-///
-/// # Safety
-/// Implementors are `repr(C)` and consist of atomics (and padding) only.
-unsafe trait AtomicsOnly {}
-// SAFETY: an atomic.
-unsafe impl AtomicsOnly for AtomicU32 {}
-// SAFETY: an atomic.
-unsafe impl AtomicsOnly for AtomicU64 {}
-// SAFETY: `repr(C)`, atomics only, see `layout`.
-unsafe impl AtomicsOnly for Record {}
 
 /// CLOCK_MONOTONIC in nanoseconds.
 fn monotonic_ns() -> u64 {

@@ -17,11 +17,12 @@ pub mod protocol;
 mod records;
 mod slots;
 mod stats;
+mod tables;
 
 pub use layout::{
     AREA_DIRECT, AREA_NAME_BYTES, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS, MAX_PROCESSES,
 };
-pub use mapping::{AreaInfo, Ledger, LedgerError, LedgerSpec};
+pub use mapping::{AreaInfo, AreaState, Ledger, LedgerError, LedgerSpec};
 pub use options::{IoBackend, Options, ReadaheadPolicy, ThpMode};
 pub use records::{Cleanup, Ended, ProcessState};
 pub use slots::{CLUSTER_WORDS, Put};
@@ -43,7 +44,7 @@ impl ProcId {
     }
 }
 
-/// A swap area of the run: its place in the order of the command line.
+/// A swap area of the run, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AreaId(pub u8);
 

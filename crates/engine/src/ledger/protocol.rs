@@ -6,6 +6,7 @@
 //! process is gone. The client runs on engine threads: system calls by rustix only, no printing, no
 //! panics, and a wait ends when the supervisor does.
 
+use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::IntoRawFd;
 
@@ -20,7 +21,7 @@ use rustix::net::{
 };
 
 use super::layout::{MAX_AREAS, VERSION};
-use super::{Ledger, LedgerError, ProcId};
+use super::{AreaId, Ledger, LedgerError, ProcId};
 
 /// The environment variable that names the socket (without the leading NUL).
 pub const SOCKET_VARIABLE: &str = "FORESWAP_SOCKET";
@@ -29,7 +30,8 @@ pub const SOCKET_VARIABLE: &str = "FORESWAP_SOCKET";
 pub const THRESHOLD_VARIABLE: &str = "FORESWAP_THRESHOLD";
 /// Longest text of one log message; longer ones are cut.
 pub const LOG_BYTES: usize = 1000;
-const MAX_FDS: usize = MAX_AREAS + 1;
+/// The ledger, and for each area its tables and its file.
+const MAX_FDS: usize = 2 * MAX_AREAS + 1;
 
 /// How much a log message matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +56,12 @@ pub enum Message {
         /// The record that was reserved.
         record: Option<ProcId>,
     },
-    /// Supervisor: this is your record; the ledger and the areas come beside it.
+    /// Supervisor: this is your record; the ledger comes beside it, then tables and file of each
+    /// area.
     Welcome {
         /// The record.
         record: ProcId,
-        /// How many areas.
+        /// A bit for each area, by number.
         areas: u32,
     },
     /// Supervisor: no.
@@ -86,6 +89,72 @@ pub enum Message {
     },
     /// Engine: I stop managing; clean up after me.
     Bye,
+    /// Supervisor: an area comes, changes or goes. Engines answer each with `AreaDone`.
+    Area(AreaOrder),
+    /// Engine: done, or (not `ok`) impossible.
+    AreaDone {
+        /// What was ordered.
+        order: AreaOrder,
+        /// Whether it was done.
+        ok: bool,
+    },
+    /// Engine: while this area is drained a fault finds no memory, and no other area has room.
+    Starved {
+        /// The area.
+        area: AreaId,
+    },
+}
+
+/// What engines are to do about an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AreaOrder {
+    /// The area.
+    pub area: AreaId,
+    /// What to do.
+    pub step: AreaStep,
+    /// Tells the answers to one order from late ones to another.
+    pub round: u32,
+}
+
+/// The life of an area in an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AreaStep {
+    /// Map its tables and open its file, which come beside; put nothing there yet.
+    Attach,
+    /// Pages may go there (again).
+    Use,
+    /// Put nothing there any more, and move away what is there.
+    Drain,
+    /// Nothing is there any more: close it.
+    Detach,
+}
+
+impl AreaStep {
+    fn from_word(word: u32) -> Option<Self> {
+        Some(match word {
+            0 => Self::Attach,
+            1 => Self::Use,
+            2 => Self::Drain,
+            3 => Self::Detach,
+            _ => return None,
+        })
+    }
+}
+
+impl AreaOrder {
+    fn words(&self, third: u32) -> [u32; 3] {
+        let step = (self.step as u32) << 8;
+        [u32::from(self.area.0) | step, self.round, third]
+    }
+
+    fn from_words(first: u32, round: u32) -> Option<Self> {
+        let area = (first & 0xff) as u8;
+        Some(Self {
+            area: (usize::from(area) < MAX_AREAS).then_some(AreaId(area))?,
+            step: AreaStep::from_word(first >> 8)?,
+            round,
+        })
+    }
 }
 
 /// Why the supervisor says no.
@@ -177,6 +246,9 @@ impl Packet {
                 "",
             ),
             Message::Bye => (8, [0; 3], ""),
+            Message::Area(order) => (9, order.words(0), ""),
+            Message::AreaDone { order, ok } => (10, order.words(u32::from(*ok)), ""),
+            Message::Starved { area } => (11, [area.0.into(), 0, 0], ""),
         };
         let kept = text.floor_char_boundary(LOG_BYTES);
         let mut packet = Self {
@@ -224,6 +296,14 @@ impl Packet {
                 child: (second != u32::MAX).then_some(second),
             },
             8 => Message::Bye,
+            9 => Message::Area(AreaOrder::from_words(first, second)?),
+            10 => Message::AreaDone {
+                order: AreaOrder::from_words(first, second)?,
+                ok: third != 0,
+            },
+            11 => Message::Starved {
+                area: AreaId(u8::try_from(first).ok()?),
+            },
             _ => return None,
         })
     }
@@ -316,6 +396,10 @@ pub fn send(
 
 /// Receives one message; on a non-blocking socket `Timeout` says that there is none.
 pub fn receive(socket: impl AsFd) -> Result<Received, ProtocolError> {
+    receive_with(socket, RecvFlags::empty())
+}
+
+fn receive_with(socket: impl AsFd, flags: RecvFlags) -> Result<Received, ProtocolError> {
     let mut bytes = [0u8; PACKET_BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -324,7 +408,7 @@ pub fn receive(socket: impl AsFd) -> Result<Received, ProtocolError> {
             &socket,
             &mut [IoSliceMut::new(&mut bytes)],
             &mut ancillary,
-            RecvFlags::CMSG_CLOEXEC,
+            RecvFlags::CMSG_CLOEXEC | flags,
         ) {
             Ok(got) => break got.bytes,
             Err(Errno::INTR) => {}
@@ -391,6 +475,8 @@ pub fn notify(name: &[u8], severity: Severity, parts: &[&[u8]]) -> Result<(), Er
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
+    /// Orders that came while an answer was waited for.
+    inbox: VecDeque<Received>,
 }
 
 /// What a hello brings.
@@ -400,8 +486,8 @@ pub struct Welcome {
     pub record: ProcId,
     /// The ledger, mapped.
     pub ledger: Ledger,
-    /// The areas' files, in the order of [`Ledger::areas`].
-    pub areas: Vec<OwnedFd>,
+    /// The areas' files; their tables are attached.
+    pub areas: Vec<(AreaId, OwnedFd)>,
 }
 
 impl Client {
@@ -414,7 +500,10 @@ impl Client {
         let address = address(name)?;
         loop {
             match rustix::net::connect(&socket, &address) {
-                Ok(()) => return Ok(Self { socket }),
+                Ok(()) => {
+                    let inbox = VecDeque::new();
+                    return Ok(Self { socket, inbox });
+                }
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(system("connect")(errno)),
             }
@@ -422,7 +511,7 @@ impl Client {
     }
 
     /// Says hello: `reserved` is (parent's record, own record) in a fork child.
-    pub fn hello(&self, reserved: Option<(ProcId, ProcId)>) -> Result<Welcome, ProtocolError> {
+    pub fn hello(&mut self, reserved: Option<(ProcId, ProcId)>) -> Result<Welcome, ProtocolError> {
         let pid = rustix::process::getpid()
             .as_raw_nonzero()
             .get()
@@ -443,19 +532,24 @@ impl Client {
         };
         let mut fds = answer.fds.into_iter();
         let ledger = Ledger::attach(fds.next().ok_or(ProtocolError::Malformed)?)?;
-        let areas_fds: Vec<OwnedFd> = fds.collect();
-        if areas_fds.len() != areas as usize || areas_fds.len() != ledger.area_count() {
+        let mut files = Vec::new();
+        for area in (0..MAX_AREAS as u8).filter(|area| areas >> area & 1 != 0) {
+            let area = AreaId(area);
+            ledger.attach_area(area, fds.next().ok_or(ProtocolError::Malformed)?)?;
+            files.push((area, fds.next().ok_or(ProtocolError::Malformed)?));
+        }
+        if fds.next().is_some() {
             return Err(ProtocolError::Malformed);
         }
         Ok(Welcome {
             record,
             ledger,
-            areas: areas_fds,
+            areas: files,
         })
     }
 
     /// Asks for a record for a coming fork child.
-    pub fn reserve(&self) -> Result<ProcId, ProtocolError> {
+    pub fn reserve(&mut self) -> Result<ProcId, ProtocolError> {
         send(&self.socket, &Message::Reserve, &[])?;
         match self.answer()?.message {
             Message::Reserved { record } => Ok(record),
@@ -486,26 +580,53 @@ impl Client {
         send(&self.socket, &Message::Bye, &[])
     }
 
-    /// The socket: readable (end of file) when the supervisor has ended.
+    /// The next order of the supervisor with its descriptors, if one is there.
+    pub fn order(&mut self) -> Option<(AreaOrder, Vec<OwnedFd>)> {
+        let received = self.inbox.pop_front();
+        let received = received.or_else(|| receive_with(&self.socket, RecvFlags::DONTWAIT).ok())?;
+        match received.message {
+            Message::Area(order) => Some((order, received.fds)),
+            _ => None,
+        }
+    }
+
+    /// Answers an order.
+    pub fn done(&self, order: AreaOrder, ok: bool) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::AreaDone { order, ok }, &[])
+    }
+
+    /// Says that a fault waits for memory that the draining of `area` keeps from it.
+    pub fn starved(&self, area: AreaId) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::Starved { area }, &[])
+    }
+
+    /// The socket: readable when an order comes, and (end of file) when the supervisor has ended.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// Waits as long as there is a supervisor: one that is stopped (Ctrl-Z) answers when it goes on.
-    fn answer(&self) -> Result<Received, ProtocolError> {
+    fn answer(&mut self) -> Result<Received, ProtocolError> {
+        loop {
+            self.wait()?;
+            let received = receive(&self.socket)?;
+            match received.message {
+                Message::Refused(why) => return Err(why.into()),
+                _ if !received.same_version => return Err(Refusal::Version.into()),
+                Message::Area(_) => self.inbox.push_back(received),
+                _ => return Ok(received),
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<(), ProtocolError> {
         let mut wait = [PollFd::new(&self.socket, PollFlags::IN)];
         loop {
             match poll(&mut wait, None) {
-                Ok(_) => break,
+                Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(system("poll")(errno)),
             }
-        }
-        let received = receive(&self.socket)?;
-        match received.message {
-            Message::Refused(why) => Err(why.into()),
-            _ if !received.same_version => Err(Refusal::Version.into()),
-            _ => Ok(received),
         }
     }
 }

@@ -11,12 +11,13 @@
 //!
 //! A process runs one slot operation at a time (its pager's); different processes run freely.
 
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::layout::{AreaLayout, CLUSTER_SLOTS, MAX_PROCESSES};
+use super::layout::{CLUSTER_SLOTS, MAX_PROCESSES};
 use super::mapping::Ledger;
 use super::records::ProcessState;
+use super::tables::AreaTables;
 use super::{AreaId, ClusterIndex, ProcId, SlotIndex};
 
 /// Words of a cluster's slot mask.
@@ -69,20 +70,20 @@ fn step(word: &AtomicU32, up: bool) -> u32 {
 impl Ledger {
     /// The slots of an area; 0 where there is no such area.
     pub fn area_slots(&self, area: AreaId) -> u32 {
-        self.area_layout(area).map_or(0, |at| at.slots)
+        self.tables(area).map_or(0, |at| at.slots)
     }
 
     /// The clusters of an area.
     pub fn area_clusters(&self, area: AreaId) -> u32 {
-        self.area_layout(area).map_or(0, |at| at.clusters)
+        self.tables(area).map_or(0, |at| at.clusters)
     }
 
     /// Slots in use, summed over the clusters: for messages and occasional decisions, not per fault.
     pub fn area_used(&self, area: AreaId) -> u64 {
-        let Some(at) = self.area_layout(area) else {
+        let Some(at) = self.tables(area) else {
             return 0;
         };
-        let used = self.words32(at.used, at.clusters);
+        let used = at.words32(at.used, at.clusters);
         used.iter()
             .map(|word| u64::from(number(word.load(Relaxed))))
             .sum()
@@ -91,9 +92,9 @@ impl Ledger {
     /// Takes a cluster that nobody owns: an empty one if there is any, else one in which other
     /// processes still use slots (see [`Ledger::cluster_free_slots`]). `None`: the area is full.
     pub fn claim_cluster(&self, area: AreaId, process: ProcId) -> Option<ClusterIndex> {
-        let at = self.area_layout(area)?;
-        let owners = self.words32(at.owners, at.clusters);
-        let used = self.words32(at.used, at.clusters);
+        let at = self.tables(area)?;
+        let owners = at.words32(at.owners, at.clusters);
+        let used = at.words32(at.used, at.clusters);
         let cursor = &self.header().area[usize::from(area.0)].cursor;
         let start = cursor.load(Relaxed) % at.clusters;
         for most in [0, CLUSTER_SLOTS - 1] {
@@ -120,10 +121,10 @@ impl Ledger {
     /// Gives a cluster up; its used slots stay used, its free ones become anybody's. False where
     /// the process does not own it.
     pub fn release_cluster(&self, area: AreaId, process: ProcId, cluster: ClusterIndex) -> bool {
-        let Some(at) = self.area_layout(area) else {
+        let Some(at) = self.tables(area) else {
             return false;
         };
-        let Some(owner) = self.words32(at.owners, at.clusters).get(cluster.0 as usize) else {
+        let Some(owner) = at.words32(at.owners, at.clusters).get(cluster.0 as usize) else {
             return false;
         };
         owner
@@ -133,19 +134,17 @@ impl Ledger {
 
     /// Who owns a cluster.
     pub fn cluster_owner(&self, area: AreaId, cluster: ClusterIndex) -> Option<ProcId> {
-        let at = self.area_layout(area)?;
-        let owner = self
-            .words32(at.owners, at.clusters)
-            .get(cluster.0 as usize)?;
+        let at = self.tables(area)?;
+        let owner = at.words32(at.owners, at.clusters).get(cluster.0 as usize)?;
         ProcId::new(owner.load(Relaxed).checked_sub(1)?)
     }
 
     /// Slots in use in a cluster, by whomever.
     pub fn cluster_used(&self, area: AreaId, cluster: ClusterIndex) -> u32 {
-        let Some(at) = self.area_layout(area) else {
+        let Some(at) = self.tables(area) else {
             return 0;
         };
-        let used = self.words32(at.used, at.clusters);
+        let used = at.words32(at.used, at.clusters);
         used.get(cluster.0 as usize)
             .map_or(0, |word| number(word.load(SeqCst)).min(CLUSTER_SLOTS))
     }
@@ -177,7 +176,7 @@ impl Ledger {
     }
 
     fn reference(&self, by: ProcId, process: ProcId, area: AreaId, slot: SlotIndex) -> bool {
-        let Some(at) = self.area_layout(area).filter(|at| slot.0 < at.slots) else {
+        let Some(at) = self.tables(area).filter(|at| slot.0 < at.slots) else {
             return false;
         };
         if self.slot_held(process, area, slot) {
@@ -188,10 +187,10 @@ impl Ledger {
         acting.intent.store(intent(area, slot), SeqCst);
         // Before the slot's bit, so that a clean-up which trusts it misses nothing.
         self.touched(at, process)[cluster as usize / 64].fetch_or(1 << (cluster % 64), SeqCst);
-        let before = step(&self.words32(at.uses, at.slots)[slot.0 as usize], true);
+        let before = step(&at.words32(at.uses, at.slots)[slot.0 as usize], true);
         self.references(at, process)[slot.0 as usize / 64].fetch_or(1 << (slot.0 % 64), SeqCst);
         if before == 0 {
-            step(&self.words32(at.used, at.clusters)[cluster as usize], true);
+            step(&at.words32(at.used, at.clusters)[cluster as usize], true);
         }
         acting.intent.store(0, SeqCst);
         true
@@ -199,7 +198,7 @@ impl Ledger {
 
     /// Gives the reference of `process` back.
     pub fn slot_put(&self, process: ProcId, area: AreaId, slot: SlotIndex) -> Put {
-        let Some(at) = self.area_layout(area).filter(|at| slot.0 < at.slots) else {
+        let Some(at) = self.tables(area).filter(|at| slot.0 < at.slots) else {
             return Put::NotHeld;
         };
         if !self.slot_held(process, area, slot) {
@@ -207,11 +206,11 @@ impl Ledger {
         }
         let acting = self.record(process);
         acting.intent.store(intent(area, slot), SeqCst);
-        let before = step(&self.words32(at.uses, at.slots)[slot.0 as usize], false);
+        let before = step(&at.words32(at.uses, at.slots)[slot.0 as usize], false);
         self.references(at, process)[slot.0 as usize / 64].fetch_and(!(1 << (slot.0 % 64)), SeqCst);
         if before == 1 {
             step(
-                &self.words32(at.used, at.clusters)[slot.cluster().0 as usize],
+                &at.words32(at.used, at.clusters)[slot.cluster().0 as usize],
                 false,
             );
         }
@@ -232,7 +231,7 @@ impl Ledger {
 
     /// Whether `process` holds a reference on a slot.
     pub fn slot_held(&self, process: ProcId, area: AreaId, slot: SlotIndex) -> bool {
-        let Some(at) = self.area_layout(area).filter(|at| slot.0 < at.slots) else {
+        let Some(at) = self.tables(area).filter(|at| slot.0 < at.slots) else {
             return false;
         };
         let word = &self.references(at, process)[slot.0 as usize / 64];
@@ -241,7 +240,7 @@ impl Ledger {
 
     /// Calls `each` with every slot that `process` holds in an area, in order.
     pub fn slots_held(&self, process: ProcId, area: AreaId, mut each: impl FnMut(SlotIndex)) {
-        let Some(at) = self.area_layout(area) else {
+        let Some(at) = self.tables(area) else {
             return;
         };
         let references = self.references(at, process);
@@ -258,34 +257,41 @@ impl Ledger {
         }
     }
 
+    /// How many slots of an area `process` holds.
+    pub fn slots_held_count(&self, process: ProcId, area: AreaId) -> u64 {
+        let mut count = 0;
+        self.slots_held(process, area, |_| count += 1);
+        count
+    }
+
     /// The checksum of the page in a slot.
     pub fn digest(&self, area: AreaId, slot: SlotIndex) -> u64 {
-        let Some(at) = self.area_layout(area).filter(|at| slot.0 < at.slots) else {
+        let Some(at) = self.tables(area).filter(|at| slot.0 < at.slots) else {
             return 0;
         };
-        self.words64(at.digests, u64::from(slot.0), 1)[0].load(Relaxed)
+        at.words64(at.digests, u64::from(slot.0), 1)[0].load(Relaxed)
     }
 
     /// Sets the checksum of the page in a slot; by who fills it, before anybody can read it.
     pub fn set_digest(&self, area: AreaId, slot: SlotIndex, digest: u64) {
-        if let Some(at) = self.area_layout(area).filter(|at| slot.0 < at.slots) {
-            self.words64(at.digests, u64::from(slot.0), 1)[0].store(digest, Relaxed);
+        if let Some(at) = self.tables(area).filter(|at| slot.0 < at.slots) {
+            at.words64(at.digests, u64::from(slot.0), 1)[0].store(digest, Relaxed);
         }
     }
 
     fn uses(&self, area: AreaId) -> &[AtomicU32] {
-        self.area_layout(area)
-            .map_or(&[], |at| self.words32(at.uses, at.slots))
+        self.tables(area)
+            .map_or(&[], |at| at.words32(at.uses, at.slots))
     }
 
-    fn touched(&self, at: &AreaLayout, process: ProcId) -> &[std::sync::atomic::AtomicU64] {
+    fn touched<'a>(&self, at: &'a AreaTables, process: ProcId) -> &'a [AtomicU64] {
         let skip = process.index() as u64 * at.touched_words;
-        self.words64(at.touched, skip, at.touched_words)
+        at.words64(at.touched, skip, at.touched_words)
     }
 
-    fn references(&self, at: &AreaLayout, process: ProcId) -> &[std::sync::atomic::AtomicU64] {
+    fn references<'a>(&self, at: &'a AreaTables, process: ProcId) -> &'a [AtomicU64] {
         let skip = process.index() as u64 * at.reference_words;
-        self.words64(at.references, skip, at.reference_words)
+        at.words64(at.references, skip, at.reference_words)
     }
 
     /// Finishes what a dead process was doing to a slot. False where a living one was in the way.
@@ -335,10 +341,10 @@ impl Ledger {
     }
 
     fn recount_cluster(&self, area: AreaId, cluster: ClusterIndex) -> bool {
-        let Some(at) = self.area_layout(area) else {
+        let Some(at) = self.tables(area) else {
             return true;
         };
-        let Some(word) = self.words32(at.used, at.clusters).get(cluster.0 as usize) else {
+        let Some(word) = at.words32(at.used, at.clusters).get(cluster.0 as usize) else {
             return true;
         };
         let before = word.load(SeqCst);
@@ -354,7 +360,7 @@ impl Ledger {
     /// Drops every reference and cluster of a dead process.
     pub(super) fn drop_holdings(&self, process: ProcId) {
         for area in self.areas() {
-            let Some(at) = self.area_layout(area) else {
+            let Some(at) = self.tables(area) else {
                 continue;
             };
             self.slots_held(process, area, |slot| {
@@ -364,8 +370,8 @@ impl Ledger {
                 word.store(0, Relaxed);
             }
             let skip = process.index() as u64 * at.reference_words * 8;
-            self.punch(at.references + skip, at.reference_words);
-            for owner in self.words32(at.owners, at.clusters) {
+            at.punch(at.references + skip, at.reference_words);
+            for owner in at.words32(at.owners, at.clusters) {
                 let _ = owner.compare_exchange(process.index() as u32 + 1, 0, SeqCst, Relaxed);
             }
         }

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize};
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, overlap};
 use foreswap_core::world::{Limit, SwapMap};
-use foreswap_core::{Config, Mm};
+use foreswap_core::{Config, Mm, Swapoff};
 use foreswap_store::ring::{Io, Pool, SpawnRefused, Uring, Worker};
-use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
@@ -149,7 +149,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let at = SNAPSHOT.swap(0, SeqCst);
     // SAFETY: the address is 0 or a snapshot that the parent wrote, which is still mapped.
     let inherited = unsafe { Snapshot::find(at) };
-    let client = Client::connect(&program.socket_name())?;
+    let mut client = Client::connect(&program.socket_name())?;
     let reserved = inherited
         .as_ref()
         .and_then(|s| Some((s.parent()?, s.child())));
@@ -157,18 +157,8 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let ledger: &'static Ledger = Box::leak(Box::new(welcome.ledger));
     let me = welcome.record;
     let options = ledger.options();
-    let shared = ledger.address_range();
-    // SAFETY: the mapping stays as it is here; a fork child attaches for itself.
-    let hidden = unsafe {
-        madvise(
-            shared.start as *mut c_void,
-            shared.len(),
-            Advice::LinuxDontFork,
-        )
-    };
-    hidden.map_err(system("madvise(DONTFORK)"))?;
-    if !own_memory::list(shared.start, shared.len(), Kind::Ledger) {
-        return Err(system("listing the ledger")(Errno::NOMEM));
+    for range in ledger.address_ranges() {
+        hide(&range).map_err(system("hiding the ledger"))?;
     }
 
     let seen = Features::MOVE | Features::POISON | Features::THREAD_ID;
@@ -192,8 +182,10 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     };
     let bell = event().map_err(system("eventfd"))?;
     let unsharer = Unsharer::new(rustix::io::dup(&bell).map_err(system("dup"))?);
-    let areas: Vec<RawFd> = welcome.areas.iter().map(AsRawFd::as_raw_fd).collect();
-    let io = open_io(&options, &areas, &client)?;
+    let mut io = open_io(&options, &client)?;
+    for (area, file) in &welcome.areas {
+        io.set_area(area.0.into(), Some(file.as_raw_fd()));
+    }
     let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;
     program.ring.store(doorbell.ring().to_address(), Release);
 
@@ -219,6 +211,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
             .try_into()
             .unwrap_or(u64::MAX),
         first_touch: 256,
+        swapoff: Swapoff::Stream,
     };
     let space = Space::open().map_err(system("opening /proc/self"))?;
     let mm = Mm::new(config, limit);
@@ -230,8 +223,18 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
             pager.grant();
         }
     }
+    pager.drain_as_ordered();
     watch::start(&pager).map_err(system("clone of the watcher"))?;
     Ok(pager)
+}
+
+/// Keep a mapping of the ledger from adoption and from fork children, who attach for themselves.
+pub(super) fn hide(range: &core::ops::Range<usize>) -> Result<(), Errno> {
+    let at = range.start as *mut c_void;
+    // SAFETY: the mapping stays as it is in this process.
+    unsafe { madvise(at, range.len(), Advice::LinuxDontFork) }?;
+    let listed = own_memory::list(range.start, range.len(), Kind::Ledger);
+    listed.then_some(()).ok_or(Errno::NOMEM)
 }
 
 /// Take over the parent's memory: register it all, then find each page on an area or in memory.
@@ -309,7 +312,7 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
     }
     let unused = std::mem::take(&mut pager.w.prepaid);
     pager.w.uncharge(unused);
-    debug_assert!(pager.w.available() <= pager.w.limit() && pager.w.areas() > 0);
+    debug_assert!(pager.w.available() <= pager.w.limit());
     Ok(())
 }
 
@@ -341,10 +344,10 @@ fn event() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-fn open_io(options: &Options, areas: &[RawFd], client: &Client) -> Result<Box<dyn Io>, BootError> {
+fn open_io(options: &Options, client: &Client) -> Result<Box<dyn Io>, BootError> {
     let refused = match options.io {
         IoBackend::Threads => None,
-        IoBackend::Auto | IoBackend::Uring => match Uring::new(areas, DEPTH) {
+        IoBackend::Auto | IoBackend::Uring => match Uring::new(&[], DEPTH) {
             Ok(ring) => return Ok(Box::new(ring)),
             Err(why) => Some(why.to_string()),
         },
@@ -367,7 +370,7 @@ fn open_io(options: &Options, areas: &[RawFd], client: &Client) -> Result<Box<dy
             SpawnRefused(errno.raw_os_error())
         })
     };
-    match Pool::new(areas, DEPTH, POOL_THREADS, spawn) {
+    match Pool::new(&[], DEPTH, POOL_THREADS, spawn) {
         Ok(pool) => Ok(Box::new(pool)),
         Err(why) => Err(BootError::Io(why.to_string())),
     }

@@ -12,6 +12,7 @@ use foreswap_core::world::Limit;
 use super::snapshot::Snapshot;
 use super::world::now;
 use super::{Mode, Pager};
+use crate::ledger::protocol::Client;
 use crate::ledger::{ProcId, ProcessState};
 use crate::program::hold;
 use crate::sys::doorbell::SlotIndex;
@@ -60,7 +61,7 @@ impl Pager {
             return;
         }
         self.pulse.pause(true);
-        let reserved = self.w.client.as_ref().map(|client| client.reserve());
+        let reserved = self.w.client.as_mut().map(Client::reserve);
         self.pulse.pause(false);
         let child = reserved.and_then(Result::ok);
         if self.mode == Mode::Bare {

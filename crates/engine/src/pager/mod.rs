@@ -7,6 +7,7 @@
 
 mod adopt;
 mod advice;
+mod areas;
 mod boot;
 mod fork;
 mod frames;
@@ -35,7 +36,8 @@ use placement::Placement;
 use snapshot::Sheet;
 use world::{Linux, now};
 
-use crate::ledger::protocol::Client;
+use crate::ledger::AreaId;
+use crate::ledger::protocol::{AreaOrder, Client};
 use crate::program::{Program, request};
 use crate::sys::doorbell::{Doorbell, Knock, SlotIndex};
 use crate::sys::uffd::{Event, RawMsg};
@@ -83,8 +85,16 @@ pub(crate) struct Pager {
     space: space::Space,
     /// Rung by the unsharer and the watcher.
     bell: OwnedFd,
-    /// The areas' files stay open as long as the ring.
-    _areas: Vec<OwnedFd>,
+    /// The areas' files, open as long as the ring may use them.
+    areas: Vec<(AreaId, OwnedFd)>,
+    /// Areas that are to be closed when no I/O on them is in flight any more.
+    detaching: Vec<AreaOrder>,
+    /// The supervisor was told that a drained area starves a fault.
+    told_starved: bool,
+    /// When the supervisor's orders are looked for next, whether or not anything told of them.
+    next_orders: Nanos,
+    /// The limit as of the last look, in pages.
+    limit: u64,
     faults: Vec<(Vpn, u32)>,
     completions: Vec<Completion>,
     pulse: Arc<watch::Pulse>,
@@ -102,10 +112,11 @@ impl Pager {
         mm: Mm,
         w: Linux,
         bell: OwnedFd,
-        areas: Vec<OwnedFd>,
+        areas: Vec<(AreaId, OwnedFd)>,
         space: space::Space,
     ) -> Self {
         let pressure = w.ledger.pressure();
+        let limit = w.ledger.limit_pages();
         Pager {
             program,
             doorbell,
@@ -121,7 +132,11 @@ impl Pager {
             polling_since: 0,
             space,
             bell,
-            _areas: areas,
+            areas,
+            detaching: Vec::new(),
+            told_starved: false,
+            next_orders: 0,
+            limit,
             faults: Vec::with_capacity(MESSAGES),
             completions: Vec::with_capacity(MAX_DEPTH as usize),
             pulse: Arc::new(watch::Pulse::default()),
@@ -146,6 +161,7 @@ impl Pager {
             if !busy && self.polling_since != 0 && self.stays_awake() {
                 continue;
             }
+            self.heed_orders();
             if self.mm.must_retry() && !self.w.program.mmap_changing() {
                 self.mm.retry(&mut self.w);
                 busy = true;
@@ -317,6 +333,7 @@ impl Pager {
             self.mm.give_back_slots(&mut self.w);
         }
         self.pressure = pressure;
+        self.follow_limit();
         self.w.look_around();
         if self.mm.is_stalled() && !self.w.short {
             self.w.short = true;
@@ -329,6 +346,21 @@ impl Pager {
         }
     }
 
+    /// The limit may have been changed.
+    fn follow_limit(&mut self) {
+        let limit = self.w.ledger.limit_pages();
+        if limit == self.limit {
+            return;
+        }
+        self.limit = limit;
+        self.mm.on_limit(limit);
+        let over = self.w.ledger.charged_pages() > limit;
+        if over && self.mode == Mode::Bare && !self.fork.is_held() {
+            // What was granted no longer is: only what is managed can be given back.
+            self.arm_all();
+        }
+    }
+
     fn own_bytes(&self) -> u64 {
         self.program.heap.opened_bytes() as u64
     }
@@ -338,7 +370,11 @@ impl Pager {
         let unsettled = self.mm.must_retry() || self.mm.is_stalled();
         let timeout = if unsettled && self.w.program.mmap_changing() {
             SETTLING
-        } else if unsettled || self.fork.is_under_way() || self.w.shrink_to.is_some() {
+        } else if unsettled
+            || self.fork.is_under_way()
+            || self.w.shrink_to.is_some()
+            || self.mm.has_to_drain()
+        {
             SOON
         } else {
             IDLE
@@ -351,7 +387,7 @@ impl Pager {
             PollFd::new(&io, PollFlags::IN),
             PollFd::new(&self.w.quiet, PollFlags::IN),
             PollFd::new(&self.bell, PollFlags::IN),
-            PollFd::from_borrowed_fd(supervisor, PollFlags::empty()),
+            PollFd::from_borrowed_fd(supervisor, PollFlags::IN),
         ];
         let timeout = Timespec {
             tv_sec: 0,
@@ -365,13 +401,18 @@ impl Pager {
         }
         let rung = !fds[3].revents().is_empty();
         let hung_up = fds[4].revents().contains(PollFlags::HUP);
+        let ordered = self.w.client.is_some() && !fds[4].revents().is_empty();
         if rung {
             let mut count = [0; 8];
             let _ = rustix::io::read(&self.bell, &mut count);
         }
+        if ordered {
+            self.next_orders = 0;
+        }
         if hung_up {
             // The run is over for the supervisor; this process goes on with what it has.
             self.w.client = None;
+            self.on_orphaned();
         }
     }
 }

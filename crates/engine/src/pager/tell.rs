@@ -51,6 +51,10 @@ impl Linux {
                         format!("{} ({mib} MiB)", info.name)
                     })
                     .collect();
+                if areas.is_empty() {
+                    let text = "no swap area is left; the program goes on while it fits its limit (give one with `foreswap swapon`)";
+                    return (Severity::Warning, text.to_owned());
+                }
                 let text = format!(
                     "the swap area is full: {}; the program goes on while it fits its limit (give more with --swap-size or another --swap)",
                     areas.join(", ")

@@ -15,7 +15,7 @@ use super::moves::Move;
 use super::snapshot::Snapshot;
 use super::unshare::Unsharer;
 use crate::ledger::protocol::Client;
-use crate::ledger::{AreaId, ClusterIndex, Ledger, ProcId, SlotIndex};
+use crate::ledger::{AreaId, ClusterIndex, Ledger, MAX_AREAS, ProcId, SlotIndex};
 use crate::sys::own_memory;
 use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
 
@@ -66,9 +66,11 @@ pub struct Linux {
     /// We are short ourselves.
     pub short: bool,
     /// Slots in use per area, as of the last look.
-    pub used: Vec<u64>,
+    pub used: [u64; MAX_AREAS],
+    /// The areas that pages may go to, the one to be filled first in front.
+    order: Vec<u8>,
     /// Where slot 0 of each area begins, in bytes.
-    first_bytes: Vec<u64>,
+    first_bytes: [u64; MAX_AREAS],
     iovecs: Vec<IoVec>,
 }
 
@@ -116,22 +118,32 @@ impl Linux {
             prepaid: 0,
             wanted_by_others: 0,
             short: false,
-            used: vec![0; ledger.area_count()],
-            first_bytes: ledger
-                .areas()
-                .map(|area| ledger.area_info(area).map_or(0, |info| info.first_byte))
-                .collect(),
+            used: [0; MAX_AREAS],
+            order: Vec::with_capacity(MAX_AREAS),
+            first_bytes: [0; MAX_AREAS],
             iovecs: Vec::with_capacity(foreswap_core::SLOTS_PER_IO),
         };
+        world.look_at_areas();
         world.look_around();
         world
+    }
+
+    /// An area has come, changed or gone.
+    pub fn look_at_areas(&mut self) {
+        self.order.clear();
+        let order = self.ledger.areas_in_order().map(|area| area.0);
+        self.order.extend(order);
+        for area in self.ledger.areas() {
+            let info = self.ledger.area_info(area);
+            self.first_bytes[usize::from(area.0)] = info.map_or(0, |info| info.first_byte);
+        }
     }
 
     /// Refresh what is too dear to be asked for each time: the others' needs, the areas' filling.
     pub fn look_around(&mut self) {
         self.wanted_by_others = self.ledger.wanted_by_others(self.me);
-        for (area, used) in self.ledger.areas().zip(&mut self.used) {
-            *used = self.ledger.area_used(area);
+        for area in self.ledger.areas() {
+            self.used[usize::from(area.0)] = self.ledger.area_used(area);
         }
     }
 
@@ -357,8 +369,8 @@ impl Store for Linux {
 }
 
 impl SwapMap for Linux {
-    fn areas(&self) -> u8 {
-        self.ledger.area_count() as u8
+    fn nth(&self, n: u8) -> Option<u8> {
+        self.order.get(usize::from(n)).copied()
     }
 
     fn slots(&self, area: u8) -> u32 {

@@ -20,6 +20,21 @@ use std::os::fd::RawFd;
 
 use crate::errno;
 
+/// In the place of a file that an area number does not have.
+const NO_FILE: RawFd = -1;
+
+fn file_of(areas: &[RawFd], area: usize) -> Result<RawFd, QueueError> {
+    let fd = areas.get(area).copied().filter(|fd| *fd != NO_FILE);
+    fd.ok_or(QueueError::NoSuchArea(area))
+}
+
+fn set_file(areas: &mut Vec<RawFd>, area: usize, fd: Option<RawFd>) {
+    if areas.len() <= area {
+        areas.resize(area + 1, NO_FILE);
+    }
+    areas[area] = fd.unwrap_or(NO_FILE);
+}
+
 /// The most transfers a backend accepts at once. A disk is saturated long before; the bound keeps
 /// the tables small and turns a caller that never reaps into an error.
 pub const MAX_DEPTH: u32 = 256;
@@ -144,9 +159,9 @@ pub trait Io {
     /// Transfers queued or started whose completion has not been reaped.
     fn in_flight(&self) -> usize;
 
-    /// Makes a further open file reachable; returns its area number. The file stays open as long as
-    /// the backend lives.
-    fn add_area(&mut self, fd: RawFd) -> usize;
+    /// Makes an open file reachable as area number `area`, or (`None`) takes a number away. The file
+    /// stays open as long as it is reachable, and no transfer of the area may be in flight.
+    fn set_area(&mut self, area: usize, fd: Option<RawFd>);
 
     /// Names the backend in messages: `io_uring` or `threads`.
     fn name(&self) -> &'static str;

@@ -187,7 +187,7 @@ impl Shared {
 
 /// One blocking system call; the answer in the kernel's form.
 fn one_step(transfer: &Transfer) -> i32 {
-    // SAFETY: `Io::add_area` and the constructor require the file to stay open. A closed one gives
+    // SAFETY: `Io::set_area` and the constructor require the file to stay open. A closed one gives
     // EBADF.
     let fd = unsafe { BorrowedFd::borrow_raw(transfer.fd) };
     let offset = transfer.offset();
@@ -311,7 +311,7 @@ impl Pool {
         offset: u64,
         iov: &[IoVec],
     ) -> Result<(), QueueError> {
-        let fd = *self.areas.get(area).ok_or(QueueError::NoSuchArea(area))?;
+        let fd = super::file_of(&self.areas, area)?;
         let wanted = Transfer::length_of(offset, iov)?;
         let index = self.free.pop().ok_or(QueueError::Full)?;
         let slot = &self.shared.slots[index as usize];
@@ -420,9 +420,8 @@ impl Io for Pool {
         self.shared.slots.len() - self.free.len()
     }
 
-    fn add_area(&mut self, fd: RawFd) -> usize {
-        self.areas.push(fd);
-        self.areas.len() - 1
+    fn set_area(&mut self, area: usize, fd: Option<RawFd>) {
+        super::set_file(&mut self.areas, area, fd);
     }
 
     fn name(&self) -> &'static str {

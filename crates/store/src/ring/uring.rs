@@ -164,7 +164,7 @@ impl Uring {
         offset: u64,
         iov: &[IoVec],
     ) -> Result<(), QueueError> {
-        let fd = *self.areas.get(area).ok_or(QueueError::NoSuchArea(area))?;
+        let fd = super::file_of(&self.areas, area)?;
         let wanted = Transfer::length_of(offset, iov)?;
         let index = *self.free.last().ok_or(QueueError::Full)?;
         let slot = &mut self.slots[index as usize];
@@ -333,9 +333,8 @@ impl Io for Uring {
         self.slots.len() - self.free.len()
     }
 
-    fn add_area(&mut self, fd: RawFd) -> usize {
-        self.areas.push(fd);
-        self.areas.len() - 1
+    fn set_area(&mut self, area: usize, fd: Option<RawFd>) {
+        super::set_file(&mut self.areas, area, fd);
     }
 
     fn name(&self) -> &'static str {

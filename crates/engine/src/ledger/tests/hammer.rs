@@ -42,15 +42,18 @@ fn worker() {
         .split(' ')
         .map(|word| word.parse().expect("a number"))
         .collect();
-    let [supervisor, fd, own, child, seed] = words[..] else {
+    let [supervisor, fd, first, second, own, child, seed] = words[..] else {
         panic!("{orders:?}")
     };
-    let file = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(format!("/proc/{supervisor}/fd/{fd}"))
-        .expect("the ledger's file");
-    let ledger = Ledger::attach(file.into()).expect("the ledger");
+    let open = |fd| {
+        let path = format!("/proc/{supervisor}/fd/{fd}");
+        let file = std::fs::File::options().read(true).write(true).open(path);
+        file.expect("the ledger's file").into()
+    };
+    let ledger = Ledger::attach(open(fd)).expect("the ledger");
+    for (area, fd) in (0..).map(AreaId).zip([first, second]) {
+        ledger.attach_area(area, open(fd)).expect("its tables");
+    }
     let own = ProcId::new(own as u32).expect("a record");
     let child = ProcId::new(child as u32).expect("a record");
     let mut random = Random(seed);
@@ -87,11 +90,17 @@ fn start(ledger: &Ledger, seed: u64) -> Worker {
     let own = process(ledger);
     let child = ledger.reserve(Some(own)).expect("a record");
     let (fd, us) = (ledger.fd().as_raw_fd(), std::process::id());
+    let tables = |area| ledger.area_fd(AreaId(area)).expect("tables").as_raw_fd();
+    let (first, second) = (tables(0), tables(1));
     let process = Command::new(std::env::current_exe().expect("the test's own path"))
         .args(["--exact", "ledger::tests::hammer::worker", "--nocapture"])
         .env(
             ORDERS,
-            format!("{us} {fd} {} {} {seed}", own.index(), child.index()),
+            format!(
+                "{us} {fd} {first} {second} {} {} {seed}",
+                own.index(),
+                child.index()
+            ),
         )
         .stdout(Stdio::null())
         .spawn()

@@ -14,6 +14,12 @@ fn name(test: &str) -> String {
     format!("foreswap-test-{test}-{}", std::process::id())
 }
 
+const ORDER: AreaOrder = AreaOrder {
+    area: AreaId(7),
+    step: AreaStep::Detach,
+    round: 4_000_000_000,
+};
+
 fn accept(listener: &OwnedFd) -> OwnedFd {
     poll(&mut [PollFd::new(listener, PollFlags::IN)], None).expect("poll");
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC).expect("a connection")
@@ -39,22 +45,29 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
     let files = [temporary(b"first"), temporary(b"second")];
     std::thread::scope(|scope| {
         let engine = scope.spawn(|| {
-            let client = Client::connect(&name).expect("connected");
+            let mut client = Client::connect(&name).expect("connected");
             let welcome = client.hello(None).expect("welcome");
             assert_eq!(welcome.ledger.limit_pages(), 77);
             let mut text = [0; 6];
+            assert_eq!(welcome.ledger.area_slots(AreaId(1)), 1024);
             welcome.areas[1]
+                .1
                 .try_clone()
                 .map(File::from)
                 .expect("dup")
                 .read_at(&mut text, 0)
                 .expect("read");
             assert_eq!(&text, b"second");
-            for fd in &welcome.areas {
+            for (_, fd) in &welcome.areas {
                 let flags = rustix::io::fcntl_getfd(fd).expect("flags");
                 assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
             }
+            assert!(client.order().is_none(), "nothing came yet");
             let child = client.reserve().expect("a record");
+            let (order, fds) = client.order().expect("it came before the answer");
+            assert_eq!((order, fds.len()), (ORDER, 1));
+            client.done(order, true).expect("sent");
+            client.starved(order.area).expect("sent");
             client.reap(child, Some(4711)).expect("sent");
             client.reap(child, None).expect("sent");
             client
@@ -65,13 +78,13 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
                 client.reserve(),
                 Err(ProtocolError::Refused(Refusal::TooManyProcesses))
             ));
-            let second = Client::connect(&name).expect("connected");
+            let mut second = Client::connect(&name).expect("connected");
             let lost = ProcId::new(9).zip(ProcId::new(10));
             assert!(matches!(
                 second.hello(lost),
                 Err(ProtocolError::Refused(Refusal::NotReserved))
             ));
-            let third = Client::connect(&name).expect("connected");
+            let mut third = Client::connect(&name).expect("connected");
             assert!(matches!(third.hello(None), Err(ProtocolError::Closed)));
         });
         let socket = accept(&listener);
@@ -85,11 +98,22 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
             }
         );
         let record = ours.reserve(None).expect("a record");
-        let fds = [ours.fd(), files[0].as_fd(), files[1].as_fd()];
-        send(&socket, &Message::Welcome { record, areas: 2 }, &fds).expect("sent");
+        let tables = |area| ours.area_fd(AreaId(area)).expect("tables");
+        let fds = [
+            ours.fd(),
+            tables(0),
+            files[0].as_fd(),
+            tables(1),
+            files[1].as_fd(),
+        ];
+        send(&socket, &Message::Welcome { record, areas: 3 }, &fds).expect("sent");
         assert_eq!(next(&socket), Message::Reserve);
+        send(&socket, &Message::Area(ORDER), &[ours.fd()]).expect("sent");
         let child = ours.reserve(Some(record)).expect("a record");
         send(&socket, &Message::Reserved { record: child }, &[]).expect("sent");
+        let (order, ok) = (ORDER, true);
+        assert_eq!(next(&socket), Message::AreaDone { order, ok });
+        assert_eq!(next(&socket), Message::Starved { area: ORDER.area });
         assert_eq!(
             next(&socket),
             Message::Reap {

@@ -45,7 +45,13 @@ fn process(ledger: &Ledger) -> ProcId {
 }
 
 fn attach(ledger: &Ledger) -> Ledger {
-    Ledger::attach(rustix::io::fcntl_dupfd_cloexec(ledger.fd(), 0).expect("dup")).expect("attach")
+    let dup = |fd| rustix::io::fcntl_dupfd_cloexec(fd, 0).expect("dup");
+    let theirs = Ledger::attach(dup(ledger.fd())).expect("attach");
+    for area in ledger.areas() {
+        let fd = ledger.area_fd(area).expect("its tables");
+        theirs.attach_area(area, dup(fd)).expect("attach");
+    }
+    theirs
 }
 
 const AREA: AreaId = AreaId(0);
@@ -97,14 +103,53 @@ fn the_largest_ledger_costs_little() {
     let last = SlotIndex(HUGE_AREA - 1);
     assert!(ledger.slot_get(process, AreaId(7), last));
     assert!(ledger.claim_cluster(AreaId(7), process).is_some());
-    let stat = rustix::fs::fstat(ledger.fd()).expect("fstat");
-    assert!(
-        stat.st_blocks * 512 < 200 << 10,
-        "{} blocks",
-        stat.st_blocks
-    );
+    let tables = ledger.areas().filter_map(|area| ledger.area_fd(area));
+    let blocks: i64 = std::iter::once(ledger.fd())
+        .chain(tables)
+        .map(|fd| rustix::fs::fstat(fd).expect("fstat").st_blocks)
+        .sum();
+    assert!(blocks * 512 < 200 << 10, "{blocks} blocks");
     assert!(matches!(ledger.cleanup(process), Cleanup::Done(_)));
     assert_eq!(ledger.slot_count(AreaId(7), last), 0);
+}
+
+#[test]
+fn areas_come_and_go() {
+    let ours = ledger(100, &[512, 1024]);
+    let theirs = attach(&ours);
+    let order = |ledger: &Ledger| -> Vec<u8> { ledger.areas_in_order().map(|a| a.0).collect() };
+    assert_eq!(order(&theirs), [0, 1]);
+    let first = AreaInfo {
+        priority: 7,
+        ..area(2048)
+    };
+    let joining = AreaState::Joining;
+    let added = ours.add_area(&first, joining).expect("room for it");
+    assert_eq!((added, order(&ours)), (AreaId(2), vec![0, 1]));
+    let fd = ours.area_fd(added).expect("its tables");
+    let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).expect("dup");
+    theirs.attach_area(added, fd).expect("attached");
+    ours.set_area_state(added, AreaState::Usable);
+    assert_eq!(order(&theirs), [2, 0, 1], "the highest priority first");
+    let process = process(&ours);
+    assert!(theirs.slot_get(process, added, SlotIndex(2000)));
+    assert_eq!(ours.slots_held_count(process, added), 1);
+
+    ours.set_area_state(AREA, AreaState::Draining);
+    assert_eq!(order(&theirs), [2, 1]);
+    for ledger in [&ours, &theirs] {
+        // SAFETY: this thread is the only one.
+        let range = unsafe { ledger.detach_area(AREA) };
+        assert!(range.is_some());
+        assert!(!ledger.slot_get(process, AREA, SlotIndex(1)));
+        assert_eq!(ledger.area_info(AREA), None);
+    }
+    ours.set_area_state(AREA, AreaState::Absent);
+    let again = ours.add_area(&area(512), AreaState::Usable);
+    assert_eq!(again.ok(), Some(AREA), "the number is free again");
+    assert_eq!(ours.area_used(AREA), 0);
+    assert!(matches!(ours.cleanup(process), Cleanup::Done(_)));
+    assert_eq!(theirs.area_used(added), 0);
 }
 
 #[test]

@@ -1,0 +1,148 @@
+//! The mapped memory of the ledger: the only place where its bytes become references.
+//!
+//! A memfd of fixed size (sealed, so that no process can make another one die of SIGBUS by
+//! shrinking it), mapped shared by every process of the run. What is handed out are references to
+//! atomics only; offsets come from a layout computed here from the area sizes, never from offsets
+//! read out of shared memory, so that a damaged ledger can give wrong numbers but not wild pointers.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::layout::{AreaLayout, Header, Record};
+use super::mapping::{LedgerError, system};
+use crate::sys::own_memory;
+
+/// A mapped memfd.
+#[derive(Debug)]
+pub(super) struct Memory {
+    base: NonNull<u8>,
+    bytes: usize,
+    fd: OwnedFd,
+}
+
+// SAFETY: the mapping is shared memory made of atomics; `base` is never handed out.
+unsafe impl Send for Memory {}
+// SAFETY: as above, all access through `&Memory` is atomic.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Makes and maps a sealed file of so many bytes, all zero.
+    pub(super) fn create(bytes: u64) -> Result<Self, LedgerError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // NOEXEC_SEAL is newer than some kernels, and demanded by some systems' policy.
+        let fd = rustix::fs::memfd_create(c"foreswap-ledger", flags | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| rustix::fs::memfd_create(c"foreswap-ledger", flags))
+            .map_err(system("memfd_create"))?;
+        rustix::fs::ftruncate(&fd, bytes).map_err(system("ftruncate"))?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("F_ADD_SEALS"))?;
+        Self::map(fd, bytes)
+    }
+
+    /// Maps a file that was handed over; it must be sealed and of this size.
+    pub(super) fn attach(fd: OwnedFd, bytes: u64) -> Result<Self, LedgerError> {
+        let size = rustix::fs::fstat(&fd).map_err(system("fstat"))?.st_size;
+        if u64::try_from(size) != Ok(bytes) {
+            return Err(LedgerError::Mismatch {
+                what: "size of the file",
+            });
+        }
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(system("F_GET_SEALS"))?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(LedgerError::Mismatch { what: "seals" });
+        }
+        Self::map(fd, bytes)
+    }
+
+    fn map(fd: OwnedFd, bytes: u64) -> Result<Self, LedgerError> {
+        let bytes = usize::try_from(bytes).map_err(|_| LedgerError::Areas)?;
+        let access = ProtFlags::empty();
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        let base =
+            unsafe { rustix::mm::mmap(own_memory::wish(bytes), bytes, access, flags, &fd, 0) }
+                .map_err(system("mmap"))?;
+        let base = NonNull::new(base.cast()).ok_or(LedgerError::Areas)?;
+        let memory = Self { base, bytes, fd };
+        // SAFETY: mapped just now.
+        unsafe { own_memory::open_unlocked(base.as_ptr() as usize, bytes) }
+            .map_err(system("mprotect"))?;
+        Ok(memory)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(super) fn address_range(&self) -> std::ops::Range<usize> {
+        let start = self.base.as_ptr() as usize;
+        start..start + self.bytes
+    }
+
+    /// `count` elements from the `skip`th of the table at offset `at`.
+    pub(super) fn slice<T: AtomicsOnly>(&self, at: u64, skip: usize, count: usize) -> &[T] {
+        let first = at as usize + skip * size_of::<T>();
+        assert!(first + count * size_of::<T>() <= self.bytes);
+        debug_assert!(first.is_multiple_of(align_of::<T>()));
+        // SAFETY: inside the mapping (just checked), aligned because tables start at pages, and
+        // `T` consists of atomics, valid for every bit pattern.
+        unsafe { std::slice::from_raw_parts(self.base.add(first).cast().as_ptr(), count) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map` with this length; references to it borrow `self`.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// The swap map of one area.
+#[derive(Debug)]
+pub(super) struct AreaTables {
+    pub(super) memory: Memory,
+    pub(super) layout: AreaLayout,
+}
+
+impl std::ops::Deref for AreaTables {
+    type Target = AreaLayout;
+
+    fn deref(&self) -> &AreaLayout {
+        &self.layout
+    }
+}
+
+impl AreaTables {
+    pub(super) fn words32(&self, at: u64, count: u32) -> &[AtomicU32] {
+        self.memory.slice(at, 0, count as usize)
+    }
+
+    pub(super) fn words64(&self, at: u64, skip: u64, count: u64) -> &[AtomicU64] {
+        self.memory.slice(at, skip as usize, count as usize)
+    }
+
+    /// Gives the pages of a whole-page range of words back; they read as zero afterwards.
+    pub(super) fn punch(&self, at: u64, words: u64) {
+        let mode = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        // Only memory is at stake: the words are zero already.
+        let _ = rustix::fs::fallocate(self.memory.fd(), mode, at, words * 8);
+    }
+}
+
+/// Types that may be looked at in shared memory.
+///
+/// # Safety
+/// Implementors are `repr(C)` and consist of atomics (and padding) only.
+pub(super) unsafe trait AtomicsOnly {}
+// SAFETY: an atomic.
+unsafe impl AtomicsOnly for AtomicU32 {}
+// SAFETY: an atomic.
+unsafe impl AtomicsOnly for AtomicU64 {}
+// SAFETY: `repr(C)`, atomics only, see `layout`.
+unsafe impl AtomicsOnly for Record {}
+// SAFETY: `repr(C)`, atomics only, see `layout`.
+unsafe impl AtomicsOnly for Header {}

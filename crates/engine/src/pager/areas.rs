@@ -1,0 +1,146 @@
+//! Areas that come and go while the program runs, as the supervisor orders.
+//!
+//! An area is attached before anybody may put a page there: the supervisor lets it be used only when
+//! every engine has answered, and an engine that comes up later finds it in its welcome, before it
+//! looks at a slot. It goes in the other order: nobody puts a page there any more, everybody moves
+//! away what is there, and only when no slot is in use is it closed.
+
+use std::ops::ControlFlow;
+
+use rustix::fd::{AsRawFd, OwnedFd};
+
+use super::boot::hide;
+use super::world::now;
+use super::{Pager, SOON};
+use crate::ledger::protocol::{AreaOrder, AreaStep, Client};
+use crate::ledger::{AreaId, AreaState};
+use crate::sys::own_memory;
+
+impl Pager {
+    /// A few hundred times a second, and at once when something came: do what the supervisor orders.
+    pub(crate) fn heed_orders(&mut self) {
+        self.finish_detaching();
+        self.tell_starved();
+        let now = now();
+        if now < self.next_orders {
+            return;
+        }
+        self.next_orders = now + SOON;
+        while self.heed_order().is_continue() {}
+        if self.mm.is_draining() {
+            // What is free elsewhere decides where pages go.
+            self.w.look_around();
+        }
+    }
+
+    fn heed_order(&mut self) -> ControlFlow<()> {
+        let Some((order, fds)) = self.w.client.as_mut().and_then(Client::order) else {
+            return ControlFlow::Break(());
+        };
+        let area = order.area;
+        let done = match order.step {
+            AreaStep::Attach => self.attach(area, fds).is_some(),
+            AreaStep::Use => {
+                self.w.look_at_areas();
+                self.mm.use_area(area.0);
+                true
+            }
+            AreaStep::Drain => {
+                self.drain(area);
+                true
+            }
+            AreaStep::Detach => {
+                self.w.look_at_areas();
+                self.detaching.push(order);
+                self.finish_detaching();
+                return ControlFlow::Continue(());
+            }
+        };
+        self.answer_order(order, done);
+        ControlFlow::Continue(())
+    }
+
+    fn answer_order(&self, order: AreaOrder, done: bool) {
+        if let Some(client) = &self.w.client {
+            // If the supervisor is gone there is nobody to wait for it.
+            let _ = client.done(order, done);
+        }
+    }
+
+    fn attach(&mut self, area: AreaId, fds: Vec<OwnedFd>) -> Option<()> {
+        let [tables, file] = <[OwnedFd; 2]>::try_from(fds).ok()?;
+        let range = self.w.ledger.attach_area(area, tables).ok()?;
+        if hide(&range).is_err() {
+            self.close(area);
+            return None;
+        }
+        self.w.io.set_area(area.0.into(), Some(file.as_raw_fd()));
+        self.areas.push((area, file));
+        self.w.look_at_areas();
+        Some(())
+    }
+
+    fn drain(&mut self, area: AreaId) {
+        self.told_starved = false;
+        self.w.look_at_areas();
+        self.w.look_around();
+        self.mm.drain(&mut self.w, area.0);
+    }
+
+    /// An engine that comes up while an area is drained does its part.
+    pub(crate) fn drain_as_ordered(&mut self) {
+        let ledger = self.w.ledger;
+        let draining = |&area: &AreaId| ledger.area_state(area) == AreaState::Draining;
+        if let Some(area) = ledger.areas().find(draining) {
+            self.drain(area);
+        }
+    }
+
+    /// Close what nothing is in flight on any more.
+    fn finish_detaching(&mut self) {
+        let mut at = 0;
+        while let Some(&order) = self.detaching.get(at) {
+            if self.mm.has_io(order.area.0) {
+                at += 1;
+                continue;
+            }
+            self.detaching.swap_remove(at);
+            self.mm.forget_area(order.area.0);
+            self.close(order.area);
+            self.answer_order(order, true);
+        }
+    }
+
+    fn close(&mut self, area: AreaId) {
+        self.w.io.set_area(area.0.into(), None);
+        self.areas.retain(|(number, _)| *number != area);
+        // SAFETY: the engine's other threads look at the pressure word only.
+        if let Some(range) = unsafe { self.w.ledger.detach_area(area) } {
+            own_memory::unlist(range.start);
+        }
+        self.w.look_at_areas();
+    }
+
+    /// A fault cannot go on: the supervisor must let the area be used again.
+    fn tell_starved(&mut self) {
+        if let Some(area) = self.mm.starved()
+            && !self.told_starved
+            && let Some(client) = &self.w.client
+        {
+            let _ = client.starved(AreaId(area));
+            self.told_starved = true;
+        }
+    }
+
+    /// The supervisor is gone, and with it whoever wanted an area emptied.
+    pub(crate) fn on_orphaned(&mut self) {
+        let ledger = self.w.ledger;
+        for area in ledger.areas() {
+            if ledger.area_state(area) == AreaState::Draining {
+                ledger.set_area_state(area, AreaState::Usable);
+                self.mm.use_area(area.0);
+            }
+        }
+        self.w.look_at_areas();
+    }
+}
