@@ -1,11 +1,13 @@
 //! The swap areas of a run: opened by the store, described for the ledger.
 
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use foreswap::ledger::{AREA_DIRECT, AreaInfo, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS};
+use foreswap::ledger::{AREA_DIRECT, AreaId, AreaInfo, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS};
 use foreswap_store::area::{self, AreaError, AreaSpec, OpenArea, PAGE_BYTES};
 
 use crate::size::humane;
+use crate::voice;
 
 /// Together one second.
 const IN_USE_TRIES: u32 = 50;
@@ -60,8 +62,61 @@ fn open_one(spec: &AreaSpec, size: Option<u64>, limit: u64) -> Result<OpenArea, 
     Ok(area::open(spec, size, limit)?)
 }
 
+/// The open areas of a run, by number.
+#[derive(Debug, Default)]
+pub struct Areas {
+    open: Vec<(AreaId, OpenArea)>,
+    erasing: Vec<JoinHandle<()>>,
+}
+
+impl Areas {
+    /// A further area.
+    pub fn add(&mut self, area: AreaId, open: OpenArea) {
+        self.open.push((area, open));
+    }
+
+    /// An area is in use no more: what was swapped to it is made unreadable, beside us, as that may
+    /// take a while.
+    pub fn remove(&mut self, area: AreaId) {
+        let Some(at) = self.open.iter().position(|(number, _)| *number == area) else {
+            return;
+        };
+        let (_, open) = self.open.swap_remove(at);
+        if open.is_named() {
+            self.erasing.push(std::thread::spawn(move || erase(&open)));
+        }
+    }
+
+    /// Waits until no thread of ours is left.
+    pub fn settle(&mut self) {
+        for thread in self.erasing.drain(..) {
+            // It has said what was wrong.
+            let _ = thread.join();
+        }
+    }
+
+    /// What was swapped to files or devices with a name is made unreadable.
+    pub fn erase_all(&mut self) {
+        self.settle();
+        for (_, open) in &self.open {
+            erase(open);
+        }
+    }
+}
+
+fn erase(area: &OpenArea) {
+    if let Err(error) = area.erase() {
+        voice::error(&error.to_string());
+    }
+}
+
+/// The priority of the `order`th area of the command line.
+pub fn priority(order: usize) -> i32 {
+    -(order as i32) - 1
+}
+
 /// What the ledger keeps of an area. Whole clusters only: the rest of the area stays unused.
-pub fn describe(area: &OpenArea, order: usize) -> Result<AreaInfo, AreasError> {
+pub fn describe(area: &OpenArea, priority: i32) -> Result<AreaInfo, AreasError> {
     let cluster = u64::from(CLUSTER_SLOTS);
     let pages = (area.bytes - area.reserved_bytes) / PAGE_BYTES;
     let slots = pages.min(u64::from(MAX_AREA_SLOTS)) / cluster * cluster;
@@ -74,7 +129,7 @@ pub fn describe(area: &OpenArea, order: usize) -> Result<AreaInfo, AreasError> {
     }
     Ok(AreaInfo {
         slots: slots as u32,
-        priority: -(order as i32) - 1,
+        priority,
         flags: if area.direct { AREA_DIRECT } else { 0 },
         first_byte: area.reserved_bytes,
         name,

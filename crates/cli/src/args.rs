@@ -28,6 +28,14 @@ pub struct Cli {
 pub enum Subcommands {
     /// Run an unmodified program with its memory held to a limit, the rest on a swap area
     Run(Box<RunArgs>),
+    /// List the programs that are managed, with their memory and swap areas
+    Ps(PsArgs),
+    /// Change the limit of a run that goes on
+    Set(SetArgs),
+    /// Add a swap area to a run that goes on
+    Swapon(SwaponArgs),
+    /// Bring back everything that is on a swap area, and take it away, while the program runs
+    Swapoff(SwapoffArgs),
     /// Measure foreswap against the kernel's own swap on the same workload
     Bench(Box<foreswap_bench::BenchArgs>),
     /// Try the memory manager's decisions out without a kernel
@@ -115,6 +123,83 @@ pub struct RunArgs {
     /// The program to run, with its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// `foreswap ps`.
+#[derive(Debug, Args)]
+pub struct PsArgs {
+    /// As JSON: a list of runs, each with its processes and areas, all sizes in bytes
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `foreswap set`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example: foreswap set 4711 memory=512M
+
+A lower limit makes the programs give memory back at once; a higher one they use as they need it.")]
+pub struct SetArgs {
+    /// The pid of a managed program, or of its `foreswap run`
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+
+    /// memory=SIZE: the limit, as `run --memory` takes it (512M, 1.5G, 40%)
+    #[arg(value_name = "memory=SIZE", value_parser = setting)]
+    pub setting: Setting,
+}
+
+/// A setting that can be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The limit, as it was written.
+    pub memory: String,
+}
+
+fn setting(text: &str) -> Result<Setting, String> {
+    let Some(("memory", size)) = text.split_once('=') else {
+        return Err("expected memory=SIZE, such as memory=512M".into());
+    };
+    size.parse::<Size>().map_err(|error| error.to_string())?;
+    Ok(Setting {
+        memory: size.to_owned(),
+    })
+}
+
+/// `foreswap swapon`.
+#[derive(Debug, Args)]
+pub struct SwaponArgs {
+    /// The pid of a managed program, or of its `foreswap run`
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+
+    /// A directory, a file or a block device, as `run --swap` takes it
+    #[arg(value_name = "AREA")]
+    pub area: String,
+
+    /// The area of the highest priority is filled first [default: below all others]
+    #[arg(long, short, value_name = "N", allow_negative_numbers = true)]
+    pub priority: Option<i32>,
+
+    /// Size of the area, as `run --swap-size` takes it
+    #[arg(long, value_name = "SIZE", value_parser = absolute)]
+    pub swap_size: Option<u64>,
+}
+
+/// `foreswap swapoff`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What is on the area comes back into memory, or moves to another area where the limit has no room, in
+competition with the program, which goes first. Where neither has room, swapoff refuses and says how
+much is missing. Ctrl-C takes it back: the area is in use as before.")]
+pub struct SwapoffArgs {
+    /// The pid of a managed program, or of its `foreswap run`
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+
+    /// Path or number of the area, as `foreswap ps` lists it; not needed where there is only one
+    #[arg(value_name = "AREA")]
+    pub area: Option<String>,
 }
 
 fn absolute(text: &str) -> Result<u64, String> {
@@ -235,6 +320,32 @@ mod tests {
         ]
         .map(|policy| ReadaheadPolicy::from(policy).default_window());
         assert_eq!(windows, [512, 8, 8, 32]);
+    }
+
+    #[test]
+    fn settings_are_checked_before_anybody_is_asked() {
+        let parse = |line: &[&str]| Cli::try_parse_from(line).map_err(|e| e.to_string());
+        assert!(parse(&["foreswap", "set", "1", "memory=40%"]).is_ok());
+        for (line, words) in [
+            (
+                ["foreswap", "set", "1", "memory=lots"],
+                ["'memory=lots'", "1.5G"],
+            ),
+            (
+                ["foreswap", "set", "1", "cpu=2"],
+                ["'cpu=2'", "memory=SIZE"],
+            ),
+            (["foreswap", "set", "x", "memory=1G"], ["'x'", "PID"]),
+            (["foreswap", "swapon", "0", "/tmp"], ["'0'", "PID"]),
+        ] {
+            let error = parse(&line).expect_err("refused");
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        }
+        let low = parse(&["foreswap", "swapon", "7", "/tmp", "--priority", "-3"]);
+        assert!(
+            matches!(&low, Ok(Cli { command: Subcommands::Swapon(args) }) if args.priority == Some(-3)),
+            "{low:?}"
+        );
     }
 
     #[test]

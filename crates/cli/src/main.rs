@@ -3,6 +3,7 @@
 mod areas;
 mod args;
 mod command;
+mod control;
 mod inherited;
 mod memory;
 mod preload;
@@ -21,10 +22,15 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Subcommands};
+use control::commands;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Subcommands::Run(args) => return run::run(&args),
+        Subcommands::Ps(args) => return commands::ps(&args),
+        Subcommands::Set(args) => return commands::set(&args),
+        Subcommands::Swapon(args) => return commands::swapon(&args),
+        Subcommands::Swapoff(args) => return commands::swapoff(&args),
         Subcommands::Bench(args) => foreswap_bench::bench(*args),
         Subcommands::Lab(args) => foreswap_lab::lab(args),
         Subcommands::Workload(args) => foreswap_bench::workload(*args),

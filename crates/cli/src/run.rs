@@ -9,18 +9,21 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use foreswap::ledger::protocol::{self, SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE};
-use foreswap::ledger::{Ledger, LedgerSpec, Options, ReadaheadPolicy};
+use foreswap::ledger::{AreaId, Ledger, LedgerSpec, Options, ReadaheadPolicy};
 use foreswap::sys::uffd::{Features, Uffd};
 use foreswap_store::area::{OpenArea, PAGE_BYTES};
 use rustix::process::{Resource, Rlimit};
 
+use crate::areas::Areas;
 use crate::args::{Io, RunArgs};
 use crate::command::{self, Event};
+use crate::control::change::Changes;
+use crate::control::server::Control;
 use crate::program::{self, ProgramError};
 use crate::report::{self, Run};
 use crate::sessions::Sessions;
 use crate::signals::{self, Signals};
-use crate::size::humane;
+use crate::size::{Size, humane};
 use crate::stats_file::StatsFile;
 use crate::supervisor::Supervisor;
 use crate::voice::{self, Voice};
@@ -56,7 +59,7 @@ struct Prepared {
 }
 
 fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
-    let limit = limit(args)?;
+    let limit = check_limit("--memory ", args.memory)?;
     let stats = args.stats.as_deref().map(StatsFile::check).transpose()?;
     let name = args
         .command
@@ -95,20 +98,21 @@ fn needed_features() -> Features {
         | Features::THREAD_ID
 }
 
-fn limit(args: &RunArgs) -> anyhow::Result<u64> {
+/// The limit in bytes, whole pages, if it can work here; `option` is how the user said it.
+pub fn check_limit(option: &str, size: Size) -> anyhow::Result<u64> {
     let memory = memory::available();
-    let limit = args.memory.resolve(memory);
+    let limit = size.resolve(memory);
     if limit < MIN_LIMIT {
         anyhow::bail!(
-            "--memory {} is below what can work; the least is {}, such as --memory 16M",
+            "{option}{} is below what can work; the least is {}, such as {option}16M",
             humane(limit),
             humane(MIN_LIMIT)
         );
     }
     if limit > memory {
         anyhow::bail!(
-            "--memory {} is more than the {} of memory available here; \
-             give less, such as --memory 80%",
+            "{option}{} is more than the {} of memory available here; \
+             give less, such as {option}80%",
             humane(limit),
             humane(memory)
         );
@@ -134,24 +138,35 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
             adopt_threshold: threshold,
         },
         areas: described
-            .map(|(order, area)| areas::describe(area, order))
+            .map(|(order, area)| areas::describe(area, areas::priority(order)))
             .collect::<Result<_, _>>()?,
     })?;
-    let files = prepared
-        .areas
-        .iter()
-        .map(|area| area.file.try_clone().map(OwnedFd::from));
-    let sessions = Sessions::new(ledger, files.collect::<io::Result<_>>()?);
+    let mut areas = Areas::default();
+    let mut files = Vec::new();
+    for (number, area) in (0..).map(AreaId).zip(prepared.areas) {
+        files.push((number, OwnedFd::from(area.file.try_clone()?)));
+        areas.add(number, area);
+    }
+    let sessions = Sessions::new(ledger, files);
     let name = socket_name()?;
     let listener = protocol::listen(&name)?;
     inherited::wait_for_children();
     let signals = Signals::take()?;
     let mask = signals.inherited_mask();
+    let (control, missing) = Control::open();
+    if let Some(why) = missing {
+        let text = format!("`foreswap ps` will not show this run: no control socket ({why})");
+        voice.remark(Severity::Note, &text);
+    }
     let mut supervisor = Supervisor {
         listener,
         sessions,
         signals,
         voice,
+        control,
+        changes: Changes::default(),
+        areas,
+        command: None,
     };
 
     let started = Instant::now();
@@ -165,7 +180,9 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     ];
     let child = command::start(&prepared.program, &args.command, &variables, mask)
         .map_err(|error| not_started(&prepared.program, &error))?;
+    supervisor.command = Some(child);
     let end = supervisor.until_end_of(child)?;
+    supervisor.command = None;
     let elapsed = started.elapsed();
 
     let all_gone = supervisor.farewell()?;
@@ -173,7 +190,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let run = Run {
         elapsed,
         exit_status: end.status(),
-        limit_bytes: prepared.limit,
+        limit_bytes: ledger.limit_pages() * PAGE_BYTES,
         peak_bytes: ledger.peak_charged_pages() * PAGE_BYTES,
         totals: supervisor.sessions.totals_now(),
         left_running: supervisor.sessions.open(),
@@ -186,9 +203,9 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         voice::error(&error.to_string());
     }
     if all_gone {
-        erase(&prepared.areas);
+        supervisor.areas.erase_all();
     } else {
-        stay_behind(&mut supervisor, &prepared.areas);
+        stay_behind(&mut supervisor);
     }
     Ok(end)
 }
@@ -216,22 +233,16 @@ fn socket_name() -> io::Result<String> {
     ))
 }
 
-/// What was swapped to a file or device with a name is made unreadable.
-fn erase(areas: &[OpenArea]) {
-    for area in areas {
-        if let Err(error) = area.erase() {
-            voice::error(&error.to_string());
-        }
-    }
-}
-
 /// The command has ended and left managed processes behind. They need somebody to answer them and
 /// to clean up after them, while our caller must not wait: a copy of us stays, without our streams.
-fn stay_behind(supervisor: &mut Supervisor, areas: &[OpenArea]) {
+fn stay_behind(supervisor: &mut Supervisor) {
+    supervisor.areas.settle();
     // SAFETY: this process has one thread.
     if unsafe { libc::fork() } != 0 {
+        supervisor.control.leave();
         return;
     }
+    supervisor.control.hand_over();
     let _ = rustix::process::setsid();
     if let Ok(null) = std::fs::File::options()
         .read(true)
@@ -243,7 +254,8 @@ fn stay_behind(supervisor: &mut Supervisor, areas: &[OpenArea]) {
         let _ = rustix::stdio::dup2_stderr(&null);
     }
     let served = supervisor.until_all_have_ended();
-    erase(areas);
+    supervisor.areas.erase_all();
+    supervisor.control.close();
     std::process::exit(i32::from(served.is_err()));
 }
 

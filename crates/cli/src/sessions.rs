@@ -3,12 +3,14 @@
 //! A connection lives as long as its process' engine. Its end is the only sign of death that cannot
 //! be missed, so that is where clean-up starts. What a process sent before it died is read first.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use foreswap::ledger::protocol::{self, Message, ProtocolError, Refusal, Severity};
-use foreswap::ledger::{Cleanup, Ledger, ProcId, ProcessState, StatsSnapshot};
+use foreswap::ledger::protocol::{
+    self, AreaOrder, AreaStep, Message, ProtocolError, Refusal, Severity,
+};
+use foreswap::ledger::{AreaId, Cleanup, Ledger, ProcId, ProcessState, StatsSnapshot};
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags};
 
@@ -17,6 +19,7 @@ use crate::voice::Voice;
 /// One connection.
 #[derive(Debug)]
 struct Session {
+    id: u64,
     socket: OwnedFd,
     pid: Pid,
     /// The pids that it speaks of are ours as well (no other pid namespace).
@@ -42,11 +45,25 @@ pub struct Totals {
     pub processes: u64,
 }
 
+/// An order that engines are carrying out.
+#[derive(Debug)]
+struct Pending {
+    order: AreaOrder,
+    /// The sessions that have not answered.
+    waiting: HashSet<u64>,
+    /// The first process that could not do it.
+    failed: Option<Pid>,
+}
+
 /// All connections of a run.
 #[derive(Debug)]
 pub struct Sessions {
     ledger: Ledger,
-    areas: Vec<OwnedFd>,
+    areas: Vec<(AreaId, OwnedFd)>,
+    next_id: u64,
+    rounds: u32,
+    pending: Option<Pending>,
+    starved: Option<AreaId>,
     sessions: Vec<Session>,
     reservations: HashMap<ProcId, Reservation>,
     /// Dead ones whose clean-up was in somebody's way.
@@ -65,10 +82,14 @@ pub enum Watched {
 
 impl Sessions {
     /// None yet.
-    pub fn new(ledger: Ledger, areas: Vec<OwnedFd>) -> Self {
+    pub fn new(ledger: Ledger, areas: Vec<(AreaId, OwnedFd)>) -> Self {
         Self {
             ledger,
             areas,
+            next_id: 0,
+            rounds: 0,
+            pending: None,
+            starved: None,
             sessions: Vec::new(),
             reservations: HashMap::new(),
             unfinished: Vec::new(),
@@ -119,7 +140,9 @@ impl Sessions {
                 );
                 continue;
             }
+            self.next_id += 1;
             self.sessions.push(Session {
+                id: self.next_id,
                 socket,
                 pid: peer.pid,
                 same_namespace: true,
@@ -139,9 +162,14 @@ impl Sessions {
             }
         }
         let closed = closed.into_iter().rev();
-        let dead: Vec<ProcId> = closed
-            .filter_map(|index| self.sessions.swap_remove(index).record)
-            .collect();
+        let mut dead: Vec<ProcId> = Vec::new();
+        for index in closed {
+            let session = self.sessions.swap_remove(index);
+            if let Some(pending) = &mut self.pending {
+                pending.waiting.remove(&session.id);
+            }
+            dead.extend(session.record);
+        }
         for &record in &dead {
             self.ledger.mark_dead(record);
         }
@@ -226,6 +254,8 @@ impl Sessions {
                 self.sessions[index].record = None;
                 self.end(record);
             }
+            (Message::AreaDone { order, ok }, Some(_)) => self.on_area_done(index, order, ok),
+            (Message::Starved { area }, Some(_)) => self.starved = Some(area),
             // Anything else is not said at this time by an engine of ours.
             _ => return false,
         }
@@ -272,7 +302,7 @@ impl Sessions {
                 self.reservations.remove(&record);
                 self.sessions[index].record = Some(record);
                 self.totals.processes += 1;
-                let areas = self.areas.len() as u32;
+                let areas = self.areas.iter().map(|(area, _)| 1 << area.0).sum();
                 self.answer(index, &Message::Welcome { record, areas }, true)
             }
         }
@@ -309,9 +339,85 @@ impl Sessions {
         let mut fds = Vec::new();
         if with_memory {
             fds.push(self.ledger.fd());
-            fds.extend(self.areas.iter().map(AsFd::as_fd));
+            // By number, as the engine looks for them.
+            for (area, file) in &self.areas {
+                fds.extend(self.ledger.area_fd(*area));
+                fds.push(file.as_fd());
+            }
         }
         protocol::send(&self.sessions[index].socket, message, &fds).is_ok()
+    }
+
+    /// An area is there for engines that come up from now on.
+    pub fn add_area(&mut self, area: AreaId, file: OwnedFd) {
+        self.areas.push((area, file));
+        self.areas.sort_unstable_by_key(|(area, _)| area.0);
+    }
+
+    /// Engines that come up from now on do not get to know the area.
+    pub fn remove_area(&mut self, area: AreaId) {
+        self.areas.retain(|(number, _)| *number != area);
+    }
+
+    /// Order all engines that are up; what was ordered before is not waited for any more.
+    pub fn order(&mut self, area: AreaId, step: AreaStep) {
+        self.rounds = self.rounds.wrapping_add(1);
+        let order = AreaOrder {
+            area,
+            step,
+            round: self.rounds,
+        };
+        let mut fds = Vec::new();
+        if step == AreaStep::Attach {
+            fds.extend(self.ledger.area_fd(area));
+            let file = self.areas.iter().find(|(number, _)| *number == area);
+            fds.extend(file.map(|(_, file)| file.as_fd()));
+        }
+        let mut pending = Pending {
+            order,
+            waiting: HashSet::new(),
+            failed: None,
+        };
+        for session in self.sessions.iter().filter(|s| s.record.is_some()) {
+            // One whose connection is broken ends soon, and with it what it would have to do.
+            if protocol::send(&session.socket, &Message::Area(order), &fds).is_ok() {
+                pending.waiting.insert(session.id);
+            }
+        }
+        self.starved = None;
+        self.pending = Some(pending);
+    }
+
+    fn on_area_done(&mut self, index: usize, order: AreaOrder, ok: bool) {
+        let Session { id, pid, .. } = self.sessions[index];
+        if let Some(pending) = &mut self.pending
+            && pending.order == order
+        {
+            pending.waiting.remove(&id);
+            if !ok {
+                pending.failed.get_or_insert(pid);
+            }
+        }
+    }
+
+    /// Processes that have not carried out the last order.
+    pub fn waits_for(&self) -> Vec<Pid> {
+        let Some(pending) = &self.pending else {
+            return Vec::new();
+        };
+        let waiting = |session: &&Session| pending.waiting.contains(&session.id);
+        let sessions = self.sessions.iter().filter(waiting);
+        sessions.map(|session| session.pid).collect()
+    }
+
+    /// A process that could not carry out the last order.
+    pub fn failed(&self) -> Option<Pid> {
+        self.pending.as_ref()?.failed
+    }
+
+    /// The area whose draining starves a fault of some process.
+    pub fn starved(&self) -> Option<AreaId> {
+        self.starved
     }
 
     fn end(&mut self, record: ProcId) {

@@ -44,7 +44,7 @@ fn office(test: &str) -> Office {
     Office {
         listener: protocol::listen(&name).expect("a listener"),
         name,
-        sessions: Sessions::new(ledger.expect("a ledger"), vec![area.into()]),
+        sessions: Sessions::new(ledger.expect("a ledger"), vec![(AREA, area.into())]),
         voice: Voice::new(true),
     }
 }
@@ -95,7 +95,7 @@ impl Office {
 
     fn engine(&mut self) -> (Client, Welcome) {
         self.with(|name| {
-            let client = Client::connect(name).expect("connected");
+            let mut client = Client::connect(name).expect("connected");
             let welcome = client.hello(None).expect("welcome");
             (client, welcome)
         })
@@ -126,7 +126,7 @@ fn what_a_process_held_is_free_when_its_connection_ends() {
 #[test]
 fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     let mut office = office("fork");
-    let (parent, welcome) = office.engine();
+    let (mut parent, welcome) = office.engine();
     let (ledger, me) = (&welcome.ledger, welcome.record);
     assert!(ledger.slot_get(me, AREA, SLOT));
     let child = office.with(|_| parent.reserve().expect("a record"));
@@ -135,7 +135,7 @@ fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     office.serve_until(|sessions| sessions.open() == 0);
     assert_eq!(ledger.slot_count(AREA, SLOT), 1, "the child's");
     let (client, hello) = office.with(|name| {
-        let client = Client::connect(name).expect("connected");
+        let mut client = Client::connect(name).expect("connected");
         let hello = client.hello(Some((me, child))).expect("welcome");
         (client, hello)
     });
@@ -149,7 +149,7 @@ fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
 #[test]
 fn reservations_of_failed_forks_and_dead_children_are_freed() {
     let mut office = office("reap");
-    let (parent, welcome) = office.engine();
+    let (mut parent, welcome) = office.engine();
     let me = welcome.record;
     let failed = office.with(|_| parent.reserve().expect("a record"));
     parent.reap(failed, None).expect("sent");
@@ -178,12 +178,12 @@ fn reservations_of_failed_forks_and_dead_children_are_freed() {
 #[test]
 fn nobody_takes_what_was_reserved_for_another() {
     let mut office = office("strange");
-    let (parent, welcome) = office.engine();
+    let (mut parent, welcome) = office.engine();
     let record = office.with(|_| parent.reserve().expect("a record"));
-    let (stranger, _) = office.engine();
+    let (mut stranger, _) = office.engine();
     stranger.reap(record, None).expect("sent");
     let refused = office.with(|name| {
-        let client = Client::connect(name).expect("connected");
+        let mut client = Client::connect(name).expect("connected");
         let wrong_parent = ProcId::new(200).zip(Some(record));
         client.hello(wrong_parent).is_err()
     });

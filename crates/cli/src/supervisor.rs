@@ -8,7 +8,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::areas::Areas;
 use crate::command::{self, Event};
+use crate::control::change::{Changes, Parts};
+use crate::control::list;
+use crate::control::server::Control;
+use crate::control::words::{Reply, Request};
 use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
 use crate::voice::Voice;
@@ -30,6 +35,14 @@ pub struct Supervisor {
     pub signals: Signals,
     /// Where words go.
     pub voice: Voice,
+    /// Where others ask and tell what to do.
+    pub control: Control,
+    /// What they changed and is not done.
+    pub changes: Changes,
+    /// The open swap areas.
+    pub areas: Areas,
+    /// The command, while it runs.
+    pub command: Option<Pid>,
 }
 
 fn milliseconds(ms: i64) -> Timespec {
@@ -43,10 +56,7 @@ impl Supervisor {
     /// Serves until the command has ended; returns how.
     pub fn until_end_of(&mut self, command: Pid) -> io::Result<Event> {
         loop {
-            let timeout = self
-                .sessions
-                .has_unfinished()
-                .then(|| milliseconds(RETRY_MS));
+            let timeout = self.timeout();
             self.serve(timeout.as_ref())?;
             if let Some(end) = self.on_signals(command)? {
                 return Ok(end);
@@ -69,15 +79,20 @@ impl Supervisor {
     /// Serves until the last descendant has ended.
     pub fn until_all_have_ended(&mut self) -> io::Result<()> {
         while self.sessions.open() > 0 {
-            let timeout = self
-                .sessions
-                .has_unfinished()
-                .then(|| milliseconds(RETRY_MS));
+            let timeout = self.timeout();
             self.serve(timeout.as_ref())?;
             // Nobody is left to pass them on to.
             while self.signals.next().is_some() {}
         }
         Ok(())
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        if self.sessions.has_unfinished() || self.changes.is_busy() {
+            return Some(milliseconds(RETRY_MS));
+        }
+        let control = self.control.timeout()?;
+        Some(milliseconds(control.as_millis() as i64))
     }
 
     /// Waits for something to happen, and handles everything but signals.
@@ -86,7 +101,9 @@ impl Supervisor {
         let own = [self.signals.as_fd(), self.listener.as_fd()];
         let fds = own.into_iter().chain(watched.iter().map(|(_, fd)| *fd));
         let mut polled: Vec<PollFd<'_>> = fds
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .map(|fd| (fd, PollFlags::IN))
+            .chain(self.control.watched())
+            .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags))
             .collect();
         match poll(&mut polled, timeout) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -115,7 +132,34 @@ impl Supervisor {
             }
         }
         self.sessions.finish();
+        self.serve_control();
         Ok(())
+    }
+
+    fn serve_control(&mut self) {
+        for (client, request) in self.control.serve() {
+            match request {
+                Ok(Request::Ps) => {
+                    let run = list::run(self.sessions.ledger(), self.command);
+                    self.control.say(client, &Reply::Run(run), true);
+                }
+                Ok(request) => {
+                    let mut parts = Parts {
+                        control: &mut self.control,
+                        sessions: &mut self.sessions,
+                        areas: &mut self.areas,
+                    };
+                    self.changes.on_request(client, request, &mut parts);
+                }
+                Err(text) => self.control.say(client, &Reply::Error { text }, true),
+            }
+        }
+        let mut parts = Parts {
+            control: &mut self.control,
+            sessions: &mut self.sessions,
+            areas: &mut self.areas,
+        };
+        self.changes.step(&mut parts);
     }
 
     /// Handles every signal that came; the command's end, if that was among them.

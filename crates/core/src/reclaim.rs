@@ -99,6 +99,8 @@ impl Mm {
         }
         if moved > 0 {
             self.passing_until = 0;
+        } else {
+            self.submit_writes(w, true);
         }
         let drained = self.drain_step(w);
         drained || brought || moved > 0 && (asked || self.awake || w.excess() > 0)

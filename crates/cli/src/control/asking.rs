@@ -1,0 +1,181 @@
+//! The client's end of the control socket: finds the run that has a pid, asks it, reads on.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::place;
+use super::words::{LINE_BYTES, Reply, Request, Run};
+
+/// How long a supervisor may take to list what it has.
+const LIST: Duration = Duration::from_secs(3);
+
+/// Why a run could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// There is none with this pid.
+    #[error(
+        "no run of foreswap has process {pid}; expected the pid of a managed program or of its `foreswap run`, as `foreswap ps` lists them"
+    )]
+    NoSuchRun {
+        /// What was asked for.
+        pid: i32,
+    },
+    /// The supervisor went away, or is of another version.
+    #[error("the supervisor at {path} does not answer: {why}")]
+    Silent {
+        /// Its socket.
+        path: PathBuf,
+        /// How it showed.
+        why: String,
+    },
+    /// It said no.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A request that was sent.
+#[derive(Debug)]
+pub struct Asked {
+    path: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+impl Asked {
+    fn new(path: &Path, socket: UnixStream, request: &Request) -> Result<Self, AskError> {
+        let silent = |error: io::Error| AskError::Silent {
+            path: path.to_path_buf(),
+            why: error.to_string(),
+        };
+        socket.set_nonblocking(false).map_err(silent)?;
+        let mut line = serde_json::to_string(request).map_err(|e| silent(e.into()))?;
+        line.push('\n');
+        (&socket).write_all(line.as_bytes()).map_err(silent)?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            stream: BufReader::new(socket),
+        })
+    }
+
+    /// How long one answer may take.
+    pub fn set_patience(&self, patience: Duration) {
+        // Refused for a zero duration only.
+        let _ = self.stream.get_ref().set_read_timeout(Some(patience));
+    }
+
+    /// The next answer; `None` when it did not come in time or a signal came first.
+    pub fn next(&mut self) -> Result<Option<Reply>, AskError> {
+        let silent = |why: String| AskError::Silent {
+            path: self.path.clone(),
+            why,
+        };
+        let mut line = Vec::new();
+        loop {
+            match self.stream.fill_buf() {
+                Ok([]) => return Err(silent("it has ended".to_owned())),
+                Ok(bytes) => {
+                    let end = bytes.iter().position(|&byte| byte == b'\n');
+                    let taken = end.map_or(bytes.len(), |end| end + 1);
+                    line.extend_from_slice(&bytes[..taken]);
+                    self.stream.consume(taken);
+                    if end.is_some() {
+                        break;
+                    }
+                    if line.len() > LINE_BYTES * 16 {
+                        return Err(silent("its answer has no end".to_owned()));
+                    }
+                }
+                Err(error)
+                    if line.is_empty()
+                        && matches!(
+                            error.kind(),
+                            io::ErrorKind::WouldBlock
+                                | io::ErrorKind::TimedOut
+                                | io::ErrorKind::Interrupted
+                        ) =>
+                {
+                    return Ok(None);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(silent(error.to_string())),
+            }
+        }
+        match serde_json::from_slice(&line) {
+            Ok(Reply::Error { text }) => Err(AskError::Refused(text)),
+            Ok(reply) => Ok(Some(reply)),
+            Err(error) => Err(silent(format!("it speaks another version ({error})"))),
+        }
+    }
+}
+
+/// A run with its socket.
+#[derive(Debug)]
+pub struct Found {
+    /// Where to ask it.
+    pub path: PathBuf,
+    /// What it told.
+    pub run: Run,
+}
+
+/// All runs that this user may see, and what is to be said about those that do not answer.
+pub fn all_runs() -> (Vec<Found>, Vec<AskError>) {
+    let user = rustix::process::geteuid();
+    let mut folders = place::folders(user.as_raw());
+    if user.is_root() {
+        folders.extend(place::all_folders());
+    }
+    folders.sort();
+    folders.dedup();
+    let (mut found, mut silent) = (Vec::new(), Vec::new());
+    for folder in folders {
+        // One that another user can write to may hold anything.
+        let Ok(owner) = place::owner(&folder) else {
+            continue;
+        };
+        if owner != user.as_raw() && !user.is_root() {
+            continue;
+        }
+        for (path, socket) in place::sweep(&folder) {
+            let peer = rustix::net::sockopt::socket_peercred(&socket);
+            if !peer.is_ok_and(|peer| peer.uid.as_raw() == owner) {
+                continue;
+            }
+            match list(&path, UnixStream::from(socket)) {
+                Ok(run) => found.push(Found { path, run }),
+                Err(error) => silent.push(error),
+            }
+        }
+    }
+    found.sort_by_key(|found| found.run.supervisor);
+    (found, silent)
+}
+
+fn list(path: &Path, socket: UnixStream) -> Result<Run, AskError> {
+    let mut asked = Asked::new(path, socket, &Request::Ps)?;
+    asked.set_patience(LIST);
+    match asked.next()? {
+        Some(Reply::Run(run)) => Ok(run),
+        _ => Err(AskError::Silent {
+            path: path.to_path_buf(),
+            why: format!("nothing came for {} s; is it stopped?", LIST.as_secs()),
+        }),
+    }
+}
+
+/// Asks the run that has process `pid`.
+pub fn ask(pid: i32, request: &Request) -> Result<Asked, AskError> {
+    let (runs, mut silent) = all_runs();
+    let has = |run: &Run| {
+        let own = run.supervisor == pid || run.command_pid == Some(pid);
+        own || run.processes.iter().any(|process| process.pid == pid)
+    };
+    let Some(found) = runs.into_iter().find(|found| has(&found.run)) else {
+        return Err(silent.pop().unwrap_or(AskError::NoSuchRun { pid }));
+    };
+    let socket = place::connect(&found.path).map_err(|errno| AskError::Silent {
+        path: found.path.clone(),
+        why: errno.to_string(),
+    })?;
+    Asked::new(&found.path, UnixStream::from(socket), request)
+}

@@ -1,0 +1,488 @@
+//! Changes to a run that goes on: its limit, and the areas that come and go.
+//!
+//! An area that comes is attached by every engine before any may put a page there. One that goes is
+//! first left alone by all, then emptied by all, and closed when no slot of it is in use. One such
+//! change at a time; whoever asked for it takes it back by hanging up.
+
+use std::time::{Duration, Instant};
+
+use foreswap::ledger::protocol::AreaStep;
+use foreswap::ledger::{AreaId, AreaState, MAX_AREAS};
+use foreswap_store::area::{self, AreaSpec, PAGE_BYTES};
+
+use super::list;
+use super::server::Control;
+use super::words::{Area, Progress, Reply, Request};
+use crate::areas::{self, Areas};
+use crate::run;
+use crate::sessions::Sessions;
+use crate::size::{Size, humane};
+
+/// How often the progress is told.
+const TELL: Duration = Duration::from_millis(100);
+/// How long nothing may leave an area that no longer fits elsewhere, and that does.
+const STUCK_FULL: Duration = Duration::from_secs(3);
+const STUCK: Duration = Duration::from_secs(30);
+/// How long engines may take to attach or close an area.
+const ANSWERS: Duration = Duration::from_secs(30);
+/// Pages of the limit that a process needs to work with: the engine's upper watermark, as a share of
+/// the limit and within bounds, and its slack.
+const RESERVE_SHARE: u64 = 64;
+const RESERVE_MOST: u64 = 4096;
+const RESERVE_LEAST: u64 = 64;
+/// Slots that engines leave free when they move pages to other areas.
+const MARGIN: u64 = 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Attaching,
+    Draining,
+    Closing,
+}
+
+/// An area on its way in or out.
+#[derive(Debug)]
+struct Job {
+    client: u64,
+    area: AreaId,
+    path: String,
+    stage: Stage,
+    began: Instant,
+    total: u64,
+    left: u64,
+    /// When less was left than before, or the stage began.
+    moved: Instant,
+    told: Instant,
+    /// How it ends when the area is closed.
+    end: Reply,
+}
+
+/// What is being changed.
+#[derive(Debug, Default)]
+pub struct Changes {
+    job: Option<Job>,
+}
+
+/// All that a change concerns.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// Who is asked.
+    pub control: &'a mut Control,
+    /// The engines.
+    pub sessions: &'a mut Sessions,
+    /// The open areas.
+    pub areas: &'a mut Areas,
+}
+
+fn done(text: String) -> Reply {
+    Reply::Done { text }
+}
+
+fn error(text: impl Into<String>) -> Reply {
+    Reply::Error { text: text.into() }
+}
+
+impl Changes {
+    /// Whether to look again soon.
+    pub fn is_busy(&self) -> bool {
+        self.job.is_some()
+    }
+
+    /// A client asked for something else than a list.
+    pub fn on_request(&mut self, client: u64, request: Request, parts: &mut Parts<'_>) {
+        let answer = match request {
+            Request::Ps => None,
+            Request::Set { memory } => Some(set_memory(&memory, parts)),
+            Request::Swapon { .. } | Request::Swapoff { .. } if self.job.is_some() => Some(error(
+                "another swap area is on its way in or out; wait for it to end",
+            )),
+            Request::Swapon {
+                area,
+                priority,
+                swap_size,
+            } => match begin_on(client, &area, priority, swap_size, parts) {
+                Ok(job) => {
+                    self.job = Some(job);
+                    None
+                }
+                Err(text) => Some(error(text)),
+            },
+            Request::Swapoff { area } => match begin_off(client, area.as_ref(), parts) {
+                Ok(job) => {
+                    self.job = Some(job);
+                    None
+                }
+                Err(text) => Some(error(text)),
+            },
+        };
+        if let Some(answer) = answer {
+            parts.control.say(client, &answer, true);
+        }
+        self.step(parts);
+    }
+
+    /// Goes on with what is under way.
+    pub fn step(&mut self, parts: &mut Parts<'_>) {
+        let Some(mut job) = self.job.take() else {
+            return;
+        };
+        let end = match job.stage {
+            Stage::Attaching => job.attaching(parts),
+            Stage::Draining => job.draining(parts),
+            Stage::Closing => job.closing(parts),
+        };
+        match end {
+            Some(reply) => parts.control.say(job.client, &reply, true),
+            None => self.job = Some(job),
+        }
+    }
+}
+
+fn set_memory(text: &str, parts: &mut Parts<'_>) -> Reply {
+    let size = match text.parse::<Size>() {
+        Ok(size) => size,
+        Err(why) => return error(format!("memory={text}: {why}")),
+    };
+    match run::check_limit("memory=", size) {
+        Err(why) => error(why.to_string()),
+        Ok(bytes) => {
+            let ledger = parts.sessions.ledger();
+            let before = ledger.limit_pages() * PAGE_BYTES;
+            ledger.set_limit_pages(bytes / PAGE_BYTES);
+            done(format!(
+                "the limit is {} now; it was {}, {} are resident",
+                humane(bytes),
+                humane(before),
+                humane(ledger.charged_pages() * PAGE_BYTES)
+            ))
+        }
+    }
+}
+
+fn begin_on(
+    client: u64,
+    path: &str,
+    priority: Option<i32>,
+    size: Option<u64>,
+    parts: &mut Parts<'_>,
+) -> Result<Job, String> {
+    let ledger = parts.sessions.ledger();
+    let there = list::areas(ledger);
+    if there.len() >= MAX_AREAS {
+        return Err(format!(
+            "{MAX_AREAS} swap areas are in use, which is the most; take one away with `foreswap swapoff` first"
+        ));
+    }
+    let lowest = there.iter().map(|area| area.priority).min().unwrap_or(0);
+    let priority = priority.unwrap_or(lowest.saturating_sub(1));
+    let limit = ledger.limit_pages() * PAGE_BYTES;
+    let say = |error: &dyn std::error::Error| error.to_string();
+    let spec = AreaSpec::parse(path).map_err(|e| say(&e))?;
+    let open = area::open(&spec, size, limit).map_err(|e| say(&e))?;
+    let info = areas::describe(&open, priority).map_err(|e| say(&e))?;
+    let file = open.file.try_clone().map_err(|e| say(&e))?;
+    let added = ledger.add_area(&info, AreaState::Joining);
+    let area = added.map_err(|e| say(&e))?;
+    let mut text = format!(
+        "{} is swap area {}: {}, priority {priority}",
+        info.name,
+        area.0,
+        humane(u64::from(info.slots) * PAGE_BYTES),
+    );
+    for note in &open.notes {
+        text = format!("{text}\n{note}");
+    }
+    parts.areas.add(area, open);
+    parts.sessions.add_area(area, file.into());
+    parts.sessions.order(area, AreaStep::Attach);
+    Ok(Job::new(
+        client,
+        area,
+        info.name,
+        Stage::Attaching,
+        done(text),
+    ))
+}
+
+/// The area that was meant.
+fn find(there: &[Area], wanted: Option<&[String; 2]>) -> Result<Area, String> {
+    let listed = || -> String {
+        let each = there.iter().map(|a| format!("{} ({})", a.number, a.path));
+        each.collect::<Vec<_>>().join(", ")
+    };
+    let Some([typed, absolute]) = wanted else {
+        return match there {
+            [] => Err("this run has no swap area".to_owned()),
+            [only] => Ok(only.clone()),
+            _ => Err(format!(
+                "this run has several swap areas: {}; name one of them",
+                listed()
+            )),
+        };
+    };
+    let number = |area: &&Area| area.number.to_string() == *typed;
+    if let Some(area) = there.iter().find(number) {
+        return Ok(area.clone());
+    }
+    let path = |area: &&Area| area.path == *typed || area.path == *absolute;
+    let same: Vec<&Area> = there.iter().filter(path).collect();
+    match same[..] {
+        [one] => Ok(one.clone()),
+        [] => Err(format!(
+            "this run has no swap area {typed}; it has {}",
+            if there.is_empty() {
+                "none".to_owned()
+            } else {
+                listed()
+            }
+        )),
+        _ => Err(format!(
+            "{typed} is the path of several swap areas: {}; name one by its number",
+            listed()
+        )),
+    }
+}
+
+/// Why what is on `area` fits nowhere else, with the figures.
+fn does_not_fit(area: &Area, sessions: &Sessions) -> Option<String> {
+    let ledger = sessions.ledger();
+    let limit = ledger.limit_pages();
+    let each = (limit / RESERVE_SHARE).clamp(RESERVE_LEAST, RESERVE_MOST);
+    let reserve = each * u64::from(ledger.live());
+    let memory = limit.saturating_sub(ledger.charged_pages() + reserve) * PAGE_BYTES;
+    let others = list::areas(ledger).into_iter();
+    let others = others.filter(|other| other.number != area.number && other.state == "usable");
+    let (mut free, mut size) = (0, 0);
+    for other in others {
+        free += other.bytes.saturating_sub(other.used_bytes);
+        size += other.bytes;
+    }
+    let kept = MARGIN.min(size / PAGE_BYTES / 64) * u64::from(ledger.live());
+    let free = free.saturating_sub(kept * PAGE_BYTES);
+    let used = ledger.area_used(AreaId(area.number)) * PAGE_BYTES;
+    if used <= memory + free {
+        return None;
+    }
+    let us = std::process::id();
+    let short = humane((used - memory - free).next_multiple_of(1 << 20));
+    Some(format!(
+        "{} cannot be emptied: {} are in use there, the limit of {} has room for {} more, the other \
+         areas have {} free; it takes {short} more: raise the limit (foreswap set {us} memory=SIZE) or \
+         add an area (foreswap swapon {us} AREA)",
+        area.path,
+        humane(used),
+        humane(limit * PAGE_BYTES),
+        humane(memory),
+        humane(free),
+    ))
+}
+
+fn begin_off(
+    client: u64,
+    wanted: Option<&[String; 2]>,
+    parts: &mut Parts<'_>,
+) -> Result<Job, String> {
+    let ledger = parts.sessions.ledger();
+    let area = find(&list::areas(ledger), wanted)?;
+    if let Some(why) = does_not_fit(&area, parts.sessions) {
+        return Err(why);
+    }
+    let number = AreaId(area.number);
+    ledger.set_area_state(number, AreaState::Draining);
+    parts.sessions.order(number, AreaStep::Drain);
+    let nothing = done(String::new());
+    let mut job = Job::new(client, number, area.path, Stage::Draining, nothing);
+    job.total = area.used_bytes;
+    job.left = area.used_bytes;
+    Ok(job)
+}
+
+impl Job {
+    fn new(client: u64, area: AreaId, path: String, stage: Stage, end: Reply) -> Self {
+        let now = Instant::now();
+        Self {
+            client,
+            area,
+            path,
+            stage,
+            began: now,
+            total: 0,
+            left: 0,
+            moved: now,
+            told: now,
+            end,
+        }
+    }
+
+    fn tell(&mut self, parts: &mut Parts<'_>) {
+        if self.told.elapsed() < TELL {
+            return;
+        }
+        self.told = Instant::now();
+        let waits_for = parts.sessions.waits_for();
+        let waits_for = waits_for.iter().map(|pid| pid.as_raw_nonzero().get());
+        let progress = Progress {
+            left: self.left,
+            total: self.total,
+            waits_for: waits_for.collect(),
+        };
+        parts
+            .control
+            .say(self.client, &Reply::Progress(progress), false);
+    }
+
+    /// Who keeps us waiting, in words.
+    fn silent(parts: &Parts<'_>) -> String {
+        let pids = parts.sessions.waits_for();
+        let pids: Vec<String> = pids
+            .iter()
+            .map(|pid| pid.as_raw_nonzero().to_string())
+            .collect();
+        if pids.is_empty() {
+            return String::new();
+        }
+        format!(" (no answer from process {})", pids.join(", "))
+    }
+
+    fn attaching(&mut self, parts: &mut Parts<'_>) -> Option<Reply> {
+        let failed = parts.sessions.failed();
+        let refused = if let Some(pid) = failed {
+            let pid = pid.as_raw_nonzero();
+            Some(format!("process {pid} cannot open {}", self.path))
+        } else if !parts.control.has(self.client) {
+            Some("interrupted".to_owned())
+        } else if self.began.elapsed() > ANSWERS {
+            Some(format!(
+                "{} was not added{}",
+                self.path,
+                Self::silent(parts)
+            ))
+        } else {
+            None
+        };
+        if let Some(why) = refused {
+            self.close(parts, error(why));
+            return None;
+        }
+        if !parts.sessions.waits_for().is_empty() {
+            self.tell(parts);
+            return None;
+        }
+        let ledger = parts.sessions.ledger();
+        ledger.set_area_state(self.area, AreaState::Usable);
+        parts.sessions.order(self.area, AreaStep::Use);
+        // Who waits for a slot looks again.
+        parts.sessions.ledger().raise_pressure();
+        Some(self.end.clone())
+    }
+
+    fn draining(&mut self, parts: &mut Parts<'_>) -> Option<Reply> {
+        let ledger = parts.sessions.ledger();
+        let left = ledger.area_used(self.area) * PAGE_BYTES;
+        if left < self.left {
+            self.moved = Instant::now();
+        }
+        self.left = left;
+        if left == 0 && parts.sessions.waits_for().is_empty() {
+            let seconds = self.began.elapsed().as_secs_f64();
+            let text = format!(
+                "{} is empty: {} in {seconds:.2} s, {}/s",
+                self.path,
+                humane(self.total),
+                humane((self.total as f64 / seconds) as u64),
+            );
+            self.close(parts, done(text));
+            return self.closing(parts);
+        }
+        self.tell(parts);
+        let ledger = parts.sessions.ledger();
+        let still = self.moved.elapsed();
+        let why = if !parts.control.has(self.client) {
+            "interrupted".to_owned()
+        } else if parts.sessions.starved() == Some(self.area) {
+            format!(
+                "given up: memory and the other areas are full and the program needs more; {} are left on {}",
+                humane(left),
+                self.path
+            )
+        } else if still > STUCK {
+            format!(
+                "given up: nothing leaves {} any more, {} are left{}",
+                self.path,
+                humane(left),
+                Self::silent(parts)
+            )
+        } else if still > STUCK_FULL
+            && let Some(area) = list::areas(ledger)
+                .into_iter()
+                .find(|area| area.number == self.area.0)
+            && let Some(why) = does_not_fit(&area, parts.sessions)
+        {
+            format!("given up: {why}")
+        } else {
+            return None;
+        };
+        ledger.set_area_state(self.area, AreaState::Usable);
+        parts.sessions.order(self.area, AreaStep::Use);
+        Some(error(why))
+    }
+
+    /// Nothing is on the area: take it away from everybody, then say `end`.
+    fn close(&mut self, parts: &mut Parts<'_>, end: Reply) {
+        self.stage = Stage::Closing;
+        self.end = end;
+        // Engines that come up from now on do not get it, and those that did wait for its state.
+        parts.sessions.remove_area(self.area);
+        parts.sessions.order(self.area, AreaStep::Detach);
+    }
+
+    fn closing(&mut self, parts: &mut Parts<'_>) -> Option<Reply> {
+        if !parts.sessions.waits_for().is_empty() {
+            self.tell(parts);
+            return None;
+        }
+        let ledger = parts.sessions.ledger();
+        // SAFETY: this thread is the only one that uses the ledger.
+        unsafe { ledger.detach_area(self.area) };
+        ledger.set_area_state(self.area, AreaState::Absent);
+        parts.areas.remove(self.area);
+        Some(self.end.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn area(number: u8, path: &str) -> Area {
+        Area {
+            number,
+            path: path.to_owned(),
+            bytes: 1 << 20,
+            used_bytes: 0,
+            priority: 0,
+            state: "usable".to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_area_is_named_by_number_or_path_or_not_at_all() {
+        let there = [area(0, "/tmp"), area(1, "/swap"), area(4, "/tmp")];
+        let named = |typed: &str, absolute: &str| {
+            let wanted = [typed.to_owned(), absolute.to_owned()];
+            find(&there, Some(&wanted)).map(|area| area.number)
+        };
+        assert_eq!(named("4", "/work/4"), Ok(4));
+        assert_eq!(named("swap", "/swap"), Ok(1));
+        let error = named("/tmp", "/tmp").expect_err("two of them");
+        assert!(
+            error.contains("0 (/tmp)") && error.contains("by its number"),
+            "{error}"
+        );
+        let error = named("7", "/work/7").expect_err("no such area");
+        assert!(error.contains("1 (/swap)"), "{error}");
+        assert!(find(&there, None).is_err());
+        assert_eq!(find(&there[..1], None).map(|area| area.number), Ok(0));
+        assert!(find(&[], None).is_err());
+    }
+}

@@ -1,0 +1,362 @@
+//! `foreswap ps`, `set`, `swapon` and `swapoff`.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::asking::{self, AskError, Asked, Found};
+use super::words::{Progress, Reply, Request, Run};
+use crate::args::{PsArgs, SetArgs, Setting, SwapoffArgs, SwaponArgs};
+use crate::size::humane;
+use crate::voice;
+
+/// How often we look whether a signal came.
+const LOOK: Duration = Duration::from_millis(200);
+/// How often a line tells the progress where there is no terminal.
+const LINES: Duration = Duration::from_secs(1);
+/// Characters of a command line in the table.
+const COMMAND: usize = 32;
+
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn remember(signal: libc::c_int) {
+    SIGNAL.store(signal, Ordering::Relaxed);
+}
+
+/// SIGINT and the like are looked at where we wait, so that what was asked for is taken back.
+fn watch_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic, which a handler may do.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = remember as *const () as usize;
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Text of somebody else's for our terminal.
+fn plain(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+fn fail(error: &AskError) -> ExitCode {
+    voice::error(&error.to_string());
+    ExitCode::FAILURE
+}
+
+/// Lists all runs.
+pub fn ps(args: &PsArgs) -> ExitCode {
+    let (runs, silent) = asking::all_runs();
+    for error in &silent {
+        voice::error(&error.to_string());
+    }
+    let runs: Vec<Run> = runs.into_iter().map(|Found { run, .. }| run).collect();
+    let text = if args.json {
+        // Strings, numbers and lists of them: nothing that could fail.
+        serde_json::to_string_pretty(&runs).unwrap_or_default() + "\n"
+    } else {
+        table(&runs)
+    };
+    let written = std::io::stdout().write_all(text.as_bytes());
+    if written.is_err() || !silent.is_empty() {
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn short(command: &str) -> String {
+    let command = plain(command);
+    if command.chars().count() <= COMMAND {
+        return command;
+    }
+    let kept: String = command.chars().take(COMMAND - 3).collect();
+    format!("{kept}...")
+}
+
+/// Columns as wide as their widest cell; those whose heading ends with a blank are set flush right.
+fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        let cells = rows
+            .iter()
+            .map(|row| row[column].trim_end().chars().count());
+        cells.max().unwrap_or(0)
+    };
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for column in 0..count {
+            let (cell, width) = (row[column].trim_end(), width(column));
+            let cell = if rows[0][column].ends_with(' ') {
+                format!("{cell:>width$}")
+            } else {
+                format!("{cell:<width$}")
+            };
+            line.push_str(&cell);
+            line.push_str("  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn table(runs: &[Run]) -> String {
+    let heads = |names: &[&str]| -> Vec<Vec<String>> {
+        vec![names.iter().map(|&name| name.to_owned()).collect()]
+    };
+    let mut programs = heads(&[
+        "PID ",
+        "SUPERVISOR ",
+        "COMMAND",
+        "MEMORY ",
+        "LIMIT ",
+        "SWAP ",
+        "HIT RATIO ",
+    ]);
+    let mut areas = heads(&[
+        "SUPERVISOR ",
+        "AREA ",
+        "SIZE ",
+        "USED ",
+        "PRIORITY ",
+        "PATH",
+    ]);
+    for run in runs {
+        let supervisor = run.supervisor.to_string();
+        for process in &run.processes {
+            let ratio = process.readahead_hit_ratio;
+            programs.push(vec![
+                process.pid.to_string(),
+                supervisor.clone(),
+                short(&process.command),
+                humane(process.resident_bytes),
+                humane(run.limit_bytes),
+                humane(process.swap_bytes),
+                ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
+            ]);
+        }
+        if run.processes.is_empty() {
+            // Small so far: nothing is managed.
+            let pid = run
+                .command_pid
+                .map_or_else(|| "-".to_owned(), |p| p.to_string());
+            let none = || "-".to_owned();
+            programs.push(vec![
+                pid,
+                supervisor.clone(),
+                short(&run.command),
+                none(),
+                humane(run.limit_bytes),
+                none(),
+                none(),
+            ]);
+        }
+        for area in &run.areas {
+            let path = match area.state.as_str() {
+                "usable" => plain(&area.path),
+                state => format!("{} ({})", plain(&area.path), plain(state)),
+            };
+            areas.push(vec![
+                supervisor.clone(),
+                area.number.to_string(),
+                humane(area.bytes),
+                humane(area.used_bytes),
+                area.priority.to_string(),
+                path,
+            ]);
+        }
+    }
+    if runs.is_empty() {
+        return columns(&programs);
+    }
+    format!("{}\n{}", columns(&programs), columns(&areas))
+}
+
+/// Changes a setting of a run.
+pub fn set(args: &SetArgs) -> ExitCode {
+    let Setting { memory } = &args.setting;
+    let memory = memory.clone();
+    follow(asking::ask(args.pid, &Request::Set { memory }), "")
+}
+
+/// The path from the root, as the supervisor may be in another folder.
+fn absolute(path: &str) -> String {
+    let absolute = Path::new(path)
+        .canonicalize()
+        .or_else(|_| std::path::absolute(path));
+    absolute.map_or_else(|_| path.to_owned(), |path| path.display().to_string())
+}
+
+/// Adds a swap area to a run.
+pub fn swapon(args: &SwaponArgs) -> ExitCode {
+    let area = if args.area.is_empty() || args.area.starts_with("ram:") {
+        args.area.clone()
+    } else {
+        absolute(&args.area)
+    };
+    let request = Request::Swapon {
+        area,
+        priority: args.priority,
+        swap_size: args.swap_size,
+    };
+    watch_signals();
+    follow(
+        asking::ask(args.pid, &request),
+        "interrupted; the area is not used",
+    )
+}
+
+/// Empties a swap area of a run and takes it away.
+pub fn swapoff(args: &SwapoffArgs) -> ExitCode {
+    let area = args.area.as_ref();
+    let area = area.map(|area| [area.clone(), absolute(area)]);
+    watch_signals();
+    follow(
+        asking::ask(args.pid, &Request::Swapoff { area }),
+        "interrupted; the area is in use as before",
+    )
+}
+
+/// Shows what comes until the last answer. A signal hangs up, which takes the request back.
+fn follow(asked: Result<Asked, AskError>, interrupted: &str) -> ExitCode {
+    let mut asked = match asked {
+        Ok(asked) => asked,
+        Err(error) => return fail(&error),
+    };
+    asked.set_patience(LOOK);
+    let mut shown = Shown::new();
+    loop {
+        let signal = SIGNAL.load(Ordering::Relaxed);
+        if signal != 0 {
+            shown.clear();
+            voice::error(interrupted);
+            return ExitCode::from(128 + signal as u8);
+        }
+        match asked.next() {
+            Ok(None) => {}
+            Ok(Some(Reply::Progress(progress))) => shown.show(&progress),
+            Ok(Some(Reply::Done { text })) => {
+                shown.clear();
+                voice::error(&text);
+                return ExitCode::SUCCESS;
+            }
+            Ok(Some(Reply::Run(_) | Reply::Error { .. })) => {}
+            Err(error) => {
+                shown.clear();
+                return fail(&error);
+            }
+        }
+    }
+}
+
+/// The progress: a bar on a terminal, a line a second elsewhere.
+struct Shown {
+    bar: Option<ProgressBar>,
+    began: Instant,
+    line_at: Instant,
+}
+
+impl Shown {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            bar: None,
+            began: now,
+            line_at: now,
+        }
+    }
+
+    fn show(&mut self, progress: &Progress) {
+        let done = progress.total.saturating_sub(progress.left);
+        let waits = match &progress.waits_for[..] {
+            [] => String::new(),
+            pids => {
+                let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+                format!(", waiting for process {}", pids.join(", "))
+            }
+        };
+        if std::io::stderr().is_terminal() {
+            let bar = self.bar.get_or_insert_with(|| {
+                let bar = ProgressBar::new(progress.total);
+                let style = ProgressStyle::with_template(
+                    "[{bar:30}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left{msg}",
+                );
+                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+                bar
+            });
+            bar.set_length(progress.total);
+            bar.set_position(done);
+            bar.set_message(waits);
+        } else if self.line_at.elapsed() >= LINES {
+            self.line_at = Instant::now();
+            let rate = done as f64 / self.began.elapsed().as_secs_f64();
+            let eta = if rate > 0.0 {
+                format!(", {:.0} s left", progress.left as f64 / rate)
+            } else {
+                String::new()
+            };
+            voice::error(&format!(
+                "{} of {}, {}/s{eta}{waits}",
+                humane(done),
+                humane(progress.total),
+                humane(rate as u64),
+            ));
+        }
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::words::{Area, Process};
+
+    #[test]
+    fn the_table_is_aligned_and_harmless() {
+        let run = Run {
+            supervisor: 100,
+            command_pid: Some(101),
+            command: "python3 job.py".into(),
+            limit_bytes: 256 << 20,
+            resident_bytes: 200 << 20,
+            processes: vec![Process {
+                pid: 101,
+                command: format!("python3 \x1b[31m{}", "x".repeat(80)),
+                managed_bytes: 1 << 30,
+                resident_bytes: 200 << 20,
+                swap_bytes: 800 << 20,
+                readahead_hit_ratio: Some(0.98765),
+                faults_major: 1,
+            }],
+            areas: vec![Area {
+                number: 0,
+                path: "/tmp".into(),
+                bytes: 4 << 30,
+                used_bytes: 800 << 20,
+                priority: -1,
+                state: "draining".into(),
+            }],
+        };
+        let text = table(&[run]);
+        assert!(!text.contains('\x1b'), "{text:?}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("PID  SUPERVISOR  COMMAND"), "{text}");
+        assert!(lines[1].ends_with("256 MiB  800 MiB      0.988"), "{text}");
+        assert!(lines[4].ends_with("/tmp (draining)"), "{text}");
+        assert_eq!(table(&[]).lines().count(), 1);
+    }
+}

@@ -1,0 +1,85 @@
+//! What a run tells of itself: its processes and areas, read off the ledger.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use foreswap::ledger::{AreaState, Ledger, ProcId, ProcessState};
+use foreswap_store::area::PAGE_BYTES;
+use rustix::process::Pid;
+
+use super::words::{Area, Process, Run};
+
+/// Characters of a command line that are told.
+const COMMAND: usize = 4096;
+
+/// The command line of a process, or its name where it has none.
+fn command_of(pid: u32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<_> = line
+        .split(|&byte| byte == 0)
+        .filter(|word| !word.is_empty())
+        .map(String::from_utf8_lossy)
+        .collect();
+    if words.is_empty() {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        return name.unwrap_or_default().trim_end().to_owned();
+    }
+    words.join(" ").chars().take(COMMAND).collect()
+}
+
+fn process(ledger: &Ledger, record: ProcId) -> Process {
+    let (pid, stats) = (ledger.pid(record), ledger.stats(record));
+    let read = stats.readahead_pages.load(Relaxed);
+    let hits = stats.readahead_hits.load(Relaxed);
+    let slots = ledger
+        .areas()
+        .map(|area| ledger.slots_held_count(record, area));
+    Process {
+        pid: pid.cast_signed(),
+        command: command_of(pid),
+        managed_bytes: stats.managed_bytes.load(Relaxed),
+        resident_bytes: ledger.process_charged(record) * PAGE_BYTES,
+        swap_bytes: slots.sum::<u64>() * PAGE_BYTES,
+        readahead_hit_ratio: (read > 0).then(|| hits as f64 / read as f64),
+        faults_major: stats.faults_major.load(Relaxed),
+    }
+}
+
+/// The swap areas of a run, the one that is filled first in front.
+pub fn areas(ledger: &Ledger) -> Vec<Area> {
+    let known = ledger.areas().filter_map(|area| {
+        let info = ledger.area_info(area)?;
+        let state = match ledger.area_state(area) {
+            AreaState::Draining => "draining",
+            AreaState::Joining => "joining",
+            AreaState::Usable | AreaState::Absent => "usable",
+        };
+        Some(Area {
+            number: area.0,
+            path: info.name,
+            bytes: u64::from(info.slots) * PAGE_BYTES,
+            used_bytes: ledger.area_used(area) * PAGE_BYTES,
+            priority: info.priority,
+            state: state.to_owned(),
+        })
+    });
+    let mut areas: Vec<Area> = known.collect();
+    areas.sort_by_key(|area| (std::cmp::Reverse(area.priority), area.number));
+    areas
+}
+
+/// All that `foreswap ps` shows of a run.
+pub fn run(ledger: &Ledger, command: Option<Pid>) -> Run {
+    let live = |record: &ProcId| ledger.state(*record) == ProcessState::Live;
+    let records = ledger.records_in_use().filter(live);
+    let processes: Vec<Process> = records.map(|record| process(ledger, record)).collect();
+    let command_pid = command.map(|pid| pid.as_raw_nonzero().get());
+    Run {
+        supervisor: std::process::id().cast_signed(),
+        command_pid,
+        command: command_pid.map_or_else(String::new, |pid| command_of(pid.cast_unsigned())),
+        limit_bytes: ledger.limit_pages() * PAGE_BYTES,
+        resident_bytes: ledger.charged_pages() * PAGE_BYTES,
+        processes,
+        areas: areas(ledger),
+    }
+}

@@ -1,0 +1,229 @@
+//! Where control sockets are: `SUPERVISORPID.sock` in a folder that belongs to the user alone.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+const FOLDER: &str = "foreswap";
+
+/// Why a folder cannot hold control sockets.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// It is not there and cannot be made, or not looked at.
+    #[error("{path}: {source}")]
+    Io {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is somebody else's, open to others, or no folder.
+    #[error("{path} is not a folder of user {user} with mode 0700")]
+    NotOurs {
+        /// The folder.
+        path: PathBuf,
+        /// Who asks.
+        user: u32,
+    },
+    /// A socket's path may have 107 bytes.
+    #[error("{path} is too long for the name of a socket")]
+    TooLong {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+/// The folders that are tried, in order.
+pub fn folders(user: u32) -> Vec<PathBuf> {
+    let absolute = |name| {
+        let path = PathBuf::from(std::env::var_os(name)?);
+        path.is_absolute().then_some(path)
+    };
+    let runtime = absolute("XDG_RUNTIME_DIR").map(|path| path.join(FOLDER));
+    let mut folders: Vec<PathBuf> = runtime.into_iter().collect();
+    folders.push(PathBuf::from(format!("/run/user/{user}")).join(FOLDER));
+    let own = format!("{FOLDER}-{user}");
+    folders.extend(absolute("TMPDIR").map(|path| path.join(&own)));
+    folders.push(Path::new("/tmp").join(own));
+    folders.dedup();
+    folders
+}
+
+/// Folders of every user, for root to look at.
+pub fn all_folders() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/run/user").into_iter().flatten().flatten() {
+        found.push(entry.path().join(FOLDER));
+    }
+    for entry in fs::read_dir("/tmp").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let user = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("foreswap-"));
+        if user.is_some_and(|user| user.parse::<u32>().is_ok()) {
+            found.push(entry.path());
+        }
+    }
+    found
+}
+
+/// Whose a folder of sockets is; an error when not of one user alone.
+pub fn owner(folder: &Path) -> Result<u32, PlaceError> {
+    let path = folder.to_path_buf();
+    match fs::symlink_metadata(folder) {
+        Ok(found) if found.is_dir() && found.mode() & 0o777 == 0o700 => Ok(found.uid()),
+        Ok(found) => Err(PlaceError::NotOurs {
+            path,
+            user: found.uid(),
+        }),
+        Err(source) => Err(PlaceError::Io { path, source }),
+    }
+}
+
+fn prepare(folder: &Path, user: u32) -> Result<(), PlaceError> {
+    let made = fs::DirBuilder::new().mode(0o700).create(folder);
+    if let Err(source) = made
+        && source.kind() != io::ErrorKind::AlreadyExists
+    {
+        let path = folder.to_path_buf();
+        return Err(PlaceError::Io { path, source });
+    }
+    match owner(folder)? {
+        found if found == user => Ok(()),
+        _ => Err(PlaceError::NotOurs {
+            path: folder.to_path_buf(),
+            user,
+        }),
+    }
+}
+
+fn name_of(pid: u32) -> String {
+    format!("{pid}.sock")
+}
+
+/// Listens as process `pid`, in the first folder that can be had.
+pub fn listen(pid: u32) -> Result<(OwnedFd, PathBuf), PlaceError> {
+    let user = rustix::process::geteuid().as_raw();
+    let mut first = None;
+    for folder in folders(user) {
+        match listen_in(&folder, user, pid) {
+            Ok(found) => return Ok(found),
+            // The last one is the reason that can be helped: /tmp is there everywhere.
+            Err(error) => first = Some(error),
+        }
+    }
+    Err(first.unwrap_or(PlaceError::TooLong {
+        path: PathBuf::new(),
+    }))
+}
+
+fn listen_in(folder: &Path, user: u32, pid: u32) -> Result<(OwnedFd, PathBuf), PlaceError> {
+    prepare(folder, user)?;
+    sweep(folder);
+    let path = folder.join(name_of(pid));
+    let address = SocketAddrUnix::new(&path).map_err(|_| PlaceError::TooLong {
+        path: folder.to_path_buf(),
+    })?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let bound = || -> Result<OwnedFd, Errno> {
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::bind(&socket, &address)?;
+        // Nobody else could enter the folder meanwhile.
+        rustix::fs::chmod(&path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+        rustix::net::listen(&socket, 16)?;
+        Ok(socket)
+    };
+    let socket = bound().map_err(|errno| PlaceError::Io {
+        path: path.clone(),
+        source: errno.into(),
+    })?;
+    Ok((socket, path))
+}
+
+/// Connects to the socket at `path`.
+pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket)
+}
+
+/// The control sockets in a folder; those that nobody listens on any more are removed.
+pub fn sweep(folder: &Path) -> Vec<(PathBuf, OwnedFd)> {
+    let mut live = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if !is_socket || path.extension() != Some(OsStr::new("sock")) {
+            continue;
+        }
+        match connect(&path) {
+            Ok(socket) => live.push((path, socket)),
+            Err(Errno::CONNREFUSED) => _ = fs::remove_file(path),
+            // Too busy for a moment, or gone.
+            Err(_) => {}
+        }
+    }
+    live
+}
+
+/// The socket at `path` is listened on by process `pid` from now on.
+pub fn hand_over(path: &Path, pid: u32) -> PathBuf {
+    let new = path.with_file_name(name_of(pid));
+    match fs::rename(path, &new) {
+        Ok(()) => new,
+        Err(_) => path.to_path_buf(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn user() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    #[test]
+    fn a_socket_is_found_until_its_supervisor_is_gone() {
+        let top = tempfile::tempdir().expect("a temporary directory");
+        let folder = top.path().join("foreswap");
+        let (listener, path) = listen_in(&folder, user(), 4711).expect("a socket");
+        assert_eq!(path, folder.join("4711.sock"));
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").mode() & 0o777;
+        assert_eq!((mode(&folder), mode(&path)), (0o700, 0o600));
+        assert_eq!(sweep(&folder).len(), 1);
+        let path = hand_over(&path, 4712);
+        assert_eq!(sweep(&folder)[0].0, path);
+        drop(listener);
+        assert!(sweep(&folder).is_empty());
+        assert!(!path.exists(), "the stale socket is removed");
+    }
+
+    #[test]
+    fn a_folder_that_others_can_enter_is_refused() {
+        let top = tempfile::tempdir().expect("a temporary directory");
+        let folder = top.path().join("foreswap");
+        fs::create_dir(&folder).expect("a folder");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("its mode");
+        let refused = listen_in(&folder, user(), 1).expect_err("it is open to others");
+        assert!(refused.to_string().contains("0700"), "{refused}");
+        let link = top.path().join("link");
+        std::os::unix::fs::symlink(top.path(), &link).expect("a link");
+        assert!(listen_in(&link, user(), 1).is_err());
+        let long = top.path().join("x".repeat(120));
+        assert!(matches!(
+            listen_in(&long, user(), 1),
+            Err(PlaceError::TooLong { .. })
+        ));
+    }
+}

@@ -1,0 +1,233 @@
+//! The supervisor's end of the control socket: takes clients, reads their requests, writes what
+//! there is to say as fast as each one reads it. Never waits for any of them.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+
+use super::place;
+use super::words::{LINE_BYTES, Reply, Request};
+
+/// Clients at a time.
+const CLIENTS: usize = 32;
+/// Bytes that wait for a client that does not read.
+const OUTBOX: usize = 1 << 20;
+/// How long a client may take to say what it wants, and to read the last answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+struct Client {
+    id: u64,
+    socket: OwnedFd,
+    inbox: Vec<u8>,
+    outbox: VecDeque<u8>,
+    /// It has asked.
+    asked: bool,
+    /// Nothing more is to be said.
+    answered: bool,
+    since: Instant,
+}
+
+/// The control socket of a supervisor; removed when dropped.
+#[derive(Debug)]
+pub struct Control {
+    listener: Option<(OwnedFd, PathBuf)>,
+    clients: Vec<Client>,
+    next_id: u64,
+}
+
+impl Control {
+    /// Listens for clients; without a socket the run goes on, and the reason comes back.
+    pub fn open() -> (Self, Option<place::PlaceError>) {
+        let (listener, error) = match place::listen(std::process::id()) {
+            Ok(listener) => (Some(listener), None),
+            Err(error) => (None, Some(error)),
+        };
+        let control = Self {
+            listener,
+            clients: Vec::new(),
+            next_id: 0,
+        };
+        (control, error)
+    }
+
+    /// Removes the socket.
+    pub fn close(&mut self) {
+        self.clients.clear();
+        if let Some((_, path)) = self.listener.take() {
+            // Somebody may have swept the folder.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// A copy of the process stays behind and goes on listening: this one leaves the socket alone.
+    pub fn leave(&mut self) {
+        self.listener = None;
+    }
+
+    /// This process is the copy that stays behind.
+    pub fn hand_over(&mut self) {
+        self.clients.clear();
+        if let Some((_, path)) = &mut self.listener {
+            *path = place::hand_over(path, std::process::id());
+        }
+    }
+
+    /// Everything to be polled, and for what.
+    pub fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        let listener = self
+            .listener
+            .iter()
+            .map(|(fd, _)| (fd.as_fd(), PollFlags::IN));
+        let clients = self.clients.iter().map(|client| {
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, !client.outbox.is_empty());
+            (client.socket.as_fd(), flags)
+        });
+        listener.chain(clients)
+    }
+
+    /// How soon to look again though nothing happened.
+    pub fn timeout(&self) -> Option<Duration> {
+        (!self.clients.is_empty()).then_some(PATIENCE)
+    }
+
+    /// Reads and writes as far as it goes. Returns the requests that came, with their clients.
+    pub fn serve(&mut self) -> Vec<(u64, Result<Request, String>)> {
+        self.accept();
+        let mut requests = Vec::new();
+        for client in &mut self.clients {
+            if !client.read(&mut requests) {
+                client.answered = true;
+                client.outbox.clear();
+            }
+            client.write();
+        }
+        self.clients.retain(|client| {
+            let over = client.answered && client.outbox.is_empty();
+            let late = (!client.asked || client.answered) && client.since.elapsed() > PATIENCE;
+            !over && !late
+        });
+        requests
+    }
+
+    fn accept(&mut self) {
+        let Some((listener, _)) = &self.listener else {
+            return;
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while let Ok(socket) = rustix::net::accept_with(listener, flags) {
+            self.next_id += 1;
+            let mut client = Client {
+                id: self.next_id,
+                socket,
+                inbox: Vec::new(),
+                outbox: VecDeque::new(),
+                asked: false,
+                answered: false,
+                since: Instant::now(),
+            };
+            let ours = rustix::process::geteuid();
+            let peer = rustix::net::sockopt::socket_peercred(&client.socket);
+            let allowed = peer.is_ok_and(|peer| peer.uid == ours || peer.uid.is_root());
+            if !allowed {
+                let user = ours.as_raw();
+                let text = format!(
+                    "this run belongs to user {user}; only that user and root may control it"
+                );
+                client.say(&Reply::Error { text }, true);
+            } else if self.clients.len() >= CLIENTS {
+                let text = format!("{CLIENTS} clients are being served already; try again");
+                client.say(&Reply::Error { text }, true);
+            }
+            self.clients.push(client);
+        }
+    }
+
+    /// Whether a client is still there.
+    pub fn has(&self, id: u64) -> bool {
+        self.clients
+            .iter()
+            .any(|client| client.id == id && !client.answered)
+    }
+
+    /// Says something to a client; after the `last` word it is gone.
+    pub fn say(&mut self, id: u64, reply: &Reply, last: bool) {
+        if let Some(client) = self.clients.iter_mut().find(|client| client.id == id) {
+            client.say(reply, last);
+            client.write();
+        }
+    }
+}
+
+impl Client {
+    fn say(&mut self, reply: &Reply, last: bool) {
+        if self.answered {
+            return;
+        }
+        if last {
+            (self.asked, self.answered, self.since) = (true, true, Instant::now());
+        } else if self.outbox.len() > OUTBOX / 2 {
+            // It does not read: it misses some progress.
+            return;
+        }
+        // What is said has no map with odd keys and no failing part.
+        let line = serde_json::to_vec(reply).unwrap_or_default();
+        self.outbox.extend(line);
+        self.outbox.push_back(b'\n');
+    }
+
+    /// False when the client is gone.
+    fn read(&mut self, requests: &mut Vec<(u64, Result<Request, String>)>) -> bool {
+        let mut buffer = [0u8; 4096];
+        loop {
+            let n = match rustix::net::recv(&self.socket, &mut buffer, RecvFlags::empty()) {
+                Ok((0, _)) => return false,
+                Ok((n, _)) => n,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return true,
+                Err(_) => return false,
+            };
+            if self.asked {
+                // One request to a connection: whatever else it says is of no concern.
+                continue;
+            }
+            self.inbox.extend_from_slice(&buffer[..n]);
+            if let Some(end) = self.inbox.iter().position(|&byte| byte == b'\n') {
+                self.asked = true;
+                let request = serde_json::from_slice(&self.inbox[..end]);
+                let request = request
+                    .map_err(|error| format!("not a request of this version of foreswap: {error}"));
+                requests.push((self.id, request));
+            } else if self.inbox.len() > LINE_BYTES {
+                return false;
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        while !self.outbox.is_empty() {
+            let (bytes, _) = self.outbox.as_slices();
+            match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.outbox.drain(..sent)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => {
+                    self.outbox.clear();
+                    self.answered = true;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
