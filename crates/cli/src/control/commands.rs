@@ -72,8 +72,11 @@ pub fn ps(args: &PsArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The program by its name alone, and what fits of its arguments.
 fn short(command: &str) -> String {
-    let command = plain(command);
+    let (program, arguments) = command.split_once(' ').unwrap_or((command, ""));
+    let name = program.rsplit('/').next().unwrap_or(program);
+    let command = plain(format!("{name} {arguments}").trim_end());
     if command.chars().count() <= COMMAND {
         return command;
     }
@@ -335,7 +338,7 @@ mod tests {
             resident_bytes: 200 << 20,
             processes: vec![Process {
                 pid: 101,
-                command: format!("python3 \x1b[31m{}", "x".repeat(80)),
+                command: format!("/usr/bin/python3 \x1b[31m{}", "x".repeat(80)),
                 managed_bytes: 1 << 30,
                 resident_bytes: 200 << 20,
                 swap_bytes: 800 << 20,
@@ -355,6 +358,7 @@ mod tests {
         assert!(!text.contains('\x1b'), "{text:?}");
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("PID  SUPERVISOR  COMMAND"), "{text}");
+        assert!(lines[1].contains("  python3 "), "{text}");
         assert!(lines[1].ends_with("256 MiB  800 MiB      0.988"), "{text}");
         assert!(lines[4].ends_with("/tmp (draining)"), "{text}");
         assert_eq!(table(&[]).lines().count(), 1);
