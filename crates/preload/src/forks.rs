@@ -56,6 +56,7 @@ unsafe extern "C" fn in_parent() {
 }
 
 unsafe extern "C" fn in_child() {
+    mappings::forget_moves();
     PROGRAM.after_fork_child();
 }
 
@@ -84,13 +85,14 @@ pub extern "C" fn _Fork() -> libc::pid_t {
 
 fn after(result: c_long) {
     if result == 0 {
+        mappings::forget_moves();
         PROGRAM.after_fork_child();
     } else {
         PROGRAM.after_fork_parent();
     }
 }
 
-/// As the C library's; forks, advice and locks that come this way are treated like others.
+/// As the C library's; forks, moves, advice and locks that come this way are treated like others.
 ///
 /// # Safety
 /// As for the system call.
@@ -107,6 +109,10 @@ pub unsafe extern "C" fn syscall(
     match number {
         libc::SYS_madvise => {
             return mappings::madvise(a as *mut c_void, b, c as c_int).into();
+        }
+        libc::SYS_mremap => {
+            let (old, new) = (a as *mut c_void, e as *mut c_void);
+            return mappings::mremap(old, b, c, d as c_int, new) as c_long;
         }
         libc::SYS_mlockall => return locks::mlockall(a as c_int).into(),
         _ => {}

@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 use foreswap::program::state;
 
-use crate::PROGRAM;
 use crate::real::{Real, forward};
+use crate::{PROGRAM, mappings};
 
 /// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
 pub fn look_up() {
@@ -73,6 +73,9 @@ static STEPS: AtomicU32 = AtomicU32::new(0);
 const SMALL_STEPS: u32 = 16;
 /// Bytes by which the break then grows at least.
 const LARGE_STEP: c_int = 8 << 20;
+/// The smallest block that the C library may move by mremap: less than its threshold for mappings
+/// can be set to.
+const MOVABLE: usize = 16 << 10;
 /// Blocks have the C library's layout.
 static OWN_LAYOUT: AtomicBool = AtomicBool::new(false);
 
@@ -202,7 +205,10 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
+    // A large block may be moved whole.
+    let turn = (size >= MOVABLE).then(mappings::turn_to_move);
     let block = forward!(REALLOC => fn(*mut c_void, usize) -> *mut c_void; old, size);
+    drop(turn);
     note(block, size);
     block
 }

@@ -7,6 +7,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use foreswap::program::state;
+use foreswap::sys::turnstile::{Turn, Turnstile};
 
 use crate::PROGRAM;
 use crate::real::{Real, forward};
@@ -26,6 +27,18 @@ static POSIX_MADVISE: Real = Real::new(c"posix_madvise");
 
 /// Smaller mappings are left to the look at the maps.
 const SMALLEST: usize = 64 << 10;
+
+static MOVES: Turnstile = Turnstile::new();
+
+/// Wait for the turn to move memory, where that matters.
+pub fn turn_to_move() -> Option<Turn<'static>> {
+    is_managed().then(|| MOVES.enter())
+}
+
+/// In a fork child: whoever moved memory is not here.
+pub fn forget_moves() {
+    MOVES.reset();
+}
 
 fn is_managed() -> bool {
     PROGRAM.state.load(Relaxed) == state::ARMED
@@ -88,9 +101,11 @@ pub extern "C" fn mremap(
     flags: c_int,
     at: *mut c_void,
 ) -> *mut c_void {
+    let turn = turn_to_move();
     let mapped = forward!(MREMAP =>
         fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
         old, old_length, new_length, flags, at);
+    drop(turn);
     if mapped != libc::MAP_FAILED && new_length > old_length && new_length >= SMALLEST {
         // Of unknown kind: the engine looks before it adopts.
         PROGRAM.seen(mapped as usize, new_length - old_length);

@@ -396,7 +396,7 @@ impl Mm {
             let fits = self.fits(w, frame, run);
             if fits == 0 {
                 for i in 0..run {
-                    self.to_another_area(w, frame.plus(i));
+                    self.send_elsewhere(w, frame.plus(i));
                 }
                 rest = &rest[run as usize..];
                 continue;
@@ -453,7 +453,7 @@ impl Mm {
                     return self.stay(frame);
                 }
             }
-            Stop::Busy | Stop::Fixed => return self.to_another_area(w, frame),
+            Stop::Busy | Stop::Fixed => return self.send_elsewhere(w, frame),
             _ => return self.stay(frame),
         }
         self.put(w, slot);
@@ -468,7 +468,7 @@ impl Mm {
         }
     }
 
-    fn to_another_area(&mut self, w: &mut impl World, frame: Frame) {
+    fn send_elsewhere(&mut self, w: &mut impl World, frame: Frame) {
         let Holding {
             slot: Some(slot), ..
         } = *self.frames.get(frame)

@@ -363,7 +363,7 @@ impl Scenario {
         let start = sys.rng.below(pages) as usize;
         let end = (start + 1 + sys.rng.below(8) as usize).min(pages as usize);
         match sys.rng.below(12) {
-            8.. => return self.areas_change(n),
+            8.. => self.areas_change(n),
             0 => {
                 let lock = sys.rng.chance(400);
                 process.space.pages[start..end]

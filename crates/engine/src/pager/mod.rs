@@ -23,7 +23,7 @@ mod world;
 
 use std::sync::Arc;
 
-use foreswap_core::units::{Nanos, Vpn};
+use foreswap_core::units::{Nanos, PageRange, Vpn, len, overlap};
 use foreswap_core::world::{IoId, IoResult};
 use foreswap_core::{Mm, Outcome};
 use foreswap_store::ring::{Completion, MAX_DEPTH};
@@ -96,6 +96,8 @@ pub(crate) struct Pager {
     /// The limit as of the last look, in pages.
     limit: u64,
     faults: Vec<(Vpn, u32)>,
+    /// Ranges to which memory moved before the event was read that tells that they became free.
+    overdue: Vec<PageRange>,
     completions: Vec<Completion>,
     pulse: Arc<watch::Pulse>,
     pressure: u32,
@@ -138,6 +140,7 @@ impl Pager {
             next_orders: 0,
             limit,
             faults: Vec::with_capacity(MESSAGES),
+            overdue: Vec::new(),
             completions: Vec::with_capacity(MAX_DEPTH as usize),
             pulse: Arc::new(watch::Pulse::default()),
             pressure,
@@ -223,15 +226,10 @@ impl Pager {
                         self.w.forget_in_snapshot(&range);
                         self.mm.discard(&mut self.w, &range);
                     }
-                    Event::Unmap { start, end } => {
-                        let range = adopt::pages(start, end);
-                        self.w.forget_in_snapshot(&range);
-                        self.mm.unmap(&mut self.w, &range);
-                    }
+                    Event::Unmap { start, end } => self.on_unmap(adopt::pages(start, end)),
                     Event::Remap { from, to, len } => {
                         let (from, to) = (adopt::pages(from, from + len), Vpn::of(to as u64));
-                        self.w.move_in_snapshot(&from, to);
-                        self.mm.remap(&mut self.w, &from, to);
+                        self.on_move(&from, to);
                     }
                     Event::Fork { .. } | Event::Unknown(_) => {}
                 }
@@ -242,6 +240,9 @@ impl Pager {
                 break;
             }
         }
+        if !self.overdue.is_empty() && !self.w.program.mmap_changing() {
+            self.overdue.clear();
+        }
         let mut faults = core::mem::take(&mut self.faults);
         for (page, tid) in faults.drain(..) {
             self.placement.on_fault(tid);
@@ -251,6 +252,36 @@ impl Pager {
         }
         self.faults = faults;
         any
+    }
+
+    /// Memory moved. What is known to be where it went was unmapped before, as the kernel found the
+    /// place free: that event is still on its way, and does not mean what is there now.
+    fn on_move(&mut self, from: &PageRange, to: Vpn) {
+        let target = to..to.plus(len(from));
+        self.overdue.extend(self.mm.managed_in(&target));
+        self.w.move_in_snapshot(from, to);
+        self.mm.remap(&mut self.w, from, to);
+    }
+
+    fn on_unmap(&mut self, range: PageRange) {
+        let mut parts = vec![range];
+        for late in core::mem::take(&mut self.overdue) {
+            let (mut gone, mut left) = (Vec::new(), Vec::new());
+            for part in parts {
+                gone.extend(Some(overlap(&part, &late)).filter(|hit| len(hit) > 0));
+                left.extend(without(&part, &late));
+            }
+            parts = left;
+            let mut rest = vec![late];
+            for gone in &gone {
+                rest = rest.iter().flat_map(|part| without(part, gone)).collect();
+            }
+            self.overdue.extend(rest);
+        }
+        for part in parts {
+            self.w.forget_in_snapshot(&part);
+            self.mm.unmap(&mut self.w, &part);
+        }
     }
 
     fn read_doorbell(&mut self) -> bool {
@@ -415,4 +446,16 @@ impl Pager {
             self.on_orphaned();
         }
     }
+}
+
+/// What of `range` is not in `hole`.
+fn without(range: &PageRange, hole: &PageRange) -> impl Iterator<Item = PageRange> + use<> {
+    let before = overlap(range, &(Vpn(0)..hole.start));
+    let after = overlap(range, &(hole.end..Vpn(u64::MAX)));
+    let (before, after) = if len(&overlap(range, hole)) == 0 {
+        (range.clone(), Vpn(0)..Vpn(0))
+    } else {
+        (before, after)
+    };
+    [before, after].into_iter().filter(|part| len(part) > 0)
 }

@@ -10,4 +10,5 @@ pub mod own_memory;
 pub mod process;
 mod syscall;
 pub mod thread;
+pub mod turnstile;
 pub mod uffd;

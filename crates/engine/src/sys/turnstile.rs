@@ -1,0 +1,95 @@
+//! One move of memory (mremap) at a time.
+//!
+//! The kernel announces a move after it has let go of the address space, so that the events of two
+//! threads can be read in another order than they happened: one thread moves P to Q, another R to
+//! the place that has become free, and the pager hears of the second first. It could not tell what P
+//! holds then. So the program's threads move memory one after the other, each until its events were
+//! read. A thread does not wait here for ever: rather an unlikely disorder than a certain standstill.
+
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use rustix::thread::futex::{self, Flags, Timespec};
+
+/// How often a thread waits, and for how long at a time: 2 s in all.
+const WAITS: u32 = 200;
+const WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 10_000_000,
+};
+
+/// Lets one thread through at a time. Safe in signal handlers: the thread that is inside already
+/// goes on.
+#[derive(Debug)]
+pub struct Turnstile(AtomicU32);
+
+/// The right to be inside, until it is dropped.
+#[derive(Debug)]
+pub struct Turn<'a>(Option<&'a AtomicU32>);
+
+impl Turnstile {
+    /// Nobody is inside.
+    #[expect(clippy::new_without_default, reason = "it is a static's initial value")]
+    pub const fn new() -> Self {
+        Turnstile(AtomicU32::new(0))
+    }
+
+    /// Wait for the turn.
+    pub fn enter(&self) -> Turn<'_> {
+        let me = rustix::thread::gettid()
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned();
+        for _ in 0..WAITS {
+            match self.0.compare_exchange(0, me, Acquire, Relaxed) {
+                Ok(_) => return Turn(Some(&self.0)),
+                Err(inside) if inside == me => break,
+                // A time-out, a signal or a change: look again.
+                Err(inside) => _ = futex::wait(&self.0, Flags::PRIVATE, inside, Some(&WAIT)),
+            }
+        }
+        Turn(None)
+    }
+
+    /// In a fork child: whoever was inside is not here.
+    pub fn reset(&self) {
+        self.0.store(0, Relaxed);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(inside) = self.0 {
+            inside.store(0, Release);
+            let _ = futex::wake(inside, Flags::PRIVATE, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time_and_a_thread_inside_goes_on() {
+        static TURNSTILE: Turnstile = Turnstile::new();
+        static INSIDE: AtomicU32 = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2_000 {
+                        let turn = TURNSTILE.enter();
+                        assert_eq!(INSIDE.fetch_add(1, Relaxed), 0);
+                        drop(TURNSTILE.enter());
+                        assert!(turn.0.is_some());
+                        assert_eq!(INSIDE.fetch_sub(1, Relaxed), 1);
+                    }
+                });
+            }
+        });
+        let outside = TURNSTILE.enter();
+        assert!(outside.0.is_some());
+        TURNSTILE.reset();
+        assert!(TURNSTILE.enter().0.is_some());
+    }
+}
