@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-#define FORKS 200
+#define FORKS 120
 #define REGION (16 * MIB)
 #define PRESSURE 48
 #define SAMPLED 7 /* pages from one that a child reads to the next */
@@ -69,11 +69,16 @@ static char *moved_out_of_mapping(char *at, size_t size)
 static char *(*const ways[])(char *, size_t) = {moved_to_reserved, moved_over_other, moved_in_parts,
                                                 moved_out_of_mapping};
 
+/* Nobody begins a move: a child can look at all blocks. */
+static atomic_int pause_moves;
+
 /* Moves a block that nobody touches; a flag tells when it is whole. */
 static void *wander(void *argument)
 {
     struct block *block = argument;
     for (unsigned turn = 0; !stop; turn++) {
+        while (atomic_load(&pause_moves) && !stop)
+            usleep(200);
         /* Of a page that a fork copies a thread may see the flag before the move, or MOVING,
          * but never a flag that is ahead of the addresses. */
         atomic_store(&block->moving, 1);
@@ -160,6 +165,9 @@ static void threads_move(void)
         if (turn % 4 < 2)
             carried.at = ways[turn % 7 % 4](carried.at, carried.size);
         fflush(stdout);
+        atomic_store(&pause_moves, turn % 3 == 0);
+        if (turn % 3 == 0)
+            usleep(2000);
         int told[2];
         CHECK(pipe(told) == 0, "pipe");
         pid_t pid = fork();
@@ -183,6 +191,7 @@ static void threads_move(void)
             CHECK(write(told[1], &seen, 1) == 1, "telling");
             _exit(0);
         }
+        atomic_store(&pause_moves, 0);
         if (turn % 4 >= 2)
             carried.at = ways[turn % 7 % 4](carried.at, carried.size);
         for (int i = 0; locked && i < WORKERS; i++)

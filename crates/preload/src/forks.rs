@@ -48,16 +48,20 @@ unsafe extern "C" fn before() {
     if PROGRAM.state.load(Relaxed) == state::ARMED {
         touch_streams();
     }
+    before_any();
+}
+
+fn before_any() {
+    mappings::hold_moves();
     PROGRAM.before_fork();
 }
 
 unsafe extern "C" fn in_parent() {
-    PROGRAM.after_fork_parent();
+    after(1);
 }
 
 unsafe extern "C" fn in_child() {
-    mappings::forget_moves();
-    PROGRAM.after_fork_child();
+    after(0);
 }
 
 /// The child's C library resets the locks of all streams before our handler runs there: they must
@@ -77,7 +81,7 @@ fn touch_streams() {
 /// As the C library's: a fork without handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Fork() -> libc::pid_t {
-    PROGRAM.before_fork();
+    before_any();
     let pid = forward!(FORK => fn() -> libc::pid_t;);
     after(pid.into());
     pid
@@ -89,6 +93,7 @@ fn after(result: c_long) {
         PROGRAM.after_fork_child();
     } else {
         PROGRAM.after_fork_parent();
+        mappings::release_moves();
     }
 }
 
@@ -128,7 +133,7 @@ pub unsafe extern "C" fn syscall(
         _ => false,
     };
     if forks {
-        PROGRAM.before_fork();
+        before_any();
     }
     let result = forward!(SYSCALL =>
         fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long; number, a, b, c, d, e, f);

@@ -35,6 +35,18 @@ pub fn turn_to_move() -> Option<Turn<'static>> {
     is_managed().then(|| MOVES.enter())
 }
 
+/// No memory moves until the fork is over: the child could not find it.
+pub fn hold_moves() {
+    if is_managed() {
+        MOVES.hold();
+    }
+}
+
+/// The fork is over, in the parent.
+pub fn release_moves() {
+    MOVES.leave();
+}
+
 /// In a fork child: whoever moved memory is not here.
 pub fn forget_moves() {
     MOVES.reset();

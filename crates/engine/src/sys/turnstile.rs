@@ -51,6 +51,22 @@ impl Turnstile {
         Turn(None)
     }
 
+    /// As [`Turnstile::enter`], until [`Turnstile::leave`].
+    pub fn hold(&self) {
+        core::mem::forget(self.enter());
+    }
+
+    /// The calling thread goes out, if it is inside.
+    pub fn leave(&self) {
+        let me = rustix::thread::gettid()
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned();
+        if self.0.load(Relaxed) == me {
+            drop(Turn(Some(&self.0)));
+        }
+    }
+
     /// In a fork child: whoever was inside is not here.
     pub fn reset(&self) {
         self.0.store(0, Relaxed);
@@ -90,6 +106,10 @@ mod tests {
         let outside = TURNSTILE.enter();
         assert!(outside.0.is_some());
         TURNSTILE.reset();
-        assert!(TURNSTILE.enter().0.is_some());
+        TURNSTILE.hold();
+        std::thread::scope(|scope| scope.spawn(|| TURNSTILE.leave()).join().expect("no panic"));
+        assert_ne!(TURNSTILE.0.load(Relaxed), 0);
+        TURNSTILE.leave();
+        assert_eq!(TURNSTILE.0.load(Relaxed), 0);
     }
 }
