@@ -170,6 +170,11 @@ impl Mm {
         self.frames.awaited() > 0
     }
 
+    /// Background reclaim is awake: memory is short.
+    pub fn is_reclaiming(&self) -> bool {
+        self.awake
+    }
+
     /// Pages that are mapped in the program.
     pub fn mapped(&self) -> u64 {
         self.table.resident()

@@ -24,7 +24,7 @@ mod world;
 use std::sync::Arc;
 
 use foreswap_core::units::{Nanos, PageRange, Vpn, len, overlap};
-use foreswap_core::world::{IoId, IoResult};
+use foreswap_core::world::{IoId, IoResult, Limit as _};
 use foreswap_core::{Mm, Outcome};
 use foreswap_store::ring::{Completion, MAX_DEPTH};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -46,6 +46,10 @@ use crate::sys::uffd::{Event, RawMsg};
 const MESSAGES: usize = 64;
 /// How long the pager sleeps at the most.
 const IDLE: Nanos = 250_000_000;
+/// How often it looks whether memory is shared fairly.
+const SHARING: Nanos = 10_000_000;
+/// Pages that it asks of the others when a fault finds none.
+const STALLED_WANT: u64 = 64;
 /// How long it sleeps when something has to be tried again soon.
 const SOON: Nanos = 5_000_000;
 /// How long it polls for a read's completion: a fast disk's latency and some.
@@ -102,6 +106,7 @@ pub(crate) struct Pager {
     pulse: Arc<watch::Pulse>,
     pressure: u32,
     next_look: Nanos,
+    next_share: Nanos,
     data_pages: u64,
     /// Looks since memory that came unnoticed waits for room; 0 when none does.
     room_wanted: u32,
@@ -145,6 +150,7 @@ impl Pager {
             pulse: Arc::new(watch::Pulse::default()),
             pressure,
             next_look: 0,
+            next_share: 0,
             data_pages: 0,
             room_wanted: 0,
         }
@@ -175,7 +181,9 @@ impl Pager {
             self.step_fork();
             let _ = self.w.io.flush();
             publish::counters(self.w.ledger, self.w.me, &self.mm, self.own_bytes());
-            self.placement.look(now(), self.mm.stats.ahead.unseen);
+            let now = now();
+            self.placement.look(now, self.mm.stats.ahead.unseen);
+            self.share(now);
             if busy || (more && flushed) {
                 self.polling_since = 0;
                 continue;
@@ -184,7 +192,6 @@ impl Pager {
                 continue;
             }
             self.polling_since = 0;
-            let now = now();
             self.look_around(now);
             self.wait();
         }
@@ -366,14 +373,29 @@ impl Pager {
         self.pressure = pressure;
         self.follow_limit();
         self.w.look_around();
-        if self.mm.is_stalled() && !self.w.short {
-            self.w.short = true;
-            self.w.ledger.set_wanted(self.w.me, 64);
+        if self.mode == Mode::Bare && self.w.excess() > 0 && !self.fork.is_under_way() {
+            // Others need what was granted here: from now on it can be moved out.
+            self.settle();
+            self.arm_all();
         }
         if now >= self.next_look {
             self.next_look = now + if self.mm.is_stalled() { SOON } else { IDLE };
             self.on_tick();
             publish::regions(self.w.ledger, self.w.me, &self.mm);
+        }
+    }
+
+    /// Now and then: tell the others whether we have too little, and hear whether they have.
+    fn share(&mut self, now: Nanos) {
+        if now >= self.next_share {
+            self.next_share = now + SHARING;
+            let stalled = self.mm.is_stalled();
+            let needy = stalled || self.mm.is_reclaiming();
+            self.w
+                .ask_for_share(needy, if stalled { STALLED_WANT } else { 0 });
+        }
+        if self.w.ledger.pressure() != self.pressure {
+            self.look_around(now);
         }
     }
 

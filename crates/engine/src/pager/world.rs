@@ -22,6 +22,8 @@ use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
 /// Pages below the limit that are not handed out: the allocator of the program touches a page here
 /// and there before it can be registered.
 const SLACK: u64 = 32;
+/// Most pages that a process asks of the others at a time.
+const MOST_WANTED: u64 = 512;
 /// How often a short wait inside the kernel (a page that is under migration, say) is repeated.
 const TRIES: u32 = 4;
 /// How often a move of our own memory is repeated. What is in the way passes soon.
@@ -437,18 +439,12 @@ impl Limit for Linux {
     }
 
     fn available(&self) -> u64 {
-        self.ledger
-            .limit_pages()
-            .saturating_sub(self.ledger.charged_pages() + SLACK)
+        let taken = self.ledger.charged_pages() + SLACK + self.kept_for_others();
+        self.ledger.limit_pages().saturating_sub(taken)
     }
 
     fn try_charge(&mut self, n: u64) -> bool {
-        let charged = n <= self.available() && self.ledger.try_charge(self.me, n);
-        if charged && self.short {
-            self.short = false;
-            self.ledger.set_wanted(self.me, 0);
-        }
-        charged
+        n <= self.available() && self.ledger.try_charge(self.me, n)
     }
 
     fn try_charge_last(&mut self) -> bool {
@@ -475,8 +471,43 @@ impl Limit for Linux {
             .wanted_by_others
             .saturating_sub(limit.saturating_sub(charged));
         let short = charged.saturating_sub(limit) + wanted;
-        let fair = limit / u64::from(self.ledger.live().max(1));
-        before_fork.max(short.min(mine.saturating_sub(fair)))
+        before_fork.max(short.min(mine.saturating_sub(self.fair_share())))
+    }
+}
+
+impl Linux {
+    /// Pages that each process may have when all need more.
+    fn fair_share(&self) -> u64 {
+        self.ledger.limit_pages() / u64::from(self.ledger.live().max(1))
+    }
+
+    /// Who has its share leaves room to those who have not.
+    fn kept_for_others(&self) -> u64 {
+        let has_share =
+            || self.ledger.process_charged(self.me) >= self.fair_share().saturating_sub(SLACK);
+        if self.wanted_by_others > 0 && has_share() {
+            self.wanted_by_others
+        } else {
+            0
+        }
+    }
+
+    /// Tell the others how much is missing to our share, if we are `needy`; `least` if it is our
+    /// all.
+    pub fn ask_for_share(&mut self, needy: bool, least: u64) {
+        let missing = self
+            .fair_share()
+            .saturating_sub(self.ledger.process_charged(self.me));
+        let wanted = if needy && self.ledger.live() > 1 {
+            missing.min(MOST_WANTED)
+        } else {
+            0
+        };
+        let wanted = wanted.max(least);
+        if wanted > 0 || self.short {
+            self.ledger.set_wanted(self.me, wanted);
+            self.short = wanted > 0;
+        }
     }
 }
 
