@@ -208,7 +208,37 @@ static void trim(void)
     }
 }
 
+/* The heap shrinks from the top and grows again by small blocks alone, faster than any look at the
+ * maps: what is in memory of it then must be within the limit. */
+static void shrinks_and_grows(void)
+{
+    enum { SIZE = 1000, COUNT = 120 * 1024 };
+    static char *blocks[COUNT];
+    mallopt(M_TRIM_THRESHOLD, 128 << 10);
+    char *start = sbrk(0);
+    size_t most = 0;
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            blocks[i] = malloc(SIZE);
+            CHECK(blocks[i], "malloc");
+            fill(blocks[i], SIZE, round * COUNT + i);
+        }
+        size_t size = (char *)sbrk(0) - start;
+        CHECK(size > (size_t)SIZE * COUNT / 2, "the heap does not hold the blocks");
+        uintptr_t first = ((uintptr_t)start + PAGE - 1) / PAGE * PAGE;
+        size_t present = present_pages((void *)first, size / PAGE * PAGE);
+        most = present > most ? present : most;
+        for (int i = 0; i < COUNT; i++) {
+            VERIFY(blocks[i], SIZE, round * COUNT + i, "a block");
+            free(blocks[i]);
+        }
+        CHECK((size_t)((char *)sbrk(0) - start) < size / 2, "the heap did not shrink");
+    }
+    note("present", most);
+}
+
 static const struct part parts[] = {
+    {"shrinks_and_grows", shrinks_and_grows},
     {"brk_grow_and_shrink", brk_grow_and_shrink},
     {"malloc_small", malloc_small},
     {"thread_arenas", thread_arenas},

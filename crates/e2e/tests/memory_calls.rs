@@ -100,3 +100,19 @@ parts!(part of "heap_calls":
     aligned
     trim
 );
+
+/// A heap that grows by small blocks, gives back, and grows again is managed at each step, long before
+/// a look at the maps could find it.
+#[test]
+fn shrinks_and_grows() {
+    let Some(path) = program::compile("shrinks_and_grows", "heap_calls") else {
+        return;
+    };
+    let outcome =
+        Managed::limit(LIMIT).equals_bare_swapping(&Job::new(path).arg("shrinks_and_grows"));
+    let (present, most) = (outcome.note("present"), LIMIT * MIB / 4096);
+    assert!(
+        present <= most,
+        "{present} pages of the heap in memory, {most} are allowed"
+    );
+}

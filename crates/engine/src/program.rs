@@ -172,6 +172,14 @@ impl Program {
         }
     }
 
+    /// The heap gave `bytes` back. Matters only before there is an engine, which sees for itself.
+    pub fn shrank(&self, bytes: usize) {
+        if self.state.load(Relaxed) == state::OFF {
+            let less = |seen: u64| Some(seen.saturating_sub(bytes as u64));
+            let _ = self.seen.fetch_update(Relaxed, Relaxed, less);
+        }
+    }
+
     /// Nobody needs to be told yet.
     fn absorbs(&self, bytes: usize) -> bool {
         match self.state.load(Acquire) {

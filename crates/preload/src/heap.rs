@@ -8,7 +8,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize};
 
 use foreswap::program::state;
 
@@ -28,6 +28,7 @@ pub fn look_up() {
         &PVALLOC,
         &BRK,
         &SBRK,
+        &PTHREAD_CREATE,
     ];
     for real in all {
         real.address();
@@ -44,11 +45,25 @@ static VALLOC: Real = Real::new(c"valloc");
 static PVALLOC: Real = Real::new(c"pvalloc");
 static BRK: Real = Real::new(c"brk");
 static SBRK: Real = Real::new(c"sbrk");
+static PTHREAD_CREATE: Real = Real::new(c"pthread_create");
 
 unsafe extern "C" {
     fn __libc_malloc(size: usize) -> *mut c_void;
     fn __libc_calloc(count: usize, size: usize) -> *mut c_void;
+    /// The break as the C library knows it.
+    static __curbrk: AtomicUsize;
+    /// 0 once there was a second thread.
+    static __libc_single_threaded: AtomicU8;
 }
+
+/// The largest block that may take the short way: what a thread's cache of the C library holds.
+const SMALL: usize = 1032;
+/// The break at the last look while the short way is open, otherwise no break at all.
+static BREAK_SEEN: AtomicUsize = AtomicUsize::new(CLOSED);
+const CLOSED: usize = 1;
+/// Memory comes from elsewhere than the break as well: there was a second thread, with an arena of
+/// its own, or something is in the way of the break. Never forgotten: an arena may go on growing.
+static SCATTERED: AtomicBool = AtomicBool::new(false);
 
 /// Blocks from this size on may be mapped on their own.
 const BIG: usize = 64 << 10;
@@ -81,7 +96,8 @@ static OWN_LAYOUT: AtomicBool = AtomicBool::new(false);
 
 /// The object was loaded.
 pub fn begin() {
-    let here = current_break();
+    // Makes the C library ask the kernel.
+    let here = forward!(SBRK => fn(isize) -> *mut c_void; 0) as usize;
     HEAP_END.store(here, Relaxed);
     HEAP_START.store(here, Relaxed);
     OWN_LAYOUT.store(
@@ -89,6 +105,36 @@ pub fn begin() {
         Relaxed,
     );
     CALLOC.address();
+    open_short_way();
+}
+
+/// The break as the C library knows it; 0 before it asked the kernel.
+#[inline]
+fn the_break() -> usize {
+    // SAFETY: the C library's variable; only read.
+    unsafe { __curbrk.load(Relaxed) }
+}
+
+/// Let small blocks take the short way until the break moves again, if that may be.
+#[inline]
+fn open_short_way() {
+    if SCATTERED.load(Relaxed) || HEAP_START.load(Relaxed) == usize::MAX {
+        return;
+    }
+    // SAFETY: the C library's variable; only read.
+    let single = unsafe { __libc_single_threaded.load(Relaxed) } != 0;
+    // Of other allocators it is not known that small blocks come from the break.
+    if single && OWN_LAYOUT.load(Relaxed) {
+        BREAK_SEEN.store(follow_break(), Relaxed);
+    } else {
+        close_short_way();
+    }
+}
+
+#[cold]
+fn close_short_way() {
+    SCATTERED.store(true, Relaxed);
+    BREAK_SEEN.store(CLOSED, Relaxed);
 }
 
 /// Where the table of seen memory lies: large, and mostly without memory.
@@ -96,8 +142,14 @@ pub fn table() -> usize {
     (&raw const STRETCHES) as usize
 }
 
-fn current_break() -> usize {
-    forward!(SBRK => fn(isize) -> *mut c_void; 0) as usize
+/// Notice where the break is, before it moves (what is given back and taken again is new) and after.
+#[inline]
+fn follow_break() -> usize {
+    let here = the_break();
+    if here != HEAP_END.load(Relaxed) {
+        note_break();
+    }
+    here
 }
 
 /// A block was handed out.
@@ -125,13 +177,17 @@ fn is_seen(at: usize, size: usize) -> bool {
     (reach >> STEP) < known as usize
 }
 
-/// The break has moved on.
+/// The break has moved.
 #[cold]
 fn note_break() {
-    let end = current_break();
+    if HEAP_START.load(Relaxed) == usize::MAX {
+        // Before the constructor.
+        return;
+    }
+    let end = the_break();
     let before = HEAP_END.swap(end, Relaxed);
     if end <= before {
-        return;
+        return PROGRAM.shrank(before - end);
     }
     PROGRAM.grew(before, end - before);
     // Each step becomes a VMA of its own once it is registered: a heap that goes on growing under
@@ -151,6 +207,8 @@ fn note_stretch(at: usize, size: usize) {
         // Before the constructor: the look at the maps will find it.
         return;
     }
+    // An arena that is not at the break.
+    close_short_way();
     let Some(known) = STRETCHES.get(at >> STRETCH) else {
         return;
     };
@@ -184,9 +242,43 @@ fn note_big(at: usize, size: usize) {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    if size <= SMALL && the_break() == BREAK_SEEN.load(Relaxed) {
+        // SAFETY: the short way is open, so the function was looked up; it has this signature.
+        // Compiled to a jump: with a look at whether it was found there would be a frame as well.
+        return unsafe {
+            let address = MALLOC.known().unwrap_unchecked();
+            core::mem::transmute::<*mut c_void, Malloc>(address)(size)
+        };
+    }
+    malloc_and_look(size)
+}
+
+type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
+
+#[inline(never)]
+extern "C" fn malloc_and_look(size: usize) -> *mut c_void {
+    follow_break();
     let block = forward!(MALLOC => fn(usize) -> *mut c_void; size);
     note(block, size);
+    open_short_way();
     block
+}
+
+/// As the C library's. A second thread gets an arena of its own, which does not move the break.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut c_void,
+    attributes: *const c_void,
+    main: *const c_void,
+    argument: *mut c_void,
+) -> c_int {
+    close_short_way();
+    forward!(PTHREAD_CREATE =>
+        fn(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int;
+        thread, attributes, main, argument)
 }
 
 /// As the C library's.
@@ -197,6 +289,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
         // SAFETY: the C library's own.
         return unsafe { __libc_calloc(count, size) };
     }
+    follow_break();
     let block = forward!(CALLOC => fn(usize, usize) -> *mut c_void; count, size);
     note(block, count.wrapping_mul(size));
     block
@@ -205,6 +298,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
+    follow_break();
     // A large block may be moved whole.
     let turn = (size >= MOVABLE).then(mappings::turn_to_move);
     let block = forward!(REALLOC => fn(*mut c_void, usize) -> *mut c_void; old, size);
@@ -216,6 +310,7 @@ pub extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
+    follow_break();
     let block = forward!(MEMALIGN => fn(usize, usize) -> *mut c_void; alignment, size);
     note(block, size);
     block
@@ -231,6 +326,7 @@ pub unsafe extern "C" fn posix_memalign(
     alignment: usize,
     size: usize,
 ) -> c_int {
+    follow_break();
     let status = forward!(POSIX_MEMALIGN =>
         fn(*mut *mut c_void, usize, usize) -> c_int; out, alignment, size);
     if status == 0 {
@@ -243,6 +339,7 @@ pub unsafe extern "C" fn posix_memalign(
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
+    follow_break();
     let block = forward!(ALIGNED_ALLOC => fn(usize, usize) -> *mut c_void; alignment, size);
     note(block, size);
     block
@@ -251,6 +348,7 @@ pub extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
+    follow_break();
     let block = forward!(VALLOC => fn(usize) -> *mut c_void; size);
     note(block, size);
     block
@@ -259,6 +357,7 @@ pub extern "C" fn valloc(size: usize) -> *mut c_void {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    follow_break();
     let block = forward!(PVALLOC => fn(usize) -> *mut c_void; size);
     note(block, size);
     block
@@ -268,7 +367,7 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub extern "C" fn brk(end: *mut c_void) -> c_int {
     let status = forward!(BRK => fn(*mut c_void) -> c_int; end);
-    note_break();
+    follow_break();
     status
 }
 
@@ -276,8 +375,6 @@ pub extern "C" fn brk(end: *mut c_void) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn sbrk(more: isize) -> *mut c_void {
     let before = forward!(SBRK => fn(isize) -> *mut c_void; more);
-    if more != 0 && HEAP_START.load(Relaxed) != usize::MAX {
-        note_break();
-    }
+    follow_break();
     before
 }
