@@ -67,7 +67,7 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
         .map_or(OsStr::new(""), |name| name.as_os_str());
     let program = program::find(name, &program::search_path())?;
     let object = preload::find()?;
-    drop(Uffd::open(needed_features())?);
+    drop(Uffd::open(Features::NEEDED)?);
     if args.io == Io::Uring
         && let Err(why) = foreswap_store::ring::Uring::new(&[], 1)
     {
@@ -86,16 +86,6 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
         areas,
         limit,
     })
-}
-
-/// What the engine in each process will ask for.
-fn needed_features() -> Features {
-    Features::EVENT_REMOVE
-        | Features::EVENT_UNMAP
-        | Features::EVENT_REMAP
-        | Features::MOVE
-        | Features::POISON
-        | Features::THREAD_ID
 }
 
 /// The limit in bytes, whole pages, if it can work here; `option` is how the user said it.

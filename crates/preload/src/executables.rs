@@ -16,7 +16,7 @@ use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Relaxed;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
-use foreswap::ledger::protocol::{self, Severity, rustix};
+use foreswap::ledger::protocol::{self, Severity};
 use foreswap::program::{SOCKET_BYTES, say};
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, Stat, StatVfsMountFlags};
 use rustix::io::Errno;

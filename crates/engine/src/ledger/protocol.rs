@@ -10,8 +10,6 @@ use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::IntoRawFd;
 
-/// The system calls as both sides make them: past the C library, so that errno stays as it is.
-pub use rustix;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};

@@ -161,9 +161,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         hide(&range).map_err(system("hiding the ledger"))?;
     }
 
-    let seen = Features::MOVE | Features::POISON | Features::THREAD_ID;
-    let events = Features::EVENT_REMOVE | Features::EVENT_UNMAP | Features::EVENT_REMAP;
-    let uffd = Uffd::open(seen | events)?;
+    let uffd = Uffd::open(Features::NEEDED)?;
     let quiet = Uffd::open(Features::MOVE)?;
     let limit = ledger.limit_pages();
     let frames = (limit / 4).clamp(512, 32768) as u32;
@@ -242,6 +240,7 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
     if !snapshot.has_regions() {
         // The parent was bare; so is the child, for as long as both fit.
         pager.granted = snapshot.charged();
+        pager.await_room();
         pager.grant();
         return Ok(());
     }

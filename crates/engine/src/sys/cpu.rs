@@ -93,7 +93,7 @@ pub fn set_yielding(yielding: bool) -> Result<(), Errno> {
     let parameter = (&raw const priority) as usize;
     let number = linux_raw_sys::general::__NR_sched_setscheduler;
     // SAFETY: the parameter is one int, as the call says; 0 is the calling thread.
-    unsafe { super::syscall::syscall4(number, 0, policy, parameter, 0) }.map(drop)
+    unsafe { super::syscall::syscall(number, [0, policy, parameter]) }.map(drop)
 }
 
 /// How long a thread was ready to run and had to wait for a CPU.

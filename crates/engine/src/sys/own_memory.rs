@@ -16,7 +16,7 @@ use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munlock, munmap,
 };
 
-use super::syscall::syscall5;
+use super::syscall::syscall;
 
 /// Enough for some gigabytes of allocator segments; 48 KiB of static memory.
 const CAPACITY: usize = 2048;
@@ -156,7 +156,7 @@ pub fn reserve(len: usize, kind: Kind) -> Result<NonNull<u8>, Errno> {
     // reader of /proc/PID/maps whose it is. Kernels without names refuse, and lose only that.
     let name = c"foreswap".as_ptr() as usize;
     // SAFETY: names the mapping just made; the string is static.
-    let _ = unsafe { syscall5(k::__NR_prctl, [PR_SET_VMA, 0, at as usize, len, name]) };
+    let _ = unsafe { syscall(k::__NR_prctl, [PR_SET_VMA, 0, at as usize, len, name]) };
     Ok(base)
 }
 

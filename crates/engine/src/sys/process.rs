@@ -3,7 +3,7 @@
 use linux_raw_sys::general as k;
 use rustix::io::Errno;
 
-use super::syscall::syscall4;
+use super::syscall::syscall;
 
 /// Closes every descriptor of the calling thread's own table.
 ///
@@ -12,14 +12,14 @@ use super::syscall::syscall4;
 /// and nothing that runs on it uses an open descriptor.
 pub unsafe fn close_all_files() -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    unsafe { syscall4(k::__NR_close_range, 0, u32::MAX as usize, 0, 0) }.map(drop)
+    unsafe { syscall(k::__NR_close_range, [0, u32::MAX as usize, 0]) }.map(drop)
 }
 
 /// Ends the process at once with `status`: no handlers, no destructors.
 pub fn exit(status: i32) -> ! {
     loop {
         // SAFETY: ends the process.
-        let _ = unsafe { syscall4(k::__NR_exit_group, status.cast_unsigned() as usize, 0, 0, 0) };
+        let _ = unsafe { syscall(k::__NR_exit_group, [status.cast_unsigned() as usize]) };
     }
 }
 
@@ -31,12 +31,12 @@ pub fn abort() -> ! {
     // SAFETY: sets a signal's disposition to the default and sends it to this process.
     unsafe {
         let action = default.as_ptr() as usize;
-        let _ = syscall4(k::__NR_rt_sigaction, SIGABRT, action, 0, size_of::<u64>());
+        let _ = syscall(k::__NR_rt_sigaction, [SIGABRT, action, 0, size_of::<u64>()]);
         let pid = rustix::process::getpid()
             .as_raw_nonzero()
             .get()
             .cast_unsigned() as usize;
-        let _ = syscall4(k::__NR_kill, pid, SIGABRT, 0, 0);
+        let _ = syscall(k::__NR_kill, [pid, SIGABRT]);
     }
     // Only if every thread of the program blocks the signal.
     std::thread::sleep(std::time::Duration::from_secs(1));

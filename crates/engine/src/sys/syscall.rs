@@ -10,55 +10,29 @@ use rustix::io::Errno;
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("foreswap's engine threads are written for Linux on x86_64");
 
-/// Calls `number` with four arguments.
+/// Calls `number` with up to five arguments; the kernel does not look at more than the call has.
 ///
 /// # Safety
 /// The arguments must be right for that call, pointers included.
-pub(super) unsafe fn syscall4(
+#[inline]
+pub(super) unsafe fn syscall<const N: usize>(
     number: u32,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
+    args: [usize; N],
 ) -> Result<usize, Errno> {
+    const { assert!(N <= 5) };
+    let mut all = [0; 5];
+    all[..N].copy_from_slice(&args);
     let result: isize;
     // SAFETY: the kernel keeps all registers but rax, rcx and r11; the rest is the caller's word.
     unsafe {
         asm!(
             "syscall",
             inlateout("rax") number as isize => result,
-            in("rdi") a,
-            in("rsi") b,
-            in("rdx") c,
-            in("r10") d,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    if (-4095..0).contains(&result) {
-        Err(Errno::from_raw_os_error(-result as i32))
-    } else {
-        Ok(result as usize)
-    }
-}
-
-/// Calls `number` with five arguments.
-///
-/// # Safety
-/// As for [`syscall4`].
-pub(super) unsafe fn syscall5(number: u32, args: [usize; 5]) -> Result<usize, Errno> {
-    let result: isize;
-    // SAFETY: as in `syscall4`.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") args[0],
-            in("rsi") args[1],
-            in("rdx") args[2],
-            in("r10") args[3],
-            in("r8") args[4],
+            in("rdi") all[0],
+            in("rsi") all[1],
+            in("rdx") all[2],
+            in("r10") all[3],
+            in("r8") all[4],
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack),

@@ -26,7 +26,7 @@ use rustix::thread::futex;
 
 use super::modules::{self, Modules, ThreadLocals};
 use super::own_memory::{self, Kind};
-use super::syscall::syscall4;
+use super::syscall::syscall;
 
 const PAGE: usize = 4096;
 /// Room below the thread pointer beyond what the loaded modules need: glibc lets late modules
@@ -264,13 +264,8 @@ extern "C" fn thread_main(block: *mut Block) -> ! {
             block.byte_add(TCB_TID).cast::<u32>().write(tid);
         }
         let name = (&raw const (*block).name) as usize;
-        let _ = syscall4(
-            k::__NR_prctl,
-            linux_raw_sys::prctl::PR_SET_NAME as usize,
-            name,
-            0,
-            0,
-        );
+        let set_name = linux_raw_sys::prctl::PR_SET_NAME as usize;
+        let _ = syscall(k::__NR_prctl, [set_name, name]);
         ((*block).entry)((*block).arg);
         // Past here the stack may go at any moment: one instruction, nothing after.
         asm!("syscall", in("rax") k::__NR_exit, in("rdi") 0, options(noreturn, nostack));
@@ -291,12 +286,9 @@ fn set_signal_mask(mask: u64) -> u64 {
     let (new, was) = ((&raw const mask) as usize, (&raw mut old) as usize);
     // SAFETY: both masks are 8 bytes, as said; with these arguments the call cannot fail.
     let _ = unsafe {
-        syscall4(
+        syscall(
             k::__NR_rt_sigprocmask,
-            SIG_SETMASK,
-            new,
-            was,
-            size_of::<u64>(),
+            [SIG_SETMASK, new, was, size_of::<u64>()],
         )
     };
     old

@@ -14,6 +14,7 @@ mod transfer;
 mod uring;
 
 pub use pool::{Pool, PoolError, SpawnRefused, Worker};
+pub use transfer::Direction;
 pub use uring::{SetupFlags, Uring, UringUnavailable};
 
 use std::os::fd::RawFd;
@@ -114,6 +115,19 @@ pub enum QueueError {
 /// To sleep less, call [`Io::reap`] in a loop for a while before sleeping on [`Io::poll_fd`]: waking a
 /// sleeper costs a third of a fast disk's latency.
 pub trait Io {
+    /// Queues a read or a write of `area` at byte `offset`; see [`Io::read`] and [`Io::write`].
+    ///
+    /// # Safety
+    /// As for these.
+    unsafe fn start(
+        &mut self,
+        direction: Direction,
+        token: u64,
+        area: usize,
+        offset: u64,
+        iov: &[IoVec],
+    ) -> Result<(), QueueError>;
+
     /// Queues a read of `area` from byte `offset` into the memory of `iov`, in order. Nothing is
     /// guaranteed to start before [`Io::flush`].
     ///
@@ -126,7 +140,10 @@ pub trait Io {
         area: usize,
         offset: u64,
         iov: &[IoVec],
-    ) -> Result<(), QueueError>;
+    ) -> Result<(), QueueError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.start(Direction::Read, token, area, offset, iov) }
+    }
 
     /// Queues a write of the memory of `iov`, in order, to `area` at byte `offset`.
     ///
@@ -139,7 +156,10 @@ pub trait Io {
         area: usize,
         offset: u64,
         iov: &[IoVec],
-    ) -> Result<(), QueueError>;
+    ) -> Result<(), QueueError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.start(Direction::Write, token, area, offset, iov) }
+    }
 
     /// Starts everything that is queued, with one system call where the kernel takes it at once.
     /// After an error what was not taken stays queued: flush again later.

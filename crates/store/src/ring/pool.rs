@@ -302,8 +302,10 @@ impl Pool {
             order: Vec::with_capacity(depth as usize),
         })
     }
+}
 
-    fn start(
+impl Io for Pool {
+    unsafe fn start(
         &mut self,
         direction: Direction,
         token: u64,
@@ -322,28 +324,6 @@ impl Pool {
         self.shared.queue[at as usize % self.shared.queue.len()].store(index, Ordering::Relaxed);
         self.unflushed += 1;
         Ok(())
-    }
-}
-
-impl Io for Pool {
-    unsafe fn read(
-        &mut self,
-        token: u64,
-        area: usize,
-        offset: u64,
-        iov: &[IoVec],
-    ) -> Result<(), QueueError> {
-        self.start(Direction::Read, token, area, offset, iov)
-    }
-
-    unsafe fn write(
-        &mut self,
-        token: u64,
-        area: usize,
-        offset: u64,
-        iov: &[IoVec],
-    ) -> Result<(), QueueError> {
-        self.start(Direction::Write, token, area, offset, iov)
     }
 
     fn flush(&mut self) -> Result<(), IoError> {

@@ -21,9 +21,12 @@ const MAX_RETRIES: u16 = 1024;
 /// continue.
 const SECTOR: u64 = 512;
 
+/// Which way a transfer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub enum Direction {
+    /// From the area to memory.
     Read,
+    /// From memory to the area.
     Write,
 }
 

@@ -156,29 +156,6 @@ impl Uring {
         self.flags
     }
 
-    fn start(
-        &mut self,
-        direction: Direction,
-        token: u64,
-        area: usize,
-        offset: u64,
-        iov: &[IoVec],
-    ) -> Result<(), QueueError> {
-        let fd = super::file_of(&self.areas, area)?;
-        let wanted = Transfer::length_of(offset, iov)?;
-        let index = *self.free.last().ok_or(QueueError::Full)?;
-        let slot = &mut self.slots[index as usize];
-        slot.transfer
-            .begin(direction, token, fd, offset, wanted, iov);
-        let entry = entry_of(&slot.transfer, index);
-        // SAFETY: the entry points at the slot's own vector, which is not touched before the
-        // completion, and at memory that the caller of `read`/`write` keeps alive until then.
-        unsafe { self.ring.submission().push(&entry) }.map_err(|_| QueueError::Full)?;
-        slot.busy = true;
-        self.free.pop();
-        Ok(())
-    }
-
     /// One `io_uring_enter`. Returns how many entries the kernel took.
     fn enter(&mut self, want: u32, flags: u32) -> Result<usize, Errno> {
         let queued = self.ring.submission().len() as u32;
@@ -245,24 +222,27 @@ fn entry_of(transfer: &Transfer, index: u32) -> squeue::Entry {
 }
 
 impl Io for Uring {
-    unsafe fn read(
+    unsafe fn start(
         &mut self,
+        direction: Direction,
         token: u64,
         area: usize,
         offset: u64,
         iov: &[IoVec],
     ) -> Result<(), QueueError> {
-        self.start(Direction::Read, token, area, offset, iov)
-    }
-
-    unsafe fn write(
-        &mut self,
-        token: u64,
-        area: usize,
-        offset: u64,
-        iov: &[IoVec],
-    ) -> Result<(), QueueError> {
-        self.start(Direction::Write, token, area, offset, iov)
+        let fd = super::file_of(&self.areas, area)?;
+        let wanted = Transfer::length_of(offset, iov)?;
+        let index = *self.free.last().ok_or(QueueError::Full)?;
+        let slot = &mut self.slots[index as usize];
+        slot.transfer
+            .begin(direction, token, fd, offset, wanted, iov);
+        let entry = entry_of(&slot.transfer, index);
+        // SAFETY: the entry points at the slot's own vector, which is not touched before the
+        // completion, and at memory that the caller of `read`/`write` keeps alive until then.
+        unsafe { self.ring.submission().push(&entry) }.map_err(|_| QueueError::Full)?;
+        slot.busy = true;
+        self.free.pop();
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), IoError> {

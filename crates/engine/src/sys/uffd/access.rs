@@ -44,6 +44,13 @@ bitflags::bitflags! {
         const POISON = k::UFFD_FEATURE_POISON as u64;
         /// Write-protect faults resolve themselves and are only recorded.
         const WP_ASYNC = k::UFFD_FEATURE_WP_ASYNC as u64;
+        /// What the engine needs of the one for the program's memory.
+        const NEEDED = Self::MOVE.bits()
+            | Self::POISON.bits()
+            | Self::THREAD_ID.bits()
+            | Self::EVENT_REMOVE.bits()
+            | Self::EVENT_UNMAP.bits()
+            | Self::EVENT_REMAP.bits();
         /// UFFDIO_MOVE: pages change address without being copied.
         const MOVE = k::UFFD_FEATURE_MOVE as u64;
     }
