@@ -67,12 +67,15 @@ struct Watch {
 
 /// Start the watcher of `pager`.
 pub(crate) fn start(pager: &Pager) -> Result<(), Errno> {
-    let watch = Watch {
+    watch(Watch {
         pulse: Arc::clone(&pager.pulse),
         program: pager.program,
         ledger: pager.w.ledger,
         bell: rustix::io::dup(&pager.bell)?,
-    };
+    })
+}
+
+fn watch(watch: Watch) -> Result<(), Errno> {
     let argument = Box::into_raw(Box::new(watch)).cast::<c_void>();
     // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
     let spawned = unsafe { thread::spawn(c"fs-watch", 64 << 10, true, work, argument) };
@@ -121,4 +124,106 @@ fn is_asleep(tid: u32) -> bool {
     };
     let after_name = stat.iter().rposition(|&b| b == b')').map_or(0, |at| at + 2);
     matches!(stat.get(after_name), Some(b'S' | b'D'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::ledger::protocol::{self, Message};
+    use crate::ledger::{IoBackend, LedgerSpec, Options, ReadaheadPolicy, ThpMode};
+    use crate::sys::arena_alloc::EngineAlloc;
+    use crate::sys::own_memory::{self, Kind};
+    use crate::sys::uffd::{Features, Uffd};
+
+    static HEAP: EngineAlloc = EngineAlloc::new();
+    static PROGRAM: Program = Program::new(&HEAP);
+    /// Tells the test's own process that it is the victim.
+    const VICTIM: &str = "FORESWAP_WATCH_VICTIM";
+
+    fn ledger() -> &'static Ledger {
+        let options = Options {
+            readahead: ReadaheadPolicy::None,
+            thp: ThpMode::Never,
+            io: IoBackend::Threads,
+            max_window: 1,
+            full_timeout: Duration::from_secs(1),
+            adopt_threshold: 1 << 20,
+        };
+        let spec = LedgerSpec {
+            limit_pages: 1000,
+            options,
+            areas: Vec::new(),
+        };
+        Box::leak(Box::new(Ledger::create(&spec).expect("a ledger")))
+    }
+
+    /// A thread that says it is the pager, and touches a page that nobody will ever bring.
+    fn suffer(socket: &str) {
+        assert!(PROGRAM.configure(socket.as_bytes(), 0));
+        let uffd = Uffd::open(Features::empty()).expect("a userfaultfd");
+        let page = own_memory::map(4096, Kind::Other).expect("a page").as_ptr() as usize;
+        uffd.register_missing(page, 4096).expect("registered");
+        let pulse = Arc::new(Pulse::default());
+        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC);
+        watch(Watch {
+            pulse: Arc::clone(&pulse),
+            program: &PROGRAM,
+            ledger: ledger(),
+            bell: bell.expect("an eventfd"),
+        })
+        .expect("the watcher");
+        let pager = std::thread::spawn(move || {
+            pulse.begin();
+            pulse.sleep();
+            // Longer than the watcher's patience: a pager that waits for work is not ended.
+            std::thread::sleep(PERIOD * (LOOKS + 2));
+            pulse.wake();
+            println!("awake");
+            // SAFETY: the page is mapped.
+            unsafe { (page as *const u8).read_volatile() }
+        });
+        // Long enough for the watcher; if it does nothing, this ends in good order.
+        std::thread::sleep(PERIOD * LOOKS * 5);
+        drop((pager, uffd));
+    }
+
+    #[test]
+    fn a_pager_that_waits_for_itself_ends_the_process_with_a_word() {
+        if let Ok(socket) = std::env::var(VICTIM) {
+            return suffer(&socket);
+        }
+        let socket = format!("foreswap-watch-test-{}", std::process::id());
+        let listener = protocol::listen(&socket).expect("a socket");
+        let test = "a_pager_that_waits_for_itself_ends_the_process_with_a_word";
+        let exe = std::env::current_exe().expect("the test knows its own path");
+        let output = Command::new(exe)
+            .args([test, "--nocapture"])
+            .env(VICTIM, &socket)
+            .output()
+            .expect("the victim ran");
+        assert_eq!(output.status.signal(), Some(6), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("awake"), "ended too early: {text}");
+
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let connection = loop {
+            match rustix::net::accept(&listener) {
+                Ok(connection) => break connection,
+                Err(error) => assert!(Instant::now() < deadline, "nothing was said: {error}"),
+            }
+        };
+        let received = protocol::receive(connection).expect("a message");
+        let Message::Log { severity, text } = received.message else {
+            panic!("{:?}", received.message);
+        };
+        assert_eq!(severity, Severity::Error);
+        assert!(
+            text.starts_with("the pager thread (tid ") && text.contains("waits inside the kernel"),
+            "{text}"
+        );
+    }
 }
