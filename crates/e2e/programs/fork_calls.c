@@ -488,7 +488,26 @@ static void leaves_a_daemon(void)
     }
 }
 
+/* Forks that fail, more of them than there are places for processes: nothing may stay set aside for
+ * children that there are not. */
+static void failed_forks(void)
+{
+    char *p = swapped_region(19);
+    for (int i = 0; i < 300; i++) {
+        long pid = syscall(SYS_clone, CLONE_SIGHAND | SIGCHLD, 0, 0, 0, 0);
+        CHECK(pid == -1 && errno == EINVAL, "a clone with flags that contradict each other");
+    }
+    pid_t pid = forked();
+    if (pid == 0) {
+        diverge(p, 19, 1900);
+        _exit(0);
+    }
+    CHILD_WAS_RIGHT(pid, "the child");
+    VERIFY(p, REGION, 19, "in the end");
+}
+
 static const struct part parts[] = {
+    {"failed_forks", failed_forks},
     {"child_sees_parent", child_sees_parent},
     {"parent_exits_first", parent_exits_first},
     {"child_exits_first", child_exits_first},

@@ -36,11 +36,14 @@ pub mod request {
     pub const SEEN: u64 = 2;
     /// About to fork: hold. Answer: one of [`super::hold`] in word 0, the snapshot in word 1.
     pub const HOLD: u64 = 3;
-    /// The fork is over, in the parent.
+    /// The fork is over, in the parent. Answer: the fork's number in word 0.
     pub const RELEASE: u64 = 4;
     /// The program said something of the memory at word 1, word 2 bytes of it: word 3, a number of
     /// `madvise`. Answer: how many pages of it are managed, in word 0.
     pub const ADVISE: u64 = 5;
+    /// What became of the fork with the number in word 1: the child's process id in word 2, or 0 where
+    /// there is none.
+    pub const FORKED: u64 = 6;
 }
 
 /// Answers to [`request::HOLD`].
@@ -74,6 +77,8 @@ pub struct Program {
     pub snapshot: AtomicUsize,
     /// What the parent answered to the hold that is in force.
     pub hold: AtomicU64,
+    /// The last fork that was released: the thread (32 bits) above its number.
+    pub released: AtomicU64,
     /// The program, or one that it was forked from, has asked for memory to be wiped in children.
     pub wipes: AtomicBool,
     /// The program, or one that it was forked from, has said how it will use some memory: the
@@ -98,6 +103,7 @@ impl Program {
             heap,
             snapshot: AtomicUsize::new(0),
             hold: AtomicU64::new(0),
+            released: AtomicU64::new(0),
             wipes: AtomicBool::new(false),
             hints: AtomicBool::new(false),
             socket: [const { AtomicU32::new(0) }; SOCKET_BYTES / 4],
@@ -258,13 +264,33 @@ impl Program {
     /// The fork is over; this is the parent.
     pub fn after_fork_parent(&self) {
         if self.hold.swap(0, Relaxed) != 0 {
-            self.call([request::RELEASE, 0, 0, 0]);
+            let [number, ..] = self.call([request::RELEASE, 0, 0, 0]);
+            self.released
+                .store(own_tid() << 32 | number & 0xffff_ffff, Relaxed);
+        }
+    }
+
+    /// What the fork that this thread has just released came to: the child, or an error. Lets the
+    /// supervisor see the child's death before the child has said a word, and frees what was set
+    /// aside for one that there is not. If another fork was released meanwhile, time settles it.
+    pub fn forked(&self, result: i64) {
+        let released = self.released.load(Relaxed);
+        let number = released & 0xffff_ffff;
+        if number == 0 || released >> 32 != own_tid() {
+            return;
+        }
+        let cleared = self
+            .released
+            .compare_exchange(released, 0, Relaxed, Relaxed);
+        if cleared.is_ok() {
+            self.call([request::FORKED, number, result.max(0) as u64, 0]);
         }
     }
 
     /// The fork is over; this is the child, with one thread. Comes back when its memory is managed.
     pub fn after_fork_child(&self) {
         self.pid.store(own_pid(), Relaxed);
+        self.released.store(0, Relaxed);
         if self.ring.swap(0, Relaxed) != 0 {
             crate::pager::renounce_parent(self);
         }
@@ -293,6 +319,12 @@ pub fn own_pid() -> u32 {
         .as_raw_nonzero()
         .get()
         .cast_unsigned()
+}
+
+/// The id of this thread, from the kernel.
+fn own_tid() -> u64 {
+    let tid = rustix::thread::gettid().as_raw_nonzero().get();
+    tid.cast_unsigned().into()
 }
 
 /// Say something on standard error from a program thread.

@@ -13,14 +13,15 @@ use crate::{PROGRAM, locks, mappings};
 
 /// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
 pub fn look_up() {
-    let all = [&SYSCALL, &FORK, &CLONE];
+    let all = [&SYSCALL, &FORK, &RAW_FORK, &CLONE];
     for real in all {
         real.address();
     }
 }
 
 static SYSCALL: Real = Real::new(c"syscall");
-static FORK: Real = Real::new(c"_Fork");
+static FORK: Real = Real::new(c"fork");
+static RAW_FORK: Real = Real::new(c"_Fork");
 static CLONE: Real = Real::new(c"clone");
 
 unsafe extern "C" {
@@ -78,12 +79,22 @@ fn touch_streams() {
     }
 }
 
+/// As the C library's, whose handlers do the work; they are not told how it went.
+#[unsafe(no_mangle)]
+pub extern "C" fn fork() -> libc::pid_t {
+    let pid = forward!(FORK => fn() -> libc::pid_t;);
+    if pid != 0 {
+        PROGRAM.forked(pid.into());
+    }
+    pid
+}
+
 /// As the C library's: a fork without handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Fork() -> libc::pid_t {
     before_any();
-    let pid = forward!(FORK => fn() -> libc::pid_t;);
-    after(pid.into());
+    let pid = forward!(RAW_FORK => fn() -> libc::pid_t;);
+    after_with(pid.into());
     pid
 }
 
@@ -94,6 +105,14 @@ fn after(result: c_long) {
     } else {
         PROGRAM.after_fork_parent();
         mappings::release_moves();
+    }
+}
+
+/// As [`after`], for who knows how it went.
+fn after_with(result: c_long) {
+    after(result);
+    if result != 0 {
+        PROGRAM.forked(result);
     }
 }
 
@@ -138,7 +157,7 @@ pub unsafe extern "C" fn syscall(
     let result = forward!(SYSCALL =>
         fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long; number, a, b, c, d, e, f);
     if forks {
-        after(result);
+        after_with(result);
     }
     result
 }
@@ -183,6 +202,7 @@ pub unsafe extern "C" fn clone(
             fn(Option<Main>, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
             Some(begin_child), stack, flags, start, parent_tid, tls, child_tid);
         PROGRAM.after_fork_parent();
+        PROGRAM.forked(pid.into());
         return pid;
     }
     forward!(CLONE =>

@@ -18,9 +18,9 @@ use crate::sys::maps::Vma;
 
 /// The smallest VMA that a look at the maps adopts, in bytes.
 const SMALLEST: usize = 128 << 10;
-/// Looks, 5 ms apart, for which a starting engine waits until others have made room.
+/// Looks, 5 ms apart, for which a starting engine waits for room while the others make none.
 const START_LOOKS: u32 = 200;
-/// Looks, 5 ms apart, for which memory that came unnoticed waits for room under the limit.
+/// Looks, 5 ms apart, for which memory that came unnoticed waits for room while none is made.
 const ROOM_LOOKS: u32 = 40;
 /// Pages granted beyond the need, so that not each growth asks.
 const AHEAD: u64 = 2048;
@@ -31,10 +31,11 @@ pub(crate) fn pages(start: usize, end: usize) -> PageRange {
 }
 
 impl Pager {
-    /// The first look: bare if all fits, armed otherwise.
-    pub(crate) fn grant(&mut self) {
+    /// The first look: bare if all fits, armed otherwise. False where that must wait: nothing may be
+    /// registered while a fork is held.
+    pub(crate) fn grant(&mut self) -> bool {
         let Ok(vmas) = self.space.adoptable(SMALLEST) else {
-            return;
+            return true;
         };
         let need: u64 = vmas
             .iter()
@@ -52,19 +53,36 @@ impl Pager {
             program
                 .allowance
                 .store(allowance as i64, std::sync::atomic::Ordering::Relaxed);
-            return;
+            return true;
         }
         if self.fork.is_held() {
-            // Nothing may change under a fork: the growth is let pass now and looked at after it.
-            self.w.charge_existing(more);
-            self.granted += more;
-            return;
+            return false;
         }
         self.arm(&vmas);
+        true
     }
 
-    /// What the program has touched before its engine came up counts from now on. If it does not
-    /// fit, the other processes are asked to make room first; not for long, as the program waits.
+    /// Go on with threads whose memory grew while a fork was held. One may have what the forking
+    /// thread waits for: it cannot be kept until the fork is over.
+    pub(crate) fn step_growth(&mut self) {
+        let Some(&(_, until)) = self.waiting_growth.first() else {
+            return;
+        };
+        if self.fork.is_held() && now() < until {
+            return;
+        }
+        if self.mode == Mode::Bare {
+            // Not when it is still held: it is looked at after it.
+            self.grant();
+        }
+        for (slot, _) in std::mem::take(&mut self.waiting_growth) {
+            self.answer(slot, [0; 4]);
+        }
+    }
+
+    /// What the program has touched before its engine came up, or its parent after it had counted,
+    /// is paid for before anything else happens: the program waits in the meantime. If there is no
+    /// room the other processes are asked to make some, for as long as they do.
     pub(crate) fn await_room(&mut self) {
         let Ok(vmas) = self.space.adoptable(SMALLEST) else {
             return;
@@ -74,14 +92,24 @@ impl Pager {
             let present = self.space.present(&pages(vma.start, vma.end));
             touched += present.iter().flatten().map(len).sum::<u64>();
         }
-        for _ in 0..START_LOOKS {
-            if touched <= self.w.available() {
+        let (ledger, me) = (self.w.ledger, self.w.me);
+        let mut missing = touched.saturating_sub(self.granted);
+        let mut looks = 0;
+        loop {
+            // What is free is taken at once, before somebody else has it.
+            let free = missing.min(self.w.available());
+            if ledger.try_charge(me, free) {
+                self.granted += free;
+                missing -= free;
+                looks = if free > 0 { 0 } else { looks + 1 };
+            }
+            if missing == 0 || looks >= START_LOOKS {
                 break;
             }
-            self.w.ledger.set_wanted(self.w.me, touched);
+            ledger.set_wanted(me, missing);
             std::thread::sleep(std::time::Duration::from_nanos(SOON));
         }
-        self.w.ledger.set_wanted(self.w.me, 0);
+        ledger.set_wanted(me, 0);
     }
 
     /// Manage all memory from now on, also if it would fit.
@@ -117,21 +145,23 @@ impl Pager {
         }
     }
 
-    /// The program's memory grew by `bytes` at `address`.
-    pub(crate) fn on_grew(&mut self, address: usize, bytes: usize) {
+    /// The program's memory grew by `bytes` at `address`. False: the thread must wait.
+    pub(crate) fn on_grew(&mut self, address: usize, bytes: usize) -> bool {
         if self.mode == Mode::Bare {
             return self.grant();
         }
         let start = address / PAGE_SIZE * PAGE_SIZE;
         self.adopt(start..(address + bytes).next_multiple_of(PAGE_SIZE));
+        true
     }
 
-    /// The program uses memory at `address` of which nothing is known.
-    pub(crate) fn on_seen(&mut self, address: usize) {
+    /// The program uses memory at `address` of which nothing is known. False: the thread must wait.
+    pub(crate) fn on_seen(&mut self, address: usize) -> bool {
         if self.mode == Mode::Bare {
             return self.grant();
         }
         self.adopt_around(address);
+        true
     }
 
     /// Adopt what is not managed yet of the VMA at `address`. Returns whether it is managed now.
@@ -168,7 +198,8 @@ impl Pager {
         }
         self.data_pages = data;
         if self.mode == Mode::Bare {
-            return self.grant();
+            self.grant();
+            return;
         }
         let Ok(vmas) = self.space.adoptable(SMALLEST) else {
             return;
@@ -176,27 +207,42 @@ impl Pager {
         for vma in vmas {
             let range = pages(vma.start, vma.end);
             let known: u64 = self.mm.managed_in(&range).iter().map(len).sum();
-            if known < len(&range) && self.has_room_for(&range) {
+            if known < len(&range) {
+                if !self.has_room_for(&range) {
+                    return;
+                }
                 self.adopt(vma.start..vma.end);
             }
         }
+        // What waited for room is managed, or has gone meanwhile.
+        if self.room_wanted != 0 {
+            self.room_wanted = 0;
+            self.w.shrink_to = None;
+        }
+        let unused = std::mem::take(&mut self.w.prepaid);
+        self.w.uncharge(unused);
     }
 
-    /// Whether what is there already of `range` fits under the limit. If not, reclaim makes room for
-    /// it and the next look comes soon; after some looks it is adopted anyway.
+    /// Pay for what is there already of `range`. Where it does not fit, reclaim makes room for it and
+    /// the next look comes soon; after some looks without any it is adopted anyway.
     fn has_room_for(&mut self, range: &PageRange) -> bool {
         let present = self.space.present(range).unwrap_or_default();
         let known = self.mm.usage(range).0;
         let new = present.iter().map(len).sum::<u64>().saturating_sub(known);
-        let available = self.w.available();
-        if new <= available || self.room_wanted >= ROOM_LOOKS {
-            self.room_wanted = 0;
-            self.w.shrink_to = None;
+        let missing = new.saturating_sub(self.w.prepaid);
+        // What is free is taken at once, or a fault would.
+        let free = missing.min(self.w.available());
+        if self.w.ledger.try_charge(self.w.me, free) {
+            self.w.prepaid += free;
+            self.room_wanted = if free > 0 { 1 } else { self.room_wanted };
+        }
+        let missing = new.saturating_sub(self.w.prepaid);
+        if missing == 0 || self.room_wanted >= ROOM_LOOKS {
             return true;
         }
         self.room_wanted += 1;
         let mine = self.w.ledger.process_charged(self.w.me);
-        self.w.shrink_to = Some(mine.saturating_sub(new - available));
+        self.w.shrink_to = Some(mine.saturating_sub(missing));
         self.next_look = now() + SOON;
         false
     }

@@ -1,13 +1,15 @@
 //! A fork of the program, from the parent's side.
 //!
 //! The forking thread asks before it forks and waits. First the process makes room: the child will
-//! hold as many pages as the parent, and both together must stay under the limit. Then everything
-//! unmapped is brought to the areas, the snapshot is written, and the thread goes on to fork; other
-//! threads are served meanwhile. One fork at a time.
+//! hold as many pages as the parent, and both together must stay under the limit. What is given back
+//! is charged to the child at once, before somebody else has it, until the child's charge covers all
+//! that the parent holds and could still come to hold. Then everything unmapped is brought to the
+//! areas, the snapshot is written, and the thread goes on to fork; other threads are served
+//! meanwhile. One fork at a time.
 
 use foreswap_core::Hint;
 use foreswap_core::units::{Nanos, PageRange, Slot as CoreSlot, Vpn};
-use foreswap_core::world::Limit;
+use foreswap_core::world::{Limit, Notice, World};
 
 use super::snapshot::Snapshot;
 use super::world::now;
@@ -19,8 +21,20 @@ use crate::sys::doorbell::SlotIndex;
 
 /// How long making room for a child may take without progress before it is forked anyway.
 const PATIENCE: Nanos = 300_000_000;
+/// After this time room without a margin is room enough.
+const LONG_ENOUGH: Nanos = 200_000_000;
 /// How long a child may take to report.
 const EXPECTED: Nanos = 60_000_000_000;
+
+/// A child that has not reported.
+pub(crate) struct Expected {
+    /// The record that was reserved for it.
+    record: ProcId,
+    /// Which fork made it.
+    number: u64,
+    /// After this it is not waited for.
+    until: Nanos,
+}
 
 /// Where the fork in progress stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,9 +45,11 @@ pub(crate) enum Fork {
     MakingRoom {
         slot: SlotIndex,
         child: ProcId,
-        /// Pages that were mapped at the last progress, and until when there must be more.
-        mapped: u64,
+        /// Pages that were missing at the last progress, and until when there must be more.
+        short: u64,
         until: Nanos,
+        /// When it began.
+        since: Nanos,
     },
     /// Waiting for the writes.
     Quieting { slot: SlotIndex, child: ProcId },
@@ -84,20 +100,12 @@ impl Pager {
             self.fork = Fork::Held { child: None };
             return self.answer(slot, [hold::IMPOSSIBLE, 0, 0, 0]);
         };
-        let others = self
-            .w
-            .ledger
-            .charged_pages()
-            .saturating_sub(self.w.ledger.process_charged(self.w.me));
-        // Half for each, less some for what the other threads fault in while nothing may go out.
-        let limit = self.w.limit();
-        let half = limit.saturating_sub(others) / 2;
-        self.w.shrink_to = Some(half.saturating_sub(limit / 32));
         self.fork = Fork::MakingRoom {
             slot,
             child,
-            mapped: u64::MAX,
+            short: u64::MAX,
             until: 0,
+            since: now(),
         };
         self.step_fork();
     }
@@ -107,32 +115,32 @@ impl Pager {
         if let Fork::MakingRoom {
             slot,
             child,
-            mapped: before,
+            short: before,
             until,
+            since,
         } = self.fork
         {
-            let mapped = self.mm.mapped();
+            let short = self.make_room_for(child);
             // A slow disk is not a reason to give up: only pages that nobody can move are.
             let under_way = self.w.io.in_flight() > 0 || self.w.unsharer.is_busy();
-            let goes_on = mapped < before || under_way;
+            let goes_on = short < before || under_way;
             if goes_on {
                 let until = now() + PATIENCE;
                 self.fork = Fork::MakingRoom {
                     slot,
                     child,
-                    mapped,
+                    short: short.min(before),
                     until,
+                    since,
                 };
             }
-            if self.w.excess() > 0 && (goes_on || now() < until) {
+            // Threads that fault all the time may keep the margin from coming about.
+            let enough = short == 0 || (now() - since > LONG_ENOUGH && self.is_covered(child));
+            if !enough && (goes_on || now() < until) {
                 return;
             }
             self.w.shrink_to = None;
-            // The room is the child's from now on, or this process would fill it again. What other
-            // threads fault in until the fork is the child's as well: half of the rest is for that.
-            let mapped = self.mm.mapped();
-            let rest = self.w.available().saturating_sub(mapped);
-            self.w.ledger.charge_anyway(child, mapped + rest / 2);
+            self.cover(child);
             self.mm.hold();
             self.fork = Fork::Quieting { slot, child };
         }
@@ -143,6 +151,44 @@ impl Pager {
             let words = self.take_snapshot(child);
             self.answer(slot, words);
         }
+    }
+
+    /// Charge to the child what was given back since the last step. Returns how many pages this
+    /// process still has to give back until there is room, and some more for what other threads
+    /// fault in while nothing may go out.
+    fn make_room_for(&mut self, child: ProcId) -> u64 {
+        let ledger = self.w.ledger;
+        let mine = ledger.process_charged(self.w.me);
+        let for_child = ledger.process_charged(child);
+        let available = self.w.available();
+        let free = available.min(mine.saturating_sub(for_child));
+        // Refused if another process was faster: the next step tries again.
+        let _ = ledger.try_charge(child, free);
+        let both = mine + for_child + available;
+        let margin = (self.w.limit() / 32).min(both / 8);
+        let target = (both / 2).saturating_sub(margin);
+        self.w.shrink_to = Some(target);
+        mine.saturating_sub(target)
+    }
+
+    /// Whether the child's charge is what this process holds.
+    fn is_covered(&self, child: ProcId) -> bool {
+        let ledger = self.w.ledger;
+        ledger.process_charged(child) >= ledger.process_charged(self.w.me)
+    }
+
+    /// Charge to the child all that it could find in memory: what this process holds, in frames or
+    /// mapped, and what it could still be granted before the fork, which is half of what is then
+    /// left. Where pages could not be moved out this passes the limit, which is said.
+    fn cover(&mut self, child: ProcId) {
+        let ledger = self.w.ledger;
+        let mine = ledger.process_charged(self.w.me);
+        let short = mine.saturating_sub(ledger.process_charged(child));
+        if !ledger.try_charge(child, short) {
+            ledger.charge_anyway(child, short);
+            self.w.notice(Notice::LimitPassed);
+        }
+        let _ = ledger.try_charge(child, self.w.available().div_ceil(2));
     }
 
     fn take_snapshot(&mut self, child: ProcId) -> [u64; 4] {
@@ -181,18 +227,26 @@ impl Pager {
         }
     }
 
-    /// The fork is over.
-    pub(crate) fn on_release(&mut self) {
+    /// The fork is over. Returns its number.
+    pub(crate) fn on_release(&mut self) -> u64 {
         let Fork::Held { child } = self.fork else {
-            return;
+            return 0;
         };
         self.fork = Fork::None;
         self.mm.release();
         if let Some(snapshot) = self.w.snapshot.take() {
             self.sheet = snapshot.free();
         }
-        if let Some(child) = child {
-            self.expected.push((child, now() + EXPECTED));
+        self.forks = self.forks % u64::from(u32::MAX) + 1;
+        let number = self.forks;
+        if let Some(record) = child {
+            // The record may have been another child's, which came and went.
+            self.expected.retain(|other| other.record != record);
+            self.expected.push(Expected {
+                record,
+                number,
+                until: now() + EXPECTED,
+            });
         }
         if self.mode == Mode::Bare {
             self.grant();
@@ -201,16 +255,36 @@ impl Pager {
             let slot = self.waiting_forks.remove(0);
             self.on_hold(slot);
         }
+        number
+    }
+
+    /// The fork of this number has a child (0: it has none).
+    pub(crate) fn on_forked(&mut self, number: u64, child: u32) {
+        let Some(at) = self.expected.iter().position(|e| e.number == number) else {
+            return;
+        };
+        let record = self.expected[at].record;
+        if self.w.ledger.state(record) != ProcessState::Reserved {
+            return;
+        }
+        if let Some(client) = &self.w.client {
+            // If the supervisor is gone, so is the need for the record.
+            let _ = client.reap(record, (child != 0).then_some(child));
+        }
+        if child == 0 {
+            self.expected.swap_remove(at);
+        }
     }
 
     /// A child that never reported was never forked: its record is freed.
     pub(crate) fn expire_children(&mut self) {
         let now = now();
         let ledger = self.w.ledger;
-        self.expected.retain(|&(child, until)| {
+        self.expected.retain(|expected| {
+            let child = expected.record;
             let waiting = ledger.state(child) == ProcessState::Reserved;
             if waiting
-                && now > until
+                && now > expected.until
                 && let Some(client) = &self.w.client
             {
                 // If the supervisor is gone, so is the need for the record.

@@ -59,6 +59,9 @@ const STREAMING: Nanos = 500_000;
 /// How long it lets the program run while an event is being worked off.
 const SETTLING: Nanos = 20_000;
 
+/// How long a thread whose memory grew waits for the end of a fork.
+const UNDER_FORK: Nanos = 50_000_000;
+
 /// Whether the program's memory is registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
@@ -80,9 +83,13 @@ pub(crate) struct Pager {
     pub(crate) fork: Fork,
     /// Doorbell calls that wait for a fork in progress to end.
     waiting_forks: Vec<SlotIndex>,
+    /// Threads whose memory grew while a fork was held, and until when they wait for its end.
+    waiting_growth: Vec<(SlotIndex, Nanos)>,
     sheet: Option<Sheet>,
-    /// Records that were reserved for children, and until when these must have come.
-    expected: Vec<(crate::ledger::ProcId, Nanos)>,
+    /// Children that have not reported.
+    expected: Vec<fork::Expected>,
+    /// Forks so far.
+    forks: u64,
     placement: Placement,
     /// Since when it polls for a completion; 0 when it does not.
     polling_since: Nanos,
@@ -133,8 +140,10 @@ impl Pager {
             granted: 0,
             fork: Fork::None,
             waiting_forks: Vec::new(),
+            waiting_growth: Vec::new(),
             sheet: None,
             expected: Vec::new(),
+            forks: 0,
             placement: Placement::new(),
             polling_since: 0,
             space,
@@ -179,6 +188,7 @@ impl Pager {
             let flushed = self.w.io.flush().is_ok();
             let more = self.mm.run(&mut self.w);
             self.step_fork();
+            self.step_growth();
             let _ = self.w.io.flush();
             publish::counters(self.w.ledger, self.w.me, &self.mm, self.own_bytes());
             let now = now();
@@ -309,18 +319,32 @@ impl Pager {
             self.settle();
             let words = self.doorbell.request(slot);
             match words[0] {
-                request::GREW => self.on_grew(words[1] as usize, words[2] as usize),
-                request::SEEN => self.on_seen(words[1] as usize),
+                request::GREW | request::SEEN => {
+                    let goes_on = if words[0] == request::GREW {
+                        self.on_grew(words[1] as usize, words[2] as usize)
+                    } else {
+                        self.on_seen(words[1] as usize)
+                    };
+                    if !goes_on {
+                        self.waiting_growth.push((slot, now() + UNDER_FORK));
+                        continue;
+                    }
+                }
                 request::HOLD => {
                     self.on_hold(slot);
                     continue;
                 }
-                request::RELEASE => self.on_release(),
                 request::ADVISE => {
                     let managed = self.on_advice(words[1], words[2], words[3]);
                     self.answer(slot, [managed, 0, 0, 0]);
                     continue;
                 }
+                request::RELEASE => {
+                    let number = self.on_release();
+                    self.answer(slot, [number, 0, 0, 0]);
+                    continue;
+                }
+                request::FORKED => self.on_forked(words[1], words[2] as u32),
                 _ => {}
             }
             self.answer(slot, [0; 4]);
@@ -427,6 +451,7 @@ impl Pager {
             || self.fork.is_under_way()
             || self.w.shrink_to.is_some()
             || self.mm.has_to_drain()
+            || !self.waiting_growth.is_empty()
         {
             SOON
         } else {
