@@ -6,17 +6,27 @@ use foreswap_e2e::{Job, Managed, program};
 /// Mebibytes.
 const LIMIT: u64 = 64;
 
+/// Everything in which the way of the I/O could matter.
+const ALL: &[(&str, &str)] = &[
+    ("mapping_calls", "mremap_move"),
+    ("mapping_calls", "dontneed_single_pages"),
+    ("fork_calls", "child_sees_parent"),
+    ("fork_calls", "closes_everything"),
+    ("heap_calls", "thread_arenas"),
+    ("system_calls", "direct_files"),
+    ("system_calls", "threads_fault_at_once"),
+];
+
+/// Enough where only the choice is in question: one process, many threads, and a fork.
+const CHOICE: &[(&str, &str)] = &[
+    ("mapping_calls", "dontneed_single_pages"),
+    ("system_calls", "threads_fault_at_once"),
+    ("fork_calls", "child_sees_parent"),
+];
+
 #[track_caller]
-fn parts(test: &str, managed: &Managed) {
-    for (program, part) in [
-        ("mapping_calls", "mremap_move"),
-        ("mapping_calls", "dontneed_single_pages"),
-        ("fork_calls", "child_sees_parent"),
-        ("fork_calls", "closes_everything"),
-        ("heap_calls", "thread_arenas"),
-        ("system_calls", "direct_files"),
-        ("system_calls", "threads_fault_at_once"),
-    ] {
+fn parts(test: &str, managed: &Managed, parts: &[(&str, &str)]) {
+    for &(program, part) in parts {
         let Some(path) = program::compile(test, program) else {
             return;
         };
@@ -32,14 +42,17 @@ fn threads_when_asked_for() {
     parts(
         "threads_when_asked_for",
         &Managed::limit(LIMIT).options(["--io", "threads"]),
+        ALL,
     );
 }
 
+/// All other tests run with io_uring, which is what is chosen where it is to be had.
 #[test]
 fn io_uring_when_asked_for() {
     parts(
         "io_uring_when_asked_for",
         &Managed::limit(LIMIT).options(["--io", "uring"]),
+        CHOICE,
     );
 }
 
@@ -49,7 +62,8 @@ fn threads_where_io_uring_is_refused() {
     let Some(launcher) = program::compile(test, "without_io_uring") else {
         return;
     };
-    parts(test, &Managed::limit(LIMIT).started_by([&launcher]));
+    let managed = Managed::limit(LIMIT).started_by([&launcher]);
+    parts(test, &managed, CHOICE);
 }
 
 /// Which way was chosen is said once, however many processes there are.
