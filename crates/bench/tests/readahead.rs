@@ -160,6 +160,53 @@ fn without_scipy_linpack_says_how_to_get_it() {
 }
 
 #[test]
+fn all_of_readahead_ends_in_a_table() {
+    let Some(python) = scipy() else { return };
+    let place = Place::new("table");
+    let words = format!(
+        "readahead --runner bare --against bare --total 4M --memory 32M --seconds 0.1 --turns 1 \
+         --python {}",
+        python.display()
+    );
+    let (text, report) = report(&place, &words);
+    let parts = report["parts"].as_array().unwrap();
+    let names: Vec<_> = parts.iter().map(|part| &part["bench"]).collect();
+    assert_eq!(names.len(), 9, "{names:?}");
+    // Six patterns, three of combined, two of swapoff, one of linpack; none without the kernel,
+    // but for what the device and the hit ratio are.
+    let targets = report["targets"].as_array().unwrap();
+    assert_eq!(targets.len(), 12, "{text}");
+    let table = text.rsplit("readahead: what was asked").next().unwrap();
+    for line in [
+        "figure",
+        "seq-read, bytes/s",
+        "interleaved read, 2 scans",
+        "interleaved read, 8 scans",
+        "stride-7 read",
+        "rand-read, time per page",
+        "swapoff, bytes/s to the kernel's",
+        "linpack, elapsed",
+    ] {
+        assert!(table.contains(line), "{line}: {table}");
+    }
+    assert!(place.files().is_empty(), "{:?}", place.files());
+}
+
+#[test]
+fn without_scipy_readahead_goes_on_and_fails_in_the_end() {
+    let place = Place::new("goes-on");
+    let output = bench(
+        &place,
+        "readahead --runner bare --against bare --total 1M --memory 32M --seconds 0.1 --turns 1 \
+         --python /bin/false",
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("FAILED: linpack: linpack needs"), "{text}");
+    assert!(text.contains("seq-read, bytes/s"), "{text}");
+}
+
+#[test]
 fn an_interruption_leaves_nothing() {
     let _alone = kernel_alone();
     if !is_root() {
