@@ -15,7 +15,7 @@ use super::{Figures, Turn, TurnError, child, derive};
 use crate::progress::Progress;
 use crate::system::cgroup::MemoryCgroup;
 use crate::system::device::Device;
-use crate::system::{ChangeError, Changes, swap};
+use crate::system::{ChangeError, Changes, chosen, swap};
 
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
 const VMA_READAHEAD: &str = "/sys/kernel/mm/swap/vma_ra_enabled";
@@ -104,9 +104,10 @@ impl Kernels {
             Some(prepared) => prepared,
             None => {
                 progress.say("making the kernel's swap file");
+                // First: it undoes what a dead bench left, which would be noted as found.
+                let prepared = Prepared::make(place.directory, place.swap_bytes)?;
                 self.notes = notes(place.directory);
-                self.prepared
-                    .insert(Prepared::make(place.directory, place.swap_bytes)?)
+                self.prepared.insert(prepared)
             }
         };
         let mark = prepared.changes.mark();
@@ -235,6 +236,17 @@ fn notes(directory: &Path) -> Vec<String> {
          as it was found",
         directory.display()
     )];
+    // What `kernel-defaults` runs with; somebody's leftover shows here.
+    let found = |path: &Path| chosen(&fs::read_to_string(path).unwrap_or_default()).to_owned();
+    let device = Device::under(directory).ok();
+    let rotational = device.as_ref().and_then(Device::rotational).map(found);
+    notes.push(format!(
+        "as it was found: page-cluster {}, rotational {}, VMA readahead {}, huge pages {}",
+        found(Path::new(PAGE_CLUSTER)),
+        rotational.unwrap_or_else(|| "?".to_owned()),
+        found(Path::new(VMA_READAHEAD)),
+        found(Path::new(HUGE_PAGES)),
+    ));
     let others = swap::active();
     if !others.is_empty() {
         notes.push(format!(

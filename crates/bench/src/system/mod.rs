@@ -167,7 +167,7 @@ impl Change {
 }
 
 /// The value of a settings file: the bracketed word where it lists choices.
-fn chosen(text: &str) -> &str {
+pub fn chosen(text: &str) -> &str {
     let text = text.trim();
     match text
         .split_once('[')
