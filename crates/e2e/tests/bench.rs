@@ -100,9 +100,26 @@ fn linpack_is_right_under_foreswap() {
 }
 
 #[test]
+fn swapoff_brings_a_program_back_under_foreswap() {
+    let (text, report) = report("swapoff --total 96M --memory 32M --turns 1 --against foreswap");
+    // All but the 16 MiB that the squeezing leaves, and what foreswap itself needs.
+    assert!(
+        median(&report, 0, "back_bytes") >= f64::from(64 << 20),
+        "{text}"
+    );
+    assert!(median(&report, 0, "bytes_per_s") > 0.0, "{text}");
+    assert!(
+        median(&report, 0, "stats.peak_resident_bytes") >= f64::from(96 << 20),
+        "{text}"
+    );
+    assert!(text.contains("device, 4 x 2 MiB"), "{text}");
+}
+
+#[test]
 fn an_interrupted_bench_leaves_no_process_and_no_file() {
     let mut cases = vec![
         "combined --memory 32M --seconds 60 --turns 1 --against bare --mode thread".to_owned(),
+        "swapoff --total 512M --memory 32M --turns 90 --against foreswap".to_owned(),
     ];
     if let Some(python) = venv_python("an_interrupted_bench_leaves_no_process_and_no_file") {
         let words = "linpack --total 512M --memory 64M --turns 1 --against bare --python";
