@@ -116,7 +116,8 @@ impl Mm {
 
     /// Read on, ahead of every stream, as far as each may go.
     pub(crate) fn read_streams(&mut self, w: &mut impl World) {
-        self.streams.set_latency(self.ios.latency());
+        let memory = u64::from(self.marks.ahead / 4 * 3).min(self.resident() / 4);
+        self.streams.set_means(self.ios.latency(), memory);
         let now = w.now();
         for id in self.streams.ids() {
             while let Some(next) = self.streams.next_page(id, now)
@@ -186,6 +187,7 @@ impl Mm {
                 let (mark, direct) = self.streams.place(id, page);
                 let holding = Holding {
                     ahead: true,
+                    streamed: true,
                     mark,
                     direct,
                     ..NOTHING
@@ -269,7 +271,7 @@ impl Mm {
         }
         let stale = self.frames.ahead().saturating_sub(self.marks.ahead);
         if self.frames.free() < wanted && stale > 0 {
-            self.drop_ahead(stale.min(wanted - self.frames.free()));
+            self.drop_ahead(w.now(), stale.min(wanted - self.frames.free()));
         }
         self.frames.free().min(wanted)
     }

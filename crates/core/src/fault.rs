@@ -214,7 +214,7 @@ impl Mm {
         {
             return Some(run);
         }
-        if self.drop_clean(w, 1) == 0 && self.drop_ahead(1) == 0 {
+        if self.drop_clean(w, 1) == 0 && self.drop_ahead(w.now(), 1) == 0 {
             if self.held {
                 // Nothing is moved out now; the fork will soon be over.
                 return None;

@@ -35,6 +35,8 @@ pub struct Holding {
     pub state: State,
     /// Brought by readahead and not used since.
     pub ahead: bool,
+    /// A stream brought it, and is to use it.
+    pub streamed: bool,
     /// To be mapped before it is touched.
     pub direct: bool,
     /// Its touch stands for the pages around it that are mapped before they are touched.
@@ -61,6 +63,7 @@ pub struct Holding {
 pub const NOTHING: Holding = Holding {
     state: State::Empty,
     ahead: false,
+    streamed: false,
     direct: false,
     mark: false,
     wanted: false,
@@ -153,6 +156,16 @@ impl Queue {
         None
     }
 
+    fn newest(&mut self, arrivals: &[u32]) -> Option<Frame> {
+        while let Some(&(frame, arrival)) = self.entries.back() {
+            if arrivals[frame.0 as usize] == arrival {
+                return Some(frame);
+            }
+            self.entries.pop_back();
+        }
+        None
+    }
+
     fn enter(&mut self, frame: Frame, arrivals: &mut [u32]) {
         let arrival = &mut arrivals[frame.0 as usize];
         *arrival = arrival.wrapping_add(1);
@@ -176,9 +189,9 @@ pub struct Frames {
     holdings: Vec<Holding>,
     empty: Runs,
     free: Runs,
-    /// Clean pages that were in the program before.
+    /// Clean pages.
     clean: Queue,
-    /// Clean pages that readahead brought and nobody used yet.
+    /// Clean pages that a stream brought and has not used yet.
     ahead: Queue,
     arrivals: Vec<u32>,
     /// Frames to be written, in order.
@@ -243,12 +256,12 @@ impl Frames {
         self.holdings.len() as u32 - self.empty.count
     }
 
-    /// Pages that could be dropped at once; those that readahead brought are not among them.
+    /// Pages that could be dropped at once; those that streams are to use are not among them.
     pub fn clean(&self) -> u32 {
         self.clean.count
     }
 
-    /// Pages that readahead brought, complete and not used yet.
+    /// Pages that streams brought, complete and not used yet.
     pub fn ahead(&self) -> u32 {
         self.ahead.count
     }
@@ -339,7 +352,7 @@ impl Frames {
 
     fn enter(&mut self, frame: Frame) {
         match self.get(frame).state {
-            State::Clean if self.get(frame).ahead => self.ahead.enter(frame, &mut self.arrivals),
+            State::Clean if self.get(frame).streamed => self.ahead.enter(frame, &mut self.arrivals),
             State::Clean => self.clean.enter(frame, &mut self.arrivals),
             State::Dirty => self.dirty.push_back(frame),
             State::Writing => self.writing += 1,
@@ -353,7 +366,7 @@ impl Frames {
 
     fn leave(&mut self, frame: Frame) {
         match self.get(frame).state {
-            State::Clean if self.get(frame).ahead => self.ahead.leave(frame, &mut self.arrivals),
+            State::Clean if self.get(frame).streamed => self.ahead.leave(frame, &mut self.arrivals),
             State::Clean => self.clean.leave(frame, &mut self.arrivals),
             State::Dirty => {
                 // Almost always the first one: writes are submitted in order.
@@ -382,19 +395,24 @@ impl Frames {
     pub fn use_ahead(&mut self, frame: Frame) {
         self.leave(frame);
         let holding = self.get_mut(frame);
-        (holding.ahead, holding.direct, holding.mark) = (false, false, false);
+        (holding.ahead, holding.streamed) = (false, false);
+        (holding.direct, holding.mark) = (false, false);
         self.enter(frame);
     }
 
-    /// The clean page that came first, of those that were in the program before; it stays where it
-    /// is.
+    /// The clean page that came first, but for those that streams are to use; it stays where it is.
     pub fn oldest_clean(&mut self) -> Option<Frame> {
         self.clean.oldest(&self.arrivals)
     }
 
-    /// As [`Frames::oldest_clean`], of those that readahead brought.
+    /// As [`Frames::oldest_clean`], of those that streams are to use.
     pub fn oldest_ahead(&mut self) -> Option<Frame> {
         self.ahead.oldest(&self.arrivals)
+    }
+
+    /// Of those, the one that came last.
+    pub fn newest_ahead(&mut self) -> Option<Frame> {
+        self.ahead.newest(&self.arrivals)
     }
 }
 

@@ -122,7 +122,7 @@ impl Mm {
             owners: Owners::default(),
             shared: Shared::default(),
             ios: Ios::default(),
-            streams: Streams::new(window, marks.ahead.into()),
+            streams: Streams::new(window),
             marks,
             stats: Stats::default(),
             hand: Vpn(0),

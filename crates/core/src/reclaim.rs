@@ -10,7 +10,7 @@
 use crate::frames::{Holding, NOTHING, State};
 use crate::mm::Mm;
 use crate::page_table::{Entry, Resident};
-use crate::units::{Frame, Slot, Vpn};
+use crate::units::{Frame, Nanos, Slot, Vpn};
 use crate::vma::LOCAL;
 use crate::world::{Digest, Stop, World};
 
@@ -155,8 +155,8 @@ impl Mm {
         while dropped < max
             && let Some(frame) = self.frames.oldest_clean()
         {
-            let Holding {
-                page: Some(_),
+            let holding @ Holding {
+                page: Some(page),
                 slot: Some(_),
                 wanted,
                 ..
@@ -170,25 +170,32 @@ impl Mm {
                 self.frames.turn(frame, State::Clean);
                 return dropped;
             }
+            if holding.ahead {
+                self.end_ahead(page, &holding, false);
+            }
             self.leave_frame(frame);
             dropped += 1;
         }
         dropped
     }
 
-    /// As [`Mm::drop_clean`], pages that readahead brought and nobody used.
-    pub(crate) fn drop_ahead(&mut self, max: u32) -> u32 {
+    /// As [`Mm::drop_clean`], pages that streams brought and did not use yet: in order, but where its
+    /// stream goes on to use the first, those that came last, which are the farthest from their use.
+    pub(crate) fn drop_ahead(&mut self, now: Nanos, max: u32) -> u32 {
         let mut dropped = 0;
         while dropped < max
-            && let Some(frame) = self.frames.oldest_ahead()
-            && let holding @ Holding {
-                page: Some(page),
-                slot: Some(_),
-                wanted: false,
-                ..
-            } = *self.frames.get(frame)
+            && let Some(oldest) = self.frames.oldest_ahead()
+            && let Some(newest) = self.frames.newest_ahead()
         {
+            let page = self.frames.get(oldest).page;
+            let expected = page.is_some_and(|page| self.streams.expects(page, now));
+            let frame = if expected { newest } else { oldest };
+            let holding = *self.frames.get(frame);
+            let Some(page) = holding.page.filter(|_| !holding.wanted) else {
+                break;
+            };
             self.end_ahead(page, &holding, false);
+            self.streams.dropped(page);
             self.leave_frame(frame);
             dropped += 1;
         }

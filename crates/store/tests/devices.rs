@@ -5,11 +5,16 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use foreswap_store::area::{self, AreaError, AreaSpec, OpenArea};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
+
+/// Each test has the machine's devices to itself: between fork and exec, a program that another one
+/// starts holds copies of all descriptors, and a device that is open anywhere is busy.
+static ALONE: Mutex<()> = Mutex::new(());
 
 fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(program)
@@ -77,6 +82,7 @@ fn open(path: &Path, swap_size: Option<u64>) -> Result<OpenArea, AreaError> {
 
 #[test]
 fn a_blank_device_is_taken_marked_and_known_again() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(disk) = Loop::new("a_blank_device", 4 * MIB) else {
         return;
     };
@@ -99,6 +105,7 @@ fn a_blank_device_is_taken_marked_and_known_again() {
 
 #[test]
 fn a_device_with_a_file_system_is_refused_mounted_or_not() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(disk) = Loop::new("a_device_with_a_file_system", 8 * MIB) else {
         return;
     };
@@ -123,6 +130,7 @@ fn a_device_with_a_file_system_is_refused_mounted_or_not() {
 
 #[test]
 fn a_small_file_system_runs_out_with_a_clear_word() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(disk) = Loop::new("a_small_file_system", 16 * MIB) else {
         return;
     };
@@ -143,6 +151,7 @@ fn a_small_file_system_runs_out_with_a_clear_word() {
 
 #[test]
 fn what_the_kernel_swaps_to_is_refused() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(disk) = Loop::new("what_the_kernel_swaps_to", 4 * MIB) else {
         return;
     };
@@ -167,6 +176,7 @@ fn what_the_kernel_swaps_to_is_refused() {
 
 #[test]
 fn a_device_that_everybody_may_read_is_refused() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(disk) = Loop::new("a_device_that_everybody_may_read", 2 * MIB) else {
         return;
     };

@@ -96,6 +96,8 @@ struct Stream {
     seen: u64,
     /// First position that was not read.
     ahead: u64,
+    /// What was read ahead had to be given up: nothing more until the next touch.
+    rests: bool,
     /// Pages of which one is a mark; a power of two.
     block: u64,
     /// When it was touched last, and its time per page, smoothed.
@@ -198,20 +200,18 @@ impl Run {
 }
 
 impl Streams {
-    /// Follow streams with windows of up to `max` pages, all of them together with `memory` pages
-    /// ahead of the program.
-    pub fn new(max: u32, memory: u64) -> Self {
+    /// Follow streams with windows of up to `max` pages.
+    pub fn new(max: u32) -> Self {
         Streams {
-            all: Vec::new(),
             max,
-            latency: 0,
-            memory,
+            ..Streams::default()
         }
     }
 
-    /// What a read takes now, from its start to its end.
-    pub fn set_latency(&mut self, latency: Nanos) {
-        self.latency = latency;
+    /// What a read takes now, from its start to its end, and how many pages of memory may hold what
+    /// is read ahead.
+    pub fn set_means(&mut self, latency: Nanos, memory: u64) {
+        (self.latency, self.memory) = (latency, memory);
     }
 
     /// A touch of an absent page: the stream to which it belongs, which has moved on to it.
@@ -251,6 +251,7 @@ impl Streams {
         stream.pace = (3 * stream.pace.min(4 * pace) + pace) / 4;
         stream.touched = at;
         stream.last = now;
+        stream.rests = false;
         stream.ahead = stream.ahead.max(at + 1);
         let farthest = self.farthest(n, now);
         let stream = &mut self.all[n];
@@ -272,6 +273,7 @@ impl Streams {
             mappable: 2,
             seen: 2,
             ahead: 2,
+            rests: false,
             block: BLOCK.0,
             last: now,
             pace: 0,
@@ -303,7 +305,7 @@ impl Streams {
     /// The next page that `id` would read, unless its program has paused.
     pub fn next_page(&self, id: StreamId, now: Nanos) -> Option<Vpn> {
         let stream = &self.all[id.0];
-        let awake = now.saturating_sub(stream.last) < ASLEEP;
+        let awake = now.saturating_sub(stream.last) < ASLEEP && !stream.rests;
         awake.then(|| stream.page(stream.ahead))
     }
 
@@ -354,6 +356,28 @@ impl Streams {
         let count = end.checked_sub(from).filter(|&n| n > 0)?;
         stream.seen = end;
         Some(stream.run(from, count))
+    }
+
+    /// A stream that goes on has `page` before it.
+    pub fn expects(&self, page: Vpn, now: Nanos) -> bool {
+        self.all.iter().any(|stream| {
+            let at = stream.position(page);
+            let before_it = at.is_some_and(|at| at > stream.touched && at < stream.ahead);
+            before_it && now.saturating_sub(stream.last) < ASLEEP
+        })
+    }
+
+    /// A page that was read ahead was given up: streams that have it before them read it again.
+    pub fn dropped(&mut self, page: Vpn) {
+        for stream in &mut self.all {
+            if let Some(at) = stream.position(page)
+                && at > stream.touched
+            {
+                stream.ahead = stream.ahead.min(at);
+                stream.seen = stream.seen.min(at);
+                stream.rests = true;
+            }
+        }
     }
 
     /// Whether `page` of `id` is a mark; otherwise, whether it may be mapped before it is touched.

@@ -115,7 +115,8 @@ fn interleaved() {
         pause(&mut m);
         let stats = touch_all(&mut m, order);
         let faults = stats.faults_major + stats.faults_minor;
-        assert!(faults * 20 < PAGES as u64, "{faults} faults, {scans} scans");
+        // Eight streams share what may be read ahead: each has some 100 pages here.
+        assert!(faults * 14 < PAGES as u64, "{faults} faults, {scans} scans");
         assert!(stats.swap_in < PAGES as u64 * 11 / 10, "{}", stats.swap_in);
         m.end();
     }
