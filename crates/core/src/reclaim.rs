@@ -97,10 +97,10 @@ impl Mm {
         if !self.stalled.is_empty() {
             self.serve_stalled(w);
         }
-        if moved > 0 {
-            self.passing_until = 0;
-        } else {
+        if moved == 0 {
             self.submit_writes(w, true);
+        } else if w.excess() == 0 {
+            self.passing_until = 0;
         }
         let drained = self.drain_step(w);
         drained || brought || moved > 0 && (asked || self.awake || w.excess() > 0)
