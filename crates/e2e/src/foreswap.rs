@@ -235,7 +235,7 @@ impl Outcome {
 
     /// Fails unless the limit was `limit` and the peak within it, and the engines' own memory what
     /// is promised of it. With several processes it may be
-    /// passed by [`SLACK`]: while a fork is held nothing is moved out, and a thread that has waited
+    /// passed by a slack: while a fork is held nothing is moved out, and a thread that has waited
     /// for its end for 50 ms gets a page all the same, as the forking thread may need what it holds.
     #[track_caller]
     pub fn within_limit(&self, limit: u64) {

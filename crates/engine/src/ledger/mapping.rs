@@ -284,7 +284,7 @@ impl Ledger {
         self.memory.address_range()
     }
 
-    /// As [`Ledger::address_range`], of the areas' tables as well.
+    /// As `address_range`, of the areas' tables as well.
     pub fn address_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
         let tables = self.areas().filter_map(|area| self.tables(area));
         std::iter::once(self.address_range()).chain(tables.map(|t| t.memory.address_range()))
