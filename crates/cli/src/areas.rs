@@ -82,9 +82,12 @@ impl Areas {
             return;
         };
         let (_, open) = self.open.swap_remove(at);
-        if open.is_named() {
-            self.erasing.push(std::thread::spawn(move || erase(&open)));
-        }
+        // A large file takes a while to be given back as well.
+        self.erasing.push(std::thread::spawn(move || {
+            if open.is_named() {
+                erase(&open);
+            }
+        }));
     }
 
     /// Waits until no thread of ours is left.

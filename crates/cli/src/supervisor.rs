@@ -20,6 +20,8 @@ use crate::voice::Voice;
 
 /// How soon an unfinished clean-up is tried again.
 const RETRY_MS: i64 = 20;
+/// How often a change that is under way is looked at: an area is empty from one moment to the next.
+const CHANGE_MS: i64 = 5;
 /// How long descendants that are on their way out may take after the command has ended.
 const FAREWELL_MS: i64 = 200;
 const FAREWELL_STEP_MS: i64 = 10;
@@ -88,7 +90,10 @@ impl Supervisor {
     }
 
     fn timeout(&self) -> Option<Timespec> {
-        if self.sessions.has_unfinished() || self.changes.is_busy() {
+        if self.changes.is_busy() {
+            return Some(milliseconds(CHANGE_MS));
+        }
+        if self.sessions.has_unfinished() {
             return Some(milliseconds(RETRY_MS));
         }
         let control = self.control.timeout()?;

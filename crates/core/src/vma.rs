@@ -25,7 +25,7 @@ pub struct Vma {
     pub streams: Streams,
     /// Pages that readahead brought.
     pub ahead: Ahead,
-    /// How far touches are found near each other, from 0 to [`LOCAL`].
+    /// How far touches are found near each other, from 0 to 64.
     pub local: u8,
 }
 

@@ -192,7 +192,8 @@ impl Pager {
             let _ = self.w.io.flush();
             publish::counters(self.w.ledger, self.w.me, &self.mm, self.own_bytes());
             let now = now();
-            self.placement.look(now, self.mm.stats.ahead.unseen);
+            let (ahead, draining) = (self.mm.stats.ahead.unseen, self.mm.is_draining());
+            self.placement.look(now, ahead, draining);
             self.share(now);
             if busy || (more && flushed) {
                 self.polling_since = 0;

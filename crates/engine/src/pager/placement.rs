@@ -99,9 +99,10 @@ impl Placement {
         matches!(self.here, Place::Apart(_)) && self.alone
     }
 
-    /// Move if that is better; cheap when nothing is due. `ahead` pages were mapped ahead so far.
-    pub fn look(&mut self, now: Nanos, ahead: u64) {
-        if now < self.due || self.faults == 0 {
+    /// Move if that is better; cheap when nothing is due. `ahead` pages were mapped ahead so far; the
+    /// pager is `at_work` on something else than faults.
+    pub fn look(&mut self, now: Nanos, ahead: u64, at_work: bool) {
+        if now < self.due || self.faults == 0 && !at_work {
             return;
         }
         self.due = now + PERIOD;
@@ -109,6 +110,7 @@ impl Placement {
         let streaming = mapped > STREAMING * core::mem::take(&mut self.faults);
         let theirs = self.only.and_then(|tid| self.last.of(tid));
         let wanted = match theirs.filter(|cpu| self.all.contains(cpu)) {
+            _ if at_work => Place::Anywhere,
             Some(cpu) if !streaming => Place::Beside(cpu),
             Some(cpu) if self.all.len() > 1 => Place::Apart(cpu),
             _ => Place::Anywhere,
