@@ -279,7 +279,10 @@ impl Mm {
     /// Map what of `id` has come and may be mapped before it is touched; what is still being read
     /// follows when it has come.
     pub(crate) fn map_ahead(&mut self, w: &mut impl World, id: StreamId) {
-        let Some(run) = self.streams.take_mappable(id).filter(|_| !self.held) else {
+        if self.held {
+            return;
+        }
+        let Some(run) = self.streams.take_mappable(id) else {
             return;
         };
         let mut maps = core::mem::take(&mut self.maps);

@@ -17,7 +17,7 @@ use crate::size::humane;
 use crate::usemem;
 
 const TURNS: u32 = 5;
-const SECONDS: f64 = 10.0;
+const SECONDS: f64 = 30.0;
 
 /// The seed's machine and tasks.
 const SEED_MEMORY: u64 = 32;
