@@ -119,6 +119,17 @@ impl Stream {
         (distance % self.stride == 0 && position >= 0).then_some(position as u64)
     }
 
+    /// As [`Stream::position`], but only as far as the stream has read; most streams are elsewhere, and
+    /// are told without a division.
+    fn expected(&self, page: Vpn) -> Option<u64> {
+        let distance = page.0.wrapping_sub(self.origin.0) as i64;
+        let forward = if self.stride < 0 { -distance } else { distance };
+        let farthest = (self.ahead * self.stride.unsigned_abs()) as i64;
+        (0..=farthest)
+            .contains(&forward)
+            .then(|| self.position(page))?
+    }
+
     /// The position in its block that is left unmapped.
     fn mark(&self, block: u64) -> u64 {
         let mut hash = (self.origin.0 ^ block << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -231,7 +242,7 @@ impl Streams {
     fn advance(&mut self, page: Vpn, now: Nanos) -> Option<StreamId> {
         let mut found: Option<(usize, u64)> = None;
         for (n, stream) in self.all.iter().enumerate() {
-            let Some(at) = stream.position(page) else {
+            let Some(at) = stream.expected(page) else {
                 continue;
             };
             // Farther ahead it is a stray touch, which must not pull the stream along; and a stream
@@ -361,7 +372,7 @@ impl Streams {
     /// A stream that goes on has `page` before it.
     pub fn expects(&self, page: Vpn, now: Nanos) -> bool {
         self.all.iter().any(|stream| {
-            let at = stream.position(page);
+            let at = stream.expected(page);
             let before_it = at.is_some_and(|at| at > stream.touched && at < stream.ahead);
             before_it && now.saturating_sub(stream.last) < ASLEEP
         })
@@ -370,7 +381,7 @@ impl Streams {
     /// A page that was read ahead was given up: streams that have it before them read it again.
     pub fn dropped(&mut self, page: Vpn) {
         for stream in &mut self.all {
-            if let Some(at) = stream.position(page)
+            if let Some(at) = stream.expected(page)
                 && at > stream.touched
             {
                 stream.ahead = stream.ahead.min(at);
