@@ -17,16 +17,9 @@ const ALL: &[(&str, &str)] = &[
     ("system_calls", "threads_fault_at_once"),
 ];
 
-/// Enough where only the choice is in question: one process, many threads, and a fork.
-const CHOICE: &[(&str, &str)] = &[
-    ("mapping_calls", "dontneed_single_pages"),
-    ("system_calls", "threads_fault_at_once"),
-    ("fork_calls", "child_sees_parent"),
-];
-
 #[track_caller]
-fn parts(test: &str, managed: &Managed, parts: &[(&str, &str)]) {
-    for &(program, part) in parts {
+fn parts(test: &str, managed: &Managed) {
+    for &(program, part) in ALL {
         let Some(path) = program::compile(test, program) else {
             return;
         };
@@ -42,17 +35,14 @@ fn threads_when_asked_for() {
     parts(
         "threads_when_asked_for",
         &Managed::limit(LIMIT).options(["--io", "threads"]),
-        ALL,
     );
 }
 
-/// All other tests run with io_uring, which is what is chosen where it is to be had.
 #[test]
 fn io_uring_when_asked_for() {
     parts(
         "io_uring_when_asked_for",
         &Managed::limit(LIMIT).options(["--io", "uring"]),
-        CHOICE,
     );
 }
 
@@ -63,7 +53,7 @@ fn threads_where_io_uring_is_refused() {
         return;
     };
     let managed = Managed::limit(LIMIT).started_by([&launcher]);
-    parts(test, &managed, CHOICE);
+    parts(test, &managed);
 }
 
 /// Which way was chosen is said once, however many processes there are.
