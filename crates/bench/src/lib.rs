@@ -18,7 +18,7 @@ mod args;
 mod benches;
 mod disk;
 mod hold;
-mod interrupt;
+pub mod interrupt;
 mod output;
 mod peer;
 mod progress;

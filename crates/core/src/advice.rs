@@ -15,7 +15,7 @@ use crate::mm::Mm;
 use crate::page_table::{Entry, PageTable, Resident};
 use crate::readahead::{Touch, Window};
 use crate::reclaim::BESIDE_READS;
-use crate::units::{Frame, PageRange, Vpn, len, overlap};
+use crate::units::{Frame, PageRange, Vpn, len, overlap, without};
 use crate::world::{Stop, World};
 
 /// Ranges that wait to be worked off, for each kind of advice. Beyond that the oldest are forgotten.
@@ -96,12 +96,7 @@ impl Queue {
             return;
         }
         for old in core::mem::take(&mut self.ranges) {
-            let (before, after) = (
-                old.start..old.end.min(range.start),
-                old.start.max(range.end)..old.end,
-            );
-            let rest = [before, after];
-            self.ranges.extend(rest.into_iter().filter(|r| len(r) > 0));
+            self.ranges.extend(without(&old, range));
         }
     }
 

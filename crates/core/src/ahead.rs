@@ -78,14 +78,27 @@ impl Mm {
 
     /// `page` is about to be read into `frame` as a thread waits for it: read what comes along.
     pub(crate) fn read_with(&mut self, w: &mut impl World, page: Vpn, slot: Slot, frame: Frame) {
+        let mut batch = core::mem::take(&mut self.batch);
+        batch.clear();
+        batch.push((slot, frame));
+        self.foresee(w, page, slot, &mut batch);
+        self.submit_reads(w, &mut batch, Some(frame));
+        self.batch = batch;
+    }
+
+    /// Begin to read what the miss of `page` lets expect.
+    fn foresee(
+        &mut self,
+        w: &mut impl World,
+        page: Vpn,
+        slot: Slot,
+        batch: &mut Vec<(Slot, Frame)>,
+    ) {
         let now = w.now();
         let Some(vma) = self.vmas.find_mut(page) else {
             return;
         };
         let region = vma.range.clone();
-        let mut batch = core::mem::take(&mut self.batch);
-        batch.clear();
-        batch.push((slot, frame));
         if vma.hint != Hint::Random
             && let Some(id) = self.streams.touch(&mut vma.history.recent, page, now)
         {
@@ -93,25 +106,23 @@ impl Mm {
                 && let Some(run) = self.streams.window(id, &region, now)
             {
                 let count = run.count.min(SLOTS_PER_IO as u64 - 1);
-                self.read_run(w, id, run.shortened(count), &mut batch);
+                self.read_run(w, id, run.shortened(count), batch);
             }
-        } else {
-            let touch = Touch {
-                page,
-                slot: Some(slot),
-                ahead: false,
-                region: &region,
-            };
-            vma.was_foreseen(false);
-            let policy = self.config.readahead;
-            let hinted = vma.hint.window(&touch, policy.max_window());
-            let window = hinted
-                .unwrap_or_else(|| policy.on_miss(&mut self.shared, &mut vma.history, &touch));
-            w.window(window.count().into());
-            self.read_window(w, &window, &mut batch);
+            return;
         }
-        self.submit_reads(w, &mut batch, Some(frame));
-        self.batch = batch;
+        let touch = Touch {
+            page,
+            slot: Some(slot),
+            ahead: false,
+            region: &region,
+        };
+        vma.was_foreseen(false);
+        let policy = self.config.readahead;
+        let hinted = vma.hint.window(&touch, policy.max_window());
+        let window =
+            hinted.unwrap_or_else(|| policy.on_miss(&mut self.shared, &mut vma.history, &touch));
+        w.window(window.count().into());
+        self.read_window(w, &window, batch);
     }
 
     /// Read on, ahead of every stream, as far as each may go.

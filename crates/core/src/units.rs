@@ -62,6 +62,13 @@ pub fn overlap(a: &PageRange, b: &PageRange) -> PageRange {
     start..end
 }
 
+/// What of `range` is not in `hole`, in order: up to two parts.
+pub fn without(range: &PageRange, hole: &PageRange) -> impl Iterator<Item = PageRange> + use<> {
+    let before = overlap(range, &(Vpn(0)..hole.start));
+    let after = overlap(range, &(hole.end..Vpn(u64::MAX)));
+    [before, after].into_iter().filter(|part| len(part) > 0)
+}
+
 /// A frame of the engine: a page-sized place in its frame arena, by index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Frame(pub u32);
@@ -106,6 +113,28 @@ impl Slot {
         Slot {
             area: (bits >> 32) as u8 & 0xf,
             index: bits as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn what_is_not_in_the_hole_is_left() {
+        let range = |start, end| Vpn(start)..Vpn(end);
+        for (hole, left) in [
+            (range(0, 5), &[range(10, 20)][..]),
+            (range(20, 30), &[range(10, 20)]),
+            (range(5, 12), &[range(12, 20)]),
+            (range(18, 30), &[range(10, 18)]),
+            (range(12, 15), &[range(10, 12), range(15, 20)]),
+            (range(10, 20), &[]),
+        ] {
+            let found: Vec<_> = without(&range(10, 20), &hole).collect();
+            assert_eq!(found, left, "without {hole:?}");
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+use foreswap_bench::interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::asking::{self, AskError, Asked, Found};
@@ -20,25 +20,6 @@ const LOOK: Duration = Duration::from_millis(200);
 const LINES: Duration = Duration::from_secs(1);
 /// Characters of a command line in the table.
 const COMMAND: usize = 32;
-
-static SIGNAL: AtomicI32 = AtomicI32::new(0);
-
-extern "C" fn remember(signal: libc::c_int) {
-    SIGNAL.store(signal, Ordering::Relaxed);
-}
-
-/// SIGINT and the like are looked at where we wait, so that what was asked for is taken back.
-fn watch_signals() {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic, which a handler may do.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = remember as *const () as usize;
-            libc::sigemptyset(&mut action.sa_mask);
-            libc::sigaction(signal, &action, std::ptr::null_mut());
-        }
-    }
-}
 
 /// Text of somebody else's for our terminal.
 fn plain(text: &str) -> String {
@@ -211,7 +192,7 @@ pub fn swapon(args: &SwaponArgs) -> ExitCode {
         priority: args.priority,
         swap_size: args.swap_size,
     };
-    watch_signals();
+    interrupt::watch();
     follow(
         asking::ask(args.pid, &request),
         "interrupted; the area is not used",
@@ -222,7 +203,7 @@ pub fn swapon(args: &SwaponArgs) -> ExitCode {
 pub fn swapoff(args: &SwapoffArgs) -> ExitCode {
     let area = args.area.as_ref();
     let area = area.map(|area| [area.clone(), absolute(area)]);
-    watch_signals();
+    interrupt::watch();
     follow(
         asking::ask(args.pid, &Request::Swapoff { area }),
         "interrupted; the area is in use as before",
@@ -238,11 +219,10 @@ fn follow(asked: Result<Asked, AskError>, interrupted: &str) -> ExitCode {
     asked.set_patience(LOOK);
     let mut shown = Shown::new();
     loop {
-        let signal = SIGNAL.load(Ordering::Relaxed);
-        if signal != 0 {
+        if let Err(signal) = interrupt::check() {
             shown.clear();
             voice::error(interrupted);
-            return ExitCode::from(128 + signal as u8);
+            return signal.exit_code();
         }
         match asked.next() {
             Ok(None) => {}

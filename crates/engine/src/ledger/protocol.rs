@@ -3,14 +3,14 @@
 //! An abstract unix socket of type SEQPACKET: one message per packet, each a fixed `repr(C)`
 //! struct. An engine connects, says hello and gets its record with the ledger's and the areas'
 //! descriptors; the connection then stays open, because its end tells the supervisor that the
-//! process is gone. The client runs on engine threads: system calls by rustix only, no printing, no
+//! process is gone. The [`client`] runs on engine threads: system calls by rustix only, no printing, no
 //! panics, and a wait ends when the supervisor does.
 
-use std::collections::VecDeque;
+mod client;
+
 use std::mem::MaybeUninit;
 use std::os::fd::IntoRawFd;
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
@@ -19,7 +19,9 @@ use rustix::net::{
 };
 
 use super::layout::{MAX_AREAS, VERSION};
-use super::{AreaId, Ledger, LedgerError, ProcId};
+use super::{AreaId, LedgerError, ProcId};
+
+pub use client::{Client, Welcome};
 
 /// The environment variable that names the socket (without the leading NUL).
 pub const SOCKET_VARIABLE: &str = "FORESWAP_SOCKET";
@@ -467,164 +469,4 @@ pub fn notify(name: &[u8], severity: Severity, parts: &[&[u8]]) -> Result<(), Er
     // SAFETY: it is closed once, here; dropping it would go through the C library.
     unsafe { rustix::io::close(socket.into_raw_fd()) };
     sent.map(drop)
-}
-
-/// An engine's connection to the supervisor.
-#[derive(Debug)]
-pub struct Client {
-    socket: OwnedFd,
-    /// Orders that came while an answer was waited for.
-    inbox: VecDeque<Received>,
-}
-
-/// What a hello brings.
-#[derive(Debug)]
-pub struct Welcome {
-    /// This process' record.
-    pub record: ProcId,
-    /// The ledger, mapped.
-    pub ledger: Ledger,
-    /// The areas' files; their tables are attached.
-    pub areas: Vec<(AreaId, OwnedFd)>,
-}
-
-impl Client {
-    /// Connects to the socket named by [`SOCKET_VARIABLE`].
-    pub fn connect(name: &str) -> Result<Self, ProtocolError> {
-        let flags = SocketFlags::CLOEXEC;
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-                .map_err(system("socket"))?;
-        let address = address(name)?;
-        loop {
-            match rustix::net::connect(&socket, &address) {
-                Ok(()) => {
-                    let inbox = VecDeque::new();
-                    return Ok(Self { socket, inbox });
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(system("connect")(errno)),
-            }
-        }
-    }
-
-    /// Says hello: `reserved` is (parent's record, own record) in a fork child.
-    pub fn hello(&mut self, reserved: Option<(ProcId, ProcId)>) -> Result<Welcome, ProtocolError> {
-        let pid = rustix::process::getpid()
-            .as_raw_nonzero()
-            .get()
-            .cast_unsigned();
-        let (parent, record) = reserved.unzip();
-        send(
-            &self.socket,
-            &Message::Hello {
-                pid,
-                parent,
-                record,
-            },
-            &[],
-        )?;
-        let answer = self.answer()?;
-        let Message::Welcome { record, areas } = answer.message else {
-            return Err(ProtocolError::Malformed);
-        };
-        let mut fds = answer.fds.into_iter();
-        let ledger = Ledger::attach(fds.next().ok_or(ProtocolError::Malformed)?)?;
-        let mut files = Vec::new();
-        for area in (0..MAX_AREAS as u8).filter(|area| areas >> area & 1 != 0) {
-            let area = AreaId(area);
-            ledger.attach_area(area, fds.next().ok_or(ProtocolError::Malformed)?)?;
-            files.push((area, fds.next().ok_or(ProtocolError::Malformed)?));
-        }
-        if fds.next().is_some() {
-            return Err(ProtocolError::Malformed);
-        }
-        Ok(Welcome {
-            record,
-            ledger,
-            areas: files,
-        })
-    }
-
-    /// Asks for a record for a coming fork child.
-    pub fn reserve(&mut self) -> Result<ProcId, ProtocolError> {
-        send(&self.socket, &Message::Reserve, &[])?;
-        match self.answer()?.message {
-            Message::Reserved { record } => Ok(record),
-            _ => Err(ProtocolError::Malformed),
-        }
-    }
-
-    /// Tells how the fork went; see [`Message::Reap`].
-    pub fn reap(&self, record: ProcId, child: Option<u32>) -> Result<(), ProtocolError> {
-        send(&self.socket, &Message::Reap { record, child }, &[])
-    }
-
-    /// Tells the user something; the supervisor prints each distinct text once, after
-    /// `foreswap: `.
-    pub fn log(&self, severity: Severity, text: &str) -> Result<(), ProtocolError> {
-        send(
-            &self.socket,
-            &Message::Log {
-                severity,
-                text: text.to_owned(),
-            },
-            &[],
-        )
-    }
-
-    /// Says that this process is no longer managed.
-    pub fn bye(&self) -> Result<(), ProtocolError> {
-        send(&self.socket, &Message::Bye, &[])
-    }
-
-    /// The next order of the supervisor with its descriptors, if one is there.
-    pub fn order(&mut self) -> Option<(AreaOrder, Vec<OwnedFd>)> {
-        let received = self.inbox.pop_front();
-        let received = received.or_else(|| receive_with(&self.socket, RecvFlags::DONTWAIT).ok())?;
-        match received.message {
-            Message::Area(order) => Some((order, received.fds)),
-            _ => None,
-        }
-    }
-
-    /// Answers an order.
-    pub fn done(&self, order: AreaOrder, ok: bool) -> Result<(), ProtocolError> {
-        send(&self.socket, &Message::AreaDone { order, ok }, &[])
-    }
-
-    /// Says that a fault waits for memory that the draining of `area` keeps from it.
-    pub fn starved(&self, area: AreaId) -> Result<(), ProtocolError> {
-        send(&self.socket, &Message::Starved { area }, &[])
-    }
-
-    /// The socket: readable when an order comes, and (end of file) when the supervisor has ended.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    /// Waits as long as there is a supervisor: one that is stopped (Ctrl-Z) answers when it goes on.
-    fn answer(&mut self) -> Result<Received, ProtocolError> {
-        loop {
-            self.wait()?;
-            let received = receive(&self.socket)?;
-            match received.message {
-                Message::Refused(why) => return Err(why.into()),
-                _ if !received.same_version => return Err(Refusal::Version.into()),
-                Message::Area(_) => self.inbox.push_back(received),
-                _ => return Ok(received),
-            }
-        }
-    }
-
-    fn wait(&self) -> Result<(), ProtocolError> {
-        let mut wait = [PollFd::new(&self.socket, PollFlags::IN)];
-        loop {
-            match poll(&mut wait, None) {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(system("poll")(errno)),
-            }
-        }
-    }
 }

@@ -23,7 +23,7 @@ mod world;
 
 use std::sync::Arc;
 
-use foreswap_core::units::{Nanos, PageRange, Vpn, len, overlap};
+use foreswap_core::units::{Nanos, PageRange, Vpn, len, overlap, without};
 use foreswap_core::world::{IoId, IoResult, Limit as _};
 use foreswap_core::{Mm, Outcome};
 use foreswap_store::ring::{Completion, MAX_DEPTH};
@@ -494,16 +494,4 @@ impl Pager {
             self.on_orphaned();
         }
     }
-}
-
-/// What of `range` is not in `hole`.
-fn without(range: &PageRange, hole: &PageRange) -> impl Iterator<Item = PageRange> + use<> {
-    let before = overlap(range, &(Vpn(0)..hole.start));
-    let after = overlap(range, &(hole.end..Vpn(u64::MAX)));
-    let (before, after) = if len(&overlap(range, hole)) == 0 {
-        (range.clone(), Vpn(0)..Vpn(0))
-    } else {
-        (before, after)
-    };
-    [before, after].into_iter().filter(|part| len(part) > 0)
 }

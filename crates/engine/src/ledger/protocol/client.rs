@@ -1,0 +1,177 @@
+//! An engine's side of the socket: what it asks, and the orders that come.
+//!
+//! Orders may come while an answer is waited for; they are kept until they are asked for.
+
+use std::collections::VecDeque;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+
+use super::{
+    AreaOrder, Message, ProtocolError, Received, Refusal, Severity, address, receive, receive_with,
+    send, system,
+};
+use crate::ledger::layout::MAX_AREAS;
+use crate::ledger::{AreaId, Ledger, ProcId};
+
+/// An engine's connection to the supervisor.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+    /// Orders that came while an answer was waited for.
+    inbox: VecDeque<Received>,
+}
+
+/// What a hello brings.
+#[derive(Debug)]
+pub struct Welcome {
+    /// This process' record.
+    pub record: ProcId,
+    /// The ledger, mapped.
+    pub ledger: Ledger,
+    /// The areas' files; their tables are attached.
+    pub areas: Vec<(AreaId, OwnedFd)>,
+}
+
+impl Client {
+    /// Connects to the socket named by [`super::SOCKET_VARIABLE`].
+    pub fn connect(name: &str) -> Result<Self, ProtocolError> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .map_err(system("socket"))?;
+        let address = address(name)?;
+        loop {
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => {
+                    let inbox = VecDeque::new();
+                    return Ok(Self { socket, inbox });
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(system("connect")(errno)),
+            }
+        }
+    }
+
+    /// Says hello: `reserved` is (parent's record, own record) in a fork child.
+    pub fn hello(&mut self, reserved: Option<(ProcId, ProcId)>) -> Result<Welcome, ProtocolError> {
+        let pid = rustix::process::getpid()
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned();
+        let (parent, record) = reserved.unzip();
+        send(
+            &self.socket,
+            &Message::Hello {
+                pid,
+                parent,
+                record,
+            },
+            &[],
+        )?;
+        let answer = self.answer()?;
+        let Message::Welcome { record, areas } = answer.message else {
+            return Err(ProtocolError::Malformed);
+        };
+        let mut fds = answer.fds.into_iter();
+        let ledger = Ledger::attach(fds.next().ok_or(ProtocolError::Malformed)?)?;
+        let mut files = Vec::new();
+        for area in (0..MAX_AREAS as u8).filter(|area| areas >> area & 1 != 0) {
+            let area = AreaId(area);
+            ledger.attach_area(area, fds.next().ok_or(ProtocolError::Malformed)?)?;
+            files.push((area, fds.next().ok_or(ProtocolError::Malformed)?));
+        }
+        if fds.next().is_some() {
+            return Err(ProtocolError::Malformed);
+        }
+        Ok(Welcome {
+            record,
+            ledger,
+            areas: files,
+        })
+    }
+
+    /// Asks for a record for a coming fork child.
+    pub fn reserve(&mut self) -> Result<ProcId, ProtocolError> {
+        send(&self.socket, &Message::Reserve, &[])?;
+        match self.answer()?.message {
+            Message::Reserved { record } => Ok(record),
+            _ => Err(ProtocolError::Malformed),
+        }
+    }
+
+    /// Tells how the fork went; see [`Message::Reap`].
+    pub fn reap(&self, record: ProcId, child: Option<u32>) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::Reap { record, child }, &[])
+    }
+
+    /// Tells the user something; the supervisor prints each distinct text once, after
+    /// `foreswap: `.
+    pub fn log(&self, severity: Severity, text: &str) -> Result<(), ProtocolError> {
+        send(
+            &self.socket,
+            &Message::Log {
+                severity,
+                text: text.to_owned(),
+            },
+            &[],
+        )
+    }
+
+    /// Says that this process is no longer managed.
+    pub fn bye(&self) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::Bye, &[])
+    }
+
+    /// The next order of the supervisor with its descriptors, if one is there.
+    pub fn order(&mut self) -> Option<(AreaOrder, Vec<OwnedFd>)> {
+        let received = self.inbox.pop_front();
+        let received = received.or_else(|| receive_with(&self.socket, RecvFlags::DONTWAIT).ok())?;
+        match received.message {
+            Message::Area(order) => Some((order, received.fds)),
+            _ => None,
+        }
+    }
+
+    /// Answers an order.
+    pub fn done(&self, order: AreaOrder, ok: bool) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::AreaDone { order, ok }, &[])
+    }
+
+    /// Says that a fault waits for memory that the draining of `area` keeps from it.
+    pub fn starved(&self, area: AreaId) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::Starved { area }, &[])
+    }
+
+    /// The socket: readable when an order comes, and (end of file) when the supervisor has ended.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Waits as long as there is a supervisor: one that is stopped (Ctrl-Z) answers when it goes on.
+    fn answer(&mut self) -> Result<Received, ProtocolError> {
+        loop {
+            self.wait()?;
+            let received = receive(&self.socket)?;
+            match received.message {
+                Message::Refused(why) => return Err(why.into()),
+                _ if !received.same_version => return Err(Refusal::Version.into()),
+                Message::Area(_) => self.inbox.push_back(received),
+                _ => return Ok(received),
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<(), ProtocolError> {
+        let mut wait = [PollFd::new(&self.socket, PollFlags::IN)];
+        loop {
+            match poll(&mut wait, None) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(system("poll")(errno)),
+            }
+        }
+    }
+}
