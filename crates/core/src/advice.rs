@@ -249,7 +249,7 @@ impl Mm {
         // Frames without memory are where they go.
         let short = batch.saturating_sub(self.frames.empty());
         if self.frames.free() < short {
-            self.drop_clean(w, short - self.frames.free());
+            self.drop_clean(short - self.frames.free());
         }
         self.release_free(w, short);
         batch = batch.min(self.frames.empty());

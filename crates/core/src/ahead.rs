@@ -278,7 +278,7 @@ impl Mm {
             // Not the last of what reclaim keeps ready: in a steady state all memory that is not
             // mapped is clean pages.
             let spare = self.frames.clean().saturating_sub(self.marks.low / 2);
-            self.drop_clean(w, spare.min(wanted - self.frames.free()));
+            self.drop_clean(spare.min(wanted - self.frames.free()));
         }
         let stale = self.frames.ahead().saturating_sub(self.marks.ahead);
         if self.frames.free() < wanted && stale > 0 {

@@ -169,7 +169,7 @@ impl Mm {
         }
         if self.frames.free() < batch {
             // Pages that were written together lie together: dropped together they make a run.
-            self.drop_clean(w, batch - self.frames.free());
+            self.drop_clean(batch - self.frames.free());
         }
         let Some((frame, n)) = self.obtain(w, batch) else {
             return (0, Some(Stop::NoMemory));
@@ -214,7 +214,7 @@ impl Mm {
         {
             return Some(run);
         }
-        if self.drop_clean(w, 1) == 0 && self.drop_ahead(w.now(), 1) == 0 {
+        if self.drop_clean(1) == 0 && self.drop_ahead(w.now(), 1) == 0 {
             if self.held {
                 // Nothing is moved out now; the fork will soon be over.
                 return None;
@@ -222,7 +222,7 @@ impl Mm {
             self.stats.direct_reclaims += 1;
             self.evict(w, self.marks.batch);
             if self.frames.free() == 0 {
-                self.drop_clean(w, 1);
+                self.drop_clean(1);
             }
             self.submit_writes(w, true);
         }

@@ -291,14 +291,6 @@ impl Frames {
         self.awaited
     }
 
-    /// Bytes that the frame table takes.
-    pub fn bytes(&self) -> u64 {
-        (self.holdings.len() * (size_of::<Holding>() + 4)
-            + (self.clean.entries.capacity() + self.ahead.entries.capacity())
-                * size_of::<(Frame, u32)>()
-            + self.dirty.capacity() * size_of::<Frame>()) as u64
-    }
-
     /// Take up to `max` contiguous empty frames; they stay `Empty` until [`Frames::hold`].
     pub fn take_empty(&mut self, max: u32) -> Option<(Frame, u32)> {
         self.empty.take(max)

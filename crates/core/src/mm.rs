@@ -160,11 +160,6 @@ impl Mm {
         self.table.resident() + u64::from(self.frames.backed())
     }
 
-    /// Bytes of memory that the tables take.
-    pub fn metadata_bytes(&self) -> u64 {
-        self.table.bytes() + self.frames.bytes() + self.owners.bytes()
-    }
-
     /// A thread waits for a read in flight.
     pub fn is_awaited(&self) -> bool {
         self.frames.awaited() > 0

@@ -125,6 +125,7 @@ impl PageTable {
     }
 
     /// Bytes of memory that the table takes.
+    #[cfg(test)]
     pub fn bytes(&self) -> u64 {
         self.leaves.len() as u64 * (size_of::<Leaf>() as u64 + 24)
     }

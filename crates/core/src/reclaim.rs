@@ -124,7 +124,7 @@ impl Mm {
             return;
         }
         if self.frames.free() < excess {
-            self.drop_clean(w, excess - self.frames.free());
+            self.drop_clean(excess - self.frames.free());
         }
         self.release_free(w, excess);
         self.slots.give_back(w);
@@ -150,7 +150,7 @@ impl Mm {
     }
 
     /// Forget up to `max` clean pages that nobody came back for; their frames are free.
-    pub(crate) fn drop_clean(&mut self, _w: &mut impl World, max: u32) -> u32 {
+    pub(crate) fn drop_clean(&mut self, max: u32) -> u32 {
         let mut dropped = 0;
         while dropped < max
             && let Some(frame) = self.frames.oldest_clean()
@@ -303,38 +303,25 @@ impl Mm {
             Digest::Hash(hash) => hash,
         };
         let clean = slot.filter(|&slot| w.digest(slot) == hash);
+        let home = clean.or_else(|| slot.filter(|&slot| self.keeps_home(w, page, slot)));
+        if home.is_none() {
+            self.put(w, slot);
+        }
+        let state = if clean.is_some() {
+            self.stats.clean_drops += 1;
+            State::Clean
+        } else {
+            State::Dirty
+        };
         let holding = Holding {
+            state,
             page: Some(page),
             digest: hash,
-            slot: clean,
+            slot: home,
             leaves,
             ..NOTHING
         };
-        if clean.is_some() {
-            self.stats.clean_drops += 1;
-            self.frames.hold(
-                frame,
-                Holding {
-                    state: State::Clean,
-                    ..holding
-                },
-            );
-        } else {
-            let home = slot.filter(|&slot| self.keeps_home(w, page, slot));
-            if home.is_none() {
-                self.put(w, slot);
-            }
-            let state = State::Dirty;
-            let slot = home;
-            self.frames.hold(
-                frame,
-                Holding {
-                    state,
-                    slot,
-                    ..holding
-                },
-            );
-        }
+        self.frames.hold(frame, holding);
         self.table.set(page, Entry::Cached(frame));
         if leaves && clean.is_some() {
             self.leave_frame(frame);

@@ -329,9 +329,13 @@ impl Streams {
         (count > 0).then(|| stream.run(stream.ahead, count))
     }
 
-    /// `count` more pages of `id` were read, or need not be.
+    /// `count` more pages of `id` were read, or need not be. Not if some before them had to be given up
+    /// for them.
     pub fn passed(&mut self, id: StreamId, count: u64) {
-        self.all[id.0].ahead += count;
+        let stream = &mut self.all[id.0];
+        if !stream.rests {
+            stream.ahead += count;
+        }
     }
 
     /// The marks that the last touch of `id` left out.

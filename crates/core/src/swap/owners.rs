@@ -38,7 +38,8 @@ impl Owners {
     }
 
     /// Bytes of memory that the records take.
-    pub fn bytes(&self) -> u64 {
+    #[cfg(test)]
+    fn bytes(&self) -> u64 {
         self.clusters.len() as u64 * (size_of::<[Vpn; LEAF_PAGES]>() as u64 + 24)
     }
 }

@@ -225,7 +225,7 @@ impl Mm {
             return Some(run);
         }
         if self.frames.free() == 0 {
-            self.drop_clean(w, max);
+            self.drop_clean(max);
         }
         self.frames.take_free(max)
     }

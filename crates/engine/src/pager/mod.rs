@@ -114,6 +114,8 @@ pub(crate) struct Pager {
     pressure: u32,
     next_look: Nanos,
     next_share: Nanos,
+    /// Faults at the last look at how memory is shared: who touches nothing needs nothing.
+    shared_at: u64,
     data_pages: u64,
     /// Looks since memory that came unnoticed waits for room; 0 when none does.
     room_wanted: u32,
@@ -160,6 +162,7 @@ impl Pager {
             pressure,
             next_look: 0,
             next_share: 0,
+            shared_at: 0,
             data_pages: 0,
             room_wanted: 0,
         }
@@ -415,7 +418,10 @@ impl Pager {
         if now >= self.next_share {
             self.next_share = now + SHARING;
             let stalled = self.mm.is_stalled();
-            let needy = stalled || self.mm.is_reclaiming();
+            let stats = &self.mm.stats;
+            let faults = stats.faults_major + stats.faults_minor + stats.faults_zero;
+            let goes_on = faults != core::mem::replace(&mut self.shared_at, faults);
+            let needy = stalled || goes_on && self.mm.is_reclaiming();
             self.w
                 .ask_for_share(needy, if stalled { STALLED_WANT } else { 0 });
         }
