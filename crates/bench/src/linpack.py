@@ -13,8 +13,9 @@ import resource
 import sys
 import time
 
-# The BLAS looks when it is loaded.
-os.environ["OPENBLAS_NUM_THREADS"] = sys.argv[3]
+if __name__ == "__main__":
+    # The BLAS looks when it is loaded.
+    os.environ["OPENBLAS_NUM_THREADS"] = sys.argv[3]
 
 import numpy
 import scipy
