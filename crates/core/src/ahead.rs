@@ -21,6 +21,8 @@ use crate::world::{Stop, World};
 
 /// I/Os that are kept for faults and writes.
 const KEPT_IOS: usize = 32;
+/// Windows of one stream that are looked through between faults.
+const WINDOWS: u32 = 8;
 /// Pages for which a stream waits rather than read fewer, while reclaim makes room: the least and the
 /// most.
 const WORTHWHILE: (u32, u32) = (32, 128);
@@ -211,7 +213,9 @@ impl Mm {
             .set_means(self.ios.latency(), self.memory_ahead());
         let now = w.now();
         for id in self.streams.ids() {
-            while let Some(next) = self.streams.next_page(id, now)
+            let mut windows = 0;
+            while windows < WINDOWS
+                && let Some(next) = self.streams.next_page(id, now)
                 && let Some(vma) = self.vmas.find(next)
                 && vma.hint != Hint::Random
                 && let Some(run) = self.streams.window(id, &vma.range, now)
@@ -224,6 +228,7 @@ impl Mm {
                 if passed < run.count {
                     break;
                 }
+                windows += 1;
             }
         }
     }
@@ -237,9 +242,14 @@ impl Mm {
         run: Run,
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
+        if let Entry::Swapped { evicted, .. } = self.table.get(run.first) {
+            self.streams.reads(id, self.was_here(evicted));
+        }
         let placing = self.streams.placing(id);
         let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);
-        self.streams.passed(id, passed);
+        let mapped = |page: &Vpn| matches!(self.table.get(*page), Entry::Resident(_));
+        let present = run.pages().take(passed as usize).filter(mapped).count();
+        self.streams.passed(id, passed, present as u64);
         passed
     }
 

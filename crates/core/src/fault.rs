@@ -378,8 +378,7 @@ impl Mm {
         let Some((frame, _)) = self.obtain(w, 1).or_else(|| self.last_frame(w)) else {
             return self.stall(pending);
         };
-        let distance = (self.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
-        let refault = u64::from(distance) < self.table.resident();
+        let refault = self.was_here(evicted);
         let wanted = Holding {
             wanted: true,
             refault,
@@ -391,6 +390,12 @@ impl Mm {
         self.stats.refaults += u64::from(refault);
         self.read_with(w, pending.address(), slot, frame);
         Outcome::Waits
+    }
+
+    /// Whether a little more memory would have kept a page that went out as number `evicted`.
+    pub(crate) fn was_here(&self, evicted: u32) -> bool {
+        let distance = (self.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
+        u64::from(distance) < self.table.resident()
     }
 
     pub(crate) fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, holding: Holding) {

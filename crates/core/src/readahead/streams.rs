@@ -98,8 +98,10 @@ struct Stream {
     mappable: u64,
     /// First position that was not looked at for being mapped.
     seen: u64,
-    /// First position that was not read.
+    /// First position that was not read, and of those before it and not touched yet how many pages are
+    /// in memory anyway: the stream will pass them without a touch that is seen.
     ahead: u64,
+    present: u64,
     /// What was read ahead had to be given up: nothing more until the next touch.
     rests: bool,
     /// Pages of which one is a mark; a power of two.
@@ -107,6 +109,12 @@ struct Stream {
     /// When it was touched last, and its time per page, smoothed.
     last: Nanos,
     pace: Nanos,
+    /// First position behind it that was not offered to reclaim.
+    tail: u64,
+    /// What it reads was in memory not long ago.
+    returns: bool,
+    /// Of such a stream, reclaim takes the pages every other time.
+    takes: bool,
 }
 
 impl Stream {
@@ -249,7 +257,11 @@ impl Streams {
             // Farther ahead it is a stray touch, which must not pull the stream along; and a stream
             // that is not proven leaves no page out.
             let proven = stream.touched >= PROVEN;
-            let leap = if proven { stream.block } else { 0 };
+            let leap = if proven {
+                stream.block + stream.present
+            } else {
+                0
+            };
             let end = stream.ahead.min(stream.mappable + leap);
             let expected = at > stream.touched && at <= end;
             if expected && found.is_none_or(|(f, _)| self.all[f].last < stream.last) {
@@ -261,6 +273,7 @@ impl Streams {
         stream.before = stream.touched;
         let pace = now.saturating_sub(stream.last) / (at - stream.touched);
         stream.pace = (3 * stream.pace.min(4 * pace) + pace) / 4;
+        stream.present = stream.present.saturating_sub(at - stream.touched);
         stream.touched = at;
         stream.last = now;
         stream.rests = false;
@@ -285,10 +298,14 @@ impl Streams {
             mappable: 2,
             seen: 2,
             ahead: 2,
+            present: 0,
             rests: false,
             block: BLOCK.0,
             last: now,
             pace: 0,
+            tail: 0,
+            returns: false,
+            takes: false,
         };
         if self.all.len() < STREAMS {
             self.all.push(stream);
@@ -324,18 +341,19 @@ impl Streams {
     /// What `id` should read next, within `region`; `None` when it has read far enough.
     pub fn window(&self, id: StreamId, region: &PageRange, now: Nanos) -> Option<Run> {
         let stream = &self.all[id.0];
-        let distance = (4 * stream.touched).min(self.farthest(id.0, now));
+        let distance = (4 * stream.touched).min(self.farthest(id.0, now)) + stream.present;
         let end = (stream.touched + 1 + distance).min(stream.within(region));
         let count = end.checked_sub(stream.ahead)?.min(self.max.into());
         (count > 0).then(|| stream.run(stream.ahead, count))
     }
 
-    /// `count` more pages of `id` were read, or need not be. Not if some before them had to be given up
-    /// for them.
-    pub fn passed(&mut self, id: StreamId, count: u64) {
+    /// `count` more pages of `id` were read, or need not be, as `present` of them are mapped. Not if some
+    /// before them had to be given up for them.
+    pub fn passed(&mut self, id: StreamId, count: u64, present: u64) {
         let stream = &mut self.all[id.0];
         if !stream.rests {
             stream.ahead += count;
+            stream.present += present;
         }
     }
 
@@ -358,6 +376,7 @@ impl Streams {
             return true;
         }
         stream.ahead = stream.touched;
+        stream.present = 0;
         stream.mappable = stream.touched;
         stream.last = 0;
         false
@@ -372,6 +391,30 @@ impl Streams {
         let count = end.checked_sub(from).filter(|&n| n > 0)?;
         stream.seen = end;
         Some(stream.run(from, count))
+    }
+
+    /// Up to `max` pages behind the stream that left most behind it, if it has passed over `long` pages
+    /// at least and but for the last `margin`, each offered once. They are used up: who reads more than
+    /// fits would otherwise push out all else that is in memory, and find nothing of its own when it
+    /// begins again. Where what is read was in memory not long ago, that may be wrong, and every other
+    /// call offers none.
+    pub fn behind(&mut self, long: u64, margin: u64, max: u64) -> Option<Run> {
+        let left = |s: &Stream| s.touched.saturating_sub(margin).saturating_sub(s.tail);
+        let long_ones = self.all.iter_mut().filter(|s| s.touched >= long);
+        let stream = long_ones.max_by_key(|s| left(s))?;
+        let count = left(stream).min(max);
+        stream.takes = !stream.takes || !stream.returns;
+        if count == 0 || !stream.takes {
+            return None;
+        }
+        let run = stream.run(stream.tail, count);
+        stream.tail += count;
+        Some(run)
+    }
+
+    /// `id` reads a page; `soon`: it went out when less was moved out since than there is memory.
+    pub fn reads(&mut self, id: StreamId, soon: bool) {
+        self.all[id.0].returns = soon;
     }
 
     /// A stream that goes on has `page` before it.
