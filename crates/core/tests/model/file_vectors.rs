@@ -1,0 +1,149 @@
+//! The file readahead `linux` against the decisions of a real kernel: for each read of a file, every
+//! time that Linux 6.18 asked its policy, the window that it set and what it submitted. Here nothing
+//! follows the recording but the reads: one wrong decision spoils what comes after it.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+
+use flate2::read::GzDecoder;
+use foreswap_core::readahead::file::{
+    Cached, Event, FilePage, Limits, OpenFile, PageCache, Pattern, Policy, Run,
+};
+use serde_json::{Value, json};
+
+const FILES: &[u8] = include_bytes!("../data/file-read.jsonl.gz");
+/// What the device of the recordings takes in one I/O, in pages.
+const DEVICE: u64 = 256;
+
+/// A file's pages in memory, each with whether it is marked.
+struct Pages {
+    file: u64,
+    cached: BTreeMap<u64, bool>,
+}
+
+impl Cached for Pages {
+    fn file_pages(&self) -> u64 {
+        self.file
+    }
+
+    fn has(&self, page: FilePage) -> bool {
+        self.cached.contains_key(&page.0)
+    }
+}
+
+impl PageCache for Pages {
+    fn take_mark(&mut self, page: FilePage) -> bool {
+        self.cached.insert(page.0, false).expect("cached")
+    }
+
+    fn read(&mut self, run: &Run) {
+        for page in run.start.0..run.end().0 {
+            let mark = run.mark() == Some(FilePage(page));
+            self.cached.entry(page).or_insert(mark);
+        }
+    }
+}
+
+fn recordings() -> Vec<Value> {
+    let mut text = String::new();
+    let mut packed = GzDecoder::new(FILES);
+    packed.read_to_string(&mut text).expect("gzip");
+    let line = |line| serde_json::from_str(line).expect("JSON");
+    text.lines().map(line).collect()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().expect("a number")
+}
+
+/// What one read did, in the words of the recording.
+fn access(file: &mut OpenFile, pages: &mut Pages, offset: u64, length: u64) -> Vec<Value> {
+    let mut events = Vec::new();
+    let mut reading = file.begin(offset, length, pages.file * 4096);
+    while let Some(event) = reading.next(pages) {
+        let plan = file.decide(&mut reading, pages, event);
+        let order = match event {
+            Event::Miss(ask) => {
+                events.push(json!(["sync", ask.page.0, ask.want]));
+                0
+            }
+            Event::Mark(ask) => {
+                events.push(json!(["async", ask.page.0, ask.want]));
+                2
+            }
+            _ => 0,
+        };
+        if let Some(window) = plan.window() {
+            let (start, size) = (window.start.0, window.size);
+            events.push(json!(["window", start, size, window.ahead, order]));
+        }
+        for run in plan.runs() {
+            events.push(json!(["read", run.start.0, run.pages, run.ahead]));
+            pages.read(run);
+        }
+    }
+    events
+}
+
+/// The number of decisions, or the first read that differs.
+fn replay(recording: &Value, policy: Policy, max: u64) -> Result<usize, String> {
+    let limits = Limits {
+        max,
+        device: DEVICE,
+    };
+    let mut file = OpenFile::new(policy, limits);
+    file.advise(match recording["advice"].as_str() {
+        Some("none") => Pattern::Normal,
+        Some("sequential") => Pattern::Sequential,
+        Some("random") => Pattern::Random,
+        other => panic!("advice {other:?}"),
+    });
+    let mut pages = Pages {
+        file: number(&recording["file_pages"]),
+        cached: BTreeMap::new(),
+    };
+    let mut decisions = 0;
+    let accesses = recording["accesses"].as_array().expect("a list");
+    for (nth, recorded) in accesses.iter().enumerate() {
+        let (offset, length) = (number(&recorded[0]), number(&recorded[1]));
+        let events = access(&mut file, &mut pages, offset, length);
+        let theirs = recorded[2].as_array().expect("a list");
+        if events != *theirs {
+            let name = &recording["name"];
+            return Err(format!("{name}, access {nth}: {events:?}, not {theirs:?}"));
+        }
+        let asked = |event: &&Value| event[0] == "sync" || event[0] == "async";
+        decisions += events.iter().filter(asked).count();
+    }
+    Ok(decisions)
+}
+
+fn limit(recording: &Value) -> u64 {
+    number(&recording["read_ahead_pages"])
+}
+
+#[test]
+fn every_decision_is_the_kernels() {
+    let all = recordings();
+    assert_eq!(all.len(), 31);
+    let decisions: usize = all
+        .iter()
+        .map(|recording| replay(recording, Policy::Linux, limit(recording)).expect("equal"))
+        .sum();
+    assert!(decisions > 9_000, "{decisions} decisions");
+}
+
+/// The recordings tell `linux` from the other policies and from other limits.
+#[test]
+fn another_policy_or_limit_does_not_pass() {
+    let differ = |policy, times: fn(u64) -> u64| {
+        let differs =
+            |recording: &Value| replay(recording, policy, times(limit(recording))).is_err();
+        recordings().iter().filter(|r| differs(r)).count()
+    };
+    for policy in [Policy::Legacy, Policy::OnDemand, Policy::Streams] {
+        assert!(differ(policy, |limit| limit) >= 10, "{policy:?}");
+    }
+    assert!(differ(Policy::Linux, |limit| limit / 2) >= 20);
+    assert!(differ(Policy::Linux, |limit| limit * 2) >= 20);
+}
