@@ -1,14 +1,15 @@
 //! One recording of file reads through the core's policy `linux`: the same reads, and at each miss and
 //! each mark what it would set and submit beside what Linux did.
 //!
-//! As in `replay`, what is cached and the window follow the recording, not us.
+//! As in `replay`, what is cached and the window follow the recording, not us. Where pages were dropped
+//! on the way (`drop_ahead_every`), so does who asks.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use foreswap_core::readahead::file;
 use foreswap_core::readahead::file::{
-    Cached, Event, FilePage, Limits, OpenFile, PageCache, Pattern, Plan, Policy, Reading, Run,
+    Ask, Cached, Event, FilePage, Limits, OpenFile, PageCache, Pattern, Plan, Policy, Reading, Run,
 };
 use foreswap_core::units::PAGE_SIZE;
 
@@ -237,6 +238,35 @@ impl Machine {
             self.apply(their, before);
         }
     }
+
+    /// As `access`, of a recording during which pages were dropped. Which pages went is not in it, nor
+    /// does Linux drop all that it is told to. So who asks, and where, is taken from the recording; a
+    /// miss of a page that had been read shows that nothing is cached from there on.
+    fn access_as_recorded(&mut self, nth: usize, access: &Access, result: &mut Comparison) {
+        let (offset, length) = (access.offset, access.length);
+        let mut reading = self.file.begin(offset, length, self.bytes);
+        for their in &access.decisions {
+            let page = FilePage(their.page);
+            let ask = Ask {
+                page,
+                want: their.req.max(1),
+            };
+            let event = match their.cause {
+                Cause::Sync => {
+                    if self.pages.has(page) {
+                        self.pages.drop_from(page.0);
+                    }
+                    Event::Miss(ask)
+                }
+                Cause::Async => Event::Mark(ask),
+            };
+            let before = self.file.window();
+            let plan = self.file.decide(&mut reading, &self.pages, event);
+            result.count(nth, decision(event, &plan).as_ref(), Some(their));
+            self.apply(their, before);
+        }
+        self.end(&mut reading, access);
+    }
 }
 
 /// Replays all reads of a recording.
@@ -244,16 +274,11 @@ pub fn replay(recording: &File) -> Comparison {
     let mut machine = Machine::new(recording);
     let mut result = Comparison::default();
     for (nth, access) in recording.accesses.iter().enumerate() {
-        // When pages were dropped, and which, is not in the recording. A miss of a page that had been
-        // read shows it: from there on nothing is cached.
-        if let Some(first) = access.decisions.first()
-            && recording.drops
-            && first.cause == Cause::Sync
-            && machine.pages.has(FilePage(first.page))
-        {
-            machine.pages.drop_from(first.page);
+        if recording.drops {
+            machine.access_as_recorded(nth, access, &mut result);
+        } else {
+            machine.access(nth, access, &mut result);
         }
-        machine.access(nth, access, &mut result);
     }
     result
 }
@@ -378,10 +403,16 @@ mod tests {
         let mut recording = scan();
         let again = decided(Cause::Sync, 2, Some([2, 4, 3]), [2, 4, 3]);
         recording.accesses[2].decisions = vec![again];
-        recording.accesses.truncate(3);
+        // Page 3 would carry a mark then, but it had not been dropped.
+        recording.accesses[4].decisions.clear();
         assert_eq!(replay(&recording).equal, 2);
         recording.drops = true;
         let result = replay(&recording);
         assert_eq!((result.decisions, result.equal), (3, 3));
+        // What is decided counts as ever.
+        let window = &mut recording.accesses[2].decisions[0].window;
+        window.as_mut().expect("one").size = 5;
+        let result = replay(&recording);
+        assert_eq!((result.decisions, result.equal), (3, 2));
     }
 }

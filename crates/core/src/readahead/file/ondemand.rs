@@ -88,8 +88,8 @@ pub(super) fn first_window(ask: Ask, max: u64) -> Window {
 
 /// A window for a miss behind cached pages; `None` when they are too few to be a stream's.
 ///
-/// Of `max` pages that are all cached Linux 6.18 counts one less (found in its source; only a request
-/// of `max - 1` pages can tell).
+/// Of `max` pages that are all cached Linux 6.18 counts one less, as recorded: only a request of
+/// `max - 1` pages can tell.
 pub(super) fn context_window(cache: &impl Cached, ask: Ask, max: u64) -> Option<Window> {
     let before = cache.run_before(ask.page, max);
     let run = before.min(max.saturating_sub(1));
