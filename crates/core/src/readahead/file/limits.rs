@@ -56,7 +56,7 @@ impl Limits {
             .unwrap_or(CEILING)
             .clamp(FLOOR, CEILING);
         let max = wanted.next_power_of_two().min(free / SHARE);
-        let device = Limits::default().device;
+        let device = Limits::default().device.min(free / SHARE);
         Limits { max, device }
     }
 
@@ -168,6 +168,7 @@ mod tests {
         // Short of memory.
         assert_eq!(max(1_000_000_000, 20_000_000, 800), 100);
         assert_eq!(max(1_000_000_000, 20_000_000, 7), 0);
+        assert_eq!(Limits::for_store(1_000_000, 100_000, 800).device, 100);
         assert_eq!(max(u64::MAX, u64::MAX, u64::MAX), CEILING);
     }
 }

@@ -206,7 +206,12 @@ impl OpenFile {
 
     /// The limits in force: those set, with the program's hint.
     pub fn limits(&self) -> Limits {
-        self.limits.advised(self.pattern)
+        let limits = self.limits.advised(self.pattern);
+        match (&self.state, self.pattern) {
+            // In 2.6.20 this hint switches readahead off, and with it all reads of more than a page.
+            (State::Legacy(_), Pattern::Random) => Limits { max: 0, ..limits },
+            _ => limits,
+        }
     }
 
     /// A read of `bytes` bytes from `offset` on begins, in a file of `file_bytes` bytes.

@@ -234,7 +234,9 @@ impl FileReadahead for Streams {
         };
         match stream.shape {
             Shape::Pages(window) => {
-                let size = next_size(window.size, max).max(window.size.min(max));
+                // A window that a large request lifted stays as large, while the limits allow it.
+                let kept = window.size.min(limits.max.max(limits.device));
+                let size = next_size(window.size, max).max(kept);
                 let next = cut(window.end(), size, max, STEP);
                 self.read(cache, Some(at), next, stream.end)
             }

@@ -162,6 +162,31 @@ fn the_hint_random_reads_what_is_asked() {
 }
 
 #[test]
+fn the_base_reads_page_by_page_with_the_hint_random() {
+    let mut file = OpenFile::new(Policy::Legacy, limits(32));
+    file.advise(Pattern::Random);
+    let mut cache = Model::new(4096);
+    assert_eq!(read(&mut file, &mut cache, 0, 2), [(0, 1, 0), (1, 1, 0)]);
+}
+
+/// The window that a large request lifted is not lost to a mark that the end of it meets.
+#[test]
+fn a_sequence_of_large_requests_waits_once() {
+    for policy in [Policy::OnDemand, Policy::Linux, Policy::Streams] {
+        for pages in [50, 256] {
+            let (mut file, mut cache) = (OpenFile::new(policy, limits(32)), Model::new(8192));
+            let mut waited = 0;
+            for n in 0..20 {
+                let range = n * pages..(n + 1) * pages;
+                waited += usize::from(range.clone().any(|page| !cache.has(FilePage(page))));
+                read(&mut file, &mut cache, range.start, pages);
+            }
+            assert_eq!(waited, 1, "{policy:?}, {pages} pages");
+        }
+    }
+}
+
+#[test]
 fn the_hint_sequential_doubles_the_limit() {
     let mut file = OpenFile::new(Policy::Linux, limits(32));
     file.advise(Pattern::Sequential);
