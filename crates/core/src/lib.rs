@@ -15,6 +15,7 @@ mod fault;
 mod first_touch;
 mod frames;
 mod io;
+pub mod kswapd;
 mod mm;
 mod page_table;
 pub mod readahead;

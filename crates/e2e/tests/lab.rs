@@ -37,13 +37,18 @@ fn recordings_are_equal_different_or_not_comparable() {
     let difference = "touches[0], page 0: 0-4; Linux read 0-2";
     assert!(outcome.text().contains(difference), "{}", outcome.text());
 
-    let of_files = scratch.join("of-files");
-    fs::write(&of_files, r#"{"name":"seq","accesses":[]}"#).expect("a file can be written");
-    let outcome = decisions(&[&recorded[0], &of_files]);
-    assert_eq!(outcome.code(), 2);
+    let files = data.join("file-read.jsonl.gz");
+    let text = decisions(&[&files]).succeeded().text();
     assert!(
-        outcome
-            .stderr
-            .contains("file readahead decisions are not supported in this version")
+        text.contains("31 recordings, 9738 decisions, 9738 equal"),
+        "{text}"
     );
+
+    let mapped = scratch.join("mapped");
+    let text = r#"{"name":"a","read_ahead_pages":8,"file_pages":9,"kind":"map","advice":"none","accesses":[]}"#;
+    fs::write(&mapped, text).expect("a file can be written");
+    let outcome = decisions(&[&recorded[0], &mapped]);
+    assert_eq!(outcome.code(), 2);
+    let problem = r#"line 1: `kind` is "map"; expected "read""#;
+    assert!(outcome.stderr.contains(problem), "{}", outcome.stderr);
 }

@@ -51,6 +51,8 @@ fn unpacked(name: &str) -> String {
 fn every_recorded_decision_is_given() {
     let (vma, cluster) = (data("swap-vma.jsonl.gz"), data("swap-cluster.jsonl.gz"));
     assert_eq!(status(&[&vma, &cluster]), code(0));
+    let (files, edges) = (data("file-read.jsonl.gz"), data("file-edges.jsonl.gz"));
+    assert_eq!(status(&[&files, &edges]), code(0));
     // Not packed, and under a name that says nothing.
     let plain = file(unpacked("swap-vma.jsonl.gz").as_bytes());
     assert_eq!(status(&[plain.path()]), code(0));
@@ -69,6 +71,11 @@ fn one_changed_decision_is_seen() {
             "[1998,[1995,1996,1997,1998]]",
             "[1998,[1998]]",
         ),
+        (
+            "file-read.jsonl.gz",
+            "[\"async\",60,1],[\"window\",92,32,32,2]",
+            "[\"async\",60,1],[\"window\",92,31,31,2]",
+        ),
     ] {
         let text = unpacked(name);
         assert!(text.contains(from));
@@ -83,7 +90,7 @@ fn one_changed_decision_is_seen() {
 #[test]
 fn what_cannot_be_compared_is_not_equal() {
     let vma = data("swap-vma.jsonl.gz");
-    let files = file(br#"{"name":"seq","read_ahead_pages":32,"kind":"read","accesses":[]}"#);
+    let files = file(br#"{"name":"seq","read_ahead_pages":32,"kind":"map","accesses":[]}"#);
     let packed = std::fs::read(&vma).expect("there");
     let cut = file(&packed[..packed.len() / 2]);
     let (empty, bad) = (file(b""), file(b"{\"touches\": 1}\n"));

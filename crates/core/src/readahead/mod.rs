@@ -1,4 +1,4 @@
-//! Swap readahead: which pages come along when one is read.
+//! Swap readahead: which pages come along when one is read. Readahead of files is in [`mod@file`].
 //!
 //! A policy sees the touches of absent pages, one after the other, and answers a miss with a window
 //! of pages. It decides on addresses, slots and its own history alone; the caller reads those pages
@@ -6,6 +6,7 @@
 //! for its state; the kernel's (`vma`, `cluster`) give the decisions of Linux 6.18.
 
 mod cluster;
+pub mod file;
 pub(crate) mod lattice;
 mod none;
 pub(crate) mod streams;

@@ -3,6 +3,7 @@
 
 mod advice;
 mod directed;
+mod file_vectors;
 mod fork;
 mod mmu;
 mod process;

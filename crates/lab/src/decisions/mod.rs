@@ -1,15 +1,17 @@
 //! `foreswap lab decisions`: does the core decide as Linux did?
 
+mod files;
 mod recording;
 mod replay;
+mod replay_files;
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use files::Advice;
 use recording::{Recording, RecordingError, Recordings};
-use replay::{Comparison, replay};
 
 /// What came of all files together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,6 +34,67 @@ impl From<Verdict> for ExitCode {
     }
 }
 
+/// One line of the table.
+struct Row {
+    name: String,
+    policy: String,
+    /// `page-cluster`, or the readahead limit in pages.
+    limit: u64,
+    decisions: usize,
+    equal: usize,
+    first: Option<String>,
+}
+
+/// What a limit is, of each kind of recording.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Swap,
+    File,
+}
+
+impl Kind {
+    fn limit(self) -> &'static str {
+        match self {
+            Kind::Swap => "page-cluster",
+            Kind::File => "limit pages",
+        }
+    }
+}
+
+fn row(recording: &Recording) -> (Kind, Row) {
+    match recording {
+        Recording::Swap(swap) => {
+            let result = replay::replay(swap);
+            let row = Row {
+                name: swap.name.escape_debug().to_string(),
+                policy: swap.policy.to_string(),
+                limit: swap.page_cluster.into(),
+                decisions: result.decisions,
+                equal: result.equal,
+                first: result.first.as_ref().map(ToString::to_string),
+            };
+            (Kind::Swap, row)
+        }
+        Recording::File(file) => {
+            let result = replay_files::replay(file);
+            let advice = match file.advice {
+                Advice::None => "",
+                Advice::Sequential => " (sequential)",
+                Advice::Random => " (random)",
+            };
+            let row = Row {
+                name: format!("{}{advice}", file.name.escape_debug()),
+                policy: "linux".into(),
+                limit: file.limit,
+                decisions: result.decisions,
+                equal: result.equal,
+                first: result.first.as_ref().map(ToString::to_string),
+            };
+            (Kind::File, row)
+        }
+    }
+}
+
 /// Replays every recording of every file. A file that cannot be understood ends with a message on
 /// `err`; the others go on.
 pub fn compare(
@@ -43,78 +106,68 @@ pub fn compare(
     for path in files {
         let name = path.display();
         writeln!(out, "{name}")?;
-        match compare_file(path, out)? {
-            (differs, Ok(0)) => verdict.differs |= differs,
-            (differs, problem) => {
-                verdict.differs |= differs;
-                verdict.incomplete = true;
-                out.flush()?;
-                match problem {
-                    Ok(n) => writeln!(
-                        err,
-                        "foreswap lab: {name}: {n} recordings not compared: \
-                         file readahead decisions are not supported in this version"
-                    )?,
-                    Err(why) => writeln!(err, "foreswap lab: {name}: {why}")?,
-                }
-            }
+        let (differs, problem) = compare_file(path, out)?;
+        verdict.differs |= differs;
+        if let Err(why) = problem {
+            verdict.incomplete = true;
+            out.flush()?;
+            writeln!(err, "foreswap lab: {name}: {why}")?;
         }
     }
     out.flush()?;
     Ok(verdict)
 }
 
-/// Whether a decision differs; how many recordings are of a kind that is not supported, or what is
-/// wrong with the file.
+/// Whether a decision differs; what is wrong with the file.
 fn compare_file(
     path: &Path,
     out: &mut impl Write,
-) -> io::Result<(bool, Result<usize, RecordingError>)> {
+) -> io::Result<(bool, Result<(), RecordingError>)> {
     let mut recordings = match File::open(path).and_then(Recordings::new) {
         Ok(recordings) => recordings,
         Err(error) => return Ok((false, Err(error.into()))),
     };
-    let (mut unsupported, mut compared) = (0, 0);
-    let mut sum = Comparison::default();
+    let (mut compared, mut decisions, mut equal) = (0, 0, 0);
+    let mut heading = None;
     let problem = loop {
         match recordings.next() {
-            Ok(Some(Recording::File)) => unsupported += 1,
-            Ok(Some(Recording::Swap(swap))) => {
-                if compared == 0 {
-                    writeln!(out, "{HEADER}")?;
+            Ok(Some(recording)) => {
+                let (kind, row) = row(&recording);
+                if heading.replace(kind) != Some(kind) {
+                    writeln!(
+                        out,
+                        "{:<26} {:<8} {:>12} {:>10} {:>10}  first difference",
+                        "recording",
+                        "policy",
+                        kind.limit(),
+                        "decisions",
+                        "equal",
+                    )?;
                 }
-                compared += 1;
-                let result = replay(&swap);
-                let first = result
-                    .first
-                    .as_ref()
-                    .map_or("none".into(), ToString::to_string);
                 writeln!(
                     out,
-                    "{:<20} {:<8} {:>12} {:>10} {:>10}  {first}",
-                    swap.name.escape_debug().to_string(),
-                    swap.policy.to_string(),
-                    swap.page_cluster,
-                    result.decisions,
-                    result.equal,
+                    "{:<26} {:<8} {:>12} {:>10} {:>10}  {}",
+                    row.name,
+                    row.policy,
+                    row.limit,
+                    row.decisions,
+                    row.equal,
+                    row.first.as_deref().unwrap_or("none"),
                 )?;
-                sum.decisions += result.decisions;
-                sum.equal += result.equal;
+                compared += 1;
+                decisions += row.decisions;
+                equal += row.equal;
             }
-            Ok(None) if unsupported + compared == 0 => break Err(RecordingError::Empty),
-            Ok(None) => break Ok(unsupported),
+            Ok(None) if compared == 0 => break Err(RecordingError::Empty),
+            Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         }
     };
     if compared > 0 {
-        let (decisions, equal) = (sum.decisions, sum.equal);
         writeln!(
             out,
             "{compared} recordings, {decisions} decisions, {equal} equal"
         )?;
     }
-    Ok((sum.equal < sum.decisions, problem))
+    Ok((equal < decisions, problem))
 }
-
-const HEADER: &str =
-    "recording            policy   page-cluster  decisions      equal  first difference";

@@ -12,6 +12,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use thiserror::Error;
 
+use super::files::{self, File};
+
 /// Longest line that is read. The longest recording there is has 130 KB.
 const MAX_LINE: u64 = 64 << 20;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -69,6 +71,15 @@ pub enum Problem {
         "page {0} has no slot; expected one for each page that is touched or read in `slot_of_page`"
     )]
     NoSlot(u64),
+    /// Something was decided, but nothing had asked.
+    #[error("a \"window\" or \"read\" event comes first; expected \"sync\" or \"async\" before it")]
+    Causeless,
+    /// Two at once.
+    #[error("the decision at page {0} has two \"window\" events; expected at most one")]
+    TwoWindows(u64),
+    /// Reads of another kind.
+    #[error("`kind` is {0:?}; expected \"read\"")]
+    FileKind(String),
 }
 
 /// One recording.
@@ -76,7 +87,7 @@ pub enum Recording {
     /// Of swap readahead.
     Swap(Swap),
     /// Of file readahead.
-    File,
+    File(File),
 }
 
 /// The swap readahead policies of Linux.
@@ -138,7 +149,7 @@ struct Line {
 }
 
 /// The value if it is below `limit`.
-fn below(what: &str, found: u64, limit: u64) -> Result<u64, Problem> {
+pub(super) fn below(what: &str, found: u64, limit: u64) -> Result<u64, Problem> {
     if found < limit {
         return Ok(found);
     }
@@ -225,7 +236,10 @@ fn parse(line: &[u8]) -> Result<Recording, Problem> {
     if kind.touches.is_some() {
         return Swap::new(serde_json::from_slice(line)?).map(Recording::Swap);
     }
-    kind.accesses.map(|_| Recording::File).ok_or(Problem::Kind)
+    if kind.accesses.is_some() {
+        return File::new(serde_json::from_slice::<files::Line>(line)?).map(Recording::File);
+    }
+    Err(Problem::Kind)
 }
 
 /// The recordings of one file, in order.
@@ -293,11 +307,12 @@ mod tests {
 
     const VMA: &str =
         r#"{"name":"a","policy":"vma","page_cluster":3,"vma_pages":8,"touches":[[0,[0]]]}"#;
+    const FILE: &str = r#"{"name":"a","read_ahead_pages":32,"file_pages":9,"kind":"read","advice":"none","drop_ahead_every":0,"accesses":[[0,4096,[["sync",0,1],["window",0,4,3,0],["read",0,4,3]]]]}"#;
     const CLUSTER: &str = r#"{"name":"a","policy":"cluster","page_cluster":3,"vma_pages":8,"touches":[[1,[1]]],"slot_of_page":[[1,7],[2,9]],"initial_hits":0,"initial_window":1}"#;
 
     #[test]
     fn what_is_wrong_is_named_with_its_line() {
-        assert_eq!(error(format!("{VMA}\n\n{CLUSTER}").as_bytes()), "");
+        assert_eq!(error(format!("{VMA}\n\n{CLUSTER}\n{FILE}").as_bytes()), "");
         let vma =
             |from: &str, to: &str| error(format!("{VMA}\n{}", VMA.replace(from, to)).as_bytes());
         let cluster = |from: &str, to: &str| error(CLUSTER.replace(from, to).as_bytes());
@@ -369,6 +384,70 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_with_a_recording_of_files_is_named() {
+        let file = |from: &str, to: &str| error(FILE.replace(from, to).as_bytes());
+        for (error, parts) in [
+            (
+                file("\"sync\"", "\"best\""),
+                &["line 1: ", "best", "`sync`"][..],
+            ),
+            (
+                file("[\"sync\",0,1],", ""),
+                &["line 1: ", "\"window\"", "\"sync\""],
+            ),
+            (
+                file("[\"sync\",0,1]", "[\"sync\",0]"),
+                &["\"sync\" ends after 1 numbers"],
+            ),
+            (
+                file("[\"sync\",0,1]", "[\"sync\",0,1,2]"),
+                &["\"sync\" has more numbers"],
+            ),
+            (file("[\"sync\",0,1]", "[]"), &["an event is empty"]),
+            (
+                file("[\"sync\",0,1]", "[\"sync\",9,1]"),
+                &["is 9", "less than 9"],
+            ),
+            (file("[\"sync\",0,1]", "[\"sync\",-1,1]"), &["-1"]),
+            (
+                file("[\"read\",0,4,3]", "[\"read\",0,10,3]"),
+                &["a \"read\" event is 10"],
+            ),
+            (
+                file("[\"read\",0,4,3]", "[\"window\",0,4,3,0]"),
+                &["page 0 has two"],
+            ),
+            (
+                file("0,4,3,0]", "0,4,5,0]"),
+                &["async size", "is 5", "less than 5"],
+            ),
+            (file("\"none\"", "\"never\""), &["never", "`random`"]),
+            (
+                file("\"kind\":\"read\"", "\"kind\":\"map\""),
+                &["`kind` is \"map\""],
+            ),
+            (file(":32", ":3200000"), &["`read_ahead_pages` is 3200000"]),
+            (file(":9", ":900000000"), &["`file_pages` is 900000000"]),
+            (file(":9", ":0"), &["less than 0"]),
+            (
+                file("[[0,4096", "[[10000000000000000000,4096"),
+                &["an offset in `accesses`"],
+            ),
+            (
+                error(br#"{"name":"a","accesses":[]}"#),
+                &["`read_ahead_pages`"],
+            ),
+        ] {
+            for part in parts {
+                assert!(error.contains(part), "{part:?} is not in {error:?}");
+            }
+        }
+        let empty =
+            r#"{"name":"a","read_ahead_pages":1,"file_pages":9,"advice":"none","accesses":[]}"#;
+        assert!(error(empty.as_bytes()).contains("the number of `accesses` is 0"));
+    }
+
+    #[test]
     fn bytes_that_are_no_gzip_and_no_text_are_refused() {
         for bytes in [
             &[0x1f, 0x8b, 8, 0, 1][..],
@@ -383,14 +462,18 @@ mod tests {
     /// Whatever is cut off or changed, there is an answer.
     #[test]
     fn damage_never_panics() {
-        for text in [VMA, CLUSTER] {
+        for text in [VMA, CLUSTER, FILE] {
             for cut in 0..text.len() {
                 error(&text.as_bytes()[..cut]);
                 for byte in [b'9', b'"', b'[', b'}', b',', 0, 0xff] {
                     let mut bytes = text.as_bytes().to_vec();
                     bytes[cut] = byte;
-                    if let Ok(Recording::Swap(swap)) = parse(&bytes) {
-                        super::super::replay::replay(&swap);
+                    match parse(&bytes) {
+                        Ok(Recording::Swap(swap)) => drop(super::super::replay::replay(&swap)),
+                        Ok(Recording::File(file)) => {
+                            drop(super::super::replay_files::replay(&file));
+                        }
+                        Err(_) => {}
                     }
                 }
             }
