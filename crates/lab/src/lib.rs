@@ -1,15 +1,17 @@
 //! The lab: the core's own policies at work without a kernel.
 //!
 //! [`lab`] is `foreswap lab`. `decisions/` replays what a real kernel decided and compares; `trace/`
-//! reads and writes traces of programs, `mrc/` answers from one how much memory the program needs.
-//! They run the very modules that the engine runs and have no copy of any decision.
+//! reads and writes traces of programs, `mrc/` answers from one how much memory the program needs, and
+//! `replay/` how it would fare with other policies. They run the very modules that the engine runs and have no copy of any decision.
 
 #![forbid(unsafe_code)]
 
 mod decisions;
+mod hash;
 mod mrc;
 mod plot;
 mod progress;
+mod replay;
 mod size;
 pub mod trace;
 
@@ -41,6 +43,8 @@ enum LabCommand {
     },
     /// Tell from a trace how much memory a program needs: its miss-ratio curve
     Mrc(Box<mrc::MrcArgs>),
+    /// Try other memory sizes and readahead policies on a trace, on a simulated machine
+    Replay(Box<replay::ReplayArgs>),
     /// Write a trace in another format
     Convert(ConvertArgs),
 }
@@ -129,6 +133,7 @@ pub fn lab(args: LabArgs) -> anyhow::Result<ExitCode> {
             return Ok(decisions::compare(&files, &mut out, &mut err)?.into());
         }
         LabCommand::Mrc(args) => mrc::mrc(&args, &mut out, &mut err),
+        LabCommand::Replay(args) => replay::replay(&args, &mut out, &mut err),
         LabCommand::Convert(args) => convert(&args, &mut out, &mut err),
     };
     match result {

@@ -28,6 +28,8 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 48.0;
 const BOTTOM: f64 = 64.0;
+/// Points of a line, up to which each is marked.
+const MARKED: usize = 32;
 /// Colours that also differ for the colour-blind (Okabe and Ito).
 const COLOURS: [&str; 7] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000",
@@ -124,6 +126,15 @@ impl Plot {
             let mut path = String::new();
             for &(px, py) in &line.points {
                 let _ = write!(path, "{:.1},{:.1} ", x(px), y(py));
+            }
+            if line.points.len() <= MARKED {
+                for &(px, py) in &line.points {
+                    let (cx, cy) = (x(px), y(py));
+                    let _ = writeln!(
+                        out,
+                        "<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"3\" fill=\"{colour}\"/>"
+                    );
+                }
             }
             let at = TOP + 8.0 + 18.0 * n as f64;
             let _ = writeln!(

@@ -11,7 +11,8 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use super::curve::{Curve, Depths};
-use super::stack::{Page, Stack, mix};
+use super::stack::{Page, Stack};
+use crate::hash::mix;
 
 /// Which pages are looked at.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -6,8 +6,9 @@
 //! memory follows the pages, not the touches.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
+
+use crate::hash::Spread;
 
 /// A page of an address space, or of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -18,39 +19,7 @@ pub struct Page {
     pub number: u64,
 }
 
-/// One round of a multiplicative hash for the two small numbers of a [`Page`].
-#[derive(Default)]
-pub struct PageHasher(u64);
-
-/// Spreads the bits of `value` over all of the result (the finisher of SplitMix64).
-pub fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
-
-impl Hasher for PageHasher {
-    fn finish(&self) -> u64 {
-        let product = u128::from(self.0) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
-        (product >> 64) as u64 ^ product as u64
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(byte.into());
-        }
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(32) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
-type Places = HashMap<Page, u32, BuildHasherDefault<PageHasher>>;
+type Places = HashMap<Page, u32, Spread>;
 
 /// Numbers of touches that there are at the least.
 const LEAST: usize = 1 << 12;
@@ -238,6 +207,7 @@ impl Stack {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hash::mix;
 
     fn page(number: u64) -> Page {
         Page {

@@ -15,6 +15,7 @@ use super::PAGE_BYTES;
 use super::error::TraceError;
 use super::record::{Event, Found, MAX_PAGES, Record, Start};
 use super::source::Ids;
+use crate::hash::Spread;
 
 /// Bytes of an access.
 const ACCESS: usize = 24;
@@ -25,7 +26,7 @@ pub(super) struct OracleReader<R: Read> {
     input: R,
     ids: Ids,
     /// The first page of each object, and how many it has.
-    objects: HashMap<u64, (u64, u32)>,
+    objects: HashMap<u64, (u64, u32), Spread>,
     /// The first page that no object has.
     free: u64,
     offset: u64,
@@ -41,7 +42,7 @@ impl<R: Read> OracleReader<R> {
         OracleReader {
             input,
             ids,
-            objects: HashMap::new(),
+            objects: HashMap::default(),
             free: 0,
             offset: 0,
             time: 0,
