@@ -17,6 +17,7 @@ mod writer;
 
 pub use convert::{Target, convert};
 pub use error::TraceError;
+pub use foreswap_core::units::{PageRange, Vpn};
 pub use reader::{Ending, TraceReader};
 pub use record::{Event, Found, Header, MAX_PAGES, MAX_TASKS, Record, Start};
 pub use source::{Format, Ids, Source, SourceOptions};
