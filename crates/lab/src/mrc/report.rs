@@ -161,7 +161,7 @@ impl<'a> Report<'a> {
     /// Speed, and what is to be known of the trace.
     pub fn remarks(&self, err: &mut impl Write) -> io::Result<()> {
         for found in self.results {
-            let touches = found.totals.touches + found.totals.file_pages;
+            let touches = found.counted.touches;
             let seconds = found.took.as_secs_f64();
             writeln!(
                 err,

@@ -189,12 +189,19 @@ impl Counter {
         if rate < 1.0 {
             curve.adjust(self.touches as f64);
         }
-        Counted { curve, rate, peak }
+        Counted {
+            touches: self.touches,
+            curve,
+            rate,
+            peak,
+        }
     }
 }
 
 /// What came of it.
 pub struct Counted {
+    /// Touches, in the sample or not.
+    pub touches: u64,
     /// The curve.
     pub curve: Curve,
     /// The part of the pages that was in the sample at the end.
