@@ -7,8 +7,8 @@ use std::path::Path;
 
 use foreswap_core::units::Vpn;
 use foreswap_lab::trace::{
-    Ending, Event, Format, Found, Header, Ids, MAX_PAGES, Record, Source, SourceOptions, Start,
-    TraceReader, TraceWriter,
+    Ending, Event, Format, Found, Header, Ids, MAX_AT_ONCE, MAX_PAGES, Record, Source,
+    SourceOptions, Start, Target, TraceReader, TraceWriter, convert,
 };
 
 struct Rng(u64);
@@ -56,6 +56,7 @@ fn records(rng: &mut Rng, count: u64) -> Vec<Record> {
             _ => (page + 1) % MAX_PAGES,
         };
         let pages = Vpn(page)..Vpn(page + 1 + rng.wild(MAX_PAGES - page));
+        let few = Vpn(page)..Vpn(page + 1 + rng.wild(MAX_AT_ONCE.min(MAX_PAGES - page)));
         let write = rng.below(2) == 0;
         let event = match rng.below(if tasks == 0 { 1 } else { 16 }) {
             0 => Event::Start(Start {
@@ -69,19 +70,27 @@ fn records(rng: &mut Rng, count: u64) -> Vec<Record> {
             3 => Event::Unmap(pages),
             4 => Event::Discard(pages),
             5 => {
-                let most = MAX_PAGES - (pages.end.0 - pages.start.0) + 1;
-                Event::Move {
-                    from: pages,
-                    to: Vpn(rng.wild(most)),
+                // To the other half of the address space.
+                let half = MAX_PAGES / 2;
+                let first = page % half;
+                let from = Vpn(first)..Vpn(first + 1 + rng.wild(half - first));
+                let to = Vpn(first + half);
+                match rng.below(2) {
+                    0 => Event::Move { from, to },
+                    _ => {
+                        let length = from.end.0 - first;
+                        let (from, to) = (to..to.plus(length), from.start);
+                        Event::Move { from, to }
+                    }
                 }
             }
             6 => Event::File {
                 file: rng.wild(1 << 24) as u32,
-                pages,
+                pages: few,
                 write,
             },
-            7 => Event::Brought(pages),
-            8 => Event::Evicted(pages),
+            7 => Event::Brought(few),
+            8 => Event::Evicted(few),
             9 => Event::Lost(rng.next()),
             n => {
                 let all = [
@@ -176,6 +185,33 @@ fn a_trace_that_is_cut_off_is_valid_up_to_there() {
     }
     let (found, _) = read_all(&bytes[..bytes.len() - 1]);
     assert_eq!(found.len(), records.len());
+}
+
+/// By way of CSV: all but the processes' numbers is kept.
+#[test]
+fn what_is_converted_is_the_same() {
+    let mut rng = Rng(seed());
+    let folder = tempfile::tempdir().expect("a folder");
+    let [first, csv, last] = ["first", "all.csv", "last"].map(|name| folder.path().join(name));
+    let all = records(&mut rng, 5000);
+    std::fs::write(&first, written(&all, 700)).expect("written");
+    for (from, to, target) in [(&first, &csv, Target::Csv), (&csv, &last, Target::Foreswap)] {
+        let mut source = Source::open(from, &SourceOptions::default()).expect("open");
+        convert(&mut source, from, to, target).expect("converted");
+    }
+    let (found, ending) = read_all(&std::fs::read(&last).expect("read"));
+    assert_eq!(ending, Ok(Ending::Complete));
+    let events = |records: &[Record]| -> Vec<(u64, Event)> {
+        let told = records
+            .iter()
+            .filter(|r| !matches!(r.event, Event::Start(_)));
+        told.map(|r| (r.time, r.event.clone())).collect()
+    };
+    assert!(events(&found) == events(&all));
+    assert_eq!(
+        std::fs::read_dir(folder.path()).expect("a folder").count(),
+        3
+    );
 }
 
 fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {

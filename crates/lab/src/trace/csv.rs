@@ -383,6 +383,14 @@ mod tests {
                 "page,op,pages\n5,map,0\n",
                 "line 2: pages 0x5 to 0x5; expected at least one page",
             ),
+            (
+                "page,op,pages,to\n5,move,9,7\n",
+                "line 2: 9 pages move from 0x5 to 0x7; expected a place beside them",
+            ),
+            (
+                "page,op,pages\n5,file,1048577\n",
+                "line 2: 1048577 pages; expected up to 1048576 at once",
+            ),
             ("page\n0x10000000000000\n", "line 2: pages 0x10000000000000"),
             ("page,write\n1,2\n", "line 2: write is \"2\""),
             (

@@ -19,7 +19,7 @@ pub use convert::{Target, convert};
 pub use error::TraceError;
 pub use foreswap_core::units::{PageRange, Vpn};
 pub use reader::{Ending, TraceReader};
-pub use record::{Event, Found, Header, MAX_PAGES, MAX_TASKS, Record, Start};
+pub use record::{Event, Found, Header, MAX_AT_ONCE, MAX_PAGES, MAX_TASKS, Record, Start};
 pub use source::{Format, Ids, Source, SourceOptions};
 pub use writer::TraceWriter;
 

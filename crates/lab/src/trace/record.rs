@@ -4,6 +4,9 @@ use foreswap_core::units::{Nanos, PageRange, Vpn, len};
 
 /// Pages of an address space of 64 bits: page numbers are below this.
 pub const MAX_PAGES: u64 = 1 << 52;
+/// Pages that one record of pages of a file, of pages that were brought or of pages that went has at
+/// the most: they are looked at one by one.
+pub const MAX_AT_ONCE: u64 = 1 << 20;
 /// Tasks, address spaces and files of a trace, at the most.
 pub const MAX_TASKS: u32 = 1 << 24;
 
@@ -116,15 +119,26 @@ impl Event {
             Event::File { file, .. } if *file >= MAX_TASKS => {
                 Some(format!("file {file}; expected one below {MAX_TASKS}"))
             }
-            Event::Map(range)
-            | Event::Unmap(range)
-            | Event::Discard(range)
-            | Event::Brought(range)
-            | Event::Evicted(range)
-            | Event::File { pages: range, .. } => bad(range),
+            Event::Map(range) | Event::Unmap(range) | Event::Discard(range) => bad(range),
+            Event::Brought(range) | Event::Evicted(range) | Event::File { pages: range, .. } => {
+                let count = len(range);
+                bad(range).or_else(|| {
+                    (count > MAX_AT_ONCE)
+                        .then(|| format!("{count} pages; expected up to {MAX_AT_ONCE} at once"))
+                })
+            }
             Event::Move { from, to } => {
-                let end = to.0.saturating_add(len(from));
-                bad(from).or_else(|| bad(&(*to..Vpn(end))))
+                let target = *to..Vpn(to.0.saturating_add(len(from)));
+                bad(from).or_else(|| bad(&target)).or_else(|| {
+                    let both = foreswap_core::units::overlap(from, &target);
+                    (len(&both) > 0).then(|| {
+                        let (first, n) = (from.start.0, len(from));
+                        format!(
+                            "{n} pages move from {first:#x} to {:#x}; expected a place beside them",
+                            to.0
+                        )
+                    })
+                })
             }
             Event::Touch { page, .. } => bad(&(*page..Vpn(page.0.saturating_add(1)))),
             Event::Start(start) if start.space >= MAX_TASKS => {
