@@ -68,7 +68,7 @@ impl Mm {
         if self.held {
             return false;
         }
-        self.read_streams(w);
+        self.read_on(w);
         let headroom = self.headroom(w);
         if !self.awake && headroom < self.marks.low.into() && self.table.resident() > 0 {
             self.awake = true;

@@ -6,6 +6,7 @@
 //! for its state; the kernel's (`vma`, `cluster`) give the decisions of Linux 6.18.
 
 mod cluster;
+pub(crate) mod lattice;
 mod none;
 pub(crate) mod streams;
 mod trend;
@@ -102,6 +103,7 @@ pub struct History {
     vma: vma::History,
     trend: trend::History,
     pub(crate) recent: streams::Recent,
+    pub(crate) pitches: lattice::Pitches,
 }
 
 /// What all policies remember of all regions together.

@@ -16,7 +16,7 @@
 
 use alloc::vec::Vec;
 
-use crate::units::{Nanos, PageRange, Vpn};
+use crate::units::{Nanos, PAGE_SHIFT, PageRange, Vpn};
 
 /// Pages of a stream of which one is left unmapped: the least and the most.
 const BLOCK: (u64, u64) = (16, 256);
@@ -37,41 +37,45 @@ const DOUBTS: u32 = 2;
 /// A stream that was not touched for this long has no share of the memory any more.
 const ASLEEP: Nanos = 100_000_000;
 
-/// The last touches of one region that no stream explains.
+/// Addresses of the last touches of one region that no stream explains.
 #[derive(Clone, Copy, Debug)]
 pub struct Recent {
-    pages: [Vpn; RECENT],
+    touches: [u64; RECENT],
     next: usize,
 }
 
 impl Default for Recent {
     fn default() -> Self {
         Recent {
-            pages: [Vpn(u64::MAX); RECENT],
+            touches: [u64::MAX; RECENT],
             next: 0,
         }
     }
 }
 
 impl Recent {
-    /// The stride at which `page` goes on: a neighbour among the last touches is enough, a longer
-    /// step must have been made twice.
-    fn stride(&self, page: Vpn) -> Option<i64> {
-        let step = |other: Vpn| page.0.wrapping_sub(other.0) as i64;
-        let newest_first = (1..=RECENT).map(|n| self.pages[(self.next + RECENT - n) % RECENT]);
-        let mut steps = newest_first.map(step);
-        steps.find(|&stride| match stride.unsigned_abs() {
-            1 => true,
-            2..=FARTHEST => {
-                let before = page.0.wrapping_add_signed(-2 * stride);
-                self.pages.contains(&Vpn(before))
-            }
-            _ => false,
+    /// The stride, in pages, at which the touch of `address` goes on: a neighbour among the last
+    /// touches is enough, a longer step must have been made twice, to the byte.
+    fn stride(&self, address: u64) -> Option<i64> {
+        let newest_first = (1..=RECENT).map(|n| self.touches[(self.next + RECENT - n) % RECENT]);
+        let mut touches = newest_first.filter(|&touch| touch != u64::MAX);
+        touches.find_map(|other| {
+            let stride = (address >> PAGE_SHIFT).wrapping_sub(other >> PAGE_SHIFT) as i64;
+            let found = match stride.unsigned_abs() {
+                1 => true,
+                2..=FARTHEST => {
+                    let step = stride << PAGE_SHIFT;
+                    let goes_on = |steps: i64| address.wrapping_add_signed(-steps * step);
+                    other == goes_on(1) && self.touches.contains(&goes_on(2))
+                }
+                _ => false,
+            };
+            found.then_some(stride)
         })
     }
 
-    fn remember(&mut self, page: Vpn) {
-        self.pages[self.next] = page;
+    fn remember(&mut self, address: u64) {
+        self.touches[self.next] = address;
         self.next = (self.next + 1) % RECENT;
     }
 }
@@ -225,21 +229,18 @@ impl Streams {
         (self.latency, self.memory) = (latency, memory);
     }
 
-    /// A touch of an absent page: the stream to which it belongs, which has moved on to it.
-    pub fn touch(&mut self, recent: &mut Recent, page: Vpn, now: Nanos) -> Option<StreamId> {
+    /// A touch of an absent page that no stream expects: the stream that begins with it.
+    pub fn find(&mut self, recent: &mut Recent, address: u64, now: Nanos) -> Option<StreamId> {
         if self.max <= 1 {
             return None;
         }
-        if let Some(id) = self.advance(page, now) {
-            return Some(id);
-        }
-        let stride = recent.stride(page);
-        recent.remember(page);
-        Some(self.begin(page, stride?, now))
+        let stride = recent.stride(address);
+        recent.remember(address);
+        Some(self.begin(Vpn::of(address), stride?, now))
     }
 
-    /// The stream that expects `page`, moved on.
-    fn advance(&mut self, page: Vpn, now: Nanos) -> Option<StreamId> {
+    /// A touch of an absent page: the stream that expects it, which has moved on to it.
+    pub fn advance(&mut self, page: Vpn, now: Nanos) -> Option<StreamId> {
         let mut found: Option<(usize, u64)> = None;
         for (n, stream) in self.all.iter().enumerate() {
             let Some(at) = stream.expected(page) else {
@@ -395,12 +396,15 @@ impl Streams {
         }
     }
 
-    /// Whether `page` of `id` is a mark; otherwise, whether it may be mapped before it is touched.
-    pub fn place(&self, id: StreamId, page: Vpn) -> (bool, bool) {
-        let stream = &self.all[id.0];
-        stream.position(page).map_or((false, false), |at| {
-            let mark = stream.mark(at / stream.block) == at;
-            (mark, !mark && at < stream.mappable)
-        })
+    /// Tells of a page of `id` whether it is a mark; otherwise, whether it may be mapped before it is
+    /// touched.
+    pub fn placing(&self, id: StreamId) -> impl Fn(Vpn) -> (bool, bool) + use<> {
+        let stream = self.all[id.0];
+        move |page| {
+            stream.position(page).map_or((false, false), |at| {
+                let mark = stream.mark(at / stream.block) == at;
+                (mark, !mark && at < stream.mappable)
+            })
+        }
     }
 }

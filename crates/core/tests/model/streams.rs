@@ -199,3 +199,35 @@ fn what_is_reported_as_used_was_used() {
     );
     m.end();
 }
+
+/// Rows of a matrix whose columns are 21.46 pages: no stride in pages, but one in bytes.
+#[test]
+fn rows_of_a_matrix() {
+    const COLUMN: usize = 87_896;
+    let mut m = filled();
+    let columns = PAGES * 4096 / COLUMN;
+    let (mut touched, mut sum) = (0, Stats::default());
+    // A row in each page of the first column.
+    for row in (0..COLUMN / 4096).map(|page| page * 4096 + 1000) {
+        pause(&mut m);
+        for at in (0..columns).map(|column| row + column * COLUMN) {
+            m.p.offset = (at % 4096) as u64;
+            let stats = touch_all(&mut m, [at / 4096]);
+            touched += 1;
+            sum.faults_major += stats.faults_major;
+            sum.faults_minor += stats.faults_minor;
+            sum.swap_in += stats.swap_in;
+            sum.ahead.add(&stats.ahead);
+        }
+    }
+    let faults = sum.faults_major + sum.faults_minor;
+    assert!(faults * 6 < touched, "{faults} faults, {touched} touched");
+    assert!(
+        sum.swap_in < touched + touched / 5,
+        "{} read, {touched} touched",
+        sum.swap_in
+    );
+    let (hits, pages) = (sum.ahead.hits(), sum.ahead.pages);
+    assert!(hits * 10 > pages * 8, "{hits} hits of {pages}");
+    m.end();
+}

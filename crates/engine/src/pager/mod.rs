@@ -107,8 +107,8 @@ pub(crate) struct Pager {
     next_orders: Nanos,
     /// The limit as of the last look, in pages.
     limit: u64,
-    /// Page, thread, and whether it was to write.
-    faults: Vec<(Vpn, u32, bool)>,
+    /// Address, thread, and whether it was to write.
+    faults: Vec<(u64, u32, bool)>,
     /// Ranges to which memory moved before the event was read that tells that they became free.
     overdue: Vec<PageRange>,
     completions: Vec<Completion>,
@@ -244,7 +244,7 @@ impl Pager {
                 count += 1;
                 match event {
                     Event::Fault { addr, flags, tid } => {
-                        self.faults.push((Vpn::of(addr as u64), tid, flags.write));
+                        self.faults.push((addr as u64, tid, flags.write));
                     }
                     Event::Remove { start, end } => {
                         let range = adopt::pages(start, end);
@@ -270,12 +270,13 @@ impl Pager {
             self.overdue.clear();
         }
         let mut faults = core::mem::take(&mut self.faults);
-        for (page, tid, write) in faults.drain(..) {
+        for (address, tid, write) in faults.drain(..) {
             self.placement.on_fault(tid);
             let mm = &self.mm;
-            self.w.record(|to| to.fault(mm, page, tid, write));
-            if self.mm.on_fault(&mut self.w, page) == Outcome::Unmanaged {
-                self.on_unmanaged(page);
+            self.w
+                .record(|to| to.fault(mm, Vpn::of(address), tid, write));
+            if self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
+                self.on_unmanaged(address);
             }
         }
         self.faults = faults;

@@ -23,8 +23,9 @@ use super::device::{COSTS, Device};
 use super::world::Simulated;
 use crate::trace::{Event, Found, Record};
 
-/// log2 of the pages of an address space.
+/// log2 of the pages of an address space, and address spaces: together they make addresses of 64 bits.
 const SPACE_SHIFT: u32 = 36;
+const SPACES: u32 = 1 << 16;
 /// Records that wait for their task, at the most.
 const AHEAD: usize = 1 << 16;
 /// I/Os in flight, as in the engine.
@@ -168,6 +169,12 @@ impl Machine {
     /// It cannot be replayed, or the core did what it must not.
     pub fn record(&mut self, record: &Record) -> Result<(), String> {
         if let Event::Start(start) = &record.event {
+            if start.space >= SPACES {
+                let space = start.space;
+                return Err(format!(
+                    "address space {space} cannot be replayed; expected one below {SPACES}"
+                ));
+            }
             let ready = self.clock;
             self.tasks.push(Task {
                 space: start.space,
@@ -418,7 +425,8 @@ impl Machine {
         {
             self.messages.pop_front();
             self.w.now += COSTS.message;
-            if self.mm.on_fault(&mut self.w, page) == Outcome::Unmanaged {
+            // Which of its bytes was touched is not known.
+            if self.mm.on_fault(&mut self.w, page.address()) == Outcome::Unmanaged {
                 self.w.wake(page);
             }
         }
