@@ -116,6 +116,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
 
+    /// Record what is seen of the program's memory to FILE
+    ///
+    /// Faults, hits of readahead, what goes out and what is given back: for `foreswap lab mrc` and
+    /// `foreswap lab replay`. Touches of pages that are in memory are not seen.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+
     /// Say nothing but errors
     #[arg(long, short)]
     pub quiet: bool,

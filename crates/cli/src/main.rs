@@ -8,6 +8,7 @@ mod inherited;
 mod memory;
 mod preload;
 mod program;
+mod recording;
 mod report;
 mod run;
 mod sessions;

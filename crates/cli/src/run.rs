@@ -20,6 +20,7 @@ use crate::command::{self, Event};
 use crate::control::change::Changes;
 use crate::control::server::Control;
 use crate::program::{self, ProgramError};
+use crate::recording::Recording;
 use crate::report::{self, Run};
 use crate::sessions::Sessions;
 use crate::signals::{self, Signals};
@@ -54,6 +55,7 @@ struct Prepared {
     program: PathBuf,
     object: PathBuf,
     stats: Option<StatsFile>,
+    recording: Option<Recording>,
     areas: Vec<OpenArea>,
     limit: u64,
 }
@@ -76,6 +78,11 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
         );
     }
     let areas = areas::open(&args.swap, args.swap_size, limit)?;
+    let recording = args
+        .trace
+        .as_deref()
+        .map(|path| Recording::create(path, limit / PAGE_BYTES))
+        .transpose()?;
     for note in areas.iter().flat_map(|area| &area.notes) {
         voice.remark(Severity::Note, note);
     }
@@ -83,6 +90,7 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
         program,
         object,
         stats,
+        recording,
         areas,
         limit,
     })
@@ -137,7 +145,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         files.push((number, OwnedFd::from(area.file.try_clone()?)));
         areas.add(number, area);
     }
-    let sessions = Sessions::new(ledger, files);
+    let sessions = Sessions::new(ledger, files, prepared.recording);
     let name = socket_name()?;
     let listener = protocol::listen(&name)?;
     inherited::wait_for_children();
@@ -193,6 +201,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         voice::error(&error.to_string());
     }
     if all_gone {
+        supervisor.end_recording();
         supervisor.areas.erase_all();
     } else {
         stay_behind(&mut supervisor);
@@ -244,6 +253,7 @@ fn stay_behind(supervisor: &mut Supervisor) {
         let _ = rustix::stdio::dup2_stderr(&null);
     }
     let served = supervisor.until_all_have_ended();
+    supervisor.end_recording();
     supervisor.areas.erase_all();
     supervisor.control.close();
     std::process::exit(i32::from(served.is_err()));

@@ -14,6 +14,7 @@ use foreswap::ledger::{AreaId, Cleanup, Ledger, ProcId, ProcessState, StatsSnaps
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags};
 
+use crate::recording::Recording;
 use crate::voice::Voice;
 
 /// One connection.
@@ -69,6 +70,8 @@ pub struct Sessions {
     /// Dead ones whose clean-up was in somebody's way.
     unfinished: Vec<ProcId>,
     totals: Totals,
+    /// What engines see is written here.
+    recording: Option<Recording>,
 }
 
 /// What a descriptor of [`Sessions::watched`] stands for.
@@ -82,8 +85,16 @@ pub enum Watched {
 
 impl Sessions {
     /// None yet.
-    pub fn new(ledger: Ledger, areas: Vec<(AreaId, OwnedFd)>) -> Self {
+    pub fn new(
+        ledger: Ledger,
+        areas: Vec<(AreaId, OwnedFd)>,
+        mut recording: Option<Recording>,
+    ) -> Self {
+        if let Some(recording) = &mut recording {
+            recording.start(ledger.start_ns());
+        }
         Self {
+            recording,
             ledger,
             areas,
             next_id: 0,
@@ -100,6 +111,16 @@ impl Sessions {
     /// The ledger of the run.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// The trace that is being written.
+    pub fn recording(&mut self) -> &mut Option<Recording> {
+        &mut self.recording
+    }
+
+    /// Whether engines have records for the trace now and then.
+    pub fn is_recording(&self) -> bool {
+        self.recording.as_ref().is_some_and(Recording::is_busy)
     }
 
     /// Everything that may become readable.
@@ -303,7 +324,14 @@ impl Sessions {
                 self.sessions[index].record = Some(record);
                 self.totals.processes += 1;
                 let areas = self.areas.iter().map(|(area, _)| 1 << area.0).sum();
-                self.answer(index, &Message::Welcome { record, areas }, true)
+                let recording = self.recording.as_mut();
+                let traced = recording.is_some_and(|to| to.begin(record, peer, parent));
+                let welcome = Message::Welcome {
+                    record,
+                    areas,
+                    traced,
+                };
+                self.answer(index, &welcome, true)
             }
         }
     }
@@ -343,6 +371,10 @@ impl Sessions {
             for (area, file) in &self.areas {
                 fds.extend(self.ledger.area_fd(*area));
                 fds.push(file.as_fd());
+            }
+            if let (Some(recording), Some(record)) = (&self.recording, self.sessions[index].record)
+            {
+                fds.extend(recording.ring(record));
             }
         }
         protocol::send(&self.sessions[index].socket, message, &fds).is_ok()
@@ -421,6 +453,9 @@ impl Sessions {
     }
 
     fn end(&mut self, record: ProcId) {
+        if let Some(recording) = &mut self.recording {
+            recording.end(record);
+        }
         let engines = self.engines_now();
         match self.ledger.cleanup(record) {
             Cleanup::Done(ended) => {

@@ -44,7 +44,7 @@ fn office(test: &str) -> Office {
     Office {
         listener: protocol::listen(&name).expect("a listener"),
         name,
-        sessions: Sessions::new(ledger.expect("a ledger"), vec![(AREA, area.into())]),
+        sessions: Sessions::new(ledger.expect("a ledger"), vec![(AREA, area.into())], None),
         voice: Voice::new(true),
     }
 }

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use foreswap::ledger::protocol::Severity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -14,6 +15,7 @@ use crate::control::change::{Changes, Parts};
 use crate::control::list;
 use crate::control::server::Control;
 use crate::control::words::{Reply, Request};
+use crate::recording;
 use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
 use crate::voice::Voice;
@@ -93,6 +95,9 @@ impl Supervisor {
         if self.changes.is_busy() {
             return Some(milliseconds(CHANGE_MS));
         }
+        if self.sessions.is_recording() {
+            return Some(milliseconds(recording::EVERY_MS));
+        }
         if self.sessions.has_unfinished() {
             return Some(milliseconds(RETRY_MS));
         }
@@ -137,8 +142,28 @@ impl Supervisor {
             }
         }
         self.sessions.finish();
+        if let Some(recording) = self.sessions.recording()
+            && let Some(problem) = recording.look()
+        {
+            self.voice.remark(Severity::Error, &problem);
+        }
         self.serve_control();
         Ok(())
+    }
+
+    /// Ends the trace, if there is one.
+    pub fn end_recording(&mut self) {
+        let Some(recording) = self.sessions.recording().take() else {
+            return;
+        };
+        match recording.finish() {
+            Ok((path, records)) => {
+                let text = format!("{}: {records} records of the run", path.display());
+                self.voice.remark(Severity::Note, &text);
+            }
+            Err(problem) if problem.is_empty() => {}
+            Err(problem) => self.voice.remark(Severity::Error, &problem),
+        }
     }
 
     fn serve_control(&mut self) {

@@ -211,6 +211,11 @@ impl Mm {
         self.table.get(page)
     }
 
+    /// Whether readahead brought `page`, or is about to, and it has not been touched since.
+    pub fn is_ahead(&self, page: Vpn) -> bool {
+        matches!(self.table.get(page), Entry::Cached(frame) if self.frames.get(frame).ahead)
+    }
+
     /// Manage `range`. `present` are those of its pages that the program has touched already.
     pub fn adopt(&mut self, w: &mut impl World, range: PageRange, present: &[PageRange]) {
         self.vmas.insert(range);

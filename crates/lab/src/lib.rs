@@ -1,17 +1,28 @@
 //! The lab: the core's own policies at work without a kernel.
 //!
-//! [`lab`] is `foreswap lab`. So far it has one experiment, `decisions/`: it replays what a real
-//! kernel decided and compares. It runs the very modules that the engine runs and has no copy of
-//! any decision.
+//! [`lab`] is `foreswap lab`. `decisions/` replays what a real kernel decided and compares; `trace/`
+//! reads and writes traces of programs, `mrc/` answers from one how much memory the program needs, and
+//! `replay/` how it would fare with other policies. They run the very modules that the engine runs and have no copy of any decision.
 
 #![forbid(unsafe_code)]
 
 mod decisions;
+mod hash;
+mod mrc;
+mod plot;
+mod progress;
+mod replay;
+mod size;
+pub mod trace;
 
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
+
+use trace::{Source, SourceOptions, Target, TraceError};
 
 /// `foreswap lab`.
 #[derive(Debug, Args)]
@@ -30,6 +41,76 @@ enum LabCommand {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+    /// Tell from a trace how much memory a program needs: its miss-ratio curve
+    Mrc(Box<mrc::MrcArgs>),
+    /// Try other memory sizes and readahead policies on a trace, on a simulated machine
+    Replay(Box<replay::ReplayArgs>),
+    /// Write a trace in another format
+    Convert(ConvertArgs),
+}
+
+/// `foreswap lab convert`.
+#[derive(Debug, Args)]
+struct ConvertArgs {
+    /// A trace: of `run --trace`, CSV, or libCacheSim's oracleGeneral
+    #[arg(value_name = "TRACE")]
+    from: PathBuf,
+
+    /// The file to be written
+    #[arg(value_name = "FILE")]
+    to: PathBuf,
+
+    /// What to write [default: csv if FILE ends so, else foreswap]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    target: Option<Target>,
+
+    #[command(flatten)]
+    source: SourceOptions,
+}
+
+/// A file of which something is wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {error}", path.display())]
+pub(crate) struct FileError {
+    path: PathBuf,
+    error: TraceError,
+}
+
+pub(crate) fn on_file(path: &Path) -> impl Fn(TraceError) -> FileError {
+    let path = path.to_owned();
+    move |error| FileError {
+        path: path.clone(),
+        error,
+    }
+}
+
+/// Writes a small file whole.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    std::fs::write(path, bytes).with_context(|| format!("{} cannot be written", path.display()))
+}
+
+/// What is to be known of a trace that was read.
+pub(crate) fn remark_trace(
+    err: &mut impl Write,
+    trace: &str,
+    cut_off: bool,
+    lost: u64,
+) -> io::Result<()> {
+    if cut_off {
+        writeln!(
+            err,
+            "foreswap lab: {trace}: the end is missing (the recording was killed, or the file was \
+             cut); what is there was used"
+        )?;
+    }
+    if lost > 0 {
+        let lost = size::count(lost);
+        writeln!(
+            err,
+            "foreswap lab: {trace}: {lost} records were lost while it was recorded"
+        )?;
+    }
+    Ok(())
 }
 
 const DECISIONS_HELP: &str = "\
@@ -48,7 +129,45 @@ file cannot be read or holds something that cannot be compared.";
 ///
 /// Standard output cannot be written.
 pub fn lab(args: LabArgs) -> anyhow::Result<ExitCode> {
-    let LabCommand::Decisions { files } = args.command;
-    let verdict = decisions::compare(&files, &mut std::io::stdout(), &mut std::io::stderr())?;
-    Ok(verdict.into())
+    let (mut out, mut err) = (io::stdout(), io::stderr());
+    let result = match args.command {
+        LabCommand::Decisions { files } => {
+            return Ok(decisions::compare(&files, &mut out, &mut err)?.into());
+        }
+        LabCommand::Mrc(args) => mrc::mrc(&args, &mut out, &mut err),
+        LabCommand::Replay(args) => replay::replay(&args, &mut out, &mut err),
+        LabCommand::Convert(args) => convert(&args, &mut out, &mut err),
+    };
+    match result {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            writeln!(err, "foreswap lab: {error:#}")?;
+            Ok(ExitCode::from(2))
+        }
+    }
+}
+
+fn convert(args: &ConvertArgs, out: &mut impl Write, err: &mut impl Write) -> anyhow::Result<()> {
+    let csv = args
+        .to
+        .extension()
+        .is_some_and(|end| end.eq_ignore_ascii_case("csv"));
+    let target = args
+        .target
+        .unwrap_or(if csv { Target::Csv } else { Target::Foreswap });
+    let mut source = Source::open(&args.from, &args.source).map_err(on_file(&args.from))?;
+    let records = trace::convert(&mut source, &args.from, &args.to, target)?;
+    remark_trace(
+        err,
+        &args.from.display().to_string(),
+        source.was_cut_off(),
+        0,
+    )?;
+    writeln!(
+        out,
+        "{}: {} records",
+        args.to.display(),
+        size::count(records)
+    )?;
+    Ok(())
 }

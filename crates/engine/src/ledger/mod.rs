@@ -15,6 +15,7 @@ mod mapping;
 mod options;
 pub mod protocol;
 mod records;
+mod ring;
 mod slots;
 mod stats;
 mod tables;
@@ -25,6 +26,7 @@ pub use layout::{
 pub use mapping::{AreaInfo, AreaState, Ledger, LedgerError, LedgerSpec};
 pub use options::{IoBackend, Options, ReadaheadPolicy, ThpMode};
 pub use records::{Cleanup, Ended, ProcessState};
+pub use ring::{Ring, Seen, SeenKind};
 pub use slots::{CLUSTER_WORDS, Put};
 pub use stats::{MAX_VMAS, StatsRecord, StatsSnapshot, VmaStats, VmaWords, WINDOW_BUCKETS, count};
 

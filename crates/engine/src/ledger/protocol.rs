@@ -30,8 +30,8 @@ pub const SOCKET_VARIABLE: &str = "FORESWAP_SOCKET";
 pub const THRESHOLD_VARIABLE: &str = "FORESWAP_THRESHOLD";
 /// Longest text of one log message; longer ones are cut.
 pub const LOG_BYTES: usize = 1000;
-/// The ledger, and for each area its tables and its file.
-const MAX_FDS: usize = 2 * MAX_AREAS + 1;
+/// The ledger, for each area its tables and its file, and a ring.
+const MAX_FDS: usize = 2 * MAX_AREAS + 2;
 
 /// How much a log message matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,12 +57,14 @@ pub enum Message {
         record: Option<ProcId>,
     },
     /// Supervisor: this is your record; the ledger comes beside it, then tables and file of each
-    /// area.
+    /// area, then the ring of a run that is traced.
     Welcome {
         /// The record.
         record: ProcId,
         /// A bit for each area, by number.
         areas: u32,
+        /// A ring comes as well.
+        traced: bool,
     },
     /// Supervisor: no.
     Refused(Refusal),
@@ -235,7 +237,14 @@ impl Packet {
                 parent,
                 record,
             } => (1, [*pid, from_record(*parent), from_record(*record)], ""),
-            Message::Welcome { record, areas } => (2, [from_record(Some(*record)), *areas, 0], ""),
+            Message::Welcome {
+                record,
+                areas,
+                traced,
+            } => {
+                let traced = u32::from(*traced);
+                (2, [from_record(Some(*record)), *areas, traced], "")
+            }
             Message::Refused(why) => (3, [*why as u32, 0, 0], ""),
             Message::Log { severity, text } => (4, [*severity as u32, 0, 0], text.as_str()),
             Message::Reserve => (5, [0; 3], ""),
@@ -273,6 +282,7 @@ impl Packet {
             2 => Message::Welcome {
                 record: ProcId::new(first)?,
                 areas: second,
+                traced: third != 0,
             },
             3 => Message::Refused(match first {
                 0 => Refusal::Version,

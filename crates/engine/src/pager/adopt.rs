@@ -13,6 +13,7 @@ use foreswap_core::world::{Limit, Mmu};
 use super::boot::pages_of;
 use super::world::now;
 use super::{Mode, Pager, SOON};
+use crate::ledger::SeenKind;
 use crate::program::state;
 use crate::sys::maps::Vma;
 
@@ -266,6 +267,7 @@ impl Pager {
             }
             at = known.end;
         }
+        self.w.record(|to| to.change(SeenKind::Map, &all));
         self.mm.adopt(&mut self.w, all, &present);
         let managed = self.mm.managed() * PAGE_SIZE as u64;
         self.w.ledger.stats(self.w.me).set_managed(managed);

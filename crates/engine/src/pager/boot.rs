@@ -18,13 +18,14 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
 use super::frames::Arena;
+use super::record::Recorder;
 use super::snapshot::{Fate, Snapshot};
 use super::space::Space;
 use super::unshare::Unsharer;
 use super::world::{Linux, Zeros};
 use super::{Fork, Mode, Pager, watch};
 use crate::ledger::protocol::{Client, ProtocolError, Severity};
-use crate::ledger::{IoBackend, Ledger, Options, ReadaheadPolicy};
+use crate::ledger::{IoBackend, Ledger, Options, ReadaheadPolicy, SeenKind};
 use crate::program::{Program, say, state};
 use crate::sys::doorbell::Doorbell;
 use crate::sys::own_memory::{self, Kind};
@@ -187,9 +188,13 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;
     program.ring.store(doorbell.ring().to_address(), Release);
 
-    let w = Linux::new(
+    let mut w = Linux::new(
         uffd, quiet, arena, trash, io, ledger, me, zeros, unsharer, client,
     );
+    if let Some(ring) = welcome.ring {
+        hide(&ring.address_range()).map_err(system("hiding the ring"))?;
+        w.recorder = Some(Box::new(Recorder::new(ring)));
+    }
     let max = options.max_window;
     let readahead = match options.readahead {
         ReadaheadPolicy::None => Policy::None,
@@ -271,6 +276,7 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
         }
     }
     for region in &regions {
+        w.record(|to| to.change(SeenKind::Map, region));
         pager.mm.adopt(w, region.clone(), &[]);
     }
     for (region, hint) in snapshot.regions() {

@@ -14,6 +14,7 @@ mod frames;
 mod moves;
 mod placement;
 mod publish;
+mod record;
 mod snapshot;
 mod space;
 mod tell;
@@ -36,8 +37,8 @@ use placement::Placement;
 use snapshot::Sheet;
 use world::{Linux, now};
 
-use crate::ledger::AreaId;
 use crate::ledger::protocol::{AreaOrder, Client};
+use crate::ledger::{AreaId, SeenKind};
 use crate::program::{Program, request};
 use crate::sys::doorbell::{Doorbell, Knock, SlotIndex};
 use crate::sys::uffd::{Event, RawMsg};
@@ -106,7 +107,8 @@ pub(crate) struct Pager {
     next_orders: Nanos,
     /// The limit as of the last look, in pages.
     limit: u64,
-    faults: Vec<(u64, u32)>,
+    /// Address, thread, and whether it was to write.
+    faults: Vec<(u64, u32, bool)>,
     /// Ranges to which memory moved before the event was read that tells that they became free.
     overdue: Vec<PageRange>,
     completions: Vec<Completion>,
@@ -241,10 +243,13 @@ impl Pager {
             for event in events {
                 count += 1;
                 match event {
-                    Event::Fault { addr, tid, .. } => self.faults.push((addr as u64, tid)),
+                    Event::Fault { addr, flags, tid } => {
+                        self.faults.push((addr as u64, tid, flags.write));
+                    }
                     Event::Remove { start, end } => {
                         let range = adopt::pages(start, end);
                         self.w.forget_in_snapshot(&range);
+                        self.w.record(|to| to.change(SeenKind::Discard, &range));
                         self.mm.discard(&mut self.w, &range);
                     }
                     Event::Unmap { start, end } => self.on_unmap(adopt::pages(start, end)),
@@ -265,8 +270,11 @@ impl Pager {
             self.overdue.clear();
         }
         let mut faults = core::mem::take(&mut self.faults);
-        for (address, tid) in faults.drain(..) {
+        for (address, tid, write) in faults.drain(..) {
             self.placement.on_fault(tid);
+            let mm = &self.mm;
+            self.w
+                .record(|to| to.fault(mm, Vpn::of(address), tid, write));
             if self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
                 self.on_unmanaged(address);
             }
@@ -281,6 +289,7 @@ impl Pager {
         let target = to..to.plus(len(from));
         self.overdue.extend(self.mm.managed_in(&target));
         self.w.move_in_snapshot(from, to);
+        self.w.record(|record| record.moves(from, to));
         self.mm.remap(&mut self.w, from, to);
     }
 
@@ -301,6 +310,7 @@ impl Pager {
         }
         for part in parts {
             self.w.forget_in_snapshot(&part);
+            self.w.record(|to| to.change(SeenKind::Unmap, &part));
             self.mm.unmap(&mut self.w, &part);
         }
     }

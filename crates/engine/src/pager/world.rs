@@ -12,6 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::frames::Arena;
 use super::moves::Move;
+use super::record::Recorder;
 use super::snapshot::Snapshot;
 use super::unshare::Unsharer;
 use crate::ledger::protocol::Client;
@@ -56,6 +57,8 @@ pub struct Linux {
     pub snapshot: Option<Snapshot>,
     /// The connection to the supervisor; `None` once that has ended.
     pub client: Option<Client>,
+    /// Where what is seen is written down, if the run is traced.
+    pub recorder: Option<Box<Recorder>>,
     /// Messages that the user was sent.
     pub told: u32,
     /// Our resident pages should come down to this (before a fork).
@@ -115,6 +118,7 @@ impl Linux {
             unsharer,
             snapshot: None,
             client: Some(client),
+            recorder: None,
             told: 0,
             shrink_to: None,
             prepaid: 0,
@@ -147,6 +151,21 @@ impl Linux {
         for area in self.ledger.areas() {
             self.used[usize::from(area.0)] = self.ledger.area_used(area);
         }
+    }
+
+    /// Something is seen; in a run that is traced it is written down.
+    pub fn record(&mut self, seen: impl FnOnce(&mut Recorder)) {
+        if let Some(recorder) = &mut self.recorder {
+            seen(recorder);
+        }
+    }
+
+    /// Pages came in.
+    fn mapped(&mut self, page: Vpn, done: Done) -> Done {
+        if done.pages > 0 {
+            self.record(|to| to.mapped(page, done.pages));
+        }
+        done
     }
 
     /// What the program gave back while a fork is held is not the child's either.
@@ -246,7 +265,7 @@ fn gone(done: Done) -> Done {
 impl Mmu for Linux {
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
         let (from, to) = (page.address() as usize, self.arena.pointer(frame) as usize);
-        to_the_end(n, |done, n| {
+        let done = to_the_end(n, |done, n| {
             let skip = bytes(done);
             // SAFETY: the pages are the program's, which finds them again through a fault; the
             // frames are empty.
@@ -254,30 +273,36 @@ impl Mmu for Linux {
                 self.program
                     .move_pages(to + skip, from + skip, bytes(n), false)
             }
-        })
+        });
+        if done.pages > 0 {
+            self.record(|to| to.evicted(page, done.pages));
+        }
+        done
     }
 
     fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
         let (from, to) = (self.arena.pointer(frame) as usize, page.address() as usize);
-        gone(to_the_end(n, |done, n| {
+        let done = gone(to_the_end(n, |done, n| {
             let skip = bytes(done);
             // SAFETY: the frames are ours; the program's pages are absent or the call refuses.
             unsafe {
                 self.program
                     .move_pages(to + skip, from + skip, bytes(n), false)
             }
-        }))
+        }));
+        self.mapped(page, done)
     }
 
     fn copy_in(&mut self, frame: Frame, page: Vpn) -> Done {
         let from = self.arena.pointer(frame).cast_const().cast();
-        gone(to_the_end(1, |_, _| {
+        let done = gone(to_the_end(1, |_, _| {
             // SAFETY: the frame has memory; the program's page is absent or the call refuses.
             unsafe {
                 self.program
                     .copy(page.address() as usize, from, PAGE_SIZE, CopyMode::empty())
             }
-        }))
+        }));
+        self.mapped(page, done)
     }
 
     fn zero_in(&mut self, page: Vpn, n: u32) -> Done {
@@ -285,14 +310,15 @@ impl Mmu for Linux {
         let n = n.min(self.zeros.pages);
         // Copied zeros, not the kernel's zero page: that would be replaced at the first write,
         // without our notice.
-        gone(to_the_end(n, |done, n| {
+        let done = gone(to_the_end(n, |done, n| {
             let left = bytes(n);
             // SAFETY: as many zeros are readable; the program's pages are absent or it refuses.
             unsafe {
                 self.program
                     .copy(to + bytes(done), self.zeros.start, left, CopyMode::empty())
             }
-        }))
+        }));
+        self.mapped(page, done)
     }
 
     fn poison(&mut self, page: Vpn) -> Done {

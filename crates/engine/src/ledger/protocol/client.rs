@@ -14,7 +14,7 @@ use super::{
     send, system,
 };
 use crate::ledger::layout::MAX_AREAS;
-use crate::ledger::{AreaId, Ledger, ProcId};
+use crate::ledger::{AreaId, Ledger, ProcId, Ring};
 
 /// An engine's connection to the supervisor.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub struct Welcome {
     pub ledger: Ledger,
     /// The areas' files; their tables are attached.
     pub areas: Vec<(AreaId, OwnedFd)>,
+    /// Where to record what is seen, if the run is traced.
+    pub ring: Option<Ring>,
 }
 
 impl Client {
@@ -72,7 +74,12 @@ impl Client {
             &[],
         )?;
         let answer = self.answer()?;
-        let Message::Welcome { record, areas } = answer.message else {
+        let Message::Welcome {
+            record,
+            areas,
+            traced,
+        } = answer.message
+        else {
             return Err(ProtocolError::Malformed);
         };
         let mut fds = answer.fds.into_iter();
@@ -83,6 +90,10 @@ impl Client {
             ledger.attach_area(area, fds.next().ok_or(ProtocolError::Malformed)?)?;
             files.push((area, fds.next().ok_or(ProtocolError::Malformed)?));
         }
+        let ring = match traced {
+            true => Some(Ring::attach(fds.next().ok_or(ProtocolError::Malformed)?)?),
+            false => None,
+        };
         if fds.next().is_some() {
             return Err(ProtocolError::Malformed);
         }
@@ -90,6 +101,7 @@ impl Client {
             record,
             ledger,
             areas: files,
+            ring,
         })
     }
 

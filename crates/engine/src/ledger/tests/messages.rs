@@ -58,6 +58,7 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
                 .read_at(&mut text, 0)
                 .expect("read");
             assert_eq!(&text, b"second");
+            assert!(welcome.ring.is_some());
             for (_, fd) in &welcome.areas {
                 let flags = rustix::io::fcntl_getfd(fd).expect("flags");
                 assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
@@ -98,6 +99,7 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
             }
         );
         let record = ours.reserve(None).expect("a record");
+        let ring = Ring::create().expect("a ring");
         let tables = |area| ours.area_fd(AreaId(area)).expect("tables");
         let fds = [
             ours.fd(),
@@ -105,8 +107,14 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
             files[0].as_fd(),
             tables(1),
             files[1].as_fd(),
+            ring.fd(),
         ];
-        send(&socket, &Message::Welcome { record, areas: 3 }, &fds).expect("sent");
+        let welcome = Message::Welcome {
+            record,
+            areas: 3,
+            traced: true,
+        };
+        send(&socket, &welcome, &fds).expect("sent");
         assert_eq!(next(&socket), Message::Reserve);
         send(&socket, &Message::Area(ORDER), &[ours.fd()]).expect("sent");
         let child = ours.reserve(Some(record)).expect("a record");

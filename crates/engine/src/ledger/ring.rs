@@ -1,0 +1,264 @@
+//! What one engine saw, on its way to the supervisor: a ring of records in memory that both have.
+//!
+//! The engine writes and never waits: where the ring is full the record is counted as lost. The
+//! supervisor reads, and goes on reading after the engine has died, so that a process which is killed
+//! loses nothing. Both sides believe nothing that the other one wrote.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use rustix::fd::{BorrowedFd, OwnedFd};
+
+use super::LedgerError;
+use super::tables::Memory;
+
+/// Records that the ring holds (1.25 MiB): some 30 ms of the most that an engine can do.
+const RECORDS: u64 = 1 << 15;
+const WORDS: usize = 5;
+/// The words of the head, each on a cache line of its own; the records begin behind them.
+const HEAD: usize = 0;
+const TAIL: usize = 16;
+const LOST: usize = 32;
+const PAGE: u64 = 4096;
+const BYTES: u64 = PAGE + RECORDS * WORDS as u64 * 8;
+const _: () = assert!(BYTES.is_multiple_of(PAGE));
+
+/// What an engine saw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeenKind {
+    /// A range is managed from now on.
+    Map = 1,
+    /// It is gone.
+    Unmap = 2,
+    /// Its content is given back.
+    Discard = 3,
+    /// It moves to the page `to`.
+    Move = 4,
+    /// A touch found a page that was never touched.
+    New = 5,
+    /// A touch found its page in a frame.
+    Kept = 6,
+    /// A touch found what readahead had brought, or was bringing.
+    Ahead = 7,
+    /// A touch found its page on an area.
+    Away = 8,
+    /// Pages were mapped for which no thread waits.
+    Brought = 9,
+    /// Pages were moved out.
+    Evicted = 10,
+}
+
+impl SeenKind {
+    fn from_word(word: u64) -> Option<Self> {
+        let all = [
+            Self::Map,
+            Self::Unmap,
+            Self::Discard,
+            Self::Move,
+            Self::New,
+            Self::Kept,
+            Self::Ahead,
+            Self::Away,
+            Self::Brought,
+            Self::Evicted,
+        ];
+        all.into_iter().find(|kind| *kind as u64 == word)
+    }
+}
+
+/// One record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub time: u64,
+    /// What.
+    pub kind: SeenKind,
+    /// Touched to write.
+    pub write: bool,
+    /// The thread of a touch; 0 otherwise.
+    pub tid: u32,
+    /// The first page.
+    pub page: u64,
+    /// How many pages.
+    pub pages: u64,
+    /// Where the first one is after a move; 0 otherwise.
+    pub to: u64,
+}
+
+const WRITE: u64 = 1 << 8;
+
+/// The ring. One side calls [`Ring::put`], the other one [`Ring::take`].
+#[derive(Debug)]
+pub struct Ring {
+    memory: Memory,
+}
+
+impl Ring {
+    /// Supervisor: a new one, empty.
+    pub fn create() -> Result<Self, LedgerError> {
+        let memory = Memory::create(BYTES)?;
+        Ok(Self { memory })
+    }
+
+    /// Engine: maps the one that was handed over.
+    pub fn attach(fd: OwnedFd) -> Result<Self, LedgerError> {
+        let memory = Memory::attach(fd, BYTES)?;
+        Ok(Self { memory })
+    }
+
+    /// To be handed over.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.memory.fd()
+    }
+
+    /// Where it is mapped.
+    pub fn address_range(&self) -> std::ops::Range<usize> {
+        self.memory.address_range()
+    }
+
+    fn head(&self, at: usize) -> &AtomicU64 {
+        &self.memory.slice::<AtomicU64>(0, at, 1)[0]
+    }
+
+    fn record(&self, number: u64) -> &[AtomicU64] {
+        let at = (number % RECORDS) as usize * WORDS;
+        self.memory.slice(PAGE, at, WORDS)
+    }
+
+    /// Adds a record, or counts it as lost where there is no room.
+    pub fn put(&self, seen: &Seen) {
+        let head = self.head(HEAD).load(Relaxed);
+        if head.wrapping_sub(self.head(TAIL).load(Acquire)) >= RECORDS {
+            let lost = self.head(LOST);
+            lost.store(lost.load(Relaxed) + 1, Relaxed);
+            return;
+        }
+        let write = if seen.write { WRITE } else { 0 };
+        let second = u64::from(seen.tid) << 32 | write | seen.kind as u64;
+        let words = self.record(head);
+        let values = [seen.time, second, seen.page, seen.pages, seen.to];
+        for (word, value) in words.iter().zip(values) {
+            word.store(value, Relaxed);
+        }
+        self.head(HEAD).store(head + 1, Release);
+    }
+
+    /// Takes the oldest record; `None` when there is none. One that makes no sense is left
+    /// out.
+    pub fn take(&self) -> Option<Seen> {
+        loop {
+            let (head, tail) = (self.head(HEAD).load(Acquire), self.head(TAIL).load(Relaxed));
+            let there = head.wrapping_sub(tail);
+            if there == 0 {
+                return None;
+            }
+            if there > RECORDS {
+                // Not our engine's doing.
+                self.head(TAIL).store(head, Release);
+                return None;
+            }
+            let mut words = [0; WORDS];
+            for (value, word) in words.iter_mut().zip(self.record(tail)) {
+                *value = word.load(Relaxed);
+            }
+            self.head(TAIL).store(tail.wrapping_add(1), Release);
+            let [time, second, page, pages, to] = words;
+            if let Some(kind) = SeenKind::from_word(second & 0xff) {
+                let (write, tid) = (second & WRITE != 0, (second >> 32) as u32);
+                return Some(Seen {
+                    time,
+                    kind,
+                    write,
+                    tid,
+                    page,
+                    pages,
+                    to,
+                });
+            }
+        }
+    }
+
+    /// Records lost so far.
+    pub fn lost(&self) -> u64 {
+        self.head(LOST).load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(n: u64) -> Seen {
+        let kinds = [
+            SeenKind::Map,
+            SeenKind::Move,
+            SeenKind::Away,
+            SeenKind::Evicted,
+        ];
+        Seen {
+            time: n,
+            kind: kinds[n as usize % 4],
+            write: n.is_multiple_of(2),
+            tid: n as u32 * 7,
+            page: u64::MAX - n,
+            pages: n << 30,
+            to: n * 3,
+        }
+    }
+
+    #[test]
+    fn what_one_side_puts_the_other_takes() {
+        let ours = Ring::create().expect("a ring");
+        let theirs = Ring::attach(ours.fd().try_clone_to_owned().expect("dup")).expect("attached");
+        assert_eq!(ours.take(), None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0..200_000 {
+                    while theirs.head(HEAD).load(Relaxed) - theirs.head(TAIL).load(Acquire)
+                        == RECORDS
+                    {
+                        std::thread::yield_now();
+                    }
+                    theirs.put(&record(n));
+                }
+            });
+            for n in 0..200_000 {
+                let seen = loop {
+                    match ours.take() {
+                        Some(seen) => break seen,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                assert_eq!(seen, record(n));
+            }
+        });
+        assert_eq!((ours.take(), ours.lost()), (None, 0));
+    }
+
+    #[test]
+    fn a_full_ring_loses_what_comes_and_says_so() {
+        let ring = Ring::create().expect("a ring");
+        for n in 0..RECORDS + 5 {
+            ring.put(&record(n));
+        }
+        assert_eq!(ring.lost(), 5);
+        assert_eq!(ring.take(), Some(record(0)));
+        ring.put(&record(9));
+        assert_eq!(ring.lost(), 5);
+        assert_eq!(std::iter::from_fn(|| ring.take()).count() as u64, RECORDS);
+    }
+
+    #[test]
+    fn wild_words_are_left_out() {
+        let ring = Ring::create().expect("a ring");
+        ring.put(&record(1));
+        ring.record(0)[1].store(0xff, Relaxed);
+        ring.put(&record(2));
+        assert_eq!((ring.take(), ring.take()), (Some(record(2)), None));
+        ring.head(HEAD).store(u64::MAX, Relaxed);
+        assert_eq!((ring.take(), ring.take()), (None, None));
+        ring.head(HEAD).store(3, Relaxed);
+        // What was there before may be taken again, and no more than is said to be there.
+        assert!(std::iter::from_fn(|| ring.take()).count() <= 4);
+    }
+}

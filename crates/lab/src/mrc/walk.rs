@@ -1,0 +1,148 @@
+//! What the records of a trace mean for the order of the pages.
+//!
+//! A trace with every touch is counted as it is. One that a run recorded has only the touches that the
+//! engine saw: pages that were mapped are touched unseen. It has every page that was taken away and
+//! every one that came back, though, and a page that comes back when so many others were taken away
+//! after it would have stayed in a memory larger by so many pages. So the stack holds what is away, in
+//! the order in which it went, and a depth counts from the recording's own limit on: below that the
+//! curve is not known. That is exact where the engine takes away the page that was touched longest
+//! ago, and near it otherwise, as its clock goes by the same order roughly. A page that was mapped before it was touched counts
+//! as touched then; nearly all of them are.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use foreswap_core::units::PageRange;
+
+use super::shards::Counter;
+use super::stack::Page;
+use crate::trace::{Event, Found, MAX_PAGES, Record};
+
+/// What a trace holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Records of all kinds.
+    pub records: u64,
+    /// Page touches.
+    pub touches: u64,
+    /// Pages of files read or written.
+    pub file_pages: u64,
+    /// Tasks.
+    pub tasks: u64,
+    /// Records that the recorder lost.
+    pub lost: u64,
+}
+
+/// Goes through a trace.
+pub struct Walk {
+    counter: Counter,
+    /// Only faults were recorded.
+    faults_only: bool,
+    /// The address space of each task.
+    spaces: Vec<u32>,
+    /// Tasks that live in each.
+    living: HashMap<u32, u32>,
+    /// What it holds.
+    pub totals: Totals,
+}
+
+/// Address spaces and files have numbers of their own.
+fn of_space(space: u32) -> u32 {
+    space << 1
+}
+
+fn of_file(file: u32) -> u32 {
+    file << 1 | 1
+}
+
+fn numbers(range: &PageRange) -> Range<u64> {
+    range.start.0..range.end.0
+}
+
+impl Walk {
+    /// Counts with `counter`.
+    pub fn new(counter: Counter, faults_only: bool) -> Self {
+        Walk {
+            counter,
+            faults_only,
+            spaces: Vec::new(),
+            living: HashMap::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    /// The next record.
+    pub fn record(&mut self, record: &Record) {
+        self.totals.records += 1;
+        if let Event::Start(start) = &record.event {
+            self.totals.tasks += 1;
+            self.spaces.push(start.space);
+            *self.living.entry(start.space).or_default() += 1;
+            return;
+        }
+        // Sources give no record of a task that has not started.
+        let space = self.spaces.get(record.task as usize).copied().unwrap_or(0);
+        let owner = of_space(space);
+        match &record.event {
+            Event::Touch { page, found, .. } => {
+                self.totals.touches += 1;
+                self.touch(
+                    Page {
+                        owner,
+                        number: page.0,
+                    },
+                    *found,
+                );
+            }
+            Event::File { file, pages, .. } => {
+                for number in numbers(pages) {
+                    self.totals.file_pages += 1;
+                    self.counter.touch(Page {
+                        owner: of_file(*file),
+                        number,
+                    });
+                }
+            }
+            Event::Brought(pages) if self.faults_only => {
+                for number in numbers(pages) {
+                    self.counter.touch_and_take(Page { owner, number });
+                }
+            }
+            Event::Evicted(pages) if self.faults_only => {
+                for number in numbers(pages) {
+                    self.counter.put(Page { owner, number });
+                }
+            }
+            Event::Unmap(pages) | Event::Discard(pages) => {
+                self.counter.forget(owner, numbers(pages));
+            }
+            Event::Move { from, to } => self.counter.rename(owner, numbers(from), to.0),
+            Event::End => {
+                let living = self.living.entry(space).or_default();
+                *living = living.saturating_sub(1);
+                if *living == 0 {
+                    self.counter.forget(owner, 0..MAX_PAGES);
+                }
+            }
+            Event::Lost(records) => self.totals.lost = self.totals.lost.saturating_add(*records),
+            Event::Start(_) | Event::Map(_) | Event::Brought(_) | Event::Evicted(_) => {}
+        }
+    }
+
+    fn touch(&mut self, page: Page, found: Found) {
+        if !self.faults_only {
+            return self.counter.touch(page);
+        }
+        match found {
+            Found::Kept => self.counter.touch_above(page),
+            Found::New | Found::Unknown | Found::Ahead | Found::Away => {
+                self.counter.touch_and_take(page);
+            }
+        }
+    }
+
+    /// All records were given.
+    pub fn finish(self) -> (Counter, Totals) {
+        (self.counter, self.totals)
+    }
+}

@@ -1,0 +1,171 @@
+//! The devices and costs of the simulated machine.
+//!
+//! A device has channels that work at the same time and one wire that transfers one page after the
+//! other. The figures are orders of magnitude, from data sheets and from what was measured on the
+//! machines that foreswap is built on (docs/FIGURES.md); `--latency` and `--bandwidth` change them.
+
+use clap::ValueEnum;
+use foreswap_core::units::{Nanos, PAGE_SIZE};
+
+const SECOND: u128 = 1_000_000_000;
+
+/// The devices to choose from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Kind {
+    /// A disk of 7200 rpm: 12.7 ms to seek, 150 MB/s
+    Hdd,
+    /// An SSD on SATA: 90 µs, 530 MB/s
+    Sata,
+    /// An SSD on NVMe: 80 µs, 3.2 GB/s
+    Nvme,
+    /// The disk of a virtual machine: 38 µs, 2 GB/s
+    Virtio,
+    /// Compressed memory: 3 µs, 1.5 GB/s
+    Ram,
+}
+
+/// What a device takes for its work.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Device {
+    /// Which.
+    pub kind: Kind,
+    /// From the start of a read to its first byte.
+    pub read: Nanos,
+    /// As `read`, of a write: the caches of SSDs take them sooner.
+    pub write: Nanos,
+    /// Beyond that, where an I/O does not begin where the last one ended.
+    pub seek: Nanos,
+    /// Of the wire, in bytes a second.
+    pub bandwidth: u64,
+    /// I/Os at a time.
+    pub channels: usize,
+}
+
+impl Device {
+    /// One of the set.
+    pub fn of(kind: Kind) -> Self {
+        const MICRO: Nanos = 1000;
+        let (read, write, seek, bandwidth, channels) = match kind {
+            // 8.5 ms to the track, half a turn of 4.2 ms.
+            Kind::Hdd => (100 * MICRO, 100 * MICRO, 12_700 * MICRO, 150_000_000, 1),
+            Kind::Sata => (90 * MICRO, 40 * MICRO, 0, 530_000_000, 32),
+            Kind::Nvme => (80 * MICRO, 20 * MICRO, 0, 3_200_000_000, 64),
+            Kind::Virtio => (38 * MICRO, 38 * MICRO, 0, 2_000_000_000, 32),
+            Kind::Ram => (3 * MICRO, 6 * MICRO, 0, 1_500_000_000, 2),
+        };
+        Device {
+            kind,
+            read,
+            write,
+            seek,
+            bandwidth,
+            channels,
+        }
+    }
+}
+
+/// What the machine's software takes, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    /// From a touch of an absent page until the engine has its message, when it sleeps.
+    pub wake_engine: Nanos,
+    /// The engine's own work for a message.
+    pub message: Nanos,
+    /// From the page's mapping until its thread runs on.
+    pub wake_thread: Nanos,
+    /// A call that maps or moves pages, and for each page beyond the first.
+    pub map: Nanos,
+    /// As `map`, for each further page.
+    pub map_more: Nanos,
+    /// To copy or to clear a page.
+    pub copy: Nanos,
+    /// The digest of a page.
+    pub digest: Nanos,
+    /// To start an I/O, and to take note of its end.
+    pub io: Nanos,
+    /// A round of the engine's loop.
+    pub round: Nanos,
+}
+
+/// As measured; see the table in the design document and docs/FIGURES.md.
+pub const COSTS: Costs = Costs {
+    wake_engine: 2_500,
+    message: 700,
+    wake_thread: 2_500,
+    map: 800,
+    map_more: 80,
+    copy: 300,
+    digest: 250,
+    io: 600,
+    round: 200,
+};
+
+/// A device at work.
+pub struct Queue {
+    device: Device,
+    /// When each channel is free.
+    channels: Vec<Nanos>,
+    /// When the wire is free.
+    wire: Nanos,
+    /// Where the last I/O ended.
+    end: u64,
+}
+
+impl Queue {
+    /// Idle.
+    pub fn new(device: Device) -> Self {
+        Queue {
+            device,
+            channels: vec![0; device.channels.max(1)],
+            wire: 0,
+            end: 0,
+        }
+    }
+
+    /// An I/O of `pages` from `at` on begins at `now`. Returns when it is done.
+    pub fn submit(&mut self, now: Nanos, write: bool, at: u64, pages: u64) -> Nanos {
+        let device = self.device;
+        let latency = if write { device.write } else { device.read };
+        let seek = if at == self.end { 0 } else { device.seek };
+        self.end = at + pages;
+        let bytes = u128::from(pages) * PAGE_SIZE as u128;
+        let transfer = (bytes * SECOND / u128::from(device.bandwidth.max(1))) as Nanos;
+        let free = self.channels.iter_mut().min_by_key(|free| **free);
+        let start = free.as_ref().map_or(now, |free| now.max(**free));
+        let done = self.wire.max(start + latency + seek) + transfer;
+        self.wire = done;
+        if let Some(free) = free {
+            *free = done;
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_overlap_and_the_wire_does_not() {
+        let device = Device {
+            bandwidth: 4_096_000_000,
+            channels: 2,
+            ..Device::of(Kind::Virtio)
+        };
+        let mut queue = Queue::new(device);
+        // 1 µs a page on the wire.
+        assert_eq!(queue.submit(0, false, 0, 1), 39_000);
+        assert_eq!(queue.submit(0, false, 100, 1), 40_000);
+        // Both channels are busy.
+        assert_eq!(queue.submit(0, false, 200, 1), 78_000);
+        assert_eq!(queue.submit(1_000_000, false, 200, 10), 1_048_000);
+    }
+
+    #[test]
+    fn a_disk_that_goes_on_where_it_was_needs_no_seek() {
+        let mut queue = Queue::new(Device::of(Kind::Hdd));
+        let first = queue.submit(0, false, 1000, 8);
+        let next = queue.submit(first, false, 1008, 8);
+        assert!(first > 12_000_000 && next - first < 1_000_000);
+    }
+}

@@ -1,0 +1,461 @@
+//! The machine that a trace is replayed on: programs, the engine that serves them, and one device, in
+//! virtual time.
+//!
+//! Each task does what its records say, in their order, `think` nanoseconds a touch; the times of the
+//! trace are not used, as they hold the waits of the machine that it was recorded on. A task that
+//! touches an absent page waits until the engine has mapped it, while the others go on: each has a CPU
+//! of its own, and so has the engine, which is one thread and does one thing at a time. The engine is
+//! the shipped core, driven in the order in which the pager drives it. All processes have one memory
+//! manager together. A page holds a number that changes with each write, and what a touch finds is
+//! compared with what was written last.
+//!
+//! Who wants a larger machine puts it in the place of [`Machine`]: records go in one by one, figures
+//! come out.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use foreswap_core::readahead::Policy;
+use foreswap_core::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
+use foreswap_core::world::Mmu as _;
+use foreswap_core::{Config, Mm, Outcome, Swapoff};
+
+use super::device::{COSTS, Device};
+use super::world::Simulated;
+use crate::trace::{Event, Found, Record};
+
+/// log2 of the pages of an address space, and address spaces: together they make addresses of 64 bits.
+const SPACE_SHIFT: u32 = 36;
+const SPACES: u32 = 1 << 16;
+/// Records that wait for their task, at the most.
+const AHEAD: usize = 1 << 16;
+/// I/Os in flight, as in the engine.
+const DEPTH: u32 = 128;
+/// Most pages of a first touch, as in the engine.
+const FIRST_TOUCH: u32 = 256;
+/// How often the engine looks at faults that found no memory.
+const STALLED: Nanos = 1_000_000;
+/// How long a fault may wait for memory.
+const FULL_TIMEOUT: Nanos = 10_000_000_000;
+/// Steps of the engine in which no task gets on: then something is wrong.
+const STUCK: u32 = 1_000_000;
+
+/// One combination.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// In pages.
+    pub memory: u64,
+    /// With its largest window.
+    pub readahead: Policy,
+    /// The swap area's.
+    pub device: Device,
+    /// What a task does between two touches.
+    pub think: Nanos,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    /// Until the last task ended.
+    pub elapsed: Nanos,
+    /// That tasks waited for pages, over all of them.
+    pub waited: Nanos,
+    /// Touches.
+    pub touches: u64,
+    /// Faults that waited for a read.
+    pub major: u64,
+    /// Faults on pages in frames.
+    pub minor: u64,
+    /// First touches.
+    pub zero: u64,
+    /// Pages read and written, and by how many I/Os.
+    pub read_pages: u64,
+    /// Pages written.
+    pub written_pages: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Pages that readahead brought, and of those used.
+    pub ahead: u64,
+    /// Of those, used before they went.
+    pub ahead_used: u64,
+    /// Most pages resident.
+    pub peak: u64,
+    /// Pages of files in the trace; there is no page cache here.
+    pub files_left_out: u64,
+    /// Records that the recorder lost.
+    pub lost: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Touch { page: Vpn, write: bool },
+    Map(PageRange),
+    Unmap(PageRange),
+    Discard(PageRange),
+    Move(PageRange, Vpn),
+    End(u32),
+}
+
+#[derive(Default)]
+struct Task {
+    space: u32,
+    /// When it goes on.
+    ready: Nanos,
+    ops: VecDeque<Op>,
+    /// Since when it waits for the page of its first op.
+    since: Option<Nanos>,
+    /// It waits among the runnable tasks.
+    listed: bool,
+}
+
+/// A machine at work.
+pub struct Machine {
+    setup: Setup,
+    mm: Mm,
+    w: Simulated,
+    tasks: Vec<Task>,
+    /// Tasks that have something to do, by the time of it.
+    runnable: BTreeSet<(Nanos, u32)>,
+    waiting: HashMap<Vpn, Vec<u32>>,
+    living: HashMap<u32, u32>,
+    /// Faults on their way to the engine.
+    messages: VecDeque<(Nanos, Vpn)>,
+    /// The engine has more to do at once.
+    awake: bool,
+    /// Records that wait.
+    queued: usize,
+    /// The time of what happened last.
+    clock: Nanos,
+    writes: u64,
+    stuck: u32,
+    figures: Figures,
+}
+
+impl Machine {
+    /// Nothing has happened yet.
+    pub fn new(setup: Setup) -> Self {
+        let frames = (setup.memory / 4).clamp(64, 32768) as u32;
+        let config = Config {
+            frames,
+            depth: DEPTH,
+            readahead: setup.readahead,
+            full_timeout: FULL_TIMEOUT,
+            first_touch: FIRST_TOUCH,
+            swapoff: Swapoff::Stream,
+        };
+        Machine {
+            setup,
+            mm: Mm::new(config, setup.memory),
+            w: Simulated::new(setup.memory, frames, setup.device),
+            tasks: Vec::new(),
+            runnable: BTreeSet::new(),
+            waiting: HashMap::new(),
+            living: HashMap::new(),
+            messages: VecDeque::new(),
+            awake: false,
+            queued: 0,
+            clock: 0,
+            writes: 0,
+            stuck: 0,
+            figures: Figures::default(),
+        }
+    }
+
+    /// The next record of the trace; what can be done with it is done.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be replayed, or the core did what it must not.
+    pub fn record(&mut self, record: &Record) -> Result<(), String> {
+        if let Event::Start(start) = &record.event {
+            if start.space >= SPACES {
+                let space = start.space;
+                return Err(format!(
+                    "address space {space} cannot be replayed; expected one below {SPACES}"
+                ));
+            }
+            let ready = self.clock;
+            self.tasks.push(Task {
+                space: start.space,
+                ready,
+                ..Task::default()
+            });
+            *self.living.entry(start.space).or_default() += 1;
+            return Ok(());
+        }
+        let space = self
+            .tasks
+            .get(record.task as usize)
+            .map_or(0, |task| task.space);
+        let place = |page: Vpn| match page.0 >> SPACE_SHIFT {
+            0 => Ok(Vpn(u64::from(space) << SPACE_SHIFT | page.0)),
+            _ => Err(format!(
+                "page {:#x} cannot be replayed; expected one below {:#x}",
+                page.0,
+                1u64 << SPACE_SHIFT
+            )),
+        };
+        let range = |pages: &PageRange| {
+            Ok::<_, String>(place(pages.start)?..place(Vpn(pages.end.0 - 1))?.plus(1))
+        };
+        match &record.event {
+            Event::Touch { page, found, write } => {
+                let write = *write || *found == Found::New;
+                self.push(
+                    record.task,
+                    Op::Touch {
+                        page: place(*page)?,
+                        write,
+                    },
+                )?;
+            }
+            // Mapped before it was touched, by a manager that saw the touches coming.
+            Event::Brought(pages) => {
+                for page in foreswap_core::units::pages(&range(pages)?) {
+                    self.push(record.task, Op::Touch { page, write: false })?;
+                }
+            }
+            Event::Map(pages) => self.push(record.task, Op::Map(range(pages)?))?,
+            Event::Unmap(pages) => self.push(record.task, Op::Unmap(range(pages)?))?,
+            Event::Discard(pages) => self.push(record.task, Op::Discard(range(pages)?))?,
+            Event::Move { from, to } => {
+                let length = from.end.0 - from.start.0;
+                let target = range(&(*to..to.plus(length)))?;
+                self.push(record.task, Op::Move(range(from)?, target.start))?;
+            }
+            Event::End => self.push(record.task, Op::End(space))?,
+            Event::File { pages, .. } => {
+                let pages = pages.end.0 - pages.start.0;
+                self.figures.files_left_out = self.figures.files_left_out.saturating_add(pages);
+            }
+            Event::Lost(records) => {
+                self.figures.lost = self.figures.lost.saturating_add(*records);
+            }
+            Event::Start(_) | Event::Evicted(_) => {}
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, number: u32, op: Op) -> Result<(), String> {
+        let clock = self.clock;
+        let Some(task) = self.tasks.get_mut(number as usize) else {
+            return Err(format!("task {number} has not started"));
+        };
+        task.ops.push_back(op);
+        self.queued += 1;
+        if task.ops.len() == 1 {
+            // Its record is read only now; it cannot have been done earlier.
+            task.ready = task.ready.max(clock);
+            self.list(number);
+        }
+        while self.queued > AHEAD {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// The trace has ended: finish what is under way.
+    ///
+    /// # Errors
+    ///
+    /// As [`Machine::record`].
+    pub fn finish(mut self) -> Result<Figures, String> {
+        while self.queued > 0 {
+            self.step()?;
+        }
+        let stats = &self.mm.stats;
+        let mut figures = self.figures;
+        figures.elapsed = self.tasks.iter().map(|task| task.ready).max().unwrap_or(0);
+        figures.major = stats.faults_major;
+        figures.minor = stats.faults_minor;
+        figures.zero = stats.faults_zero;
+        figures.read_pages = stats.swap_in;
+        figures.written_pages = stats.swap_out;
+        figures.reads = stats.swap_read_ios;
+        figures.writes = stats.swap_write_ios;
+        figures.ahead = stats.ahead.pages;
+        figures.ahead_used = stats.ahead.hits().min(stats.ahead.pages);
+        figures.peak = self.w.peak;
+        Ok(figures)
+    }
+
+    fn list(&mut self, number: u32) {
+        let task = &mut self.tasks[number as usize];
+        if !task.listed && task.since.is_none() && !task.ops.is_empty() {
+            task.listed = true;
+            self.runnable.insert((task.ready, number));
+        }
+    }
+
+    /// When the engine has something to do.
+    fn engine_at(&self) -> Option<Nanos> {
+        if self.awake {
+            return Some(self.w.now);
+        }
+        let message = self.messages.front().map(|(at, _)| at + COSTS.wake_engine);
+        let end = self.w.next_end();
+        let stalled = self.mm.is_stalled().then_some(self.w.now + STALLED);
+        let first = [message, end, stalled].into_iter().flatten().min()?;
+        Some(first.max(self.w.now))
+    }
+
+    /// What comes next happens.
+    fn step(&mut self) -> Result<(), String> {
+        let engine = self.engine_at();
+        let task = self.runnable.first().copied();
+        match (engine, task) {
+            (Some(at), Some((ready, _))) if at <= ready => self.engine(at),
+            (_, Some((_, number))) => {
+                self.runnable.pop_first();
+                let other = self.runnable.first().map(|(ready, _)| *ready);
+                let until = [engine, other]
+                    .into_iter()
+                    .flatten()
+                    .min()
+                    .unwrap_or(Nanos::MAX);
+                self.run(number, until);
+            }
+            (Some(at), None) => self.engine(at),
+            (None, None) => {
+                return Err("the simulated machine stands still: a thread waits for a page that nobody brings".into());
+            }
+        }
+        match self.w.problem.take() {
+            Some(problem) => Err(format!("the core did what it must not: {problem}")),
+            None if self.stuck > STUCK => {
+                Err("the core is busy for ever and no thread gets on".into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A task does what it has to do, until it waits or somebody else is due.
+    fn run(&mut self, number: u32, until: Nanos) {
+        self.stuck = 0;
+        self.tasks[number as usize].listed = false;
+        loop {
+            let task = &mut self.tasks[number as usize];
+            let now = task.ready;
+            self.clock = self.clock.max(now);
+            let op = match task.ops.front() {
+                Some(Op::Touch { page, write }) => {
+                    let (page, write) = (*page, *write);
+                    let Some(content) = self.w.pages.mapped(page) else {
+                        task.since = Some(now);
+                        self.fault(number, page, now);
+                        return;
+                    };
+                    // What is touched first is filled.
+                    if write || content == 0 {
+                        self.writes += 1;
+                        self.w.pages.write(page, self.writes);
+                    }
+                    self.figures.touches += 1;
+                    task.ready += self.setup.think;
+                    task.ops.pop_front();
+                    None
+                }
+                Some(_) => task.ops.pop_front(),
+                None => return,
+            };
+            self.queued -= 1;
+            if let Some(op) = op {
+                self.change(op, now);
+            }
+            if self.tasks[number as usize].ready > until {
+                return self.list(number);
+            }
+        }
+    }
+
+    /// A task waits for `page` from `now` on.
+    fn fault(&mut self, number: u32, page: Vpn, now: Nanos) {
+        if !self.mm.manages(page) {
+            // No record says what is mapped there: whole leaves, so that neighbours become one VMA.
+            let start = page.0 / LEAF_PAGES as u64 * LEAF_PAGES as u64;
+            self.mm
+                .adopt(&mut self.w, Vpn(start)..Vpn(start + LEAF_PAGES as u64), &[]);
+        }
+        self.waiting.entry(page).or_default().push(number);
+        self.messages.push_back((now, page));
+    }
+
+    /// The address space changes.
+    fn change(&mut self, op: Op, now: Nanos) {
+        if !self.awake {
+            self.w.now = self.w.now.max(now);
+        }
+        match op {
+            Op::Touch { .. } => {}
+            Op::Map(range) => self.mm.adopt(&mut self.w, range, &[]),
+            Op::Unmap(range) => self.unmap(&range),
+            Op::Discard(range) => {
+                self.mm.discard(&mut self.w, &range);
+                self.w.forget(&range);
+            }
+            Op::Move(from, to) => {
+                self.mm.remap(&mut self.w, &from, to);
+                self.w.pages.rename(&from, to);
+            }
+            Op::End(space) => {
+                let living = self.living.entry(space).or_default();
+                *living = living.saturating_sub(1);
+                if *living == 0 {
+                    let first = Vpn(u64::from(space) << SPACE_SHIFT);
+                    self.unmap(&(first..first.plus(1 << SPACE_SHIFT)));
+                }
+            }
+        }
+        self.wake();
+    }
+
+    fn unmap(&mut self, range: &PageRange) {
+        self.mm.unmap(&mut self.w, range);
+        self.w.forget(range);
+    }
+
+    /// One round of the engine's loop, as the pager goes through it.
+    fn engine(&mut self, at: Nanos) {
+        self.stuck += 1;
+        self.w.now = self.w.now.max(at) + COSTS.round;
+        self.clock = self.clock.max(at);
+        while let Some(&(sent, page)) = self.messages.front()
+            && sent <= self.w.now
+        {
+            self.messages.pop_front();
+            self.w.now += COSTS.message;
+            // Which of its bytes was touched is not known.
+            if self.mm.on_fault(&mut self.w, page.address()) == Outcome::Unmanaged {
+                self.w.wake(page);
+            }
+        }
+        while let Some((io, result)) = self.w.ended() {
+            self.mm.on_io(&mut self.w, io, result);
+        }
+        if self.mm.must_retry() {
+            self.mm.retry(&mut self.w);
+        }
+        self.awake = self.mm.run(&mut self.w);
+        self.wake();
+    }
+
+    /// Threads whose page was mapped go on, and fault again if it is not there.
+    fn wake(&mut self) {
+        let mut woken = std::mem::take(&mut self.w.woken);
+        for (page, at) in woken.drain(..) {
+            for number in self.waiting.remove(&page).unwrap_or_default() {
+                let task = &mut self.tasks[number as usize];
+                let since = task.since.take().unwrap_or(at);
+                task.ready = at.max(since) + COSTS.wake_thread;
+                self.figures.waited += task.ready - since;
+                self.list(number);
+            }
+        }
+        self.w.woken = woken;
+    }
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

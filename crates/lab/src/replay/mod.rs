@@ -1,0 +1,357 @@
+//! `foreswap lab replay`: how a trace fares with other memory sizes and policies.
+//!
+//! The shipped core runs on a small simulated machine, one combination a run, as many at a time as
+//! there are CPUs. Nothing in a run depends on the clock of this machine or on the other runs: the
+//! same trace gives the same bytes.
+
+mod area;
+mod device;
+mod machine;
+mod pages;
+mod report;
+mod world;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use foreswap_core::readahead::Policy;
+
+use crate::on_file;
+use crate::progress::Progress;
+use crate::size;
+use crate::trace::{Source, SourceOptions};
+use device::{Device, Kind};
+use machine::{Figures, Machine, Setup};
+use report::Report;
+
+/// The least memory that is simulated, in pages (1 MiB).
+const LEAST: u64 = 256;
+
+/// `foreswap lab replay`.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub struct ReplayArgs {
+    /// A trace: of `run --trace`, CSV, or libCacheSim's oracleGeneral
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+
+    #[command(flatten)]
+    source: SourceOptions,
+
+    /// Memory sizes, such as 256M,512M,1G
+    #[arg(long, required = true, value_name = "SIZES", value_delimiter = ',', value_parser = memory)]
+    memory: Vec<u64>,
+
+    /// Which pages are read beside the one that was asked for; each is tried
+    #[arg(
+        long,
+        value_enum,
+        value_name = "POLICIES",
+        value_delimiter = ',',
+        default_value = "streams"
+    )]
+    readahead: Vec<Readahead>,
+
+    /// Largest readahead window, in pages [default: each policy's own]
+    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=512))]
+    max_window: Option<u32>,
+
+    /// What the swap area is on
+    #[arg(long, value_enum, value_name = "DEVICE", default_value = "virtio")]
+    device: Kind,
+
+    /// Its latency in nanoseconds, in place of its own
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(..=10_000_000_000))]
+    latency: Option<u64>,
+
+    /// Its bandwidth in bytes a second, in place of its own
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    bandwidth: Option<u64>,
+
+    /// What a task does between two touches, in nanoseconds
+    #[arg(long, value_name = "NS", default_value = "1000", value_parser = clap::value_parser!(u64).range(..=10_000_000_000))]
+    think: u64,
+
+    /// Draw the times to an SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+
+    /// As one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+The engine's own memory manager runs on a simulated machine in virtual time: each task and the
+engine have a CPU of their own, and one device holds the swap area. A page that is touched first is
+filled; all processes share one memory. File reads are counted and left out. The times of the trace
+are not used. Two runs of the same trace print the same.
+
+A trace of `run --trace` lacks the touches of pages that were mapped: it says less of memory sizes
+below the limit under which it was recorded.
+
+The exit status is 2 when the trace cannot be read, is damaged, or cannot be replayed.";
+
+/// `--readahead`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Readahead {
+    /// Along the streams of touches, without a pause
+    Streams,
+    /// Neighbours by address, as far as they proved useful
+    Vma,
+    /// Neighbours on the swap area
+    Cluster,
+    /// Along the direction and stride of the last faults
+    Trend,
+    /// Only the page itself
+    None,
+}
+
+impl Readahead {
+    /// The core's policy; windows as those of `foreswap run`.
+    fn policy(self, max_window: Option<u32>) -> Policy {
+        match self {
+            Readahead::Streams => Policy::Streams(max_window.unwrap_or(512)),
+            Readahead::Vma => Policy::Vma(max_window.unwrap_or(8).min(32)),
+            Readahead::Cluster => Policy::Cluster(max_window.unwrap_or(8)),
+            Readahead::Trend => Policy::Trend(max_window.unwrap_or(32)),
+            Readahead::None => Policy::None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Readahead::Streams => "streams",
+            Readahead::Vma => "vma",
+            Readahead::Cluster => "cluster",
+            Readahead::Trend => "trend",
+            Readahead::None => "none",
+        }
+    }
+}
+
+fn memory(text: &str) -> Result<u64, String> {
+    match size::pages(text)? {
+        pages if pages < LEAST => Err(format!(
+            "too little to work in; the least is {}",
+            size::humane(LEAST)
+        )),
+        // The simulated area is this large.
+        pages if pages > u64::from(area::SLOTS) => Err(format!(
+            "more than is simulated; the most is {}",
+            size::humane(u64::from(area::SLOTS))
+        )),
+        pages => Ok(pages),
+    }
+}
+
+/// One run.
+struct Run {
+    memory: u64,
+    readahead: Readahead,
+    figures: Figures,
+    cut_off: bool,
+}
+
+fn replay_one(
+    args: &ReplayArgs,
+    setup: Setup,
+    mut progress: Progress,
+) -> anyhow::Result<(Figures, bool)> {
+    let wrong = on_file(&args.trace);
+    let mut source = Source::open(&args.trace, &args.source).map_err(&wrong)?;
+    let mut machine = Machine::new(setup);
+    let mut records = 0u64;
+    let place = |records: u64| format!("{}, record {records}", args.trace.display());
+    while let Some(record) = source.next().map_err(&wrong)? {
+        records += 1;
+        machine
+            .record(&record)
+            .map_err(anyhow::Error::msg)
+            .with_context(|| place(records))?;
+        progress.record(|| source.progress().0);
+    }
+    let figures = machine
+        .finish()
+        .map_err(anyhow::Error::msg)
+        .with_context(|| place(records))?;
+    progress.at(source.progress().0);
+    Ok((figures, source.was_cut_off()))
+}
+
+/// Replays all combinations and reports to `out`; remarks go to `err`.
+///
+/// # Errors
+///
+/// The trace is damaged or cannot be replayed, or something cannot be written.
+pub fn replay(args: &ReplayArgs, out: &mut impl Write, err: &mut impl Write) -> anyhow::Result<()> {
+    let mut device = Device::of(args.device);
+    if let Some(latency) = args.latency {
+        (device.read, device.write) = (latency, latency);
+    }
+    device.bandwidth = args.bandwidth.unwrap_or(device.bandwidth);
+    let mut combinations = Vec::new();
+    for &memory in &args.memory {
+        combinations.extend(args.readahead.iter().map(|&readahead| (memory, readahead)));
+    }
+    let wrong = on_file(&args.trace);
+    let (_, bytes) = Source::open(&args.trace, &args.source)
+        .map_err(wrong)?
+        .progress();
+    let progress = Progress::over(bytes * combinations.len() as u64);
+    let results: Vec<_> = combinations.iter().map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((at, &(memory, readahead))) = {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            combinations.get(at).map(|combination| (at, combination))
+        } {
+            let policy = readahead.policy(args.max_window);
+            let setup = Setup {
+                memory,
+                readahead: policy,
+                device,
+                think: args.think,
+            };
+            let result = replay_one(args, setup, progress.clone());
+            if let Ok(mut place) = results[at].lock() {
+                *place = Some(result);
+            }
+        }
+    };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cpus.min(combinations.len()) {
+            scope.spawn(work);
+        }
+    });
+    progress.end();
+    let mut runs = Vec::new();
+    for (&(memory, readahead), result) in combinations.iter().zip(results) {
+        let result = result.into_inner().ok().flatten();
+        let (figures, cut_off) = result.context("a run did not end")??;
+        runs.push(Run {
+            memory,
+            readahead,
+            figures,
+            cut_off,
+        });
+    }
+
+    let limit = Source::open(&args.trace, &args.source)
+        .map_err(on_file(&args.trace))?
+        .header()
+        .limit;
+    let report = Report {
+        trace: args.trace.display().to_string(),
+        device,
+        think: args.think,
+        limit,
+        runs: &runs,
+    };
+    if let Some(path) = &args.plot {
+        crate::write_file(path, report.plot().svg().as_bytes())?;
+    }
+    if args.json {
+        writeln!(out, "{:#}", report.json())?;
+    } else {
+        report.table(out)?;
+    }
+    out.flush()?;
+    report.remarks(err)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: ReplayArgs,
+    }
+
+    fn run(words: &[&str]) -> Result<String, String> {
+        let cli = Cli::try_parse_from(std::iter::once("replay").chain(words.iter().copied()));
+        let args = cli.map_err(|error| error.to_string())?.args;
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        replay(&args, &mut out, &mut err).map_err(|error| format!("{error:#}"))?;
+        Ok(String::from_utf8(out).expect("text"))
+    }
+
+    #[test]
+    fn all_combinations_are_run_and_give_the_same_each_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.csv");
+        let lines: String = (0..9000).map(|n| format!("{}\n", n % 1500)).collect();
+        std::fs::write(&path, format!("page\n{lines}")).expect("written");
+        let (path, plot) = (path.to_str().expect("text"), folder.path().join("p.svg"));
+        let words = [
+            path,
+            "--memory",
+            "2M,4M,16M",
+            "--readahead",
+            "vma,cluster,trend,streams,none",
+            "--plot",
+            plot.to_str().expect("text"),
+        ];
+        let text = run(&words).expect("replayed");
+        assert_eq!(
+            text.lines().filter(|line| line.contains(" MiB ")).count(),
+            15,
+            "{text}"
+        );
+        assert_eq!(run(&words).expect("replayed"), text);
+        let drawn = std::fs::read_to_string(plot).expect("drawn");
+        assert_eq!(drawn.matches("<polyline").count(), 5);
+
+        let json =
+            run(&[path, "--memory", "2M,16M", "--readahead", "none", "--json"]).expect("replayed");
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        let runs = json["runs"].as_array().expect("runs");
+        assert_eq!(runs[0]["touches"].as_u64(), Some(9000));
+        assert!(runs[0]["faults_major"].as_u64() > Some(3000));
+        assert_eq!(runs[1]["faults_major"].as_u64(), Some(0));
+        assert!(runs[0]["elapsed_s"].as_f64() > runs[1]["elapsed_s"].as_f64());
+    }
+
+    #[test]
+    fn wrong_words_are_named() {
+        for (words, expected) in [
+            (["t.csv", "--memory", "64K"], "'64K'"),
+            (["t.csv", "--memory", "9T"], "'9T'"),
+            (["t.csv", "--memory", "1M,x"], "'x'"),
+            (
+                ["/nowhere.csv", "--memory", "1M"],
+                "/nowhere.csv: cannot be read",
+            ),
+        ] {
+            let error = run(&words).expect_err("refused");
+            assert!(error.contains(expected), "{error}");
+        }
+        let error = run(&["t.csv", "--memory", "1M", "--readahead", "best"]).expect_err("refused");
+        assert!(
+            error.contains("'best'") && error.contains("streams"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_replayed_is_named_with_its_record() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.csv");
+        std::fs::write(&path, "page\n1\n0x1000000000\n").expect("written");
+        let error = run(&[path.to_str().expect("text"), "--memory", "1M"]).expect_err("refused");
+        assert!(
+            error.contains("t.csv, record 3: page 0x1000000000 cannot be replayed"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,203 @@
+//! The runs for people, for programs and as a picture.
+
+use std::io::{self, Write};
+
+use clap::ValueEnum as _;
+use foreswap_core::units::Nanos;
+use serde_json::{Value, json};
+
+use super::Run;
+use super::device::Device;
+use crate::plot::{Line, Plot};
+use crate::size::{self, PAGE, humane};
+
+/// All runs, about to be told.
+pub struct Report<'a> {
+    /// Its name.
+    pub trace: String,
+    /// What the area was on.
+    pub device: Device,
+    /// Between two touches.
+    pub think: Nanos,
+    /// Under which the trace was recorded, in pages; 0: it has every touch.
+    pub limit: u64,
+    /// In the order of the table.
+    pub runs: &'a [Run],
+}
+
+fn seconds(ns: Nanos) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+/// A time with four digits that say something.
+fn time(ns: Nanos) -> String {
+    match ns {
+        0..10_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        10_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.3} s", seconds(ns)),
+    }
+}
+
+impl Report<'_> {
+    fn device_name(&self) -> String {
+        let value = self.device.kind.to_possible_value();
+        value.map_or(String::new(), |value| value.get_name().to_owned())
+    }
+
+    /// One row a run.
+    pub fn table(&self, out: &mut impl Write) -> io::Result<()> {
+        let device = self.device;
+        writeln!(
+            out,
+            "{} on {}: {} to read, {:.2} GB/s; {} between touches",
+            self.trace,
+            self.device_name(),
+            time(device.read + device.seek),
+            device.bandwidth as f64 / 1e9,
+            time(self.think),
+        )?;
+        if let Some(run) = self.runs.first() {
+            writeln!(out, "{} touches", size::count(run.figures.touches))?;
+        }
+        writeln!(
+            out,
+            "\n{:>10}  {:<9} {:>11} {:>11} {:>11} {:>10} {:>9} {:>10} {:>9} {:>10} {:>9} {:>9}",
+            "memory",
+            "readahead",
+            "time",
+            "waited",
+            "major",
+            "minor",
+            "first",
+            "read",
+            "reads",
+            "written",
+            "in memory",
+            "ahead hit",
+        )?;
+        for run in self.runs {
+            let figures = &run.figures;
+            let found = 1.0 - ratio(figures.major, figures.touches);
+            let hits = match figures.ahead {
+                0 => "-".into(),
+                ahead => format!("{:.2} %", 100.0 * ratio(figures.ahead_used, ahead)),
+            };
+            writeln!(
+                out,
+                "{:>10}  {:<9} {:>11} {:>11} {:>11} {:>10} {:>9} {:>10} {:>9} {:>10} {:>9} {:>9}",
+                humane(run.memory),
+                run.readahead.name(),
+                time(figures.elapsed),
+                time(figures.waited),
+                size::count(figures.major),
+                size::count(figures.minor),
+                size::count(figures.zero),
+                humane(figures.read_pages),
+                size::count(figures.reads),
+                humane(figures.written_pages),
+                format!("{:.2} %", 100.0 * found),
+                hits,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// What is to be known of the trace.
+    pub fn remarks(&self, err: &mut impl Write) -> io::Result<()> {
+        let Some(run) = self.runs.first() else {
+            return Ok(());
+        };
+        let trace = &self.trace;
+        if run.figures.files_left_out > 0 {
+            let pages = size::count(run.figures.files_left_out);
+            writeln!(
+                err,
+                "foreswap lab: {trace}: {pages} pages of files are left out: the simulated machine \
+                 has no page cache in this version"
+            )?;
+        }
+        if self.runs.iter().any(|run| run.memory < self.limit) {
+            let limit = humane(self.limit);
+            writeln!(
+                err,
+                "foreswap lab: {trace}: recorded in {limit}: what it touched in its memory is not in \
+                 the trace, so that runs in less have too few faults"
+            )?;
+        }
+        crate::remark_trace(err, trace, run.cut_off, run.figures.lost)
+    }
+
+    /// As one object, in base units.
+    pub fn json(&self) -> Value {
+        let runs = self.runs.iter().map(|run| {
+            let figures = &run.figures;
+            json!({
+                "memory_bytes": run.memory * PAGE,
+                "readahead": run.readahead.name(),
+                "elapsed_s": seconds(figures.elapsed),
+                "waited_s": seconds(figures.waited),
+                "touches": figures.touches,
+                "faults_major": figures.major,
+                "faults_minor": figures.minor,
+                "faults_zero": figures.zero,
+                "swap_in_bytes": figures.read_pages * PAGE,
+                "swap_out_bytes": figures.written_pages * PAGE,
+                "swap_read_ios": figures.reads,
+                "swap_write_ios": figures.writes,
+                "found_in_memory_ratio": 1.0 - ratio(figures.major, figures.touches),
+                "readahead_pages": figures.ahead,
+                "readahead_hits": figures.ahead_used,
+                "readahead_hit_ratio": ratio(figures.ahead_used, figures.ahead),
+                "peak_resident_bytes": figures.peak * PAGE,
+                "file_pages_left_out": figures.files_left_out,
+            })
+        });
+        json!({
+            "trace": self.trace,
+            "recorded_limit_bytes": self.limit * PAGE,
+            "device": {
+                "name": self.device_name(),
+                "read_ns": self.device.read,
+                "write_ns": self.device.write,
+                "seek_ns": self.device.seek,
+                "bytes_per_second": self.device.bandwidth,
+                "channels": self.device.channels,
+            },
+            "think_ns": self.think,
+            "runs": runs.collect::<Vec<_>>(),
+        })
+    }
+
+    /// Time by memory, a line a policy.
+    pub fn plot(&self) -> Plot {
+        let mut lines: Vec<Line> = Vec::new();
+        for run in self.runs {
+            let name = run.readahead.name();
+            let point = (run.memory as f64, seconds(run.figures.elapsed));
+            match lines.iter_mut().find(|line| line.name == name) {
+                Some(line) => line.points.push(point),
+                None => lines.push(Line {
+                    name: name.into(),
+                    points: vec![point],
+                    dashed: false,
+                }),
+            }
+        }
+        for line in &mut lines {
+            line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        }
+        Plot {
+            title: format!("Time by memory: {}", self.trace),
+            y_name: "seconds".into(),
+            lines,
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The simulated machine as the core sees it. The clock is the engine's: each call of the core costs
+//! what it would cost the thread that serves faults.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use foreswap_core::units::{Frame, Nanos, PageRange, Slot, Vpn};
+use foreswap_core::world::{
+    Digest, Done, IoId, IoResult, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
+};
+
+use super::area::{Area, SLOTS};
+use super::device::{COSTS, Device, Queue};
+use super::pages::Pages;
+
+/// A frame without memory.
+const EMPTY: u64 = u64::MAX;
+
+#[derive(Clone, Default)]
+struct Flight {
+    write: bool,
+    slot: Option<Slot>,
+    frames: Vec<Frame>,
+    data: Vec<u64>,
+}
+
+/// The world of one run.
+pub struct Simulated {
+    /// The engine's clock.
+    pub now: Nanos,
+    /// What the programs have.
+    pub pages: Pages,
+    /// Pages to whose threads something was said, and when.
+    pub woken: Vec<(Vpn, Nanos)>,
+    /// What must not happen, the first time it did.
+    pub problem: Option<String>,
+    /// Pages that the readahead windows had.
+    pub windows: u64,
+    limit: u64,
+    charged: u64,
+    /// The most that was charged.
+    pub peak: u64,
+    frames: Vec<u64>,
+    area: Area,
+    queue: Queue,
+    flights: Vec<Flight>,
+    ends: BinaryHeap<Reverse<(Nanos, u64, u32)>>,
+    submitted: u64,
+}
+
+impl Simulated {
+    /// A machine with nothing in its memory of `limit` pages.
+    pub fn new(limit: u64, frames: u32, device: Device) -> Self {
+        Simulated {
+            now: 0,
+            pages: Pages::default(),
+            woken: Vec::new(),
+            problem: None,
+            windows: 0,
+            limit,
+            charged: 0,
+            peak: 0,
+            frames: vec![EMPTY; frames as usize],
+            area: Area::default(),
+            queue: Queue::new(device),
+            flights: Vec::new(),
+            ends: BinaryHeap::new(),
+            submitted: 0,
+        }
+    }
+
+    /// When the next I/O ends.
+    pub fn next_end(&self) -> Option<Nanos> {
+        self.ends.peek().map(|Reverse((at, _, _))| *at)
+    }
+
+    /// The next I/O that has ended by now.
+    pub fn ended(&mut self) -> Option<(IoId, IoResult)> {
+        let &Reverse((at, _, io)) = self.ends.peek()?;
+        if at > self.now {
+            return None;
+        }
+        self.ends.pop();
+        self.now += COSTS.io;
+        let flight = std::mem::take(&mut self.flights[io as usize]);
+        let slot = flight.slot?;
+        for (i, &frame) in (0..).zip(&flight.frames) {
+            if flight.write {
+                self.area.set_content(slot.plus(i), flight.data[i as usize]);
+            } else {
+                self.frames[frame.0 as usize] = self.area.content(slot.plus(i));
+            }
+        }
+        Some((IoId(io), IoResult::Ok))
+    }
+
+    /// The kernel takes the pages of `range` back.
+    pub fn forget(&mut self, range: &PageRange) {
+        self.pages.forget(range);
+    }
+
+    fn complain(&mut self, text: String) {
+        self.problem.get_or_insert(text);
+    }
+
+    fn frame(&mut self, frame: Frame) -> &mut u64 {
+        &mut self.frames[frame.0 as usize]
+    }
+
+    fn spend(&mut self, n: u32, first: Nanos, more: Nanos) {
+        self.now += first + more * Nanos::from(n.saturating_sub(1));
+    }
+
+    /// Map a page that must read as `content`.
+    fn map(&mut self, page: Vpn, content: u64) -> Result<(), Stop> {
+        if self.pages.mapped(page).is_some() {
+            return Err(Stop::Exists);
+        }
+        let expected = self.pages.content(page);
+        if content != expected {
+            self.complain(format!(
+                "{page:?} reads {content}, where {expected} was written"
+            ));
+        }
+        self.pages.map(page);
+        self.woken.push((page, self.now));
+        Ok(())
+    }
+
+    fn each(&mut self, n: u32, mut one: impl FnMut(&mut Self, u32) -> Result<(), Stop>) -> Done {
+        for i in 0..n {
+            if let Err(stop) = one(self, i) {
+                return Done::stopped(i, stop);
+            }
+        }
+        Done::all(n)
+    }
+
+    fn submit(&mut self, io: IoId, slot: Slot, frames: &[Frame], write: bool) -> bool {
+        self.now += COSTS.io;
+        let at = io.0 as usize;
+        if self.flights.len() <= at {
+            self.flights.resize(at + 1, Flight::default());
+        }
+        let data = match write {
+            true => frames
+                .iter()
+                .map(|frame| self.frames[frame.0 as usize])
+                .collect(),
+            false => Vec::new(),
+        };
+        self.flights[at] = Flight {
+            write,
+            slot: Some(slot),
+            frames: frames.to_vec(),
+            data,
+        };
+        let (first, pages) = (u64::from(slot.index), frames.len() as u64);
+        let end = self.queue.submit(self.now, write, first, pages);
+        self.submitted += 1;
+        self.ends.push(Reverse((end, self.submitted, io.0)));
+        true
+    }
+}
+
+impl Mmu for Simulated {
+    fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
+        self.spend(n, COSTS.map, COSTS.map_more);
+        self.each(n, |w, i| {
+            let (page, frame) = (page.plus(i.into()), frame.plus(i));
+            let content = w.pages.mapped(page).ok_or(Stop::Absent)?;
+            w.pages.unmap(page);
+            *w.frame(frame) = content;
+            Ok(())
+        })
+    }
+
+    fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
+        self.spend(n, COSTS.map, COSTS.map_more);
+        self.each(n, |w, i| {
+            let content = *w.frame(frame.plus(i));
+            w.map(page.plus(i.into()), content)?;
+            *w.frame(frame.plus(i)) = EMPTY;
+            Ok(())
+        })
+    }
+
+    fn copy_in(&mut self, frame: Frame, page: Vpn) -> Done {
+        self.spend(1, COSTS.map + COSTS.copy, 0);
+        self.each(1, |w, _| {
+            let content = *w.frame(frame);
+            w.map(page, content)
+        })
+    }
+
+    fn zero_in(&mut self, page: Vpn, n: u32) -> Done {
+        self.spend(n, COSTS.map + COSTS.copy, COSTS.copy);
+        self.each(n, |w, i| w.map(page.plus(i.into()), 0))
+    }
+
+    fn poison(&mut self, page: Vpn) -> Done {
+        self.complain(format!("{page:?} is lost"));
+        self.woken.push((page, self.now));
+        Done::all(1)
+    }
+
+    fn wake(&mut self, page: Vpn) {
+        self.woken.push((page, self.now));
+    }
+
+    fn unshare(&mut self, _: Vpn, _: u32) {}
+
+    fn fill(&mut self, frame: Frame, n: u32) -> Done {
+        self.spend(n, COSTS.map + COSTS.copy, COSTS.copy);
+        self.each(n, |w, i| {
+            *w.frame(frame.plus(i)) = 0;
+            Ok(())
+        })
+    }
+
+    fn release(&mut self, frame: Frame, n: u32) {
+        self.spend(n, COSTS.map, COSTS.map_more);
+        for i in 0..n {
+            *self.frame(frame.plus(i)) = EMPTY;
+        }
+    }
+
+    fn clear(&mut self, frame: Frame) {
+        self.now += COSTS.copy;
+        *self.frame(frame) = 0;
+    }
+
+    fn digest_of(&mut self, frame: Frame) -> Digest {
+        self.now += COSTS.digest;
+        match *self.frame(frame) {
+            0 => Digest::Zero,
+            content => Digest::Hash(content),
+        }
+    }
+}
+
+impl Store for Simulated {
+    fn read(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        self.submit(io, slot, frames, false)
+    }
+
+    fn write(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        self.submit(io, slot, frames, true)
+    }
+}
+
+impl SwapMap for Simulated {
+    fn nth(&self, n: u8) -> Option<u8> {
+        (n == 0).then_some(0)
+    }
+
+    fn slots(&self, _: u8) -> u32 {
+        SLOTS
+    }
+
+    fn used(&self, _: u8) -> u64 {
+        self.area.used
+    }
+
+    fn claim_cluster(&mut self, _: u8) -> Option<u32> {
+        self.area.claim()
+    }
+
+    fn release_cluster(&mut self, _: u8, cluster: u32) {
+        self.area.release(cluster);
+    }
+
+    fn cluster_used(&self, _: u8, cluster: u32) -> u32 {
+        self.area.cluster_used(cluster)
+    }
+
+    fn count(&self, slot: Slot) -> u32 {
+        self.area.count(slot)
+    }
+
+    fn get(&mut self, slot: Slot) {
+        self.area.get(slot);
+    }
+
+    fn put(&mut self, slot: Slot) {
+        self.area.put(slot);
+    }
+
+    fn share(&mut self, slot: Slot) {
+        self.complain(format!("{slot:?} is shared, though nobody forks"));
+    }
+
+    fn digest(&self, slot: Slot) -> u64 {
+        self.area.digest(slot)
+    }
+
+    fn set_digest(&mut self, slot: Slot, digest: u64) {
+        self.area.set_digest(slot, digest);
+    }
+}
+
+impl Limit for Simulated {
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn available(&self) -> u64 {
+        self.limit.saturating_sub(self.charged)
+    }
+
+    fn try_charge(&mut self, n: u64) -> bool {
+        let fits = n <= self.available();
+        if fits {
+            self.charge_existing(n);
+        }
+        fits
+    }
+
+    fn charge_existing(&mut self, n: u64) {
+        self.charged += n;
+        self.peak = self.peak.max(self.charged);
+    }
+
+    fn uncharge(&mut self, n: u64) {
+        if n > self.charged {
+            self.complain(format!("{n} pages are given back, of {}", self.charged));
+        }
+        self.charged = self.charged.saturating_sub(n);
+    }
+
+    fn excess(&self) -> u64 {
+        self.charged.saturating_sub(self.limit)
+    }
+}
+
+impl World for Simulated {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        self.complain(format!("{notice:?}"));
+    }
+
+    fn window(&mut self, pages: u64) {
+        self.windows += pages;
+    }
+
+    fn returns(&mut self, page: Vpn) {
+        self.complain(format!("{page:?} returns, though nobody forks"));
+    }
+}

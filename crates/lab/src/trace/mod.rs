@@ -1,0 +1,46 @@
+//! Traces: what programs touched, and when.
+//!
+//! The format is foreswap's own, of self-contained compressed blocks; `docs/TRACES.md` describes it
+//! byte by byte. [`TraceWriter`] and [`TraceReader`] go through it in constant memory. [`Source`]
+//! reads it, CSV and libCacheSim's oracleGeneral as one stream of [`Record`]s. Nothing in a file is
+//! believed: what does not hold is an error that names the place.
+
+mod convert;
+mod csv;
+mod encoding;
+mod error;
+mod oracle;
+mod reader;
+mod record;
+mod source;
+mod writer;
+
+pub use convert::{Target, convert};
+pub use error::TraceError;
+pub use foreswap_core::units::{PageRange, Vpn};
+pub use reader::{Ending, TraceReader};
+pub use record::{Event, Found, Header, MAX_AT_ONCE, MAX_PAGES, MAX_TASKS, Record, Start};
+pub use source::{Format, Ids, Source, SourceOptions};
+pub use writer::TraceWriter;
+
+/// How a trace begins.
+const MAGIC: [u8; 8] = *b"foretrac";
+/// Of the format.
+const VERSION: u32 = 1;
+/// Of a page.
+const PAGE_BYTES: u32 = 4096;
+/// Bytes of the header.
+const HEADER_BYTES: usize = 32;
+/// How a block begins.
+const BLOCK: [u8; 4] = *b"BLCK";
+/// How the end mark begins.
+const END: [u8; 4] = *b"DONE";
+/// Bytes of a block's head, and of the end mark.
+const BLOCK_BYTES: usize = 20;
+
+/// FNV-1a of 32 bits: tells damage of the few bytes that zstd's own checksum does not cover.
+fn check(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, &byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
