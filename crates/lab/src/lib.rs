@@ -1,12 +1,16 @@
 //! The lab: the core's own policies at work without a kernel.
 //!
-//! [`lab`] is `foreswap lab`. So far it has one experiment, `decisions/`: it replays what a real
-//! kernel decided and compares. It runs the very modules that the engine runs and has no copy of
-//! any decision.
+//! [`lab`] is `foreswap lab`. `decisions/` replays what a real kernel decided and compares;
+//! `reproduce/` runs the work of the five documents that foreswap began with on a simulated machine
+//! (`sim/`, `work/`) and prints their tables with its own figures beside. All of it runs the very
+//! modules that the engine runs and has no copy of any decision.
 
 #![forbid(unsafe_code)]
 
 mod decisions;
+mod reproduce;
+mod sim;
+mod work;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,6 +34,8 @@ enum LabCommand {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+    /// Simulate the published measurements that foreswap began with, and compare the figures
+    Reproduce(reproduce::ReproduceArgs),
 }
 
 const DECISIONS_HELP: &str = "\
@@ -46,7 +52,11 @@ file cannot be read or holds something that cannot be compared.";
 ///
 /// Standard output cannot be written.
 pub fn lab(args: LabArgs) -> anyhow::Result<ExitCode> {
-    let LabCommand::Decisions { files } = args.command;
-    let verdict = decisions::compare(&files, &mut std::io::stdout(), &mut std::io::stderr())?;
-    Ok(verdict.into())
+    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
+    match args.command {
+        LabCommand::Decisions { files } => {
+            Ok(decisions::compare(&files, &mut out, &mut err)?.into())
+        }
+        LabCommand::Reproduce(args) => reproduce::reproduce(&args, &mut out, &mut err),
+    }
 }

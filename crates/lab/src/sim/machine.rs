@@ -1,0 +1,698 @@
+//! The clock, and who acts when: tasks, background reclaim, interrupts.
+//!
+//! Each is an *actor* that goes through steps of CPU time, locks, transfers and wake-ups. The core is
+//! called at one moment of the clock and answers at once; what its decisions cost is then gone
+//! through step by step, so that others act in between and wait for the same locks and the same
+//! device. What happens at the same moment happens in the order in which it was planned.
+//!
+//! Every touch is compared with what was last written there; a page that comes back wrong ends the
+//! run with an error.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use foreswap_core::readahead::Policy;
+use foreswap_core::units::{Nanos, PageRange, Vpn};
+use foreswap_core::world::{IoId, IoResult, Notice};
+use foreswap_core::{Config, Mm, Outcome, Swapoff};
+use thiserror::Error;
+
+use super::cpus::Cpus;
+use super::device::Device;
+use super::lock::{Lock, LockId};
+use super::memory::{HugeSwap, Memory, Shape, Step};
+use super::parameters::Parameters;
+use super::program::{Op, Program};
+use super::rng::mix;
+
+/// Where the tasks' memory begins.
+pub const BASE: Vpn = Vpn(512 * 77);
+/// How soon memory that is short is looked at again.
+const SOON: Nanos = 1_000_000;
+/// Times that a touch may fault without time passing.
+const FAULTS: u32 = 1000;
+
+/// Names an actor.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ActorId(pub u32);
+
+/// What is chosen, beside the machine and its work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setup {
+    /// Swap readahead.
+    pub readahead: Policy,
+    /// How an area is emptied.
+    pub swapoff: Swapoff,
+    /// How huge pages go out.
+    pub huge_swap: HugeSwap,
+    /// Largest batch of a first touch, in pages.
+    pub first_touch: u32,
+}
+
+/// Why a run ended early.
+#[derive(Debug, Error)]
+pub enum SimError {
+    /// A page came back wrong.
+    #[error("at {at} ns {page:?} holds {found:#x}, {expected:#x} was written last")]
+    Wrong {
+        /// When.
+        at: Nanos,
+        /// Where.
+        page: Vpn,
+        /// What is there.
+        found: u64,
+        /// What should be.
+        expected: u64,
+    },
+    /// The core gave a page up.
+    #[error("at {at} ns the memory manager says {notice:?}")]
+    Notice {
+        /// When.
+        at: Nanos,
+        /// What it says.
+        notice: Notice,
+    },
+    /// Tasks wait and nothing is under way.
+    #[error("at {at} ns tasks wait for pages that nothing brings")]
+    Stuck {
+        /// When.
+        at: Nanos,
+    },
+    /// A touch faults again and again.
+    #[error("at {at} ns {page:?} is absent after {FAULTS} faults")]
+    Loop {
+        /// When.
+        at: Nanos,
+        /// Where.
+        page: Vpn,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Event {
+    Go(ActorId),
+    Ready(ActorId),
+    Look,
+}
+
+#[derive(Default)]
+struct Actor {
+    steps: Vec<Step>,
+    at: usize,
+    holding: Option<LockId>,
+    on_cpu: bool,
+    since: Nanos,
+}
+
+struct Task<P> {
+    program: P,
+    op: Option<Op>,
+    began: Nanos,
+    /// It has faulted on this page and not touched it yet.
+    waiting: Option<Vpn>,
+    served: bool,
+    blocked: bool,
+    woken: bool,
+    faults: u32,
+    ended: bool,
+}
+
+/// A machine at work.
+pub struct Machine<P> {
+    now: Nanos,
+    order: u64,
+    events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
+    completions: BinaryHeap<Reverse<(Nanos, u64, IoId)>>,
+    /// The memory manager under test.
+    pub mm: Mm,
+    /// What it acts on.
+    pub memory: Memory,
+    device: Device,
+    cpus: Cpus,
+    slots_lock: Lock,
+    cache_lock: Lock,
+    handover: Nanos,
+    fault: Nanos,
+    complete: Nanos,
+    switch: Nanos,
+    touch: Nanos,
+    actors: Vec<Actor>,
+    idle: Vec<ActorId>,
+    tasks: Vec<Task<P>>,
+    running: usize,
+    asleep: bool,
+    /// It was asleep and has not done anything since.
+    fresh: bool,
+    /// Tasks that wait for all others.
+    gathered: Vec<ActorId>,
+    looks: bool,
+    expected: Vec<u64>,
+    writes: u64,
+}
+
+impl<P: Program> Machine<P> {
+    /// A machine with one task for each program. `pages` are all pages that they use, from [`BASE`]
+    /// on; `regions` is what is mapped from the start.
+    pub fn new(
+        parameters: &Parameters,
+        setup: &Setup,
+        pages: u64,
+        regions: &[PageRange],
+        programs: Vec<P>,
+    ) -> Self {
+        let device = Device::new(&parameters.device);
+        let limit = parameters.pages();
+        let frames = (limit / 4) as u32;
+        let depth = 512;
+        let shape = Shape {
+            base: BASE,
+            pages,
+            frames,
+            slots: device.pages(),
+            limit,
+            depth,
+            huge_swap: setup.huge_swap,
+        };
+        let mut memory = Memory::new(&shape, parameters.costs, parameters.locks);
+        let config = Config {
+            frames,
+            depth: depth as u32,
+            readahead: setup.readahead,
+            full_timeout: 10_000_000_000,
+            first_touch: setup.first_touch,
+            swapoff: setup.swapoff,
+        };
+        let mut mm = Mm::new(config, limit);
+        for region in regions {
+            mm.adopt(&mut memory, region.clone(), &[]);
+        }
+        let task = |program| Task {
+            program,
+            op: None,
+            began: 0,
+            waiting: None,
+            served: false,
+            blocked: false,
+            woken: false,
+            faults: 0,
+            ended: false,
+        };
+        let tasks: Vec<_> = programs.into_iter().map(task).collect();
+        let mut machine = Machine {
+            now: 1,
+            order: 0,
+            events: BinaryHeap::new(),
+            completions: BinaryHeap::new(),
+            mm,
+            memory,
+            device,
+            cpus: Cpus::new(parameters.cpus),
+            slots_lock: Lock::default(),
+            cache_lock: Lock::default(),
+            handover: parameters.locks.handover,
+            fault: parameters.costs.fault,
+            complete: parameters.costs.complete,
+            switch: parameters.costs.switch,
+            touch: parameters.costs.touch,
+            actors: (0..=tasks.len()).map(|_| Actor::default()).collect(),
+            idle: Vec::new(),
+            running: tasks.len(),
+            tasks,
+            asleep: true,
+            fresh: false,
+            gathered: Vec::new(),
+            looks: false,
+            expected: vec![0; pages as usize],
+            writes: 0,
+        };
+        for n in 0..machine.tasks.len() {
+            machine.plan(1, Event::Ready(ActorId(n as u32)));
+        }
+        machine
+    }
+
+    /// The virtual clock.
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// The programs, in the order in which they were given.
+    pub fn programs(&self) -> impl Iterator<Item = &P> {
+        self.tasks.iter().map(|task| &task.program)
+    }
+
+    /// All tasks have ended.
+    pub fn is_done(&self) -> bool {
+        self.running == 0
+    }
+
+    /// The locks, to see how contended they are: slots, swap cache.
+    pub fn locks(&self) -> (&Lock, &Lock) {
+        (&self.slots_lock, &self.cache_lock)
+    }
+
+    /// A new limit, in pages.
+    pub fn set_limit(&mut self, limit: u64) {
+        self.memory.set_limit(limit);
+        self.mm.on_limit(limit);
+        self.poke();
+    }
+
+    /// Begin to empty the swap area.
+    pub fn swapoff(&mut self) {
+        self.memory.closed = true;
+        self.memory.now = self.now;
+        self.mm.drain(&mut self.memory, 0);
+        self.poke();
+    }
+
+    /// Go on until `until` says so.
+    ///
+    /// # Errors
+    ///
+    /// A page is wrong or lost, or nothing happens any more.
+    pub fn run(&mut self, until: impl Fn(&Self) -> bool) -> Result<(), SimError> {
+        while !until(self) {
+            let event = self.events.peek().map(|Reverse(event)| (event.0, event.1));
+            let completion = self.completions.peek().map(|Reverse(io)| (io.0, io.1));
+            match (event, completion) {
+                (None, None) => return Err(SimError::Stuck { at: self.now }),
+                (Some(event), completion) if completion.is_none_or(|io| event < io) => {
+                    if let Some(Reverse((now, _, event))) = self.events.pop() {
+                        self.now = now;
+                        self.on_event(event)?;
+                    }
+                }
+                _ => {
+                    if let Some(Reverse((now, _, io))) = self.completions.pop() {
+                        self.now = now;
+                        self.on_completion(io)?;
+                    }
+                }
+            }
+            while let Some(notice) = self.memory.notices.pop() {
+                let at = self.now;
+                if is_loss(&notice) {
+                    return Err(SimError::Notice { at, notice });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn plan(&mut self, at: Nanos, event: Event) {
+        self.order += 1;
+        self.events.push(Reverse((at, self.order, event)));
+    }
+
+    /// The first moment at which another one acts.
+    fn horizon(&self) -> Nanos {
+        let event = self.events.peek().map(|Reverse(event)| event.0);
+        let completion = self.completions.peek().map(|Reverse(io)| io.0);
+        event
+            .into_iter()
+            .chain(completion)
+            .min()
+            .unwrap_or(Nanos::MAX)
+    }
+
+    const fn background(&self) -> ActorId {
+        ActorId(self.tasks.len() as u32)
+    }
+
+    fn actor(&mut self, who: ActorId) -> &mut Actor {
+        &mut self.actors[who.0 as usize]
+    }
+
+    fn on_event(&mut self, event: Event) -> Result<(), SimError> {
+        match event {
+            Event::Go(who) => self.go(who),
+            Event::Ready(who) => {
+                if self.cpus.enter(who) {
+                    self.start(who)
+                } else {
+                    Ok(())
+                }
+            }
+            Event::Look => {
+                self.looks = false;
+                self.poke();
+                Ok(())
+            }
+        }
+    }
+
+    fn start(&mut self, who: ActorId) -> Result<(), SimError> {
+        let now = self.now;
+        let actor = self.actor(who);
+        actor.on_cpu = true;
+        actor.since = now;
+        self.go(who)
+    }
+
+    /// Give the CPU up.
+    fn leave(&mut self, who: ActorId) {
+        if !std::mem::take(&mut self.actor(who).on_cpu) {
+            return;
+        }
+        if let Some(next) = self.cpus.leave() {
+            let actor = self.actor(next);
+            actor.on_cpu = true;
+            let at = self.now + self.switch;
+            self.actor(next).since = at;
+            self.plan(at, Event::Go(next));
+        }
+    }
+
+    /// Background reclaim looks whether there is something to do.
+    fn poke(&mut self) {
+        if self.asleep {
+            self.asleep = false;
+            self.fresh = true;
+            self.plan(self.now, Event::Ready(self.background()));
+        }
+    }
+
+    /// What the core has just done is to be gone through by `who`, after `first` of CPU time.
+    fn set_out(&mut self, who: ActorId, first: Nanos) {
+        let mut steps = std::mem::take(&mut self.actor(who).steps);
+        steps.clear();
+        if first > 0 {
+            steps.push(Step::Cpu(first));
+        }
+        self.memory.take_steps(&mut steps);
+        let actor = self.actor(who);
+        actor.steps = steps;
+        actor.at = 0;
+    }
+
+    fn on_completion(&mut self, io: IoId) -> Result<(), SimError> {
+        self.memory.now = self.now;
+        self.memory.complete(io);
+        self.mm.on_io(&mut self.memory, io, IoResult::Ok);
+        let who = self.idle.pop().unwrap_or_else(|| {
+            self.actors.push(Actor::default());
+            ActorId(self.actors.len() as u32 - 1)
+        });
+        self.set_out(who, self.complete);
+        self.poke();
+        self.go(who)
+    }
+
+    fn lock(&mut self, lock: LockId) -> &mut Lock {
+        match lock {
+            LockId::Slots => &mut self.slots_lock,
+            LockId::Cache => &mut self.cache_lock,
+        }
+    }
+
+    fn release(&mut self, lock: LockId) {
+        let now = self.now;
+        let Some(next) = self.lock(lock).release(now) else {
+            return;
+        };
+        let at = now + self.handover;
+        let actor = self.actor(next);
+        actor.holding = Some(lock);
+        let hold = match actor.steps.get(actor.at - 1) {
+            Some(&Step::Lock(_, hold)) => hold,
+            _ => 0,
+        };
+        self.plan(at + hold, Event::Go(next));
+    }
+
+    /// Go on with the steps of `who`, then with what comes after them.
+    fn go(&mut self, who: ActorId) -> Result<(), SimError> {
+        if let Some(lock) = self.actor(who).holding.take() {
+            self.release(lock);
+        }
+        let mut t = self.now;
+        loop {
+            let actor = self.actor(who);
+            let Some(&step) = actor.steps.get(actor.at) else {
+                actor.steps.clear();
+                actor.at = 0;
+                self.now_at(t, who);
+                if t > self.now {
+                    return Ok(());
+                }
+                if !self.after(who)? {
+                    return Ok(());
+                }
+                t = self.now;
+                continue;
+            };
+            if let Step::Cpu(time) = step {
+                actor.at += 1;
+                t += time;
+                continue;
+            }
+            self.now_at(t, who);
+            if t > self.now {
+                return Ok(());
+            }
+            self.actor(who).at += 1;
+            match step {
+                Step::Cpu(_) => {}
+                Step::Lock(lock, hold) => {
+                    let now = self.now;
+                    if self.lock(lock).acquire(who, now) {
+                        self.actor(who).holding = Some(lock);
+                        self.plan(now + hold, Event::Go(who));
+                    }
+                    return Ok(());
+                }
+                Step::Submit(io) => {
+                    if let Some(transfer) = self.memory.transfer(io) {
+                        let end = self.device.submit(self.now, transfer);
+                        self.order += 1;
+                        self.completions.push(Reverse((end, self.order, io)));
+                    }
+                }
+                Step::Wake(page) => self.wake(page),
+            }
+        }
+    }
+
+    /// Make `t` the present if nobody else acts before; otherwise `who` goes on then.
+    fn now_at(&mut self, t: Nanos, who: ActorId) {
+        if t <= self.now {
+            return;
+        }
+        if t < self.horizon() {
+            self.now = t;
+        } else {
+            self.plan(t, Event::Go(who));
+        }
+    }
+
+    fn wake(&mut self, page: Vpn) {
+        for n in 0..self.tasks.len() {
+            let task = &mut self.tasks[n];
+            if task.waiting != Some(page) {
+                continue;
+            }
+            task.woken = true;
+            if std::mem::take(&mut task.blocked) {
+                let at = self.now + self.switch;
+                self.plan(at, Event::Ready(ActorId(n as u32)));
+            }
+        }
+    }
+
+    /// `who` has gone through its steps. Returns whether it has new ones, at the present moment.
+    fn after(&mut self, who: ActorId) -> Result<bool, SimError> {
+        match who.cmp(&self.background()) {
+            std::cmp::Ordering::Less => self.task(who),
+            std::cmp::Ordering::Equal => {
+                let goes_on = self.reclaim();
+                if !goes_on {
+                    self.leave(who);
+                }
+                Ok(goes_on)
+            }
+            std::cmp::Ordering::Greater => {
+                self.idle.push(who);
+                Ok(false)
+            }
+        }
+    }
+
+    /// One round of the core's own work.
+    fn reclaim(&mut self) -> bool {
+        let who = self.background();
+        self.memory.now = self.now;
+        let more = self.mm.run(&mut self.memory);
+        self.set_out(who, 0);
+        let first = u64::from(self.fresh) * self.switch;
+        let actor = self.actor(who);
+        if actor.steps.is_empty() && more {
+            // Looking alone takes time as well.
+            actor.steps.push(Step::Cpu(1_000));
+        }
+        if !actor.steps.is_empty() {
+            actor.steps.insert(0, Step::Cpu(first));
+            self.fresh = false;
+            return true;
+        }
+        self.asleep = true;
+        let unsettled = self.mm.is_stalled() || self.mm.has_to_drain();
+        if unsettled && !std::mem::replace(&mut self.looks, true) {
+            self.plan(self.now + SOON, Event::Look);
+        }
+        false
+    }
+
+    /// A task goes on until it has steps to go through, waits, or another one acts first.
+    fn task(&mut self, who: ActorId) -> Result<bool, SimError> {
+        let n = who.0 as usize;
+        loop {
+            let now = self.now;
+            let task = &mut self.tasks[n];
+            if task.ended {
+                return Ok(false);
+            }
+            let op = match &task.op {
+                Some(op) => op.clone(),
+                None => {
+                    if self.cpus.is_over(now - self.actors[n].since) {
+                        self.leave(who);
+                        self.plan(now, Event::Ready(who));
+                        return Ok(false);
+                    }
+                    let op = task.program.next(now);
+                    task.began = now;
+                    task.faults = 0;
+                    task.op = Some(op.clone());
+                    op
+                }
+            };
+            let takes = match op {
+                Op::Compute(time) => time,
+                Op::Touch { page, write, work } => {
+                    if self.memory.read(page).is_none() {
+                        return self.fault(who, page);
+                    }
+                    self.use_page(page, write)?;
+                    self.touch + work
+                }
+                Op::Map(range) => {
+                    self.mm.adopt(&mut self.memory, range, &[]);
+                    self.set_out(who, self.fault);
+                    return Ok(self.end_op(n, self.fault));
+                }
+                Op::Unmap(range) => {
+                    self.memory.now = now;
+                    self.memory.vanish(&range);
+                    for page in foreswap_core::units::pages(&range) {
+                        self.expected[(page.0 - BASE.0) as usize] = 0;
+                    }
+                    self.mm.unmap(&mut self.memory, &range);
+                    self.set_out(who, self.fault);
+                    return Ok(self.end_op(n, self.fault));
+                }
+                Op::Sleep(time) => {
+                    self.end_op(n, time);
+                    self.leave(who);
+                    self.plan(now + time, Event::Ready(who));
+                    return Ok(false);
+                }
+                Op::Gather => {
+                    self.leave(who);
+                    self.gathered.push(who);
+                    self.let_go();
+                    return Ok(false);
+                }
+                Op::End => {
+                    self.tasks[n].ended = true;
+                    self.running -= 1;
+                    self.leave(who);
+                    self.let_go();
+                    return Ok(false);
+                }
+            };
+            self.end_op(n, takes);
+            self.now_at(now + takes, who);
+            if self.now < now + takes {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// When all tasks that go on have gathered, they go on.
+    fn let_go(&mut self) {
+        if self.gathered.len() < self.running {
+            return;
+        }
+        for who in std::mem::take(&mut self.gathered) {
+            self.end_op(who.0 as usize, self.switch);
+            self.plan(self.now + self.switch, Event::Ready(who));
+        }
+    }
+
+    fn end_op(&mut self, n: usize, takes: Nanos) -> bool {
+        let now = self.now;
+        let task = &mut self.tasks[n];
+        task.waiting = None;
+        if let Some(op) = task.op.take() {
+            task.program.done(&op, now + takes - task.began);
+        }
+        true
+    }
+
+    fn use_page(&mut self, page: Vpn, write: bool) -> Result<(), SimError> {
+        let expected = &mut self.expected[(page.0 - BASE.0) as usize];
+        let found = self.memory.read(page).unwrap_or_default();
+        if found != *expected {
+            return Err(SimError::Wrong {
+                at: self.now,
+                page,
+                found,
+                expected: *expected,
+            });
+        }
+        if write {
+            self.writes += 1;
+            *expected = mix(self.writes) >> 1 | 1;
+            self.memory.write(page, *expected);
+        }
+        Ok(())
+    }
+
+    /// The page is absent: wait for it, or ask for it.
+    fn fault(&mut self, who: ActorId, page: Vpn) -> Result<bool, SimError> {
+        let n = who.0 as usize;
+        let at = self.now;
+        let task = &mut self.tasks[n];
+        let asked = task.waiting == Some(page) && !task.served;
+        if asked && !std::mem::take(&mut task.woken) {
+            task.blocked = true;
+            self.leave(who);
+            return Ok(false);
+        }
+        task.faults += 1;
+        if task.faults > FAULTS {
+            return Err(SimError::Loop { at, page });
+        }
+        self.memory.now = at;
+        let outcome = self.mm.on_fault(&mut self.memory, page);
+        let task = &mut self.tasks[n];
+        task.waiting = Some(page);
+        task.woken = false;
+        task.served = outcome != Outcome::Waits;
+        self.set_out(who, self.fault);
+        self.poke();
+        Ok(true)
+    }
+}
+
+/// Whether the notice tells of a page that is lost.
+fn is_loss(notice: &Notice) -> bool {
+    matches!(
+        notice,
+        Notice::ReadFailed { .. }
+            | Notice::Corrupt { .. }
+            | Notice::OutOfMemory { .. }
+            | Notice::WriteFailed { .. }
+    )
+}

@@ -1,0 +1,83 @@
+//! `usemem` of vm-scalability: processes that write their own memory, in order or at random.
+
+use foreswap_core::units::{Nanos, PageRange, len};
+
+use super::nth;
+use crate::sim::histogram::Histogram;
+use crate::sim::program::{Op, Program};
+use crate::sim::rng::Rng;
+
+/// In which order pages are written.
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// One after the other, each word of each.
+    Sequential,
+    /// One word of a page drawn at random.
+    Random(Rng),
+}
+
+/// One process.
+#[derive(Clone, Debug)]
+pub struct Usemem {
+    region: PageRange,
+    order: Order,
+    /// CPU time with each page.
+    work: Nanos,
+    /// Pages after which it ends.
+    most: u64,
+    /// Pages begun.
+    at: u64,
+    /// What each page took, from its first touch to its last.
+    pub latency: Histogram,
+}
+
+impl Usemem {
+    /// A process that goes on for ever.
+    pub fn new(region: PageRange, order: Order, work: Nanos) -> Self {
+        Usemem {
+            region,
+            order,
+            work,
+            most: u64::MAX,
+            at: 0,
+            latency: Histogram::default(),
+        }
+    }
+
+    /// It writes its memory once.
+    pub fn once(self) -> Self {
+        Usemem {
+            most: len(&self.region),
+            ..self
+        }
+    }
+
+    /// It writes in order.
+    pub fn is_sequential(&self) -> bool {
+        matches!(self.order, Order::Sequential)
+    }
+}
+
+impl Program for Usemem {
+    fn next(&mut self, _: Nanos) -> Op {
+        if self.at >= self.most {
+            return Op::End;
+        }
+        let n = match &mut self.order {
+            Order::Sequential => self.at,
+            Order::Random(rng) => rng.below(len(&self.region)),
+        };
+        self.at += 1;
+        Op::Touch {
+            page: nth(&self.region, n),
+            write: true,
+            work: self.work,
+        }
+    }
+
+    fn done(&mut self, op: &Op, took: Nanos) {
+        if matches!(op, Op::Touch { .. }) {
+            self.latency.add(took);
+        }
+    }
+}
