@@ -6,7 +6,7 @@ use foreswap_core::Swapoff;
 use foreswap_core::readahead::Policy;
 
 use crate::sim::machine::{Setup, SimError};
-use crate::sim::memory::HugeSwap;
+use crate::sim::memory::{HugeSwap, Order};
 use crate::sim::parameters::Parameters;
 
 /// Simulated figures, by the keys of the published rows.
@@ -58,6 +58,7 @@ const KERNEL: Setup = Setup {
     readahead: Policy::Vma(8),
     swapoff: Swapoff::Readahead,
     huge_swap: HugeSwap::SplitFirst,
+    order: Order::Lru,
     first_touch: 1,
 };
 
@@ -66,6 +67,7 @@ pub const OURS: Setup = Setup {
     readahead: Policy::Streams(512),
     swapoff: Swapoff::Stream,
     huge_swap: HugeSwap::SplitAfter,
+    order: Order::Clock,
     first_touch: 256,
 };
 
@@ -94,6 +96,21 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Readahead(Policy::Vma(8)),
         ],
         run: super::vma_readahead::linpack,
+    },
+    Experiment {
+        name: "thp",
+        seed: "thp-swap",
+        machine: "xeon-e5-v3-4.8",
+        scale: 64,
+        common: Setup {
+            first_touch: 256,
+            ..KERNEL
+        },
+        variants: [
+            Choice::HugeSwap(HugeSwap::SplitFirst),
+            Choice::HugeSwap(HugeSwap::SplitAfter),
+        ],
+        run: super::thp_swap::swap_out,
     },
     Experiment {
         name: "cluster",

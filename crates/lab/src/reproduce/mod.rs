@@ -10,6 +10,7 @@ mod plot;
 mod published;
 mod report;
 mod swapoff;
+mod thp_swap;
 mod vma_readahead;
 
 use std::collections::BTreeSet;

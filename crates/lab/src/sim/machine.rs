@@ -14,13 +14,13 @@ use std::collections::BinaryHeap;
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::{Nanos, PageRange, Vpn};
 use foreswap_core::world::{IoId, IoResult, Notice};
-use foreswap_core::{Config, Mm, Outcome, Swapoff};
+use foreswap_core::{Advice, Config, Mm, Outcome, Swapoff};
 use thiserror::Error;
 
 use super::cpus::Cpus;
 use super::device::Device;
 use super::lock::{Lock, LockId};
-use super::memory::{HugeSwap, Memory, Shape, Step};
+use super::memory::{HugeSwap, Memory, Order, Shape, Step};
 use super::parameters::Parameters;
 use super::program::{Op, Program};
 use super::rng::mix;
@@ -45,6 +45,8 @@ pub struct Setup {
     pub swapoff: Swapoff,
     /// How huge pages go out.
     pub huge_swap: HugeSwap,
+    /// In what order pages go out.
+    pub order: Order,
     /// Largest batch of a first touch, in pages.
     pub first_touch: u32,
 }
@@ -148,6 +150,7 @@ pub struct Machine<P> {
     looks: bool,
     expected: Vec<u64>,
     writes: u64,
+    busy: Nanos,
 }
 
 impl<P: Program> Machine<P> {
@@ -166,12 +169,14 @@ impl<P: Program> Machine<P> {
         let depth = 512;
         let shape = Shape {
             base: BASE,
+            regions,
             pages,
             frames,
             slots: device.pages(),
             limit,
             depth,
             huge_swap: setup.huge_swap,
+            order: setup.order,
         };
         let mut memory = Memory::new(&shape, parameters.costs, parameters.locks);
         let config = Config {
@@ -224,6 +229,7 @@ impl<P: Program> Machine<P> {
             looks: false,
             expected: vec![0; pages as usize],
             writes: 0,
+            busy: 0,
         };
         for n in 0..machine.tasks.len() {
             machine.plan(1, Event::Ready(ActorId(n as u32)));
@@ -244,6 +250,11 @@ impl<P: Program> Machine<P> {
     /// All tasks have ended.
     pub fn is_done(&self) -> bool {
         self.running == 0
+    }
+
+    /// CPU time that tasks and background reclaim have used so far.
+    pub fn busy(&self) -> Nanos {
+        self.busy
     }
 
     /// The locks, to see how contended they are: slots, swap cache.
@@ -355,6 +366,7 @@ impl<P: Program> Machine<P> {
         if !std::mem::take(&mut self.actor(who).on_cpu) {
             return;
         }
+        self.busy += self.now.saturating_sub(self.actor(who).since);
         if let Some(next) = self.cpus.leave() {
             let actor = self.actor(next);
             actor.on_cpu = true;
@@ -522,6 +534,10 @@ impl<P: Program> Machine<P> {
     fn reclaim(&mut self) -> bool {
         let who = self.background();
         self.memory.now = self.now;
+        while let Some(page) = self.memory.next_cold() {
+            let range = page..page.plus(1);
+            self.mm.advise(&mut self.memory, &range, Advice::Cold);
+        }
         let more = self.mm.run(&mut self.memory);
         self.set_out(who, 0);
         let first = u64::from(self.fresh) * self.switch;
@@ -651,6 +667,7 @@ impl<P: Program> Machine<P> {
                 expected: *expected,
             });
         }
+        self.memory.touch(page);
         if write {
             self.writes += 1;
             *expected = mix(self.writes) >> 1 | 1;

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use super::device::Transfer;
 use super::lock::LockId;
+use super::lru::Lru;
 use super::parameters::{Costs, Locks};
 
 /// One thing on the way of a task, or of the system's own work, through time.
@@ -40,6 +41,15 @@ pub enum HugeSwap {
     SplitFirst,
     /// A huge page gets a cluster of slots and its entries in the swap cache together.
     SplitAfter,
+}
+
+/// In what order pages go out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// As the core's own clock hand finds them.
+    Clock,
+    /// As a kernel's lists have them, see [`super::lru`].
+    Lru,
 }
 
 /// A transfer between its submission and its end.
@@ -83,6 +93,8 @@ pub struct Memory {
     costs: Costs,
     locks: Locks,
     huge_swap: HugeSwap,
+    /// In what order pages go, where the machine's kernel decides that.
+    lru: Option<Lru>,
     /// Slots taken or given back, and pages put into the swap cache, whose lock is still to be taken.
     slots: u32,
     entries: u32,
@@ -94,9 +106,11 @@ pub struct Memory {
 }
 
 /// What memory is made of.
-pub struct Shape {
+pub struct Shape<'a> {
     /// First page that tasks use.
     pub base: Vpn,
+    /// What is mapped from the start, in order of address; each belongs to one task.
+    pub regions: &'a [foreswap_core::units::PageRange],
     /// Pages that tasks use, all together.
     pub pages: u64,
     /// Frames.
@@ -109,11 +123,13 @@ pub struct Shape {
     pub depth: usize,
     /// How huge pages go out.
     pub huge_swap: HugeSwap,
+    /// In what order pages go.
+    pub order: Order,
 }
 
 impl Memory {
     /// Memory that nobody has touched.
-    pub fn new(shape: &Shape, costs: Costs, locks: Locks) -> Self {
+    pub fn new(shape: &Shape<'_>, costs: Costs, locks: Locks) -> Self {
         let slots = shape.slots as usize;
         Memory {
             now: 1,
@@ -137,6 +153,11 @@ impl Memory {
             costs,
             locks,
             huge_swap: shape.huge_swap,
+            lru: (shape.order == Order::Lru).then(|| {
+                let ends = shape.regions.iter();
+                let ends = ends.map(|region| (region.end.0 - shape.base.0) as usize);
+                Lru::new(shape.pages as usize, ends)
+            }),
             slots: 0,
             entries: 0,
             steps: Vec::new(),
@@ -157,6 +178,35 @@ impl Memory {
         (content != ABSENT).then_some(content)
     }
 
+    /// A task touches a page that is present.
+    pub fn touch(&mut self, page: Vpn) {
+        let base = self.base;
+        if let Some(lru) = &mut self.lru {
+            lru.touch((page.0 - base) as usize);
+        }
+    }
+
+    /// The next page that the core should be told is cold.
+    pub fn next_cold(&mut self) -> Option<Vpn> {
+        let page = self.lru.as_mut()?.next_cold()?;
+        Some(Vpn(self.base + page as u64))
+    }
+
+    fn came(&mut self, page: Vpn) {
+        let base = self.base;
+        if let Some(lru) = &mut self.lru {
+            lru.came((page.0 - base) as usize);
+        }
+        self.steps.push(Step::Wake(page));
+    }
+
+    fn went(&mut self, page: Vpn) {
+        let base = self.base;
+        if let Some(lru) = &mut self.lru {
+            lru.went((page.0 - base) as usize);
+        }
+    }
+
     /// A task writes to a page that is present.
     pub fn write(&mut self, page: Vpn, content: u64) {
         debug_assert!(content < GARBAGE);
@@ -168,8 +218,10 @@ impl Memory {
     /// Pages of a range vanish.
     pub fn vanish(&mut self, range: &foreswap_core::units::PageRange) {
         for page in foreswap_core::units::pages(range) {
-            if let Some(place) = self.place(page) {
-                *place = ABSENT;
+            if let Some(place) = self.place(page)
+                && std::mem::replace(place, ABSENT) != ABSENT
+            {
+                self.went(page);
             }
         }
     }
@@ -302,6 +354,7 @@ impl Mmu for Memory {
             }
             let content = std::mem::replace(place, ABSENT);
             m.frames[frame.plus(i).0 as usize] = content;
+            m.went(page.plus(i.into()));
             Ok(())
         });
         self.cpu(self.costs.unmap * u64::from(done.pages));
@@ -321,7 +374,7 @@ impl Mmu for Memory {
         self.entries += done.pages;
         self.settle_locks();
         for i in 0..done.pages {
-            self.steps.push(Step::Wake(page.plus(i.into())));
+            self.came(page.plus(i.into()));
         }
         done
     }
@@ -333,7 +386,7 @@ impl Mmu for Memory {
             Ok(place) => {
                 *place = content;
                 self.cpu(self.costs.zero + self.costs.allocate + self.costs.map);
-                self.steps.push(Step::Wake(page));
+                self.came(page);
                 Done::all(1)
             }
         }
@@ -347,7 +400,7 @@ impl Mmu for Memory {
         let each = self.costs.allocate + self.costs.zero + self.costs.map;
         self.cpu(each * u64::from(done.pages));
         for i in 0..done.pages {
-            self.steps.push(Step::Wake(page.plus(i.into())));
+            self.came(page.plus(i.into()));
         }
         done
     }

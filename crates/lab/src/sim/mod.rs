@@ -11,6 +11,7 @@ mod cpus;
 pub mod device;
 pub mod histogram;
 pub mod lock;
+mod lru;
 pub mod machine;
 pub mod memory;
 pub mod parameters;

@@ -1,11 +1,13 @@
 //! Swap devices: when a transfer that is handed over now will be done.
 
 mod flash;
+mod ram;
 
 use foreswap_core::units::Nanos;
 
 use super::parameters::DeviceParameters;
 pub use flash::FlashDevice;
+pub use ram::RamDevice;
 
 /// A run of pages on its way to or from a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +25,8 @@ pub struct Transfer {
 pub enum Device {
     /// NAND flash.
     Flash(FlashDevice),
+    /// Memory.
+    Ram(RamDevice),
 }
 
 impl Device {
@@ -30,6 +34,7 @@ impl Device {
     pub fn new(parameters: &DeviceParameters) -> Self {
         match parameters {
             DeviceParameters::Flash(flash) => Device::Flash(FlashDevice::new(flash)),
+            DeviceParameters::Ram(ram) => Device::Ram(RamDevice::new(*ram)),
         }
     }
 
@@ -37,6 +42,7 @@ impl Device {
     pub fn pages(&self) -> u64 {
         match self {
             Device::Flash(flash) => flash.pages(),
+            Device::Ram(ram) => ram.pages(),
         }
     }
 
@@ -44,6 +50,7 @@ impl Device {
     pub fn submit(&mut self, now: Nanos, transfer: Transfer) -> Nanos {
         match self {
             Device::Flash(flash) => flash.submit(now, transfer),
+            Device::Ram(ram) => ram.submit(now, transfer),
         }
     }
 }

@@ -86,6 +86,21 @@ pub struct Locks {
 pub enum DeviceParameters {
     /// NAND flash behind a controller.
     Flash(Flash),
+    /// Memory: a RAM disk, or a file in the page cache of a virtual machine's host.
+    Ram(Ram),
+}
+
+/// Memory behind a block interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ram {
+    /// Bytes.
+    pub capacity: u64,
+    /// What each request takes beside its copy.
+    pub access: Nanos,
+    /// One copy goes at this rate, in bytes a second.
+    pub copy: u64,
+    /// As [`Flash::virtual_exit`].
+    pub virtual_exit: Nanos,
 }
 
 /// NAND flash behind a controller; an NVMe or a SATA SSD.
@@ -95,8 +110,11 @@ pub struct Flash {
     pub capacity: u64,
     /// Dies that work independently of each other.
     pub dies: u32,
-    /// A die reads one of its pages.
+    /// A die reads one of its pages, on average.
     pub read: Nanos,
+    /// Half of the pages take so much less, the others so much more: those that share their cells with
+    /// a second one are read by more steps.
+    pub read_spread: Nanos,
     /// Bytes of which one read of a die delivers all.
     pub read_bytes: u64,
     /// A die programs one unit.
@@ -181,8 +199,10 @@ impl Parameters {
     pub fn scaled(mut self, scale: u64) -> Self {
         self.memory /= scale;
         self.scale *= scale;
-        let DeviceParameters::Flash(flash) = &mut self.device;
-        flash.capacity /= scale;
+        match &mut self.device {
+            DeviceParameters::Flash(flash) => flash.capacity /= scale,
+            DeviceParameters::Ram(ram) => ram.capacity /= scale,
+        }
         self
     }
 
@@ -194,13 +214,21 @@ impl Parameters {
 
 impl DeviceParameters {
     fn parse(text: &Text) -> Result<Self, FileError> {
-        text.word("swap.kind", &["flash"])?;
+        if text.word("swap.kind", &["flash", "ram"])? == "ram" {
+            return Ok(DeviceParameters::Ram(Ram {
+                capacity: text.bytes("swap.capacity")?,
+                access: text.time("swap.access")?,
+                copy: text.rate("swap.copy")?,
+                virtual_exit: text.time("swap.virtual_exit")?,
+            }));
+        }
         let page = foreswap_core::units::PAGE_SIZE as u64;
         let pages = |key: &str| Ok(text.bytes(key)?.next_multiple_of(page));
         Ok(DeviceParameters::Flash(Flash {
             capacity: text.bytes("swap.capacity")?,
             dies: text.count("swap.dies", 1..=65_536)? as u32,
             read: text.time("swap.read")?,
+            read_spread: text.time("swap.read_spread")?,
             read_bytes: pages("swap.read_bytes")?,
             program: text.time("swap.program")?,
             program_bytes: pages("swap.program_bytes")?,
@@ -261,7 +289,7 @@ mod tests {
                 &["`cost.fault`", "1.5.2 us", "a unit of ns"],
             ),
             ("fault", "7 parsecs", &["parsecs", "such as 1.5 us"]),
-            ("kind", "tape", &["`tape`", "one of: flash"]),
+            ("kind", "tape", &["`tape`", "one of: flash, ram"]),
             ("name", "", &["`name` is empty"]),
         ] {
             let at = line(key);
