@@ -25,6 +25,8 @@ pub struct Table {
     pub source: String,
     /// Its rows.
     pub rows: Vec<Row>,
+    /// What holds, what does not, and why.
+    pub notes: Vec<String>,
 }
 
 /// One row, with its published figures.
@@ -63,12 +65,21 @@ impl Change {
     /// The change between two figures of a unit.
     pub fn between(unit: &str, base: f64, optimized: f64) -> Self {
         let ratio = optimized / base;
-        if unit == "%" {
+        if base == optimized {
+            Change::none(unit)
+        } else if unit == "%" {
             Change::Points(optimized - base)
         } else if ratio.is_finite() && (0.5..=2.0).contains(&ratio) {
             Change::Percent(100.0 * (ratio - 1.0))
         } else {
             Change::Times(ratio)
+        }
+    }
+
+    fn none(unit: &str) -> Self {
+        match unit {
+            "%" => Change::Points(0.0),
+            _ => Change::Percent(0.0),
         }
     }
 
@@ -232,6 +243,7 @@ mod tests {
         assert_eq!(Change::between("s", 10.0, 30.0), Change::Times(3.0));
         assert_eq!(Change::between("s", 10.0, 1.0), Change::Times(0.1));
         assert_eq!(Change::between("%", 10.0, 90.0), Change::Points(80.0));
+        assert_eq!(Change::between("s", 0.0, 0.0), Change::Percent(0.0));
     }
 
     #[test]

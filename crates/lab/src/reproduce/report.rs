@@ -52,6 +52,8 @@ pub struct Table {
     pub source: String,
     /// Its rows.
     pub rows: Vec<Compared>,
+    /// What holds, what does not, and why.
+    pub notes: Vec<String>,
 }
 
 /// One seed.
@@ -98,6 +100,7 @@ impl Report {
             name: table.name.clone(),
             machine: machine.to_owned(),
             source: table.source.clone(),
+            notes: table.notes.clone(),
             rows: table
                 .rows
                 .iter()
@@ -132,6 +135,8 @@ fn change(change: Change) -> String {
     match change {
         Change::Percent(n) => format!("{n:+.1} %"),
         Change::Points(n) => format!("{n:+.1} points"),
+        Change::Times(n) if n.is_infinite() => "from none".into(),
+        Change::Times(0.0) => "to none".into(),
         Change::Times(n) => format!("x {}", number(n)),
     }
 }
@@ -139,6 +144,7 @@ fn change(change: Change) -> String {
 fn distance(distance: Distance) -> String {
     match distance {
         Distance::Points(n) => format!("{n:+.1} points"),
+        Distance::Factor(n) | Distance::Points(n) if n.is_infinite() => "none in one".into(),
         Distance::Factor(n) => format!("factor {}", number(n)),
     }
 }
@@ -206,6 +212,25 @@ fn cells(row: &Compared) -> [String; 10] {
     ]
 }
 
+/// In lines of up to 100 characters.
+fn wrapped(text: &str) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + length + 1 > 100 {
+            out.push('\n');
+            column = 0;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out
+}
+
 const LEGEND: &str = "\
 * a headline of the seed. Distance: from the published change to the simulated one. Holds: within 5
 points, or a factor of 1.5 of a multiple. foreswap: its own policy on the same machine and work, with
@@ -238,6 +263,9 @@ pub fn text(reports: &[Report]) -> String {
                     };
                 }
                 let _ = writeln!(out, "{}", line.trim_end());
+            }
+            for note in &table.notes {
+                let _ = writeln!(out, "\n{}", wrapped(note));
             }
         }
         let _ = writeln!(out);
@@ -274,6 +302,9 @@ pub fn markdown(reports: &[Report]) -> String {
             for row in &table.rows {
                 let row = cells(row).map(|cell| cell.replace('*', "\\*").replace('|', "\\|"));
                 let _ = writeln!(out, "| {} |", row.join(" | "));
+            }
+            for note in &table.notes {
+                let _ = writeln!(out, "\n{note}");
             }
         }
         let _ = writeln!(out);

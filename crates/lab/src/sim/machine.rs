@@ -27,6 +27,8 @@ use super::rng::mix;
 
 /// Where the tasks' memory begins.
 pub const BASE: Vpn = Vpn(512 * 77);
+/// Times memory that the swap area holds at the most, however large its device is.
+const AREA: u64 = 8;
 /// How soon memory that is short is looked at again.
 const SOON: Nanos = 1_000_000;
 /// Times that a touch may fault without time passing.
@@ -124,7 +126,6 @@ pub struct Machine<P> {
     now: Nanos,
     order: u64,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
-    completions: BinaryHeap<Reverse<(Nanos, u64, IoId)>>,
     /// The memory manager under test.
     pub mm: Mm,
     /// What it acts on.
@@ -172,7 +173,7 @@ impl<P: Program> Machine<P> {
             regions,
             pages,
             frames,
-            slots: device.pages(),
+            slots: device.pages().min(limit * AREA),
             limit,
             depth,
             huge_swap: setup.huge_swap,
@@ -207,7 +208,6 @@ impl<P: Program> Machine<P> {
             now: 1,
             order: 0,
             events: BinaryHeap::new(),
-            completions: BinaryHeap::new(),
             mm,
             memory,
             device,
@@ -284,18 +284,17 @@ impl<P: Program> Machine<P> {
     /// A page is wrong or lost, or nothing happens any more.
     pub fn run(&mut self, until: impl Fn(&Self) -> bool) -> Result<(), SimError> {
         while !until(self) {
-            let event = self.events.peek().map(|Reverse(event)| (event.0, event.1));
-            let completion = self.completions.peek().map(|Reverse(io)| (io.0, io.1));
-            match (event, completion) {
+            let event = self.events.peek().map(|Reverse(event)| event.0);
+            match (event, self.device.next_end()) {
                 (None, None) => return Err(SimError::Stuck { at: self.now }),
-                (Some(event), completion) if completion.is_none_or(|io| event < io) => {
+                (Some(event), end) if end.is_none_or(|end| event <= end) => {
                     if let Some(Reverse((now, _, event))) = self.events.pop() {
                         self.now = now;
                         self.on_event(event)?;
                     }
                 }
                 _ => {
-                    if let Some(Reverse((now, _, io))) = self.completions.pop() {
+                    if let Some((now, io)) = self.device.end() {
                         self.now = now;
                         self.on_completion(io)?;
                     }
@@ -319,12 +318,8 @@ impl<P: Program> Machine<P> {
     /// The first moment at which another one acts.
     fn horizon(&self) -> Nanos {
         let event = self.events.peek().map(|Reverse(event)| event.0);
-        let completion = self.completions.peek().map(|Reverse(io)| io.0);
-        event
-            .into_iter()
-            .chain(completion)
-            .min()
-            .unwrap_or(Nanos::MAX)
+        let end = self.device.next_end();
+        event.into_iter().chain(end).min().unwrap_or(Nanos::MAX)
     }
 
     const fn background(&self) -> ActorId {
@@ -476,9 +471,7 @@ impl<P: Program> Machine<P> {
                 }
                 Step::Submit(io) => {
                     if let Some(transfer) = self.memory.transfer(io) {
-                        let end = self.device.submit(self.now, transfer);
-                        self.order += 1;
-                        self.completions.push(Reverse((end, self.order, io)));
+                        self.device.submit(self.now, io, transfer);
                     }
                 }
                 Step::Wake(page) => self.wake(page),

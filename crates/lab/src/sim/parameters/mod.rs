@@ -17,9 +17,22 @@ const MACHINES: &[(&str, &str)] = &[
         include_str!("../../../machines/xeon-e5-v3.machine"),
     ),
     (
+        "xeon-e5-v3-4.8",
+        include_str!("../../../machines/xeon-e5-v3-4.8.machine"),
+    ),
+    (
+        "two-socket-disk",
+        include_str!("../../../machines/two-socket-disk.machine"),
+    ),
+    (
+        "uma-disk",
+        include_str!("../../../machines/uma-disk.machine"),
+    ),
+    (
         "kvm-guest",
         include_str!("../../../machines/kvm-guest.machine"),
     ),
+    ("core-2", include_str!("../../../machines/core-2.machine")),
 ];
 
 /// One machine.
@@ -88,6 +101,28 @@ pub enum DeviceParameters {
     Flash(Flash),
     /// Memory: a RAM disk, or a file in the page cache of a virtual machine's host.
     Ram(Ram),
+    /// A disk that turns.
+    Disk(Disk),
+}
+
+/// A disk that turns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Disk {
+    /// Bytes.
+    pub capacity: u64,
+    /// Turns in a minute.
+    pub rpm: u64,
+    /// To the next track, on average (over a third of all), and over all of them.
+    pub seek: [Nanos; 3],
+    /// Bytes a second that pass under the head on the outermost and on the innermost tracks.
+    pub outer: u64,
+    pub inner: u64,
+    /// Bytes that it reads on by itself after a read.
+    pub ahead: u64,
+    /// Its own time for a command.
+    pub command: Nanos,
+    /// From its cache to the host, in bytes a second.
+    pub link: u64,
 }
 
 /// Memory behind a block interface.
@@ -202,6 +237,8 @@ impl Parameters {
         match &mut self.device {
             DeviceParameters::Flash(flash) => flash.capacity /= scale,
             DeviceParameters::Ram(ram) => ram.capacity /= scale,
+            // Its size is what seeks are measured by.
+            DeviceParameters::Disk(_) => {}
         }
         self
     }
@@ -214,14 +251,40 @@ impl Parameters {
 
 impl DeviceParameters {
     fn parse(text: &Text) -> Result<Self, FileError> {
-        if text.word("swap.kind", &["flash", "ram"])? == "ram" {
-            return Ok(DeviceParameters::Ram(Ram {
-                capacity: text.bytes("swap.capacity")?,
-                access: text.time("swap.access")?,
-                copy: text.rate("swap.copy")?,
-                virtual_exit: text.time("swap.virtual_exit")?,
-            }));
+        match text.word("swap.kind", &["flash", "ram", "disk"])? {
+            "ram" => Self::ram(text),
+            "disk" => Self::disk(text),
+            _ => Self::flash(text),
         }
+    }
+
+    fn ram(text: &Text) -> Result<Self, FileError> {
+        Ok(DeviceParameters::Ram(Ram {
+            capacity: text.bytes("swap.capacity")?,
+            access: text.time("swap.access")?,
+            copy: text.rate("swap.copy")?,
+            virtual_exit: text.time("swap.virtual_exit")?,
+        }))
+    }
+
+    fn disk(text: &Text) -> Result<Self, FileError> {
+        Ok(DeviceParameters::Disk(Disk {
+            capacity: text.bytes("swap.capacity")?,
+            rpm: text.count("swap.rpm", 1..=100_000)?,
+            seek: [
+                text.time("swap.seek_track")?,
+                text.time("swap.seek_average")?,
+                text.time("swap.seek_full")?,
+            ],
+            outer: text.rate("swap.outer")?,
+            inner: text.rate("swap.inner")?,
+            ahead: text.bytes("swap.ahead")?,
+            command: text.time("swap.command")?,
+            link: text.rate("swap.link")?,
+        }))
+    }
+
+    fn flash(text: &Text) -> Result<Self, FileError> {
         let page = foreswap_core::units::PAGE_SIZE as u64;
         let pages = |key: &str| Ok(text.bytes(key)?.next_multiple_of(page));
         Ok(DeviceParameters::Flash(Flash {
@@ -289,7 +352,7 @@ mod tests {
                 &["`cost.fault`", "1.5.2 us", "a unit of ns"],
             ),
             ("fault", "7 parsecs", &["parsecs", "such as 1.5 us"]),
-            ("kind", "tape", &["`tape`", "one of: flash, ram"]),
+            ("kind", "tape", &["`tape`", "one of: flash, ram, disk"]),
             ("name", "", &["`name` is empty"]),
         ] {
             let at = line(key);
