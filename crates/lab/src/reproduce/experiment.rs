@@ -101,7 +101,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "thp",
         seed: "thp-swap",
         machine: "xeon-e5-v3-4.8",
-        scale: 64,
+        scale: 16,
         common: Setup {
             first_touch: 256,
             ..KERNEL

@@ -209,3 +209,6 @@ fn built() -> Vec<&'static str> {
         .map(Seed::name)
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,38 +50,6 @@ pub fn usemem(machine: &Parameters, setup: &Setup, seed: u64) -> Result<Figures,
     let mut sim = Machine::new(machine, setup, layout.pages(), layout.regions(), programs);
     let end = SECONDS * SECOND / machine.scale;
     sim.run(|sim| sim.now() >= end)?;
-    if std::env::var("LAB_DEBUG").is_ok() {
-        let s = &sim.mm.stats;
-        eprintln!(
-            "{:?} windows {:?} ahead {:?} major {} minor {} zero {} in {} out {} rios {} wios {} wake {} direct {} refaults {} clean {} locks {:?}",
-            setup.readahead,
-            sim.memory.windows,
-            s.ahead,
-            s.faults_major,
-            s.faults_minor,
-            s.faults_zero,
-            s.swap_in,
-            s.swap_out,
-            s.swap_read_ios,
-            s.swap_write_ios,
-            s.kswapd_wakeups,
-            s.direct_reclaims,
-            s.refaults,
-            s.clean_drops,
-            sim.locks()
-        );
-        let mut r = Histogram::default();
-        for program in sim.programs().filter(|program| !program.is_sequential()) {
-            r.merge(&program.latency);
-        }
-        eprintln!(
-            "random: {} mean {} p50 {} p90 {}",
-            r.count(),
-            r.mean(),
-            r.percentile(50),
-            r.percentile(90)
-        );
-    }
     let mut latency = Histogram::default();
     for program in sim.programs().filter(|program| program.is_sequential()) {
         latency.merge(&program.latency);

@@ -108,6 +108,15 @@ struct Actor {
     since: Nanos,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Reclaimer {
+    #[default]
+    Asleep,
+    /// It has not found anything to do yet.
+    Woken,
+    Busy,
+}
+
 struct Task<P> {
     program: P,
     op: Option<Op>,
@@ -115,7 +124,7 @@ struct Task<P> {
     /// It has faulted on this page and not touched it yet.
     waiting: Option<Vpn>,
     served: bool,
-    blocked: bool,
+    blocked: Option<Nanos>,
     woken: bool,
     faults: u32,
     ended: bool,
@@ -140,12 +149,13 @@ pub struct Machine<P> {
     switch: Nanos,
     touch: Nanos,
     actors: Vec<Actor>,
+    /// Actors of interrupts that are over.
     idle: Vec<ActorId>,
+    idle_states: [(Nanos, Nanos); 3],
     tasks: Vec<Task<P>>,
     running: usize,
-    asleep: bool,
-    /// It was asleep and has not done anything since.
-    fresh: bool,
+    /// Threads of background reclaim, one for each node of memory: asleep, or just woken.
+    reclaimers: Vec<Reclaimer>,
     /// Tasks that wait for all others.
     gathered: Vec<ActorId>,
     looks: bool,
@@ -156,7 +166,7 @@ pub struct Machine<P> {
 
 impl<P: Program> Machine<P> {
     /// A machine with one task for each program. `pages` are all pages that they use, from [`BASE`]
-    /// on; `regions` is what is mapped from the start.
+    /// on; `regions` are the parts that belong to one task each.
     pub fn new(
         parameters: &Parameters,
         setup: &Setup,
@@ -179,7 +189,7 @@ impl<P: Program> Machine<P> {
             huge_swap: setup.huge_swap,
             order: setup.order,
         };
-        let mut memory = Memory::new(&shape, parameters.costs, parameters.locks);
+        let memory = Memory::new(&shape, parameters.costs, parameters.locks);
         let config = Config {
             frames,
             depth: depth as u32,
@@ -188,17 +198,14 @@ impl<P: Program> Machine<P> {
             first_touch: setup.first_touch,
             swapoff: setup.swapoff,
         };
-        let mut mm = Mm::new(config, limit);
-        for region in regions {
-            mm.adopt(&mut memory, region.clone(), &[]);
-        }
+        let mm = Mm::new(config, limit);
         let task = |program| Task {
             program,
             op: None,
             began: 0,
             waiting: None,
             served: false,
-            blocked: false,
+            blocked: None,
             woken: false,
             faults: 0,
             ended: false,
@@ -219,12 +226,14 @@ impl<P: Program> Machine<P> {
             complete: parameters.costs.complete,
             switch: parameters.costs.switch,
             touch: parameters.costs.touch,
-            actors: (0..=tasks.len()).map(|_| Actor::default()).collect(),
+            actors: (0..tasks.len() + parameters.nodes as usize)
+                .map(|_| Actor::default())
+                .collect(),
             idle: Vec::new(),
+            idle_states: parameters.idle,
             running: tasks.len(),
             tasks,
-            asleep: true,
-            fresh: false,
+            reclaimers: vec![Reclaimer::default(); parameters.nodes as usize],
             gathered: Vec::new(),
             looks: false,
             expected: vec![0; pages as usize],
@@ -322,10 +331,6 @@ impl<P: Program> Machine<P> {
         event.into_iter().chain(end).min().unwrap_or(Nanos::MAX)
     }
 
-    const fn background(&self) -> ActorId {
-        ActorId(self.tasks.len() as u32)
-    }
-
     fn actor(&mut self, who: ActorId) -> &mut Actor {
         &mut self.actors[who.0 as usize]
     }
@@ -373,10 +378,12 @@ impl<P: Program> Machine<P> {
 
     /// Background reclaim looks whether there is something to do.
     fn poke(&mut self) {
-        if self.asleep {
-            self.asleep = false;
-            self.fresh = true;
-            self.plan(self.now, Event::Ready(self.background()));
+        for n in 0..self.reclaimers.len() {
+            if self.reclaimers[n] == Reclaimer::Asleep {
+                self.reclaimers[n] = Reclaimer::Woken;
+                let who = ActorId((self.tasks.len() + n) as u32);
+                self.plan(self.now, Event::Ready(who));
+            }
         }
     }
 
@@ -498,8 +505,11 @@ impl<P: Program> Machine<P> {
                 continue;
             }
             task.woken = true;
-            if std::mem::take(&mut task.blocked) {
-                let at = self.now + self.switch;
+            if let Some(since) = task.blocked.take() {
+                let slept = self.now - since;
+                let states = self.idle_states.iter();
+                let exit = states.rev().find(|(after, _)| slept >= *after);
+                let at = self.now + self.switch + exit.map_or(0, |(_, exit)| *exit);
                 self.plan(at, Event::Ready(ActorId(n as u32)));
             }
         }
@@ -507,25 +517,24 @@ impl<P: Program> Machine<P> {
 
     /// `who` has gone through its steps. Returns whether it has new ones, at the present moment.
     fn after(&mut self, who: ActorId) -> Result<bool, SimError> {
-        match who.cmp(&self.background()) {
-            std::cmp::Ordering::Less => self.task(who),
-            std::cmp::Ordering::Equal => {
-                let goes_on = self.reclaim();
-                if !goes_on {
-                    self.leave(who);
-                }
-                Ok(goes_on)
+        let n = who.0 as usize;
+        if n < self.tasks.len() {
+            self.task(who)
+        } else if n < self.tasks.len() + self.reclaimers.len() {
+            let goes_on = self.reclaim(who, n - self.tasks.len());
+            if !goes_on {
+                self.leave(who);
             }
-            std::cmp::Ordering::Greater => {
-                self.idle.push(who);
-                Ok(false)
-            }
+            Ok(goes_on)
+        } else {
+            self.idle.push(who);
+            Ok(false)
         }
     }
 
-    /// One round of the core's own work.
-    fn reclaim(&mut self) -> bool {
-        let who = self.background();
+    /// A round of the core's own work, to be gone through by `who` after `first` of CPU time. Returns
+    /// whether there was any.
+    fn work(&mut self, who: ActorId, first: Nanos) -> bool {
         self.memory.now = self.now;
         while let Some(page) = self.memory.next_cold() {
             let range = page..page.plus(1);
@@ -533,18 +542,26 @@ impl<P: Program> Machine<P> {
         }
         let more = self.mm.run(&mut self.memory);
         self.set_out(who, 0);
-        let first = u64::from(self.fresh) * self.switch;
         let actor = self.actor(who);
         if actor.steps.is_empty() && more {
             // Looking alone takes time as well.
             actor.steps.push(Step::Cpu(1_000));
         }
-        if !actor.steps.is_empty() {
-            actor.steps.insert(0, Step::Cpu(first));
-            self.fresh = false;
+        if actor.steps.is_empty() {
+            return false;
+        }
+        actor.steps.insert(0, Step::Cpu(first));
+        true
+    }
+
+    /// Background reclaim, thread number `n`.
+    fn reclaim(&mut self, who: ActorId, n: usize) -> bool {
+        let woken = self.reclaimers[n] == Reclaimer::Woken;
+        if self.work(who, u64::from(woken) * self.switch) {
+            self.reclaimers[n] = Reclaimer::Busy;
             return true;
         }
-        self.asleep = true;
+        self.reclaimers[n] = Reclaimer::Asleep;
         let unsettled = self.mm.is_stalled() || self.mm.has_to_drain();
         if unsettled && !std::mem::replace(&mut self.looks, true) {
             self.plan(self.now + SOON, Event::Look);
@@ -577,7 +594,6 @@ impl<P: Program> Machine<P> {
                 }
             };
             let takes = match op {
-                Op::Compute(time) => time,
                 Op::Touch { page, write, work } => {
                     if self.memory.read(page).is_none() {
                         return self.fault(who, page);
@@ -599,12 +615,6 @@ impl<P: Program> Machine<P> {
                     self.mm.unmap(&mut self.memory, &range);
                     self.set_out(who, self.fault);
                     return Ok(self.end_op(n, self.fault));
-                }
-                Op::Sleep(time) => {
-                    self.end_op(n, time);
-                    self.leave(who);
-                    self.plan(now + time, Event::Ready(who));
-                    return Ok(false);
                 }
                 Op::Gather => {
                     self.leave(who);
@@ -676,7 +686,16 @@ impl<P: Program> Machine<P> {
         let task = &mut self.tasks[n];
         let asked = task.waiting == Some(page) && !task.served;
         if asked && !std::mem::take(&mut task.woken) {
-            task.blocked = true;
+            // Who finds no memory makes some: direct reclaim.
+            if self.mm.is_stalled() && self.work(who, 0) {
+                return Ok(true);
+            }
+            if self.memory.read(page).is_some() {
+                // It came by that work.
+                return Ok(true);
+            }
+            let task = &mut self.tasks[n];
+            task.blocked = Some(at);
             self.leave(who);
             return Ok(false);
         }

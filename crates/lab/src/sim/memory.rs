@@ -95,8 +95,11 @@ pub struct Memory {
     huge_swap: HugeSwap,
     /// In what order pages go, where the machine's kernel decides that.
     lru: Option<Lru>,
-    /// Slots taken or given back, and pages put into the swap cache, whose lock is still to be taken.
-    slots: u32,
+    /// Slots taken and given back, and pages that entered the swap cache on their way out or came and
+    /// went otherwise, for which the lock is still to be taken.
+    taken: u32,
+    returned: u32,
+    leaving: u32,
     entries: u32,
     steps: Vec<Step>,
     /// Readahead windows by size.
@@ -109,7 +112,7 @@ pub struct Memory {
 pub struct Shape<'a> {
     /// First page that tasks use.
     pub base: Vpn,
-    /// What is mapped from the start, in order of address; each belongs to one task.
+    /// What belongs to one task each, in order of address.
     pub regions: &'a [foreswap_core::units::PageRange],
     /// Pages that tasks use, all together.
     pub pages: u64,
@@ -158,7 +161,9 @@ impl Memory {
                 let ends = ends.map(|region| (region.end.0 - shape.base.0) as usize);
                 Lru::new(shape.pages as usize, ends)
             }),
-            slots: 0,
+            taken: 0,
+            returned: 0,
+            leaving: 0,
             entries: 0,
             steps: Vec::new(),
             windows: BTreeMap::new(),
@@ -281,21 +286,34 @@ impl Memory {
     /// Take the locks of what was done together. Slots that a CPU keeps for itself wait until there is
     /// a batch of them.
     fn settle_locks(&mut self) {
-        let whole = self.huge_swap == HugeSwap::SplitAfter;
-        let at_once = if whole { LEAF_PAGES as u32 } else { 1 };
-        let batch = self.locks.slots_at_once;
-        while self.slots >= batch {
-            let n = self.slots.min(at_once.max(batch));
-            let hold = self.locks.slot * u64::from(n);
-            self.steps.push(Step::Lock(LockId::Slots, hold));
-            self.slots -= n;
-        }
-        while self.entries > 0 {
-            let n = self.entries.min(at_once);
-            let hold = self.locks.cache * u64::from(n);
-            self.steps.push(Step::Lock(LockId::Cache, hold));
-            self.entries -= n;
-        }
+        let together = match self.huge_swap {
+            HugeSwap::SplitFirst => 1,
+            HugeSwap::SplitAfter => LEAF_PAGES as u32,
+        };
+        let Locks {
+            slot,
+            cache,
+            slots_at_once: batch,
+            ..
+        } = self.locks;
+        let steps = &mut self.steps;
+        let mut take = |count: &mut u32, lock, hold: Nanos, least: u32, most: u32| {
+            while *count >= least {
+                let n = (*count).min(most);
+                steps.push(Step::Lock(lock, hold * u64::from(n)));
+                *count -= n;
+            }
+        };
+        take(
+            &mut self.taken,
+            LockId::Slots,
+            slot,
+            batch,
+            batch.max(together),
+        );
+        take(&mut self.returned, LockId::Slots, slot, batch, batch);
+        take(&mut self.leaving, LockId::Cache, cache, 1, together);
+        take(&mut self.entries, LockId::Cache, cache, 1, 1);
     }
 
     fn each(&mut self, n: u32, mut one: impl FnMut(&mut Self, u32) -> Result<(), Stop>) -> Done {
@@ -325,7 +343,7 @@ impl Memory {
             self.entries += pages;
         }
         self.settle_locks();
-        self.cpu(self.costs.submit);
+        self.cpu(self.costs.submit + self.costs.copy * u64::from(pages));
         self.steps.push(Step::Submit(io));
         let content = |frame: &Frame| self.frames[frame.0 as usize];
         let data = frames.iter().filter(|_| write).map(content).collect();
@@ -358,7 +376,7 @@ impl Mmu for Memory {
             Ok(())
         });
         self.cpu(self.costs.unmap * u64::from(done.pages));
-        self.entries += done.pages;
+        self.leaving += done.pages;
         self.settle_locks();
         done
     }
@@ -495,14 +513,14 @@ impl SwapMap for Memory {
     }
 
     fn get(&mut self, slot: Slot) {
-        self.slots += 1;
+        self.taken += 1;
         self.area.counts[slot.index as usize] += 1;
         self.area.cluster_used[slot.cluster() as usize] += 1;
         self.area.used += 1;
     }
 
     fn put(&mut self, slot: Slot) {
-        self.slots += 1;
+        self.returned += 1;
         let count = &mut self.area.counts[slot.index as usize];
         debug_assert!(*count > 0, "{slot:?} is put more than it was taken");
         *count -= 1;

@@ -5,23 +5,19 @@ use foreswap_core::units::{Nanos, PageRange, Vpn};
 /// The next thing that a task does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Use the CPU.
-    Compute(Nanos),
-    /// Touch a page, then use the CPU with it.
+    /// Touch a page, then compute with it.
     Touch {
         /// The page.
         page: Vpn,
         /// Its content changes.
         write: bool,
-        /// How long the page is used.
+        /// CPU time of the computation.
         work: Nanos,
     },
     /// Map fresh memory.
     Map(PageRange),
     /// Unmap it.
     Unmap(PageRange),
-    /// Wait.
-    Sleep(Nanos),
     /// Wait until all other tasks do the same.
     Gather,
     /// Nothing more.

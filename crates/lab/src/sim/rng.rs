@@ -7,9 +7,9 @@ pub struct Rng(u64);
 /// A mixed value: equal only for equal arguments.
 pub const fn mix(value: u64) -> u64 {
     let mut x = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
 }
 
 impl Rng {
@@ -19,7 +19,7 @@ impl Rng {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -28,7 +28,7 @@ impl Rng {
 
     /// A number below `n`, which is not 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(n) >> 64) as u64
+        ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
     }
 }
 
@@ -47,7 +47,7 @@ mod tests {
             counts.iter().all(|n| (9_600..10_400).contains(n)),
             "{counts:?}"
         );
-        let draw = |seed| Rng::new(seed).next();
+        let draw = |seed| Rng::new(seed).draw();
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
     }

@@ -35,11 +35,11 @@ impl Matrix {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
+    Map,
     Generate,
     Panel(u64),
     Update(u64),
     Check,
-    End,
 }
 
 /// One thread.
@@ -60,7 +60,7 @@ impl Thread {
         Thread {
             matrix,
             id,
-            phase: Phase::Generate,
+            phase: Phase::Map,
             block: 0,
             page: 0,
             gather: false,
@@ -77,7 +77,7 @@ impl Thread {
                 let threads = self.matrix.threads;
                 (first + (self.id + threads - first % threads) % threads, 0)
             }
-            Phase::Generate | Phase::Check | Phase::End => (0, 0),
+            Phase::Map | Phase::Generate | Phase::Check => (0, 0),
         };
     }
 
@@ -113,7 +113,7 @@ impl Thread {
                 let m = &self.matrix;
                 Some((self.place(self.block, k, n), m.update))
             }
-            Phase::End => None,
+            Phase::Map => None,
         }
     }
 
@@ -155,11 +155,15 @@ impl Program for Thread {
                 };
             }
             let next = match self.phase {
+                Phase::Map => {
+                    self.enter(Phase::Generate);
+                    return Op::Map(self.matrix.region.clone());
+                }
                 Phase::Generate => Phase::Panel(0),
                 Phase::Panel(k) => Phase::Update(k),
                 Phase::Update(k) if k + 1 < self.matrix.blocks => Phase::Panel(k + 1),
                 Phase::Update(_) => Phase::Check,
-                Phase::Check | Phase::End => return Op::End,
+                Phase::Check => return Op::End,
             };
             self.enter(next);
             self.gather = true;
@@ -194,6 +198,7 @@ mod tests {
                 loop {
                     match thread.next(0) {
                         Op::Touch { page, .. } => all.last_mut().expect("one").insert(page.0),
+                        Op::Map(_) => continue,
                         Op::Gather => break,
                         _ => {
                             going = false;

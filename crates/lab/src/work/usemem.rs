@@ -23,10 +23,14 @@ pub struct Usemem {
     order: Order,
     /// CPU time with each page.
     work: Nanos,
-    /// Pages after which it ends.
+    /// Pages after which it ends, and whether it unmaps its memory then.
     most: u64,
+    unmaps: bool,
+    mapped: bool,
     /// Pages begun.
     at: u64,
+    /// When the last page was written.
+    pub written: Nanos,
     /// What each page took, from its first touch to its last.
     pub latency: Histogram,
 }
@@ -39,16 +43,27 @@ impl Usemem {
             order,
             work,
             most: u64::MAX,
+            unmaps: false,
+            mapped: false,
             at: 0,
+            written: 0,
             latency: Histogram::default(),
         }
     }
 
-    /// It writes its memory once.
+    /// It writes its memory once, and keeps it.
     pub fn once(self) -> Self {
         Usemem {
             most: len(&self.region),
             ..self
+        }
+    }
+
+    /// It writes its memory once, and ends.
+    pub fn and_ends(self) -> Self {
+        Usemem {
+            unmaps: true,
+            ..self.once()
         }
     }
 
@@ -59,9 +74,18 @@ impl Usemem {
 }
 
 impl Program for Usemem {
-    fn next(&mut self, _: Nanos) -> Op {
+    fn next(&mut self, now: Nanos) -> Op {
+        if !std::mem::replace(&mut self.mapped, true) {
+            return Op::Map(self.region.clone());
+        }
         if self.at >= self.most {
-            return Op::End;
+            if self.written == 0 {
+                self.written = now;
+            }
+            return match std::mem::take(&mut self.unmaps) {
+                true => Op::Unmap(self.region.clone()),
+                false => Op::End,
+            };
         }
         let n = match &mut self.order {
             Order::Sequential => self.at,

@@ -189,9 +189,9 @@ mod tests {
 
     #[test]
     fn sequential_reads_come_at_the_speed_of_the_plate() {
-        let mut disk = disk();
-        let (outer, inner) = (disk.p.outer, disk.p.inner);
-        for (start, rate) in [(0, outer), (disk.pages - 100_000, inner)] {
+        let Disk { outer, inner, .. } = disk().p;
+        for (start, rate) in [(0, outer), (disk().pages - 100_000, inner)] {
+            let mut disk = disk();
             let mut at = start;
             let took = run(&mut disk, 1, 500, || {
                 at += 32;
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_random_read_takes_a_seek_and_half_a_turn() {
-        let mut disk = disk();
+        let mut disk = self::disk();
         let mut rng = Rng::new(3);
         let pages = disk.pages();
         let mut random = || Transfer {
@@ -226,6 +226,7 @@ mod tests {
             "{alone}, expected {expected}"
         );
         // The elevator makes the ways shorter.
+        let mut disk = self::disk();
         let many = run(&mut disk, 32, 1_000, &mut random) / 1_000;
         assert!(many < alone * 2 / 3, "{many} of {alone}");
     }

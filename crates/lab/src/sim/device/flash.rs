@@ -88,9 +88,13 @@ impl FlashDevice {
         end + self.p.overhead + self.p.virtual_exit.div_ceil(2)
     }
 
-    fn send(&mut self, from: Nanos, pages: u64) -> Nanos {
-        self.link = self.link.max(from) + time(pages * PAGE, self.p.link);
-        self.link
+    /// The data of a command that began at `begin` is ready at `ready`; when it has passed the link. A
+    /// command that waits for its die does not keep others from the link meanwhile, so what the link
+    /// is busy with counts from the commands' beginnings.
+    fn send(&mut self, begin: Nanos, ready: Nanos, pages: u64) -> Nanos {
+        let takes = time(pages * PAGE, self.p.link);
+        self.link = self.link.max(begin) + takes;
+        self.link.max(ready + takes)
     }
 
     fn read(&mut self, begin: Nanos, transfer: Transfer) -> Nanos {
@@ -112,7 +116,7 @@ impl FlashDevice {
             } else {
                 self.read_die(begin, unit) + time(n * PAGE, self.p.channel)
             };
-            end = end.max(self.send(done, n));
+            end = end.max(self.send(begin, done, n));
             at += n;
         }
         end
@@ -129,11 +133,10 @@ impl FlashDevice {
 
     fn read_die(&mut self, begin: Nanos, unit: u32) -> Nanos {
         let count = self.dies.len();
-        let slow = mix(unit.into()) & 1 == 1;
         let spread = self.p.read_spread.min(self.p.read);
-        let takes = match slow {
-            true => self.p.read + spread,
-            false => self.p.read - spread,
+        let takes = match mix(unit.into()) & 1 {
+            0 => self.p.read - spread,
+            _ => self.p.read + spread,
         };
         let die = &mut self.dies[unit as usize % count];
         let mut start = begin.max(die.reads);
@@ -150,7 +153,7 @@ impl FlashDevice {
 
     fn write(&mut self, begin: Nanos, transfer: Transfer) -> Nanos {
         let pages = u64::from(transfer.pages);
-        let mut accepted = self.send(begin, pages);
+        let mut accepted = self.send(begin, begin, pages);
         self.buffered += pages;
         while let Some(&(end, freed)) = self.buffer.front()
             && (end <= accepted || self.buffered * PAGE > self.p.buffer)
@@ -201,8 +204,10 @@ mod tests {
         let machine = Parameters::named("xeon-e5-v3")
             .expect("a machine")
             .scaled(64);
-        let DeviceParameters::Flash(flash) = machine.device;
-        FlashDevice::new(&flash)
+        match &machine.device {
+            DeviceParameters::Flash(flash) => FlashDevice::new(flash),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Keeps `depth` transfers in flight for a second; pages done.

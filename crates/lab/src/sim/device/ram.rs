@@ -9,16 +9,16 @@ use super::Transfer;
 #[derive(Debug)]
 pub struct RamDevice {
     p: Ram,
-    /// The copies so far end then.
-    free: Nanos,
+    /// Each copier's copies so far end then.
+    free: Vec<Nanos>,
 }
 
 impl RamDevice {
     /// A device at rest.
     pub fn new(parameters: Ram) -> Self {
         RamDevice {
+            free: vec![0; parameters.copies as usize],
             p: parameters,
-            free: 0,
         }
     }
 
@@ -31,9 +31,12 @@ impl RamDevice {
     pub fn submit(&mut self, now: Nanos, transfer: Transfer) -> Nanos {
         let bytes = u128::from(transfer.pages) * PAGE_SIZE as u128;
         let copy = (bytes * 1_000_000_000 / u128::from(self.p.copy)) as Nanos;
-        let begin = self.free.max(now + self.p.virtual_exit / 2);
-        self.free = begin + copy;
-        self.free + self.p.access + self.p.virtual_exit.div_ceil(2)
+        let begin = now + self.p.virtual_exit / 2;
+        let Some(free) = self.free.iter_mut().min() else {
+            return begin;
+        };
+        *free = begin.max(*free) + copy;
+        *free + self.p.access + self.p.virtual_exit.div_ceil(2)
     }
 }
 
@@ -47,6 +50,7 @@ mod tests {
             capacity: 1 << 20,
             access: 3_000,
             copy: 4_096_000_000,
+            copies: 1,
             virtual_exit: 20_000,
         });
         assert_eq!(ram.pages(), 256);

@@ -42,6 +42,8 @@ pub struct Parameters {
     pub name: String,
     /// Hardware threads.
     pub cpus: u32,
+    /// Nodes of memory; each has its own thread of background reclaim.
+    pub nodes: u32,
     /// Memory that programs can have, in bytes.
     pub memory: u64,
     /// By how much it was made smaller.
@@ -50,6 +52,8 @@ pub struct Parameters {
     pub flops: u64,
     /// What the system's work costs.
     pub costs: Costs,
+    /// What it takes to wake a CPU that has slept for so long: the last that applies.
+    pub idle: [(Nanos, Nanos); 3],
     /// The locks that CPUs contend for.
     pub locks: Locks,
     /// What swap is on.
@@ -77,6 +81,8 @@ pub struct Costs {
     pub submit: Nanos,
     /// To take one completion.
     pub complete: Nanos,
+    /// To copy a page to or from the device, where a CPU does that.
+    pub copy: Nanos,
     /// To let another task run on a CPU.
     pub switch: Nanos,
 }
@@ -134,6 +140,8 @@ pub struct Ram {
     pub access: Nanos,
     /// One copy goes at this rate, in bytes a second.
     pub copy: u64,
+    /// Copies that go on beside each other.
+    pub copies: u32,
     /// As [`Flash::virtual_exit`].
     pub virtual_exit: Nanos,
 }
@@ -147,8 +155,8 @@ pub struct Flash {
     pub dies: u32,
     /// A die reads one of its pages, on average.
     pub read: Nanos,
-    /// Half of the pages take so much less, the others so much more: those that share their cells with
-    /// a second one are read by more steps.
+    /// Half of the pages take so much less, the others so much more: of the two pages that share their
+    /// cells one is read by one step, the other by two.
     pub read_spread: Nanos,
     /// Bytes of which one read of a die delivers all.
     pub read_bytes: u64,
@@ -203,6 +211,7 @@ impl Parameters {
         let parameters = Parameters {
             name: text.name("name")?,
             cpus: text.count("cpus", 1..=4096)? as u32,
+            nodes: text.count("nodes", 1..=64)? as u32,
             memory: text.bytes("memory")?,
             scale: 1,
             flops: text.count("flops", 1..=1_000_000_000_000_000)?,
@@ -216,8 +225,14 @@ impl Parameters {
                 fill: text.time("cost.fill")?,
                 submit: text.time("cost.submit")?,
                 complete: text.time("cost.complete")?,
+                copy: text.time("cost.copy")?,
                 switch: text.time("cost.switch")?,
             },
+            idle: [
+                (text.time("idle.after_1")?, text.time("idle.exit_1")?),
+                (text.time("idle.after_2")?, text.time("idle.exit_2")?),
+                (text.time("idle.after_3")?, text.time("idle.exit_3")?),
+            ],
             locks: Locks {
                 slot: text.time("lock.slot")?,
                 slots_at_once: text.count("lock.slots_at_once", 1..=512)? as u32,
@@ -263,6 +278,7 @@ impl DeviceParameters {
             capacity: text.bytes("swap.capacity")?,
             access: text.time("swap.access")?,
             copy: text.rate("swap.copy")?,
+            copies: text.count("swap.copies", 1..=4096)? as u32,
             virtual_exit: text.time("swap.virtual_exit")?,
         }))
     }
@@ -318,7 +334,7 @@ mod tests {
         for (name, _) in MACHINES {
             let machine = Parameters::named(name).expect("a machine");
             assert_eq!(machine.name, *name);
-            assert_eq!(machine.clone().scaled(4).pages() * 4, machine.pages());
+            assert_eq!(machine.clone().scaled(4).pages(), machine.memory / 4 / 4096);
         }
         assert!(
             Parameters::named("pdp-11")
