@@ -6,7 +6,9 @@
 //! device. What happens at the same moment happens in the order in which it was planned.
 //!
 //! Every touch is compared with what was last written there; a page that comes back wrong ends the
-//! run with an error.
+//! run with an error. What tasks do is in [`tasks`].
+
+mod tasks;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,16 +16,15 @@ use std::collections::BinaryHeap;
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::{Nanos, PageRange, Vpn};
 use foreswap_core::world::{IoId, IoResult, Notice};
-use foreswap_core::{Advice, Config, Mm, Outcome, Swapoff};
+use foreswap_core::{Advice, Config, Mm, Swapoff};
 use thiserror::Error;
 
-use super::cpus::Cpus;
-use super::device::Device;
-use super::lock::{Lock, LockId};
-use super::memory::{HugeSwap, Memory, Order, Shape, Step};
-use super::parameters::Parameters;
-use super::program::{Op, Program};
-use super::rng::mix;
+use crate::sim::cpus::Cpus;
+use crate::sim::device::Device;
+use crate::sim::lock::{Lock, LockId};
+use crate::sim::memory::{HugeSwap, Memory, Order, Shape, Step};
+use crate::sim::parameters::Parameters;
+use crate::sim::program::{Op, Program};
 
 /// Where the tasks' memory begins.
 pub const BASE: Vpn = Vpn(512 * 77);
@@ -568,151 +569,6 @@ impl<P: Program> Machine<P> {
         }
         false
     }
-
-    /// A task goes on until it has steps to go through, waits, or another one acts first.
-    fn task(&mut self, who: ActorId) -> Result<bool, SimError> {
-        let n = who.0 as usize;
-        loop {
-            let now = self.now;
-            let task = &mut self.tasks[n];
-            if task.ended {
-                return Ok(false);
-            }
-            let op = match &task.op {
-                Some(op) => op.clone(),
-                None => {
-                    if self.cpus.is_over(now - self.actors[n].since) {
-                        self.leave(who);
-                        self.plan(now, Event::Ready(who));
-                        return Ok(false);
-                    }
-                    let op = task.program.next(now);
-                    task.began = now;
-                    task.faults = 0;
-                    task.op = Some(op.clone());
-                    op
-                }
-            };
-            let takes = match op {
-                Op::Touch { page, write, work } => {
-                    if self.memory.read(page).is_none() {
-                        return self.fault(who, page);
-                    }
-                    self.use_page(page, write)?;
-                    self.touch + work
-                }
-                Op::Map(range) => {
-                    self.mm.adopt(&mut self.memory, range, &[]);
-                    self.set_out(who, self.fault);
-                    return Ok(self.end_op(n, self.fault));
-                }
-                Op::Unmap(range) => {
-                    self.memory.now = now;
-                    self.memory.vanish(&range);
-                    for page in foreswap_core::units::pages(&range) {
-                        self.expected[(page.0 - BASE.0) as usize] = 0;
-                    }
-                    self.mm.unmap(&mut self.memory, &range);
-                    self.set_out(who, self.fault);
-                    return Ok(self.end_op(n, self.fault));
-                }
-                Op::Gather => {
-                    self.leave(who);
-                    self.gathered.push(who);
-                    self.let_go();
-                    return Ok(false);
-                }
-                Op::End => {
-                    self.tasks[n].ended = true;
-                    self.running -= 1;
-                    self.leave(who);
-                    self.let_go();
-                    return Ok(false);
-                }
-            };
-            self.end_op(n, takes);
-            self.now_at(now + takes, who);
-            if self.now < now + takes {
-                return Ok(false);
-            }
-        }
-    }
-
-    /// When all tasks that go on have gathered, they go on.
-    fn let_go(&mut self) {
-        if self.gathered.len() < self.running {
-            return;
-        }
-        for who in std::mem::take(&mut self.gathered) {
-            self.end_op(who.0 as usize, self.switch);
-            self.plan(self.now + self.switch, Event::Ready(who));
-        }
-    }
-
-    fn end_op(&mut self, n: usize, takes: Nanos) -> bool {
-        let now = self.now;
-        let task = &mut self.tasks[n];
-        task.waiting = None;
-        if let Some(op) = task.op.take() {
-            task.program.done(&op, now + takes - task.began);
-        }
-        true
-    }
-
-    fn use_page(&mut self, page: Vpn, write: bool) -> Result<(), SimError> {
-        let expected = &mut self.expected[(page.0 - BASE.0) as usize];
-        let found = self.memory.read(page).unwrap_or_default();
-        if found != *expected {
-            return Err(SimError::Wrong {
-                at: self.now,
-                page,
-                found,
-                expected: *expected,
-            });
-        }
-        self.memory.touch(page);
-        if write {
-            self.writes += 1;
-            *expected = mix(self.writes) >> 1 | 1;
-            self.memory.write(page, *expected);
-        }
-        Ok(())
-    }
-
-    /// The page is absent: wait for it, or ask for it.
-    fn fault(&mut self, who: ActorId, page: Vpn) -> Result<bool, SimError> {
-        let n = who.0 as usize;
-        let at = self.now;
-        let task = &mut self.tasks[n];
-        let asked = task.waiting == Some(page) && !task.served;
-        if asked && !std::mem::take(&mut task.woken) {
-            // Who finds no memory makes some: direct reclaim.
-            if self.mm.is_stalled() && self.work(who, 0) {
-                return Ok(true);
-            }
-            if self.memory.read(page).is_some() {
-                // It came by that work.
-                return Ok(true);
-            }
-            let task = &mut self.tasks[n];
-            task.blocked = Some(at);
-            self.leave(who);
-            return Ok(false);
-        }
-        task.faults += 1;
-        if task.faults > FAULTS {
-            return Err(SimError::Loop { at, page });
-        }
-        self.memory.now = at;
-        let outcome = self.mm.on_fault(&mut self.memory, page);
-        let task = &mut self.tasks[n];
-        task.waiting = Some(page);
-        task.woken = false;
-        task.served = outcome != Outcome::Waits;
-        self.set_out(who, self.fault);
-        self.poke();
-        Ok(true)
-    }
 }
 
 /// Whether the notice tells of a page that is lost.
@@ -725,3 +581,6 @@ fn is_loss(notice: &Notice) -> bool {
             | Notice::WriteFailed { .. }
     )
 }
+
+#[cfg(test)]
+mod tests;
