@@ -2,7 +2,9 @@
 //!
 //! [`lab`] is `foreswap lab`. `decisions/` replays what a real kernel decided and compares; `trace/`
 //! reads and writes traces of programs, `mrc/` answers from one how much memory the program needs, and
-//! `replay/` how it would fare with other policies. They run the very modules that the engine runs and have no copy of any decision.
+//! `replay/` how it would fare with other policies; `reproduce/` runs the work of the five documents
+//! that foreswap began with on a simulated machine (`sim/`, `work/`) and prints their tables with its
+//! own figures beside. They run the very modules that the engine runs and have no copy of any decision.
 
 #![forbid(unsafe_code)]
 
@@ -12,8 +14,11 @@ mod mrc;
 mod plot;
 mod progress;
 mod replay;
+mod reproduce;
+mod sim;
 mod size;
 pub mod trace;
+mod work;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -47,6 +52,8 @@ enum LabCommand {
     Replay(Box<replay::ReplayArgs>),
     /// Write a trace in another format
     Convert(ConvertArgs),
+    /// Simulate the published measurements that foreswap began with, and compare the figures
+    Reproduce(reproduce::ReproduceArgs),
 }
 
 /// `foreswap lab convert`.
@@ -134,6 +141,7 @@ pub fn lab(args: LabArgs) -> anyhow::Result<ExitCode> {
         LabCommand::Decisions { files } => {
             return Ok(decisions::compare(&files, &mut out, &mut err)?.into());
         }
+        LabCommand::Reproduce(args) => return reproduce::reproduce(&args, &mut out, &mut err),
         LabCommand::Mrc(args) => mrc::mrc(&args, &mut out, &mut err),
         LabCommand::Replay(args) => replay::replay(&args, &mut out, &mut err),
         LabCommand::Convert(args) => convert(&args, &mut out, &mut err),

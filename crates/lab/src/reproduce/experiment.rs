@@ -1,0 +1,224 @@
+//! One comparison: a machine, a piece of work, and the policies that are tried on both.
+
+use std::collections::BTreeMap;
+
+use foreswap_core::Swapoff;
+use foreswap_core::readahead::Policy;
+
+use crate::sim::machine::{Setup, SimError};
+use crate::sim::memory::{HugeSwap, Order};
+use crate::sim::parameters::Parameters;
+
+/// Simulated figures, by the keys of the published rows.
+pub type Figures = BTreeMap<String, f64>;
+
+/// What the base and the optimized variant differ in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// Swap readahead.
+    Readahead(Policy),
+    /// How swapoff looks pages up.
+    Swapoff(Swapoff),
+    /// When a huge page is split on its way out.
+    HugeSwap(HugeSwap),
+}
+
+impl Choice {
+    /// `setup` with this chosen.
+    pub fn of(self, setup: Setup) -> Setup {
+        match self {
+            Choice::Readahead(readahead) => Setup { readahead, ..setup },
+            Choice::Swapoff(swapoff) => Setup { swapoff, ..setup },
+            Choice::HugeSwap(huge_swap) => Setup { huge_swap, ..setup },
+        }
+    }
+}
+
+/// One comparison.
+#[derive(Clone, Copy)]
+pub struct Experiment {
+    /// What its figures' keys begin with.
+    pub name: &'static str,
+    /// The seed whose tables it belongs to.
+    pub seed: &'static str,
+    /// The machine.
+    pub machine: &'static str,
+    /// By how much memory and time are made smaller.
+    pub scale: u64,
+    /// All that both variants have in common.
+    pub common: Setup,
+    /// The seed's base and optimized variant.
+    pub variants: [Choice; 2],
+    /// Runs the work.
+    pub run: fn(&Parameters, &Setup, u64) -> Result<Figures, SimError>,
+}
+
+/// The kernel of the seeds, before anything is chosen.
+const KERNEL: Setup = Setup {
+    readahead: Policy::Vma(8),
+    swapoff: Swapoff::Readahead,
+    huge_swap: HugeSwap::SplitFirst,
+    order: Order::Lru,
+    first_touch: 1,
+};
+
+/// foreswap as it is shipped.
+pub const OURS: Setup = Setup {
+    readahead: Policy::Streams(512),
+    swapoff: Swapoff::Stream,
+    huge_swap: HugeSwap::SplitAfter,
+    order: Order::Clock,
+    first_touch: 256,
+};
+
+/// All comparisons.
+pub const EXPERIMENTS: &[Experiment] = &[
+    Experiment {
+        name: "usemem",
+        seed: "vma-readahead",
+        machine: "xeon-e5-v3",
+        scale: 64,
+        common: KERNEL,
+        variants: [
+            Choice::Readahead(Policy::Cluster(8)),
+            Choice::Readahead(Policy::Vma(8)),
+        ],
+        run: super::vma_readahead::usemem,
+    },
+    Experiment {
+        name: "linpack",
+        seed: "vma-readahead",
+        machine: "xeon-e5-v3",
+        scale: 64,
+        common: KERNEL,
+        variants: [
+            Choice::Readahead(Policy::Cluster(8)),
+            Choice::Readahead(Policy::Vma(8)),
+        ],
+        run: super::vma_readahead::linpack,
+    },
+    Experiment {
+        name: "thp",
+        seed: "thp-swap",
+        machine: "xeon-e5-v3-4.8",
+        scale: 16,
+        common: Setup {
+            first_touch: 256,
+            ..KERNEL
+        },
+        variants: [
+            Choice::HugeSwap(HugeSwap::SplitFirst),
+            Choice::HugeSwap(HugeSwap::SplitAfter),
+        ],
+        run: super::thp_swap::swap_out,
+    },
+    Experiment {
+        name: "cluster",
+        seed: "swapoff",
+        machine: "kvm-guest",
+        scale: 16,
+        common: Setup {
+            readahead: Policy::Cluster(8),
+            ..KERNEL
+        },
+        variants: [
+            Choice::Swapoff(Swapoff::LegacyStats),
+            Choice::Swapoff(Swapoff::Readahead),
+        ],
+        run: super::swapoff::swapoff,
+    },
+    Experiment {
+        name: "vma",
+        seed: "swapoff",
+        machine: "kvm-guest",
+        scale: 16,
+        common: KERNEL,
+        variants: [
+            Choice::Swapoff(Swapoff::LegacyStats),
+            Choice::Swapoff(Swapoff::Readahead),
+        ],
+        run: super::swapoff::swapoff,
+    },
+];
+
+impl Experiment {
+    /// The setups of base, optimized and ours.
+    pub fn setups(&self) -> [Setup; 3] {
+        let [base, optimized] = self.variants;
+        [base.of(self.common), optimized.of(self.common), OURS]
+    }
+
+    /// Runs all three on the same machine and work. Each has a thread of the host; what comes out does
+    /// not depend on that.
+    ///
+    /// # Errors
+    ///
+    /// A run ended early.
+    pub fn figures(
+        &self,
+        machine: &Parameters,
+        scale: u64,
+        seed: u64,
+    ) -> Result<[Figures; 3], SimError> {
+        let machine = machine.clone().scaled(scale);
+        let run = |setup: Setup| -> Result<Figures, SimError> {
+            let figures = (self.run)(&machine, &setup, seed)?;
+            let named = |(key, value)| (format!("{}/{key}", self.name), value);
+            Ok(figures.into_iter().map(named).collect())
+        };
+        let [base, optimized, ours] = self.setups();
+        std::thread::scope(|scope| {
+            let base = scope.spawn(|| run(base));
+            let optimized = scope.spawn(|| run(optimized));
+            let ours = run(ours);
+            // A panic of a run is a defect of the lab; it goes on to whoever called.
+            let join = |handle: std::thread::ScopedJoinHandle<'_, _>| match handle.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            Ok([join(base)?, join(optimized)?, ours?])
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing but the named policy differs between base and optimized: given the other's choice, each
+    /// is the other.
+    #[test]
+    fn variants_differ_in_the_named_policy_only() {
+        for experiment in EXPERIMENTS {
+            let name = experiment.name;
+            let [base, optimized] = experiment.variants;
+            let [first, second, _] = experiment.setups();
+            assert_ne!(first, second, "{name}");
+            assert_eq!(
+                std::mem::discriminant(&base),
+                std::mem::discriminant(&optimized),
+                "{name}: two policies are named"
+            );
+            assert_eq!(optimized.of(first), second, "{name}");
+            assert_eq!(base.of(second), first, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_experiment_has_a_machine_and_published_rows() {
+        let seeds = super::super::published::seeds().expect("readable");
+        for experiment in EXPERIMENTS {
+            Parameters::named(experiment.machine).expect("a machine");
+            let rows = seeds.iter().filter(|seed| seed.seed == experiment.seed);
+            let mut rows = rows
+                .flat_map(|seed| &seed.tables)
+                .flat_map(|table| &table.rows);
+            let begins = format!("{}/", experiment.name);
+            assert!(
+                rows.any(|row| row.key.starts_with(&begins)),
+                "{}",
+                experiment.name
+            );
+        }
+    }
+}

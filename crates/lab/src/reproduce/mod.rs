@@ -1,0 +1,214 @@
+//! `foreswap lab reproduce`: the seeds' published tables beside what the simulated machine gives.
+//!
+//! `experiment` says which machine, work and policies are compared, the files named after the seeds
+//! run the work, `published` knows the published figures, `report` and `plot` show both. A figure is
+//! earned by the model: what computes it cannot see the published ones, and a base and its optimized
+//! variant differ in the one policy that is named.
+
+mod experiment;
+mod plot;
+mod published;
+mod report;
+mod swapoff;
+mod thp_swap;
+mod vma_readahead;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+
+use crate::sim::parameters::Parameters;
+use experiment::{EXPERIMENTS, Experiment, Figures};
+use report::Report;
+
+/// `foreswap lab reproduce`.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub struct ReproduceArgs {
+    /// Whose tables
+    #[arg(value_enum, value_name = "SEED")]
+    seed: Seed,
+
+    /// As Markdown
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
+
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Draw the changes into FILE, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+
+    /// Another machine than the seed's own: a file like those in the lab's `machines` folder
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+
+    /// Make memory, swap and time so many times smaller, instead of what each table says
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    scale: Option<u64>,
+
+    /// Seed of the random numbers
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    random: u64,
+}
+
+const HELP: &str = "\
+The same arguments give the same bytes on any machine. Each variant runs the core that the engine
+runs; base and optimized differ in the one policy that the seed is about.
+
+The exit status is 0 when the tables were made, whatever they say, and 2 when a seed cannot be
+reproduced in this version, a machine file is wrong, or a run failed.";
+
+/// The seeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Seed {
+    /// 000: VMA based swap readahead
+    VmaReadahead,
+    /// 001: kswapd sleeps prematurely
+    Kswapd,
+    /// 002: huge pages are split late on their way out
+    ThpSwap,
+    /// 003: swapoff counts its hits
+    Swapoff,
+    /// 004: file readahead on demand
+    OndemandReadahead,
+    /// All of them
+    All,
+}
+
+impl Seed {
+    const EACH: [Seed; 5] = [
+        Seed::VmaReadahead,
+        Seed::Kswapd,
+        Seed::ThpSwap,
+        Seed::Swapoff,
+        Seed::OndemandReadahead,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Seed::VmaReadahead => "vma-readahead",
+            Seed::Kswapd => "kswapd",
+            Seed::ThpSwap => "thp-swap",
+            Seed::Swapoff => "swapoff",
+            Seed::OndemandReadahead => "ondemand-readahead",
+            Seed::All => "all",
+        }
+    }
+
+    fn each(self) -> Vec<Seed> {
+        if self == Seed::All {
+            Self::EACH.into()
+        } else {
+            vec![self]
+        }
+    }
+
+    fn experiments(self) -> impl Iterator<Item = &'static Experiment> {
+        EXPERIMENTS.iter().filter(move |e| e.seed == self.name())
+    }
+}
+
+/// Runs `foreswap lab reproduce`.
+///
+/// # Errors
+///
+/// The output or the plot cannot be written, or the machine file cannot be read.
+pub fn reproduce(
+    args: &ReproduceArgs,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    let machine = match &args.machine {
+        None => None,
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("{}: cannot be read", path.display()))?;
+            match Parameters::parse(&path.display().to_string(), &text) {
+                Ok(machine) => Some(machine),
+                Err(error) => {
+                    writeln!(err, "foreswap lab: {error}")?;
+                    return Ok(ExitCode::from(2));
+                }
+            }
+        }
+    };
+    let published = published::seeds().context("the published figures")?;
+    let (mut reports, mut complete) = (Vec::new(), true);
+    for seed in args.seed.each() {
+        let name = seed.name();
+        let Some(tables) = published
+            .iter()
+            .find(|p| p.seed == name)
+            .filter(|_| seed.experiments().next().is_some())
+        else {
+            let built: Vec<&str> = built();
+            writeln!(
+                err,
+                "foreswap lab: {name} cannot be reproduced in this version: its simulation is not \
+                 built yet; built are: {}",
+                built.join(", ")
+            )?;
+            complete = false;
+            continue;
+        };
+        let mut all = <[Figures; 3]>::default();
+        let mut where_ = BTreeSet::new();
+        for experiment in seed.experiments() {
+            let scale = args.scale.unwrap_or(experiment.scale);
+            let own = || Parameters::named(experiment.machine);
+            let machine = machine.clone().map_or_else(own, Ok)?;
+            where_.insert(format!("{}, memory and time 1/{scale}", machine.name));
+            match experiment.figures(&machine, scale, args.random) {
+                Ok(figures) => {
+                    for (sum, more) in all.iter_mut().zip(figures) {
+                        sum.extend(more);
+                    }
+                }
+                Err(error) => {
+                    writeln!(err, "foreswap lab: {name}, {}: {error}", experiment.name)?;
+                    complete = false;
+                }
+            }
+        }
+        let machine = Vec::from_iter(where_).join("; ");
+        reports.push(Report::new(tables, &all, &machine));
+    }
+    if !reports.is_empty() {
+        let text = if args.json {
+            serde_json::to_string_pretty(&reports)? + "\n"
+        } else if args.markdown {
+            report::markdown(&reports)
+        } else {
+            report::text(&reports)
+        };
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        if let Some(path) = &args.plot {
+            std::fs::write(path, plot::svg(&reports))
+                .with_context(|| format!("{}: cannot be written", path.display()))?;
+        }
+    }
+    Ok(if complete {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(2)
+    })
+}
+
+/// The seeds that can be reproduced.
+fn built() -> Vec<&'static str> {
+    let each = Seed::EACH.into_iter();
+    each.filter(|seed| seed.experiments().next().is_some())
+        .map(Seed::name)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! What must hold of the tables, whatever they say.
+
+use std::path::Path;
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: ReproduceArgs,
+}
+
+/// The exit status as text, and what was written.
+fn run(words: &[&str]) -> (String, String, String) {
+    let words = ["reproduce"].iter().chain(words);
+    let args = Cli::parse_from(words).args;
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let status = reproduce(&args, &mut out, &mut err).expect("written");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (format!("{status:?}"), text(out), text(err))
+}
+
+fn code(n: u8) -> String {
+    format!("{:?}", ExitCode::from(n))
+}
+
+#[test]
+fn the_same_arguments_give_the_same_bytes() {
+    for words in [
+        &["vma-readahead", "--scale", "512", "--json"][..],
+        &["swapoff", "--scale", "256", "--markdown"],
+        &["thp-swap", "--scale", "512"],
+    ] {
+        let (status, first, err) = run(words);
+        assert_eq!((status, err.as_str()), (code(0), ""));
+        assert!(first.len() > 500);
+        assert_eq!(run(words).1, first, "{words:?}");
+    }
+    let json = |random| {
+        run(&[
+            "vma-readahead",
+            "--scale",
+            "512",
+            "--json",
+            "--random",
+            random,
+        ])
+        .1
+    };
+    assert_ne!(json("1"), json("2"), "the random writers do not matter");
+}
+
+#[test]
+fn the_plot_shows_each_row() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("plot.svg");
+    let name = path.display().to_string();
+    let (status, ..) = run(&["swapoff", "--scale", "256", "--plot", &name]);
+    assert_eq!(status, code(0));
+    let svg = std::fs::read_to_string(path).expect("written");
+    let seeds = published::seeds().expect("readable");
+    let seed = seeds
+        .iter()
+        .find(|seed| seed.seed == "swapoff")
+        .expect("there");
+    for row in seed.tables.iter().flat_map(|table| &table.rows) {
+        assert!(svg.contains(&row.label), "{}", row.label);
+    }
+}
+
+#[test]
+fn a_seed_that_is_not_built_is_refused_not_faked() {
+    for seed in Seed::EACH {
+        if seed.experiments().next().is_some() {
+            continue;
+        }
+        let (status, out, err) = run(&[seed.name()]);
+        assert_eq!((status, out.as_str()), (code(2), ""));
+        assert!(
+            err.contains(seed.name()) && err.contains("not built yet"),
+            "{err}"
+        );
+    }
+}
+
+#[test]
+fn a_wrong_machine_file_is_named_with_its_line() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "name = x\ncpus = many\n").expect("written");
+    let path = file.path().display().to_string();
+    let (status, out, err) = run(&["swapoff", "--machine", &path]);
+    assert_eq!((status, out.as_str()), (code(2), ""));
+    assert!(
+        err.contains(&format!("{path}:2: `cpus` is `many`; expected")),
+        "{err}"
+    );
+}
+
+/// The memory is made smaller so that a run ends soon; half of it again changes nothing.
+#[test]
+fn the_figures_do_not_depend_on_the_scale() {
+    for (name, keys) in [
+        ("usemem", &["usemem/throughput", "usemem/average"][..]),
+        ("cluster", &["cluster/seconds"]),
+        ("vma", &["vma/seconds"]),
+        ("thp", &["thp/swap_out", "thp/throughput"]),
+    ] {
+        let experiment = EXPERIMENTS.iter().find(|e| e.name == name).expect(name);
+        let machine = Parameters::named(experiment.machine).expect("a machine");
+        let scale = experiment.scale;
+        let [first, second] = [scale, 2 * scale]
+            .map(|scale| experiment.figures(&machine, scale, 1).expect("figures"));
+        for key in keys {
+            for n in 0..2 {
+                let (a, b) = (first[n][*key], second[n][*key]);
+                assert!((a - b).abs() < 0.1 * a, "{key}, variant {n}: {a} and {b}");
+            }
+        }
+    }
+}
+
+fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else {
+            let text = std::fs::read_to_string(&path).expect("text");
+            found.push((path.display().to_string(), text));
+        }
+    }
+}
+
+/// No published figure stands in the code or the machines: they are known to the data file only.
+#[test]
+fn no_published_figure_is_in_what_computes_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for folder in ["src/sim", "src/work", "src/reproduce", "machines"] {
+        sources(&root.join(folder), &mut files);
+    }
+    assert!(files.len() > 20);
+    let seeds = published::seeds().expect("readable");
+    let rows = seeds.iter().flat_map(|s| &s.tables).flat_map(|t| &t.rows);
+    let figures: Vec<String> = rows
+        .flat_map(|row| [row.base, row.optimized])
+        .map(|figure| figure.to_string())
+        .filter(|text| text.len() >= 4)
+        .collect();
+    assert!(figures.len() > 20);
+    for (name, text) in &files {
+        let numbers: Vec<String> = text
+            .split(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'))
+            .map(|word| word.replace('_', ""))
+            .collect();
+        for figure in &figures {
+            assert!(!numbers.contains(figure), "{figure} stands in {name}");
+        }
+    }
+}

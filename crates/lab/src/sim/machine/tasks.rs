@@ -1,0 +1,155 @@
+//! What tasks do: they touch pages and wait for those that are absent, map, unmap, gather and end.
+
+use foreswap_core::Outcome;
+use foreswap_core::units::{Nanos, Vpn, pages};
+
+use super::{ActorId, BASE, Event, FAULTS, Machine, SimError};
+use crate::sim::program::{Op, Program};
+use crate::sim::rng::mix;
+
+impl<P: Program> Machine<P> {
+    /// A task goes on until it has steps to go through, waits, or another one acts first.
+    pub(super) fn task(&mut self, who: ActorId) -> Result<bool, SimError> {
+        let n = who.0 as usize;
+        loop {
+            let now = self.now;
+            let task = &mut self.tasks[n];
+            if task.ended {
+                return Ok(false);
+            }
+            let op = match &task.op {
+                Some(op) => op.clone(),
+                None => {
+                    if self.cpus.is_over(now - self.actors[n].since) {
+                        self.leave(who);
+                        self.plan(now, Event::Ready(who));
+                        return Ok(false);
+                    }
+                    let op = task.program.next(now);
+                    task.began = now;
+                    task.faults = 0;
+                    task.op = Some(op.clone());
+                    op
+                }
+            };
+            let takes = match op {
+                Op::Touch { page, write, work } => {
+                    if self.memory.read(page).is_none() {
+                        return self.fault(who, page);
+                    }
+                    self.use_page(page, write)?;
+                    self.touch + work
+                }
+                Op::Map(range) => {
+                    self.mm.adopt(&mut self.memory, range, &[]);
+                    self.set_out(who, self.fault);
+                    return Ok(self.end_op(n, self.fault));
+                }
+                Op::Unmap(range) => {
+                    self.memory.now = now;
+                    self.memory.vanish(&range);
+                    for page in pages(&range) {
+                        self.expected[(page.0 - BASE.0) as usize] = 0;
+                    }
+                    self.mm.unmap(&mut self.memory, &range);
+                    self.set_out(who, self.fault);
+                    return Ok(self.end_op(n, self.fault));
+                }
+                Op::Gather => {
+                    self.leave(who);
+                    self.gathered.push(who);
+                    self.let_go();
+                    return Ok(false);
+                }
+                Op::End => {
+                    self.tasks[n].ended = true;
+                    self.running -= 1;
+                    self.leave(who);
+                    self.let_go();
+                    return Ok(false);
+                }
+            };
+            self.end_op(n, takes);
+            self.now_at(now + takes, who);
+            if self.now < now + takes {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// When all tasks that go on have gathered, they go on.
+    fn let_go(&mut self) {
+        if self.gathered.len() < self.running {
+            return;
+        }
+        for who in std::mem::take(&mut self.gathered) {
+            self.end_op(who.0 as usize, self.switch);
+            self.plan(self.now + self.switch, Event::Ready(who));
+        }
+    }
+
+    fn end_op(&mut self, n: usize, takes: Nanos) -> bool {
+        let now = self.now;
+        let task = &mut self.tasks[n];
+        task.waiting = None;
+        if let Some(op) = task.op.take() {
+            task.program.done(&op, now + takes - task.began);
+        }
+        true
+    }
+
+    fn use_page(&mut self, page: Vpn, write: bool) -> Result<(), SimError> {
+        let expected = &mut self.expected[(page.0 - BASE.0) as usize];
+        let found = self.memory.read(page).unwrap_or_default();
+        if found != *expected {
+            return Err(SimError::Wrong {
+                at: self.now,
+                page,
+                found,
+                expected: *expected,
+            });
+        }
+        self.memory.touch(page);
+        if write {
+            self.writes += 1;
+            *expected = mix(self.writes) >> 1 | 1;
+            self.memory.write(page, *expected);
+        }
+        Ok(())
+    }
+
+    /// The page is absent: wait for it, or ask for it.
+    fn fault(&mut self, who: ActorId, page: Vpn) -> Result<bool, SimError> {
+        let n = who.0 as usize;
+        let at = self.now;
+        let task = &mut self.tasks[n];
+        let asked = task.waiting == Some(page) && !task.served;
+        if asked && !std::mem::take(&mut task.woken) {
+            // Who finds no memory makes some: direct reclaim.
+            if self.mm.is_stalled() && self.work(who, 0) {
+                return Ok(true);
+            }
+            if self.memory.read(page).is_some() {
+                // It came by that work.
+                return Ok(true);
+            }
+            let task = &mut self.tasks[n];
+            task.blocked = Some(at);
+            self.leave(who);
+            return Ok(false);
+        }
+        task.faults += 1;
+        if task.faults > FAULTS {
+            return Err(SimError::Loop { at, page });
+        }
+        self.memory.now = at;
+        let outcome = self.mm.on_fault(&mut self.memory, page);
+        let task = &mut self.tasks[n];
+        task.waiting = Some(page);
+        task.woken = false;
+        task.served = outcome != Outcome::Waits;
+        self.set_out(who, self.fault);
+        self.poke();
+        Ok(true)
+    }
+}

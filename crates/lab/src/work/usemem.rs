@@ -1,0 +1,107 @@
+//! `usemem` of vm-scalability: processes that write their own memory, in order or at random.
+
+use foreswap_core::units::{Nanos, PageRange, len};
+
+use super::nth;
+use crate::sim::histogram::Histogram;
+use crate::sim::program::{Op, Program};
+use crate::sim::rng::Rng;
+
+/// In which order pages are written.
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// One after the other, each word of each.
+    Sequential,
+    /// One word of a page drawn at random.
+    Random(Rng),
+}
+
+/// One process.
+#[derive(Clone, Debug)]
+pub struct Usemem {
+    region: PageRange,
+    order: Order,
+    /// CPU time with each page.
+    work: Nanos,
+    /// Pages after which it ends, and whether it unmaps its memory then.
+    most: u64,
+    unmaps: bool,
+    mapped: bool,
+    /// Pages begun.
+    at: u64,
+    /// When the last page was written.
+    pub written: Nanos,
+    /// What each page took, from its first touch to its last.
+    pub latency: Histogram,
+}
+
+impl Usemem {
+    /// A process that goes on for ever.
+    pub fn new(region: PageRange, order: Order, work: Nanos) -> Self {
+        Usemem {
+            region,
+            order,
+            work,
+            most: u64::MAX,
+            unmaps: false,
+            mapped: false,
+            at: 0,
+            written: 0,
+            latency: Histogram::default(),
+        }
+    }
+
+    /// It writes its memory once, and keeps it.
+    pub fn once(self) -> Self {
+        Usemem {
+            most: len(&self.region),
+            ..self
+        }
+    }
+
+    /// It writes its memory once, and ends.
+    pub fn and_ends(self) -> Self {
+        Usemem {
+            unmaps: true,
+            ..self.once()
+        }
+    }
+
+    /// It writes in order.
+    pub fn is_sequential(&self) -> bool {
+        matches!(self.order, Order::Sequential)
+    }
+}
+
+impl Program for Usemem {
+    fn next(&mut self, now: Nanos) -> Op {
+        if !std::mem::replace(&mut self.mapped, true) {
+            return Op::Map(self.region.clone());
+        }
+        if self.at >= self.most {
+            if self.written == 0 {
+                self.written = now;
+            }
+            return match std::mem::take(&mut self.unmaps) {
+                true => Op::Unmap(self.region.clone()),
+                false => Op::End,
+            };
+        }
+        let n = match &mut self.order {
+            Order::Sequential => self.at,
+            Order::Random(rng) => rng.below(len(&self.region)),
+        };
+        self.at += 1;
+        Op::Touch {
+            page: nth(&self.region, n),
+            write: true,
+            work: self.work,
+        }
+    }
+
+    fn done(&mut self, op: &Op, took: Nanos) {
+        if matches!(op, Op::Touch { .. }) {
+            self.latency.add(took);
+        }
+    }
+}
