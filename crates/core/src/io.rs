@@ -251,8 +251,6 @@ impl Mm {
             }
             return false;
         };
-        // Others may have made room.
-        self.areas_full = false;
         let frames = &frames[..n as usize];
         let io = self.ios.begin(slot, true, 0, frames.iter().copied());
         let started = match whole {
@@ -312,6 +310,7 @@ impl Mm {
                 self.map_direct(w, &frames);
             }
             (true, _) => {
+                let areas_full = self.areas_full;
                 for (i, &frame) in (0..).zip(&frames) {
                     let result = match result {
                         IoResult::Refused(refusal) if !refusal.has(i) => IoResult::Ok,
@@ -320,9 +319,15 @@ impl Mm {
                     self.on_written(w, slot.plus(i), frame, result);
                 }
                 match result {
-                    IoResult::Ok => {}
-                    IoResult::Refused(refusal) if refusal.full => self.slots.no_room(slot.area),
-                    IoResult::Refused(_) => {}
+                    // Others may have made room.
+                    IoResult::Ok => self.areas_full = false,
+                    IoResult::Refused(refusal) => {
+                        // The slots that were given back are no room.
+                        self.areas_full = areas_full;
+                        if refusal.full {
+                            self.slots.no_room(slot.area);
+                        }
+                    }
                     IoResult::Failed(error) => {
                         w.notice(Notice::WriteFailed { slot, error });
                         if error == ENOSPC {

@@ -42,7 +42,7 @@ pub(crate) struct WriteBack {
 
 impl Mm {
     /// The area that is to be relieved now, if any.
-    fn to_relieve(&mut self, w: &impl World) -> Option<u8> {
+    fn filling_area(&mut self, w: &impl World) -> Option<u8> {
         let areas = || (0..).map_while(|n| w.nth(n));
         let area = areas().find(|&area| w.compresses(area))?;
         let (used, slots) = (w.used(area) * 16, u64::from(w.slots(area)));
@@ -75,7 +75,7 @@ impl Mm {
         if self.held || !self.stalled.is_empty() || self.is_draining() {
             return false;
         }
-        let Some(area) = self.to_relieve(w) else {
+        let Some(area) = self.filling_area(w) else {
             return false;
         };
         if self.frames.unwritten() + BATCH > self.marks.writes {

@@ -144,7 +144,8 @@ impl Space {
 
     /// The device ends flight number `at`: what comes of it is decided by chance and bad sectors.
     pub fn complete(&mut self, sys: &mut System, at: usize) -> (IoId, IoResult) {
-        let flight = self.flights.swap_remove(at);
+        // In order, so that none is put off for ever where the first is always taken.
+        let flight = self.flights.remove(at);
         let chaos = sys.chaos;
         let mut result = IoResult::Ok;
         if flight.write {
