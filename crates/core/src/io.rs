@@ -373,7 +373,7 @@ impl Mm {
         let holding = self.frames.get(frame);
         if holding.wanted {
             self.deliver(w, frame);
-        } else if holding.whole {
+        } else if holding.whole && !self.held {
             self.send_on(w, slot, frame);
         }
     }

@@ -264,7 +264,9 @@ impl Session {
     fn areas(&self) -> String {
         let listed = self.tell(&["ps"]);
         let (_, areas) = listed.split_once("PRIORITY").unwrap_or_default();
-        areas.to_owned()
+        let ours = self.running.pid().as_raw_nonzero().to_string();
+        let ours = |line: &&str| line.split_whitespace().next() == Some(&ours);
+        areas.lines().filter(ours).collect()
     }
 
     fn pid_for(&self, command: &str) -> Option<String> {

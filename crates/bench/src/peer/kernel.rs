@@ -73,8 +73,7 @@ pub struct Ground<'a> {
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 /// What zswap is set to. It may take as much memory as it needs: what it holds counts into the
 /// cgroup's limit anyway.
-const ZSWAP_SETTINGS: [(&str, &str); 4] = [
-    ("compressor", "lz4"),
+const ZSWAP_SETTINGS: [(&str, &str); 3] = [
     ("max_pool_percent", "50"),
     ("shrinker_enabled", "N"),
     ("enabled", "Y"),
@@ -192,10 +191,12 @@ impl Prepared {
             Kind::Defaults => changes.set(Path::new(PAGE_CLUSTER), "3")?,
         }
         if kind == Kind::Zswap {
+            // A kernel that has no lz4 for zswap compresses as it stands, which the notes tell.
+            let _ = changes.set(&Path::new(ZSWAP).join("compressor"), "lz4");
             for (name, value) in ZSWAP_SETTINGS {
                 let path = Path::new(ZSWAP).join(name);
-                // Older and newer kernels have more and fewer of them; these two it needs.
-                if path.exists() || matches!(name, "enabled" | "compressor") {
+                // Older and newer kernels have more and fewer of them.
+                if path.exists() || name == "enabled" {
                     changes.set(&path, value)?;
                 }
             }
@@ -281,6 +282,17 @@ fn notes(directory: &Path) -> Vec<String> {
         found(Path::new(VMA_READAHEAD)),
         found(Path::new(HUGE_PAGES)),
     ));
+    let compressor = Path::new(ZSWAP).join("compressor");
+    if compressor.exists() {
+        let lz4 = fs::read_to_string("/proc/crypto").unwrap_or_default();
+        notes.push(format!(
+            "zswap compresses by {}",
+            match lz4.lines().any(|line| line.ends_with(": lz4")) {
+                true => "lz4".to_owned(),
+                false => format!("{}, as this kernel has no lz4 for it", found(&compressor)),
+            }
+        ));
+    }
     let others = swap::active();
     if !others.is_empty() {
         notes.push(format!(

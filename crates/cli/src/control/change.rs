@@ -467,6 +467,7 @@ mod tests {
             path: path.to_owned(),
             bytes: 1 << 20,
             used_bytes: 0,
+            memory: None,
             priority: 0,
             state: "usable".to_owned(),
         }

@@ -24,8 +24,9 @@ const ENDS: u64 = 13;
 /// Pages that one step moves, and looks at.
 const BATCH: u32 = 32;
 const LOOK: usize = 256;
-/// Slots that must be free on the other areas.
+/// Slots that must be free on the other areas; a part of them where they are small.
 const LEAST_ROOM: u64 = 1024;
+const LEAST_PART: u64 = 64;
 
 /// How far write-back is.
 #[derive(Default)]
@@ -51,11 +52,13 @@ impl Mm {
             self.back.active = false;
             return None;
         }
-        let others = areas().filter(|&area| !w.compresses(area));
-        let room: u64 = others
-            .map(|area| u64::from(w.slots(area)).saturating_sub(w.used(area)))
-            .sum();
-        if room < LEAST_ROOM {
+        let (mut all, mut room) = (0, 0);
+        for area in areas().filter(|&area| !w.compresses(area)) {
+            let slots = u64::from(w.slots(area));
+            all += slots;
+            room += slots.saturating_sub(w.used(area));
+        }
+        if room <= LEAST_ROOM.min(all / LEAST_PART) {
             self.back.active = false;
             return None;
         }

@@ -182,6 +182,14 @@ fn open_ram(capacity: u64, method: Method) -> Result<OpenArea, AreaError> {
         .or_else(|_| rustix::fs::memfd_create(c"foreswap-ram", flags))
         .map_err(failed)?;
     let bytes = ram::memory_bytes(capacity).map_err(bounds)?;
+    // It holds for memory that is a file, too.
+    if let Some(limit) = room::file_size_limit().filter(|limit| *limit < bytes) {
+        return Err(AreaError::FileSizeLimit {
+            path,
+            bytes,
+            limit: Some(limit),
+        });
+    }
     rustix::fs::ftruncate(&file, bytes).map_err(failed)?;
     let first = ram::first_bytes(capacity, method).map_err(bounds)?;
     rustix::io::pwrite(&file, &first, 0).map_err(failed)?;

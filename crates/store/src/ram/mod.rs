@@ -215,9 +215,9 @@ impl Ram {
             live: self.header().live.load(Relaxed) * UNIT,
             ..Usage::default()
         };
-        let slots = u128::from(self.layout.slots);
-        let part = u128::from(usage.live) * slots / u128::from(usage.usable());
-        part.min(u128::from(self.layout.slots)) as u32
+        let slots = u64::from(self.layout.slots);
+        // 2^36 bytes and 2^27 slots at the most.
+        (usage.live * slots / usage.usable()).min(slots) as u32
     }
 
     /// Nobody uses the slot any more: its bytes are given up. `is_used` says whether somebody has

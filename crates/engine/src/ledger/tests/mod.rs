@@ -2,6 +2,7 @@
 
 mod hammer;
 mod messages;
+mod ram;
 
 use std::time::Duration;
 
