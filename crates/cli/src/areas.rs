@@ -49,8 +49,28 @@ pub fn open(named: &[String], size: Option<u64>, limit: u64) -> Result<Vec<OpenA
     };
     specs
         .iter()
-        .map(|spec| open_one(spec, size, limit))
+        .map(|spec| {
+            let mut area = open_one(spec, size, limit)?;
+            area.notes.extend(too_much(spec, limit));
+            Ok(area)
+        })
         .collect()
+}
+
+/// Compressed memory comes on top of the limit: a word where both together are more than there is.
+fn too_much(spec: &AreaSpec, limit: u64) -> Option<String> {
+    let AreaSpec::Ram { capacity, .. } = *spec else {
+        return None;
+    };
+    let memory = memory::available();
+    (capacity.saturating_add(limit) > memory).then(|| {
+        format!(
+            "the limit of {} and the swap area of {} in memory are together more than the {} available here",
+            humane(limit),
+            humane(capacity),
+            humane(memory)
+        )
+    })
 }
 
 /// Reads one `--swap`. Of a RAM area at most what the machine has can be given.

@@ -132,10 +132,8 @@ fn forks_share_what_is_in_the_store() {
     };
     for part in [
         "child_sees_parent",
-        "parent_exits_first",
         "grandchildren",
         "fork_while_threads_work",
-        "siblings_share_the_limit",
         "killed_child",
         "killed_parent",
     ] {

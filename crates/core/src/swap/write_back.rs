@@ -81,7 +81,8 @@ impl Mm {
         let Some(area) = self.filling_area(w) else {
             return false;
         };
-        if self.frames.unwritten() + BATCH > self.marks.writes {
+        let most = BATCH.min(self.marks.writes / 2);
+        if self.frames.unwritten() + most > self.marks.writes {
             return false;
         }
         let mut met = core::mem::take(&mut self.back.met);
@@ -97,7 +98,7 @@ impl Mm {
                     worked = true;
                 }
                 Entry::Swapped { slot, evicted } if self.is_cold(w, slot, evicted) => {
-                    let frame = (batch.len() < BATCH as usize)
+                    let frame = (batch.len() < most as usize)
                         .then(|| self.frames_to_read(w, 1))
                         .flatten();
                     let Some((frame, _)) = frame else {
