@@ -3,11 +3,13 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use foreswap::ledger::{AREA_DIRECT, AreaId, AreaInfo, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS};
+use foreswap::ledger::{
+    AREA_DIRECT, AREA_RAM, AreaId, AreaInfo, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS,
+};
 use foreswap_store::area::{self, AreaError, AreaSpec, OpenArea, PAGE_BYTES};
 
-use crate::size::humane;
-use crate::voice;
+use crate::size::{Size, SizeError, humane};
+use crate::{memory, voice};
 
 /// Together one second.
 const IN_USE_TRIES: u32 = 50;
@@ -42,13 +44,50 @@ pub fn open(named: &[String], size: Option<u64>, limit: u64) -> Result<Vec<OpenA
     } else {
         named
             .iter()
-            .map(|name| AreaSpec::parse(name))
+            .map(|name| parse(name))
             .collect::<Result<_, _>>()?
     };
     specs
         .iter()
-        .map(|spec| open_one(spec, size, limit))
+        .map(|spec| {
+            let mut area = open_one(spec, size, limit)?;
+            area.notes.extend(too_much(spec, limit));
+            Ok(area)
+        })
         .collect()
+}
+
+/// Compressed memory comes on top of the limit: a word where both together are more than there is.
+fn too_much(spec: &AreaSpec, limit: u64) -> Option<String> {
+    let AreaSpec::Ram { capacity, .. } = *spec else {
+        return None;
+    };
+    let memory = memory::available();
+    (capacity.saturating_add(limit) > memory).then(|| {
+        format!(
+            "the limit of {} and the swap area of {} in memory are together more than the {} available here",
+            humane(limit),
+            humane(capacity),
+            humane(memory)
+        )
+    })
+}
+
+/// Reads one `--swap`. Of a RAM area at most what the machine has can be given.
+pub fn parse(text: &str) -> Result<AreaSpec, AreaError> {
+    AreaSpec::parse(text, |size| {
+        let memory = memory::available();
+        let size: Size = size.parse().map_err(|why: SizeError| why.to_string())?;
+        let bytes = size.resolve(memory);
+        if bytes > memory {
+            return Err(format!(
+                "{} is more than the {} of memory available here",
+                humane(bytes),
+                humane(memory)
+            ));
+        }
+        Ok(bytes)
+    })
 }
 
 /// Processes of a run that was killed are still on their way out for a moment, and hold its areas.
@@ -133,7 +172,11 @@ pub fn describe(area: &OpenArea, priority: i32) -> Result<AreaInfo, AreasError> 
     Ok(AreaInfo {
         slots: slots as u32,
         priority,
-        flags: if area.direct { AREA_DIRECT } else { 0 },
+        flags: match (area.is_ram, area.direct) {
+            (true, _) => AREA_RAM,
+            (false, true) => AREA_DIRECT,
+            (false, false) => 0,
+        },
         first_byte: area.reserved_bytes,
         name,
     })

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -142,6 +142,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let mut areas = Areas::default();
     let mut files = Vec::new();
     for (number, area) in (0..).map(AreaId).zip(prepared.areas) {
+        ledger.attach_ram(number, area.file.as_fd())?;
         files.push((number, OwnedFd::from(area.file.try_clone()?)));
         areas.add(number, area);
     }

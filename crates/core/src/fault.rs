@@ -362,9 +362,10 @@ impl Mm {
     }
 
     /// A page that came in keeps its slot, so that it need not be written again, while its area is
-    /// less than half full.
+    /// less than half full; where writing it again means to compress it, three quarters.
     pub(crate) fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
-        !self.drains(slot.area) && w.used(slot.area) * 2 < u64::from(w.slots(slot.area))
+        let quarters = if w.compresses(slot.area) { 3 } else { 2 };
+        !self.drains(slot.area) && w.used(slot.area) * 4 < u64::from(w.slots(slot.area)) * quarters
     }
 
     fn on_swapped(

@@ -49,6 +49,8 @@ pub struct Holding {
     pub leaves: bool,
     /// It was in its frame when a thread came back for it.
     pub again: bool,
+    /// An area that compresses has refused it: it is for another one.
+    pub whole: bool,
     /// The page; `None` once it has gone elsewhere while an I/O was in flight.
     pub page: Option<Vpn>,
     /// Where the page is, or is to be, on an area.
@@ -69,6 +71,7 @@ pub const NOTHING: Holding = Holding {
     wanted: false,
     refault: false,
     again: false,
+    whole: false,
     leaves: false,
     page: None,
     slot: None,

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use crate::frames::{Holding, State};
 use crate::mm::Mm;
 use crate::page_table::{EVICTED_BITS, Entry};
+use crate::swap::slots::Slots;
 use crate::units::{Frame, Nanos, Slot};
 use crate::world::{Digest, IoId, IoResult, Notice, World};
 
@@ -229,12 +230,20 @@ impl Mm {
     /// queue is full.
     fn write_anew(&mut self, w: &mut impl World) -> bool {
         let homeless = |frame: &&Frame| self.frames.get(**frame).slot.is_none();
-        let oldest = self.frames.dirty().iter().take(BATCH).filter(homeless);
+        let mut oldest = self.frames.dirty().iter().take(BATCH).filter(homeless);
+        let first = oldest.clone().next();
+        let whole = first.is_some_and(|&frame| self.frames.get(frame).whole);
+        let alike = |frame: &&Frame| self.frames.get(**frame).whole == whole;
+        let oldest = oldest.by_ref().filter(alike);
         let frames: Vec<Frame> = oldest.copied().take(SLOTS_PER_IO).collect();
         let max = frames.len() as u32;
-        let Some((slot, n)) = self.slots.take(w, max).or_else(|| {
+        let take = |slots: &mut Slots, w: &mut _| match whole {
+            true => slots.take_whole(w, max),
+            false => slots.take(w, max),
+        };
+        let Some((slot, n)) = take(&mut self.slots, w).or_else(|| {
             (self.take_back_slots(w) > 0)
-                .then(|| self.slots.take(w, max))
+                .then(|| take(&mut self.slots, w))
                 .flatten()
         }) else {
             if !self.areas_full {
@@ -243,11 +252,13 @@ impl Mm {
             }
             return false;
         };
-        // Others may have made room.
-        self.areas_full = false;
         let frames = &frames[..n as usize];
         let io = self.ios.begin(slot, true, 0, frames.iter().copied());
-        if !w.write(io, slot, self.ios.frames(io)) {
+        let started = match whole {
+            true => w.write_as_it_is(io, slot, self.ios.frames(io)),
+            false => w.write(io, slot, self.ios.frames(io)),
+        };
+        if !started {
             for i in 0..n {
                 self.put(w, Some(slot.plus(i)));
             }
@@ -300,15 +311,31 @@ impl Mm {
                 self.map_direct(w, &frames);
             }
             (true, _) => {
+                let areas_full = self.areas_full;
                 for (i, &frame) in (0..).zip(&frames) {
+                    let result = match result {
+                        IoResult::Refused(refusal) if !refusal.has(i) => IoResult::Ok,
+                        result => result,
+                    };
                     self.on_written(w, slot.plus(i), frame, result);
                 }
-                if let IoResult::Failed(error) = result {
-                    w.notice(Notice::WriteFailed { slot, error });
-                    if error == ENOSPC {
-                        self.slots.no_room(slot.area);
-                    } else {
-                        self.slots.write_failed(slot.area);
+                match result {
+                    // Others may have made room.
+                    IoResult::Ok => self.areas_full = false,
+                    IoResult::Refused(refusal) => {
+                        // The slots that were given back are no room.
+                        self.areas_full = areas_full;
+                        if refusal.full {
+                            self.slots.no_room(slot.area);
+                        }
+                    }
+                    IoResult::Failed(error) => {
+                        w.notice(Notice::WriteFailed { slot, error });
+                        if error == ENOSPC {
+                            self.slots.no_room(slot.area);
+                        } else {
+                            self.slots.write_failed(slot.area);
+                        }
                     }
                 }
             }
@@ -332,7 +359,8 @@ impl Mm {
             IoResult::Ok if w.digest_of(frame) != Digest::Hash(w.digest(slot)) => {
                 Some(Notice::Corrupt { slot, page })
             }
-            IoResult::Ok => None,
+            // A read is never taken in part.
+            IoResult::Ok | IoResult::Refused(_) => None,
         };
         if let Some(notice) = lost {
             w.notice(notice);
@@ -343,8 +371,11 @@ impl Mm {
         }
         self.stats.swap_in += 1;
         self.frames.turn(frame, State::Clean);
-        if self.frames.get(frame).wanted {
+        let holding = self.frames.get(frame);
+        if holding.wanted {
             self.deliver(w, frame);
+        } else if holding.whole && !self.held {
+            self.send_on(w, slot, frame);
         }
     }
 
@@ -381,13 +412,17 @@ impl Mm {
                 }
                 self.frames.turn(frame, State::Clean);
             }
-            IoResult::Failed(error) => {
-                if error == ENOSPC {
-                    self.put(w, Some(slot));
-                } else {
-                    self.bad.push(slot);
+            IoResult::Failed(_) | IoResult::Refused(_) => {
+                let holding = self.frames.get_mut(frame);
+                holding.slot = None;
+                if let IoResult::Refused(refusal) = result {
+                    holding.whole = !refusal.full;
                 }
-                self.frames.get_mut(frame).slot = None;
+                if matches!(result, IoResult::Failed(error) if error != ENOSPC) {
+                    self.bad.push(slot);
+                } else {
+                    self.put(w, Some(slot));
+                }
                 if orphan {
                     self.frames.free_up(frame);
                     return;

@@ -21,6 +21,7 @@ use crate::stats::Stats;
 use crate::swap::owners::Owners;
 use crate::swap::slots::Slots;
 use crate::swap::swapoff::{Drain, Swapoff};
+use crate::swap::write_back::WriteBack;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn, len};
 use crate::vma::Vmas;
 use crate::world::{Limit, SwapMap, World};
@@ -111,6 +112,8 @@ pub struct Mm {
     pub(crate) advised: Advised,
     /// The area that is being emptied.
     pub(crate) drain: Drain,
+    /// How cold pages leave an area that compresses.
+    pub(crate) back: WriteBack,
     /// Slots that failed: they keep their reference, so that nobody uses them again.
     pub(crate) bad: Vec<Slot>,
 }
@@ -150,6 +153,7 @@ impl Mm {
             maps: Vec::new(),
             advised: Advised::default(),
             drain: Drain::default(),
+            back: WriteBack::default(),
             bad: Vec::new(),
         }
     }

@@ -110,7 +110,7 @@ impl Mm {
         } else if w.excess() == 0 {
             self.passing_until = 0;
         }
-        let drained = self.drain_step(w);
+        let drained = self.drain_step(w) || self.write_back_step(w);
         drained || brought || moved > 0 && (asked || self.awake || w.excess() > 0)
     }
 

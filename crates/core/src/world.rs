@@ -93,8 +93,29 @@ pub trait Store {
     /// Start to read `frames.len()` slots from `slot` on. False: the queue is full, try again after
     /// a completion.
     fn read(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool;
-    /// Start to write. As [`Store::read`].
+    /// Start to write. As [`Store::read`]. An area that compresses may refuse pages.
     fn write(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool;
+    /// As [`Store::write`]; pages that do not compress are taken as they are.
+    fn write_as_it_is(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        self.write(io, slot, frames)
+    }
+}
+
+/// Pages of a write that its area did not take; the others are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// A bit for each page, from the first.
+    pub pages: [u64; 8],
+    /// The area has no room; otherwise they do not compress.
+    pub full: bool,
+}
+
+impl Refusal {
+    /// Page number `n` of the write was refused.
+    pub fn has(&self, n: u32) -> bool {
+        let word = self.pages.get(n as usize / 64);
+        word.is_some_and(|word| word >> (n % 64) & 1 != 0)
+    }
 }
 
 /// How an I/O ended.
@@ -104,6 +125,8 @@ pub enum IoResult {
     Ok,
     /// Nothing can be said of the bytes; the system's error number.
     Failed(i32),
+    /// A write was taken in part.
+    Refused(Refusal),
 }
 
 /// The swap map: who uses which slot, and what is in it. Shared by all processes of a run, so a
@@ -114,8 +137,14 @@ pub trait SwapMap {
     fn nth(&self, n: u8) -> Option<u8>;
     /// Slots of an area.
     fn slots(&self, area: u8) -> u32;
-    /// Slots of an area that are in use by any process.
+    /// Slots of an area that are in use by any process; where room may run out before slots do, what
+    /// is as much as the room that is taken.
     fn used(&self, area: u8) -> u64;
+    /// Pages on this area are compressed, so that it may refuse some.
+    fn compresses(&self, area: u8) -> bool {
+        let _ = area;
+        false
+    }
     /// Take a slot cluster that nobody allocates from and that has a free slot; an empty one if
     /// there is any.
     fn claim_cluster(&mut self, area: u8) -> Option<u32>;

@@ -91,7 +91,19 @@ fn area_that_is_missing() {
         &["/no/such/folder", "exist"],
     );
     refused(&["--memory", "64M", "--swap", "/dev/null"], &["/dev/null"]);
-    refused(&["--memory", "64M", "--swap", "ram:1G"], &["ram:1G"]);
+    for (area, why) in [
+        ("ram:", "expected a size"),
+        ("ram:zstd", "expected a size"),
+        ("ram:1M", "out of bounds"),
+        ("ram:500T", "larger than any memory"),
+        ("ram:2T", "memory available"),
+        ("ram:64M,gzip", "gzip"),
+    ] {
+        refused(
+            &["--memory", "64M", "--swap", area],
+            &[area, why, "ram:512M"],
+        );
+    }
 }
 
 #[test]

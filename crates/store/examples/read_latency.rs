@@ -88,7 +88,7 @@ fn main() {
         .next()
         .map_or(5, |text| text.parse().expect("a number"));
 
-    let spec = AreaSpec::parse(directory.to_str().expect("UTF-8")).expect("a directory");
+    let spec = AreaSpec::Path(directory.to_path_buf());
     let area = area::open(&spec, Some(FILE_BYTES), 1 << 30).expect("an area");
     println!("direct: {}, notes: {:?}", area.direct, area.notes);
     let mut memory = Box::new(Chunk([0; 1 << 20]));

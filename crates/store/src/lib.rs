@@ -10,6 +10,7 @@
 //! every result.
 
 pub mod area;
+pub mod ram;
 pub mod ring;
 
 mod errno;

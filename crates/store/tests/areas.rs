@@ -8,13 +8,15 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use foreswap_store::area::{self, AreaError, AreaSpec, OpenArea};
+use foreswap_store::ram::Method;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 64 * MIB;
 
 fn spec(path: &Path) -> AreaSpec {
-    AreaSpec::parse(path.to_str().expect("UTF-8")).expect("a path")
+    let no_size = |_: &str| Err("no size is read here".to_owned());
+    AreaSpec::parse(path.to_str().expect("UTF-8"), no_size).expect("a path")
 }
 
 fn open(path: &Path, swap_size: Option<u64>) -> Result<OpenArea, AreaError> {
@@ -136,15 +138,54 @@ fn a_missing_path_and_odd_kinds_are_refused() {
 }
 
 #[test]
-fn compressed_memory_and_nothing_are_refused_by_name() {
-    let error = AreaSpec::parse("ram:1G").expect_err("not yet");
-    assert!(error.to_string().contains("ram:1G"), "{error}");
-    assert!(error.to_string().contains("not available yet"), "{error}");
-    assert!(AreaSpec::parse("").is_err());
-    assert_eq!(
-        AreaSpec::parse("./ram:1G").expect("a path"),
-        AreaSpec::Path(PathBuf::from("./ram:1G"))
-    );
+fn compressed_memory_is_told_from_a_path() {
+    let size = |text: &str| match text.strip_suffix("M") {
+        Some(number) => number
+            .parse::<u64>()
+            .map_or(Err("no number".into()), |n| Ok(n << 20)),
+        None => Err(format!("{text:?} is no size")),
+    };
+    let parse = |text: &str| AreaSpec::parse(text, size);
+    let capacity = 512 << 20;
+    for (text, method) in [
+        ("ram:512M", Method::Lz4),
+        ("ram:512M,lz4", Method::Lz4),
+        ("ram:512M,zstd", Method::Zstd),
+    ] {
+        let spec = AreaSpec::Ram { capacity, method };
+        assert_eq!(parse(text).expect("a RAM area"), spec);
+    }
+    for (text, why) in [
+        ("ram:", "no size"),
+        ("ram:512", "no size"),
+        ("ram:512M,gzip", "gzip"),
+        ("ram:1M", "out of bounds"),
+        ("ram:900000M", "out of bounds"),
+    ] {
+        let error = parse(text).expect_err("refused").to_string();
+        assert!(error.contains(text) && error.contains(why), "{error}");
+        assert!(error.contains("ram:512M"), "an example: {error}");
+    }
+    assert!(parse("").is_err());
+    let path = parse("./ram:1G").expect("a path");
+    assert_eq!(path, AreaSpec::Path(PathBuf::from("./ram:1G")));
+}
+
+#[test]
+fn compressed_memory_has_a_fixed_size_and_slots_for_more() {
+    let spec = AreaSpec::Ram {
+        capacity: 64 << 20,
+        method: Method::Zstd,
+    };
+    let area = area::open(&spec, None, 1 << 30).expect("memory");
+    assert_eq!(area.path, PathBuf::from("ram:64M,zstd"));
+    assert!(area.is_ram && !area.is_named() && area.reserved_bytes == 0);
+    assert_eq!(area.bytes, (64 << 20) * foreswap_store::ram::SLOTS_PER_PAGE);
+    let metadata = area.file.metadata().expect("metadata");
+    assert!(metadata.len() > 64 << 20);
+    assert!(metadata.blocks() * 512 < 1 << 20, "nothing is taken yet");
+    assert!(area.file.set_len(0).is_err() && area.file.set_len(1 << 40).is_err());
+    area.erase().expect("nothing to do");
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl Drop for Loop {
 }
 
 fn open(path: &Path, swap_size: Option<u64>) -> Result<OpenArea, AreaError> {
-    let spec = AreaSpec::parse(path.to_str().expect("UTF-8")).expect("a path");
+    let spec = AreaSpec::Path(path.to_path_buf());
     area::open(&spec, swap_size, 0)
 }
 

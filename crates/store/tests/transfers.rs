@@ -64,7 +64,7 @@ fn on_all(fds: &[RawFd], depth: u32, body: impl Fn(&mut dyn Io)) {
 
 fn new_area(bytes: u64) -> OpenArea {
     let directory = std::env::temp_dir();
-    let spec = AreaSpec::parse(directory.to_str().expect("UTF-8")).expect("a path");
+    let spec = AreaSpec::Path(directory.to_path_buf());
     area::open(&spec, Some(bytes), 1 << 20).expect("an area in the temporary directory")
 }
 

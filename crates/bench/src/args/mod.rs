@@ -65,8 +65,19 @@ pub enum PeerName {
     /// The kernel's swap as the system stands: page-cluster 3 (needs root)
     #[value(alias = "kernel-default")]
     KernelDefaults,
+    /// The kernel's swap on compressed memory: zram with lz4, page-cluster 0, THP (needs root)
+    Zram,
+    /// As `kernel`, with zswap and lz4 before the swap file (needs root)
+    Zswap,
     /// No limit at all
     Bare,
+}
+
+impl PeerName {
+    /// Whether the workload asks for huge pages: the kernel's peers at their best.
+    pub fn asks_for_huge_pages(self) -> bool {
+        matches!(self, Self::Kernel | Self::Zram | Self::Zswap)
+    }
 }
 
 /// `foreswap bench`.

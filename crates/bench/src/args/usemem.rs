@@ -48,6 +48,8 @@ pub enum Fill {
     Index,
     /// Pseudo-random words, which nothing compresses
     Random,
+    /// Pseudo-random words that come again within their page: lz4 makes about a third of it
+    Compressible,
 }
 
 /// The parameters of usemem (WORKLOADS.md).

@@ -48,9 +48,9 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     let (sequential, random) = groups.groups(&shared);
     session.swap_bytes = patterns::swap_for(sequential.total_bytes() + random.total_bytes());
     let order = peers(args, &[PeerName::Kernel]);
-    let command = |s: &Session, peer| {
+    let command = |s: &Session, peer: PeerName| {
         // The kernel at its best has huge pages: the workload asks for them.
-        let thp = shared.thp || peer == PeerName::Kernel;
+        let thp = shared.thp || peer.asks_for_huge_pages();
         let shared = UsememArgs {
             thp,
             ..shared.clone()

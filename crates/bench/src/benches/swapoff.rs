@@ -77,12 +77,13 @@ fn command(
     let fill = match args.usemem.fill {
         crate::args::Fill::Index => "index",
         crate::args::Fill::Random => "random",
+        crate::args::Fill::Compressible => "compressible",
     };
     let mut words: Vec<String> = ["workload", "hold"].map(str::to_owned).into();
     words.push(format!("--bytes={bytes}"));
     words.push(format!("--fill={fill}"));
     words.push(format!("--seed={}", args.usemem.seed));
-    if args.usemem.thp || peer == PeerName::Kernel {
+    if args.usemem.thp || peer.asks_for_huge_pages() {
         words.push("--thp".to_owned());
     }
     session.own_command(&words)

@@ -90,7 +90,12 @@ pub fn run(name: BenchName, args: &BenchArgs, session: &mut Session) -> anyhow::
     report.compare("bytes_per_s", Better::More);
     report.compare("fill_ns_per_page", Better::Less);
     say_windows(&mut report);
-    judge(&mut report, &workload);
+    if order.contains(&PeerName::Kernel) {
+        judge(&mut report, &workload);
+    }
+    if order.contains(&PeerName::Zram) {
+        judge_compressed(&mut report, &workload);
+    }
     Ok(report)
 }
 
@@ -105,6 +110,21 @@ fn judge(report: &mut Report, workload: &UsememArgs) {
         Bound::AtMost(bound) => Target::at_most(what, bound, Unit::Ratio, found),
         Bound::AtLeast(bound) => Target::at_least(what, bound, Unit::Ratio, found),
     });
+}
+
+/// What is asked of compressed memory, against zram (issue 4).
+fn judge_compressed(report: &mut Report, workload: &UsememArgs) {
+    let least = match workload.pattern {
+        Pattern::Seq => 4.0,
+        Pattern::Rand => 2.0,
+        _ => return,
+    };
+    let zram = crate::report::peer_name(PeerName::Zram);
+    let found = report.ratio("bytes_per_s", zram);
+    let what = format!("{}, bytes/s to zram's", what_of(workload));
+    report
+        .targets
+        .push(Target::at_least(what, least, Unit::Ratio, found));
 }
 
 /// A pattern in words.
@@ -178,7 +198,7 @@ pub fn command(
     workload: &UsememArgs,
 ) -> Vec<std::ffi::OsString> {
     // The kernel at its best has huge pages: the workload asks for them.
-    let thp = workload.thp || peer == PeerName::Kernel;
+    let thp = workload.thp || peer.asks_for_huge_pages();
     let workload = UsememArgs {
         thp,
         ..workload.clone()

@@ -4,8 +4,10 @@
 //! At its best (`Kind::Best`) the device counts as non-rotational (then the kernel reads
 //! ahead by VMA and allocates whole clusters), page-cluster is 5, and the workload asks
 //! for huge pages. As the system stands (`Kind::Defaults`) nothing is changed but
-//! page-cluster, to the kernel's default of 3. The swap file is made once for all turns;
-//! swapon, settings and cgroup are each turn's own.
+//! page-cluster, to the kernel's default of 3. With `Kind::Zswap` compressed memory (lz4) of
+//! any size stands before the swap file; with `Kind::Zram` it takes its place, and a fault
+//! brings its page alone, as that is what suits it best. The swap file is made once for all
+//! turns; swapon, settings, compressed memory and cgroup are each turn's own.
 
 use std::ffi::OsString;
 use std::fs;
@@ -35,6 +37,10 @@ pub enum Kind {
     Best,
     /// As the system stands.
     Defaults,
+    /// At its best, on zram with lz4.
+    Zram,
+    /// At its best, with zswap and lz4.
+    Zswap,
 }
 
 /// What a turn is given.
@@ -58,8 +64,8 @@ pub struct Kernels {
 #[derive(Debug)]
 struct Prepared {
     changes: Changes,
-    file: PathBuf,
-    bytes: u64,
+    /// The swap file and its size, once a turn has needed it.
+    file: Option<(PathBuf, u64)>,
     device: Device,
 }
 
@@ -70,6 +76,15 @@ pub struct Ground<'a> {
     /// What is swapped to.
     pub swap_file: &'a Path,
 }
+
+const ZSWAP: &str = "/sys/module/zswap/parameters";
+/// What zswap is set to. It may take as much memory as it needs: what it holds counts into the
+/// cgroup's limit anyway.
+const ZSWAP_SETTINGS: [(&str, &str); 3] = [
+    ("max_pool_percent", "50"),
+    ("shrinker_enabled", "N"),
+    ("enabled", "Y"),
+];
 
 impl Kernels {
     /// Runs `command` on the kernel's swap.
@@ -104,21 +119,27 @@ impl Kernels {
         work: impl FnOnce(&Ground<'_>) -> anyhow::Result<T>,
     ) -> Result<(T, Figures), TurnError> {
         // A bench that needs a larger file than the one before makes another.
-        if (self.prepared.as_ref()).is_some_and(|prepared| prepared.bytes < place.swap_bytes) {
+        let too_small = |prepared: &Prepared| matches!(prepared.file, Some((_, bytes)) if bytes < place.swap_bytes);
+        if self.prepared.as_ref().is_some_and(too_small) {
             self.prepared = None;
         }
         let prepared = match &mut self.prepared {
             Some(prepared) => prepared,
             None => {
-                progress.say("making the kernel's swap file");
                 // First: it undoes what a dead bench left, which would be noted as found.
-                let prepared = Prepared::make(place.directory, place.swap_bytes)?;
+                let prepared = Prepared::make(place.directory)?;
                 self.notes = notes(place.directory);
                 self.prepared.insert(prepared)
             }
         };
+        if kind != Kind::Zram && prepared.file.is_none() {
+            progress.say("making the kernel's swap file");
+            let file = swap::path_in(place.directory);
+            prepared.changes.make_swap_file(&file, place.swap_bytes)?;
+            prepared.file = Some((file, place.swap_bytes));
+        }
         let mark = prepared.changes.mark();
-        let result = prepared.with(kind, place.limit, work);
+        let result = prepared.with(kind, place, work);
         prepared.changes.undo_to(mark);
         let warning = result.as_ref().is_ok_and(|(_, figures)| {
             figures.get(BY_VMA) == Some(&0.0) && !self.notes.iter().any(|note| note == NOT_BEST)
@@ -136,20 +157,17 @@ impl Kernels {
 }
 
 impl Prepared {
-    fn make(directory: &Path, bytes: u64) -> Result<Self, ChangeError> {
-        let mut changes = Changes::begin()?;
+    fn make(directory: &Path) -> Result<Self, ChangeError> {
+        let changes = Changes::begin()?;
         swap::sweep(directory);
         let device = Device::under(directory).map_err(|source| ChangeError::Step {
             what: "find the device of",
             path: directory.to_owned(),
             source,
         })?;
-        let file = swap::path_in(directory);
-        changes.make_swap_file(&file, bytes)?;
         Ok(Self {
             changes,
-            file,
-            bytes,
+            file: None,
             device,
         })
     }
@@ -157,12 +175,17 @@ impl Prepared {
     fn with<T>(
         &mut self,
         kind: Kind,
-        limit: u64,
+        place: Place<'_>,
         work: impl FnOnce(&Ground<'_>) -> anyhow::Result<T>,
     ) -> Result<(T, Figures), TurnError> {
         let changes = &mut self.changes;
+        let swap_file = match (kind, &self.file) {
+            (Kind::Zram, _) => changes.make_zram(place.swap_bytes)?,
+            (_, Some((file, _))) => file.clone(),
+            (_, None) => return Err(ChangeError::Missing("no swap file".to_owned()).into()),
+        };
         match kind {
-            Kind::Best => {
+            Kind::Best | Kind::Zram | Kind::Zswap => {
                 // Before swapon, which is when the kernel looks.
                 if let Some(rotational) = self.device.rotational() {
                     changes.set(rotational, "0")?;
@@ -175,15 +198,27 @@ impl Prepared {
                 if huge.contains("[never]") {
                     changes.set(Path::new(HUGE_PAGES), "madvise")?;
                 }
-                changes.set(Path::new(PAGE_CLUSTER), "5")?;
+                let cluster = if kind == Kind::Zram { "0" } else { "5" };
+                changes.set(Path::new(PAGE_CLUSTER), cluster)?;
             }
             Kind::Defaults => changes.set(Path::new(PAGE_CLUSTER), "3")?,
         }
-        changes.swap_on(&self.file)?;
+        if kind == Kind::Zswap {
+            // A kernel that has no lz4 for zswap compresses as it stands, which the notes tell.
+            let _ = changes.set(&Path::new(ZSWAP).join("compressor"), "lz4");
+            for (name, value) in ZSWAP_SETTINGS {
+                let path = Path::new(ZSWAP).join(name);
+                // Older and newer kernels have more and fewer of them.
+                if path.exists() || name == "enabled" {
+                    changes.set(&path, value)?;
+                }
+            }
+        }
+        changes.swap_on(&swap_file)?;
         let name = format!("foreswap-bench-{}", std::process::id());
         let ground = Ground {
-            cgroup: MemoryCgroup::make(changes, &name, limit)?,
-            swap_file: &self.file,
+            cgroup: MemoryCgroup::make(changes, &name, place.limit)?,
+            swap_file: &swap_file,
         };
 
         let by_vma = match kind {
@@ -267,6 +302,17 @@ fn notes(directory: &Path) -> Vec<String> {
         found(Path::new(VMA_READAHEAD)),
         found(Path::new(HUGE_PAGES)),
     ));
+    let compressor = Path::new(ZSWAP).join("compressor");
+    if compressor.exists() {
+        let lz4 = fs::read_to_string("/proc/crypto").unwrap_or_default();
+        notes.push(format!(
+            "zswap compresses by {}",
+            match lz4.lines().any(|line| line.ends_with(": lz4")) {
+                true => "lz4".to_owned(),
+                false => format!("{}, as this kernel has no lz4 for it", found(&compressor)),
+            }
+        ));
+    }
     let others = swap::active();
     if !others.is_empty() {
         notes.push(format!(

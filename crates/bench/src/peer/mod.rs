@@ -74,6 +74,10 @@ impl Session {
     ) -> Result<Turn, TurnError> {
         match peer {
             PeerName::Foreswap => Ok(foreswap::turn(self, command, progress)?),
+            PeerName::Kernel | PeerName::KernelDefaults | PeerName::Zram | PeerName::Zswap => {
+                let (kernels, place) = self.kernels();
+                kernels.turn(kind_of(peer), place, command, progress)
+            }
             PeerName::Bare => {
                 let finished = child::run(command, None, progress)?;
                 let mut figures = Figures::new();
@@ -83,10 +87,6 @@ impl Session {
                     figures,
                     details: None,
                 })
-            }
-            PeerName::Kernel | PeerName::KernelDefaults => {
-                let (kernels, place) = self.kernels();
-                kernels.turn(kind_of(peer), place, command, progress)
             }
         }
     }
@@ -101,7 +101,7 @@ impl Session {
         match peer {
             PeerName::Foreswap => Ok(swapoff::of_foreswap(self, command, progress)?),
             PeerName::Bare => Err(ChangeError::Missing("it swaps nothing".to_owned()).into()),
-            PeerName::Kernel | PeerName::KernelDefaults => {
+            PeerName::Kernel | PeerName::KernelDefaults | PeerName::Zram | PeerName::Zswap => {
                 swapoff::of_kernel(self, kind_of(peer), command, progress)
             }
         }
@@ -139,6 +139,8 @@ fn derive(figures: &mut Figures) {
 fn kind_of(peer: PeerName) -> Kind {
     match peer {
         PeerName::Kernel => Kind::Best,
+        PeerName::Zram => Kind::Zram,
+        PeerName::Zswap => Kind::Zswap,
         _ => Kind::Defaults,
     }
 }

@@ -348,6 +348,8 @@ pub fn peer_name(peer: PeerName) -> &'static str {
         PeerName::Foreswap => "foreswap",
         PeerName::Kernel => "kernel",
         PeerName::KernelDefaults => "kernel-defaults",
+        PeerName::Zram => "zram",
+        PeerName::Zswap => "zswap",
         PeerName::Bare => "bare",
     }
 }

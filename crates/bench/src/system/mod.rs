@@ -12,6 +12,7 @@ pub mod device;
 pub mod note;
 pub mod probe;
 pub mod swap;
+mod zram;
 
 use std::fs;
 use std::io;
@@ -38,6 +39,13 @@ pub enum Change {
     Swap(PathBuf),
     /// A cgroup was made.
     Cgroup(PathBuf),
+    /// A zram device, which nobody had set up, got a size; it compressed by `was`.
+    Zram {
+        /// Its folder under /sys/block.
+        path: PathBuf,
+        /// The compression that was chosen.
+        was: String,
+    },
 }
 
 /// Why the system could not be changed.
@@ -119,6 +127,23 @@ impl Changes {
         swap::on(path).map_err(ChangeError::step("swapon", path))
     }
 
+    /// Sets up a zram device that is not in use, for so many bytes of pages, with lz4; returns the
+    /// device, which can be swapped to.
+    pub fn make_zram(&mut self, bytes: u64) -> Result<PathBuf, ChangeError> {
+        let (path, device) = zram::unused().ok_or_else(|| {
+            let what = "there is no zram device that is not in use (modprobe zram)";
+            ChangeError::Missing(what.to_owned())
+        })?;
+        let algorithm = path.join("comp_algorithm");
+        let was = fs::read_to_string(&algorithm).map_err(ChangeError::step("read", &algorithm))?;
+        self.note.add(Change::Zram {
+            path: path.clone(),
+            was: chosen(&was).to_owned(),
+        })?;
+        zram::set_up(&path, &device, bytes).map_err(ChangeError::step("set up", &path))?;
+        Ok(device)
+    }
+
     /// Makes a cgroup.
     pub fn make_cgroup(&mut self, path: &Path) -> Result<(), ChangeError> {
         self.note.add(Change::Cgroup(path.to_owned()))?;
@@ -159,6 +184,9 @@ impl Change {
                 Err(error) if !done(&error) => Err(ChangeError::step("remove", path)(error)),
                 _ => Ok(()),
             },
+            Self::Zram { path, was } => {
+                zram::take_down(path, was).map_err(ChangeError::step("take down", path))
+            }
             Self::Swap(path) => swap::off(path).map_err(ChangeError::step("swapoff", path)),
             Self::Cgroup(path) => {
                 cgroup::remove(path, PATIENCE).map_err(ChangeError::step("remove cgroup", path))

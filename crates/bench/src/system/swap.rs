@@ -59,7 +59,7 @@ fn write_through(mut file: &File, bytes: u64) -> io::Result<()> {
 }
 
 /// What mkswap writes: version 1, the last page, the magic word.
-fn header(bytes: u64) -> [u8; PAGE as usize] {
+pub fn header(bytes: u64) -> [u8; PAGE as usize] {
     let mut page = [0; PAGE as usize];
     let last = (bytes / PAGE - 1) as u32;
     page[1024..1028].copy_from_slice(&1u32.to_ne_bytes());

@@ -37,13 +37,16 @@ impl Words {
     pub fn new(fill: Fill, seed: u64, task: u32) -> Self {
         let key = match fill {
             Fill::Index => None,
-            Fill::Random => Some(mix(seed ^ mix(u64::from(task) + 1))),
+            Fill::Random | Fill::Compressible => Some(mix(seed ^ mix(u64::from(task) + 1))),
         };
         let mut template = Box::new([0; WORDS]);
         if let Some(key) = key {
             for (i, word) in template.iter_mut().enumerate() {
                 *word = mix(key.wrapping_add(i as u64));
             }
+        }
+        if fill == Fill::Compressible {
+            repeat(&mut template);
         }
         Self { template, key }
     }
@@ -66,6 +69,25 @@ impl Words {
                 step: 0,
             },
         }
+    }
+}
+
+/// About one word in eight is new; the others come in phrases of one to eight words from somewhere
+/// before.
+fn repeat(words: &mut [u64; WORDS]) {
+    let mut draw = Draw::new(0, 0);
+    let mut at = 8;
+    while at < WORDS {
+        if draw.below(8) < 3 {
+            at += 1;
+            continue;
+        }
+        let back = 1 + draw.below(at.min(400) as u64) as usize;
+        let end = WORDS.min(at + 1 + draw.below(8) as usize);
+        for i in at..end {
+            words[i] = words[i - back];
+        }
+        at = end;
     }
 }
 
@@ -136,6 +158,22 @@ mod tests {
             assert!(all[i + 1..].iter().all(|b| a != b), "{all:x?}");
         }
         assert_eq!(of(1, 0, 9, 3), of(1, 0, 9, 3));
+    }
+
+    #[test]
+    fn compressible_words_repeat_within_their_page_and_in_no_other() {
+        let words = Words::new(Fill::Compressible, 1, 0);
+        let of = |page, generation| {
+            let words = words.page(page, generation);
+            let all: Vec<u64> = (0..WORDS).map(|i| words.at(i)).collect();
+            let different: std::collections::HashSet<u64> = all.iter().copied().collect();
+            (all, different.len())
+        };
+        let (first, different) = of(1, 0);
+        assert!((40..120).contains(&different), "{different} of {WORDS}");
+        let (second, _) = of(2, 0);
+        assert!(first.iter().all(|word| !second.contains(word)));
+        assert_eq!(of(1, 3).1, different);
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //! first left alone by all, then emptied by all, and closed when no slot of it is in use. One such
 //! change at a time; whoever asked for it takes it back by hanging up.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::AreaStep;
 use foreswap::ledger::{AreaId, AreaState, MAX_AREAS};
-use foreswap_store::area::{self, AreaSpec, PAGE_BYTES};
+use foreswap_store::area::{self, PAGE_BYTES};
 
 use super::list;
 use super::server::Control;
@@ -177,12 +178,18 @@ fn begin_on(
     let priority = priority.unwrap_or(lowest.saturating_sub(1));
     let limit = ledger.limit_pages() * PAGE_BYTES;
     let say = |error: &dyn std::error::Error| error.to_string();
-    let spec = AreaSpec::parse(path).map_err(|e| say(&e))?;
+    let spec = areas::parse(path).map_err(|e| say(&e))?;
     let open = area::open(&spec, size, limit).map_err(|e| say(&e))?;
     let info = areas::describe(&open, priority).map_err(|e| say(&e))?;
     let file = open.file.try_clone().map_err(|e| say(&e))?;
     let added = ledger.add_area(&info, AreaState::Joining);
     let area = added.map_err(|e| say(&e))?;
+    if let Err(error) = ledger.attach_ram(area, file.as_fd()) {
+        // SAFETY: this thread is the only one that uses the ledger.
+        unsafe { ledger.detach_area(area) };
+        ledger.set_area_state(area, AreaState::Absent);
+        return Err(say(&error));
+    }
     let mut text = format!(
         "{} is swap area {}: {}, priority {priority}",
         info.name,
@@ -254,7 +261,7 @@ fn does_not_fit(area: &Area, sessions: &Sessions) -> Option<String> {
     let others = others.filter(|other| other.number != area.number && other.state == "usable");
     let (mut free, mut size) = (0, 0);
     for other in others {
-        free += other.bytes.saturating_sub(other.used_bytes);
+        free += ledger.area_room(AreaId(other.number)) * PAGE_BYTES;
         size += other.bytes;
     }
     let kept = MARGIN.min(size / PAGE_BYTES / 64) * u64::from(ledger.live());
@@ -460,6 +467,7 @@ mod tests {
             path: path.to_owned(),
             bytes: 1 << 20,
             used_bytes: 0,
+            memory: None,
             priority: 0,
             state: "usable".to_owned(),
         }

@@ -145,10 +145,13 @@ fn table(runs: &[Run]) -> String {
             ]);
         }
         for area in &run.areas {
-            let path = match area.state.as_str() {
-                "usable" => plain(&area.path),
-                state => format!("{} ({})", plain(&area.path), plain(state)),
-            };
+            let mut path = plain(&area.path);
+            if let Some(memory) = area.memory {
+                path = format!("{path} ({} taken)", humane(memory.held_bytes));
+            }
+            if area.state != "usable" {
+                path = format!("{path} ({})", plain(&area.state));
+            }
             areas.push(vec![
                 supervisor.clone(),
                 area.number.to_string(),
@@ -306,7 +309,7 @@ impl Shown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::words::{Area, Process};
+    use crate::control::words::{Area, Memory, Process};
 
     #[test]
     fn the_table_is_aligned_and_harmless() {
@@ -325,14 +328,30 @@ mod tests {
                 readahead_hit_ratio: Some(0.98765),
                 faults_major: 1,
             }],
-            areas: vec![Area {
-                number: 0,
-                path: "/tmp".into(),
-                bytes: 4 << 30,
-                used_bytes: 800 << 20,
-                priority: -1,
-                state: "draining".into(),
-            }],
+            areas: vec![
+                Area {
+                    number: 0,
+                    path: "/tmp".into(),
+                    bytes: 4 << 30,
+                    used_bytes: 800 << 20,
+                    memory: None,
+                    priority: -1,
+                    state: "draining".into(),
+                },
+                Area {
+                    number: 1,
+                    path: "ram:64M".into(),
+                    bytes: 512 << 20,
+                    used_bytes: 90 << 20,
+                    memory: Some(Memory {
+                        capacity_bytes: 64 << 20,
+                        held_bytes: 33 << 20,
+                        live_bytes: 30 << 20,
+                    }),
+                    priority: -2,
+                    state: "usable".into(),
+                },
+            ],
         };
         let text = table(&[run]);
         assert!(!text.contains('\x1b'), "{text:?}");
@@ -341,6 +360,7 @@ mod tests {
         assert!(lines[1].contains("  python3 "), "{text}");
         assert!(lines[1].ends_with("256 MiB  800 MiB      0.988"), "{text}");
         assert!(lines[4].ends_with("/tmp (draining)"), "{text}");
+        assert!(lines[5].ends_with("ram:64M (33 MiB taken)"), "{text}");
         assert_eq!(table(&[]).lines().count(), 1);
     }
 }

@@ -6,7 +6,7 @@ use foreswap::ledger::{AreaState, Ledger, ProcId, ProcessState};
 use foreswap_store::area::PAGE_BYTES;
 use rustix::process::Pid;
 
-use super::words::{Area, Process, Run};
+use super::words::{Area, Memory, Process, Run};
 
 /// Characters of a command line that are told.
 const COMMAND: usize = 4096;
@@ -58,6 +58,11 @@ pub fn areas(ledger: &Ledger) -> Vec<Area> {
             path: info.name,
             bytes: u64::from(info.slots) * PAGE_BYTES,
             used_bytes: ledger.area_used(area) * PAGE_BYTES,
+            memory: ledger.ram_usage(area).map(|usage| Memory {
+                capacity_bytes: usage.capacity,
+                held_bytes: usage.held,
+                live_bytes: usage.live,
+            }),
             priority: info.priority,
             state: state.to_owned(),
         })

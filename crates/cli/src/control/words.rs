@@ -101,6 +101,17 @@ pub struct Process {
     pub faults_major: u64,
 }
 
+/// The memory of an area that is compressed memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// What it may take.
+    pub capacity_bytes: u64,
+    /// What it takes.
+    pub held_bytes: u64,
+    /// Of that, what the compressed pages are.
+    pub live_bytes: u64,
+}
+
 /// A swap area.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Area {
@@ -112,6 +123,10 @@ pub struct Area {
     pub bytes: u64,
     /// What is in use.
     pub used_bytes: u64,
+    /// Of compressed memory: what it takes, of how much it may; `bytes` and `used_bytes` are of the
+    /// pages in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
     /// The highest is filled first.
     pub priority: i32,
     /// `usable`, `joining` or `draining`.

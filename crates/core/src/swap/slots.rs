@@ -41,9 +41,26 @@ pub struct Slots {
 impl Slots {
     /// Up to `max` free slots that follow each other, taken; `None` when every area is full.
     pub fn take(&mut self, map: &mut impl SwapMap, max: u32) -> Option<(Slot, u32)> {
+        self.take_where(map, max, |_, _| true)
+    }
+
+    /// As [`Slots::take`], for pages that do not compress: from an area that keeps pages as they are,
+    /// if one has room.
+    pub fn take_whole(&mut self, map: &mut impl SwapMap, max: u32) -> Option<(Slot, u32)> {
+        self.take_where(map, max, |map, area| !map.compresses(area))
+            .or_else(|| self.take(map, max))
+    }
+
+    fn take_where<M: SwapMap>(
+        &mut self,
+        map: &mut M,
+        max: u32,
+        fits: impl Fn(&M, u8) -> bool,
+    ) -> Option<(Slot, u32)> {
         let mut n = 0;
         while let Some(area) = map.nth(n) {
-            let taken = self.take_from(map, area, max);
+            let fits = fits(map, area);
+            let taken = fits.then(|| self.take_from(map, area, max)).flatten();
             if taken.is_some() {
                 return taken;
             }

@@ -198,7 +198,7 @@ impl Mm {
     }
 
     /// A mapped page gives its slot back.
-    fn give_slot_back(&mut self, w: &mut impl World, page: Vpn, resident: Resident) {
+    pub(crate) fn give_slot_back(&mut self, w: &mut impl World, page: Vpn, resident: Resident) {
         self.put(w, resident.slot);
         let slot = None;
         self.table
@@ -213,7 +213,7 @@ impl Mm {
 
     /// Up to `max` contiguous frames with memory, taken: fresh memory while the limit allows, as what
     /// is read comes to stay.
-    fn frames_to_read(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
+    pub(crate) fn frames_to_read(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
         let max = max.min(self.spare(w));
         if max == 0 {
             return None;

@@ -247,6 +247,7 @@ impl View<'_> {
         self.space.flights.push(Flight {
             io,
             write,
+            as_it_is: false,
             slot,
             frames: frames.to_vec(),
             data,
@@ -263,6 +264,14 @@ impl Store for View<'_> {
     fn write(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
         self.begin(io, slot, frames, true)
     }
+
+    fn write_as_it_is(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        let begun = self.begin(io, slot, frames, true);
+        if begun && let Some(flight) = self.space.flights.last_mut() {
+            flight.as_it_is = true;
+        }
+        begun
+    }
 }
 
 impl SwapMap for View<'_> {
@@ -276,6 +285,10 @@ impl SwapMap for View<'_> {
 
     fn used(&self, area: u8) -> u64 {
         self.sys.areas[usize::from(area)].used
+    }
+
+    fn compresses(&self, area: u8) -> bool {
+        self.sys.compresses(area)
     }
 
     fn claim_cluster(&mut self, area: u8) -> Option<u32> {

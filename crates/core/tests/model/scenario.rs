@@ -47,6 +47,7 @@ impl Plan {
                 read_error: rng.pick(&[0, 0, 10, 100]),
                 write_error: rng.pick(&[0, 0, 10, 200]),
                 no_space: rng.pick(&[0, 0, 0, 20]),
+                refuse: rng.pick(&[0, 0, 50, 500]),
                 corrupt: rng.pick(&[0, 0, 5, 30]),
                 queue_full: rng.pick(&[0, 20, 300]),
                 again: rng.pick(&[0, 20, 200]),

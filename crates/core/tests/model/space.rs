@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use foreswap_core::units::{Frame, Slot, Vpn};
-use foreswap_core::world::{IoId, IoResult};
+use foreswap_core::world::{IoId, IoResult, Refusal};
 
 use super::system::{GARBAGE, System};
 
@@ -34,6 +34,8 @@ pub struct Page {
 pub struct Flight {
     pub io: IoId,
     pub write: bool,
+    /// A write that may not be refused for what the pages hold.
+    pub as_it_is: bool,
     pub slot: Slot,
     pub frames: Vec<Frame>,
     /// What the frames held when a write was submitted.
@@ -142,7 +144,8 @@ impl Space {
 
     /// The device ends flight number `at`: what comes of it is decided by chance and bad sectors.
     pub fn complete(&mut self, sys: &mut System, at: usize) -> (IoId, IoResult) {
-        let flight = self.flights.swap_remove(at);
+        // In order, so that none is put off for ever where the first is always taken.
+        let flight = self.flights.remove(at);
         let chaos = sys.chaos;
         let mut result = IoResult::Ok;
         if flight.write {
@@ -150,6 +153,13 @@ impl Space {
                 result = IoResult::Failed(5);
             } else if sys.rng.chance(chaos.no_space) {
                 result = IoResult::Failed(28);
+            } else if sys.compresses(flight.slot.area) && sys.rng.chance(chaos.refuse) {
+                let full = sys.rng.chance(100);
+                let mut pages = [0; 8];
+                pages[0] = sys.rng.below(u64::MAX) | 1 << sys.rng.below(8);
+                if full || !flight.as_it_is {
+                    result = IoResult::Refused(Refusal { pages, full });
+                }
             }
         } else if sys.rng.chance(chaos.read_error) {
             result = IoResult::Failed(5);
@@ -168,10 +178,15 @@ impl Space {
                     "{frame:?} changed while it was written"
                 );
                 *on_area = flight.data[i as usize];
-                if result != IoResult::Ok {
-                    *on_area = GARBAGE;
+                match result {
+                    IoResult::Ok => {}
+                    IoResult::Refused(refusal) if !refusal.has(i) => {}
                     // A slot that found no room is as good as any later.
-                    *self.bad_mut(slot) += u16::from(result != IoResult::Failed(28));
+                    IoResult::Refused(_) | IoResult::Failed(28) => *on_area = GARBAGE,
+                    IoResult::Failed(_) => {
+                        *on_area = GARBAGE;
+                        *self.bad_mut(slot) += 1;
+                    }
                 }
                 continue;
             }

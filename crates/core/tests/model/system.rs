@@ -18,6 +18,8 @@ pub struct Chaos {
     pub read_error: u32,
     pub write_error: u32,
     pub no_space: u32,
+    /// Writes of which the area that compresses refuses pages.
+    pub refuse: u32,
     pub corrupt: u32,
     pub queue_full: u32,
     pub again: u32,
@@ -107,6 +109,11 @@ impl System {
             steps: 0,
             trace: 0,
         }
+    }
+
+    /// Whether an area compresses, and may refuse pages: the first one, where any does.
+    pub fn compresses(&self, area: u8) -> bool {
+        area == 0 && self.chaos.refuse > 0
     }
 
     /// A call of the world, for the trace.

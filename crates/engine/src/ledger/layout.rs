@@ -21,6 +21,8 @@ pub const CLUSTER_SLOTS: u32 = 512;
 pub const MAX_AREA_SLOTS: u32 = 1 << 28;
 /// Bit of an area's flags: its file was opened with O_DIRECT.
 pub const AREA_DIRECT: u32 = 1;
+/// Bit of an area's flags: it is compressed memory.
+pub const AREA_RAM: u32 = 2;
 /// Bytes of an area's name that are kept.
 pub const AREA_NAME_BYTES: usize = 192;
 

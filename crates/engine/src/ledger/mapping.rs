@@ -3,6 +3,7 @@
 //! The supervisor makes all of it; engines attach what it hands over. Areas come and go while the
 //! run lasts: their words in the header say what they are and what may be done with them.
 
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -10,8 +11,8 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::layout::{
-    self, AREA_NAME_BYTES, AreaWords, Header, LEDGER_BYTES, MAX_AREAS, MAX_PROCESSES, RECORDS,
-    Record,
+    self, AREA_NAME_BYTES, AreaLayout, AreaWords, Header, LEDGER_BYTES, MAX_AREAS, MAX_PROCESSES,
+    RECORDS, Record,
 };
 use super::options::Options;
 use super::tables::{AreaTables, Memory};
@@ -137,7 +138,7 @@ impl Ledger {
         let layout = layout::tables(info.slots).ok_or(LedgerError::Areas)?;
         let memory = Memory::create(layout.total)?;
         self.write_area(area, info);
-        self.set_tables(area, AreaTables { memory, layout })?;
+        self.set_tables(area, memory, layout)?;
         self.set_area_state(area, state);
         Ok(area)
     }
@@ -154,13 +155,23 @@ impl Ledger {
         })?;
         let memory = Memory::attach(fd, layout.total)?;
         let range = memory.address_range();
-        self.set_tables(area, AreaTables { memory, layout })?;
+        self.set_tables(area, memory, layout)?;
         Ok(range)
     }
 
-    fn set_tables(&self, area: AreaId, tables: AreaTables) -> Result<(), LedgerError> {
+    fn set_tables(
+        &self,
+        area: AreaId,
+        memory: Memory,
+        layout: AreaLayout,
+    ) -> Result<(), LedgerError> {
         let place = self.tables.get(usize::from(area.0));
         let place = place.ok_or(LedgerError::Areas)?;
+        let tables = AreaTables {
+            memory,
+            layout,
+            ram: OnceLock::new(),
+        };
         let tables = Box::into_raw(Box::new(tables));
         let null = std::ptr::null_mut();
         if place
@@ -174,11 +185,15 @@ impl Ledger {
         Ok(())
     }
 
-    /// Unmaps the tables of an area in this process. Returns where they were.
+    /// Unmaps the tables of an area in this process. Returns where they were, and (which is unmapped
+    /// when its last user lets it go) where the memory of a RAM area is.
     ///
     /// # Safety
     /// No other thread is in a call of this ledger that concerns the area.
-    pub unsafe fn detach_area(&self, area: AreaId) -> Option<std::ops::Range<usize>> {
+    pub unsafe fn detach_area(
+        &self,
+        area: AreaId,
+    ) -> Option<(std::ops::Range<usize>, Option<std::ops::Range<usize>>)> {
         let place = self.tables.get(usize::from(area.0))?;
         let tables = place.swap(std::ptr::null_mut(), SeqCst);
         if tables.is_null() {
@@ -187,7 +202,8 @@ impl Ledger {
         // SAFETY: every pointer here is a box of ours; references to it live within calls, of which
         // the caller says that there is none.
         let tables = unsafe { Box::from_raw(tables) };
-        Some(tables.memory.address_range())
+        let ram = tables.ram.get().map(|(_, range)| range.clone());
+        Some((tables.memory.address_range(), ram))
     }
 
     /// Supervisor: what may be done with an area from now on.
@@ -287,7 +303,11 @@ impl Ledger {
     /// As `address_range`, of the areas' tables as well.
     pub fn address_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
         let tables = self.areas().filter_map(|area| self.tables(area));
-        std::iter::once(self.address_range()).chain(tables.map(|t| t.memory.address_range()))
+        let ranges = tables.flat_map(|tables| {
+            let ram = tables.ram.get().map(|(_, range)| range.clone());
+            std::iter::once(tables.memory.address_range()).chain(ram)
+        });
+        std::iter::once(self.address_range()).chain(ranges)
     }
 
     /// The user's choices.

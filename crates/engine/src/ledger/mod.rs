@@ -14,6 +14,7 @@ mod layout;
 mod mapping;
 mod options;
 pub mod protocol;
+mod ram;
 mod records;
 mod ring;
 mod slots;
@@ -21,7 +22,7 @@ mod stats;
 mod tables;
 
 pub use layout::{
-    AREA_DIRECT, AREA_NAME_BYTES, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS, MAX_PROCESSES,
+    AREA_DIRECT, AREA_NAME_BYTES, AREA_RAM, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS, MAX_PROCESSES,
 };
 pub use mapping::{AreaInfo, AreaState, Ledger, LedgerError, LedgerSpec};
 pub use options::{IoBackend, Options, ReadaheadPolicy, ThpMode};

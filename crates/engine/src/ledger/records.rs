@@ -157,6 +157,7 @@ impl Ledger {
             return Cleanup::Busy;
         }
         self.drop_holdings(process);
+        self.bury(process);
         let ended = Ended {
             stats: record.stats.snapshot(),
             peak_charged_pages: record.peak_charged.load(Relaxed),

@@ -216,6 +216,7 @@ impl Ledger {
         }
         acting.intent.store(0, SeqCst);
         if before <= 1 {
+            self.free_bytes(area, slot);
             Put::Freed
         } else {
             Put::StillUsed

@@ -5,9 +5,12 @@
 //! atomics only; offsets come from a layout computed here from the area sizes, never from offsets
 //! read out of shared memory, so that a damaged ledger can give wrong numbers but not wild pointers.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
+use foreswap_store::ram::Ram;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -24,7 +27,7 @@ pub(super) struct Memory {
     fd: OwnedFd,
 }
 
-// SAFETY: the mapping is shared memory made of atomics; `base` is never handed out.
+// SAFETY: the mapping is shared memory made of atomics; `base` is handed out for such only.
 unsafe impl Send for Memory {}
 // SAFETY: as above, all access through `&Memory` is atomic.
 unsafe impl Sync for Memory {}
@@ -74,8 +77,19 @@ impl Memory {
         Ok(memory)
     }
 
+    /// As [`Memory::attach`], of whatever size the file is.
+    pub(super) fn attach_whole(fd: OwnedFd) -> Result<Self, LedgerError> {
+        let size = rustix::fs::fstat(&fd).map_err(system("fstat"))?.st_size;
+        Self::attach(fd, u64::try_from(size).map_err(|_| LedgerError::Areas)?)
+    }
+
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// The first byte, for who has an interest in more than atomics.
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.base
     }
 
     pub(super) fn address_range(&self) -> std::ops::Range<usize> {
@@ -106,6 +120,8 @@ impl Drop for Memory {
 pub(super) struct AreaTables {
     pub(super) memory: Memory,
     pub(super) layout: AreaLayout,
+    /// Of a RAM area: its memory, and where that is mapped.
+    pub(super) ram: OnceLock<(Arc<Ram>, Range<usize>)>,
 }
 
 impl std::ops::Deref for AreaTables {

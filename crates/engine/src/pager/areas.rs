@@ -5,9 +5,10 @@
 //! looks at a slot. It goes in the other order: nobody puts a page there any more, everybody moves
 //! away what is there, and only when no slot is in use is it closed.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
-use rustix::fd::{AsRawFd, OwnedFd};
+use foreswap_store::ring::Io;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::boot::hide;
 use super::world::now;
@@ -70,11 +71,14 @@ impl Pager {
     fn attach(&mut self, area: AreaId, fds: Vec<OwnedFd>) -> Option<()> {
         let [tables, file] = <[OwnedFd; 2]>::try_from(fds).ok()?;
         let range = self.w.ledger.attach_area(area, tables).ok()?;
-        if hide(&range).is_err() {
+        let ram = self.w.ledger.attach_ram(area, file.as_fd());
+        let hidden = |range: &Range<usize>| hide(range).is_ok();
+        if !hidden(&range) || !ram.is_ok_and(|ram| ram.as_ref().is_none_or(hidden)) {
             self.close(area);
             return None;
         }
         self.w.io.set_area(area.0.into(), Some(file.as_raw_fd()));
+        self.w.open_ram(area);
         self.areas.push((area, file));
         self.w.look_at_areas();
         Some(())
@@ -113,10 +117,14 @@ impl Pager {
 
     fn close(&mut self, area: AreaId) {
         self.w.io.set_area(area.0.into(), None);
+        self.w.io.set_ram(area.0.into(), None);
         self.areas.retain(|(number, _)| *number != area);
         // SAFETY: the engine's other threads look at the pressure word only.
-        if let Some(range) = unsafe { self.w.ledger.detach_area(area) } {
-            own_memory::unlist(range.start);
+        if let Some((tables, ram)) = unsafe { self.w.ledger.detach_area(area) } {
+            own_memory::unlist(tables.start);
+            if let Some(ram) = ram {
+                own_memory::unlist(ram.start);
+            }
         }
         self.w.look_at_areas();
     }

@@ -12,7 +12,7 @@ use foreswap_core::readahead::Policy;
 use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, overlap};
 use foreswap_core::world::{Limit, SwapMap};
 use foreswap_core::{Config, Mm, Swapoff};
-use foreswap_store::ring::{Io, Pool, SpawnRefused, Uring, Worker};
+use foreswap_store::ring::{Io, Pool, SpawnRefused, Uring, WithRam, Worker};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
@@ -185,12 +185,23 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     for (area, file) in &welcome.areas {
         io.set_area(area.0.into(), Some(file.as_raw_fd()));
     }
+    let areas: Vec<_> = welcome.areas.iter().map(|(area, _)| *area).collect();
     let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;
     program.ring.store(doorbell.ring().to_address(), Release);
 
     let mut w = Linux::new(
-        uffd, quiet, arena, trash, io, ledger, me, zeros, unsharer, client,
+        uffd,
+        quiet,
+        arena,
+        trash,
+        WithRam::new(io),
+        ledger,
+        me,
+        zeros,
+        unsharer,
+        client,
     );
+    areas.into_iter().for_each(|area| w.open_ram(area));
     if let Some(ring) = welcome.ring {
         hide(&ring.address_range()).map_err(system("hiding the ring"))?;
         w.recorder = Some(Box::new(Recorder::new(ring)));

@@ -10,6 +10,7 @@
 use foreswap_core::Hint;
 use foreswap_core::units::{Nanos, PageRange, Slot as CoreSlot, Vpn};
 use foreswap_core::world::{Limit, Notice, World};
+use foreswap_store::ring::Io;
 
 use super::snapshot::Snapshot;
 use super::world::now;

@@ -25,9 +25,9 @@ mod world;
 use std::sync::Arc;
 
 use foreswap_core::units::{Nanos, PageRange, Vpn, len, overlap, without};
-use foreswap_core::world::{IoId, IoResult, Limit as _};
+use foreswap_core::world::{IoId, IoResult, Limit as _, Refusal};
 use foreswap_core::{Mm, Outcome};
-use foreswap_store::ring::{Completion, MAX_DEPTH};
+use foreswap_store::ring::{Completion, Io, IoError, MAX_DEPTH};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -200,7 +200,7 @@ impl Pager {
             let (ahead, draining) = (self.mm.stats.ahead.unseen, self.mm.is_draining());
             self.placement.look(now, ahead, draining);
             self.share(now);
-            if busy || (more && flushed) {
+            if busy || (more && flushed) || self.w.io.has_ended() {
                 self.polling_since = 0;
                 continue;
             }
@@ -390,6 +390,10 @@ impl Pager {
         for completion in completions.drain(..) {
             let result = match completion.result {
                 Ok(()) => IoResult::Ok,
+                Err(IoError::Refused(refusal)) => IoResult::Refused(Refusal {
+                    pages: refusal.pages,
+                    full: refusal.full,
+                }),
                 Err(error) => IoResult::Failed(error.errno()),
             };
             self.mm
@@ -407,6 +411,7 @@ impl Pager {
         }
         if pressure != self.pressure {
             self.mm.give_back_slots(&mut self.w);
+            self.w.io.give_back();
         }
         self.pressure = pressure;
         self.follow_limit();

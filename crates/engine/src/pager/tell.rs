@@ -6,8 +6,8 @@ use foreswap_core::world::Notice;
 use foreswap_store::ring::IoError;
 
 use super::world::Linux;
-use crate::ledger::AreaId;
 use crate::ledger::protocol::Severity;
+use crate::ledger::{AREA_RAM, AreaId};
 
 /// Messages that one process sends at the most; a failing disk has millions.
 const MOST: u32 = 20;
@@ -47,6 +47,10 @@ impl Linux {
                     .areas()
                     .filter_map(|area| self.ledger.area_info(area))
                     .map(|info| {
+                        if info.flags & AREA_RAM != 0 {
+                            // It says its size itself.
+                            return info.name;
+                        }
                         let mib = (u64::from(info.slots) * PAGE_SIZE as u64) >> 20;
                         format!("{} ({mib} MiB)", info.name)
                     })

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 use foreswap_core::units::{Frame, Nanos, PAGE_SIZE, PageRange, Slot, Vpn};
 use foreswap_core::world::{Digest, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World};
-use foreswap_store::ring::{Io, IoVec, QueueError};
+use foreswap_store::ring::{Io, IoVec, Port, QueueError, WithRam};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::frames::Arena;
@@ -43,8 +43,8 @@ pub struct Linux {
     pub trash: Arena,
     /// The frames.
     pub arena: Arena,
-    /// The ring or the pool.
-    pub io: Box<dyn Io>,
+    /// The ring or the pool, and the RAM areas.
+    pub io: WithRam,
     /// What all processes of the run share.
     pub ledger: &'static Ledger,
     /// Our record in it.
@@ -79,6 +79,14 @@ pub struct Linux {
     iovecs: Vec<IoVec>,
 }
 
+/// What is done with slots.
+#[derive(Clone, Copy)]
+enum Transfer {
+    Read,
+    Write,
+    WriteAsItIs,
+}
+
 /// Read-only zero pages.
 #[derive(Clone, Copy)]
 pub struct Zeros {
@@ -99,7 +107,7 @@ impl Linux {
         quiet: Uffd,
         arena: Arena,
         trash: Arena,
-        io: Box<dyn Io>,
+        io: WithRam,
         ledger: &'static Ledger,
         me: ProcId,
         zeros: Zeros,
@@ -134,6 +142,16 @@ impl Linux {
         world
     }
 
+    /// The way to a RAM area's memory, which is attached.
+    pub fn open_ram(&mut self, area: AreaId) {
+        let (ledger, owner) = (self.ledger, self.me.index() as u16);
+        if let Some(ram) = ledger.ram(area) {
+            let is_used = Box::new(move |slot| ledger.slot_count(area, SlotIndex(slot)) > 0);
+            let port = Port::new(ram.clone(), owner, is_used);
+            self.io.set_ram(area.0.into(), Some(port));
+        }
+    }
+
     /// An area has come, changed or gone.
     pub fn look_at_areas(&mut self) {
         self.order.clear();
@@ -149,7 +167,7 @@ impl Linux {
     pub fn look_around(&mut self) {
         self.wanted_by_others = self.ledger.wanted_by_others(self.me);
         for area in self.ledger.areas() {
-            self.used[usize::from(area.0)] = self.ledger.area_used(area);
+            self.used[usize::from(area.0)] = self.ledger.area_filled(area);
         }
     }
 
@@ -183,7 +201,7 @@ impl Linux {
         }
     }
 
-    fn submit(&mut self, write: bool, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+    fn submit(&mut self, what: Transfer, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
         self.iovecs.clear();
         for run in frames.chunk_by(|a, b| a.plus(1) == *b) {
             let ptr = self.arena.pointer(run[0]);
@@ -198,10 +216,10 @@ impl Linux {
         // SAFETY: the core leaves frames alone while they are in flight, and the arena lives as
         // long as the ring.
         let queued = unsafe {
-            if write {
-                self.io.write(token, area, offset, &self.iovecs)
-            } else {
-                self.io.read(token, area, offset, &self.iovecs)
+            match what {
+                Transfer::Read => self.io.read(token, area, offset, &self.iovecs),
+                Transfer::Write => self.io.write(token, area, offset, &self.iovecs),
+                Transfer::WriteAsItIs => self.io.write_as_it_is(token, area, offset, &self.iovecs),
             }
         };
         debug_assert!(
@@ -388,11 +406,15 @@ impl Mmu for Linux {
 
 impl Store for Linux {
     fn read(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
-        self.submit(false, io, slot, frames)
+        self.submit(Transfer::Read, io, slot, frames)
     }
 
     fn write(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
-        self.submit(true, io, slot, frames)
+        self.submit(Transfer::Write, io, slot, frames)
+    }
+
+    fn write_as_it_is(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        self.submit(Transfer::WriteAsItIs, io, slot, frames)
     }
 }
 
@@ -406,7 +428,14 @@ impl SwapMap for Linux {
     }
 
     fn used(&self, area: u8) -> u64 {
-        self.used[usize::from(area)]
+        let used = self.used[usize::from(area)];
+        // Memory fills faster than the last look is old.
+        let ram = self.ledger.ram(AreaId(area));
+        ram.map_or(used, |ram| used.max(ram.filled_slots().into()))
+    }
+
+    fn compresses(&self, area: u8) -> bool {
+        self.ledger.is_ram(AreaId(area))
     }
 
     fn claim_cluster(&mut self, area: u8) -> Option<u32> {

@@ -11,14 +11,16 @@ pub enum AreaError {
     /// `--swap` without a value.
     #[error("--swap is empty: name a directory, a file or a block device")]
     Empty,
-    /// Compressed memory is a later feature.
+    /// A RAM area that is not said as it should be, or of a size that cannot be.
     #[error(
-        "swap area `ram:{size}`: compressed memory is not available yet; name a directory, a file \
-         or a block device (a path that starts with `ram:` is written `./ram:...`)"
+        "swap area {given}: {why}; expected ram:SIZE, such as ram:512M or ram:512M,zstd (a path that \
+         starts with `ram:` is written `./ram:...`)"
     )]
-    RamNotYet {
-        /// The size that was given.
-        size: String,
+    Ram {
+        /// What was given.
+        given: String,
+        /// What is wrong with it.
+        why: String,
     },
     /// Nothing has this name.
     #[error(

@@ -20,12 +20,14 @@ use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, IFlags, Mode, OFlags};
+use rustix::fs::{FlockOperation, IFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 pub use error::AreaError;
 
 use contents::Contents;
+
+use crate::ram::{self, Method, RamError};
 
 /// Unit of all offsets and sizes.
 pub const PAGE_BYTES: u64 = 4096;
@@ -41,16 +43,37 @@ const BTRFS_MAGIC: u64 = 0x9123_683e;
 pub enum AreaSpec {
     /// A directory, a regular file or a block device.
     Path(PathBuf),
+    /// Compressed memory.
+    Ram {
+        /// Bytes that the compressed pages may take.
+        capacity: u64,
+        /// How they are compressed.
+        method: Method,
+    },
 }
 
 impl AreaSpec {
-    /// Reads a `--swap` argument. Looks at no file; [`open`] does. A path that starts with `ram:`
-    /// is written `./ram:`.
-    pub fn parse(text: &str) -> Result<Self, AreaError> {
-        if let Some(size) = text.strip_prefix("ram:") {
-            return Err(AreaError::RamNotYet {
-                size: size.to_owned(),
-            });
+    /// Reads a `--swap` argument: a path, or `ram:SIZE`, `ram:SIZE,lz4` or `ram:SIZE,zstd`, of which
+    /// `size` reads the SIZE in bytes or says what is wrong with it. Looks at no file; [`open`] does. A
+    /// path that starts with `ram:` is written `./ram:`.
+    pub fn parse(
+        text: &str,
+        size: impl FnOnce(&str) -> Result<u64, String>,
+    ) -> Result<Self, AreaError> {
+        if let Some(words) = text.strip_prefix("ram:") {
+            let refused = |why: String| AreaError::Ram {
+                given: text.to_owned(),
+                why,
+            };
+            let (bytes, method) = words.split_once(',').unwrap_or((words, "lz4"));
+            let method = Method::named(method).ok_or_else(|| {
+                refused(format!(
+                    "no compression is called {method:?}, but lz4 and zstd"
+                ))
+            })?;
+            let capacity = size(bytes).map_err(refused)?;
+            ram::slots(capacity).map_err(|error| refused(error.to_string()))?;
+            return Ok(AreaSpec::Ram { capacity, method });
         }
         if text.is_empty() {
             return Err(AreaError::Empty);
@@ -80,6 +103,9 @@ pub struct OpenArea {
     pub direct: bool,
     /// What a user should know, one sentence each.
     pub notes: Vec<String>,
+    /// It is memory, read and written through [`crate::ram`]: `bytes` is what its slots stand for, not
+    /// what the compressed pages may take.
+    pub is_ram: bool,
     named: bool,
 }
 
@@ -113,7 +139,10 @@ pub fn open(
     swap_size: Option<u64>,
     memory_limit: u64,
 ) -> Result<OpenArea, AreaError> {
-    let AreaSpec::Path(path) = spec;
+    let path = match spec {
+        AreaSpec::Path(path) => path,
+        AreaSpec::Ram { capacity, method } => return open_ram(*capacity, *method),
+    };
     let swap_size = swap_size.map(|bytes| bytes - bytes % PAGE_BYTES);
     if let Some(bytes) = swap_size.filter(|bytes| *bytes < MIN_AREA_BYTES) {
         return Err(AreaError::TooSmall {
@@ -132,6 +161,63 @@ pub fn open(
     } else {
         Err(AreaError::WrongKind { path: path.clone() })
     }
+}
+
+/// Memory that the processes of the run share. The file has no name and a fixed size; its memory
+/// comes as it is used.
+fn open_ram(capacity: u64, method: Method) -> Result<OpenArea, AreaError> {
+    let path = PathBuf::from(format!("ram:{}", spelled(capacity)));
+    let path = match method {
+        Method::Lz4 => path,
+        Method::Zstd => PathBuf::from(format!("{},zstd", path.display())),
+    };
+    let failed = |errno: Errno| AreaError::on_io(&path, errno.into());
+    let bounds = |error: RamError| AreaError::Ram {
+        given: path.display().to_string(),
+        why: error.to_string(),
+    };
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // NOEXEC_SEAL is newer than some kernels, and demanded by some systems' policy.
+    let file = rustix::fs::memfd_create(c"foreswap-ram", flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| rustix::fs::memfd_create(c"foreswap-ram", flags))
+        .map_err(failed)?;
+    let bytes = ram::memory_bytes(capacity).map_err(bounds)?;
+    // It holds for memory that is a file, too.
+    if let Some(limit) = room::file_size_limit().filter(|limit| *limit < bytes) {
+        return Err(AreaError::FileSizeLimit {
+            path,
+            bytes,
+            limit: Some(limit),
+        });
+    }
+    rustix::fs::ftruncate(&file, bytes).map_err(failed)?;
+    let first = ram::first_bytes(capacity, method).map_err(bounds)?;
+    rustix::io::pwrite(&file, &first, 0).map_err(failed)?;
+    // Nobody can make the others die of SIGBUS by shrinking it.
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals).map_err(failed)?;
+    Ok(OpenArea {
+        file: File::from(file),
+        bytes: u64::from(ram::slots(capacity).map_err(bounds)?) * PAGE_BYTES,
+        reserved_bytes: 0,
+        direct: false,
+        notes: Vec::new(),
+        is_ram: true,
+        named: false,
+        path,
+    })
+}
+
+/// A size as short as it can be said exactly.
+fn spelled(bytes: u64) -> String {
+    let units = [("G", 30), ("M", 20), ("K", 10)];
+    let whole = units
+        .iter()
+        .find(|(_, shift)| bytes.trailing_zeros() >= *shift);
+    whole.map_or_else(
+        || bytes.to_string(),
+        |(unit, shift)| format!("{}{unit}", bytes >> shift),
+    )
 }
 
 fn open_in_directory(
@@ -163,6 +249,7 @@ fn open_in_directory(
         reserved_bytes: 0,
         direct,
         notes,
+        is_ram: false,
         named: false,
     })
 }
@@ -297,6 +384,7 @@ fn named_area(
         reserved_bytes: PAGE_BYTES,
         direct,
         notes,
+        is_ram: false,
         named: true,
     };
     // What a killed run left behind goes now. Not on devices: some take minutes over it.
@@ -424,6 +512,13 @@ fn note_buffered(direct: bool, path: &Path, notes: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_is_spelled_as_a_user_would() {
+        for (bytes, text) in [(512 << 20, "512M"), (3 << 30, "3G"), (4097, "4097")] {
+            assert_eq!(spelled(bytes), text);
+        }
+    }
 
     #[test]
     fn without_tmpfile_a_file_is_private_and_loses_its_name_at_once() {

@@ -36,7 +36,7 @@ fn free_bytes(file: &File, path: &Path) -> Result<u64, AreaError> {
 }
 
 /// `ulimit -f`. Crossing it would not only fail but kill us with SIGXFSZ.
-fn file_size_limit() -> Option<u64> {
+pub(super) fn file_size_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Fsize).current
 }
 

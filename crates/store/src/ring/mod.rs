@@ -10,10 +10,12 @@
 //! that a slot's vector grows once to the longest request it has carried.
 
 mod pool;
+mod ram;
 mod transfer;
 mod uring;
 
 pub use pool::{Pool, PoolError, SpawnRefused, Worker};
+pub use ram::{Port, Refusal, WithRam};
 pub use transfer::Direction;
 pub use uring::{SetupFlags, Uring, UringUnavailable};
 
@@ -76,6 +78,9 @@ pub enum IoError {
         /// Bytes that were asked for.
         wanted: u64,
     },
+    /// A RAM area did not take all pages of a write; the others are where they should be.
+    #[error("the RAM area has no room for the page, or it does not compress")]
+    Refused(Refusal),
 }
 
 impl IoError {
@@ -84,6 +89,7 @@ impl IoError {
         match self {
             IoError::Os { errno } => *errno,
             IoError::Short { .. } => rustix::io::Errno::IO.raw_os_error(),
+            IoError::Refused(_) => rustix::io::Errno::NOSPC.raw_os_error(),
         }
     }
 

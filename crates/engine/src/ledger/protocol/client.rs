@@ -88,7 +88,9 @@ impl Client {
         for area in (0..MAX_AREAS as u8).filter(|area| areas >> area & 1 != 0) {
             let area = AreaId(area);
             ledger.attach_area(area, fds.next().ok_or(ProtocolError::Malformed)?)?;
-            files.push((area, fds.next().ok_or(ProtocolError::Malformed)?));
+            let file = fds.next().ok_or(ProtocolError::Malformed)?;
+            ledger.attach_ram(area, file.as_fd())?;
+            files.push((area, file));
         }
         let ring = match traced {
             true => Some(Ring::attach(fds.next().ok_or(ProtocolError::Malformed)?)?),

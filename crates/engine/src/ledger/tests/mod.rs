@@ -2,6 +2,7 @@
 
 mod hammer;
 mod messages;
+mod ram;
 
 use std::time::Duration;
 
@@ -139,7 +140,7 @@ fn areas_come_and_go() {
     assert_eq!(order(&theirs), [2, 1]);
     for ledger in [&ours, &theirs] {
         // SAFETY: this thread is the only one.
-        let range = unsafe { ledger.detach_area(AREA) };
+        let range = unsafe { ledger.detach_area(AREA) }.map(|(tables, _)| tables);
         assert!(range.is_some());
         assert!(!ledger.slot_get(process, AREA, SlotIndex(1)));
         assert_eq!(ledger.area_info(AREA), None);

@@ -1,0 +1,146 @@
+//! Write-back: when an area that compresses fills up, its coldest pages move to another area.
+//!
+//! A hand walks the page table. Pages that are mapped as well give up the copy that they kept on the
+//! area; of those that are on it only, the ones that were moved out longest ago are read into frames
+//! and written to the next area that keeps pages as they are. How long ago is long enough is found
+//! by walking: it is halved after a round that found nothing, and doubled when the area fills again.
+//! Pages that a fork shares stay, since each sharer would write its own.
+//!
+//! It is work that no fault waits for, in small steps, so that a fault does not wait behind it; and
+//! it leaves alone what faults live on. When the area fills faster, writes to it are refused and go
+//! to the next one by themselves.
+
+use alloc::vec::Vec;
+
+use crate::frames::{Holding, NOTHING, State};
+use crate::mm::Mm;
+use crate::page_table::{EVICTED_BITS, Entry};
+use crate::units::{Frame, Slot, Vpn};
+use crate::world::World;
+
+/// It begins when so many sixteenths of the area are taken, and ends at so many.
+const BEGINS: u64 = 14;
+const ENDS: u64 = 13;
+/// Pages that one step moves, and looks at.
+const BATCH: u32 = 32;
+const LOOK: usize = 256;
+/// Slots that must be free on the other areas; a part of them where they are small.
+const LEAST_ROOM: u64 = 1024;
+const LEAST_PART: u64 = 64;
+
+/// How far write-back is.
+#[derive(Default)]
+pub(crate) struct WriteBack {
+    active: bool,
+    hand: Vpn,
+    /// Pages must have been moved out before so many others.
+    age: u32,
+    /// Something was found in this round.
+    found: bool,
+    met: Vec<(Vpn, Entry)>,
+    batch: Vec<(Slot, Frame)>,
+}
+
+impl Mm {
+    /// The area that is to be relieved now, if any.
+    fn filling_area(&mut self, w: &impl World) -> Option<u8> {
+        let areas = || (0..).map_while(|n| w.nth(n));
+        let area = areas().find(|&area| w.compresses(area))?;
+        let (used, slots) = (w.used(area) * 16, u64::from(w.slots(area)));
+        let bound = if self.back.active { ENDS } else { BEGINS };
+        if used < slots * bound {
+            self.back.active = false;
+            return None;
+        }
+        let (mut all, mut room) = (0, 0);
+        for area in areas().filter(|&area| !w.compresses(area)) {
+            let slots = u64::from(w.slots(area));
+            all += slots;
+            room += slots.saturating_sub(w.used(area));
+        }
+        if room <= LEAST_ROOM.min(all / LEAST_PART) {
+            self.back.active = false;
+            return None;
+        }
+        if !self.back.active {
+            self.back.active = true;
+            let oldest = (self.evictions / 2).min(1 << (EVICTED_BITS - 1)) as u32;
+            self.back.age = match self.back.age {
+                0 => oldest,
+                age => (age * 2).min(oldest),
+            };
+        }
+        Some(area)
+    }
+
+    /// Returns whether there is more to do at once.
+    pub(crate) fn write_back_step(&mut self, w: &mut impl World) -> bool {
+        if self.held || !self.stalled.is_empty() || self.is_draining() {
+            return false;
+        }
+        let Some(area) = self.filling_area(w) else {
+            return false;
+        };
+        let most = BATCH.min(self.marks.writes / 2);
+        if self.frames.unwritten() + most > self.marks.writes {
+            return false;
+        }
+        let mut met = core::mem::take(&mut self.back.met);
+        let mut batch = core::mem::take(&mut self.back.batch);
+        met.clear();
+        batch.clear();
+        let mut next = self.table.on_area(area, self.back.hand, LOOK, &mut met);
+        let mut worked = false;
+        for &(page, entry) in &met {
+            match entry {
+                Entry::Resident(resident) => {
+                    self.give_slot_back(w, page, resident);
+                    worked = true;
+                }
+                Entry::Swapped { slot, evicted } if self.is_cold(w, slot, evicted) => {
+                    let frame = (batch.len() < most as usize)
+                        .then(|| self.frames_to_read(w, 1))
+                        .flatten();
+                    let Some((frame, _)) = frame else {
+                        next = Some(page);
+                        break;
+                    };
+                    let holding = Holding {
+                        whole: true,
+                        ..NOTHING
+                    };
+                    self.begin_read(page, slot, frame, holding);
+                    batch.push((slot, frame));
+                }
+                _ => {}
+            }
+        }
+        worked |= !batch.is_empty();
+        self.back.found |= worked;
+        self.submit_reads(w, &mut batch, None);
+        let end_of_round = next.is_none();
+        self.back.hand = next.unwrap_or_default();
+        if end_of_round && !core::mem::take(&mut self.back.found) {
+            self.back.age /= 2;
+        }
+        self.back.met = met;
+        self.back.batch = batch;
+        worked
+    }
+
+    fn is_cold(&self, w: &impl World, slot: Slot, evicted: u32) -> bool {
+        let age = (self.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
+        age >= self.back.age && w.count(slot) == 1
+    }
+
+    /// A page that is for another area has come from the one it was on.
+    pub(crate) fn send_on(&mut self, w: &mut impl World, slot: Slot, frame: Frame) {
+        let digest = w.digest(slot);
+        self.put(w, Some(slot));
+        let holding = self.frames.get_mut(frame);
+        holding.digest = digest;
+        holding.slot = None;
+        holding.leaves = true;
+        self.frames.turn(frame, State::Dirty);
+    }
+}

@@ -1,0 +1,73 @@
+//! An area that compresses: what it refuses goes to the next one, and so do its coldest pages when it
+//! fills up.
+
+use foreswap_core::Entry;
+use foreswap_core::readahead::Policy;
+use foreswap_core::world::Notice;
+
+use super::directed::Machine;
+
+/// Area 0 compresses, and refuses part of so many writes of 1000.
+fn machine(areas: &[u32], pages: usize, refuse: u32) -> Machine {
+    let mut m = Machine::of(Policy::None, 200, 100, areas, pages);
+    m.sys.chaos.refuse = refuse;
+    m
+}
+
+/// Pages of a range that are on an area only.
+fn on_area(m: &Machine, area: u8, pages: std::ops::Range<usize>) -> usize {
+    let entries = pages.map(|at| m.p.mm.entry(m.p.space.vpn(at)));
+    entries
+        .filter(|entry| matches!(entry, Entry::Swapped { slot, .. } if slot.area == area))
+        .count()
+}
+
+#[test]
+fn cold_pages_leave_an_area_that_fills_up() {
+    let mut m = machine(&[512, 4096], 900, 1);
+    m.fill();
+    m.rest();
+    let used = m.sys.areas[0].used;
+    assert!((300..=460).contains(&used), "{used} of 512 are taken");
+    let (old, new) = (on_area(&m, 1, 0..250), on_area(&m, 1, 500..750));
+    assert!(old > 2 * new, "{old} of the oldest, {new} of newer ones");
+    assert!(m.read_all().is_empty(), "pages are lost");
+    assert!(m.sys.told.is_empty(), "{:?}", m.sys.told);
+}
+
+/// Where the next area has no room either, pages stay where they are.
+#[test]
+fn nothing_leaves_where_nothing_has_room() {
+    let mut m = machine(&[512, 256], 800, 1);
+    m.fill();
+    m.rest();
+    assert!(m.sys.areas[0].used > 448, "{}", m.sys.areas[0].used);
+    assert!(m.read_all().is_empty(), "pages are lost");
+}
+
+#[test]
+fn what_is_refused_goes_to_the_next_area() {
+    let mut m = machine(&[4096, 4096], 600, 1000);
+    m.fill();
+    m.rest();
+    assert!(on_area(&m, 1, 0..600) > 50);
+    assert!(m.read_all().is_empty(), "pages are lost");
+    assert_eq!(
+        m.told(|notice| matches!(notice, Notice::WriteFailed { .. })),
+        0
+    );
+}
+
+/// Where there is no other area, what does not compress is taken as it is.
+#[test]
+fn what_is_refused_is_kept_as_it_is_where_there_is_nothing_else() {
+    let mut m = machine(&[4096], 600, 1000);
+    m.fill();
+    m.rest();
+    assert!(on_area(&m, 0, 0..600) > 300);
+    assert!(m.read_all().is_empty(), "pages are lost");
+    assert_eq!(
+        m.told(|notice| matches!(notice, Notice::WriteFailed { .. })),
+        0
+    );
+}
