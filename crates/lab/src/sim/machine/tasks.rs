@@ -143,7 +143,7 @@ impl<P: Program> Machine<P> {
             return Err(SimError::Loop { at, page });
         }
         self.memory.now = at;
-        let outcome = self.mm.on_fault(&mut self.memory, page);
+        let outcome = self.mm.on_fault(&mut self.memory, page.address());
         let task = &mut self.tasks[n];
         task.waiting = Some(page);
         task.woken = false;
