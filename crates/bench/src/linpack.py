@@ -3,12 +3,19 @@
 Prints one JSON object. Nothing here knows of swap: the matrix is an ordinary NumPy array in
 Fortran order, factorised in place. No second copy is kept; the original can be drawn again
 from the seed, a few columns at a time, and for the residual it is.
+
+Arguments: BYTES SEED THREADS.
 """
 
 import json
+import os
 import resource
 import sys
 import time
+
+if __name__ == "__main__":
+    # The BLAS looks when it is loaded.
+    os.environ["OPENBLAS_NUM_THREADS"] = sys.argv[3]
 
 import numpy
 import scipy

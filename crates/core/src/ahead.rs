@@ -1,8 +1,8 @@
 //! Readahead at work: what the policies ask for is looked up, read, counted and mapped here.
 //!
-//! A miss is read together with the window that the policy answers. Streams go on by themselves:
-//! [`Mm::read_streams`] reads ahead of each one between faults, when the threads that wait have been
-//! served, and [`Mm::map_ahead`] maps what has come, many pages with one call. Readahead takes frames
+//! A miss is read together with the window that the policy answers. Streams and lattices go on by
+//! themselves: [`Mm::read_on`] reads ahead of each one between faults, when the threads that wait have
+//! been served, and [`Mm::map_ahead`] maps what has come for a stream, many pages with one call. Readahead takes frames
 //! that reclaim keeps ready, never the last of them, and drops nothing that another stream waits for.
 
 use alloc::vec::Vec;
@@ -13,20 +13,32 @@ use crate::frames::{Holding, NOTHING, State};
 use crate::io::SLOTS_PER_IO;
 use crate::mm::Mm;
 use crate::page_table::{Entry, Resident};
+use crate::readahead::lattice::LatticeId;
 use crate::readahead::streams::{Run, StreamId};
 use crate::readahead::{Touch, Window};
-use crate::units::{Frame, Slot, Vpn};
+use crate::units::{Frame, Nanos, PageRange, Slot, Vpn};
 use crate::world::{Stop, World};
 
 /// I/Os that are kept for faults and writes.
 const KEPT_IOS: usize = 32;
-/// Pages for which a stream waits rather than read fewer, while reclaim makes room.
-const WORTHWHILE: u32 = 32;
+/// Windows of one stream that are looked through between faults.
+const WINDOWS: u32 = 8;
+/// Pages for which a stream waits rather than read fewer, while reclaim makes room: the least and the
+/// most.
+const WORTHWHILE: (u32, u32) = (32, 128);
+
+/// What a touch goes on with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Course {
+    Stream(StreamId),
+    Lattice(LatticeId),
+}
 
 impl Mm {
     /// The one place where a touch that finds its page in a frame is looked up and counted. The
-    /// stream that it moves on comes back.
-    pub(crate) fn on_hit(&mut self, w: &impl World, page: Vpn, frame: Frame) -> Option<StreamId> {
+    /// course that it moves on comes back.
+    pub(crate) fn on_hit(&mut self, w: &impl World, address: u64, frame: Frame) -> Option<Course> {
+        let page = Vpn::of(address);
         let holding = *self.frames.get(frame);
         if holding.ahead {
             self.end_ahead(page, &holding, true);
@@ -36,13 +48,15 @@ impl Mm {
         if holding.ahead {
             vma.was_foreseen(true);
         }
-        if holding.wanted {
-            // Another thread was here first.
-        } else if vma.hint != Hint::Random
-            && let Some(id) = self.streams.touch(&mut vma.history.recent, page, w.now())
-        {
-            return self.judge(id).then_some(id);
+        if !holding.wanted {
+            // Otherwise another thread was here first.
+            match self.course(address, w.now()) {
+                Some(Course::Stream(id)) => return self.judge(id).then_some(Course::Stream(id)),
+                Some(lattice) => return Some(lattice),
+                None => {}
+            }
         }
+        let vma = self.vmas.find_mut(page)?;
         let touch = Touch {
             page,
             slot: holding.slot,
@@ -52,6 +66,24 @@ impl Mm {
         let policy = self.config.readahead;
         policy.on_hit(&mut self.shared, &mut vma.history, &touch);
         None
+    }
+
+    /// What the touch of `address` goes on with, moved on.
+    fn course(&mut self, address: u64, now: Nanos) -> Option<Course> {
+        let page = Vpn::of(address);
+        let vma = self.vmas.find_mut(page)?;
+        if vma.hint == Hint::Random {
+            return None;
+        }
+        if let Some(id) = self.streams.advance(page, now) {
+            return Some(Course::Stream(id));
+        }
+        let history = &mut vma.history;
+        if let Some(id) = self.lattices.touch(&mut history.pitches, address, now) {
+            return Some(Course::Lattice(id));
+        }
+        let stream = self.streams.find(&mut history.recent, address, now)?;
+        Some(Course::Stream(stream))
     }
 
     /// Whether a stream that has moved on is one still: pages that it should have touched on its way
@@ -76,39 +108,48 @@ impl Mm {
         }
     }
 
-    /// `page` is about to be read into `frame` as a thread waits for it: read what comes along.
-    pub(crate) fn read_with(&mut self, w: &mut impl World, page: Vpn, slot: Slot, frame: Frame) {
+    /// The page of `address` is about to be read into `frame` as a thread waits for it: read what comes
+    /// along.
+    pub(crate) fn read_with(&mut self, w: &mut impl World, address: u64, slot: Slot, frame: Frame) {
         let mut batch = core::mem::take(&mut self.batch);
         batch.clear();
         batch.push((slot, frame));
-        self.foresee(w, page, slot, &mut batch);
+        self.foresee(w, address, slot, &mut batch);
         self.submit_reads(w, &mut batch, Some(frame));
         self.batch = batch;
     }
 
-    /// Begin to read what the miss of `page` lets expect.
+    /// Begin to read what the miss of `address` lets expect.
     fn foresee(
         &mut self,
         w: &mut impl World,
-        page: Vpn,
+        address: u64,
         slot: Slot,
         batch: &mut Vec<(Slot, Frame)>,
     ) {
-        let now = w.now();
+        let (page, now) = (Vpn::of(address), w.now());
+        let course = self.course(address, now);
         let Some(vma) = self.vmas.find_mut(page) else {
             return;
         };
         let region = vma.range.clone();
-        if vma.hint != Hint::Random
-            && let Some(id) = self.streams.touch(&mut vma.history.recent, page, now)
-        {
-            if self.judge(id)
-                && let Some(run) = self.streams.window(id, &region, now)
-            {
-                let count = run.count.min(SLOTS_PER_IO as u64 - 1);
-                self.read_run(w, id, run.shortened(count), batch);
+        match course {
+            Some(Course::Stream(id)) => {
+                if self.judge(id)
+                    && let Some(run) = self.streams.window(id, &region, now)
+                {
+                    let count = run.count.min(SLOTS_PER_IO as u64 - 1);
+                    self.read_run(w, id, run.shortened(count), batch);
+                }
+                return;
             }
-            return;
+            Some(Course::Lattice(id)) => {
+                if self.lattices.next_page(id, now).is_some() {
+                    self.read_lattice(w, id, &region, batch);
+                }
+                return;
+            }
+            None => {}
         }
         let touch = Touch {
             page,
@@ -125,13 +166,56 @@ impl Mm {
         self.read_window(w, &window, batch);
     }
 
-    /// Read on, ahead of every stream, as far as each may go.
-    pub(crate) fn read_streams(&mut self, w: &mut impl World) {
-        let memory = u64::from(self.marks.ahead / 4 * 3).min(self.resident() / 4);
-        self.streams.set_means(self.ios.latency(), memory);
+    /// Pages of memory that may hold what is read ahead.
+    fn memory_ahead(&self) -> u64 {
+        u64::from(self.marks.ahead / 4 * 3).min(self.resident() / 4)
+    }
+
+    /// Read on, ahead of every stream and lattice, as far as each may go.
+    pub(crate) fn read_on(&mut self, w: &mut impl World) {
+        self.read_streams(w);
+        let now = w.now();
+        for id in self.lattices.ids() {
+            if let Some(next) = self.lattices.next_page(id, now)
+                && let Some(vma) = self.vmas.find(next)
+                && vma.hint != Hint::Random
+            {
+                let region = vma.range.clone();
+                let mut batch = core::mem::take(&mut self.batch);
+                batch.clear();
+                self.read_lattice(w, id, &region, &mut batch);
+                self.submit_reads(w, &mut batch, None);
+                self.batch = batch;
+            }
+        }
+    }
+
+    fn read_lattice(
+        &mut self,
+        w: &mut impl World,
+        id: LatticeId,
+        region: &PageRange,
+        batch: &mut Vec<(Slot, Frame)>,
+    ) {
+        let (latency, memory) = (self.ios.latency(), self.memory_ahead());
+        let count = self.lattices.window(id, region, latency, memory);
+        if count == 0 {
+            return;
+        }
+        let pages = self.lattices.pages(id, count);
+        let placing = self.lattices.placing(id);
+        let passed = self.read_pages(w, pages, false, placing, batch);
+        self.lattices.passed(id, passed, passed < count);
+    }
+
+    fn read_streams(&mut self, w: &mut impl World) {
+        self.streams
+            .set_means(self.ios.latency(), self.memory_ahead());
         let now = w.now();
         for id in self.streams.ids() {
-            while let Some(next) = self.streams.next_page(id, now)
+            let mut windows = 0;
+            while windows < WINDOWS
+                && let Some(next) = self.streams.next_page(id, now)
                 && let Some(vma) = self.vmas.find(next)
                 && vma.hint != Hint::Random
                 && let Some(run) = self.streams.window(id, &vma.range, now)
@@ -144,6 +228,7 @@ impl Mm {
                 if passed < run.count {
                     break;
                 }
+                windows += 1;
             }
         }
     }
@@ -157,12 +242,37 @@ impl Mm {
         run: Run,
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
+        if let Entry::Swapped { evicted, .. } = self.table.get(run.first) {
+            self.streams.reads(id, self.was_here(evicted));
+        }
+        let placing = self.streams.placing(id);
+        let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);
+        let mapped = |page: &Vpn| matches!(self.table.get(*page), Entry::Resident(_));
+        let present = run.pages().take(passed as usize).filter(mapped).count();
+        self.streams.passed(id, passed, present as u64);
+        passed
+    }
+
+    /// Begin to read what of `pages` is on an area, as far as there are frames and I/Os for it; the
+    /// reads go to `batch`. `falling`: the pages come in falling order. `placing` says of a page whether
+    /// it is a mark, and whether it may be mapped before it is touched. Returns how many of them need
+    /// not be looked at again.
+    fn read_pages(
+        &mut self,
+        w: &mut impl World,
+        pages: impl Iterator<Item = Vpn>,
+        falling: bool,
+        placing: impl Fn(Vpn) -> (bool, bool),
+        batch: &mut Vec<(Slot, Frame)>,
+    ) -> u64 {
         let mut wants = core::mem::take(&mut self.wants);
         wants.clear();
         let mut ios = self.ios.in_flight() + KEPT_IOS;
         let mut last: Option<Slot> = batch.last().map(|&(slot, _)| slot);
-        let mut passed = run.count;
-        for (n, page) in (0..).zip(run.pages()) {
+        let (mut passed, mut first_page) = (0, None);
+        for (n, page) in (0..).zip(pages) {
+            first_page = first_page.or(Some(page));
+            passed = n + 1;
             let Entry::Swapped { slot, .. } = self.table.get(page) else {
                 continue;
             };
@@ -180,12 +290,13 @@ impl Mm {
         }
         let spare = self.spare_frames(w, wants.len() as u32);
         if (spare as usize) < wants.len() {
-            let enough = if spare < WORTHWHILE { 0 } else { spare };
+            let worthwhile = (self.marks.ahead / 32).clamp(WORTHWHILE.0, WORTHWHILE.1);
+            let enough = if spare < worthwhile { 0 } else { spare };
             passed = wants[enough as usize].0;
             wants.truncate(enough as usize);
             self.awake = true;
         }
-        if run.falling {
+        if falling {
             wants.reverse();
         }
         let before = batch.len();
@@ -195,7 +306,7 @@ impl Mm {
         {
             let (now, later) = rest.split_at(n as usize);
             for (i, &(_, page, slot)) in (0..).zip(now) {
-                let (mark, direct) = self.streams.place(id, page);
+                let (mark, direct) = placing(page);
                 let holding = Holding {
                     ahead: true,
                     streamed: true,
@@ -209,12 +320,11 @@ impl Mm {
             rest = later;
         }
         let count = (batch.len() - before) as u64;
-        if count > 0 {
+        if let Some(page) = first_page.filter(|_| count > 0) {
             w.window(count);
-            self.count_ahead(run.first, count);
+            self.count_ahead(page, count);
         }
         self.wants = wants;
-        self.streams.passed(id, passed);
         passed
     }
 
@@ -287,18 +397,28 @@ impl Mm {
         self.frames.free().min(wanted)
     }
 
-    /// Map what of `id` has come and may be mapped before it is touched; what is still being read
+    /// Map what of a course has come and may be mapped before it is touched; what is still being read
     /// follows when it has come.
-    pub(crate) fn map_ahead(&mut self, w: &mut impl World, id: StreamId) {
+    pub(crate) fn map_ahead(&mut self, w: &mut impl World, course: Course) {
+        match course {
+            Course::Stream(id) => {
+                let run = self.streams.take_mappable(id);
+                self.map_those(w, run.into_iter().flat_map(Run::rising));
+            }
+            Course::Lattice(id) => {
+                let pages = self.lattices.take_mappable(id);
+                self.map_those(w, pages);
+            }
+        }
+    }
+
+    fn map_those(&mut self, w: &mut impl World, pages: impl Iterator<Item = Vpn>) {
         if self.held {
             return;
         }
-        let Some(run) = self.streams.take_mappable(id) else {
-            return;
-        };
         let mut maps = core::mem::take(&mut self.maps);
         maps.clear();
-        for page in run.rising() {
+        for page in pages {
             let Entry::Cached(frame) = self.table.get(page) else {
                 continue;
             };

@@ -8,7 +8,7 @@
 use crate::frames::{Holding, NOTHING, State};
 use crate::mm::{Mm, Outcome, Pending};
 use crate::page_table::{EVICTED_BITS, Entry, Resident};
-use crate::units::{Frame, Nanos, Slot, Vpn};
+use crate::units::{Frame, Nanos, PAGE_SIZE, Slot, Vpn};
 use crate::world::{Notice, Stop, World};
 
 /// Credit of a page that was needed again soon after it was moved out.
@@ -23,10 +23,14 @@ const HELD: Nanos = 50_000_000;
 pub(crate) const CREDIT_NEW: u8 = 1;
 
 impl Mm {
-    /// A thread of the program touched `page` and found it absent.
-    pub fn on_fault(&mut self, w: &mut impl World, page: Vpn) -> Outcome {
-        let since = w.now();
-        self.serve(w, Pending { page, since })
+    /// A thread of the program touched the byte at `address` and found its page absent.
+    pub fn on_fault(&mut self, w: &mut impl World, address: u64) -> Outcome {
+        let pending = Pending {
+            page: Vpn::of(address),
+            offset: (address % PAGE_SIZE as u64) as u16,
+            since: w.now(),
+        };
+        self.serve(w, pending)
     }
 
     /// The address space has settled: try again what had to wait for that.
@@ -252,9 +256,8 @@ impl Mm {
     }
 
     fn on_cached(&mut self, w: &mut impl World, pending: Pending, frame: Frame) -> Outcome {
-        let page = pending.page;
         let holding = *self.frames.get(frame);
-        let stream = self.on_hit(w, page, frame);
+        let course = self.on_hit(w, pending.address(), frame);
         let outcome = if holding.state == State::Reading {
             if !holding.wanted {
                 self.frames.want(frame, pending.since);
@@ -269,8 +272,8 @@ impl Mm {
             }
             self.deliver(w, frame)
         };
-        if let Some(id) = stream {
-            self.map_ahead(w, id);
+        if let Some(course) = course {
+            self.map_ahead(w, course);
         }
         outcome
     }
@@ -283,6 +286,7 @@ impl Mm {
         };
         let pending = Pending {
             page,
+            offset: 0,
             since: holding.since,
         };
         if self.held {
@@ -374,8 +378,7 @@ impl Mm {
         let Some((frame, _)) = self.obtain(w, 1).or_else(|| self.last_frame(w)) else {
             return self.stall(pending);
         };
-        let distance = (self.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
-        let refault = u64::from(distance) < self.table.resident();
+        let refault = self.was_here(evicted);
         let wanted = Holding {
             wanted: true,
             refault,
@@ -385,8 +388,14 @@ impl Mm {
         self.begin_read(page, slot, frame, wanted);
         self.stats.faults_major += 1;
         self.stats.refaults += u64::from(refault);
-        self.read_with(w, page, slot, frame);
+        self.read_with(w, pending.address(), slot, frame);
         Outcome::Waits
+    }
+
+    /// Whether a little more memory would have kept a page that went out as number `evicted`.
+    pub(crate) fn was_here(&self, evicted: u32) -> bool {
+        let distance = (self.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
+        u64::from(distance) < self.table.resident()
     }
 
     pub(crate) fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, holding: Holding) {
@@ -512,6 +521,7 @@ impl Mm {
         self.table.set(page, Entry::Poisoned);
         let pending = Pending {
             page,
+            offset: 0,
             since: w.now(),
         };
         if self.serve(w, pending) == Outcome::Unmanaged {

@@ -156,6 +156,7 @@ impl Mm {
                 self.stats.faults_major -= 1;
                 self.stall(crate::mm::Pending {
                     page,
+                    offset: 0,
                     since: holding.since,
                 });
             }

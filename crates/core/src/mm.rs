@@ -13,6 +13,7 @@ use crate::advice::{Advised, Hint};
 use crate::frames::{Frames, State};
 use crate::io::Ios;
 use crate::page_table::{Entry, PageTable, Resident};
+use crate::readahead::lattice::Lattices;
 use crate::readahead::streams::Streams;
 use crate::readahead::{Policy, Shared};
 use crate::reclaim::Watermarks;
@@ -48,7 +49,15 @@ const LEAST_FRAMES: u64 = 512;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
     pub page: Vpn,
+    /// Where in the page, in bytes.
+    pub offset: u16,
     pub since: Nanos,
+}
+
+impl Pending {
+    pub fn address(&self) -> u64 {
+        self.page.address() + u64::from(self.offset)
+    }
 }
 
 /// What became of a fault.
@@ -94,6 +103,7 @@ pub struct Mm {
     pub(crate) held: bool,
     pub(crate) victims: Vec<Vpn>,
     pub(crate) streams: Streams,
+    pub(crate) lattices: Lattices,
     /// Room for lists that are made anew each time.
     pub(crate) batch: Vec<(Slot, Frame)>,
     pub(crate) wants: Vec<(u64, Vpn, Slot)>,
@@ -123,6 +133,7 @@ impl Mm {
             shared: Shared::default(),
             ios: Ios::default(),
             streams: Streams::new(window),
+            lattices: Lattices::new(window),
             marks,
             stats: Stats::default(),
             hand: Vpn(0),
@@ -274,8 +285,11 @@ impl Mm {
                 if entry == Entry::Poisoned {
                     // Its mark may not be set yet, or not have moved along: set it again.
                     w.wake(page);
-                    let (page, since) = (target(page), w.now());
-                    self.retry.push(Pending { page, since });
+                    self.retry.push(Pending {
+                        page: target(page),
+                        offset: 0,
+                        since: w.now(),
+                    });
                 }
                 at = page.plus(1);
             }

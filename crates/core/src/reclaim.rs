@@ -2,11 +2,15 @@
 //!
 //! A clock hand sweeps the page table in order of address. A page has credit from how it came
 //! (more when it returned soon after it was moved out); the hand takes one credit a pass and moves
-//! out what has none. What is moved out stays in its frame for a while: a touch there is cheap and
+//! out what has none. Before that goes what a scan of much memory has passed: it would push out all
+//! else and itself. What is moved out stays in its frame for a while: a touch there is cheap and
 //! is our reference bit. Clean pages are told by their digest, so nothing rests on write
 //! protection. Background reclaim keeps a reserve so that faults find frames at once; it runs while
 //! I/O is in flight and stops at the high mark.
 
+use alloc::vec::Vec;
+
+use crate::fault::CREDIT_NEW;
 use crate::frames::{Holding, NOTHING, State};
 use crate::mm::Mm;
 use crate::page_table::{Entry, Resident};
@@ -22,6 +26,10 @@ const REST: u8 = 8;
 pub(crate) const BESIDE_READS: u32 = 16;
 /// Most pages in one move.
 const RUN: u32 = 64;
+/// A stream that has passed over this part of what is resident is moved out behind itself, but for
+/// the last part.
+const LONG: u64 = 8;
+const KEPT: u64 = 16;
 
 /// When reclaim starts and stops, in pages that a fault could have at once.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +76,7 @@ impl Mm {
         if self.held {
             return false;
         }
-        self.read_streams(w);
+        self.read_on(w);
         let headroom = self.headroom(w);
         if !self.awake && headroom < self.marks.low.into() && self.table.resident() > 0 {
             self.awake = true;
@@ -207,10 +215,13 @@ impl Mm {
         let mut victims = core::mem::take(&mut self.victims);
         victims.clear();
         self.take_cold(max, &mut victims);
-        let cold = !victims.is_empty();
+        if victims.is_empty() {
+            self.take_passed(max, &mut victims);
+        }
+        let chosen = !victims.is_empty();
         let mut wraps = 0;
         for _ in 0..LEAVES_PER_PASS {
-            if cold || victims.len() >= max as usize {
+            if chosen || victims.len() >= max as usize {
                 break;
             }
             let Some(leaf) = self.table.next_resident_leaf(self.hand) else {
@@ -232,6 +243,20 @@ impl Mm {
         }
         self.victims = victims;
         moved
+    }
+
+    /// Resident pages that a long stream has passed, and that did not prove to be needed again.
+    fn take_passed(&mut self, max: u32, victims: &mut Vec<Vpn>) {
+        let memory = self.table.resident();
+        let (long, margin) = (memory / LONG, memory / KEPT);
+        while victims.is_empty()
+            && let Some(run) = self.streams.behind(long, margin, max.into())
+        {
+            victims.extend(run.rising().filter(|&page| {
+                let entry = self.table.get(page);
+                matches!(entry, Entry::Resident(Resident { credit, .. }) if credit <= CREDIT_NEW)
+            }));
+        }
     }
 
     /// Move a run of resident pages to frames. `leaves` when their memory shall be free as soon as

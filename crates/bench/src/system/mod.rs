@@ -10,6 +10,7 @@
 pub mod cgroup;
 pub mod device;
 pub mod note;
+pub mod probe;
 pub mod swap;
 
 use std::fs;

@@ -7,6 +7,7 @@
 
 mod cluster;
 pub mod file;
+pub(crate) mod lattice;
 mod none;
 pub(crate) mod streams;
 mod trend;
@@ -103,6 +104,7 @@ pub struct History {
     vma: vma::History,
     trend: trend::History,
     pub(crate) recent: streams::Recent,
+    pub(crate) pitches: lattice::Pitches,
 }
 
 /// What all policies remember of all regions together.

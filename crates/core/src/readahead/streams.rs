@@ -16,7 +16,7 @@
 
 use alloc::vec::Vec;
 
-use crate::units::{Nanos, PageRange, Vpn};
+use crate::units::{Nanos, PAGE_SHIFT, PageRange, Vpn};
 
 /// Pages of a stream of which one is left unmapped: the least and the most.
 const BLOCK: (u64, u64) = (16, 256);
@@ -37,41 +37,45 @@ const DOUBTS: u32 = 2;
 /// A stream that was not touched for this long has no share of the memory any more.
 const ASLEEP: Nanos = 100_000_000;
 
-/// The last touches of one region that no stream explains.
+/// Addresses of the last touches of one region that no stream explains.
 #[derive(Clone, Copy, Debug)]
 pub struct Recent {
-    pages: [Vpn; RECENT],
+    touches: [u64; RECENT],
     next: usize,
 }
 
 impl Default for Recent {
     fn default() -> Self {
         Recent {
-            pages: [Vpn(u64::MAX); RECENT],
+            touches: [u64::MAX; RECENT],
             next: 0,
         }
     }
 }
 
 impl Recent {
-    /// The stride at which `page` goes on: a neighbour among the last touches is enough, a longer
-    /// step must have been made twice.
-    fn stride(&self, page: Vpn) -> Option<i64> {
-        let step = |other: Vpn| page.0.wrapping_sub(other.0) as i64;
-        let newest_first = (1..=RECENT).map(|n| self.pages[(self.next + RECENT - n) % RECENT]);
-        let mut steps = newest_first.map(step);
-        steps.find(|&stride| match stride.unsigned_abs() {
-            1 => true,
-            2..=FARTHEST => {
-                let before = page.0.wrapping_add_signed(-2 * stride);
-                self.pages.contains(&Vpn(before))
-            }
-            _ => false,
+    /// The stride, in pages, at which the touch of `address` goes on: a neighbour among the last
+    /// touches is enough, a longer step must have been made twice, to the byte.
+    fn stride(&self, address: u64) -> Option<i64> {
+        let newest_first = (1..=RECENT).map(|n| self.touches[(self.next + RECENT - n) % RECENT]);
+        let mut touches = newest_first.filter(|&touch| touch != u64::MAX);
+        touches.find_map(|other| {
+            let stride = (address >> PAGE_SHIFT).wrapping_sub(other >> PAGE_SHIFT) as i64;
+            let found = match stride.unsigned_abs() {
+                1 => true,
+                2..=FARTHEST => {
+                    let step = stride << PAGE_SHIFT;
+                    let goes_on = |steps: i64| address.wrapping_add_signed(-steps * step);
+                    other == goes_on(1) && self.touches.contains(&goes_on(2))
+                }
+                _ => false,
+            };
+            found.then_some(stride)
         })
     }
 
-    fn remember(&mut self, page: Vpn) {
-        self.pages[self.next] = page;
+    fn remember(&mut self, address: u64) {
+        self.touches[self.next] = address;
         self.next = (self.next + 1) % RECENT;
     }
 }
@@ -94,8 +98,10 @@ struct Stream {
     mappable: u64,
     /// First position that was not looked at for being mapped.
     seen: u64,
-    /// First position that was not read.
+    /// First position that was not read, and of those before it and not touched yet how many pages are
+    /// in memory anyway: the stream will pass them without a touch that is seen.
     ahead: u64,
+    present: u64,
     /// What was read ahead had to be given up: nothing more until the next touch.
     rests: bool,
     /// Pages of which one is a mark; a power of two.
@@ -103,6 +109,12 @@ struct Stream {
     /// When it was touched last, and its time per page, smoothed.
     last: Nanos,
     pace: Nanos,
+    /// First position behind it that was not offered to reclaim.
+    tail: u64,
+    /// What it reads was in memory not long ago.
+    returns: bool,
+    /// Of such a stream, reclaim takes the pages every other time.
+    takes: bool,
 }
 
 impl Stream {
@@ -225,21 +237,18 @@ impl Streams {
         (self.latency, self.memory) = (latency, memory);
     }
 
-    /// A touch of an absent page: the stream to which it belongs, which has moved on to it.
-    pub fn touch(&mut self, recent: &mut Recent, page: Vpn, now: Nanos) -> Option<StreamId> {
+    /// A touch of an absent page that no stream expects: the stream that begins with it.
+    pub fn find(&mut self, recent: &mut Recent, address: u64, now: Nanos) -> Option<StreamId> {
         if self.max <= 1 {
             return None;
         }
-        if let Some(id) = self.advance(page, now) {
-            return Some(id);
-        }
-        let stride = recent.stride(page);
-        recent.remember(page);
-        Some(self.begin(page, stride?, now))
+        let stride = recent.stride(address);
+        recent.remember(address);
+        Some(self.begin(Vpn::of(address), stride?, now))
     }
 
-    /// The stream that expects `page`, moved on.
-    fn advance(&mut self, page: Vpn, now: Nanos) -> Option<StreamId> {
+    /// A touch of an absent page: the stream that expects it, which has moved on to it.
+    pub fn advance(&mut self, page: Vpn, now: Nanos) -> Option<StreamId> {
         let mut found: Option<(usize, u64)> = None;
         for (n, stream) in self.all.iter().enumerate() {
             let Some(at) = stream.expected(page) else {
@@ -248,7 +257,11 @@ impl Streams {
             // Farther ahead it is a stray touch, which must not pull the stream along; and a stream
             // that is not proven leaves no page out.
             let proven = stream.touched >= PROVEN;
-            let leap = if proven { stream.block } else { 0 };
+            let leap = if proven {
+                stream.block + stream.present
+            } else {
+                0
+            };
             let end = stream.ahead.min(stream.mappable + leap);
             let expected = at > stream.touched && at <= end;
             if expected && found.is_none_or(|(f, _)| self.all[f].last < stream.last) {
@@ -260,6 +273,7 @@ impl Streams {
         stream.before = stream.touched;
         let pace = now.saturating_sub(stream.last) / (at - stream.touched);
         stream.pace = (3 * stream.pace.min(4 * pace) + pace) / 4;
+        stream.present = stream.present.saturating_sub(at - stream.touched);
         stream.touched = at;
         stream.last = now;
         stream.rests = false;
@@ -284,10 +298,14 @@ impl Streams {
             mappable: 2,
             seen: 2,
             ahead: 2,
+            present: 0,
             rests: false,
             block: BLOCK.0,
             last: now,
             pace: 0,
+            tail: 0,
+            returns: false,
+            takes: false,
         };
         if self.all.len() < STREAMS {
             self.all.push(stream);
@@ -323,18 +341,19 @@ impl Streams {
     /// What `id` should read next, within `region`; `None` when it has read far enough.
     pub fn window(&self, id: StreamId, region: &PageRange, now: Nanos) -> Option<Run> {
         let stream = &self.all[id.0];
-        let distance = (4 * stream.touched).min(self.farthest(id.0, now));
+        let distance = (4 * stream.touched).min(self.farthest(id.0, now)) + stream.present;
         let end = (stream.touched + 1 + distance).min(stream.within(region));
         let count = end.checked_sub(stream.ahead)?.min(self.max.into());
         (count > 0).then(|| stream.run(stream.ahead, count))
     }
 
-    /// `count` more pages of `id` were read, or need not be. Not if some before them had to be given up
-    /// for them.
-    pub fn passed(&mut self, id: StreamId, count: u64) {
+    /// `count` more pages of `id` were read, or need not be, as `present` of them are mapped. Not if some
+    /// before them had to be given up for them.
+    pub fn passed(&mut self, id: StreamId, count: u64, present: u64) {
         let stream = &mut self.all[id.0];
         if !stream.rests {
             stream.ahead += count;
+            stream.present += present;
         }
     }
 
@@ -357,6 +376,7 @@ impl Streams {
             return true;
         }
         stream.ahead = stream.touched;
+        stream.present = 0;
         stream.mappable = stream.touched;
         stream.last = 0;
         false
@@ -371,6 +391,30 @@ impl Streams {
         let count = end.checked_sub(from).filter(|&n| n > 0)?;
         stream.seen = end;
         Some(stream.run(from, count))
+    }
+
+    /// Up to `max` pages behind the stream that left most behind it, if it has passed over `long` pages
+    /// at least and but for the last `margin`, each offered once. They are used up: who reads more than
+    /// fits would otherwise push out all else that is in memory, and find nothing of its own when it
+    /// begins again. Where what is read was in memory not long ago, that may be wrong, and every other
+    /// call offers none.
+    pub fn behind(&mut self, long: u64, margin: u64, max: u64) -> Option<Run> {
+        let left = |s: &Stream| s.touched.saturating_sub(margin).saturating_sub(s.tail);
+        let long_ones = self.all.iter_mut().filter(|s| s.touched >= long);
+        let stream = long_ones.max_by_key(|s| left(s))?;
+        let count = left(stream).min(max);
+        stream.takes = !stream.takes || !stream.returns;
+        if count == 0 || !stream.takes {
+            return None;
+        }
+        let run = stream.run(stream.tail, count);
+        stream.tail += count;
+        Some(run)
+    }
+
+    /// `id` reads a page; `soon`: it went out when less was moved out since than there is memory.
+    pub fn reads(&mut self, id: StreamId, soon: bool) {
+        self.all[id.0].returns = soon;
     }
 
     /// A stream that goes on has `page` before it.
@@ -395,12 +439,15 @@ impl Streams {
         }
     }
 
-    /// Whether `page` of `id` is a mark; otherwise, whether it may be mapped before it is touched.
-    pub fn place(&self, id: StreamId, page: Vpn) -> (bool, bool) {
-        let stream = &self.all[id.0];
-        stream.position(page).map_or((false, false), |at| {
-            let mark = stream.mark(at / stream.block) == at;
-            (mark, !mark && at < stream.mappable)
-        })
+    /// Tells of a page of `id` whether it is a mark; otherwise, whether it may be mapped before it is
+    /// touched.
+    pub fn placing(&self, id: StreamId) -> impl Fn(Vpn) -> (bool, bool) + use<> {
+        let stream = self.all[id.0];
+        move |page| {
+            stream.position(page).map_or((false, false), |at| {
+                let mark = stream.mark(at / stream.block) == at;
+                (mark, !mark && at < stream.mappable)
+            })
+        }
     }
 }

@@ -264,7 +264,7 @@ impl Mm {
                     }
                     if holding.state == State::Clean && !holding.wanted {
                         if holding.ahead {
-                            self.on_hit(w, page, frame);
+                            self.on_hit(w, page.address(), frame);
                         }
                         come.push((page, frame));
                     }
@@ -518,7 +518,7 @@ impl Mm {
                         if first_look && legacy {
                             self.answer_miss(w, page, slot, None);
                         } else if first_look {
-                            self.on_hit(w, page, frame);
+                            self.on_hit(w, page.address(), frame);
                         }
                         if holding.state == State::Reading {
                             return false;

@@ -73,6 +73,8 @@ pub struct Process {
     pub threads: Vec<Option<Wait>>,
     /// Fault messages on their way to the driver.
     pub messages: Vec<usize>,
+    /// Where in their pages touches are, in bytes.
+    pub offset: u64,
     pub events: VecDeque<Event>,
     /// Events that were read and whose thread has not gone on.
     pub acks: VecDeque<Event>,
@@ -96,6 +98,7 @@ impl Process {
             hints: vec![Hint::Normal; pages],
             threads: vec![None; threads],
             messages: Vec::new(),
+            offset: 0,
             events: VecDeque::new(),
             acks: VecDeque::new(),
             zaps: Vec::new(),
@@ -228,8 +231,9 @@ impl Process {
     pub fn read_message(&mut self, sys: &mut System, n: usize) {
         let at = self.messages.swap_remove(n);
         let page = self.space.vpn(at);
+        let address = page.address() + self.offset;
         self.call(sys, |mm, w| {
-            if mm.on_fault(w, page) == Outcome::Unmanaged {
+            if mm.on_fault(w, address) == Outcome::Unmanaged {
                 use foreswap_core::world::Mmu as _;
                 w.wake(page);
             }

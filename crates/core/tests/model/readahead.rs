@@ -77,7 +77,7 @@ fn two_touches_of_a_page_on_its_way_are_one_hit() {
     let page = |at: usize| machine.p.space.vpn(at);
     let (wanted, ahead) = (page(10), page(11));
     for page in [wanted, ahead, ahead] {
-        machine.call(|mm, view| mm.on_fault(view, page));
+        machine.call(|mm, view| mm.on_fault(view, page.address()));
     }
     machine.finish();
     let ahead = &machine.p.mm.stats.ahead;

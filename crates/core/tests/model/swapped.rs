@@ -71,7 +71,7 @@ impl Swapped {
         let page = self.p.space.vpn(at);
         let mut read = Vec::new();
         if self.p.space.pages[at].present.is_none() {
-            self.call(|mm, view| mm.on_fault(view, page));
+            self.call(|mm, view| mm.on_fault(view, page.address()));
             for flight in &self.p.space.flights {
                 assert!(!flight.write);
                 let slots = (0..flight.frames.len() as u32).map(|n| flight.slot.plus(n));

@@ -3,7 +3,7 @@
 //! An abstract unix socket of type SEQPACKET: one message per packet, each a fixed `repr(C)`
 //! struct. An engine connects, says hello and gets its record with the ledger's and the areas'
 //! descriptors; the connection then stays open, because its end tells the supervisor that the
-//! process is gone. The [`client`] runs on engine threads: system calls by rustix only, no printing, no
+//! process is gone. The `client` module runs on engine threads: system calls by rustix only, no printing, no
 //! panics, and a wait ends when the supervisor does.
 
 mod client;

@@ -181,10 +181,10 @@ impl Pager {
 
     /// A registered page that the core knows nothing of: a mapping grew in place, or its event is
     /// still on the way.
-    pub(crate) fn on_unmanaged(&mut self, page: Vpn) {
-        let managed = self.adopt_around(page.address() as usize);
-        if !managed || self.mm.on_fault(&mut self.w, page) == Outcome::Unmanaged {
-            self.w.wake(page);
+    pub(crate) fn on_unmanaged(&mut self, address: u64) {
+        let managed = self.adopt_around(Vpn::of(address).address() as usize);
+        if !managed || self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
+            self.w.wake(Vpn::of(address));
         }
     }
 

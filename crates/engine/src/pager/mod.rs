@@ -106,7 +106,7 @@ pub(crate) struct Pager {
     next_orders: Nanos,
     /// The limit as of the last look, in pages.
     limit: u64,
-    faults: Vec<(Vpn, u32)>,
+    faults: Vec<(u64, u32)>,
     /// Ranges to which memory moved before the event was read that tells that they became free.
     overdue: Vec<PageRange>,
     completions: Vec<Completion>,
@@ -241,7 +241,7 @@ impl Pager {
             for event in events {
                 count += 1;
                 match event {
-                    Event::Fault { addr, tid, .. } => self.faults.push((Vpn::of(addr as u64), tid)),
+                    Event::Fault { addr, tid, .. } => self.faults.push((addr as u64, tid)),
                     Event::Remove { start, end } => {
                         let range = adopt::pages(start, end);
                         self.w.forget_in_snapshot(&range);
@@ -265,10 +265,10 @@ impl Pager {
             self.overdue.clear();
         }
         let mut faults = core::mem::take(&mut self.faults);
-        for (page, tid) in faults.drain(..) {
+        for (address, tid) in faults.drain(..) {
             self.placement.on_fault(tid);
-            if self.mm.on_fault(&mut self.w, page) == Outcome::Unmanaged {
-                self.on_unmanaged(page);
+            if self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
+                self.on_unmanaged(address);
             }
         }
         self.faults = faults;

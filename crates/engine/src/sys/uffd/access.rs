@@ -48,6 +48,7 @@ bitflags::bitflags! {
         const NEEDED = Self::MOVE.bits()
             | Self::POISON.bits()
             | Self::THREAD_ID.bits()
+            | Self::EXACT_ADDRESS.bits()
             | Self::EVENT_REMOVE.bits()
             | Self::EVENT_UNMAP.bits()
             | Self::EVENT_REMAP.bits();
