@@ -77,7 +77,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "usemem",
         seed: "vma-readahead",
         machine: "xeon-e5-v3",
-        scale: 64,
+        scale: 16,
         common: KERNEL,
         variants: [
             Choice::Readahead(Policy::Cluster(8)),
@@ -89,7 +89,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "linpack",
         seed: "vma-readahead",
         machine: "xeon-e5-v3",
-        scale: 64,
+        scale: 16,
         common: KERNEL,
         variants: [
             Choice::Readahead(Policy::Cluster(8)),

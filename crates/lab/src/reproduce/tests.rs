@@ -113,6 +113,7 @@ fn the_figures_do_not_depend_on_the_scale() {
         let [first, second] = [scale, 2 * scale]
             .map(|scale| experiment.figures(&machine, scale, 1).expect("figures"));
         for key in keys {
+            // Base and optimized.
             for n in 0..2 {
                 let (a, b) = (first[n][*key], second[n][*key]);
                 assert!((a - b).abs() < 0.1 * a, "{key}, variant {n}: {a} and {b}");
