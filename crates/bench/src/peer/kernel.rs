@@ -223,7 +223,7 @@ impl Prepared {
 
         let by_vma = match kind {
             Kind::Best => probe::reads_ahead_by_vma(),
-            Kind::Defaults => None,
+            Kind::Defaults | Kind::Zram | Kind::Zswap => None,
         };
         let before = events();
         let result = work(&ground);
