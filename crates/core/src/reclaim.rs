@@ -30,6 +30,8 @@ const RUN: u32 = 64;
 /// the last part.
 const LONG: u64 = 8;
 const KEPT: u64 = 16;
+/// Stretches of such a stream that are looked at for resident pages before the clock goes on.
+const OFFERS: u32 = 16;
 
 /// When reclaim starts and stops, in pages that a fault could have at once.
 #[derive(Clone, Copy, Debug)]
@@ -249,13 +251,17 @@ impl Mm {
     fn take_passed(&mut self, max: u32, victims: &mut Vec<Vpn>) {
         let memory = self.table.resident();
         let (long, margin) = (memory / LONG, memory / KEPT);
-        while victims.is_empty()
-            && let Some(run) = self.streams.behind(long, margin, max.into())
-        {
+        for _ in 0..OFFERS {
+            let Some(run) = self.streams.behind(long, margin, max.into()) else {
+                return;
+            };
             victims.extend(run.rising().filter(|&page| {
                 let entry = self.table.get(page);
                 matches!(entry, Entry::Resident(Resident { credit, .. }) if credit <= CREDIT_NEW)
             }));
+            if !victims.is_empty() {
+                return;
+            }
         }
     }
 
