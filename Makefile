@@ -27,7 +27,7 @@ setup:
 test: setup build unit e2e
 
 unit:
-	$(CARGO) test --release --locked --workspace --exclude foreswap-e2e
+	$(CARGO) test --release --locked --workspace --exclude foreswap-e2e --no-fail-fast
 
 e2e:
 	$(CARGO) test --release --locked -p foreswap-e2e --no-fail-fast -- --test-threads=$(E2E_THREADS)

@@ -17,18 +17,11 @@ use super::{Figures, Turn, TurnError, child, derive};
 use crate::progress::Progress;
 use crate::system::cgroup::MemoryCgroup;
 use crate::system::device::Device;
-use crate::system::{ChangeError, Changes, chosen, probe, swap};
+use crate::system::{ChangeError, Changes, chosen, swap};
 
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
 const VMA_READAHEAD: &str = "/sys/kernel/mm/swap/vma_ra_enabled";
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-
-/// The figure that tells whether the kernel read ahead by VMA, as it does at its best: 1 or 0.
-const BY_VMA: &str = "reads_ahead_by_vma";
-const NOT_BEST: &str = "the kernel was NOT at its best: it does not read ahead by VMA, whatever its \
-    settings say. An area on a rotating device is active, or its count of such areas has gone wrong \
-    (an area was switched off while its device counted otherwise than when it was switched on), \
-    which lasts until the machine is started anew";
 
 /// Which of the kernel's peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,12 +134,6 @@ impl Kernels {
         let mark = prepared.changes.mark();
         let result = prepared.with(kind, place, work);
         prepared.changes.undo_to(mark);
-        let warning = result.as_ref().is_ok_and(|(_, figures)| {
-            figures.get(BY_VMA) == Some(&0.0) && !self.notes.iter().any(|note| note == NOT_BEST)
-        });
-        if warning {
-            self.notes.push(NOT_BEST.to_owned());
-        }
         result
     }
 
@@ -221,10 +208,6 @@ impl Prepared {
             swap_file: &swap_file,
         };
 
-        let by_vma = match kind {
-            Kind::Best => probe::reads_ahead_by_vma(),
-            Kind::Defaults | Kind::Zram | Kind::Zswap => None,
-        };
         let before = events();
         let result = work(&ground);
         if result.is_err() && ground.cgroup.oom_kills() > 0 {
@@ -233,9 +216,6 @@ impl Prepared {
         }
         let done = result?;
         let mut figures = since(&before, &events());
-        if let Some(by_vma) = by_vma {
-            figures.insert(BY_VMA.to_owned(), f64::from(u8::from(by_vma)));
-        }
         let cgroup = &ground.cgroup;
         figures.insert("cgroup_version".to_owned(), f64::from(cgroup.version()));
         if let Some(peak) = cgroup.peak_bytes() {

@@ -10,7 +10,6 @@
 pub mod cgroup;
 pub mod device;
 pub mod note;
-pub mod probe;
 pub mod swap;
 mod zram;
 
