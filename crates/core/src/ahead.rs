@@ -135,6 +135,7 @@ impl Mm {
         let region = vma.range.clone();
         match course {
             Some(Course::Stream(id)) => {
+                self.streams.missed(id);
                 if self.judge(id)
                     && let Some(run) = self.streams.window(id, &region, now)
                 {

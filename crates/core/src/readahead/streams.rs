@@ -357,6 +357,15 @@ impl Streams {
         }
     }
 
+    /// The last touch of `id` missed: what was passed over before it (pages that were mapped then) may
+    /// be gone as well and is looked at again.
+    pub fn missed(&mut self, id: StreamId) {
+        let stream = &mut self.all[id.0];
+        stream.ahead = stream.touched + 1;
+        stream.seen = stream.seen.min(stream.ahead);
+        stream.present = 0;
+    }
+
     /// The marks that the last touch of `id` left out.
     pub fn left_out(&self, id: StreamId) -> impl Iterator<Item = Vpn> + use<> {
         let stream = self.all[id.0];

@@ -283,3 +283,21 @@ fn a_scan_that_fits_takes_the_place_of_cold_pages() {
     assert!(read < 220, "{read} of 2200 pages read again");
     m.end();
 }
+
+/// A scan has looked past pages that were mapped; when they go out before it gets there, they are read
+/// ahead all the same.
+#[test]
+fn pages_that_go_out_before_a_scan_are_read_ahead_again() {
+    let mut m = filled();
+    // What is in memory after this lies in the way of the next scan, which looks past it.
+    touch_all(&mut m, 5_000..8_000);
+    pause(&mut m);
+    touch_all(&mut m, 3_500..4_990);
+    // Others push it out.
+    let elsewhere = (0..3_500).map(|n| 8_200 + n * 1_601 % 3_500);
+    touch_all(&mut m, elsewhere);
+    let stats = touch_all(&mut m, 4_990..8_000);
+    let faults = stats.faults_major + stats.faults_minor;
+    assert!(faults < 150, "{faults} faults for 3010 pages");
+    m.end();
+}
