@@ -90,10 +90,11 @@ pub fn run(name: BenchName, args: &BenchArgs, session: &mut Session) -> anyhow::
     report.compare("bytes_per_s", Better::More);
     report.compare("fill_ns_per_page", Better::Less);
     say_windows(&mut report);
-    if order.contains(&PeerName::Kernel) {
+    let compressed = order.contains(&PeerName::Zram);
+    if !compressed || order.contains(&PeerName::Kernel) {
         judge(&mut report, &workload);
     }
-    if order.contains(&PeerName::Zram) {
+    if compressed {
         judge_compressed(&mut report, &workload);
     }
     Ok(report)
