@@ -143,9 +143,11 @@ __attribute__((unused)) static void note_absent(const char *name, const void *ba
  * pages go out. Touched twice, so that it is no mere stream to the reclaim. */
 __attribute__((unused)) static void press(size_t mebibytes)
 {
-    size_t size = mebibytes * MIB;
+    size_t size = mebibytes * MIB, pages = size / PAGE;
     char *p = map(size);
-    fill(p, size, 0xbead);
+    /* In no order: a scan would leave what others have in memory. */
+    for (size_t i = 0; i < pages; i++)
+        fill_part(p, i * 20011 % pages * PAGE, PAGE, 0xbead);
     VERIFY(p, size, 0xbead, "pressure");
     CHECK(munmap(p, size) == 0, "munmap of pressure");
 }
