@@ -123,6 +123,9 @@ pub(crate) struct Pager {
     room_wanted: u32,
 }
 
+/// How long the address space may take to settle.
+const SETTLES: Nanos = 2_000_000_000;
+
 impl Pager {
     fn new(
         program: &'static Program,
@@ -372,14 +375,21 @@ impl Pager {
     }
 
     /// Read events until none is pending or under way, so that adoption sees the address space as it
-    /// is. Bounded: a program that unmaps without end must not keep us here.
+    /// is. A thread that unmaps may lose its CPU before it says so; taken up meanwhile, what has come to
+    /// the freed place would be forgotten with its content when that event is read. Bounded all the
+    /// same: a program that unmaps without end must not keep us here.
     fn settle(&mut self) {
-        for _ in 0..1000 {
+        let began = now();
+        for turn in 0u32.. {
             self.read_program();
-            if !self.w.program.mmap_changing() {
+            if !self.w.program.mmap_changing() || now() - began > SETTLES {
                 return;
             }
-            rustix::thread::sched_yield();
+            if turn < 1000 {
+                rustix::thread::sched_yield();
+            } else {
+                std::thread::sleep(std::time::Duration::from_micros(50));
+            }
         }
     }
 
