@@ -10,6 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::frames::{Holding, NOTHING, State};
+use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
 use crate::mm::Mm;
 use crate::page_table::{Entry, PageTable, Resident};
@@ -228,7 +229,7 @@ impl Mm {
             self.advised.needed.clear();
             return false;
         }
-        self.submit_reads(w, &mut batch, None);
+        self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
         true
     }
 
@@ -262,6 +263,17 @@ impl Mm {
             .take(&self.table, batch as usize, resident, &mut victims);
         let (mut moved, mut left) = (0, victims.as_slice());
         while let (Some(&first), Some(&last)) = (left.first(), left.last()) {
+            if self.table.is_huge(first) {
+                let (gone, stop) = self.move_unit_out(w, unit_of(first), true);
+                moved += gone;
+                if stop == Some(Stop::Again) {
+                    self.advised.out.ranges.push_front(first..last.plus(1));
+                    break;
+                }
+                let same = |page: &&Vpn| unit_of(**page) == unit_of(first);
+                left = &left[left.iter().take_while(same).count()..];
+                continue;
+            }
             let run = left.chunk_by(|a, b| a.plus(1) == *b).next();
             let run = run.map_or(1, <[Vpn]>::len);
             let (gone, stop) = self.move_out(w, first, run as u32, true);

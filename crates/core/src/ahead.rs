@@ -10,6 +10,8 @@ use alloc::vec::Vec;
 use crate::advice::Hint;
 use crate::fault::CREDIT_NEW;
 use crate::frames::{Holding, NOTHING, State};
+use crate::huge::clusters::List;
+use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
 use crate::mm::Mm;
 use crate::page_table::{Entry, Resident};
@@ -41,7 +43,9 @@ impl Mm {
         let page = Vpn::of(address);
         let holding = *self.frames.get(frame);
         if holding.ahead {
-            self.end_ahead(page, &holding, true);
+            // One touch brings all of a unit: it stands for the others.
+            let mark = holding.mark || self.frames.unit_of(frame).is_some();
+            self.end_ahead(page, &Holding { mark, ..holding }, true);
             self.frames.use_ahead(frame);
         }
         let vma = self.vmas.find_mut(page)?;
@@ -69,7 +73,7 @@ impl Mm {
     }
 
     /// What the touch of `address` goes on with, moved on.
-    fn course(&mut self, address: u64, now: Nanos) -> Option<Course> {
+    pub(crate) fn course(&mut self, address: u64, now: Nanos) -> Option<Course> {
         let page = Vpn::of(address);
         let vma = self.vmas.find_mut(page)?;
         if vma.hint == Hint::Random {
@@ -88,7 +92,7 @@ impl Mm {
 
     /// Whether a stream that has moved on is one still: pages that it should have touched on its way
     /// speak against it.
-    fn judge(&mut self, id: StreamId) -> bool {
+    pub(crate) fn judge(&mut self, id: StreamId) -> bool {
         let unused = self.streams.left_out(id).filter(|&page| {
             let Entry::Cached(frame) = self.table.get(page) else {
                 return false;
@@ -115,7 +119,7 @@ impl Mm {
         batch.clear();
         batch.push((slot, frame));
         self.foresee(w, address, slot, &mut batch);
-        self.submit_reads(w, &mut batch, Some(frame));
+        self.submit_reads(w, &mut batch, Some(frame), SLOTS_PER_IO);
         self.batch = batch;
     }
 
@@ -139,8 +143,12 @@ impl Mm {
                 if self.judge(id)
                     && let Some(run) = self.streams.window(id, &region, now)
                 {
+                    let run = self.before_units(id, run);
                     let count = run.count.min(SLOTS_PER_IO as u64 - 1);
-                    self.read_run(w, id, run.shortened(count), batch);
+                    let first = run.pages().next();
+                    if !first.is_some_and(|page| self.reads_whole(id, page)) {
+                        self.read_run(w, id, run.shortened(count), batch);
+                    }
                 }
                 return;
             }
@@ -185,7 +193,7 @@ impl Mm {
                 let mut batch = core::mem::take(&mut self.batch);
                 batch.clear();
                 self.read_lattice(w, id, &region, &mut batch);
-                self.submit_reads(w, &mut batch, None);
+                self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
                 self.batch = batch;
             }
         }
@@ -221,16 +229,38 @@ impl Mm {
                 && vma.hint != Hint::Random
                 && let Some(run) = self.streams.window(id, &vma.range, now)
             {
+                if self.reads_whole(id, next) {
+                    if !self.read_unit_ahead(w, id, next) {
+                        break;
+                    }
+                    windows += 1;
+                    continue;
+                }
+                let run = self.before_units(id, run);
                 let mut batch = core::mem::take(&mut self.batch);
                 batch.clear();
                 let passed = self.read_run(w, id, run, &mut batch);
-                self.submit_reads(w, &mut batch, None);
+                self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
                 self.batch = batch;
                 if passed < run.count {
                     break;
                 }
                 windows += 1;
             }
+        }
+    }
+
+    /// What of `run` comes before the first unit that is to be read whole.
+    fn before_units(&self, id: StreamId, run: Run) -> Run {
+        let mut last = None;
+        let mut pages = run.pages();
+        let whole = pages.position(|page| {
+            let unit = unit_of(page);
+            last.replace(unit) != Some(unit) && self.reads_whole(id, page)
+        });
+        match whole {
+            Some(n) if n > 0 => run.shortened(n as u64),
+            _ => run,
         }
     }
 
@@ -395,6 +425,9 @@ impl Mm {
         if self.frames.free() < wanted && stale > 0 {
             self.drop_ahead(w.now(), stale.min(wanted - self.frames.free()));
         }
+        if self.frames.free() < wanted && self.frames.clusters.count(List::Free) > 1 {
+            self.break_cluster(w, wanted - self.frames.free());
+        }
         self.frames.free().min(wanted)
     }
 
@@ -423,6 +456,9 @@ impl Mm {
             let Entry::Cached(frame) = self.table.get(page) else {
                 continue;
             };
+            if self.frames.unit_of(frame).is_some() {
+                continue;
+            }
             let holding = self.frames.get_mut(frame);
             if holding.mark || holding.wanted {
                 continue;

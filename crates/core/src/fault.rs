@@ -8,11 +8,11 @@
 use crate::frames::{Holding, NOTHING, State};
 use crate::mm::{Mm, Outcome, Pending};
 use crate::page_table::{EVICTED_BITS, Entry, Resident};
-use crate::units::{Frame, Nanos, PAGE_SIZE, Slot, Vpn};
+use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
 use crate::world::{Notice, Stop, World};
 
 /// Credit of a page that was needed again soon after it was moved out.
-const CREDIT_AGAIN: u8 = 2;
+pub(crate) const CREDIT_AGAIN: u8 = 2;
 /// How long a fault waits for pages that cannot be moved out (locked, read-only, shared by fork)
 /// before the limit yields; and how long it then yields without more ado.
 const UNMOVABLE: Nanos = 200_000_000;
@@ -113,7 +113,13 @@ impl Mm {
             return Outcome::Unmanaged;
         };
         let batch = vma.streams.batch(page).min(self.config.first_touch.max(1));
-        let end = vma.range.end.min(page.plus(u64::from(batch)));
+        let end = vma.range.end;
+        if let Some(outcome) = self.touch_unit(w, pending, batch) {
+            return outcome;
+        }
+        // The next unit may be mapped whole.
+        let edge = page.0.next_multiple_of(LEAF_PAGES as u64).max(page.0 + 1);
+        let end = end.min(page.plus(u64::from(batch))).min(Vpn(edge));
         let end = self
             .table
             .next_used(page, end)
@@ -230,6 +236,9 @@ impl Mm {
             }
             self.submit_writes(w, true);
         }
+        if self.frames.free() == 0 {
+            self.break_cluster(w, max);
+        }
         self.frames.take_free(max)
     }
 
@@ -284,6 +293,9 @@ impl Mm {
         let Some(page) = holding.page else {
             return Outcome::Served;
         };
+        if let Some((id, unit)) = self.frames.unit_of(frame) {
+            return self.deliver_unit(w, id, unit, frame);
+        }
         let pending = Pending {
             page,
             offset: 0,
@@ -376,6 +388,9 @@ impl Mm {
         evicted: u32,
     ) -> Outcome {
         let page = pending.page;
+        if self.swap_in_unit(w, pending) {
+            return Outcome::Waits;
+        }
         let Some((frame, _)) = self.obtain(w, 1).or_else(|| self.last_frame(w)) else {
             return self.stall(pending);
         };
@@ -391,6 +406,11 @@ impl Mm {
         self.stats.refaults += u64::from(refault);
         self.read_with(w, pending.address(), slot, frame);
         Outcome::Waits
+    }
+
+    /// The number of the last page that was moved out, as an entry keeps it.
+    pub(crate) fn eviction_number(&self) -> u32 {
+        self.evictions as u32 & ((1 << EVICTED_BITS) - 1)
     }
 
     /// Whether a little more memory would have kept a page that went out as number `evicted`.

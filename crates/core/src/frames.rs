@@ -4,11 +4,15 @@
 //! (memory that nobody needs: read into it, or clear it for a first touch), or it holds a page of
 //! the program: being read, clean (its slot holds the same bytes), dirty, or being written. Frames
 //! circulate: moved out full, written, read into, moved in; memory is recycled, not freed.
+//!
+//! Behind the frames for single pages lie those of the clusters (`huge/clusters.rs`). The frames of a
+//! unit stand on no list of their own: their cluster does, until the unit is disbanded.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::huge::clusters::{ClusterId, Clusters, List, UNIT};
 use crate::units::{Frame, Nanos, Slot, Vpn};
 
 /// What a frame holds.
@@ -203,26 +207,36 @@ pub struct Frames {
     reading: u32,
     /// Of those that are being read, the ones for which a thread waits.
     awaited: u32,
+    /// Frames for huge pages.
+    pub clusters: Clusters,
+    /// Pages that are complete and waited for, whose unit was disbanded.
+    pub orphans: Vec<Frame>,
+    /// Frames of clusters that have memory which nobody needs, beside others that hold pages.
+    pub strays: Vec<Frame>,
 }
 
 impl Frames {
-    /// `count` frames, all empty.
-    pub fn new(count: u32) -> Self {
+    /// `count` frames for pages, and `clusters` clusters for huge ones; all empty.
+    pub fn new(count: u32, clusters: u32) -> Self {
         let mut empty = Runs::new(count);
         for frame in 0..count {
             empty.insert(frame);
         }
         Frames {
-            holdings: vec![NOTHING; count as usize],
+            holdings: vec![NOTHING; (count + clusters * UNIT) as usize],
             empty,
             free: Runs::new(count),
             clean: Queue::default(),
             ahead: Queue::default(),
-            arrivals: vec![0; count as usize],
+            arrivals: vec![0; (count + clusters * UNIT) as usize],
             dirty: VecDeque::new(),
             writing: 0,
             reading: 0,
             awaited: 0,
+            // Clusters are aligned as their memory is: behind whole clusters of single frames.
+            clusters: Clusters::new(count, clusters),
+            orphans: Vec::new(),
+            strays: Vec::new(),
         }
     }
 
@@ -244,34 +258,39 @@ impl Frames {
         &mut self.holdings[frame.0 as usize]
     }
 
-    /// Frames without memory.
+    /// Frames for single pages without memory.
     pub fn empty(&self) -> u32 {
         self.empty.count
     }
 
-    /// Frames with memory that nobody needs.
+    /// Frames for single pages with memory that nobody needs.
     pub fn free(&self) -> u32 {
         self.free.count
     }
 
     /// Frames with memory.
     pub fn backed(&self) -> u32 {
-        self.holdings.len() as u32 - self.empty.count
+        self.holdings.len() as u32 - self.empty.count - self.clusters.bare
     }
 
     /// Pages that could be dropped at once; those that streams are to use are not among them.
     pub fn clean(&self) -> u32 {
+        self.clean.count + self.clusters.count(List::Clean) * UNIT
+    }
+
+    /// Of those, the ones that are in no unit.
+    pub fn clean_singles(&self) -> u32 {
         self.clean.count
     }
 
     /// Pages that streams brought, complete and not used yet.
     pub fn ahead(&self) -> u32 {
-        self.ahead.count
+        self.ahead.count + self.clusters.count(List::Ahead) * UNIT
     }
 
     /// Pages that wait for their write or are in it.
     pub fn unwritten(&self) -> u32 {
-        self.dirty.len() as u32 + self.writing
+        self.dirty.len() as u32 + self.clusters.count(List::Dirty) * UNIT + self.writing
     }
 
     /// Frames that are being written.
@@ -279,7 +298,7 @@ impl Frames {
         self.writing
     }
 
-    /// Frames that wait for their write, in order.
+    /// Frames that wait for their write, in order, but for those of units.
     pub fn dirty(&self) -> &VecDeque<Frame> {
         &self.dirty
     }
@@ -317,25 +336,43 @@ impl Frames {
     /// A taken frame holds a page from now on.
     pub fn hold(&mut self, frame: Frame, holding: Holding) {
         debug_assert!(!self.empty.has(frame.0) && !self.free.has(frame.0));
+        self.leave(frame);
         *self.get_mut(frame) = holding;
         self.enter(frame);
     }
 
     /// The memory of a frame (taken or holding) went to the program or the system.
     pub fn vacate(&mut self, frame: Frame) {
-        self.leave(frame);
-        *self.get_mut(frame) = NOTHING;
-        self.empty.insert(frame.0);
+        self.end(frame, State::Empty);
     }
 
     /// A frame (taken or holding) has memory that nobody needs.
     pub fn free_up(&mut self, frame: Frame) {
+        self.end(frame, State::Free);
+    }
+
+    fn end(&mut self, frame: Frame, state: State) {
+        let cluster = self.clusters.of(frame);
+        if let Some(id) = cluster {
+            self.disband(id);
+            if state == State::Empty {
+                // One page was taken out of it.
+                self.clusters.get_mut(id).whole = false;
+            }
+        }
         self.leave(frame);
-        *self.get_mut(frame) = Holding {
-            state: State::Free,
-            ..NOTHING
-        };
-        self.free.insert(frame.0);
+        *self.get_mut(frame) = Holding { state, ..NOTHING };
+        self.enter(frame);
+        match (cluster, state) {
+            (Some(id), _) => {
+                if state == State::Free {
+                    self.strays.push(frame);
+                }
+                self.settle(id);
+            }
+            (None, State::Empty) => self.empty.insert(frame.0),
+            (None, _) => self.free.insert(frame.0),
+        }
     }
 
     /// A holding frame changes state.
@@ -346,24 +383,40 @@ impl Frames {
     }
 
     fn enter(&mut self, frame: Frame) {
-        match self.get(frame).state {
-            State::Clean if self.get(frame).streamed => self.ahead.enter(frame, &mut self.arrivals),
+        let &Holding {
+            state,
+            streamed,
+            wanted,
+            ..
+        } = self.get(frame);
+        let single = self.count_in_cluster(frame, 1);
+        match state {
+            State::Clean if !single => {}
+            State::Clean if streamed => self.ahead.enter(frame, &mut self.arrivals),
             State::Clean => self.clean.enter(frame, &mut self.arrivals),
-            State::Dirty => self.dirty.push_back(frame),
+            State::Dirty if single => self.dirty.push_back(frame),
             State::Writing => self.writing += 1,
             State::Reading => {
                 self.reading += 1;
-                self.awaited += u32::from(self.get(frame).wanted);
+                self.awaited += u32::from(wanted);
             }
-            State::Empty | State::Free => {}
+            State::Dirty | State::Empty | State::Free => {}
         }
     }
 
     fn leave(&mut self, frame: Frame) {
-        match self.get(frame).state {
-            State::Clean if self.get(frame).streamed => self.ahead.leave(frame, &mut self.arrivals),
+        let &Holding {
+            state,
+            streamed,
+            wanted,
+            ..
+        } = self.get(frame);
+        let single = self.count_in_cluster(frame, -1);
+        match state {
+            State::Clean if !single => {}
+            State::Clean if streamed => self.ahead.leave(frame, &mut self.arrivals),
             State::Clean => self.clean.leave(frame, &mut self.arrivals),
-            State::Dirty => {
+            State::Dirty if single => {
                 // Almost always the first one: writes are submitted in order.
                 if let Some(at) = self.dirty.iter().position(|f| *f == frame) {
                     self.dirty.remove(at);
@@ -372,10 +425,116 @@ impl Frames {
             State::Writing => self.writing -= 1,
             State::Reading => {
                 self.reading -= 1;
-                self.awaited -= u32::from(self.get(frame).wanted);
+                self.awaited -= u32::from(wanted);
             }
-            State::Empty | State::Free => {}
+            State::Dirty | State::Empty | State::Free => {}
         }
+    }
+
+    /// Count a frame in its cluster, if it is in one. Returns whether it stands on lists of its own.
+    fn count_in_cluster(&mut self, frame: Frame, n: i16) -> bool {
+        let Some(id) = self.clusters.of(frame) else {
+            return true;
+        };
+        let state = self.get(frame).state;
+        if state == State::Empty {
+            self.clusters.bare = self.clusters.bare.wrapping_add_signed(n.into());
+        }
+        let cluster = self.clusters.get_mut(id);
+        let add = |count: &mut u16| *count = count.wrapping_add_signed(n);
+        match state {
+            State::Empty => {}
+            State::Free => add(&mut cluster.free),
+            State::Reading | State::Writing => add(&mut cluster.busy),
+            State::Dirty => add(&mut cluster.dirty),
+            State::Clean => {}
+        }
+        if !matches!(state, State::Empty | State::Free) {
+            add(&mut cluster.held);
+        }
+        cluster.unit.is_none()
+    }
+
+    /// The unit that a frame belongs to.
+    pub fn unit_of(&self, frame: Frame) -> Option<(ClusterId, Vpn)> {
+        let id = self.clusters.of(frame)?;
+        Some((id, self.clusters.get(id).unit?))
+    }
+
+    /// The cluster of an intact unit stands on the list that its frames' states say.
+    pub fn file(&mut self, id: ClusterId) {
+        let cluster = self.clusters.get(id);
+        let list = if cluster.busy > 0 || cluster.unit.is_none() {
+            List::None
+        } else if cluster.dirty > 0 {
+            List::Dirty
+        } else if cluster.ahead {
+            List::Ahead
+        } else {
+            List::Clean
+        };
+        if list == List::None {
+            self.clusters.take_off(id);
+        } else {
+            self.clusters.put(id, list);
+        }
+    }
+
+    /// All frames of a cluster, taken or a unit, have the same state from now on: [`State::Empty`] or
+    /// [`State::Free`].
+    pub fn end_all(&mut self, id: ClusterId, state: State) {
+        for frame in self.clusters.frames(id) {
+            self.leave(frame);
+            *self.get_mut(frame) = Holding { state, ..NOTHING };
+            self.enter(frame);
+        }
+        let cluster = self.clusters.get_mut(id);
+        (cluster.unit, cluster.ahead, cluster.leaves) = (None, false, false);
+        self.settle(id);
+    }
+
+    /// The pages of a unit are on their own from now on.
+    pub fn disband(&mut self, id: ClusterId) {
+        if self.clusters.get(id).unit.is_none() {
+            return;
+        }
+        self.clusters.take_off(id);
+        for frame in self.clusters.frames(id) {
+            self.leave(frame);
+        }
+        let cluster = self.clusters.get_mut(id);
+        (cluster.unit, cluster.ahead) = (None, false);
+        let leaves = core::mem::take(&mut cluster.leaves);
+        for frame in self.clusters.frames(id) {
+            let holding = self.get_mut(frame);
+            holding.leaves |= leaves;
+            if holding.wanted && matches!(holding.state, State::Clean | State::Dirty) {
+                self.orphans.push(frame);
+            }
+            self.enter(frame);
+        }
+    }
+
+    /// As [`Frames::disband`], of the unit that a frame is in.
+    pub fn single_out(&mut self, frame: Frame) {
+        if let Some(id) = self.clusters.of(frame) {
+            self.disband(id);
+        }
+    }
+
+    /// A cluster that holds nothing any more can be used again, or must be mended first.
+    pub fn settle(&mut self, id: ClusterId) {
+        let cluster = self.clusters.get(id);
+        if cluster.held > 0 {
+            self.clusters.take_off(id);
+            return;
+        }
+        let list = match (cluster.whole, u32::from(cluster.free)) {
+            (true, 0) => List::Empty,
+            (true, UNIT) => List::Free,
+            _ => List::Ragged,
+        };
+        self.clusters.put(id, list);
     }
 
     /// A thread waits for the page since `since`.
@@ -388,6 +547,12 @@ impl Frames {
 
     /// A page that readahead brought is used.
     pub fn use_ahead(&mut self, frame: Frame) {
+        if let Some((id, _)) = self.unit_of(frame) {
+            let cluster = self.clusters.get_mut(id);
+            if core::mem::take(&mut cluster.ahead) && cluster.list == List::Ahead {
+                self.clusters.put(id, List::Clean);
+            }
+        }
         self.leave(frame);
         let holding = self.get_mut(frame);
         (holding.ahead, holding.streamed) = (false, false);
@@ -425,7 +590,7 @@ mod tests {
 
     #[test]
     fn runs_are_contiguous_and_wrap() {
-        let mut frames = Frames::new(130);
+        let mut frames = Frames::new(130, 0);
         assert_eq!(frames.take_empty(100), Some((Frame(0), 100)));
         assert_eq!(frames.take_empty(100), Some((Frame(100), 30)));
         assert_eq!(frames.take_empty(1), None);
@@ -438,7 +603,7 @@ mod tests {
 
     #[test]
     fn counts_follow_the_states() {
-        let mut frames = Frames::new(4);
+        let mut frames = Frames::new(4, 0);
         let (first, n) = frames.take_empty(4).unwrap();
         assert_eq!(n, 4);
         frames.hold(first, holding(State::Dirty));

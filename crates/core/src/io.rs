@@ -8,13 +8,14 @@ use alloc::vec::Vec;
 
 use crate::frames::{Holding, State};
 use crate::mm::Mm;
-use crate::page_table::{EVICTED_BITS, Entry};
 use crate::swap::slots::Slots;
 use crate::units::{Frame, Nanos, Slot};
-use crate::world::{Digest, IoId, IoResult, Notice, World};
+use crate::world::{IoId, IoResult, Notice, World};
 
 /// Slots that one I/O covers at the most (512 KiB).
 pub const SLOTS_PER_IO: usize = 128;
+/// Slots that one I/O of a huge page covers.
+pub(crate) const SLOTS_PER_UNIT_IO: usize = crate::units::LEAF_PAGES;
 /// Pages that are looked at together to be written.
 const BATCH: usize = 256;
 /// Pages that are worth an I/O.
@@ -105,7 +106,7 @@ impl Ios {
     }
 
     /// The I/O did not start.
-    fn drop(&mut self, io: IoId) {
+    pub(crate) fn drop(&mut self, io: IoId) {
         if let Some((_, _, frames)) = self.end(io) {
             self.recycle(io, frames);
         }
@@ -118,20 +119,21 @@ impl Ios {
 }
 
 impl Mm {
-    /// Start the reads of `batch`; slots that follow each other become one I/O. The one that holds
+    /// Start the reads of `batch`; slots that follow each other become one I/O, of `most` at the most. The one that holds
     /// `first`, for which a thread waits, goes first.
     pub(crate) fn submit_reads(
         &mut self,
         w: &mut impl World,
         batch: &mut [(Slot, Frame)],
         first: Option<Frame>,
+        most: usize,
     ) {
         batch.sort_unstable_by_key(|&(slot, _)| slot);
         let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
         for urgent in [true, false] {
             let ios = batch
                 .chunk_by(follows)
-                .flat_map(|run| run.chunks(SLOTS_PER_IO));
+                .flat_map(|run| run.chunks(most));
             for run in ios {
                 if run.iter().any(|&(_, frame)| Some(frame) == first) == urgent {
                     self.submit_read(w, run[0].0, run.iter().map(|&(_, frame)| frame));
@@ -176,17 +178,16 @@ impl Mm {
 
     /// What is in the frame is on its area only from now on.
     pub(crate) fn leave_frame(&mut self, frame: Frame) {
-        let holding = *self.frames.get(frame);
-        if let (Some(page), Some(slot)) = (holding.page, holding.slot) {
-            let evicted = self.evictions as u32 & ((1 << EVICTED_BITS) - 1);
-            self.table.set(page, Entry::Swapped { slot, evicted });
-        }
+        self.to_area(frame);
         self.frames.free_up(frame);
     }
 
     /// Write what waits for it, many pages at once, as far as slots, queue and depth go; unless in a
     /// `hurry`, not before it is worth an I/O.
     pub(crate) fn submit_writes(&mut self, w: &mut impl World, hurry: bool) {
+        if !self.write_units(w) {
+            return;
+        }
         let least = if hurry { 1 } else { WORTH_WRITING };
         while self.frames.dirty().len() >= least && self.frames.writing() < self.marks.writes {
             let mut batch = core::mem::take(&mut self.batch);
@@ -269,7 +270,7 @@ impl Mm {
         true
     }
 
-    fn on_writing(&mut self, w: &mut impl World, pages: impl Iterator<Item = (Slot, Frame)>) {
+    pub(crate) fn on_writing(&mut self, w: &mut impl World, pages: impl Iterator<Item = (Slot, Frame)>) {
         self.stats.swap_write_ios += 1;
         for (slot, frame) in pages {
             self.frames.turn(frame, State::Writing);
@@ -309,6 +310,7 @@ impl Mm {
                     self.on_read(w, slot.plus(i), frame, result);
                 }
                 self.map_direct(w, &frames);
+                self.settle_units(w, &frames, false);
             }
             (true, _) => {
                 let areas_full = self.areas_full;
@@ -319,6 +321,7 @@ impl Mm {
                     };
                     self.on_written(w, slot.plus(i), frame, result);
                 }
+                self.settle_units(w, &frames, true);
                 match result {
                     // Others may have made room.
                     IoResult::Ok => self.areas_full = false,
@@ -356,7 +359,7 @@ impl Mm {
         };
         let lost = match result {
             IoResult::Failed(error) => Some(Notice::ReadFailed { slot, page, error }),
-            IoResult::Ok if w.digest_of(frame) != Digest::Hash(w.digest(slot)) => {
+            IoResult::Ok if w.digest_of(frame).number() != w.digest(slot) => {
                 Some(Notice::Corrupt { slot, page })
             }
             // A read is never taken in part.

@@ -14,6 +14,7 @@ mod ahead;
 mod fault;
 mod first_touch;
 mod frames;
+pub mod huge;
 mod io;
 pub mod kswapd;
 mod mm;
@@ -28,6 +29,7 @@ mod vma;
 pub mod world;
 
 pub use advice::{Advice, Hint};
+pub use huge::Thp;
 pub use io::SLOTS_PER_IO;
 pub use mm::{Config, Mm, Outcome};
 pub use page_table::{Entry, Resident};

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 
 use crate::advice::{Advised, Hint};
 use crate::frames::{Frames, State};
+use crate::huge::{Huge, Thp};
 use crate::io::Ios;
 use crate::page_table::{Entry, PageTable, Resident};
 use crate::readahead::lattice::Lattices;
@@ -41,6 +42,10 @@ pub struct Config {
     pub first_touch: u32,
     /// How an area is emptied.
     pub swapoff: Swapoff,
+    /// When memory is managed in huge pages.
+    pub thp: Thp,
+    /// Clusters of 512 frames for huge pages; the number of the other frames is a multiple of 512 then.
+    pub clusters: u32,
 }
 
 /// Frames that are put to use however low the limit is set.
@@ -105,6 +110,7 @@ pub struct Mm {
     pub(crate) victims: Vec<Vpn>,
     pub(crate) streams: Streams,
     pub(crate) lattices: Lattices,
+    pub(crate) huge: Huge,
     /// Room for lists that are made anew each time.
     pub(crate) batch: Vec<(Slot, Frame)>,
     pub(crate) wants: Vec<(u64, Vpn, Slot)>,
@@ -130,13 +136,14 @@ impl Mm {
             config,
             table: PageTable::default(),
             vmas: Vmas::default(),
-            frames: Frames::new(config.frames),
+            frames: Frames::new(config.frames, config.clusters),
             slots: Slots::default(),
             owners: Owners::default(),
             shared: Shared::default(),
             ios: Ios::default(),
             streams: Streams::new(window),
             lattices: Lattices::new(window),
+            huge: Huge::default(),
             marks,
             stats: Stats::default(),
             hand: Vpn(0),
@@ -243,6 +250,7 @@ impl Mm {
     pub fn discard(&mut self, w: &mut impl World, range: &PageRange) {
         self.refuse_pending(w, range);
         self.advised.cancel(range);
+        self.split_in(range);
         for part in self.vmas.overlapping(range) {
             let mut at = part.start;
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
@@ -288,6 +296,7 @@ impl Mm {
                 self.table.set(target(page), entry);
                 self.note_moved(entry, target(page));
                 if let Entry::Cached(frame) = entry {
+                    self.frames.single_out(frame);
                     self.frames.get_mut(frame).page = Some(target(page));
                     w.wake(page);
                 }
@@ -317,6 +326,7 @@ impl Mm {
             }
             Entry::Swapped { slot, .. } => self.put(w, Some(slot)),
             Entry::Cached(frame) => {
+                self.frames.single_out(frame);
                 let holding = *self.frames.get(frame);
                 if holding.ahead {
                     self.end_ahead(page, &holding, false);

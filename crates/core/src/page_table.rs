@@ -94,8 +94,41 @@ struct Leaf {
     words: [u64; LEAF_PAGES],
     resident: u16,
     used: u16,
+    /// Pages that are on an area only.
+    swapped: u16,
+    /// All pages are mapped, by one huge page as far as is known: they go out together.
+    huge: bool,
+    /// How many passes of the clock hand a huge page survives.
+    credit: u8,
     /// Passes of the clock hand for which nothing here is tried (its pages could not be moved).
     rest: u8,
+}
+
+impl Default for Leaf {
+    fn default() -> Self {
+        Leaf {
+            words: [0; LEAF_PAGES],
+            resident: 0,
+            used: 0,
+            swapped: 0,
+            huge: false,
+            credit: 0,
+            rest: 0,
+        }
+    }
+}
+
+impl Leaf {
+    fn count(&mut self, entry: Entry, n: i16) {
+        let add = |count: &mut u16| *count = count.wrapping_add_signed(n);
+        match entry {
+            Entry::Never => return,
+            Entry::Resident(_) => add(&mut self.resident),
+            Entry::Swapped { .. } => add(&mut self.swapped),
+            Entry::Cached(_) | Entry::Poisoned => {}
+        }
+        add(&mut self.used);
+    }
 }
 
 /// The page table of one process.
@@ -144,38 +177,74 @@ impl PageTable {
         if entry == Entry::Never && !self.leaves.contains_key(&key) {
             return Entry::Never;
         }
-        let leaf = self.leaves.entry(key).or_insert_with(|| {
-            Box::new(Leaf {
-                words: [0; LEAF_PAGES],
-                resident: 0,
-                used: 0,
-                rest: 0,
-            })
-        });
+        let leaf = self.leaves.entry(key).or_default();
         let old = unpack(leaf.words[index]);
         leaf.words[index] = pack(entry);
-        match old {
-            Entry::Never => leaf.used += 1,
-            Entry::Resident(Resident { slot, .. }) => {
-                leaf.resident -= 1;
-                self.resident -= 1;
-                self.keeping -= u64::from(slot.is_some());
-            }
-            Entry::Swapped { .. } | Entry::Cached(_) | Entry::Poisoned => {}
-        }
-        match entry {
-            Entry::Never => leaf.used -= 1,
-            Entry::Resident(Resident { slot, .. }) => {
-                leaf.resident += 1;
-                self.resident += 1;
-                self.keeping += u64::from(slot.is_some());
-            }
-            Entry::Swapped { .. } | Entry::Cached(_) | Entry::Poisoned => {}
-        }
+        leaf.count(old, -1);
+        leaf.count(entry, 1);
+        let counted = |entry| match entry {
+            Entry::Resident(Resident { slot, .. }) => (1, u64::from(slot.is_some())),
+            _ => (0, 0),
+        };
+        let (before, after) = (counted(old), counted(entry));
+        self.resident = self.resident + after.0 - before.0;
+        self.keeping = self.keeping + after.1 - before.1;
+        leaf.huge &= after.0 == 1;
         if leaf.used == 0 {
             self.leaves.remove(&key);
         }
         old
+    }
+
+    /// The whole leaf that begins with `unit` is one huge page in the program from now on, which
+    /// survives `credit` passes of the clock hand. All its pages are resident.
+    pub fn make_huge(&mut self, unit: Vpn, credit: u8) {
+        if let Some(leaf) = self.leaves.get_mut(&split(unit).0)
+            && usize::from(leaf.resident) == LEAF_PAGES
+        {
+            (leaf.huge, leaf.credit) = (true, credit);
+        }
+    }
+
+    /// The leaf of `page` is no huge page any more. Returns whether it was one.
+    pub fn unmake_huge(&mut self, page: Vpn) -> bool {
+        let leaf = self.leaves.get_mut(&split(page).0);
+        leaf.is_some_and(|leaf| core::mem::take(&mut leaf.huge))
+    }
+
+    /// Whether `page` is part of a huge page.
+    pub fn is_huge(&self, page: Vpn) -> bool {
+        self.leaves
+            .get(&split(page).0)
+            .is_some_and(|leaf| leaf.huge)
+    }
+
+    /// How many passes of the clock hand the huge page of `page` survives.
+    pub fn huge_credit(&self, page: Vpn) -> u8 {
+        let leaf = self.leaves.get(&split(page).0);
+        leaf.map_or(0, |leaf| leaf.credit)
+    }
+
+    /// The clock hand has come to a huge page: it loses one credit, or goes if it has none.
+    pub fn age_huge(&mut self, unit: Vpn) -> bool {
+        let Some(leaf) = self.leaves.get_mut(&split(unit).0) else {
+            return false;
+        };
+        let goes = leaf.credit == 0;
+        leaf.credit = leaf.credit.saturating_sub(1);
+        goes
+    }
+
+    /// Whether every page of the leaf of `page` is mapped.
+    pub fn is_full(&self, page: Vpn) -> bool {
+        let leaf = self.leaves.get(&split(page).0);
+        leaf.is_some_and(|leaf| usize::from(leaf.resident) == LEAF_PAGES)
+    }
+
+    /// Whether every page of the leaf of `page` is on an area, and nowhere else.
+    pub fn is_away(&self, page: Vpn) -> bool {
+        let leaf = self.leaves.get(&split(page).0);
+        leaf.is_some_and(|leaf| usize::from(leaf.swapped) == LEAF_PAGES)
     }
 
     /// Pages of `range` that are mapped, and that are elsewhere. Costs a look at each leaf, not at each
@@ -230,6 +299,7 @@ impl PageTable {
     pub fn chill(&mut self, range: &PageRange) {
         let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
         for (&key, leaf) in self.leaves.range_mut(first..last.max(first)) {
+            leaf.credit = 0;
             for (i, word) in (0..).zip(&mut leaf.words) {
                 if *word & 7 == TAG_RESIDENT && range.contains(&Vpn(key * LEAF + i)) {
                     *word &= (1 << (PAYLOAD + SLOT_BITS)) - 1;

@@ -10,8 +10,9 @@
 
 use alloc::vec::Vec;
 
-use crate::fault::CREDIT_NEW;
 use crate::frames::{Holding, NOTHING, State};
+use crate::huge::clusters::{List, UNIT};
+use crate::huge::unit_of;
 use crate::mm::Mm;
 use crate::page_table::{Entry, Resident};
 use crate::units::{Frame, Nanos, Slot, Vpn};
@@ -21,7 +22,7 @@ use crate::world::{Digest, Stop, World};
 /// Leaves that one call of [`Mm::evict`] looks at, at the most.
 const LEAVES_PER_PASS: usize = 512;
 /// Passes for which a leaf is left alone whose pages the mapping does not let go.
-const REST: u8 = 8;
+pub(crate) const REST: u8 = 8;
 /// Pages moved out at a time while a thread waits for a read.
 pub(crate) const BESIDE_READS: u32 = 16;
 /// Most pages in one move.
@@ -70,6 +71,7 @@ impl Mm {
     /// Work that no fault waits for: writes, reclaim, giving memory back. Returns whether there is
     /// more to do at once.
     pub fn run(&mut self, w: &mut impl World) -> bool {
+        self.tidy(w);
         self.submit_writes(w, self.hurry(w));
         if !self.stalled.is_empty() && self.serve_stalled(w) {
             // The thread must find its page before reclaim does.
@@ -124,7 +126,8 @@ impl Mm {
 
     /// Pages that a fault could have without waiting.
     pub(crate) fn headroom(&self, w: &impl World) -> u64 {
-        w.available() + u64::from(self.frames.free()) + u64::from(self.frames.clean())
+        let free = self.frames.free() + self.frames.clusters.count(List::Free) * UNIT;
+        w.available() + u64::from(free) + u64::from(self.frames.clean())
     }
 
     /// Let others have what they need more, or what a lower limit takes.
@@ -136,7 +139,11 @@ impl Mm {
         if self.frames.free() < excess {
             self.drop_clean(excess - self.frames.free());
         }
+        let left = excess.saturating_sub(self.frames.free());
         self.release_free(w, excess);
+        for _ in 0..left.div_ceil(UNIT) {
+            self.release_cluster(w);
+        }
         self.slots.give_back(w);
     }
 
@@ -144,6 +151,9 @@ impl Mm {
     fn trim(&mut self, w: &mut impl World) {
         let surplus = self.frames.free().saturating_sub(2 * self.marks.high);
         self.release_free(w, surplus);
+        if self.frames.clusters.count(List::Free) * UNIT > 2 * self.marks.high.max(UNIT) {
+            self.release_cluster(w);
+        }
     }
 
     pub(crate) fn release_free(&mut self, w: &mut impl World, mut pages: u32) {
@@ -161,6 +171,18 @@ impl Mm {
 
     /// Forget up to `max` clean pages that nobody came back for; their frames are free.
     pub(crate) fn drop_clean(&mut self, max: u32) -> u32 {
+        let mut dropped = self.drop_singles(max);
+        while dropped < max
+            && let Some(id) = self.frames.clusters.oldest(List::Clean)
+            && self.drop_unit(id)
+        {
+            dropped += UNIT;
+        }
+        dropped
+    }
+
+    /// As [`Mm::drop_clean`], but no units.
+    pub(crate) fn drop_singles(&mut self, max: u32) -> u32 {
         let mut dropped = 0;
         while dropped < max
             && let Some(frame) = self.frames.oldest_clean()
@@ -209,6 +231,17 @@ impl Mm {
             self.leave_frame(frame);
             dropped += 1;
         }
+        while dropped < max
+            && let Some(oldest) = self.frames.clusters.oldest(List::Ahead)
+            && let Some(newest) = self.frames.clusters.newest_ahead()
+        {
+            let unit = self.frames.clusters.get(oldest).unit;
+            let expected = unit.is_some_and(|unit| self.streams.expects(unit, now));
+            if !self.drop_unit(if expected { newest } else { oldest }) {
+                break;
+            }
+            dropped += UNIT;
+        }
         dropped
     }
 
@@ -221,9 +254,14 @@ impl Mm {
             self.take_passed(max, &mut victims);
         }
         let chosen = !victims.is_empty();
-        let mut wraps = 0;
+        let (mut wraps, mut moved) = (0, 0);
+        self.take_units(&mut victims);
+        for unit in core::mem::take(&mut self.huge.units) {
+            moved += self.move_unit_out(w, unit, false).0;
+        }
         for _ in 0..LEAVES_PER_PASS {
-            if chosen || victims.len() >= max as usize {
+            let enough = victims.len() as u32 + moved >= max;
+            if chosen || enough || self.areas_full && moved > 0 {
                 break;
             }
             let Some(leaf) = self.table.next_resident_leaf(self.hand) else {
@@ -235,11 +273,18 @@ impl Mm {
                 }
                 continue;
             };
+            let unit = unit_of(leaf.start);
+            if self.table.is_huge(unit) || leaf.start == unit && self.collapse(w, unit) {
+                self.hand = leaf.end;
+                if self.table.age_huge(unit) {
+                    moved += self.move_unit_out(w, unit, false).0;
+                }
+                continue;
+            }
             self.hand = self
                 .table
                 .sweep(&leaf, max as usize - victims.len(), &mut victims);
         }
-        let mut moved = 0;
         for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
             moved += self.move_out(w, run[0], run.len() as u32, false).0;
         }
@@ -255,10 +300,12 @@ impl Mm {
             let Some(run) = self.streams.behind(long, margin, max.into()) else {
                 return;
             };
-            victims.extend(run.rising().filter(|&page| {
-                let entry = self.table.get(page);
-                matches!(entry, Entry::Resident(Resident { credit, .. }) if credit <= CREDIT_NEW)
-            }));
+            let next = |page: Vpn| match run.falling {
+                true => Vpn(page.0.saturating_sub(run.step)),
+                false => page.plus(run.step),
+            };
+            let passed = |&page: &Vpn| self.may_pass(page, next(page));
+            victims.extend(run.rising().filter(passed));
             if !victims.is_empty() {
                 return;
             }
@@ -274,6 +321,10 @@ impl Mm {
         pages: u32,
         leaves: bool,
     ) -> (u32, Option<Stop>) {
+        let last = first.plus(u64::from(pages.saturating_sub(1)));
+        for page in [first, last] {
+            self.stats.huge_splits += u64::from(self.table.unmake_huge(page));
+        }
         let (mut at, mut left, mut gone) = (first, pages, 0);
         while left > 0 {
             let Some((frame, n)) = self.frames.take_empty(left.min(RUN)) else {
@@ -317,7 +368,7 @@ impl Mm {
         (gone, None)
     }
 
-    fn on_moved_out(&mut self, w: &mut impl World, page: Vpn, frame: Frame, leaves: bool) {
+    pub(crate) fn on_moved_out(&mut self, w: &mut impl World, page: Vpn, frame: Frame, leaves: bool) {
         self.evictions += 1;
         let slot = match self.table.get(page) {
             Entry::Resident(resident) => resident.slot,

@@ -10,6 +10,7 @@
 use alloc::vec::Vec;
 
 use crate::frames::State;
+use crate::huge::clusters::List;
 use crate::mm::{Mm, Pending};
 use crate::page_table::{Entry, Resident};
 use crate::units::{Slot, Vpn};
@@ -26,6 +27,9 @@ impl Mm {
     pub fn is_quiet(&mut self, w: &mut impl World) -> bool {
         self.submit_writes(w, true);
         if self.areas_full {
+            while let Some(id) = self.frames.clusters.oldest(List::Dirty) {
+                self.frames.disband(id);
+            }
             let dirty: Vec<_> = self.frames.dirty().iter().copied().collect();
             for frame in dirty {
                 self.frames.get_mut(frame).since = w.now();

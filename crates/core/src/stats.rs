@@ -64,6 +64,12 @@ pub struct Stats {
     pub clean_drops: u64,
     /// Pages dropped without a write as they were all zero.
     pub zero_drops: u64,
+    /// Huge pages read whole.
+    pub huge_swap_in: u64,
+    /// Huge pages written whole.
+    pub huge_swap_out: u64,
+    /// Huge pages that had to be taken apart.
+    pub huge_splits: u64,
     /// Times that background reclaim began.
     pub kswapd_wakeups: u64,
     /// Times that a fault had to reclaim for itself.

@@ -82,6 +82,37 @@ pub trait Mmu {
     fn clear(&mut self, frame: Frame);
     /// Digest of a frame's bytes.
     fn digest_of(&mut self, frame: Frame) -> Digest;
+    /// Back the 512 empty frames of a cluster, from `first` on, with one huge page. False: there is
+    /// none to be had.
+    fn fill_huge(&mut self, first: Frame) -> bool {
+        let _ = first;
+        false
+    }
+    /// Whether the memory behind the 512 frames of a cluster is one huge page.
+    fn is_huge(&mut self, first: Frame) -> bool {
+        let _ = first;
+        false
+    }
+    /// The 512 frames of a cluster are empty: see to it that a huge page can be moved there whole.
+    fn mend(&mut self, first: Frame) {
+        let _ = first;
+    }
+    /// Make the 512 aligned pages from `unit` on, all mapped in the program, one huge page. False:
+    /// they stay as they are.
+    fn collapse(&mut self, unit: Vpn) -> bool {
+        let _ = unit;
+        false
+    }
+}
+
+impl Digest {
+    /// As one number; that of zeros is 0.
+    pub const fn number(self) -> u64 {
+        match self {
+            Digest::Zero => 0,
+            Digest::Hash(hash) => hash,
+        }
+    }
 }
 
 /// Names one I/O between its submission and its completion.

@@ -16,7 +16,7 @@
 
 use alloc::vec::Vec;
 
-use crate::units::{Nanos, PAGE_SHIFT, PageRange, Vpn};
+use crate::units::{LEAF_PAGES, Nanos, PAGE_SHIFT, PageRange, Vpn};
 
 /// Pages of a stream of which one is left unmapped: the least and the most.
 const BLOCK: (u64, u64) = (16, 256);
@@ -30,6 +30,8 @@ const STREAMS: usize = 64;
 const RECENT: usize = 32;
 /// The largest stride that is looked for, in pages.
 const FARTHEST: u64 = 1024;
+/// The largest stride, in pages, at which huge pages are read whole.
+const DENSE: u64 = 4;
 /// Pages after which a stream has a share of the memory; two neighbours by chance have none.
 const PROVEN: u64 = 16;
 /// Marks that may be left out one after the other.
@@ -364,6 +366,42 @@ impl Streams {
         stream.ahead = stream.touched + 1;
         stream.seen = stream.seen.min(stream.ahead);
         stream.present = 0;
+    }
+
+    /// Whether a stream that has proved itself, and leaves out little, is about to come to `page`.
+    pub fn comes_to(&self, page: Vpn, now: Nanos) -> bool {
+        let ids = (0..self.all.len()).map(StreamId);
+        ids.into_iter().any(|id| {
+            let stream = &self.all[id.0];
+            let at = stream.expected(page);
+            let near = at.is_some_and(|at| {
+                at > stream.touched && at <= stream.mappable + stream.block + stream.present
+            });
+            near && self.is_dense(id) && now.saturating_sub(stream.last) < ASLEEP
+        })
+    }
+
+    /// Whether `id` has proved itself and leaves out so little that huge pages are worth reading.
+    pub fn is_dense(&self, id: StreamId) -> bool {
+        let stream = &self.all[id.0];
+        stream.touched >= PROVEN && stream.stride.unsigned_abs() <= DENSE
+    }
+
+    /// The unit that begins with `unit` was read whole for `id`: it goes on behind it, and a touch there
+    /// is expected.
+    pub fn pass_unit(&mut self, id: StreamId, unit: Vpn) {
+        let stream = &mut self.all[id.0];
+        let step = stream.stride.unsigned_abs();
+        let edge = if stream.stride > 0 {
+            (unit.0 + LEAF_PAGES as u64).saturating_sub(stream.origin.0)
+        } else {
+            (stream.origin.0 + 1).saturating_sub(unit.0)
+        };
+        let end = edge.div_ceil(step);
+        if !stream.rests {
+            stream.ahead = stream.ahead.max(end);
+        }
+        stream.mappable = stream.mappable.max(end);
     }
 
     /// The marks that the last touch of `id` left out.

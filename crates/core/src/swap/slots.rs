@@ -69,6 +69,40 @@ impl Slots {
         None
     }
 
+    /// A whole slot cluster, taken: the first of its 512 slots. `None` when no area has one that is
+    /// empty.
+    pub fn take_cluster(&mut self, map: &mut impl SwapMap) -> Option<Slot> {
+        let mut n = 0;
+        while let Some(area) = map.nth(n) {
+            n += 1;
+            let state = self.area(area);
+            if !state.is_usable() || state.rest > 0 {
+                state.rest = state.rest.saturating_sub(1);
+                continue;
+            }
+            let Some(cluster) = map.claim_cluster(area) else {
+                continue;
+            };
+            let first = Slot {
+                area,
+                index: cluster * LEAF_PAGES as u32,
+            };
+            let whole = first.index + LEAF_PAGES as u32 <= map.slots(area);
+            let free = whole && map.cluster_used(area, cluster) == 0;
+            if free {
+                for i in 0..LEAF_PAGES as u32 {
+                    map.get(first.plus(i));
+                }
+            }
+            // Used up, or of no use here: either way nobody goes on with it for us.
+            map.release_cluster(area, cluster);
+            if free {
+                return Some(first);
+            }
+        }
+        None
+    }
+
     fn area(&mut self, area: u8) -> &mut Area {
         let index = usize::from(area);
         if self.areas.len() <= index {

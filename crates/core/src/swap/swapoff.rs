@@ -15,11 +15,12 @@
 use alloc::vec::Vec;
 
 use crate::frames::{Holding, NOTHING, State};
+use crate::io::SLOTS_PER_IO;
 use crate::mm::Mm;
 use crate::page_table::{Entry, Resident};
 use crate::readahead::Touch;
 use crate::units::{Frame, Nanos, Slot, Vpn};
-use crate::world::{Digest, IoId, Stop, World};
+use crate::world::{IoId, Stop, World};
 
 /// Slots that one read of swapoff covers at the most (1 MiB).
 pub const SLOTS_PER_SWAPOFF_IO: usize = 256;
@@ -257,6 +258,7 @@ impl Mm {
                     if holding.slot.is_none_or(|slot| slot.area != area) {
                         continue;
                     }
+                    self.frames.single_out(frame);
                     if holding.state == State::Dirty {
                         // It was to be written to where it had been.
                         self.put(w, holding.slot);
@@ -370,7 +372,7 @@ impl Mm {
             let (slot, holding) = (slot.plus(i), *self.frames.get(frame));
             let ours = self.drains(slot.area) && !self.held && !holding.wanted;
             match holding.page {
-                Some(page) if ours && w.digest_of(frame) == Digest::Hash(w.digest(slot)) => {
+                Some(page) if ours && w.digest_of(frame).number() == w.digest(slot) => {
                     self.stats.swap_in += 1;
                     come.push((page, frame));
                 }
@@ -513,6 +515,7 @@ impl Mm {
                     let holding = *self.frames.get(frame);
                     let slot = holding.slot.filter(|slot| slot.area == area);
                     if let Some(slot) = slot {
+                        self.frames.single_out(frame);
                         self.drain.found = true;
                         self.drain.looked = Some(page);
                         if first_look && legacy {
@@ -578,7 +581,7 @@ impl Mm {
             w.window(window.count().into());
             self.read_window(w, &window, &mut batch);
         }
-        self.submit_reads(w, &mut batch, frame);
+        self.submit_reads(w, &mut batch, frame, SLOTS_PER_IO);
         self.drain.batch = batch;
     }
 }

@@ -13,6 +13,7 @@
 use alloc::vec::Vec;
 
 use crate::frames::{Holding, NOTHING, State};
+use crate::io::SLOTS_PER_IO;
 use crate::mm::Mm;
 use crate::page_table::{EVICTED_BITS, Entry};
 use crate::units::{Frame, Slot, Vpn};
@@ -117,7 +118,7 @@ impl Mm {
         }
         worked |= !batch.is_empty();
         self.back.found |= worked;
-        self.submit_reads(w, &mut batch, None);
+        self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
         let end_of_round = next.is_none();
         self.back.hand = next.unwrap_or_default();
         if end_of_round && !core::mem::take(&mut self.back.found) {

@@ -33,6 +33,8 @@ impl Machine {
             readahead,
             full_timeout: TIMEOUT,
             first_touch: 1,
+            thp: foreswap_core::Thp::Never,
+            clusters: 0,
             swapoff: Swapoff::Stream,
         };
         Self::configured(config, limit, areas, pages)

@@ -194,6 +194,35 @@ impl Mmu for View<'_> {
         }
     }
 
+    fn fill_huge(&mut self, first: Frame) -> bool {
+        self.sys.note(9, u64::from(first.0), 0);
+        if self.no_memory().is_err() {
+            return false;
+        }
+        for i in 0..512 {
+            self.idle(first.plus(i));
+            let content = self.frame(first.plus(i));
+            assert!(content.is_none(), "{first:?} has memory already");
+            *content = Some(GARBAGE);
+        }
+        true
+    }
+
+    fn is_huge(&mut self, _: Frame) -> bool {
+        !self.sys.rng.chance(self.sys.chaos.partial)
+    }
+
+    fn mend(&mut self, first: Frame) {
+        for i in 0..512 {
+            assert!(self.frame(first.plus(i)).is_none(), "{first:?} has memory");
+        }
+    }
+
+    fn collapse(&mut self, unit: Vpn) -> bool {
+        let there = |w: &mut Self, i| w.page(unit.plus(i)).is_some_and(|p| p.present.is_some());
+        (0..512).all(|i| there(self, i)) && !self.sys.rng.chance(self.sys.chaos.partial)
+    }
+
     fn clear(&mut self, frame: Frame) {
         self.idle(frame);
         self.full(frame);
@@ -215,7 +244,7 @@ impl View<'_> {
     fn begin(&mut self, io: IoId, slot: Slot, frames: &[Frame], write: bool) -> bool {
         self.sys
             .note(8, slot.pack(), frames.len() as u64 * 2 + u64::from(write));
-        let most = foreswap_core::SLOTS_PER_IO.max(foreswap_core::SLOTS_PER_SWAPOFF_IO);
+        let most = foreswap_core::units::LEAF_PAGES;
         assert!(!frames.is_empty() && frames.len() <= most);
         if self.space.flights.len() >= self.space.depth
             || self.sys.rng.chance(self.sys.chaos.queue_full)

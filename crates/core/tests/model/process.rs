@@ -93,7 +93,7 @@ impl Process {
         Process {
             mm: Mm::new(config, sys.limit),
             config,
-            space: Space::new(sys, base, pages, config.frames),
+            space: Space::new(sys, base, pages, config.frames + config.clusters * 512),
             cells: vec![Cell::default(); pages],
             hints: vec![Hint::Normal; pages],
             threads: vec![None; threads],

@@ -11,7 +11,11 @@ fn number(name: &str) -> Option<u64> {
 
 /// Run one seed; when it fails, say how.
 fn replay(seed: u64, actions: u64) -> Result<Trace, String> {
-    catch_unwind(AssertUnwindSafe(|| Scenario::new(seed, actions).run())).map_err(|panic| {
+    live(|| Scenario::new(seed, actions))
+}
+
+fn live(scenario: impl FnOnce() -> Scenario) -> Result<Trace, String> {
+    catch_unwind(AssertUnwindSafe(|| scenario().run())).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
         text.unwrap_or_default()
@@ -20,18 +24,30 @@ fn replay(seed: u64, actions: u64) -> Result<Trace, String> {
 
 #[test]
 fn every_page_reads_as_last_written() {
+    let sum = live_all(800, |seed| Scenario::new(seed, 4_000));
+    assert_eq!((sum.huge_in, sum.huge_out), (0, 0));
+}
+
+#[test]
+fn every_page_of_huge_ones_reads_as_last_written() {
+    let sum = live_all(120, |seed| Scenario::huge(seed, 12_000));
+    let alone = number("FORESWAP_SEED").is_some();
+    assert!(alone || sum.huge_in > 0 && sum.huge_out > 0, "{sum:?}");
+}
+
+fn live_all(count: u64, scenario: impl Fn(u64) -> Scenario) -> Trace {
     let seeds = match number("FORESWAP_SEED") {
         Some(seed) => seed..seed + 1,
         None => {
             let first = number("FORESWAP_FIRST").unwrap_or(1);
-            first..first + number("FORESWAP_SEEDS").unwrap_or(800)
+            first..first + number("FORESWAP_SEEDS").unwrap_or(count)
         }
     };
     let began = std::time::Instant::now();
     let mut sum = Trace::default();
     let mut failed = Vec::new();
     for seed in seeds {
-        match replay(seed, 4_000) {
+        match live(|| scenario(seed)) {
             Ok(trace) => sum.add(&trace),
             Err(what) => {
                 println!("replay with FORESWAP_SEED={seed}: {what}");
@@ -42,6 +58,7 @@ fn every_page_reads_as_last_written() {
     let rate = sum.steps as f64 / began.elapsed().as_secs_f64();
     println!("{sum:?}, {rate:.0} steps/s");
     assert!(failed.is_empty(), "seeds failed: {failed:?}");
+    sum
 }
 
 #[test]

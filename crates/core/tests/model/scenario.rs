@@ -2,7 +2,7 @@
 //! the devices go on in any order. Everything follows from the seed.
 
 use foreswap_core::readahead::Policy;
-use foreswap_core::{Advice, Config, Hint, Swapoff};
+use foreswap_core::{Advice, Config, Hint, Swapoff, Thp};
 
 use super::process::{Access, Fork, Process};
 use super::rng::Rng;
@@ -32,12 +32,52 @@ pub struct Plan {
     pub changes: u32,
     /// Forks, locks, limits and the like, of 1000 actions.
     pub rare: u32,
+    /// Other patterns, of 1000 touches.
+    pub turns: u32,
     /// Advice, of 1000 actions.
     pub advice: u32,
     pub actions: u64,
 }
 
 impl Plan {
+    /// As [`Plan::draw`], with memory for huge pages.
+    pub fn draw_huge(rng: &mut Rng, actions: u64) -> Self {
+        let plan = Self::draw(rng, actions);
+        let pages = rng.pick(&[1100, 2100, 3300]);
+        let share = rng.pick(&[2, 3]);
+        let window = rng.pick(&[64, 512]);
+        Plan {
+            config: Config {
+                frames: rng.pick(&[64, 200, 512]),
+                thp: rng.pick(&[Thp::Adaptive, Thp::Always]),
+                clusters: rng.pick(&[1, 2, 4]),
+                first_touch: rng.pick(&[1, 256, 256]),
+                readahead: rng.pick(&[
+                    Policy::Streams(window),
+                    Policy::Streams(window),
+                    Policy::Streams(window),
+                    Policy::Vma(8),
+                    Policy::Cluster(8),
+                ]),
+                ..plan.config
+            },
+            limit: (pages as u64 / share).max(700),
+            areas: rng
+                .pick(&[
+                    &[8192][..],
+                    &[8192, 8192],
+                    &[700, 4096],
+                    &[1500, 1500],
+                    &[600],
+                ])
+                .to_vec(),
+            pages,
+            turns: rng.pick(&[1, 3]),
+            changes: plan.changes.min(10),
+            ..plan
+        }
+    }
+
     /// Draw everything.
     pub fn draw(rng: &mut Rng, actions: u64) -> Self {
         let chaos = if rng.chance(300) {
@@ -83,6 +123,8 @@ impl Plan {
                     Swapoff::Readahead,
                     Swapoff::LegacyStats,
                 ]),
+                thp: Thp::Never,
+                clusters: 0,
             },
             limit: (pages as u64 / share).max(32),
             areas: rng
@@ -101,6 +143,7 @@ impl Plan {
             changes: rng.pick(&[0, 10, 60]),
             rare: rng.pick(&[0, 5, 30]),
             advice: rng.pick(&[0, 5, 50]),
+            turns: 10,
             actions,
         }
     }
@@ -119,6 +162,9 @@ pub struct Trace {
     pub forks: u64,
     pub unseen: u64,
     pub drained: u64,
+    pub huge_in: u64,
+    pub huge_out: u64,
+    pub huge_splits: u64,
 }
 
 impl Trace {
@@ -132,6 +178,9 @@ impl Trace {
         self.sigbus += other.sigbus;
         self.forks += other.forks;
         self.drained += other.drained;
+        self.huge_in += other.huge_in;
+        self.huge_out += other.huge_out;
+        self.huge_splits += other.huge_splits;
     }
 }
 
@@ -150,6 +199,17 @@ impl Scenario {
     pub fn new(seed: u64, actions: u64) -> Self {
         let mut rng = Rng::new(seed);
         let plan = Plan::draw(&mut rng, actions);
+        Self::of(plan, rng)
+    }
+
+    /// With huge pages.
+    pub fn huge(seed: u64, actions: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let plan = Plan::draw_huge(&mut rng, actions);
+        Self::of(plan, rng)
+    }
+
+    fn of(plan: Plan, mut rng: Rng) -> Self {
         let mut sys = System::new(rng.next(), plan.limit, &plan.areas);
         sys.chaos = plan.chaos;
         sys.mixing = plan.mixing;
@@ -256,7 +316,7 @@ impl Scenario {
     fn touch(&mut self, n: usize) {
         let sys = &mut self.sys;
         let pages = self.plan.pages;
-        if sys.rng.chance(10) {
+        if sys.rng.chance(self.plan.turns) {
             self.pattern = sys.rng.pick(&[
                 Pattern::Random,
                 Pattern::Forward,
@@ -514,6 +574,9 @@ impl Scenario {
         trace.sigbus += process.sigbus;
         assert!(stats.ahead.hits() <= stats.ahead.pages, "{:?}", stats.ahead);
         trace.unseen += stats.ahead.unseen;
+        trace.huge_in += stats.huge_swap_in;
+        trace.huge_out += stats.huge_swap_out;
+        trace.huge_splits += stats.huge_splits;
     }
 
     /// Everything is read once more, then unmapped: nothing may be left.

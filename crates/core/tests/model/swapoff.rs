@@ -16,6 +16,8 @@ fn machine(how: Swapoff, limit: u64, areas: &[u32], pages: usize) -> Machine {
         readahead: Policy::Vma(8),
         full_timeout: TIMEOUT,
         first_touch: 1,
+        thp: foreswap_core::Thp::Never,
+        clusters: 0,
         swapoff: how,
     };
     Machine::configured(config, limit, areas, pages)

@@ -38,6 +38,8 @@ impl Swapped {
             full_timeout: 1_000_000,
             swapoff: foreswap_core::Swapoff::Stream,
             first_touch: 1,
+            thp: foreswap_core::Thp::Never,
+            clusters: 0,
         };
         let mut p = Process::new(&mut sys, config, PAGES, 1);
         assert_eq!(p.space.base % 512, 0);

@@ -1,0 +1,241 @@
+//! Frames that hold huge pages: clusters of 512, aligned to 2 MiB.
+//!
+//! A page table that small pages left behind stands in the way of a huge one, so small pages and huge
+//! ones never share a place: clusters are for *units* only, the 512 aligned pages of one leaf that go
+//! out and come back together. A cluster that small pages had to be taken from, or whose memory turned
+//! out to be small pages, is *ragged*: it is used up as it is, and mended when it is empty.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::units::{Frame, LEAF_PAGES, Vpn};
+
+/// Pages of a unit.
+pub const UNIT: u32 = LEAF_PAGES as u32;
+
+/// Names a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClusterId(pub u32);
+
+/// The list that a cluster is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum List {
+    /// None: taken, in flight, or its frames are on their own.
+    #[default]
+    None,
+    /// No memory; a huge page may be moved there.
+    Empty,
+    /// A huge page that nobody needs.
+    Free,
+    /// A unit that is on an area as well.
+    Clean,
+    /// As [`List::Clean`]; a stream brought it and has not used it yet.
+    Ahead,
+    /// A unit of which some pages must be written.
+    Dirty,
+    /// Nobody uses what is there, but it is no whole huge page.
+    Ragged,
+}
+
+/// One cluster of frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cluster {
+    /// The first of the pages whose content its frames hold, in order, if that is so.
+    pub unit: Option<Vpn>,
+    /// Its memory, if there is any, is one huge page, as far as is known.
+    pub whole: bool,
+    /// A stream brought it, and is to use it.
+    pub ahead: bool,
+    /// Its memory is to be free as soon as it is on an area.
+    pub leaves: bool,
+    /// Where it stands.
+    pub list: List,
+    /// Frames that hold a page.
+    pub held: u16,
+    /// Of those, the ones in flight.
+    pub busy: u16,
+    /// Of those, the dirty ones.
+    pub dirty: u16,
+    /// Frames with memory that nobody needs.
+    pub free: u16,
+    /// Number of its last entry on its list.
+    arrival: u32,
+}
+
+/// All clusters.
+#[derive(Default)]
+pub struct Clusters {
+    first: u32,
+    all: Vec<Cluster>,
+    empty: Vec<ClusterId>,
+    free: Vec<ClusterId>,
+    ragged: Vec<ClusterId>,
+    clean: VecDeque<(ClusterId, u32)>,
+    ahead: VecDeque<(ClusterId, u32)>,
+    dirty: VecDeque<(ClusterId, u32)>,
+    counts: [u32; 7],
+    /// Frames without memory.
+    pub bare: u32,
+}
+
+impl Clusters {
+    /// `count` empty clusters, whose first frame is `first`.
+    pub fn new(first: u32, count: u32) -> Self {
+        let mut clusters = Clusters {
+            first,
+            all: alloc::vec![Cluster { whole: true, ..Cluster::default() }; count as usize],
+            bare: count * UNIT,
+            ..Clusters::default()
+        };
+        for id in (0..count).rev() {
+            clusters.put(ClusterId(id), List::Empty);
+        }
+        clusters
+    }
+
+    /// The cluster of a frame.
+    pub fn of(&self, frame: Frame) -> Option<ClusterId> {
+        let at = frame.0.checked_sub(self.first)?;
+        Some(ClusterId(at / UNIT))
+    }
+
+    /// Its first frame.
+    pub fn first(&self, id: ClusterId) -> Frame {
+        Frame(self.first + id.0 * UNIT)
+    }
+
+    /// Its frames.
+    pub fn frames(&self, id: ClusterId) -> impl DoubleEndedIterator<Item = Frame> + use<> {
+        let first = self.first(id);
+        (0..UNIT).map(move |n| first.plus(n))
+    }
+
+    /// What is known of it.
+    pub fn get(&self, id: ClusterId) -> &Cluster {
+        &self.all[id.0 as usize]
+    }
+
+    /// As [`Clusters::get`], to change anything but its list.
+    pub fn get_mut(&mut self, id: ClusterId) -> &mut Cluster {
+        &mut self.all[id.0 as usize]
+    }
+
+    /// How many are on a list.
+    pub fn count(&self, list: List) -> u32 {
+        self.counts[list as usize]
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u32 {
+        self.all.len() as u32
+    }
+
+    /// Put a cluster on a list; it leaves the one that it is on.
+    pub fn put(&mut self, id: ClusterId, list: List) {
+        self.take_off(id);
+        let cluster = &mut self.all[id.0 as usize];
+        cluster.list = list;
+        cluster.arrival = cluster.arrival.wrapping_add(1);
+        let entry = (id, cluster.arrival);
+        self.counts[list as usize] += 1;
+        match list {
+            List::None => self.counts[list as usize] = 0,
+            List::Empty => self.empty.push(id),
+            List::Free => self.free.push(id),
+            List::Ragged => self.ragged.push(id),
+            List::Clean => self.clean.push_back(entry),
+            List::Ahead => self.ahead.push_back(entry),
+            List::Dirty => self.dirty.push_back(entry),
+        }
+    }
+
+    /// Take a cluster off its list.
+    pub fn take_off(&mut self, id: ClusterId) {
+        let cluster = &mut self.all[id.0 as usize];
+        let list = core::mem::take(&mut cluster.list);
+        if list == List::None {
+            return;
+        }
+        cluster.arrival = cluster.arrival.wrapping_add(1);
+        self.counts[list as usize] -= 1;
+        let off = |ids: &mut Vec<ClusterId>| {
+            if let Some(at) = ids.iter().rposition(|&other| other == id) {
+                ids.remove(at);
+            }
+        };
+        match list {
+            List::Empty => off(&mut self.empty),
+            List::Free => off(&mut self.free),
+            List::Ragged => off(&mut self.ragged),
+            // Their stale entries are skipped when they are met.
+            List::None | List::Clean | List::Ahead | List::Dirty => {}
+        }
+    }
+
+    /// One of a list, which it leaves: of the units, the one that came first.
+    pub fn take(&mut self, list: List) -> Option<ClusterId> {
+        let id = self.oldest(list)?;
+        self.take_off(id);
+        Some(id)
+    }
+
+    /// As [`Clusters::take`], but it stays where it is.
+    pub fn oldest(&mut self, list: List) -> Option<ClusterId> {
+        let queue = match list {
+            List::None => return None,
+            List::Empty => return self.empty.last().copied(),
+            List::Free => return self.free.last().copied(),
+            List::Ragged => return self.ragged.last().copied(),
+            List::Clean => &mut self.clean,
+            List::Ahead => &mut self.ahead,
+            List::Dirty => &mut self.dirty,
+        };
+        while let Some(&(id, arrival)) = queue.front() {
+            if self.all[id.0 as usize].arrival == arrival {
+                return Some(id);
+            }
+            queue.pop_front();
+        }
+        None
+    }
+
+    /// Of the units that streams are to use, the one that came last.
+    pub fn newest_ahead(&mut self) -> Option<ClusterId> {
+        while let Some(&(id, arrival)) = self.ahead.back() {
+            if self.all[id.0 as usize].arrival == arrival {
+                return Some(id);
+            }
+            self.ahead.pop_back();
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_stand_on_one_list_and_units_leave_in_order() {
+        let mut clusters = Clusters::new(1024, 4);
+        assert_eq!(clusters.of(Frame(1023)), None);
+        assert_eq!(clusters.of(Frame(1024 + 513)), Some(ClusterId(1)));
+        assert_eq!(clusters.frames(ClusterId(1)).next(), Some(Frame(1536)));
+        let ids: Vec<_> = core::iter::from_fn(|| clusters.take(List::Empty)).collect();
+        assert_eq!(ids, [0, 1, 2, 3].map(ClusterId));
+        for &id in &ids {
+            clusters.put(id, List::Clean);
+        }
+        clusters.put(ids[0], List::Dirty);
+        assert_eq!(clusters.count(List::Clean), 3);
+        assert_eq!(clusters.take(List::Clean), Some(ids[1]));
+        clusters.put(ids[1], List::Clean);
+        assert_eq!(clusters.oldest(List::Clean), Some(ids[2]));
+        clusters.take_off(ids[2]);
+        assert_eq!(clusters.take(List::Clean), Some(ids[3]));
+        assert_eq!(clusters.take(List::Clean), Some(ids[1]));
+        assert_eq!(clusters.take(List::Clean), None);
+        assert_eq!(clusters.take(List::Dirty), Some(ids[0]));
+        assert_eq!(clusters.count(List::Dirty), 0);
+    }
+}

@@ -1,0 +1,349 @@
+//! Units on their way in.
+
+use super::clusters::{ClusterId, UNIT};
+use super::{Thp, unit_of};
+use crate::ahead::Course;
+use crate::fault::{CREDIT_AGAIN, CREDIT_NEW};
+use crate::frames::{Holding, NOTHING, State};
+use crate::io::SLOTS_PER_UNIT_IO;
+use crate::mm::{Mm, Outcome, Pending};
+use crate::page_table::{Entry, Resident};
+use crate::readahead::streams::StreamId;
+use crate::units::{Frame, PageRange, Vpn, overlap};
+use crate::world::{Stop, World};
+
+impl Mm {
+    /// A first touch that maps a whole unit. `None`: it is to be served page by page.
+    pub(crate) fn touch_unit(
+        &mut self,
+        w: &mut impl World,
+        pending: Pending,
+        batch: u32,
+    ) -> Option<Outcome> {
+        let unit = unit_of(pending.page);
+        let in_order = batch >= crate::first_touch::MAX_BATCH && unit == pending.page;
+        let wanted = in_order || self.config.thp == Thp::Always;
+        let end = unit.plus(UNIT.into());
+        if !wanted || !self.holds_unit(unit) || self.table.next_used(unit, end).is_some() {
+            return None;
+        }
+        let Some(id) = self.obtain_cluster(w, true) else {
+            // Units that are being written will make room soon.
+            let soon = self.frames.writing() > 0 && !self.held;
+            return soon.then(|| self.stall(pending));
+        };
+        for frame in self.frames.clusters.frames(id) {
+            w.clear(frame);
+        }
+        let done = w.move_in(self.frames.clusters.first(id), unit, UNIT);
+        for n in 0..done.pages {
+            let resident = Resident {
+                slot: None,
+                credit: 0,
+            };
+            self.table
+                .set(unit.plus(n.into()), Entry::Resident(resident));
+        }
+        if done.pages == UNIT {
+            let whole = self.frames.clusters.get(id).whole;
+            self.frames.end_all(id, State::Empty);
+            if whole {
+                self.table.make_huge(unit, CREDIT_NEW);
+            }
+            if let Some(vma) = self.vmas.find_mut(unit) {
+                vma.streams.mapped(unit, UNIT);
+            }
+            self.stats.faults_zero += 1;
+            w.served(w.now().saturating_sub(pending.since), false);
+            return Some(Outcome::Served);
+        }
+        if done.pages > 0 {
+            self.frames.clusters.get_mut(id).whole = false;
+            for n in 0..done.pages {
+                self.frames.vacate(self.frames.clusters.first(id).plus(n));
+            }
+        }
+        self.frames.settle(id);
+        if matches!(self.table.get(pending.page), Entry::Resident(_)) {
+            return Some(Outcome::Served);
+        }
+        (done.stop == Some(Stop::Again)).then(|| {
+            self.retry.push(pending);
+            Outcome::Waits
+        })
+    }
+
+    /// A page on an area is touched: whether its unit is to be read whole, with what comes then.
+    pub(crate) fn swap_in_unit(&mut self, w: &mut impl World, pending: Pending) -> bool {
+        let page = pending.page;
+        if !self.table.is_away(page) || !self.holds_unit(page) {
+            return false;
+        }
+        if self.config.thp != Thp::Always && !self.streams.comes_to(page, w.now()) {
+            return false;
+        }
+        let Some(id) = self.obtain_cluster(w, true) else {
+            return false;
+        };
+        if let Some(Course::Stream(stream)) = self.course(pending.address(), w.now()) {
+            self.streams.missed(stream);
+            self.judge(stream);
+            self.streams.pass_unit(stream, unit_of(page));
+        }
+        self.stats.faults_major += 1;
+        self.read_unit(w, id, unit_of(page), Some(pending));
+        true
+    }
+
+    /// Whether a stream reads the unit of `page` whole.
+    pub(crate) fn reads_whole(&self, stream: StreamId, page: Vpn) -> bool {
+        self.streams.is_dense(stream) && self.table.is_away(page) && self.holds_unit(page)
+    }
+
+    /// A stream has come to a unit: read it whole. False: there is no memory for it now.
+    pub(crate) fn read_unit_ahead(
+        &mut self,
+        w: &mut impl World,
+        stream: StreamId,
+        page: Vpn,
+    ) -> bool {
+        let unit = unit_of(page);
+        let Some(id) = self.obtain_cluster(w, false) else {
+            self.awake = true;
+            return false;
+        };
+        if let Entry::Swapped { evicted, .. } = self.table.get(page) {
+            self.streams.reads(stream, self.was_here(evicted));
+        }
+        w.window(UNIT.into());
+        self.count_ahead(unit, UNIT.into());
+        self.read_unit(w, id, unit, None);
+        self.streams.pass_unit(stream, unit);
+        true
+    }
+
+    /// Read a unit into a taken cluster; a thread waits for a page of it, or it is read ahead.
+    fn read_unit(
+        &mut self,
+        w: &mut impl World,
+        id: ClusterId,
+        unit: Vpn,
+        pending: Option<Pending>,
+    ) {
+        let ahead = pending.is_none();
+        let mut batch = core::mem::take(&mut self.batch);
+        batch.clear();
+        let cluster = self.frames.clusters.get_mut(id);
+        (cluster.unit, cluster.ahead, cluster.leaves) = (Some(unit), ahead, false);
+        let mut first = None;
+        for (n, frame) in (0..).zip(self.frames.clusters.frames(id)) {
+            let page = unit.plus(n);
+            let Entry::Swapped { slot, evicted } = self.table.get(page) else {
+                debug_assert!(false, "a unit that is away has a slot for each page");
+                continue;
+            };
+            let mut holding = Holding {
+                ahead,
+                streamed: ahead,
+                ..NOTHING
+            };
+            if let Some(pending) = pending.filter(|pending| pending.page == page) {
+                holding.wanted = true;
+                holding.refault = self.was_here(evicted);
+                holding.since = pending.since;
+                self.stats.refaults += u64::from(holding.refault);
+                first = Some(frame);
+            }
+            self.begin_read(page, slot, frame, holding);
+            batch.push((slot, frame));
+        }
+        self.stats.huge_swap_in += 1;
+        self.submit_reads(w, &mut batch, first, SLOTS_PER_UNIT_IO);
+        self.batch = batch;
+    }
+
+    /// An I/O on frames of clusters has ended: units that are complete go where they belong.
+    pub(crate) fn settle_units(&mut self, w: &mut impl World, frames: &[Frame], written: bool) {
+        let mut last = None;
+        for &frame in frames {
+            let Some((id, unit)) = self.frames.unit_of(frame) else {
+                continue;
+            };
+            let cluster = *self.frames.clusters.get(id);
+            if last == Some(id) || cluster.busy > 0 {
+                continue;
+            }
+            last = Some(id);
+            let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
+            if let Some(frame) = self.frames.clusters.frames(id).find(wanted) {
+                self.deliver_unit(w, id, unit, frame);
+            } else if written && cluster.dirty > 0 {
+                self.unfinished(id);
+            } else if cluster.leaves && cluster.dirty == 0 {
+                self.drop_unit(id);
+            } else {
+                self.frames.file(id);
+            }
+        }
+        self.deliver_orphans(w);
+    }
+
+    /// Some of a unit could not be written, or not yet: if it was refused, its pages go on alone.
+    fn unfinished(&mut self, id: ClusterId) {
+        let homeless = |frame| self.frames.get(frame).slot.is_none();
+        if self.frames.clusters.frames(id).any(homeless) {
+            self.frames.disband(id);
+        } else {
+            self.frames.file(id);
+        }
+    }
+
+    /// Map a unit that is complete in its cluster, for whoever waits for pages of it.
+    pub(crate) fn deliver_unit(
+        &mut self,
+        w: &mut impl World,
+        id: ClusterId,
+        unit: Vpn,
+        wanted: Frame,
+    ) -> Outcome {
+        if self.frames.clusters.get(id).busy > 0 {
+            // The end of the I/O brings it.
+            return Outcome::Waits;
+        }
+        if self.held {
+            for n in 0..UNIT {
+                w.returns(unit.plus(n.into()));
+            }
+        }
+        let first = self.frames.clusters.first(id);
+        let done = w.move_in(first, unit, UNIT);
+        match (done.pages, done.stop) {
+            (UNIT, _) => {
+                self.on_unit_mapped(w, id, unit);
+                return Outcome::Served;
+            }
+            (0, Some(stop @ (Stop::Again | Stop::NoMemory | Stop::Gone))) => {
+                for frame in self.frames.clusters.frames(id) {
+                    let holding = *self.frames.get(frame);
+                    let Some(page) = holding.page.filter(|_| holding.wanted) else {
+                        continue;
+                    };
+                    let since = holding.since;
+                    let pending = Pending {
+                        page,
+                        offset: 0,
+                        since,
+                    };
+                    match stop {
+                        Stop::Again => self.retry.push(pending),
+                        Stop::NoMemory => self.stalled.push_back(pending),
+                        _ => {
+                            // The mapping went away; its event is on the way.
+                            self.frames.get_mut(frame).wanted = false;
+                            w.wake(page);
+                        }
+                    }
+                }
+                self.frames.file(id);
+                return Outcome::Waits;
+            }
+            _ => {}
+        }
+        self.stats.huge_splits += 1;
+        self.frames.disband(id);
+        if done.pages > 0 {
+            self.frames.clusters.get_mut(id).whole = false;
+        }
+        for n in 0..done.pages {
+            let holding = *self.frames.get(first.plus(n));
+            self.on_page_mapped(w, first.plus(n), &holding, CREDIT_NEW);
+        }
+        self.deliver_orphans(w);
+        let served = wanted.0 - first.0 < done.pages;
+        if served {
+            Outcome::Served
+        } else {
+            Outcome::Waits
+        }
+    }
+
+    fn on_page_mapped(
+        &mut self,
+        w: &mut impl World,
+        frame: Frame,
+        holding: &Holding,
+        credit: u8,
+    ) {
+        let slot = holding.slot.filter(|&slot| self.keeps_slots(w, slot));
+        if slot != holding.slot {
+            self.put(w, holding.slot);
+        }
+        self.frames.vacate(frame);
+        if let Some(page) = holding.page {
+            self.table
+                .set(page, Entry::Resident(Resident { slot, credit }));
+        }
+        if holding.wanted {
+            w.served(w.now().saturating_sub(holding.since), holding.again);
+        }
+    }
+
+    fn on_unit_mapped(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) {
+        let (now, first) = (w.now(), self.frames.clusters.first(id));
+        let keeps = self
+            .frames
+            .get(first)
+            .slot
+            .is_some_and(|slot| self.keeps_slots(w, slot));
+        let (mut unseen, mut needed) = (0, false);
+        for n in 0..UNIT {
+            let holding = *self.frames.get(first.plus(n));
+            let slot = holding.slot.filter(|_| keeps);
+            if slot != holding.slot {
+                self.put(w, holding.slot);
+            }
+            unseen += u64::from(holding.ahead);
+            if holding.wanted {
+                needed |= holding.again || holding.refault;
+                w.served(now.saturating_sub(holding.since), holding.again);
+            }
+            let resident = Resident { slot, credit: 0 };
+            self.table
+                .set(unit.plus(n.into()), Entry::Resident(resident));
+        }
+        let whole = self.frames.clusters.get(id).whole;
+        self.frames.end_all(id, State::Empty);
+        if whole {
+            // A stream's next unit has not proved that it is needed again.
+            let again = needed && unseen == 0;
+            self.table
+                .make_huge(unit, if again { CREDIT_AGAIN } else { CREDIT_NEW });
+        }
+        self.stats.ahead.unseen += unseen;
+        if let Some(vma) = self.vmas.find_mut(unit) {
+            vma.ahead.unseen += unseen;
+        }
+    }
+
+    /// Deliver pages that are complete and waited for, and whose unit has fallen apart.
+    pub(crate) fn deliver_orphans(&mut self, w: &mut impl World) {
+        while let Some(frame) = self.frames.orphans.pop() {
+            let holding = self.frames.get(frame);
+            let complete = matches!(holding.state, State::Clean | State::Dirty);
+            if holding.wanted && complete {
+                self.deliver(w, frame);
+            }
+        }
+    }
+
+    /// Part of a huge page changes alone: it is one no longer.
+    pub(crate) fn split_in(&mut self, range: &PageRange) {
+        for edge in [range.start, Vpn(range.end.0.saturating_sub(1))] {
+            let unit = unit_of(edge);
+            let all = unit..unit.plus(UNIT.into());
+            if overlap(&all, range) != all {
+                self.stats.huge_splits += u64::from(self.table.unmake_huge(edge));
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Units on their way out.
+
+use super::clusters::{ClusterId, List, UNIT};
+use super::unit_of;
+use crate::fault::CREDIT_NEW;
+use crate::frames::{Holding, NOTHING, State};
+use crate::mm::Mm;
+use crate::page_table::{Entry, Resident};
+use crate::reclaim::REST;
+use crate::units::{Frame, Slot, Vpn};
+use crate::world::{Stop, World};
+
+/// Separate stretches of changed pages that are written one by one; with more of them the whole unit is.
+const STRETCHES: usize = 8;
+/// Full leaves that are left as they are after one could not be made huge.
+const LEAN: u32 = 64;
+
+impl Mm {
+    /// Make the leaf of `page` a huge page, if all of it is mapped and its region is touched in order.
+    pub(crate) fn collapse(&mut self, w: &mut impl World, page: Vpn) -> bool {
+        let unit = unit_of(page);
+        let fit = self.table.is_full(unit) && self.holds_unit(unit);
+        if !fit || !self.is_touched_in_order(unit) || self.huge.rest > 0 {
+            return false;
+        }
+        if self.huge.lean > 0 {
+            self.huge.lean -= 1;
+            return false;
+        }
+        let done = w.collapse(unit);
+        if done {
+            self.table.make_huge(unit, CREDIT_NEW);
+        } else {
+            self.huge.lean = LEAN;
+        }
+        done
+    }
+
+    /// Move a resident unit to a cluster; its memory shall be free as soon as it is on an area if it
+    /// `leaves`. Returns how many pages left the program.
+    pub(crate) fn move_unit_out(
+        &mut self,
+        w: &mut impl World,
+        unit: Vpn,
+        leaves: bool,
+    ) -> (u32, Option<Stop>) {
+        let Some(id) = self.empty_cluster(w) else {
+            return (0, Some(Stop::NoMemory));
+        };
+        let first = self.frames.clusters.first(id);
+        let done = w.move_out(unit, first, UNIT);
+        if done.pages < UNIT {
+            if done.pages > 0 {
+                self.frames.clusters.get_mut(id).whole = false;
+            }
+            if done.stop != Some(Stop::Again) || done.pages > 0 {
+                self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
+            }
+            for n in 0..done.pages {
+                self.on_moved_out(w, unit.plus(n.into()), first.plus(n), leaves);
+            }
+            self.frames.settle(id);
+            match done.stop {
+                Some(Stop::Busy) => w.unshare(unit.plus(done.pages.into()), UNIT - done.pages),
+                Some(Stop::Fixed) => self.table.rest(unit, REST),
+                _ => {}
+            }
+            return (done.pages, done.stop);
+        }
+        let whole = w.is_huge(first);
+        let cluster = self.frames.clusters.get_mut(id);
+        (cluster.whole, cluster.leaves, cluster.ahead) = (whole, leaves, false);
+        self.evictions += u64::from(UNIT);
+        let mut zeros = 0;
+        cluster.unit = Some(unit);
+        for n in 0..UNIT {
+            let (page, frame) = (unit.plus(n.into()), first.plus(n));
+            let slot = match self.table.get(page) {
+                Entry::Resident(resident) => resident.slot,
+                _ => None,
+            };
+            let digest = w.digest_of(frame);
+            zeros += u32::from(digest == crate::world::Digest::Zero);
+            let digest = digest.number();
+            let clean = slot.is_some_and(|slot| w.digest(slot) == digest);
+            let state = if clean { State::Clean } else { State::Dirty };
+            let holding = Holding {
+                state,
+                page: Some(page),
+                digest,
+                slot,
+                ..NOTHING
+            };
+            self.frames.hold(frame, holding);
+            self.table.set(page, Entry::Cached(frame));
+        }
+        if zeros == UNIT {
+            for frame in self.frames.clusters.frames(id) {
+                let Holding { page, slot, .. } = *self.frames.get(frame);
+                self.put(w, slot);
+                if let Some(page) = page {
+                    self.table.set(page, Entry::Never);
+                }
+            }
+            self.stats.zero_drops += u64::from(UNIT);
+            self.frames.end_all(id, State::Free);
+        } else {
+            self.choose_slots(w, id);
+        }
+        (UNIT, None)
+    }
+
+    /// Say where a unit that was just moved out is to be written: to the slots that it had, if they
+    /// are a slot cluster that nobody shares, or to new ones.
+    fn choose_slots(&mut self, w: &mut impl World, id: ClusterId) {
+        let dirty = u32::from(self.frames.clusters.get(id).dirty);
+        self.stats.clean_drops += u64::from(UNIT - dirty);
+        if dirty > 0 && !self.has_home(w, id) {
+            let anew = dirty * 4 >= UNIT;
+            for frame in self.frames.clusters.frames(id) {
+                let Holding { state, slot, .. } = *self.frames.get(frame);
+                if anew || state == State::Dirty {
+                    self.put(w, slot);
+                    self.frames.get_mut(frame).slot = None;
+                    self.frames.turn(frame, State::Dirty);
+                }
+            }
+            if !anew {
+                self.frames.disband(id);
+                return;
+            }
+        }
+        self.frames.file(id);
+        if dirty == 0 && self.frames.clusters.get(id).leaves {
+            self.drop_unit(id);
+        }
+    }
+
+    /// Whether a unit has a slot cluster that it can be written to again.
+    fn has_home(&self, w: &impl World, id: ClusterId) -> bool {
+        let first = self.frames.get(self.frames.clusters.first(id)).slot;
+        let Some(first) = first.filter(|slot| !self.drains(slot.area)) else {
+            return false;
+        };
+        let mut frames = (0..).zip(self.frames.clusters.frames(id));
+        first.index.is_multiple_of(UNIT)
+            && frames.all(|(n, frame)| {
+                self.frames.get(frame).slot == Some(first.plus(n)) && w.count(first.plus(n)) == 1
+            })
+    }
+
+    /// Write units, as far as slots, queue and depth go. False: the queue is full.
+    pub(crate) fn write_units(&mut self, w: &mut impl World) -> bool {
+        while let Some(id) = self.frames.clusters.oldest(List::Dirty) {
+            if self.ios.in_flight() > self.config.depth as usize / 2 {
+                return false;
+            }
+            let first = self.frames.clusters.first(id);
+            let started = if self.frames.get(first).slot.is_some() {
+                self.write_unit_at_home(w, id)
+            } else {
+                match self.slots.take_cluster(w) {
+                    Some(slot) => self.write_unit(w, id, slot, 0, UNIT),
+                    None => {
+                        self.stats.huge_splits += 1;
+                        self.frames.disband(id);
+                        continue;
+                    }
+                }
+            };
+            self.frames.file(id);
+            if !started {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn write_unit_at_home(&mut self, w: &mut impl World, id: ClusterId) -> bool {
+        let first = self.frames.clusters.first(id);
+        let Some(home) = self.frames.get(first).slot else {
+            return true;
+        };
+        let is_dirty = |mm: &Mm, n: u32| mm.frames.get(first.plus(n)).state == State::Dirty;
+        let begins = |&n: &u32| is_dirty(self, n) && (n == 0 || !is_dirty(self, n - 1));
+        if (0..UNIT).filter(begins).count() > STRETCHES {
+            for frame in self.frames.clusters.frames(id) {
+                self.frames.turn(frame, State::Dirty);
+            }
+        }
+        let mut at = 0;
+        while at < UNIT {
+            if !is_dirty(self, at) {
+                at += 1;
+                continue;
+            }
+            let end = (at..UNIT).find(|&n| !is_dirty(self, n)).unwrap_or(UNIT);
+            if !self.write_unit(w, id, home.plus(at), at, end - at) {
+                return false;
+            }
+            at = end;
+        }
+        true
+    }
+
+    /// Start the write of `n` frames of a unit, from number `at` on.
+    fn write_unit(
+        &mut self,
+        w: &mut impl World,
+        id: ClusterId,
+        slot: Slot,
+        at: u32,
+        n: u32,
+    ) -> bool {
+        let first = self.frames.clusters.first(id).plus(at);
+        let frames = move || (0..n).map(move |i| first.plus(i));
+        let new = self.frames.get(first).slot.is_none();
+        let io = self.ios.begin(slot, true, 0, frames());
+        if !w.write(io, slot, self.ios.frames(io)) {
+            if new {
+                for i in 0..n {
+                    self.put(w, Some(slot.plus(i)));
+                }
+            }
+            self.ios.drop(io);
+            return false;
+        }
+        self.stats.huge_swap_out += u64::from(n == UNIT);
+        self.on_writing(w, (0..).map(|i| slot.plus(i)).zip(frames()));
+        true
+    }
+
+    /// Resident units among what reclaim has chosen page by page go as units: they leave `victims`.
+    pub(crate) fn take_units(&mut self, victims: &mut alloc::vec::Vec<Vpn>) {
+        let (table, units) = (&self.table, &mut self.huge.units);
+        units.clear();
+        victims.retain(|&page| {
+            let huge = table.is_huge(page);
+            if huge && units.last() != Some(&unit_of(page)) {
+                units.push(unit_of(page));
+            }
+            !huge
+        });
+        units.dedup();
+    }
+
+    /// What is in the frame is on its area only from now on, as far as the page table is concerned.
+    pub(crate) fn to_area(&mut self, frame: Frame) {
+        let holding = *self.frames.get(frame);
+        if let (Some(page), Some(slot)) = (holding.page, holding.slot) {
+            let evicted = self.eviction_number();
+            self.table.set(page, Entry::Swapped { slot, evicted });
+        }
+    }
+
+    /// Whether a page that a stream has passed can go: of a huge page, only with its last one.
+    pub(crate) fn may_pass(&self, page: Vpn, next: Vpn) -> bool {
+        if self.table.is_huge(page) {
+            return unit_of(page) != unit_of(next) && self.table.huge_credit(page) <= CREDIT_NEW;
+        }
+        let entry = self.table.get(page);
+        matches!(entry, Entry::Resident(Resident { credit, .. }) if credit <= CREDIT_NEW)
+    }
+}

@@ -1,0 +1,230 @@
+//! Huge pages, moved and swapped whole.
+//!
+//! A *unit* is the 512 aligned pages of one leaf of the page table. Where the pattern warrants it they
+//! go out by one move and one write to a slot cluster of their own, and come back by one read and one
+//! move; the kernel's huge page behind them is never split on the way. A touch brings all of a unit
+//! that is in frames; one that is on an area only is read whole when a stream comes to it, page by
+//! page when touches are scattered. A leaf that pages came back to one by one is made a huge page
+//! again when all of it is mapped and its region is touched in order.
+//!
+//! What holds a unit back (a page that cannot be moved, a read that failed, a discard of a part)
+//! disbands it: its pages go on one by one, nothing is lost.
+
+pub mod clusters;
+mod come;
+mod go;
+
+use crate::frames::State;
+use crate::mm::Mm;
+use crate::units::{LEAF_PAGES, Vpn};
+use crate::vma::LOCAL;
+use crate::world::World;
+use clusters::{ClusterId, List, UNIT};
+
+/// When memory is managed in huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Thp {
+    /// Never.
+    Never,
+    /// Where it is touched in order, and densely.
+    #[default]
+    Adaptive,
+    /// Wherever a whole aligned leaf lies in one region.
+    Always,
+}
+
+/// Tries for which no huge page is asked for, when the system had none.
+const NONE_LEFT: u32 = 64;
+
+/// First page of the unit of `page`.
+pub const fn unit_of(page: Vpn) -> Vpn {
+    Vpn(page.0 / LEAF_PAGES as u64 * LEAF_PAGES as u64)
+}
+
+/// What is remembered beside the clusters.
+#[derive(Default)]
+pub(crate) struct Huge {
+    /// Tries that are left out, as the system had no huge page.
+    rest: u32,
+    /// Full leaves that are left as they are, as making them huge failed.
+    pub(crate) lean: u32,
+    /// Room for a list that is made anew each time.
+    pub(crate) units: alloc::vec::Vec<Vpn>,
+}
+
+impl Mm {
+    /// Whether the unit of `page` lies in one region, and huge pages are wanted at all.
+    pub(crate) fn holds_unit(&self, page: Vpn) -> bool {
+        let unit = unit_of(page);
+        self.frames.clusters.len() > 0
+            && self.config.thp != Thp::Never
+            && self
+                .vmas
+                .find(unit)
+                .is_some_and(|vma| vma.range.end >= unit.plus(UNIT.into()))
+    }
+
+    /// Whether the region of `page` is touched in order.
+    pub(crate) fn is_touched_in_order(&self, page: Vpn) -> bool {
+        self.config.thp == Thp::Always
+            || self
+                .vmas
+                .find(page)
+                .is_some_and(|vma| vma.local > LOCAL / 2)
+    }
+
+    /// A cluster with a huge page that nobody needs, taken; if it is not needed after all,
+    /// [`crate::frames::Frames::settle`] puts it back. Evicts for it if `hard`.
+    pub(crate) fn obtain_cluster(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
+        let taken = self.spare_cluster(w);
+        if taken.is_some() || !hard || self.held {
+            return taken;
+        }
+        self.stats.direct_reclaims += 1;
+        self.evict(w, UNIT);
+        self.submit_writes(w, true);
+        self.spare_cluster(w)
+    }
+
+    fn spare_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
+        if let Some(id) = self.frames.clusters.take(List::Free) {
+            return Some(id);
+        }
+        if self.back_cluster(w) {
+            return self.frames.clusters.take(List::Free);
+        }
+        while let Some(id) = self.frames.clusters.oldest(List::Clean) {
+            if !self.drop_unit(id) {
+                break;
+            }
+            // One whose memory is in pieces is of no use here.
+            if let Some(id) = self.frames.clusters.take(List::Free) {
+                return Some(id);
+            }
+        }
+        let spare = self.frames.free() + self.frames.clean_singles();
+        if spare >= UNIT + self.marks.low / 2 {
+            // Memory is in single pages: it is exchanged.
+            if self.frames.free() < UNIT {
+                self.drop_singles(UNIT - self.frames.free());
+            }
+            self.release_free(w, UNIT);
+            if self.back_cluster(w) {
+                return self.frames.clusters.take(List::Free);
+            }
+        }
+        None
+    }
+
+    /// Put a fresh huge page behind an empty cluster, if the limit allows.
+    fn back_cluster(&mut self, w: &mut impl World) -> bool {
+        if self.huge.rest > 0 {
+            self.huge.rest -= 1;
+            return false;
+        }
+        if self.frames.clusters.count(List::Empty) == 0 || !w.try_charge(UNIT.into()) {
+            return false;
+        }
+        let Some(id) = self.frames.clusters.take(List::Empty) else {
+            w.uncharge(UNIT.into());
+            return false;
+        };
+        if !w.fill_huge(self.frames.clusters.first(id)) {
+            w.uncharge(UNIT.into());
+            self.huge.rest = NONE_LEFT;
+            self.frames.settle(id);
+            return false;
+        }
+        self.frames.end_all(id, State::Free);
+        true
+    }
+
+    /// A cluster without memory, taken.
+    fn empty_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
+        if self.frames.clusters.count(List::Empty) == 0 {
+            self.release_cluster(w);
+        }
+        self.frames.clusters.take(List::Empty)
+    }
+
+    /// Give the memory of one cluster that nobody needs back to the system, a clean unit's if there is
+    /// no other. Returns whether there was one.
+    pub(crate) fn release_cluster(&mut self, w: &mut impl World) -> bool {
+        if self.frames.clusters.count(List::Free) == 0
+            && let Some(id) = self.frames.clusters.oldest(List::Clean)
+        {
+            self.drop_unit(id);
+        }
+        let Some(id) = self.frames.clusters.take(List::Free) else {
+            return false;
+        };
+        w.release(self.frames.clusters.first(id), UNIT);
+        w.uncharge(UNIT.into());
+        self.frames.end_all(id, State::Empty);
+        true
+    }
+
+    /// Single frames for memory that is in clusters: up to `max`, free.
+    pub(crate) fn break_cluster(&mut self, w: &mut impl World, max: u32) {
+        if !self.release_cluster(w) {
+            return;
+        }
+        if let Some((frame, n)) = self.back_empty(w, max) {
+            for i in 0..n {
+                self.frames.free_up(frame.plus(i));
+            }
+        }
+    }
+
+    /// Forget a clean unit: it is on its area only. False: somebody waits for it.
+    pub(crate) fn drop_unit(&mut self, id: ClusterId) -> bool {
+        let wanted = |frame| self.frames.get(frame).wanted;
+        if self.frames.clusters.frames(id).any(wanted) {
+            self.frames.file(id);
+            return false;
+        }
+        if self.frames.clusters.get(id).ahead {
+            let first = *self.frames.get(self.frames.clusters.first(id));
+            if let Some(page) = first.page {
+                let mark = true;
+                self.end_ahead(page, &crate::frames::Holding { mark, ..first }, false);
+                self.streams.dropped(page);
+            }
+        }
+        for frame in self.frames.clusters.frames(id) {
+            self.to_area(frame);
+        }
+        self.frames.end_all(id, State::Free);
+        true
+    }
+
+    /// Memory and tables of clusters are put in order: what is left of ragged ones goes back, and pages
+    /// whose unit fell apart while threads waited for them are delivered.
+    pub(crate) fn tidy(&mut self, w: &mut impl World) {
+        self.deliver_orphans(w);
+        while let Some(frame) = self.frames.strays.pop() {
+            let Some(id) = self.frames.clusters.of(frame) else {
+                continue;
+            };
+            let cluster = *self.frames.clusters.get(id);
+            let stray = self.frames.get(frame).state == State::Free;
+            if stray && cluster.held > 0 {
+                w.release(frame, 1);
+                w.uncharge(1);
+                self.frames.clusters.get_mut(id).whole = false;
+                self.frames.vacate(frame);
+            }
+        }
+        while let Some(id) = self.frames.clusters.take(List::Ragged) {
+            for frame in self.frames.clusters.frames(id) {
+                if self.frames.get(frame).state == State::Free {
+                    w.release(frame, 1);
+                    w.uncharge(1);
+                }
+            }
+            w.mend(self.frames.clusters.first(id));
+            self.frames.clusters.get_mut(id).whole = true;
+            self.frames.end_all(id, State::Empty);
+        }
+    }
+}
