@@ -131,9 +131,7 @@ impl Mm {
         batch.sort_unstable_by_key(|&(slot, _)| slot);
         let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
         for urgent in [true, false] {
-            let ios = batch
-                .chunk_by(follows)
-                .flat_map(|run| run.chunks(most));
+            let ios = batch.chunk_by(follows).flat_map(|run| run.chunks(most));
             for run in ios {
                 if run.iter().any(|&(_, frame)| Some(frame) == first) == urgent {
                     self.submit_read(w, run[0].0, run.iter().map(|&(_, frame)| frame));
@@ -270,7 +268,11 @@ impl Mm {
         true
     }
 
-    pub(crate) fn on_writing(&mut self, w: &mut impl World, pages: impl Iterator<Item = (Slot, Frame)>) {
+    pub(crate) fn on_writing(
+        &mut self,
+        w: &mut impl World,
+        pages: impl Iterator<Item = (Slot, Frame)>,
+    ) {
         self.stats.swap_write_ios += 1;
         for (slot, frame) in pages {
             self.frames.turn(frame, State::Writing);

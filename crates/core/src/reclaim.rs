@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use crate::frames::{Holding, NOTHING, State};
 use crate::huge::clusters::{List, UNIT};
-use crate::huge::unit_of;
+use crate::huge::{Thp, unit_of};
 use crate::mm::Mm;
 use crate::page_table::{Entry, Resident};
 use crate::units::{Frame, Nanos, Slot, Vpn};
@@ -251,7 +251,7 @@ impl Mm {
         victims.clear();
         self.take_cold(max, &mut victims);
         if victims.is_empty() {
-            self.take_passed(max, &mut victims);
+            self.take_passed(w, max, &mut victims);
         }
         let chosen = !victims.is_empty();
         let (mut wraps, mut moved) = (0, 0);
@@ -293,7 +293,7 @@ impl Mm {
     }
 
     /// Resident pages that a long stream has passed, and that did not prove to be needed again.
-    fn take_passed(&mut self, max: u32, victims: &mut Vec<Vpn>) {
+    fn take_passed(&mut self, w: &mut impl World, max: u32, victims: &mut Vec<Vpn>) {
         let memory = self.table.resident();
         let (long, margin) = (memory / LONG, memory / KEPT);
         for _ in 0..OFFERS {
@@ -304,6 +304,15 @@ impl Mm {
                 true => Vpn(page.0.saturating_sub(run.step)),
                 false => page.plus(run.step),
             };
+            if self.config.thp != Thp::Never {
+                let mut last = None;
+                for page in run.pages() {
+                    // Before the first of its pages goes, a whole leaf can still become a unit.
+                    if last.replace(unit_of(page)) != Some(unit_of(page)) {
+                        self.collapse(w, page);
+                    }
+                }
+            }
             let passed = |&page: &Vpn| self.may_pass(page, next(page));
             victims.extend(run.rising().filter(passed));
             if !victims.is_empty() {
@@ -368,7 +377,13 @@ impl Mm {
         (gone, None)
     }
 
-    pub(crate) fn on_moved_out(&mut self, w: &mut impl World, page: Vpn, frame: Frame, leaves: bool) {
+    pub(crate) fn on_moved_out(
+        &mut self,
+        w: &mut impl World,
+        page: Vpn,
+        frame: Frame,
+        leaves: bool,
+    ) {
         self.evictions += 1;
         let slot = match self.table.get(page) {
             Entry::Resident(resident) => resident.slot,

@@ -267,13 +267,7 @@ impl Mm {
         }
     }
 
-    fn on_page_mapped(
-        &mut self,
-        w: &mut impl World,
-        frame: Frame,
-        holding: &Holding,
-        credit: u8,
-    ) {
+    fn on_page_mapped(&mut self, w: &mut impl World, frame: Frame, holding: &Holding, credit: u8) {
         let slot = holding.slot.filter(|&slot| self.keeps_slots(w, slot));
         if slot != holding.slot {
             self.put(w, holding.slot);

@@ -6,6 +6,7 @@ mod compressed;
 mod directed;
 mod file_vectors;
 mod fork;
+mod huge;
 mod mmu;
 mod process;
 mod random;

@@ -1,0 +1,187 @@
+//! Huge pages on the modelled machine: whole on their way out and back where the pattern warrants it,
+//! page by page where it does not.
+
+use foreswap_core::readahead::Policy;
+use foreswap_core::stats::Stats;
+use foreswap_core::{Config, Swapoff, Thp};
+
+use super::directed::Machine;
+
+const UNIT: usize = 512;
+const PAGES: usize = 40 * UNIT;
+/// Faults until a stream has proved itself, and in a leaf of small pages.
+const BEGINNING: u64 = 40;
+const LIMIT: u64 = 16 * UNIT as u64;
+
+fn machine(thp: Thp) -> Machine {
+    let config = Config {
+        frames: 4 * UNIT as u32,
+        depth: 128,
+        readahead: Policy::Streams(UNIT as u32),
+        full_timeout: 1_000_000,
+        first_touch: 256,
+        swapoff: Swapoff::Stream,
+        thp,
+        clusters: 8,
+    };
+    let mut m = Machine::configured(config, LIMIT, &[65_536], PAGES);
+    m.p.space.depth = 128;
+    m
+}
+
+/// A machine filled in order, more than twice its memory.
+fn filled(thp: Thp) -> Machine {
+    let mut m = machine(thp);
+    m.fill();
+    pause(&mut m);
+    m
+}
+
+/// Long enough for streams to lose their share of the memory.
+fn pause(m: &mut Machine) {
+    m.rest();
+    m.sys.now += 1_000_000_000;
+}
+
+/// Touch `pages` in order, each read back rightly; the counters' growth comes back.
+fn touch_all(m: &mut Machine, pages: impl IntoIterator<Item = usize>) -> Stats {
+    let before = m.p.mm.stats.clone();
+    for at in pages {
+        assert_eq!(m.touch(at, None), Some(1000 + at as u64));
+    }
+    let after = m.p.mm.stats.clone();
+    Stats {
+        faults_major: after.faults_major - before.faults_major,
+        faults_minor: after.faults_minor - before.faults_minor,
+        swap_in: after.swap_in - before.swap_in,
+        swap_out: after.swap_out - before.swap_out,
+        huge_swap_in: after.huge_swap_in - before.huge_swap_in,
+        huge_swap_out: after.huge_swap_out - before.huge_swap_out,
+        huge_splits: after.huge_splits - before.huge_splits,
+        ..Stats::default()
+    }
+}
+
+/// A page like any other, in no order that could be foreseen.
+fn scattered(n: u64) -> usize {
+    super::rng::mix(n) as usize % PAGES
+}
+
+fn assert_whole(stats: &Stats, pages: usize) {
+    let faults = stats.faults_major + stats.faults_minor;
+    let units = (PAGES / UNIT) as u64;
+    assert!(
+        faults <= units + units / 10 + BEGINNING,
+        "{faults} faults for {units} units"
+    );
+    let units = (pages / UNIT) as u64;
+    assert!(
+        stats.huge_swap_in * 10 >= units * 7,
+        "{} of {units}",
+        stats.huge_swap_in
+    );
+    assert_eq!(stats.huge_splits, 0);
+}
+
+#[test]
+fn a_fill_goes_out_in_whole_units() {
+    let m = filled(Thp::Adaptive);
+    let stats = &m.p.mm.stats;
+    let out = stats.swap_out / UNIT as u64;
+    assert!(out > 20, "{out} units left");
+    assert!(
+        stats.huge_swap_out * 10 >= out * 8,
+        "{} of {out}",
+        stats.huge_swap_out
+    );
+    assert!(
+        stats.faults_zero < 100,
+        "{} first touches",
+        stats.faults_zero
+    );
+    assert_eq!(stats.huge_splits, 0);
+    m.end();
+}
+
+#[test]
+fn scans_come_in_whole_units_and_clean_ones_go_without_a_write() {
+    let mut m = filled(Thp::Adaptive);
+    let forward = touch_all(&mut m, 0..PAGES);
+    assert_whole(&forward, PAGES - LIMIT as usize);
+    pause(&mut m);
+    let reverse = touch_all(&mut m, (0..PAGES).rev());
+    assert_whole(&reverse, PAGES - LIMIT as usize);
+    pause(&mut m);
+    let again = touch_all(&mut m, 0..PAGES);
+    assert_whole(&again, PAGES - LIMIT as usize);
+    assert!(again.swap_out <= UNIT as u64, "{} written", again.swap_out);
+    m.end();
+}
+
+#[test]
+fn scattered_touches_read_single_pages() {
+    let mut m = filled(Thp::Adaptive);
+    let scattered = (0..400).map(scattered);
+    let stats = touch_all(&mut m, scattered);
+    assert!(
+        stats.swap_in <= 4 * stats.faults_major,
+        "{stats_in} read",
+        stats_in = stats.swap_in
+    );
+    assert_eq!(stats.huge_swap_in, 0);
+    m.end();
+}
+
+#[test]
+fn what_is_touched_in_order_again_becomes_huge_again() {
+    let mut m = filled(Thp::Adaptive);
+    touch_all(&mut m, (0..800).map(scattered));
+    for _ in 0..4 {
+        pause(&mut m);
+        touch_all(&mut m, 0..PAGES);
+    }
+    pause(&mut m);
+    let stats = touch_all(&mut m, 0..PAGES);
+    assert_whole(&stats, PAGES - LIMIT as usize);
+    m.end();
+}
+
+#[test]
+fn a_page_in_each_unit_takes_no_more_memory_than_it_needs() {
+    let mut m = machine(Thp::Adaptive);
+    for unit in 0..PAGES / UNIT {
+        m.touch(unit * UNIT + 7, Some(1 + unit as u64));
+    }
+    assert!(m.p.mm.mapped() <= 3 * (PAGES / UNIT) as u64);
+    m.end();
+}
+
+#[test]
+fn always_maps_and_reads_whole_units_at_the_first_touch() {
+    let mut m = machine(Thp::Always);
+    m.touch(5 * UNIT + 77, Some(1));
+    assert_eq!(m.p.mm.mapped(), UNIT as u64);
+    m.end();
+}
+
+#[test]
+fn never_does_without() {
+    let m = filled(Thp::Never);
+    let stats = &m.p.mm.stats;
+    assert_eq!((stats.huge_swap_in, stats.huge_swap_out), (0, 0));
+    m.end();
+}
+
+#[test]
+fn a_discard_of_a_part_splits_and_the_rest_stays() {
+    let mut m = filled(Thp::Adaptive);
+    touch_all(&mut m, 20 * UNIT..24 * UNIT);
+    m.rest();
+    m.p.discard(22 * UNIT + 10..22 * UNIT + 20);
+    m.rest();
+    touch_all(&mut m, 22 * UNIT..22 * UNIT + 10);
+    assert_eq!(m.touch(22 * UNIT + 15, None), Some(0));
+    touch_all(&mut m, 22 * UNIT + 20..23 * UNIT);
+    assert_eq!(m.p.mm.stats.huge_splits, 1);
+    m.end();
+}
