@@ -90,7 +90,8 @@ pub struct RunArgs {
 
     /// Whether huge pages (2 MiB) are kept whole on their way out and in
     ///
-    /// This version moves pages of 4 KiB only, whatever is chosen.
+    /// `adaptive` moves 2 MiB at a time where memory is touched in order, and single pages where touches
+    /// are scattered.
     #[arg(long, value_enum, value_name = "MODE", default_value_t = Thp::Adaptive)]
     pub thp: Thp,
 

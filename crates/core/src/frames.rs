@@ -489,7 +489,8 @@ impl Frames {
             self.enter(frame);
         }
         let cluster = self.clusters.get_mut(id);
-        (cluster.unit, cluster.ahead, cluster.leaves) = (None, false, false);
+        (cluster.unit, cluster.zeroed) = (None, false);
+        (cluster.ahead, cluster.leaves) = (false, false);
         self.settle(id);
     }
 

@@ -48,6 +48,8 @@ pub struct Cluster {
     pub ahead: bool,
     /// Its memory is to be free as soon as it is on an area.
     pub leaves: bool,
+    /// Its memory is all zeros.
+    pub zeroed: bool,
     /// Where it stands.
     pub list: List,
     /// Frames that hold a page.

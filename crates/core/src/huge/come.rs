@@ -32,8 +32,10 @@ impl Mm {
             let soon = self.frames.writing() > 0 && !self.held;
             return soon.then(|| self.stall(pending));
         };
-        for frame in self.frames.clusters.frames(id) {
-            w.clear(frame);
+        if !self.frames.clusters.get(id).zeroed {
+            for frame in self.frames.clusters.frames(id) {
+                w.clear(frame);
+            }
         }
         let done = w.move_in(self.frames.clusters.first(id), unit, UNIT);
         for n in 0..done.pages {
@@ -134,7 +136,8 @@ impl Mm {
         let mut batch = core::mem::take(&mut self.batch);
         batch.clear();
         let cluster = self.frames.clusters.get_mut(id);
-        (cluster.unit, cluster.ahead, cluster.leaves) = (Some(unit), ahead, false);
+        (cluster.unit, cluster.zeroed) = (Some(unit), false);
+        (cluster.ahead, cluster.leaves) = (ahead, false);
         let mut first = None;
         for (n, frame) in (0..).zip(self.frames.clusters.frames(id)) {
             let page = unit.plus(n);

@@ -69,7 +69,8 @@ impl Mm {
         }
         let whole = w.is_huge(first);
         let cluster = self.frames.clusters.get_mut(id);
-        (cluster.whole, cluster.leaves, cluster.ahead) = (whole, leaves, false);
+        (cluster.whole, cluster.zeroed) = (whole, false);
+        (cluster.leaves, cluster.ahead) = (leaves, false);
         self.evictions += u64::from(UNIT);
         let mut zeros = 0;
         cluster.unit = Some(unit);

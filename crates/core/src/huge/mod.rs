@@ -34,7 +34,7 @@ pub enum Thp {
 }
 
 /// Tries for which no huge page is asked for, when the system had none.
-const NONE_LEFT: u32 = 64;
+const NONE_LEFT: u32 = 16;
 
 /// First page of the unit of `page`.
 pub const fn unit_of(page: Vpn) -> Vpn {
@@ -136,6 +136,7 @@ impl Mm {
             return false;
         }
         self.frames.end_all(id, State::Free);
+        self.frames.clusters.get_mut(id).zeroed = true;
         true
     }
 
@@ -215,7 +216,10 @@ impl Mm {
                 self.frames.vacate(frame);
             }
         }
-        while let Some(id) = self.frames.clusters.take(List::Ragged) {
+        // Mending maps memory anew, which a fork must not see half done.
+        while !self.held
+            && let Some(id) = self.frames.clusters.take(List::Ragged)
+        {
             for frame in self.frames.clusters.frames(id) {
                 if self.frames.get(frame).state == State::Free {
                     w.release(frame, 1);

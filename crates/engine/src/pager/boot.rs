@@ -9,15 +9,16 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use foreswap_core::readahead::Policy;
-use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, overlap};
+use foreswap_core::units::{LEAF_PAGES, PAGE_SIZE, PageRange, Vpn, overlap};
 use foreswap_core::world::{Limit, SwapMap};
-use foreswap_core::{Config, Mm, Swapoff};
+use foreswap_core::{Config, Mm, Swapoff, Thp};
 use foreswap_store::ring::{Io, Pool, SpawnRefused, Uring, WithRam, Worker};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
 use super::frames::Arena;
+use super::huge;
 use super::record::Recorder;
 use super::snapshot::{Fate, Snapshot};
 use super::space::Space;
@@ -25,7 +26,7 @@ use super::unshare::Unsharer;
 use super::world::{Linux, Zeros};
 use super::{Fork, Mode, Pager, watch};
 use crate::ledger::protocol::{Client, ProtocolError, Severity};
-use crate::ledger::{IoBackend, Ledger, Options, ReadaheadPolicy, SeenKind};
+use crate::ledger::{IoBackend, Ledger, Options, ReadaheadPolicy, SeenKind, ThpMode};
 use crate::program::{Program, say, state};
 use crate::sys::doorbell::Doorbell;
 use crate::sys::own_memory::{self, Kind};
@@ -165,8 +166,20 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let uffd = Uffd::open(Features::NEEDED)?;
     let quiet = Uffd::open(Features::MOVE)?;
     let limit = ledger.limit_pages();
-    let frames = (limit / 4).clamp(512, 32768) as u32;
-    let arena = Arena::new(frames).map_err(system("mmap of the frames"))?;
+    let frames = (limit / 4)
+        .clamp(512, 32768)
+        .next_multiple_of(LEAF_PAGES as u64) as u32;
+    let thp = match options.thp {
+        ThpMode::Never => Thp::Never,
+        ThpMode::Adaptive => Thp::Adaptive,
+        ThpMode::Always => Thp::Always,
+    };
+    let clusters = match thp {
+        Thp::Never => 0,
+        Thp::Adaptive | Thp::Always => huge::clusters(limit),
+    };
+    let arena =
+        Arena::new(frames + clusters * LEAF_PAGES as u32).map_err(system("mmap of the frames"))?;
     uffd.register_missing(arena.address(), arena.bytes())
         .map_err(system("UFFDIO_REGISTER of the frames"))?;
     let trash = Arena::new(TRASH).map_err(system("mmap of the trash"))?;
@@ -189,11 +202,13 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;
     program.ring.store(doorbell.ring().to_address(), Release);
 
+    let huge = huge::Huge::new(&quiet).map_err(system("mmap for huge pages"))?;
     let mut w = Linux::new(
         uffd,
         quiet,
         arena,
         trash,
+        huge,
         WithRam::new(io),
         ledger,
         me,
@@ -226,6 +241,8 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
             .unwrap_or(u64::MAX),
         first_touch: 256,
         swapoff: Swapoff::Stream,
+        thp,
+        clusters,
     };
     let space = Space::open().map_err(system("opening /proc/self"))?;
     let mm = Mm::new(config, limit);

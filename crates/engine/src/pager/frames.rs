@@ -5,7 +5,7 @@
 
 use core::ptr::NonNull;
 
-use foreswap_core::units::{Frame, PAGE_SIZE};
+use foreswap_core::units::{Frame, LEAF_PAGES, PAGE_SIZE};
 use foreswap_core::world::Digest;
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
@@ -13,25 +13,44 @@ use twox_hash::XxHash3_64;
 
 use crate::sys::own_memory::{self, Kind};
 
-/// The arena; frame `n` is its page `n`.
+/// The arena; frame `n` is its page `n`. It begins at a boundary of 2 MiB.
 pub struct Arena {
     start: NonNull<u8>,
     frames: u32,
 }
+
+/// Bytes of a huge page.
+pub const HUGE: usize = LEAF_PAGES * PAGE_SIZE;
 
 impl Arena {
     /// An arena of `frames` frames without memory.
     pub fn new(frames: u32) -> Result<Self, Errno> {
         let bytes = frames as usize * PAGE_SIZE;
         let start = own_memory::map(bytes, Kind::Frames)?;
-        let at = start.as_ptr().cast();
+        debug_assert!((start.as_ptr() as usize).is_multiple_of(HUGE));
+        let arena = Arena { start, frames };
+        arena.set_properties(arena.address(), bytes)?;
+        Ok(arena)
+    }
+
+    fn set_properties(&self, start: usize, bytes: usize) -> Result<(), Errno> {
+        let at = core::ptr::without_provenance_mut(start);
         // SAFETY: both only set properties of a mapping that nobody else has.
         unsafe {
             madvise(at, bytes, Advice::LinuxDontFork)?;
-            // Not every kernel has huge pages to switch off.
+            // Huge pages come here by moves alone. Not every kernel has any to switch off.
             let _ = madvise(at, bytes, Advice::LinuxNoHugepage);
         }
-        Ok(Arena { start, frames })
+        Ok(())
+    }
+
+    /// Map the 512 frames from `first` on anew: no page table is left behind. They are empty, and
+    /// registered nowhere.
+    pub fn renew(&mut self, first: Frame) -> Result<(), Errno> {
+        let start = self.pointer(first) as usize;
+        // SAFETY: the frames are empty, and of this arena.
+        unsafe { own_memory::renew(start, HUGE) }?;
+        self.set_properties(start, HUGE)
     }
 
     /// Bytes of address space.

@@ -11,6 +11,7 @@ mod areas;
 mod boot;
 mod fork;
 mod frames;
+mod huge;
 mod moves;
 mod placement;
 mod publish;

@@ -5,12 +5,13 @@
 
 use std::ffi::c_void;
 
-use foreswap_core::units::{Frame, Nanos, PAGE_SIZE, PageRange, Slot, Vpn};
+use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, PageRange, Slot, Vpn};
 use foreswap_core::world::{Digest, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World};
 use foreswap_store::ring::{Io, IoVec, Port, QueueError, WithRam};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::frames::Arena;
+use super::frames::{Arena, HUGE};
+use super::huge::{self, Huge};
 use super::moves::Move;
 use super::record::Recorder;
 use super::snapshot::Snapshot;
@@ -43,6 +44,8 @@ pub struct Linux {
     pub trash: Arena,
     /// The frames.
     pub arena: Arena,
+    /// Where huge pages come from and go to.
+    pub huge: Huge,
     /// The ring or the pool, and the RAM areas.
     pub io: WithRam,
     /// What all processes of the run share.
@@ -107,6 +110,7 @@ impl Linux {
         quiet: Uffd,
         arena: Arena,
         trash: Arena,
+        huge: Huge,
         io: WithRam,
         ledger: &'static Ledger,
         me: ProcId,
@@ -119,6 +123,7 @@ impl Linux {
             quiet,
             arena,
             trash,
+            huge,
             io,
             ledger,
             me,
@@ -367,7 +372,40 @@ impl Mmu for Linux {
         })
     }
 
+    fn fill_huge(&mut self, first: Frame) -> bool {
+        let to = self.arena.pointer(first) as usize;
+        self.huge.fill(&self.program, to)
+    }
+
+    fn is_huge(&mut self, first: Frame) -> bool {
+        self.huge.is_one(self.arena.pointer(first) as usize)
+    }
+
+    fn mend(&mut self, first: Frame) {
+        let at = self.arena.pointer(first) as usize;
+        // What fails leaves small pages' tables behind: huge pages are split there, nothing is lost.
+        if self.program.unregister(at, HUGE).is_ok() {
+            let renewed = self.arena.renew(first);
+            let registered = self.program.register_missing(at, HUGE);
+            debug_assert_eq!((renewed, registered), (Ok(()), Ok(())));
+        }
+    }
+
+    fn collapse(&mut self, unit: Vpn) -> bool {
+        huge::collapse(unit.address() as usize)
+    }
+
     fn release(&mut self, frame: Frame, n: u32) {
+        if n as usize == LEAF_PAGES {
+            let from = self.arena.pointer(frame) as usize;
+            if self.huge.release(&self.quiet, from) {
+                return;
+            }
+            for part in (0..n).step_by(self.trash.frames() as usize) {
+                self.release(frame.plus(part), self.trash.frames().min(n - part));
+            }
+            return;
+        }
         let (from, to) = (self.arena.pointer(frame) as usize, self.trash.address());
         let n = n.min(self.trash.frames());
         let (mut gone, mut stop) = (0, None);

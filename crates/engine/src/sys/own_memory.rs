@@ -110,6 +110,20 @@ pub unsafe fn open_unlocked(start: usize, len: usize) -> Result<(), Errno> {
     }
 }
 
+/// Replaces part of a mapping of ours by a fresh one, without any page or page table behind it.
+///
+/// # Safety
+/// Nothing needs what is there, and no userfaultfd is registered on it.
+pub unsafe fn renew(start: usize, len: usize) -> Result<(), Errno> {
+    let at = without_provenance_mut(start);
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: the caller's promise.
+    unsafe {
+        mmap_anonymous(at, len, ProtFlags::empty(), flags)?;
+        open_unlocked(start, len)
+    }
+}
+
 /// Takes the locks off whatever of ours the program's `mlockall` locked with its own memory.
 pub fn unlock_all() {
     for own in ranges() {

@@ -143,6 +143,8 @@ impl Machine {
             full_timeout: FULL_TIMEOUT,
             first_touch: FIRST_TOUCH,
             swapoff: Swapoff::Stream,
+            thp: foreswap_core::Thp::Never,
+            clusters: 0,
         };
         Machine {
             setup,

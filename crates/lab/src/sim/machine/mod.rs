@@ -198,6 +198,8 @@ impl<P: Program> Machine<P> {
             full_timeout: 10_000_000_000,
             first_touch: setup.first_touch,
             swapoff: setup.swapoff,
+            thp: foreswap_core::Thp::Never,
+            clusters: 0,
         };
         let mm = Mm::new(config, limit);
         let task = |program| Task {

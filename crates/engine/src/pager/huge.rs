@@ -1,0 +1,97 @@
+//! Huge pages and the kernel: where they come from, where they go, and what is one.
+//!
+//! The kernel moves a huge page whole where source and destination are aligned and nothing was ever
+//! mapped at the destination in small pages; it makes none where a userfaultfd is registered. So fresh
+//! ones come from a nursery of our own that is not registered, and go to a trash that is, on the quiet
+//! userfaultfd.
+
+use foreswap_core::units::PAGE_SIZE;
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+
+use super::frames::{Arena, HUGE};
+use crate::sys::maps::PageMap;
+use crate::sys::own_memory::{self, Kind};
+use crate::sys::uffd::Uffd;
+
+/// Clusters per page of the limit: a quarter of it, and some at least.
+pub const fn clusters(limit: u64) -> u32 {
+    let wanted = limit / 4 * PAGE_SIZE as u64 / HUGE as u64;
+    if wanted < 8 {
+        8
+    } else if wanted > 256 {
+        256
+    } else {
+        wanted as u32
+    }
+}
+
+/// What it takes to handle huge pages.
+pub struct Huge {
+    /// One huge page's room, not registered.
+    nursery: usize,
+    trash: Arena,
+    pagemap: PageMap,
+}
+
+impl Huge {
+    /// On the pager's thread. What goes is moved away over `quiet`.
+    pub fn new(quiet: &Uffd) -> Result<Self, Errno> {
+        let nursery = own_memory::map(HUGE, Kind::Other)?.as_ptr() as usize;
+        let at = core::ptr::without_provenance_mut(nursery);
+        // SAFETY: both only set properties of a mapping that nobody else has.
+        unsafe {
+            madvise(at, HUGE, Advice::LinuxDontFork)?;
+            // Not every kernel has huge pages.
+            let _ = madvise(at, HUGE, Advice::LinuxHugepage);
+        }
+        let trash = Arena::new((HUGE / PAGE_SIZE) as u32)?;
+        quiet.register_missing(trash.address(), trash.bytes())?;
+        let pagemap = PageMap::open()?;
+        Ok(Huge {
+            nursery,
+            trash,
+            pagemap,
+        })
+    }
+
+    /// Whether the memory from `start` on is one huge page.
+    pub fn is_one(&mut self, start: usize) -> bool {
+        let mut runs = Vec::new();
+        let asked = self.pagemap.runs(start, start + HUGE, &mut runs);
+        let whole = |run: &crate::sys::maps::Run| run.huge && run.end - run.start == HUGE;
+        asked.is_ok() && runs.first().is_some_and(whole)
+    }
+
+    /// Put a fresh huge page of zeros to `to`, where nothing is. False: there is none to be had now.
+    pub fn fill(&mut self, uffd: &Uffd, to: usize) -> bool {
+        let at = core::ptr::without_provenance_mut(self.nursery);
+        // SAFETY: the nursery is ours alone.
+        let made = unsafe { madvise(at, HUGE, Advice::LinuxPopulateWrite) }.is_ok();
+        let is_one = made && (self.is_one(self.nursery) || collapse(self.nursery));
+        // SAFETY: both are ours; where something is at the destination, the call refuses.
+        let moved = is_one && unsafe { uffd.move_pages(to, self.nursery, HUGE, false) }.is_ok();
+        if !moved {
+            // SAFETY: nobody needs what is there.
+            let dropped = unsafe { own_memory::discard(self.nursery, HUGE) };
+            debug_assert!(dropped.is_ok());
+        }
+        moved
+    }
+
+    /// Give the memory of the huge page at `from` back to the system. False: not all of it went.
+    pub fn release(&mut self, quiet: &Uffd, from: usize) -> bool {
+        // SAFETY: both are ours; the trash is empty.
+        let moved = unsafe { quiet.move_pages(self.trash.address(), from, HUGE, true) };
+        self.trash.discard();
+        moved.is_ok()
+    }
+}
+
+/// Make one huge page of what is mapped from `start` on.
+pub fn collapse(start: usize) -> bool {
+    let at = core::ptr::without_provenance_mut::<u8>(start);
+    // SAFETY: changes what backs the memory, not what is in it.
+    let done = unsafe { libc::madvise(at.cast(), HUGE, libc::MADV_COLLAPSE) };
+    done == 0
+}
