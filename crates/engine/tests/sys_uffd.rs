@@ -51,8 +51,8 @@ fn next(uffd: &Uffd) -> Event {
 #[test]
 fn a_fault_is_served_by_copy_zeropage_and_move() {
     let uffd = Uffd::open(ENGINE).expect("userfaultfd");
-    let (area, frames) = (map(3), map(1));
-    uffd.register_missing(area, 3 * PAGE).expect("register");
+    let (area, frames) = (map(4), map(1));
+    uffd.register_missing(area, 4 * PAGE).expect("register");
     poke(frames, 7);
     let toucher = thread::spawn(move || [0, 1, 2].map(|i| peek(area + i * PAGE + 5)));
     for page in 0..3 {
@@ -79,17 +79,12 @@ fn a_fault_is_served_by_copy_zeropage_and_move() {
     assert_eq!(toucher.join().expect("toucher"), [0, 0xAB, 9]);
     // The frame went: moving it again finds nothing, and its place now reads as zeros.
     // SAFETY: as above.
-    let again = unsafe { uffd.move_pages(area, frames, PAGE, false) };
-    assert!(
-        matches!(
-            again,
-            Err(Short {
-                done: 0,
-                why: Why::NoEntry | Why::Exists
-            })
-        ),
-        "{again:?}"
-    );
+    let again = unsafe { uffd.move_pages(area + 3 * PAGE, frames, PAGE, false) };
+    let nothing = Short {
+        done: 0,
+        why: Why::NoEntry,
+    };
+    assert_eq!(again, Err(nothing));
     assert_eq!(peek(frames), 0);
 }
 
@@ -142,6 +137,92 @@ fn a_partial_move_tells_what_it_did_and_then_why() {
             why: Why::Invalid
         })
     );
+}
+
+/// A thread writes to memory that a fork shares, so that each page changes its place in memory, while
+/// it is moved. What is not counted as moved must still be where it was.
+#[test]
+fn a_move_counts_every_page_also_beside_a_writer() {
+    const PAGES: usize = 512;
+    const ROUNDS: usize = 150;
+    let uffd = Uffd::open(Features::MOVE).expect("userfaultfd");
+    let (area, frames) = (map(PAGES), map(PAGES));
+    // SAFETY: a property of a mapping of the test's own.
+    unsafe {
+        madvise(
+            without_provenance_mut(frames),
+            PAGES * PAGE,
+            Advice::LinuxDontFork,
+        )
+    }
+    .expect("madvise");
+    (0..PAGES).for_each(|page| poke(area + page * PAGE, 1));
+    for range in [area, frames] {
+        uffd.register_missing(range, PAGES * PAGE)
+            .expect("register");
+    }
+    let back = |page: usize| loop {
+        let (to, from) = (area + page * PAGE, frames + page * PAGE);
+        // SAFETY: both ranges are this test's.
+        match unsafe { uffd.move_pages(to, from, PAGE, false) } {
+            Err(short) if short.why == Why::Again => {}
+            other => return other,
+        }
+    };
+    for round in 0..ROUNDS {
+        // SAFETY: the child calls nothing but what a signal handler may.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            loop {
+                // SAFETY: as above. It ends with the thread that made it, however that ends.
+                unsafe {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                    libc::pause();
+                }
+            }
+        }
+        assert!(child > 0, "no child");
+        let writer = thread::spawn(move || (0..PAGES).for_each(|page| poke(area + page * PAGE, 2)));
+        let mut at = 0;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while at < PAGES {
+            assert!(Instant::now() < deadline, "page {at} does not move");
+            let (to, from) = (frames + at * PAGE, area + at * PAGE);
+            // SAFETY: both ranges are this test's.
+            let Err(short) = (unsafe { uffd.move_pages(to, from, (PAGES - at) * PAGE, false) })
+            else {
+                break;
+            };
+            at += short.done / PAGE;
+            match short.why {
+                Why::Again => {}
+                // The writer has not come so far, or waits for a page behind.
+                Why::Busy => {
+                    let mut buffer = [RawMsg::ZERO; 1];
+                    if let Some(Event::Fault { addr, .. }) =
+                        uffd.read(&mut buffer).expect("read").next()
+                    {
+                        back((addr - area) / PAGE).expect("a page that is waited for");
+                    }
+                }
+                why => panic!("round {round}: page {at} was moved and not counted: {why:?}"),
+            }
+        }
+        for page in 0..PAGES {
+            match back(page) {
+                Ok(()) => {}
+                // It went back before.
+                Err(short) => assert_eq!(short.why, Why::Exists, "page {page}"),
+            }
+        }
+        writer.join().expect("the writer");
+        // SAFETY: the child that was just made.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, null_mut(), 0);
+        }
+        assert!((0..PAGES).all(|page| peek(area + page * PAGE) == 2));
+    }
 }
 
 #[test]

@@ -4,13 +4,15 @@
 //! engine depends on, turns each ioctl into a method with a typed outcome, and decodes messages
 //! without allocating. It decides nothing: whether to retry, defer or give up is the engine's.
 //!
-//! Two habits of the kernel shape the outcomes. First, an ioctl that did only a part reports
+//! Three habits of the kernel shape the outcomes. First, an ioctl that did only a part reports
 //! EAGAIN and leaves the bytes done in its structure, whatever stopped it; the true reason shows
 //! when the rest is tried again. Second, while the program unmaps, discards, remaps or forks,
-//! every ioctl answers EAGAIN until that event has been read and its waiter has run.
+//! every ioctl answers EAGAIN until that event has been read and its waiter has run. Third, a
+//! UFFDIO_MOVE that stops early may have moved more than it says (see `recount`).
 
 mod access;
 mod message;
+mod recount;
 
 use core::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -234,7 +236,9 @@ impl Uffd {
 
     /// Moves the pages at `src` to the absent pages at `dst`, which is registered here, and wakes
     /// who waits there. With `allow_src_holes` absent source pages are passed over and counted as
-    /// done. Aligned whole huge pages stay whole.
+    /// done. Aligned whole huge pages stay whole. The outcome counts every page that has moved, also
+    /// where the kernel does not: a destination that is found in use while its source is absent is
+    /// taken for moved. Only move what is there to where nothing is, as far as you know.
     ///
     /// The kernel wants both areas to have the same access rights, writing included, and the same
     /// mlock state: after an mprotect by the program this is `Invalid`, where [`Self::copy`] still
@@ -263,7 +267,25 @@ impl Uffd {
             move_: 0,
         };
         let result = self.call::<MOVE, _>(&mut arg);
-        outcome(result, arg.move_, len)
+        let short = match outcome(result, arg.move_, len) {
+            // Of what the kernel did not get to the end of, some may be done.
+            Err(short) if short.why == Why::Exists || short.why == Why::Again && short.done > 0 => {
+                short
+            }
+            other => return other,
+        };
+        let more = recount::moved_uncounted(src + short.done..src + len, dst + short.done);
+        if more == 0 {
+            return Err(short);
+        }
+        // Nor has the kernel woken who waits for it.
+        let _ = self.wake(dst + short.done, more);
+        let done = short.done + more;
+        if done == len {
+            return Ok(());
+        }
+        let why = Why::Again;
+        Err(Short { done, why })
     }
 
     /// Sets or lifts write protection; lifting wakes the writers that wait. The kernel keeps no
