@@ -53,11 +53,15 @@ pub(crate) struct Huge {
 }
 
 impl Mm {
+    /// Whether memory may be managed in huge pages.
+    pub fn has_huge_pages(&self) -> bool {
+        self.frames.clusters.len() > 0 && self.config.thp != Thp::Never
+    }
+
     /// Whether the unit of `page` lies in one region, and huge pages are wanted at all.
     pub(crate) fn holds_unit(&self, page: Vpn) -> bool {
         let unit = unit_of(page);
-        self.frames.clusters.len() > 0
-            && self.config.thp != Thp::Never
+        self.has_huge_pages()
             && self
                 .vmas
                 .find(unit)

@@ -11,6 +11,7 @@ use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, len};
 use foreswap_core::world::{Limit, Mmu};
 
 use super::boot::pages_of;
+use super::huge;
 use super::world::now;
 use super::{Mode, Pager, SOON};
 use crate::ledger::SeenKind;
@@ -142,6 +143,9 @@ impl Pager {
             .register_missing(range.start, range.end - range.start)
             .is_ok()
         {
+            if self.mm.has_huge_pages() {
+                huge::prefer(&range);
+            }
             self.manage(&range);
         }
     }
