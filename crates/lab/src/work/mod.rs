@@ -1,5 +1,6 @@
 //! What the seeds' machines worked on, as programs of simulated tasks.
 
+pub mod files;
 pub mod linpack;
 pub mod usemem;
 

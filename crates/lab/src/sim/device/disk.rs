@@ -2,8 +2,10 @@
 //!
 //! The requests that wait are served in rising order from where the head is, then from the lowest
 //! again, as an elevator does. After a read the disk reads on into its cache while nobody asks for
-//! anything else, so a sequential reader finds what comes next there. Writes go to the plate: its
-//! write cache is taken to be off, as what is on a swap area or behind a barrier must be there.
+//! anything else, so a sequential reader finds what comes next there. Writes go to the plate, as what is
+//! on a swap area or behind a barrier must be there, unless the disk has its write cache on: then a
+//! write that goes on where the last one ended comes in time for the head, which is that far behind.
+//! Other writes are waited for in either case: the cache is soon full of them.
 
 use std::collections::BTreeMap;
 
@@ -38,6 +40,8 @@ pub struct DiskDevice {
     /// The page after the last one that passed under the head.
     head: u64,
     ahead: Option<Ahead>,
+    /// When the last transfer passed, if it was a write.
+    written: Option<Nanos>,
 }
 
 fn time(bytes: u64, rate: u64) -> Nanos {
@@ -55,6 +59,7 @@ impl DiskDevice {
             busy: false,
             head: 0,
             ahead: None,
+            written: None,
         }
     }
 
@@ -128,6 +133,10 @@ impl DiskDevice {
                 let behind = last.saturating_sub(ahead.from) * PAGE;
                 (ahead.since + time(behind, rate)).max(now)
             }
+            _ if transfer.write && self.goes_on(transfer.first, now) => {
+                let since = self.written.unwrap_or(now);
+                since + time(bytes, rate)
+            }
             _ => {
                 let there = now + self.seek(self.head, transfer.first);
                 let turn = self.turn();
@@ -140,7 +149,17 @@ impl DiskDevice {
             from: self.head,
             since: passed,
         });
+        self.written = transfer.write.then_some(passed);
         passed.max(now + time(bytes, self.p.link))
+    }
+
+    /// A write that begins where the last one ended, and no later than the cache can make up for.
+    fn goes_on(&self, page: u64, now: Nanos) -> bool {
+        let late = |since| time_to_bytes(now.saturating_sub(since), self.rate(page));
+        page == self.head
+            && self
+                .written
+                .is_some_and(|since| late(since) < self.p.write_cache)
     }
 
     fn is_ahead(&self, ahead: Ahead, page: u64, now: Nanos) -> bool {
@@ -207,6 +226,33 @@ mod tests {
                 "{found}, specified {rate}"
             );
         }
+    }
+
+    #[test]
+    fn sequential_writes_lose_a_turn_each_without_the_write_cache() {
+        let time = |write_cache| {
+            let p = Disk {
+                write_cache,
+                ..disk().p
+            };
+            let mut at = 0;
+            run(&mut DiskDevice::new(p), 1, 500, || {
+                at += 32;
+                Transfer {
+                    write: true,
+                    first: at,
+                    pages: 32,
+                }
+            })
+        };
+        let (off, on) = (time(0) / 500, time(8 << 20) / 500);
+        let disk = disk();
+        let transfer = super::time(32 * PAGE, disk.p.outer);
+        assert!(
+            on.abs_diff(transfer) < transfer / 20,
+            "{on}, not {transfer}"
+        );
+        assert!(off.abs_diff(disk.turn()) < transfer, "{off}");
     }
 
     #[test]

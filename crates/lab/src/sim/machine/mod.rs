@@ -13,7 +13,7 @@ mod tasks;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use foreswap_core::readahead::Policy;
+use foreswap_core::readahead::{Policy, file};
 use foreswap_core::units::{Nanos, PageRange, Vpn};
 use foreswap_core::world::{IoId, IoResult, Notice};
 use foreswap_core::{Advice, Config, Mm, Swapoff};
@@ -52,6 +52,8 @@ pub struct Setup {
     pub order: Order,
     /// Largest batch of a first touch, in pages.
     pub first_touch: u32,
+    /// File readahead.
+    pub file_readahead: file::Policy,
 }
 
 /// Why a run ended early.

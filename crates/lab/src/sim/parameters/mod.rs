@@ -129,6 +129,8 @@ pub struct Disk {
     pub command: Nanos,
     /// From its cache to the host, in bytes a second.
     pub link: u64,
+    /// Bytes that it takes before they are on the plate; 0 with its write cache off.
+    pub write_cache: u64,
 }
 
 /// Memory behind a block interface.
@@ -297,6 +299,10 @@ impl DeviceParameters {
             ahead: text.bytes("swap.ahead")?,
             command: text.time("swap.command")?,
             link: text.rate("swap.link")?,
+            write_cache: match text.has("swap.write_cache") {
+                true => text.bytes("swap.write_cache")?,
+                false => 0,
+            },
         }))
     }
 
