@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use foreswap_core::Swapoff;
 use foreswap_core::readahead::{Policy, file};
 
+use crate::sim::file_machine::FileState;
 use crate::sim::machine::{Setup, SimError};
 use crate::sim::memory::{HugeSwap, Order};
 use crate::sim::parameters::Parameters;
@@ -67,6 +68,7 @@ const KERNEL: Setup = Setup {
     order: Order::Lru,
     first_touch: 1,
     file_readahead: file::Policy::OnDemand,
+    file_state: FileState::Copied,
 };
 
 /// foreswap as it is shipped.
@@ -77,6 +79,7 @@ pub const OURS: Setup = Setup {
     order: Order::Clock,
     first_touch: 256,
     file_readahead: file::Policy::Streams,
+    file_state: FileState::Shared,
 };
 
 /// What seed 004 compares.

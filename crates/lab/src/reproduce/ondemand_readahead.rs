@@ -62,6 +62,7 @@ fn machine<W: FileWork>(
 ) -> FileMachine<W> {
     let setup = FileSetup {
         policy: setup.file_readahead,
+        state: setup.file_state,
         limits: LIMITS,
         files,
         tasks,
@@ -151,8 +152,8 @@ pub fn oltp(parameters: &Parameters, setup: &Setup, seed: u64) -> Result<Figures
     for (transactions, threads) in OLTP {
         for &threads in threads {
             let count = transactions.div_ceil(parameters.scale);
-            let rng = Rng::new(seed << 16 | transactions << 8 | threads as u64);
-            let work = Oltp::new(rows, threads, count, rng);
+            let seed = seed << 24 | transactions << 8 | threads as u64;
+            let work = Oltp::new(rows, threads, count, seed);
             let mut sim = machine(parameters, setup, (vec![file], threads), work);
             sim.run(FileMachine::is_done)?;
             let rate = count as f64 * SECOND as f64 / sim.now() as f64;

@@ -1,5 +1,5 @@
-//! What the system does between the page cache and the disk: requests wait here, one at a time is
-//! handed over.
+//! What the system does between the page cache and the disk: requests wait here, and as many are handed
+//! over as the disk takes at a time.
 //!
 //! Somebody waits for a read, nobody for a write that the system began by itself. So reads go first,
 //! in rising order from where the last one was; writes go when no read waits, and a batch of them after
@@ -16,6 +16,8 @@ use crate::sim::parameters::DeviceParameters;
 
 /// Pages of the largest request: 512 KiB (the kernel's `max_sectors_kb`).
 pub const LARGEST: u64 = 128;
+/// Requests that a device which is no disk takes at a time.
+const DEPTH: usize = 32;
 /// Requests of a batch (`fifo_batch`).
 const BATCH: u32 = 16;
 /// Batches of reads that waiting writes let pass (`writes_starved`).
@@ -60,7 +62,12 @@ pub struct Disk {
     places: Vec<u64>,
     /// The end of the last file.
     end: u64,
-    busy: Option<Request>,
+    /// What the disk has, by the number of the request.
+    under_way: BTreeMap<u32, Request>,
+    /// How many of them are reads.
+    reading: usize,
+    /// How many it takes.
+    depth: usize,
     /// Reads that have passed waiting writes.
     passed: u32,
     /// Writes that go before reads now.
@@ -79,7 +86,12 @@ impl Disk {
             writes: Queue::default(),
             places: Vec::new(),
             end: 0,
-            busy: None,
+            under_way: BTreeMap::new(),
+            reading: 0,
+            depth: match parameters {
+                DeviceParameters::Disk(disk) => disk.queue as usize,
+                _ => DEPTH,
+            },
             passed: 0,
             owed: 0,
             requests: 0,
@@ -133,49 +145,62 @@ impl Disk {
     }
 
     fn dispatch(&mut self, now: Nanos) {
-        if self.busy.is_some() {
-            return;
+        while self.under_way.len() < self.depth {
+            let Some((first, request)) = self.next() else {
+                return;
+            };
+            let done = &mut self.done[usize::from(request.write)];
+            done.0 += 1;
+            done.1 += request.segment.pages;
+            self.reading += usize::from(!request.write);
+            // Of those under way no two have the same.
+            let io = request.number as u32;
+            self.under_way.insert(io, request);
+            let transfer = Transfer {
+                write: request.write,
+                first: first % self.device.pages().max(1),
+                pages: request.segment.pages as u32,
+            };
+            self.device.submit(now, IoId(io), transfer);
         }
+    }
+
+    /// The next request to be handed over, and where it is on the disk.
+    fn next(&mut self) -> Option<(u64, Request)> {
         let (reads, writes) = (
             !self.reads.waiting.is_empty(),
             !self.writes.waiting.is_empty(),
         );
-        let writes_go = writes && (!reads || self.owed > 0);
-        let next = if writes_go {
-            self.owed = self.owed.saturating_sub(1);
-            self.writes.next()
-        } else {
+        if writes && self.owed > 0 {
+            self.owed -= 1;
+            return self.writes.next();
+        }
+        if reads {
             self.passed = if writes { self.passed + 1 } else { 0 };
             if self.passed >= STARVED * BATCH {
                 self.passed = 0;
                 self.owed = BATCH;
             }
-            self.reads.next()
-        };
-        let Some((first, request)) = next else {
-            return;
-        };
-        let done = &mut self.done[usize::from(request.write)];
-        done.0 += 1;
-        done.1 += request.segment.pages;
-        self.busy = Some(request);
-        let transfer = Transfer {
-            write: request.write,
-            first: first % self.device.pages().max(1),
-            pages: request.segment.pages as u32,
-        };
-        self.device.submit(now, IoId(0), transfer);
+            return self.reads.next();
+        }
+        // What nobody waits for does not get in the way of what somebody does.
+        if self.reading > 0 {
+            None
+        } else {
+            self.writes.next()
+        }
     }
 
-    /// When the request at hand ends.
+    /// When the next request ends.
     pub fn next_end(&self) -> Option<Nanos> {
         self.device.next_end()
     }
 
     /// The request that has ended, and when; the next one is begun.
     pub fn end(&mut self) -> Option<(Nanos, Request)> {
-        let (now, _) = self.device.end()?;
-        let request = self.busy.take()?;
+        let (now, IoId(io)) = self.device.end()?;
+        let request = self.under_way.remove(&io)?;
+        self.reading -= usize::from(!request.write);
         self.dispatch(now);
         Some((now, request))
     }
@@ -190,6 +215,7 @@ mod tests {
     fn disk() -> Disk {
         let machine = Parameters::named("core-2").expect("a machine");
         let mut disk = Disk::new(&machine.device);
+        disk.depth = 1;
         disk.add_file(1_000_000);
         disk.add_file(1_000);
         disk

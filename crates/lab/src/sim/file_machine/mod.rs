@@ -26,6 +26,8 @@ use io::{Disk, LARGEST, Request};
 /// at a quarter of it: 2.6.20's `dirty_ratio` and `dirty_background_ratio`, in percent.
 const DIRTY: u64 = 40;
 const DIRTY_BEGIN: u64 = 10;
+/// What was not written for so long is, however little it is (`dirty_expire_centisecs`).
+const EXPIRES: Nanos = 30_000_000_000;
 /// Writes that the system keeps waiting for the disk (`nr_requests`).
 const WRITES: usize = 128;
 
@@ -69,11 +71,23 @@ pub trait FileWork {
     fn next(&mut self, task: usize, now: Nanos) -> FileOp;
 }
 
+/// What happens to the state that a policy has of an open file while several tasks read it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileState {
+    /// All reads work on the one state.
+    Shared,
+    /// A read takes a copy, works on that, and puts it back when it ends, over whatever others have put
+    /// there: as kernels did until 2.6.23, so that who reads beside it does not disturb it.
+    Copied,
+}
+
 /// What such a machine is given beside its parameters.
 #[derive(Clone, Debug)]
 pub struct FileSetup {
     /// File readahead.
     pub policy: Policy,
+    /// What it remembers of a file that several read.
+    pub state: FileState,
     /// Its limits, for every file.
     pub limits: Limits,
     /// The files that are there, in pages each.
@@ -88,6 +102,7 @@ pub struct FileSetup {
 enum Event {
     Ready(ActorId),
     Go(ActorId),
+    Expire,
 }
 
 /// What a task is about.
@@ -98,6 +113,8 @@ enum Doing {
     Reading {
         file: FileId,
         reading: Reading,
+        /// Its copy of the file's state, if it has one.
+        copy: Option<Box<OpenFile>>,
         /// What it has met and not dealt with.
         met: Option<Met>,
         /// A page that came while it waited: it holds it, whatever the cache does.
@@ -135,6 +152,7 @@ pub struct FileMachine<W> {
     cpus: Cpus,
     costs: Costs,
     policy: Policy,
+    state: FileState,
     limits: Limits,
     tasks: Vec<Task>,
     running: usize,
@@ -148,6 +166,9 @@ pub struct FileMachine<W> {
     writes: BTreeSet<u64>,
     /// Where the system goes on to write.
     written: (FileId, u64),
+    /// Whether what is not written will be looked at for its age, and pages that are too old.
+    ages: bool,
+    expired: u64,
     /// Free places behind the gate, and who waits for one.
     gate: usize,
     queued: VecDeque<ActorId>,
@@ -184,6 +205,7 @@ impl<W: FileWork> FileMachine<W> {
             cpus: Cpus::new(parameters.cpus),
             costs: parameters.costs,
             policy: setup.policy,
+            state: setup.state,
             limits: setup.limits,
             tasks: (0..setup.tasks).map(task).collect(),
             running: setup.tasks,
@@ -192,6 +214,8 @@ impl<W: FileWork> FileMachine<W> {
             syncing: Vec::new(),
             writes: BTreeSet::new(),
             written: (FileId(0), 0),
+            ages: false,
+            expired: 0,
             gate: setup.gate,
             queued: VecDeque::new(),
             pieces: Vec::new(),
@@ -258,6 +282,11 @@ impl<W: FileWork> FileMachine<W> {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Go(who) => self.go(who),
+            Event::Expire => {
+                self.ages = false;
+                self.expired = self.cache.dirty();
+                self.write_out();
+            }
             Event::Ready(who) => {
                 if self.cpus.enter(who) {
                     self.start(who, self.now);
@@ -321,13 +350,20 @@ impl<W: FileWork> FileMachine<W> {
         self.cache.limit() * percent / 100
     }
 
-    /// The system writes while more than a part of memory is not written.
+    /// The system writes while more than a part of memory is not written, or some of it for too long.
     fn write_out(&mut self) {
         let begin = self.part_of_memory(DIRTY_BEGIN);
-        while self.disk.waiting_writes() < WRITES && self.cache.unwritten() > begin {
+        while self.disk.waiting_writes() < WRITES
+            && (self.cache.unwritten() > begin || self.expired > 0)
+        {
             if !self.write_next() {
-                return;
+                break;
             }
+        }
+        if self.cache.dirty() == 0 {
+            self.expired = 0;
+        } else if !std::mem::replace(&mut self.ages, true) {
+            self.plan(self.now + EXPIRES, Event::Expire);
         }
     }
 
@@ -337,6 +373,7 @@ impl<W: FileWork> FileMachine<W> {
             return false;
         };
         self.written = (segment.file, segment.start + segment.pages);
+        self.expired = self.expired.saturating_sub(segment.pages);
         self.writes.insert(self.disk.next_number());
         self.disk.submit(self.now, true, segment);
         true

@@ -4,7 +4,7 @@
 use foreswap_core::readahead::file::{Event as Met, FilePage, OpenFile, Run};
 use foreswap_core::units::{Nanos, PAGE_SIZE};
 
-use super::{DIRTY, Doing, Event, FileMachine, FileOp, FileWork, Part};
+use super::{DIRTY, Doing, Event, FileMachine, FileOp, FileState, FileWork, Part};
 use crate::sim::machine::ActorId;
 use crate::sim::page_cache::FileId;
 
@@ -71,10 +71,16 @@ impl<W: FileWork> FileMachine<W> {
             }) => {
                 self.spend(who, self.costs.fault);
                 let file_bytes = self.cache.file_pages(file) * PAGE_SIZE as u64;
-                let reading = self.open[file.0 as usize].begin(offset, bytes, file_bytes);
+                let open = &self.open[file.0 as usize];
+                let reading = open.begin(offset, bytes, file_bytes);
+                let copy = match self.state {
+                    FileState::Shared => None,
+                    FileState::Copied => Some(Box::new(open.clone())),
+                };
                 self.tasks[n].doing = Doing::Reading {
                     file,
                     reading,
+                    copy,
                     met: None,
                     held: None,
                 };
@@ -134,6 +140,7 @@ impl<W: FileWork> FileMachine<W> {
         let Doing::Reading {
             file,
             reading,
+            copy,
             met,
             held,
         } = &mut task.doing
@@ -147,6 +154,9 @@ impl<W: FileWork> FileMachine<W> {
         };
         match next {
             None => {
+                if let Some(copy) = copy.take() {
+                    self.open[file.0 as usize] = *copy;
+                }
                 task.doing = Doing::Nothing;
                 Flow::On
             }
@@ -182,10 +192,13 @@ impl<W: FileWork> FileMachine<W> {
 
     /// The policy decides on what a read has met, and what it plans is started.
     fn decide(&mut self, who: ActorId, file: FileId, met: Met) {
-        let Doing::Reading { reading, .. } = &mut self.tasks[who.0 as usize].doing else {
+        let Doing::Reading { reading, copy, .. } = &mut self.tasks[who.0 as usize].doing else {
             return;
         };
-        let open = &mut self.open[file.0 as usize];
+        let open = match copy {
+            Some(copy) => copy,
+            None => &mut self.open[file.0 as usize],
+        };
         let plan = open.decide(reading, &self.cache.view(file), met);
         for run in plan.runs() {
             self.start_read(who, file, run);

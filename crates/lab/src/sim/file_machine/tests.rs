@@ -26,6 +26,15 @@ fn part(page: u64, pages: u64) -> Part {
 }
 
 fn machine(policy: Policy, memory: u64, lists: Vec<Vec<FileOp>>) -> FileMachine<Lists> {
+    machine_with(policy, FileState::Copied, memory, lists)
+}
+
+fn machine_with(
+    policy: Policy,
+    state: FileState,
+    memory: u64,
+    lists: Vec<Vec<FileOp>>,
+) -> FileMachine<Lists> {
     let parameters = Parameters::named("core-2").expect("a machine");
     let parameters = Parameters {
         memory: memory * PAGE,
@@ -33,6 +42,7 @@ fn machine(policy: Policy, memory: u64, lists: Vec<Vec<FileOp>>) -> FileMachine<
     };
     let setup = FileSetup {
         policy,
+        state,
         limits: Limits {
             max: 32,
             device: 32,
@@ -134,6 +144,10 @@ fn a_writer_waits_when_too_much_is_not_written_and_a_sync_for_all() {
     assert!(sim.cache.unwritten() <= 4_000);
     assert!(sim.now() > 20 * fast, "{} and {fast}", sim.now());
     let mut all = writes(60);
+    all.push(FileOp::Sleep(40_000_000_000));
+    let sim = done(machine(Policy::OnDemand, 10_000, vec![all]));
+    assert_eq!(sim.cache.unwritten(), 0, "written for its age");
+    let mut all = writes(60);
     all.push(FileOp::Sync);
     let sim = done(machine(Policy::OnDemand, 10_000, vec![all]));
     assert_eq!(sim.cache.unwritten(), 0);
@@ -152,4 +166,18 @@ fn the_gate_lets_one_in_at_a_time() {
     let free = || vec![FileOp::Compute(1_000_000)];
     let sim = done(machine(Policy::OnDemand, 100, vec![free(), free()]));
     assert!(sim.now() < 1_100_000, "there are two CPUs");
+}
+
+/// Two readers of one file disturb each other's state less when each has a copy.
+#[test]
+fn a_copy_of_the_state_keeps_two_readers_apart() {
+    let requests = |state| {
+        let reader = |n: u64| (0..1_000).map(move |page| FileOp::Read(part(n * 50_000 + page, 1)));
+        let lists = (0..2).map(|n| reader(n).collect()).collect();
+        done(machine_with(Policy::Legacy, state, 10_000, lists))
+            .reads()
+            .0
+    };
+    let (copied, shared) = (requests(FileState::Copied), requests(FileState::Shared));
+    assert!(copied < shared, "{copied} and {shared}");
 }

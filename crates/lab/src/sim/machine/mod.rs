@@ -21,6 +21,7 @@ use thiserror::Error;
 
 use crate::sim::cpus::Cpus;
 use crate::sim::device::Device;
+use crate::sim::file_machine::FileState;
 use crate::sim::lock::{Lock, LockId};
 use crate::sim::memory::{HugeSwap, Memory, Order, Shape, Step};
 use crate::sim::parameters::Parameters;
@@ -54,6 +55,8 @@ pub struct Setup {
     pub first_touch: u32,
     /// File readahead.
     pub file_readahead: file::Policy,
+    /// What happens to a file's state while several read it.
+    pub file_state: FileState,
 }
 
 /// Why a run ended early.

@@ -15,6 +15,7 @@ const SETUP: Setup = Setup {
     order: Order::Lru,
     first_touch: 1,
     file_readahead: file::Policy::Linux,
+    file_state: FileState::Shared,
 };
 
 /// `tasks` writers with so many percent of memory, all together.

@@ -112,6 +112,11 @@ impl PageCache {
         self.dirty.len() as u64 + self.writing
     }
 
+    /// Pages whose write was not started.
+    pub fn dirty(&self) -> u64 {
+        self.dirty.len() as u64
+    }
+
     /// Pages of a file.
     pub fn file_pages(&self, file: FileId) -> u64 {
         self.files[file.0 as usize].len() as u64

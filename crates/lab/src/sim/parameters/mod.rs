@@ -131,6 +131,8 @@ pub struct Disk {
     pub link: u64,
     /// Bytes that it takes before they are on the plate; 0 with its write cache off.
     pub write_cache: u64,
+    /// Commands that it takes at a time and orders by itself (native command queuing); 1 without.
+    pub queue: u64,
 }
 
 /// Memory behind a block interface.
@@ -302,6 +304,10 @@ impl DeviceParameters {
             write_cache: match text.has("swap.write_cache") {
                 true => text.bytes("swap.write_cache")?,
                 false => 0,
+            },
+            queue: match text.has("swap.queue") {
+                true => text.count("swap.queue", 1..=32)?,
+                false => 1,
             },
         }))
     }

@@ -53,6 +53,7 @@ enum Stage {
 #[derive(Clone, Debug, Default)]
 struct Thread {
     stage: Stage,
+    rng: Option<Rng>,
     /// Queries left of its transaction.
     queries: u64,
     /// Blocks that its query still needs, and how many it needs in all.
@@ -64,8 +65,9 @@ struct Thread {
 #[derive(Debug)]
 pub struct Oltp {
     rows: u64,
-    rng: Rng,
-    /// Transactions to be begun.
+    seed: u64,
+    /// Transactions to be begun. Each has random numbers of its own, so that they want the same rows
+    /// whatever thread comes first.
     left: u64,
     threads: Vec<Thread>,
     /// When each block of the pool was used, in uses, and the other way round.
@@ -74,12 +76,21 @@ pub struct Oltp {
     clock: u64,
 }
 
+fn draw_row(rng: &mut Rng, rows: u64) -> u64 {
+    let (special, of) = SPECIAL;
+    if rng.below(of) < special {
+        let few = (rows / SPECIAL_ROWS).max(1);
+        return (rows - few) / 2 + rng.below(few);
+    }
+    (0..DRAWS).map(|_| rng.below(rows)).sum::<u64>() / DRAWS
+}
+
 impl Oltp {
     /// So many threads do so many transactions on a table of so many rows.
-    pub fn new(rows: u64, threads: usize, transactions: u64, rng: Rng) -> Self {
+    pub fn new(rows: u64, threads: usize, transactions: u64, seed: u64) -> Self {
         Oltp {
             rows,
-            rng,
+            seed,
             left: transactions,
             threads: vec![Thread::default(); threads],
             pool: HashMap::new(),
@@ -93,19 +104,9 @@ impl Oltp {
         rows.div_ceil(ROWS)
     }
 
-    fn draw_row(&mut self) -> u64 {
-        let (special, of) = SPECIAL;
-        let rows = self.rows;
-        if self.rng.below(of) < special {
-            let few = (rows / SPECIAL_ROWS).max(1);
-            return (rows - few) / 2 + self.rng.below(few);
-        }
-        (0..DRAWS).map(|_| self.rng.below(rows)).sum::<u64>() / DRAWS
-    }
-
-    /// The blocks of the next query.
-    fn draw_blocks(&mut self, range: bool) -> std::ops::Range<u64> {
-        let row = self.draw_row();
+    /// The blocks of a query.
+    fn draw_blocks(&self, rng: &mut Rng, range: bool) -> std::ops::Range<u64> {
+        let row = draw_row(rng, self.rows);
         let last = if range { row + RANGE - 1 } else { row };
         row / ROWS..last.min(self.rows - 1) / ROWS + 1
     }
@@ -131,17 +132,20 @@ impl FileWork for Oltp {
     fn next(&mut self, task: usize, _: Nanos) -> FileOp {
         match self.threads[task].stage {
             Stage::Idle => {
-                let mut queries = self.threads[task].queries;
-                if queries == 0 {
-                    if self.left == 0 {
-                        return FileOp::End;
+                let Thread { queries, rng, .. } = std::mem::take(&mut self.threads[task]);
+                let (queries, mut rng) = match rng {
+                    Some(rng) if queries > 0 => (queries, rng),
+                    _ if self.left == 0 => return FileOp::End,
+                    _ => {
+                        self.left -= 1;
+                        let rng = Rng::new(self.seed << 16 | self.left);
+                        (POINTS + RANGES, rng)
                     }
-                    self.left -= 1;
-                    queries = POINTS + RANGES;
-                }
-                let blocks = self.draw_blocks(queries <= RANGES);
+                };
+                let blocks = self.draw_blocks(&mut rng, queries <= RANGES);
                 self.threads[task] = Thread {
                     stage: Stage::Parsed,
+                    rng: Some(rng),
                     queries: queries - 1,
                     wants: blocks.end - blocks.start,
                     blocks,
@@ -180,8 +184,8 @@ mod tests {
     #[test]
     fn rows_are_drawn_from_the_middle_mostly() {
         let rows = 1_000_000;
-        let mut work = Oltp::new(rows, 1, 1, Rng::new(1));
-        let drawn: Vec<u64> = (0..10_000).map(|_| work.draw_row()).collect();
+        let mut rng = Rng::new(1);
+        let drawn: Vec<u64> = (0..10_000).map(|_| draw_row(&mut rng, rows)).collect();
         let within = |part: u64| {
             let near = |row: &&u64| row.abs_diff(rows / 2) <= rows / part / 2;
             drawn.iter().filter(near).count()
@@ -194,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_transaction_enters_and_leaves_for_each_query() {
-        let mut work = Oltp::new(100_000, 1, 3, Rng::new(1));
+        let mut work = Oltp::new(100_000, 1, 3, 1);
         let (mut enters, mut leaves, mut reads) = (0, 0, Vec::new());
         loop {
             match work.next(0, 0) {
@@ -216,7 +220,7 @@ mod tests {
 
     #[test]
     fn the_pool_keeps_what_was_used_last() {
-        let mut work = Oltp::new(100_000, 1, 1, Rng::new(1));
+        let mut work = Oltp::new(100_000, 1, 1, 1);
         for block in 0..POOL {
             assert!(!work.use_block(block));
         }
