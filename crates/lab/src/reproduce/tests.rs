@@ -35,6 +35,7 @@ fn the_same_arguments_give_the_same_bytes() {
         &["ondemand-readahead", "--scale", "128"],
         // Less than which there is hardly anything.
         &["ondemand-readahead", "--scale", "1024", "--json"],
+        &["policies", "--scale", "1024"],
     ] {
         let (status, first, err) = run(words);
         assert_eq!((status, err.as_str()), (code(0), ""));
@@ -86,6 +87,34 @@ fn a_seed_that_is_not_built_is_refused_not_faked() {
             "{err}"
         );
     }
+}
+
+#[test]
+fn every_policy_is_tried_on_every_pattern() {
+    let machine = Parameters::named(policies::MACHINE).expect("a machine");
+    let table = policies::table(&machine, 1024, 1).expect("figures");
+    let of = |pattern: &str, policy: &str| {
+        let mut cells = table.cells.iter();
+        let cell = cells.find(|cell| cell.pattern == pattern && cell.policy == policy);
+        cell.expect("there").clone()
+    };
+    assert_eq!(table.cells.len(), 25);
+    for pattern in [
+        "sequential",
+        "reverse",
+        "stride 8",
+        "4 scans in turn",
+        "random",
+    ] {
+        let none = of(pattern, "none");
+        assert_eq!((none.ahead, none.wasted, none.hit_ratio), (0, 0, None));
+    }
+    let streams = of("sequential", "streams");
+    assert!(streams.hit_ratio > Some(95.0), "{streams:?}");
+    assert!(streams.speed > 1.5 && streams.speed > of("sequential", "vma").speed);
+    let (status, _, err) = run(&["policies", "--plot", "nowhere.svg"]);
+    assert_eq!(status, code(2));
+    assert!(err.contains("leave --plot out"), "{err}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub mod files;
 pub mod linpack;
+pub mod patterns;
 pub mod usemem;
 
 use foreswap_core::units::{LEAF_PAGES, PageRange, Vpn};

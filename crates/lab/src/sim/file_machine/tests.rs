@@ -18,8 +18,12 @@ impl FileWork for Lists {
 }
 
 fn part(page: u64, pages: u64) -> Part {
+    part_of(0, page, pages)
+}
+
+fn part_of(file: u32, page: u64, pages: u64) -> Part {
     Part {
-        file: FileId(0),
+        file: FileId(file),
         offset: page * PAGE,
         bytes: pages * PAGE,
     }
@@ -47,7 +51,7 @@ fn machine_with(
             max: 32,
             device: 32,
         },
-        files: vec![100_000],
+        files: vec![100_000; 8],
         tasks: lists.len(),
         gate: 1,
     };
@@ -102,10 +106,10 @@ fn what_is_cached_is_not_read_again() {
 #[test]
 fn lost_pages_are_read_one_by_one_by_the_base_only() {
     let streams = |policy| {
-        let reader = |n: u64| {
+        let reader = |file: u32| {
             let op = |page: u64| {
                 [
-                    FileOp::Read(part(n * 10_000 + page, 1)),
+                    FileOp::Read(part_of(file, page, 1)),
                     FileOp::Sleep((page + 1) * 40_000_000),
                 ]
             };
