@@ -172,7 +172,10 @@ pub fn reproduce(
             let scale = args.scale.unwrap_or(experiment.scale);
             let own = || Parameters::named(experiment.machine);
             let machine = machine.clone().map_or_else(own, Ok)?;
-            where_.insert(format!("{}, memory and time 1/{scale}", machine.name));
+            where_.insert(match scale {
+                1 => format!("{}, at full size", machine.name),
+                scale => format!("{}, memory and time 1/{scale}", machine.name),
+            });
             match experiment.figures(&machine, scale, args.random) {
                 Ok(figures) => {
                     for (sum, more) in all.iter_mut().zip(figures) {
