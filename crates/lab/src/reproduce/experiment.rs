@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use foreswap_core::Swapoff;
-use foreswap_core::readahead::Policy;
+use foreswap_core::readahead::{Policy, file};
 
+use crate::sim::file_machine::FileState;
 use crate::sim::machine::{Setup, SimError};
 use crate::sim::memory::{HugeSwap, Order};
 use crate::sim::parameters::Parameters;
@@ -21,6 +22,8 @@ pub enum Choice {
     Swapoff(Swapoff),
     /// When a huge page is split on its way out.
     HugeSwap(HugeSwap),
+    /// File readahead.
+    FileReadahead(file::Policy),
 }
 
 impl Choice {
@@ -30,6 +33,10 @@ impl Choice {
             Choice::Readahead(readahead) => Setup { readahead, ..setup },
             Choice::Swapoff(swapoff) => Setup { swapoff, ..setup },
             Choice::HugeSwap(huge_swap) => Setup { huge_swap, ..setup },
+            Choice::FileReadahead(file_readahead) => Setup {
+                file_readahead,
+                ..setup
+            },
         }
     }
 }
@@ -60,6 +67,8 @@ const KERNEL: Setup = Setup {
     huge_swap: HugeSwap::SplitFirst,
     order: Order::Lru,
     first_touch: 1,
+    file_readahead: file::Policy::OnDemand,
+    file_state: FileState::Copied,
 };
 
 /// foreswap as it is shipped.
@@ -69,7 +78,31 @@ pub const OURS: Setup = Setup {
     huge_swap: HugeSwap::SplitAfter,
     order: Order::Clock,
     first_touch: 256,
+    file_readahead: file::Policy::Streams,
+    file_state: FileState::Shared,
 };
+
+/// What seed 004 compares.
+const FILE_VARIANTS: [Choice; 2] = [
+    Choice::FileReadahead(file::Policy::Legacy),
+    Choice::FileReadahead(file::Policy::OnDemand),
+];
+
+/// One of the programs of seed 004, on its machine as it is.
+const fn on_files(
+    name: &'static str,
+    run: fn(&Parameters, &Setup, u64) -> Result<Figures, SimError>,
+) -> Experiment {
+    Experiment {
+        name,
+        seed: "ondemand-readahead",
+        machine: "core-2",
+        scale: 1,
+        common: KERNEL,
+        variants: FILE_VARIANTS,
+        run,
+    }
+}
 
 /// All comparisons.
 pub const EXPERIMENTS: &[Experiment] = &[
@@ -139,6 +172,11 @@ pub const EXPERIMENTS: &[Experiment] = &[
         ],
         run: super::swapoff::swapoff,
     },
+    on_files("iozone", super::ondemand_readahead::iozone),
+    on_files("aio-stress", super::ondemand_readahead::aio_stress),
+    on_files("fileio", super::ondemand_readahead::fileio),
+    on_files("oltp", super::ondemand_readahead::oltp),
+    on_files("thrashing", super::ondemand_readahead::thrashing),
 ];
 
 impl Experiment {

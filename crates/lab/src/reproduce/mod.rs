@@ -6,7 +6,9 @@
 //! variant differ in the one policy that is named.
 
 mod experiment;
+mod ondemand_readahead;
 mod plot;
+mod policies;
 mod published;
 mod report;
 mod swapoff;
@@ -80,6 +82,8 @@ enum Seed {
     OndemandReadahead,
     /// All of them
     All,
+    /// No seed: all swap readahead policies over all patterns
+    Policies,
 }
 
 impl Seed {
@@ -99,6 +103,7 @@ impl Seed {
             Seed::Swapoff => "swapoff",
             Seed::OndemandReadahead => "ondemand-readahead",
             Seed::All => "all",
+            Seed::Policies => "policies",
         }
     }
 
@@ -139,6 +144,9 @@ pub fn reproduce(
             }
         }
     };
+    if args.seed == Seed::Policies {
+        return all_policies(args, machine, out, err);
+    }
     let published = published::seeds().context("the published figures")?;
     let (mut reports, mut complete) = (Vec::new(), true);
     for seed in args.seed.each() {
@@ -164,7 +172,10 @@ pub fn reproduce(
             let scale = args.scale.unwrap_or(experiment.scale);
             let own = || Parameters::named(experiment.machine);
             let machine = machine.clone().map_or_else(own, Ok)?;
-            where_.insert(format!("{}, memory and time 1/{scale}", machine.name));
+            where_.insert(match scale {
+                1 => format!("{}, at full size", machine.name),
+                scale => format!("{}, memory and time 1/{scale}", machine.name),
+            });
             match experiment.figures(&machine, scale, args.random) {
                 Ok(figures) => {
                     for (sum, more) in all.iter_mut().zip(figures) {
@@ -200,6 +211,42 @@ pub fn reproduce(
     } else {
         ExitCode::from(2)
     })
+}
+
+/// All swap readahead policies over all patterns.
+fn all_policies(
+    args: &ReproduceArgs,
+    machine: Option<Parameters>,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    if args.plot.is_some() {
+        writeln!(
+            err,
+            "foreswap lab: --plot draws the changes that seeds published; `policies` has none: leave \
+             --plot out, or name a seed"
+        )?;
+        return Ok(ExitCode::from(2));
+    }
+    let machine = machine.map_or_else(|| Parameters::named(policies::MACHINE), Ok)?;
+    let scale = args.scale.unwrap_or(policies::SCALE);
+    let table = match policies::table(&machine, scale, args.random) {
+        Ok(table) => table,
+        Err(error) => {
+            writeln!(err, "foreswap lab: policies: {error}")?;
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let text = if args.json {
+        serde_json::to_string_pretty(&table)? + "\n"
+    } else if args.markdown {
+        policies::markdown(&table)
+    } else {
+        policies::text(&table)
+    };
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The seeds that can be reproduced.

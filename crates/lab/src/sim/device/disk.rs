@@ -1,9 +1,12 @@
 //! A disk that turns: one head, which has to get there, and a plate that has to come round.
 //!
 //! The requests that wait are served in rising order from where the head is, then from the lowest
-//! again, as an elevator does. After a read the disk reads on into its cache while nobody asks for
-//! anything else, so a sequential reader finds what comes next there. Writes go to the plate: its
-//! write cache is taken to be off, as what is on a swap area or behind a barrier must be there.
+//! again, as an elevator does. A disk that queues commands knows where its plate is, and serves the one
+//! that it can begin first; none is passed by others for ever. After a read the disk reads on into its cache while nobody asks for
+//! anything else, so a sequential reader finds what comes next there. Writes go to the plate, as what is
+//! on a swap area or behind a barrier must be there, unless the disk has its write cache on: then a
+//! write that goes on where the last one ended comes in time for the head, which is that far behind.
+//! Other writes are waited for in either case: the cache is soon full of them.
 
 use std::collections::BTreeMap;
 
@@ -26,18 +29,31 @@ struct Ahead {
     since: Nanos,
 }
 
+/// A transfer that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    io: IoId,
+    transfer: Transfer,
+    /// Transfers that had begun when it came.
+    since: u64,
+}
+
 /// A disk at work.
 #[derive(Debug)]
 pub struct DiskDevice {
     p: Disk,
     pages: u64,
     /// By first page and arrival.
-    waiting: BTreeMap<(u64, u64), (IoId, Transfer)>,
+    waiting: BTreeMap<(u64, u64), Waiting>,
     arrivals: u64,
+    /// Transfers begun.
+    begun: u64,
     busy: bool,
     /// The page after the last one that passed under the head.
     head: u64,
     ahead: Option<Ahead>,
+    /// When the last transfer passed, if it was a write.
+    written: Option<Nanos>,
 }
 
 fn time(bytes: u64, rate: u64) -> Nanos {
@@ -52,9 +68,11 @@ impl DiskDevice {
             pages: parameters.capacity / PAGE,
             waiting: BTreeMap::new(),
             arrivals: 0,
+            begun: 0,
             busy: false,
             head: 0,
             ahead: None,
+            written: None,
         }
     }
 
@@ -67,7 +85,13 @@ impl DiskDevice {
     pub fn submit(&mut self, now: Nanos, io: IoId, transfer: Transfer) -> Option<(Nanos, IoId)> {
         self.arrivals += 1;
         let key = (transfer.first, self.arrivals);
-        self.waiting.insert(key, (io, transfer));
+        let since = self.begun;
+        let waiting = Waiting {
+            io,
+            transfer,
+            since,
+        };
+        self.waiting.insert(key, waiting);
         if self.busy { None } else { self.begin(now) }
     }
 
@@ -78,11 +102,42 @@ impl DiskDevice {
     }
 
     fn begin(&mut self, now: Nanos) -> Option<(Nanos, IoId)> {
-        let above = self.waiting.range((self.head, 0)..).next();
-        let (&key, _) = above.or_else(|| self.waiting.iter().next())?;
-        let (io, transfer) = self.waiting.remove(&key)?;
+        let now = now + self.p.command;
+        let key = match self.p.queue {
+            1 => self.next_above(),
+            queue => self.overdue(queue).or_else(|| self.soonest(now)),
+        };
+        let Waiting { io, transfer, .. } = self.waiting.remove(&key?)?;
         self.busy = true;
-        Some((self.serve(now + self.p.command, transfer), io))
+        self.begun += 1;
+        Some((self.serve(now, transfer), io))
+    }
+
+    fn next_above(&self) -> Option<(u64, u64)> {
+        let above = self.waiting.range((self.head, 0)..).next();
+        above
+            .or_else(|| self.waiting.first_key_value())
+            .map(|(&key, _)| key)
+    }
+
+    /// The one that came first, once more than two queues of others have passed it.
+    fn overdue(&self, queue: u64) -> Option<(u64, u64)> {
+        let (&key, first) = self.waiting.iter().min_by_key(|((_, at), _)| *at)?;
+        (self.begun - first.since > 2 * queue).then_some(key)
+    }
+
+    /// The one whose first page is under the head first.
+    fn soonest(&self, now: Nanos) -> Option<(u64, u64)> {
+        let start = |transfer: Transfer| {
+            let one = Transfer {
+                pages: 1,
+                ..transfer
+            };
+            self.passes(now, one)
+        };
+        let all = self.waiting.iter();
+        all.min_by_key(|(key, waiting)| (start(waiting.transfer), **key))
+            .map(|(&key, _)| key)
     }
 
     /// Bytes a second under the head at a page.
@@ -118,15 +173,19 @@ impl DiskDevice {
         }
     }
 
-    fn serve(&mut self, now: Nanos, transfer: Transfer) -> Nanos {
+    /// When the last page of a transfer that begins at `now` has passed under the head.
+    fn passes(&self, now: Nanos, transfer: Transfer) -> Nanos {
         let bytes = u64::from(transfer.pages) * PAGE;
         let rate = self.rate(transfer.first);
         let last = transfer.first + u64::from(transfer.pages);
-        let passed = match self.ahead.filter(|_| !transfer.write) {
+        match self.ahead.filter(|_| !transfer.write) {
             // Its first page is in the cache, or the next to come: the head passes its last one then.
             Some(ahead) if self.is_ahead(ahead, transfer.first, now) => {
                 let behind = last.saturating_sub(ahead.from) * PAGE;
                 (ahead.since + time(behind, rate)).max(now)
+            }
+            _ if transfer.write && self.goes_on(transfer.first, now) => {
+                self.written.unwrap_or(now) + time(bytes, rate)
             }
             _ => {
                 let there = now + self.seek(self.head, transfer.first);
@@ -134,13 +193,28 @@ impl DiskDevice {
                 let wait = (self.angle(transfer.first) + turn - there % turn) % turn;
                 there + wait + time(bytes, rate)
             }
-        };
-        self.head = last.min(self.pages);
+        }
+    }
+
+    fn serve(&mut self, now: Nanos, transfer: Transfer) -> Nanos {
+        let bytes = u64::from(transfer.pages) * PAGE;
+        let passed = self.passes(now, transfer);
+        self.head = (transfer.first + u64::from(transfer.pages)).min(self.pages);
         self.ahead = (!transfer.write).then_some(Ahead {
             from: self.head,
             since: passed,
         });
+        self.written = transfer.write.then_some(passed);
         passed.max(now + time(bytes, self.p.link))
+    }
+
+    /// A write that begins where the last one ended, and no later than the cache can make up for.
+    fn goes_on(&self, page: u64, now: Nanos) -> bool {
+        let late = |since| time_to_bytes(now.saturating_sub(since), self.rate(page));
+        page == self.head
+            && self
+                .written
+                .is_some_and(|since| late(since) < self.p.write_cache)
     }
 
     fn is_ahead(&self, ahead: Ahead, page: u64, now: Nanos) -> bool {
@@ -160,12 +234,16 @@ mod tests {
     use super::super::super::rng::Rng;
     use super::*;
 
-    fn disk() -> DiskDevice {
+    fn disk_of(queue: u64) -> DiskDevice {
         let machine = Parameters::named("core-2").expect("a machine");
         match machine.device {
-            DeviceParameters::Disk(disk) => DiskDevice::new(disk),
+            DeviceParameters::Disk(disk) => DiskDevice::new(Disk { queue, ..disk }),
             other => panic!("{other:?}"),
         }
+    }
+
+    fn disk() -> DiskDevice {
+        disk_of(1)
     }
 
     /// Keeps `depth` transfers waiting until `count` have ended; how long that took.
@@ -210,6 +288,33 @@ mod tests {
     }
 
     #[test]
+    fn sequential_writes_lose_a_turn_each_without_the_write_cache() {
+        let time = |write_cache| {
+            let p = Disk {
+                write_cache,
+                ..disk().p
+            };
+            let mut at = 0;
+            run(&mut DiskDevice::new(p), 1, 500, || {
+                at += 32;
+                Transfer {
+                    write: true,
+                    first: at,
+                    pages: 32,
+                }
+            })
+        };
+        let (off, on) = (time(0) / 500, time(8 << 20) / 500);
+        let disk = disk();
+        let transfer = super::time(32 * PAGE, disk.p.outer);
+        assert!(
+            on.abs_diff(transfer) < transfer / 20,
+            "{on}, not {transfer}"
+        );
+        assert!(off.abs_diff(disk.turn()) < transfer, "{off}");
+    }
+
+    #[test]
     fn a_random_read_takes_a_seek_and_half_a_turn() {
         let mut disk = self::disk();
         let mut rng = Rng::new(3);
@@ -229,6 +334,46 @@ mod tests {
         let mut disk = self::disk();
         let many = run(&mut disk, 32, 1_000, &mut random) / 1_000;
         assert!(many < alone * 2 / 3, "{many} of {alone}");
+    }
+
+    /// Where the ways are short the waits count, and only the disk knows how long they are.
+    #[test]
+    fn a_disk_that_orders_its_commands_shortens_the_waits() {
+        let time = |queue| {
+            let mut disk = disk_of(queue);
+            let mut rng = Rng::new(3);
+            let few = disk.pages() / 100;
+            let random = || Transfer {
+                write: false,
+                first: rng.below(few),
+                pages: 1,
+            };
+            run(&mut disk, 8, 1_000, random) / 1_000
+        };
+        let (elevator, queued) = (time(1), time(8));
+        assert!(queued < elevator * 3 / 4, "{queued} of {elevator}");
+    }
+
+    #[test]
+    fn no_command_is_passed_for_ever() {
+        let mut disk = disk_of(8);
+        let read = |first| Transfer {
+            write: false,
+            first,
+            pages: 1,
+        };
+        let mut end = disk.submit(0, IoId(0), read(0));
+        disk.submit(0, IoId(1), read(30_000_000));
+        for n in 2..100 {
+            let (now, io) = end.expect("one is served");
+            if io == IoId(1) {
+                assert!((10..30).contains(&n), "{n}");
+                return;
+            }
+            disk.submit(now, IoId(n), read(u64::from(n)));
+            end = disk.ended(now);
+        }
+        panic!("it is passed for ever");
     }
 
     #[test]

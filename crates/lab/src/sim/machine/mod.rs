@@ -13,7 +13,7 @@ mod tasks;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use foreswap_core::readahead::Policy;
+use foreswap_core::readahead::{Policy, file};
 use foreswap_core::units::{Nanos, PageRange, Vpn};
 use foreswap_core::world::{IoId, IoResult, Notice};
 use foreswap_core::{Advice, Config, Mm, Swapoff};
@@ -21,6 +21,7 @@ use thiserror::Error;
 
 use crate::sim::cpus::Cpus;
 use crate::sim::device::Device;
+use crate::sim::file_machine::FileState;
 use crate::sim::lock::{Lock, LockId};
 use crate::sim::memory::{HugeSwap, Memory, Order, Shape, Step};
 use crate::sim::parameters::Parameters;
@@ -52,6 +53,10 @@ pub struct Setup {
     pub order: Order,
     /// Largest batch of a first touch, in pages.
     pub first_touch: u32,
+    /// File readahead.
+    pub file_readahead: file::Policy,
+    /// What happens to a file's state while several read it.
+    pub file_state: FileState,
 }
 
 /// Why a run ended early.

@@ -14,6 +14,8 @@ const SETUP: Setup = Setup {
     huge_swap: HugeSwap::SplitFirst,
     order: Order::Lru,
     first_touch: 1,
+    file_readahead: file::Policy::Linux,
+    file_state: FileState::Shared,
 };
 
 /// `tasks` writers with so many percent of memory, all together.

@@ -129,6 +129,10 @@ pub struct Disk {
     pub command: Nanos,
     /// From its cache to the host, in bytes a second.
     pub link: u64,
+    /// Bytes that it takes before they are on the plate; 0 with its write cache off.
+    pub write_cache: u64,
+    /// Commands that it takes at a time and orders by itself (native command queuing); 1 without.
+    pub queue: u64,
 }
 
 /// Memory behind a block interface.
@@ -297,6 +301,14 @@ impl DeviceParameters {
             ahead: text.bytes("swap.ahead")?,
             command: text.time("swap.command")?,
             link: text.rate("swap.link")?,
+            write_cache: match text.has("swap.write_cache") {
+                true => text.bytes("swap.write_cache")?,
+                false => 0,
+            },
+            queue: match text.has("swap.queue") {
+                true => text.count("swap.queue", 1..=32)?,
+                false => 1,
+            },
         }))
     }
 

@@ -104,6 +104,11 @@ impl Text {
         }
     }
 
+    /// Whether there is such a key, for those that may be left out.
+    pub fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
     fn get(&self, key: &str, expected: &str) -> Result<&Value, FileError> {
         let missing = || {
             self.error(

@@ -1,0 +1,204 @@
+//! Beyond the seeds: every swap readahead policy over every pattern, on the machine of seed 000.
+//!
+//! One program reads a region of twice the memory, all of which has been written before. What each
+//! policy makes of it is said in three figures: how many of the pages that it read along were used, how
+//! many were not, and the time against that without readahead.
+
+use std::fmt::Write as _;
+
+use foreswap_core::readahead::Policy;
+use serde::Serialize;
+
+use super::experiment::OURS;
+use super::report::number;
+use crate::sim::machine::{Machine, Setup, SimError};
+use crate::sim::memory::Order;
+use crate::sim::parameters::Parameters;
+use crate::sim::rng::Rng;
+use crate::work::Layout;
+use crate::work::patterns::{Pattern, Walk};
+
+/// The machine.
+pub const MACHINE: &str = "xeon-e5-v3";
+/// By how much it is made smaller.
+pub const SCALE: u64 = 256;
+/// The region is so many times memory.
+const REGION: u64 = 2;
+/// The policies, each with the window that its users have: 8 pages where the kernel sets that, what
+/// foreswap ships for its own.
+const POLICIES: [(&str, Policy); 5] = [
+    ("none", Policy::None),
+    ("cluster", Policy::Cluster(8)),
+    ("vma", Policy::Vma(8)),
+    ("trend", Policy::Trend(8)),
+    ("streams", OURS.readahead),
+];
+
+/// One policy on one pattern.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    /// The pattern.
+    pub pattern: &'static str,
+    /// The policy.
+    pub policy: &'static str,
+    /// Pages read along, of all that were read for the program.
+    pub ahead: u64,
+    /// Of those, used before they were evicted, in percent; nothing where none was read along.
+    pub hit_ratio: Option<f64>,
+    /// Of those, not used.
+    pub wasted: u64,
+    /// Virtual milliseconds that the reading took.
+    pub milliseconds: f64,
+    /// Times as fast as without readahead.
+    pub speed: f64,
+}
+
+/// The whole table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// Machine and scale.
+    pub machine: String,
+    /// Pattern by pattern.
+    pub cells: Vec<Cell>,
+}
+
+fn run(
+    machine: &Parameters,
+    (policy, readahead): (&'static str, Policy),
+    pattern: Pattern,
+    seed: u64,
+) -> Result<Cell, SimError> {
+    let pages = (machine.pages() * REGION / Pattern::STEP).max(1) * Pattern::STEP;
+    let mut layout = Layout::default();
+    let region = layout.region(pages);
+    let walk = Walk::new(region, pattern, machine.costs.fill, Rng::new(seed));
+    // The same for all: foreswap's own order of going out, whatever it reads along.
+    let setup = Setup {
+        readahead,
+        order: Order::Clock,
+        ..OURS
+    };
+    let mut sim = Machine::new(
+        machine,
+        &setup,
+        layout.pages(),
+        layout.regions(),
+        vec![walk],
+    );
+    sim.run(|sim| sim.programs().all(|walk| walk.began > 0))?;
+    let before = (sim.mm.stats.ahead.pages, sim.mm.stats.ahead.hits());
+    sim.run(Machine::is_done)?;
+    let ahead = sim.mm.stats.ahead.pages - before.0;
+    // What is still in memory at the end has had no chance, and counts as not used.
+    let hits = sim
+        .mm
+        .stats
+        .ahead
+        .hits()
+        .saturating_sub(before.1)
+        .min(ahead);
+    let took: u64 = sim.programs().map(|walk| walk.ended - walk.began).sum();
+    Ok(Cell {
+        pattern: pattern.name(),
+        policy,
+        ahead,
+        hit_ratio: (ahead > 0).then(|| 100.0 * hits as f64 / ahead as f64),
+        wasted: ahead - hits,
+        milliseconds: took as f64 / 1e6,
+        speed: 1.0,
+    })
+}
+
+/// Runs them all.
+///
+/// # Errors
+///
+/// A run ended early.
+pub fn table(machine: &Parameters, scale: u64, seed: u64) -> Result<Table, SimError> {
+    let scaled = machine.clone().scaled(scale);
+    let pattern = |pattern: Pattern| -> Result<Vec<Cell>, SimError> {
+        let cells = POLICIES.map(|policy| run(&scaled, policy, pattern, seed));
+        let mut cells = cells.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let alone = cells[0].milliseconds;
+        for cell in &mut cells {
+            cell.speed = alone / cell.milliseconds;
+        }
+        Ok(cells)
+    };
+    let all = std::thread::scope(|scope| {
+        let handles = Pattern::ALL.map(|each| scope.spawn(move || pattern(each)));
+        handles.map(|handle| match handle.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    });
+    let mut cells = Vec::new();
+    for each in all {
+        cells.extend(each?);
+    }
+    Ok(Table {
+        machine: format!("{}, memory 1/{scale}", machine.name),
+        cells,
+    })
+}
+
+const HEAD: [&str; 7] = [
+    "pattern",
+    "policy",
+    "read along",
+    "used",
+    "wasted",
+    "time",
+    "speed",
+];
+
+fn row(cell: &Cell) -> [String; 7] {
+    let ratio = cell.hit_ratio.map(|ratio| format!("{} %", number(ratio)));
+    [
+        cell.pattern.to_owned(),
+        cell.policy.to_owned(),
+        cell.ahead.to_string(),
+        ratio.unwrap_or_default(),
+        cell.wasted.to_string(),
+        format!("{} ms", number(cell.milliseconds)),
+        format!("x {}", number(cell.speed)),
+    ]
+}
+
+const LEGEND: &str = "\
+Pages read along with one that was missing, how many of them were used before they were evicted, and the
+time to read a region of twice the memory, against that without readahead.";
+
+/// As text for a terminal.
+pub fn text(table: &Table) -> String {
+    let mut out = format!("all swap readahead policies ({})\n\n", table.machine);
+    let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned))
+        .chain(table.cells.iter().map(row))
+        .collect();
+    let width = |n: usize| rows.iter().map(|row| row[n].len()).max().unwrap_or(0);
+    for row in &rows {
+        let mut line = String::new();
+        for (n, cell) in row.iter().enumerate() {
+            let width = width(n);
+            let _ = match n {
+                0 | 1 => write!(line, "{cell:<width$}  "),
+                _ => write!(line, "{cell:>width$}  "),
+            };
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    let _ = writeln!(out, "\n{LEGEND}");
+    out
+}
+
+/// As Markdown.
+pub fn markdown(table: &Table) -> String {
+    let mut out = format!("## all swap readahead policies\n\n{}.\n\n", table.machine);
+    let _ = writeln!(out, "| {} |", HEAD.join(" | "));
+    let _ = writeln!(out, "| --- | --- |{}", " ---: |".repeat(5));
+    for cell in &table.cells {
+        let _ = writeln!(out, "| {} |", row(cell).join(" | "));
+    }
+    let _ = writeln!(out, "\n{LEGEND}");
+    out
+}

@@ -1,0 +1,415 @@
+//! The page cache of the modelled kernel: which pages of which files are in memory, and which go when
+//! there is no room.
+//!
+//! As in Linux 2.6: a page comes onto the inactive list when its read is *started*, moves to the active
+//! one when it is used twice, and leaves from the old end of the inactive one. So what is read ahead
+//! and not used until as many other pages have come is lost before its use: that is thrashing. Pages
+//! on their way from or to the disk, and those that are not written yet, stay.
+
+mod lists;
+
+use std::collections::BTreeSet;
+
+use foreswap_core::readahead::file::{self, FilePage, Run};
+
+use lists::{Links, List, NONE};
+
+/// Names a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct FileId(pub u32);
+
+/// Pages of a file that follow each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// The file.
+    pub file: FileId,
+    /// Its first page.
+    pub start: u64,
+    /// How many.
+    pub pages: u64,
+}
+
+/// What is known of a page in memory.
+#[derive(Clone, Copy, Default, Debug)]
+struct Frame {
+    file: u32,
+    page: u32,
+    /// A read that brings it is on its way.
+    reading: bool,
+    /// Its content is not on the disk.
+    dirty: bool,
+    /// A write of it is on its way.
+    writing: bool,
+    /// It carries a policy's mark.
+    mark: bool,
+    /// It was used since it came onto its list.
+    referenced: bool,
+    active: bool,
+    /// A program has used it.
+    used: bool,
+}
+
+/// What has happened so far, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Stats {
+    /// Read from the disk.
+    pub read: u64,
+    /// Given up before any program used them.
+    pub wasted: u64,
+}
+
+/// All files, and their pages in memory.
+#[derive(Debug)]
+pub struct PageCache {
+    /// The frame of each page of each file.
+    files: Vec<Vec<u32>>,
+    frames: Vec<Frame>,
+    free: Vec<u32>,
+    links: Links,
+    active: List,
+    inactive: List,
+    /// Pages that may be in memory.
+    limit: u64,
+    /// Active pages that are due to be looked at, in parts of an inactive one's turn.
+    due: u64,
+    dirty: BTreeSet<(FileId, u64)>,
+    writing: u64,
+    /// What has happened so far.
+    pub stats: Stats,
+}
+
+impl PageCache {
+    /// An empty cache of so many pages.
+    pub fn new(limit: u64) -> Self {
+        PageCache {
+            files: Vec::new(),
+            frames: Vec::new(),
+            free: Vec::new(),
+            links: Links::default(),
+            active: List::default(),
+            inactive: List::default(),
+            limit,
+            due: 0,
+            dirty: BTreeSet::new(),
+            writing: 0,
+            stats: Stats::default(),
+        }
+    }
+
+    /// One more file, of so many pages.
+    pub fn add_file(&mut self, pages: u64) -> FileId {
+        self.files.push(vec![NONE; pages as usize]);
+        FileId(self.files.len() as u32 - 1)
+    }
+
+    /// Pages that it may hold.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Pages that are not on the disk yet, those on their way included.
+    pub fn unwritten(&self) -> u64 {
+        self.dirty.len() as u64 + self.writing
+    }
+
+    /// Pages whose write was not started.
+    pub fn dirty(&self) -> u64 {
+        self.dirty.len() as u64
+    }
+
+    /// Pages of a file.
+    pub fn file_pages(&self, file: FileId) -> u64 {
+        self.files[file.0 as usize].len() as u64
+    }
+
+    fn frame_of(&self, file: FileId, page: u64) -> Option<u32> {
+        let pages = &self.files[file.0 as usize];
+        pages.get(page as usize).copied().filter(|&at| at != NONE)
+    }
+
+    /// The page is in memory, or a read that brings it is on its way.
+    pub fn has(&self, file: FileId, page: u64) -> bool {
+        self.frame_of(file, page).is_some()
+    }
+
+    /// The page can be used.
+    pub fn is_ready(&self, file: FileId, page: u64) -> bool {
+        let frame = self.frame_of(file, page);
+        frame.is_some_and(|at| !self.frames[at as usize].reading)
+    }
+
+    /// A program uses the page.
+    pub fn touch(&mut self, file: FileId, page: u64) {
+        let Some(at) = self.frame_of(file, page) else {
+            return;
+        };
+        let frame = &mut self.frames[at as usize];
+        frame.used = true;
+        if !std::mem::replace(&mut frame.referenced, true) || frame.active {
+            return;
+        }
+        frame.active = true;
+        frame.referenced = false;
+        self.inactive.remove(&mut self.links, at);
+        self.active.push(&mut self.links, at);
+    }
+
+    /// Pages of `run` that are absent come into memory, to be read; the one that it names is marked.
+    /// Puts the pieces that are to be read into `segments`.
+    pub fn begin_read(&mut self, file: FileId, run: &Run, segments: &mut Vec<Segment>) {
+        let mark = run.mark();
+        let mut piece: Option<Segment> = None;
+        for page in run.start.0..run.end().0.min(self.file_pages(file)) {
+            if self.has(file, page) {
+                segments.extend(piece.take());
+                continue;
+            }
+            let at = self.bring(file, page);
+            self.frames[at as usize].reading = true;
+            self.frames[at as usize].mark = mark == Some(FilePage(page));
+            self.stats.read += 1;
+            let none = Segment {
+                file,
+                start: page,
+                pages: 0,
+            };
+            piece.get_or_insert(none).pages += 1;
+        }
+        segments.extend(piece);
+    }
+
+    /// What was read is there.
+    pub fn end_read(&mut self, segment: Segment) {
+        for page in segment.start..segment.start + segment.pages {
+            if let Some(at) = self.frame_of(segment.file, page) {
+                self.frames[at as usize].reading = false;
+            }
+        }
+    }
+
+    /// A program writes all of a page that it need not read before.
+    pub fn write(&mut self, file: FileId, page: u64) {
+        if page >= self.file_pages(file) {
+            return;
+        }
+        let at = match self.frame_of(file, page) {
+            Some(at) => at,
+            None => self.bring(file, page),
+        };
+        let frame = &mut self.frames[at as usize];
+        frame.reading = false;
+        if !std::mem::replace(&mut frame.dirty, true) {
+            self.dirty.insert((file, page));
+        }
+        self.touch(file, page);
+    }
+
+    /// The next pages to be written, up to `most` that follow each other, from `from` on in the order
+    /// of files and pages, then from the beginning.
+    pub fn begin_write(&mut self, from: (FileId, u64), most: u64) -> Option<Segment> {
+        let next = self.dirty.range(from..).next();
+        let &(file, start) = next.or_else(|| self.dirty.first())?;
+        let mut pages = 0;
+        while pages < most && self.dirty.remove(&(file, start + pages)) {
+            if let Some(at) = self.frame_of(file, start + pages) {
+                let frame = &mut self.frames[at as usize];
+                frame.dirty = false;
+                frame.writing = true;
+            }
+            pages += 1;
+        }
+        self.writing += pages;
+        Some(Segment { file, start, pages })
+    }
+
+    /// What was to be written is on the disk.
+    pub fn end_write(&mut self, segment: Segment) {
+        self.writing -= segment.pages;
+        for page in segment.start..segment.start + segment.pages {
+            if let Some(at) = self.frame_of(segment.file, page) {
+                self.frames[at as usize].writing = false;
+            }
+        }
+    }
+
+    /// A file as a readahead policy sees it.
+    pub fn view(&mut self, file: FileId) -> View<'_> {
+        View { cache: self, file }
+    }
+
+    /// A frame for a page that has none, at the new end of the inactive list.
+    fn bring(&mut self, file: FileId, page: u64) -> u32 {
+        while self.active.len() + self.inactive.len() >= self.limit && self.give_up() {}
+        let frame = Frame {
+            file: file.0,
+            page: page as u32,
+            ..Frame::default()
+        };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.frames[at as usize] = frame;
+                at
+            }
+            None => {
+                self.frames.push(frame);
+                self.frames.len() as u32 - 1
+            }
+        };
+        self.files[file.0 as usize][page as usize] = at;
+        self.inactive.push(&mut self.links, at);
+        at
+    }
+
+    /// Gives the oldest page up that can go. False when none can: then memory is exceeded until
+    /// transfers end.
+    fn give_up(&mut self) -> bool {
+        for _ in 0..self.inactive.len() + self.active.len() {
+            self.age();
+            let Some(at) = self.inactive.oldest() else {
+                continue;
+            };
+            self.inactive.remove(&mut self.links, at);
+            let frame = self.frames[at as usize];
+            if frame.reading || frame.dirty || frame.writing {
+                self.inactive.push(&mut self.links, at);
+                continue;
+            }
+            self.stats.wasted += u64::from(!frame.used);
+            self.files[frame.file as usize][frame.page as usize] = NONE;
+            self.free.push(at);
+            return true;
+        }
+        false
+    }
+
+    /// Both lists are looked through at the same pace for their lengths. A page that no program has
+    /// mapped leaves the active list whether or not it was used there.
+    fn age(&mut self) {
+        self.due += self.active.len();
+        while self.due >= self.inactive.len().max(1) {
+            self.due -= self.inactive.len().max(1);
+            let Some(at) = self.active.oldest() else {
+                self.due = 0;
+                return;
+            };
+            self.active.remove(&mut self.links, at);
+            self.frames[at as usize].active = false;
+            self.inactive.push(&mut self.links, at);
+        }
+    }
+}
+
+/// One file of a cache.
+#[derive(Debug)]
+pub struct View<'a> {
+    cache: &'a mut PageCache,
+    file: FileId,
+}
+
+impl file::Cached for View<'_> {
+    fn file_pages(&self) -> u64 {
+        self.cache.file_pages(self.file)
+    }
+
+    fn has(&self, page: FilePage) -> bool {
+        self.cache.has(self.file, page.0)
+    }
+}
+
+impl file::PageCache for View<'_> {
+    fn take_mark(&mut self, page: FilePage) -> bool {
+        let frame = self.cache.frame_of(self.file, page.0);
+        frame.is_some_and(|at| std::mem::take(&mut self.cache.frames[at as usize].mark))
+    }
+
+    /// The pages are there at once: who wants to know what is read calls [`PageCache::begin_read`].
+    fn read(&mut self, run: &Run) {
+        let mut segments = Vec::new();
+        self.cache.begin_read(self.file, run, &mut segments);
+        for segment in segments {
+            self.cache.end_read(segment);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(cache: &mut PageCache, file: FileId, start: u64, pages: u64) -> Vec<Segment> {
+        let mut segments = Vec::new();
+        cache.begin_read(file, &Run::plain(FilePage(start), pages), &mut segments);
+        segments.iter().for_each(|&segment| cache.end_read(segment));
+        segments
+    }
+
+    fn in_memory(cache: &PageCache, file: FileId) -> Vec<u64> {
+        let pages = 0..cache.file_pages(file);
+        pages.filter(|&page| cache.has(file, page)).collect()
+    }
+
+    #[test]
+    fn what_came_first_goes_first_unless_it_was_used_twice() {
+        let mut cache = PageCache::new(4);
+        let file = cache.add_file(20);
+        read(&mut cache, file, 0, 4);
+        cache.touch(file, 0);
+        cache.touch(file, 1);
+        cache.touch(file, 1);
+        read(&mut cache, file, 10, 2);
+        assert_eq!(in_memory(&cache, file), [1, 3, 10, 11]);
+        assert_eq!(cache.stats, Stats { read: 6, wasted: 1 });
+        // An active page that is not used again goes as well.
+        (12..20).for_each(|page| drop(read(&mut cache, file, page, 1)));
+        assert_eq!(in_memory(&cache, file), [16, 17, 18, 19]);
+    }
+
+    #[test]
+    fn only_what_is_absent_is_read_and_marked() {
+        let mut cache = PageCache::new(100);
+        let file = cache.add_file(20);
+        read(&mut cache, file, 5, 2);
+        let mut segments = Vec::new();
+        let run = Run {
+            start: FilePage(3),
+            pages: 30,
+            ahead: 25,
+        };
+        cache.begin_read(file, &run, &mut segments);
+        let ranges: Vec<_> = segments.iter().map(|s| (s.start, s.pages)).collect();
+        assert_eq!(ranges, [(3, 2), (7, 13)]);
+        assert!(cache.has(file, 3) && !cache.is_ready(file, 3));
+        let marked = |cache: &mut PageCache, page| {
+            file::PageCache::take_mark(&mut cache.view(file), FilePage(page))
+        };
+        assert!(marked(&mut cache, 8) && !marked(&mut cache, 8) && !marked(&mut cache, 9));
+    }
+
+    #[test]
+    fn what_is_on_its_way_or_not_written_stays() {
+        let mut cache = PageCache::new(3);
+        let file = cache.add_file(20);
+        cache.write(file, 0);
+        cache.write(file, 1);
+        let mut segments = Vec::new();
+        cache.begin_read(file, &Run::plain(FilePage(5), 1), &mut segments);
+        read(&mut cache, file, 10, 2);
+        assert_eq!(
+            in_memory(&cache, file),
+            [0, 1, 5, 10, 11],
+            "memory is exceeded"
+        );
+        assert_eq!(cache.unwritten(), 2);
+        let segment = cache.begin_write((file, 1), 8).expect("dirty");
+        assert_eq!((segment.start, segment.pages), (1, 1));
+        let other = cache.begin_write((file, 2), 8).expect("dirty");
+        assert_eq!((other.start, other.pages), (0, 1), "from the beginning");
+        assert_eq!(cache.begin_write((file, 0), 8), None);
+        cache.write(file, 0);
+        cache.end_write(segment);
+        cache.end_write(other);
+        assert_eq!(cache.unwritten(), 1, "written again");
+        read(&mut cache, file, 12, 1);
+        assert_eq!(in_memory(&cache, file), [0, 5, 12]);
+    }
+}
