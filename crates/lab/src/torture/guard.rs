@@ -69,7 +69,9 @@ fn tell(panic: &panic::PanicHookInfo<'_>) -> bool {
             return false;
         };
         let what = panic.payload_as_str().unwrap_or("a panic").to_owned();
-        let place = panic.location().map_or_else(String::new, ToString::to_string);
+        let place = panic
+            .location()
+            .map_or_else(String::new, ToString::to_string);
         let finding = Finding { what, place, step };
         let _ = sender.send(Told::Ended(Verdict::Bug(finding)));
         true

@@ -16,13 +16,15 @@ use super::view::STALL;
 
 /// Virtual time between two steps.
 const BETWEEN: Nanos = 100;
+/// Touches of a burst after which the core does what no fault waits for.
+const RUN_EVERY: u8 = 8;
 /// Areas at a time, at the most.
 const AREAS: usize = 5;
 /// What a fault may take once nothing goes wrong any more, besides I/Os that stall and what the core
 /// is told to wait for memory: the core's own patience (it waits 200 ms for what cannot be moved).
 const PATIENCE: Nanos = 1_000_000_000;
 /// Rounds in which the machine must come to rest.
-const ROUNDS: u32 = 200_000;
+const ROUNDS: u32 = 20_000;
 
 /// What a run did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -99,6 +101,11 @@ impl Machine {
         match step.act {
             Act::Touch { page, access, told } => self.touch(n, page, access, told),
             Act::Round { faults } => self.round(n, faults.into()),
+            Act::Burst {
+                page,
+                n: count,
+                stride,
+            } => self.burst(n, page, count, stride),
             Act::Settle => {
                 self.settle();
                 self.check();
@@ -145,6 +152,49 @@ impl Machine {
             let offset = sys.chance.below(512) * 8;
             process.read_message(sys, last, offset);
         }
+    }
+
+    /// A thread touches pages one after the other.
+    fn burst(&mut self, n: usize, page: u16, count: u8, stride: i8) {
+        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        let Some(thread) = process.threads.iter().position(Option::is_none) else {
+            return self.round(n, usize::from(count));
+        };
+        let pages = process.cells.len();
+        let mut at = usize::from(page) % pages;
+        for i in 1..=count {
+            let access = sys.chance.below(16);
+            let write = match access {
+                0 => Some(0),
+                1 => Some(process.cells[at].value),
+                2..7 => {
+                    self.written += 1;
+                    Some(self.written)
+                }
+                _ => None,
+            };
+            if process.touch(sys, thread, at, write) == Got::Waits {
+                let last = process.messages.len() - 1;
+                let offset = sys.chance.below(512) * 8;
+                process.read_message(sys, last, offset);
+                while process.threads[thread].is_some() && !process.space.flights.is_empty() {
+                    // Whichever it is that the thread waits for.
+                    sys.now = sys.now.max(process.space.flights[0].due);
+                    process.complete(sys, 0);
+                }
+                if process.threads[thread].is_some() || i % RUN_EVERY == 0 {
+                    process.run(sys);
+                }
+                if process.threads[thread].is_some() {
+                    return self.round(n, usize::from(count));
+                }
+            }
+            at = match stride {
+                0 => sys.chance.below(pages as u64) as usize,
+                _ => (at + pages).wrapping_add_signed(stride.into()) % pages,
+            };
+        }
+        process.run(sys);
     }
 
     /// One round of the driver of process `n`.
@@ -396,7 +446,8 @@ impl Machine {
 
     fn states(&self) -> String {
         let states = self.processes.iter().map(|p| p.state(&self.sys));
-        states.collect::<Vec<_>>().join("; ")
+        let states = states.collect::<Vec<_>>().join("; ");
+        format!("emptying area {:?}; {states}", self.sys.draining)
     }
 
     /// Everything that is on its way to process `n` arrives. Returns whether nothing is left to do.
@@ -472,7 +523,7 @@ impl Machine {
             let Some(mut process) = self.processes.pop() else {
                 break;
             };
-            process.check_empty();
+            process.check_empty(&mut self.sys);
             self.collect(&process);
             process.exit(&mut self.sys);
         }

@@ -129,7 +129,9 @@ struct Job {
 
 impl Job {
     fn new(args: &TortureArgs) -> Self {
-        let runs = args.runs.or((args.seed.is_some() && args.seconds.is_none()).then_some(1));
+        let runs = args
+            .runs
+            .or((args.seed.is_some() && args.seconds.is_none()).then_some(1));
         let seconds = args
             .seconds
             .or(runs.is_none().then_some(DEFAULT_SECONDS))
@@ -242,7 +244,9 @@ pub fn torture(
         report.found(seed, &finding, command);
         if let Some(path) = &args.shrink {
             let plan = job.plan(seed);
-            let steps = Steps::new(seed, &plan).take(finding.step as usize).collect();
+            let steps = Steps::new(seed, &plan)
+                .take(finding.step as usize)
+                .collect();
             let path = path
                 .clone()
                 .unwrap_or_else(|| format!("torture-{seed}.jsonl").into());
@@ -252,12 +256,7 @@ pub fn torture(
     report.write(args.json, out)
 }
 
-fn shrink(
-    plan: Plan,
-    steps: Vec<Step>,
-    finding: Finding,
-    path: PathBuf,
-) -> anyhow::Result<Shrunk> {
+fn shrink(plan: Plan, steps: Vec<Step>, finding: Finding, path: PathBuf) -> anyhow::Result<Shrunk> {
     let case = Case {
         plan,
         steps,
@@ -288,7 +287,9 @@ fn replay(
     if let Some(finding) = finding {
         report.found(0, &finding, format!("foreswap lab torture --replay {name}"));
         if let Some(path) = &args.shrink {
-            let path = path.clone().unwrap_or_else(|| format!("{name}.small").into());
+            let path = path
+                .clone()
+                .unwrap_or_else(|| format!("{name}.small").into());
             report.shrunk(shrink(plan, steps, finding, path)?);
         }
     }

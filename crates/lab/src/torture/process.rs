@@ -241,7 +241,13 @@ impl Process {
     }
 
     /// A thread touches a page.
-    pub fn touch(&mut self, sys: &mut System, thread: usize, at: usize, write: Option<u64>) -> Access {
+    pub fn touch(
+        &mut self,
+        sys: &mut System,
+        thread: usize,
+        at: usize,
+        write: Option<u64>,
+    ) -> Access {
         self.tally.touches += 1;
         let since = sys.now;
         self.go_on(sys, thread, Wait { at, write, since })

@@ -210,7 +210,12 @@ impl Report {
             return Ok(text);
         };
         match &self.file {
-            Some(file) => writeln!(text, "BUG at step {} of {file}: {}", count(bug.step), bug.what)?,
+            Some(file) => writeln!(
+                text,
+                "BUG at step {} of {file}: {}",
+                count(bug.step),
+                bug.what
+            )?,
             None => writeln!(
                 text,
                 "BUG with seed {}, at step {}: {}",
@@ -232,7 +237,11 @@ impl Report {
             for (n, step) in (1..).zip(&shrunk.steps) {
                 writeln!(text, "  {n:>3}  process {}: {:?}", step.who, step.act)?;
             }
-            writeln!(text, "  replay: foreswap lab torture --replay {}", shrunk.file)?;
+            writeln!(
+                text,
+                "  replay: foreswap lab torture --replay {}",
+                shrunk.file
+            )?;
         }
         Ok(text)
     }

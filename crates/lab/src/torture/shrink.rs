@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::guard::{self, Finding, Verdict};
 use super::plan::{Plan, Readahead};
-use super::step::Step;
+use super::step::{Act, Step};
 
 /// A failure: a machine and the steps that lead to it.
 #[derive(Clone, PartialEq, Debug)]
@@ -134,5 +134,41 @@ impl Shrinker {
             }
             size = if size == 1 { 0 } else { size.div_ceil(2) };
         }
+        for n in 0..self.best.steps.len() {
+            while let Some(step) = self.best.steps.get(n)
+                && let Some(shorter) = shorter(step)
+                && !self.is_over()
+            {
+                let mut steps = self.best.steps.clone();
+                steps[n] = shorter;
+                if !self.fails(self.best.plan.clone(), steps, false) {
+                    break;
+                }
+            }
+        }
     }
+}
+
+/// A step that touches or changes half as many pages.
+fn shorter(step: &Step) -> Option<Step> {
+    let mut step = *step;
+    let halved = match &mut step.act {
+        Act::Burst { n, .. } | Act::Lock { n, .. } | Act::Pin { n, .. } if *n > 1 => {
+            *n /= 2;
+            true
+        }
+        Act::Discard { n, .. }
+        | Act::Free { n, .. }
+        | Act::Unmap { n, .. }
+        | Act::Remap { n, .. }
+        | Act::Map { n, .. }
+        | Act::Advise { n, .. }
+            if *n > 1 =>
+        {
+            *n /= 2;
+            true
+        }
+        _ => false,
+    };
+    halved.then_some(step)
 }

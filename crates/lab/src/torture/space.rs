@@ -253,7 +253,9 @@ impl Space {
                 match result {
                     IoResult::Refused(refusal) if refusal.has(i) => *on_area = GARBAGE,
                     IoResult::Ok | IoResult::Refused(_) => {
-                        if !sys.chance.one_in(chaos.lost_write) {
+                        if sys.chance.one_in(chaos.lost_write) {
+                            sys.spoiled.insert(slot);
+                        } else {
                             *on_area = flight.data[i as usize];
                         }
                     }
@@ -274,11 +276,13 @@ impl Space {
             if sys.chance.one_in(chaos.corrupt) {
                 let wrong = [0, GARBAGE, *on_area ^ 1];
                 self.frames[here] = Some(wrong[sys.chance.below(3) as usize]);
+                sys.spoiled.insert(slot);
             }
         }
         if !flight.write && result != IoResult::Ok {
-            for frame in &flight.frames {
+            for (i, frame) in (0..).zip(&flight.frames) {
                 self.frames[frame.0 as usize] = Some(GARBAGE);
+                sys.spoiled.insert(first.plus(i));
             }
         }
         let io = IoId(flight.io);

@@ -53,6 +53,16 @@ pub enum Act {
         /// The driver reads the fault.
         told: bool,
     },
+    /// A thread touches pages one after the other, as drawn by the step; the driver and the devices serve
+    /// each touch at once.
+    Burst {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u8,
+        /// From one page to the next; 0: anywhere.
+        stride: i8,
+    },
     /// The driver does one round, as the pager does: events, up to so many faults, I/Os that have ended.
     Round {
         /// Faults.
@@ -354,12 +364,22 @@ impl Steps {
             ]);
             return Act::Advise { page, n, says };
         }
-        match self.chance.below(4_096) {
+        if self.chance.one_in(rates.disorder) {
+            return match self.chance.below(4) {
+                0 => self.disorder(),
+                _ => self.touch(),
+            };
+        }
+        match self.chance.below(2_048) {
             0 => Act::Settle,
-            1..2_700 => self.touch(),
-            _ if self.chance.one_in(rates.disorder) => self.disorder(),
-            _ => Act::Round {
+            1..300 => Act::Round {
                 faults: 1 + self.chance.below(8) as u8,
+            },
+            300..600 => self.touch(),
+            _ => Act::Burst {
+                page: self.chance.below(self.pages) as u16,
+                n: 1 + self.chance.below(32) as u8,
+                stride: self.chance.pick(&[0, 0, 0, 1, 1, -1, 7]),
             },
         }
     }

@@ -134,6 +134,9 @@ pub struct System {
     pub compressing: bool,
     /// Slots that can never be read.
     pub bad_sectors: BTreeSet<Slot>,
+    /// Slots whose content was spoiled since they were written, and of which a read failed: the core has
+    /// a reason to complain of them.
+    pub spoiled: BTreeSet<Slot>,
     /// Begun anew with each step.
     pub chance: Chance,
     /// Notices since they were last looked at, with the process.
@@ -163,6 +166,7 @@ impl System {
             chaos,
             compressing: chaos.refuse > 0,
             bad_sectors: BTreeSet::new(),
+            spoiled: BTreeSet::new(),
             chance: Chance::new(0),
             notices: Vec::new(),
             told: Vec::new(),
@@ -242,8 +246,9 @@ impl System {
         } else {
             self.areas[area] = Area::new(slots);
         }
-        self.bad_sectors
-            .retain(|slot| usize::from(slot.area) != area);
+        for slots in [&mut self.bad_sectors, &mut self.spoiled] {
+            slots.retain(|slot| usize::from(slot.area) != area);
+        }
         self.order.insert(at.min(self.order.len()), area as u8);
     }
 

@@ -211,7 +211,11 @@ impl Mmu for View<'_> {
     fn digest_of(&mut self, frame: Frame) -> Digest {
         self.full(frame);
         let what = self.space.frame_use[frame.0 as usize];
-        assert_ne!(what, Use::Reading, "{frame:?} is looked at while it is read");
+        assert_ne!(
+            what,
+            Use::Reading,
+            "{frame:?} is looked at while it is read"
+        );
         match self.space.frames[frame.0 as usize] {
             None | Some(0) => Digest::Zero,
             Some(content) => Digest::Hash(System::digest(content)),
@@ -319,7 +323,11 @@ impl SwapMap for View<'_> {
     fn release_cluster(&mut self, area: u8, cluster: u32) {
         let claim = &mut self.sys.areas[usize::from(area)].claims[cluster as usize];
         let ours = Some(self.space.pid);
-        assert_eq!(claim.take(), ours, "cluster {cluster} is not ours to release");
+        assert_eq!(
+            claim.take(),
+            ours,
+            "cluster {cluster} is not ours to release"
+        );
     }
 
     fn cluster_used(&self, area: u8, cluster: u32) -> u32 {
@@ -368,12 +376,18 @@ impl SwapMap for View<'_> {
     }
 
     fn digest(&self, slot: Slot) -> u64 {
-        assert!(self.sys.count(slot) > 0, "digest of {slot:?}, which is free");
+        assert!(
+            self.sys.count(slot) > 0,
+            "digest of {slot:?}, which is free"
+        );
         self.sys.areas[usize::from(slot.area)].digests[slot.index as usize]
     }
 
     fn set_digest(&mut self, slot: Slot, digest: u64) {
         self.sys.areas[usize::from(slot.area)].digests[slot.index as usize] = digest;
+        if !self.sys.spoiled.is_empty() {
+            self.sys.spoiled.remove(&slot);
+        }
     }
 }
 
@@ -435,6 +449,10 @@ impl World for View<'_> {
     fn notice(&mut self, notice: Notice) {
         match notice {
             Notice::ReadFailed { slot, .. } | Notice::Corrupt { slot, .. } => {
+                assert!(
+                    self.sys.spoiled.contains(&slot),
+                    "{notice:?}, though the device did nothing wrong"
+                );
                 *self.space.bad_mut(slot) += 1;
             }
             Notice::LimitPassed => self.sys.excuse(),
