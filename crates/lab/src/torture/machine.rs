@@ -16,8 +16,8 @@ use super::view::STALL;
 
 /// Virtual time between two steps.
 const BETWEEN: Nanos = 100;
-/// Touches of a burst after which the core does what no fault waits for.
-const RUN_EVERY: u8 = 8;
+/// Touches of a burst after which the core does what no fault waits for: one of these.
+const RUN_EVERY: [u8; 3] = [8, 16, 32];
 /// Areas at a time, at the most.
 const AREAS: usize = 5;
 /// What a fault may take once nothing goes wrong any more, besides I/Os that stall and what the core
@@ -162,6 +162,7 @@ impl Machine {
         };
         let pages = process.cells.len();
         let mut at = usize::from(page) % pages;
+        let run_every = sys.chance.pick(&RUN_EVERY);
         for i in 1..=count {
             let access = sys.chance.below(16);
             let write = match access {
@@ -182,7 +183,7 @@ impl Machine {
                     sys.now = sys.now.max(process.space.flights[0].due);
                     process.complete(sys, 0);
                 }
-                if process.threads[thread].is_some() || i % RUN_EVERY == 0 {
+                if process.threads[thread].is_some() || i % run_every == 0 {
                     process.run(sys);
                 }
                 if process.threads[thread].is_some() {
@@ -407,7 +408,8 @@ impl Machine {
         let chaos = std::mem::take(&mut self.sys.chaos);
         let began = self.sys.now;
         let timeout = self.plan.full_timeout;
-        let bound = 2 * STALL + 4 * timeout + PATIENCE;
+        let stalls = u64::from(chaos.stall.min(1)) * 2 * STALL;
+        let bound = stalls + 4 * timeout + PATIENCE;
         for round in 0.. {
             let mut rest = true;
             for n in (0..self.processes.len()).rev() {
@@ -480,7 +482,9 @@ impl Machine {
         self.go_on_with_fork(n);
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         let more = process.run(sys);
-        let rest = !more && process.at_rest();
+        // Emptying an area goes on by itself, however long it takes.
+        let works = more || !process.space.flights.is_empty();
+        let rest = process.at_rest() && (!works || process.mm.is_draining());
         if process.mm.starved().is_some() {
             self.keep();
         }
@@ -506,6 +510,7 @@ impl Machine {
     pub fn end(mut self) -> Summary {
         self.settle();
         self.check();
+        self.keep();
         self.sys.chaos = Chaos::default();
         if self.sys.foreign {
             self.foreign_free();

@@ -156,7 +156,7 @@ impl Plan {
                 advice: chance.pick(&[0, 5, 50]),
                 disorder: chance.pick(&[0, 100, 500, 900]),
             },
-            check_every: chance.pick(&[64, 256, 1024]),
+            check_every: chance.pick(&[128, 512, 2048]),
             #[cfg(feature = "planted")]
             plant: None,
         }

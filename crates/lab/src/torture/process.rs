@@ -525,11 +525,10 @@ impl Process {
         self.call(sys, |mm, w| mm.advise(w, &range, advice));
     }
 
-    /// Nothing is on its way, and no thread waits.
+    /// Nothing that a thread waits for is on its way.
     pub fn at_rest(&self) -> bool {
         self.settled()
             && self.messages.is_empty()
-            && self.space.flights.is_empty()
             && self.fork == Fork::No
             && self.waiting == 0
             && !self.mm.must_retry()

@@ -372,10 +372,10 @@ impl Steps {
         }
         match self.chance.below(2_048) {
             0 => Act::Settle,
-            1..300 => Act::Round {
+            1..150 => Act::Round {
                 faults: 1 + self.chance.below(8) as u8,
             },
-            300..600 => self.touch(),
+            150..450 => self.touch(),
             _ => Act::Burst {
                 page: self.chance.below(self.pages) as u16,
                 n: 1 + self.chance.below(32) as u8,
