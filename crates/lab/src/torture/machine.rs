@@ -18,6 +18,8 @@ use super::view::STALL;
 const BETWEEN: Nanos = 100;
 /// Touches of a burst after which the core does what no fault waits for: one of these.
 const RUN_EVERY: [u8; 3] = [8, 16, 32];
+/// Virtual time that passes at the least where threads wait and no I/O is in flight.
+const IDLE: Nanos = 10_000_000;
 /// Areas at a time, at the most.
 const AREAS: usize = 5;
 /// What a fault may take once nothing goes wrong any more, besides I/Os that stall and what the core
@@ -174,7 +176,11 @@ impl Machine {
                 }
                 _ => None,
             };
-            if process.touch(sys, thread, at, write) == Got::Waits {
+            let got = process.touch(sys, thread, at, write);
+            if got == Got::Signal && sys.chance.one_in(500) {
+                give_up(process, sys, at);
+            }
+            if got == Got::Waits {
                 let last = process.messages.len() - 1;
                 let offset = sys.chance.below(512) * 8;
                 process.read_message(sys, last, offset);
@@ -218,10 +224,10 @@ impl Machine {
             }
         }
         if process.waiting() > 0 && process.messages.is_empty() && process.events.is_empty() {
-            // Nothing is to be done before an I/O ends.
-            if let Some(due) = process.space.flights.iter().map(|flight| flight.due).min() {
-                sys.now = sys.now.max(due);
-            }
+            // Nothing is to be done before an I/O ends, or before the core's patience does.
+            let due = process.space.flights.iter().map(|flight| flight.due).min();
+            let patience = || sys.now + IDLE.max(self.plan.full_timeout / 4);
+            sys.now = sys.now.max(due.unwrap_or_else(patience));
         }
         while let Some(at) = process.space.ended(sys.now) {
             process.complete(sys, at);
@@ -546,6 +552,17 @@ fn stretch(process: &Process, page: u16, n: u16) -> std::ops::Range<usize> {
     let pages = process.cells.len();
     let start = usize::from(page) % pages;
     start..(start + usize::from(n.max(1))).min(pages)
+}
+
+/// The program discards a page that it lost, to use it again.
+fn give_up(process: &mut Process, sys: &mut System, at: usize) {
+    let page = &process.space.pages[at];
+    if process.settled() && page.poisoned && !page.locked && !page.pinned {
+        process.discard(at..at + 1);
+        process.read_event(sys);
+        process.acknowledge();
+        process.zap();
+    }
 }
 
 /// The program changes its address space, where it can at this moment.

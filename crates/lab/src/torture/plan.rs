@@ -136,25 +136,21 @@ impl Plan {
                 Emptying::LegacyStats,
             ]),
             limit: (u64::from(pages) / share).max(32),
-            areas: chance
-                .pick(&[
-                    &[4096][..],
-                    &[2048],
-                    &[64],
-                    &[40, 512],
-                    &[100, 700, 513],
-                    &[1100, 1100],
-                ])
-                .to_vec(),
+            // Small ones are full most of the time.
+            areas: match chance.below(4) {
+                0 => chance.pick(&[&[64][..], &[40, 512], &[100, 700, 513]]),
+                _ => chance.pick(&[&[4096][..], &[2048, 513], &[1100, 1100], &[700, 4096]]),
+            }
+            .to_vec(),
             pages,
             threads: chance.pick(&[1, 3, 6, 16]),
             processes: chance.pick(&[1, 1, 2, 3]),
             chaos,
             rates: Rates {
-                changes: chance.pick(&[0, 2, 10, 60]),
+                changes: chance.pick(&[1, 2, 10, 60]),
                 rare: chance.pick(&[0, 1, 5, 30]),
                 advice: chance.pick(&[0, 5, 50]),
-                disorder: chance.pick(&[0, 100, 500, 900]),
+                disorder: chance.pick(&[0, 0, 100, 500]),
             },
             check_every: chance.pick(&[128, 512, 2048]),
             #[cfg(feature = "planted")]
