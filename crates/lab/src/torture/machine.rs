@@ -9,7 +9,7 @@ use foreswap_core::{Advice, Hint};
 use super::chance::Chance;
 use super::plan::Plan;
 use super::process::{Access as Got, Fork, Process, Tally};
-use super::space::Mapping;
+use super::space::{Mapping, Page};
 use super::step::{Access, Act, Says, Step};
 use super::system::{Chaos, System};
 use super::view::STALL;
@@ -165,6 +165,10 @@ impl Machine {
         let pages = process.cells.len();
         let mut at = usize::from(page) % pages;
         let run_every = sys.chance.pick(&RUN_EVERY);
+        if stride == 1 && sys.chance.one_in(500) {
+            // As allocators do: what was given back is used again.
+            give_back(process, sys, at..(at + usize::from(count)).min(pages));
+        }
         for i in 1..=count {
             let access = sys.chance.below(16);
             let write = match access {
@@ -178,7 +182,7 @@ impl Machine {
             };
             let got = process.touch(sys, thread, at, write);
             if got == Got::Signal && sys.chance.one_in(500) {
-                give_up(process, sys, at);
+                give_back(process, sys, at..at + 1);
             }
             if got == Got::Waits {
                 let last = process.messages.len() - 1;
@@ -554,11 +558,12 @@ fn stretch(process: &Process, page: u16, n: u16) -> std::ops::Range<usize> {
     start..(start + usize::from(n.max(1))).min(pages)
 }
 
-/// The program discards a page that it lost, to use it again.
-fn give_up(process: &mut Process, sys: &mut System, at: usize) {
-    let page = &process.space.pages[at];
-    if process.settled() && page.poisoned && !page.locked && !page.pinned {
-        process.discard(at..at + 1);
+/// The program discards pages, and the driver sees to it at once.
+fn give_back(process: &mut Process, sys: &mut System, range: std::ops::Range<usize>) {
+    let pages = &mut process.space.pages[range.clone()].iter();
+    let fits = |page: &Page| page.mapping == Mapping::Managed && !page.locked && !page.pinned;
+    if process.settled() && pages.all(fits) {
+        process.discard(range);
         process.read_event(sys);
         process.acknowledge();
         process.zap();

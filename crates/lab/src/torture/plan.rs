@@ -111,7 +111,7 @@ impl Plan {
         let pages = chance.pick(&[64, 150, 300, 600, 1200]);
         let share = chance.pick(&[2, 3, 5, 8]);
         Plan {
-            frames: chance.pick(&[32, 32, 48, 64, 200]),
+            frames: chance.pick(&[32, 48, 64, 200, 400]),
             depth: chance.pick(&[40, 128]),
             queue: chance.pick(&[8, 8, 32, 128]),
             readahead: chance.pick(&[
