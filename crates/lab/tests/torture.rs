@@ -107,7 +107,7 @@ fn arguments_are_checked() {
             .expect("an error")
             .to_string()
     };
-    assert!(error(&["--seconds", "-1"]).contains("expected seconds, such as 30"));
+    assert!(error(&["--seconds=-1"]).contains("expected seconds, such as 30"));
     assert!(error(&["--steps", "0"]).contains("0 is not in 1..="));
     assert!(error(&["--replay", "x", "--seed", "1"]).contains("cannot be used with"));
 }

@@ -1,7 +1,7 @@
 //! Makes a failure small: fewer steps, less that goes wrong, fewer threads and processes, as long as the
 //! same assertion fails.
 //!
-//! Steps are left out by halves, quarters and so on down to single ones (delta debugging, Zeller and
+//! Shorter lists of other steps are tried first. Then steps are left out by halves, quarters and so on down to single ones (delta debugging, Zeller and
 //! Hildebrandt 2002). It is repeated until nothing more can be left out, or time is up.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::guard::{self, Finding, Verdict};
 use super::plan::{Plan, Readahead};
-use super::step::{Act, Step};
+use super::step::{Act, Step, Steps};
 
 /// A failure: a machine and the steps that lead to it.
 #[derive(Clone, PartialEq, Debug)]
@@ -24,6 +24,10 @@ pub struct Case {
 
 /// Steps below which everything is looked at after every call of the core.
 const FEW: usize = 2_000;
+
+/// Steps below which others are not tried in their place, and how many others are.
+const FEWEST: usize = 8;
+const TRIES: u64 = 300;
 
 /// Shrinks one failure.
 pub struct Shrinker {
@@ -50,6 +54,7 @@ impl Shrinker {
         loop {
             let before = (self.best.plan.clone(), self.best.steps.len());
             self.simplify();
+            self.begin_anew();
             self.leave_out();
             let same = before == (self.best.plan.clone(), self.best.steps.len());
             if same || self.is_over() {
@@ -116,6 +121,20 @@ impl Shrinker {
             let mut plan = self.best.plan.clone();
             plan.check_every = 1;
             self.fails(plan, self.best.steps.clone(), true);
+        }
+    }
+
+    /// Other steps on the same machine, half as many, then half of those and so on. What takes several
+    /// things to come together is easier found again than kept while steps around it are left out.
+    fn begin_anew(&mut self) {
+        let mut again = true;
+        while again && self.best.steps.len() > FEWEST {
+            let half = self.best.steps.len() / 2;
+            again = (0..TRIES).any(|seed| {
+                let plan = self.best.plan.clone();
+                let steps = Steps::new(seed, &plan).take(half).collect();
+                !self.is_over() && self.fails(plan, steps, false)
+            });
         }
     }
 
