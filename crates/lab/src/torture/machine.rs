@@ -25,6 +25,8 @@ const AREAS: usize = 5;
 /// What a fault may take once nothing goes wrong any more, besides I/Os that stall and what the core
 /// is told to wait for memory: the core's own patience (it waits 200 ms for what cannot be moved).
 const PATIENCE: Nanos = 1_000_000_000;
+/// For each thread: where the limit has to yield, it yields to one after the other.
+const TURN: Nanos = 500_000_000;
 /// Rounds in which the machine must come to rest.
 const ROUNDS: u32 = 20_000;
 
@@ -419,7 +421,8 @@ impl Machine {
         let began = self.sys.now;
         let timeout = self.plan.full_timeout;
         let stalls = u64::from(chaos.stall.min(1)) * 2 * STALL;
-        let bound = stalls + 4 * timeout + PATIENCE;
+        let threads = u64::from(self.plan.threads * self.plan.processes);
+        let bound = stalls + 4 * timeout + PATIENCE + threads * TURN;
         for round in 0.. {
             let mut rest = true;
             for n in (0..self.processes.len()).rev() {
