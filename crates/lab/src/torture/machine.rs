@@ -583,7 +583,13 @@ fn change(process: &mut Process, sys: &mut System, act: Act) {
     else {
         return;
     };
-    let range = stretch(process, page, n);
+    let mut range = stretch(process, page, n);
+    if let Some(wait) = process.oldest_wait()
+        && sys.chance.one_in(500)
+    {
+        // Where it hurts: a page that is on its way.
+        range = stretch(process, wait.at as u16, n);
+    }
     // While a fork is prepared, other threads go on discarding, and do nothing else.
     let forking = process.fork != Fork::No;
     let pages = &process.space.pages[range.clone()];
