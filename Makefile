@@ -28,6 +28,7 @@ test: setup build unit e2e
 
 unit:
 	$(CARGO) test --release --locked --workspace --exclude foreswap-e2e --no-fail-fast
+	$(CARGO) test --release --locked -p foreswap-lab --features planted --test planted
 
 e2e:
 	$(CARGO) test --release --locked -p foreswap-e2e --no-fail-fast -- --test-threads=$(E2E_THREADS)
@@ -42,6 +43,7 @@ lint:
 	$(CARGO) fmt --all --check
 	scripts/check-core
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --release --locked -p foreswap-lab --features planted --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --document-private-items
 	scripts/check-deps
 

@@ -80,6 +80,10 @@ impl Mm {
     }
 
     pub(crate) fn stall(&mut self, pending: Pending) -> Outcome {
+        #[cfg(feature = "planted")]
+        if self.has(crate::planted::Bug::ForgottenStall) && !self.stalled.is_empty() {
+            return Outcome::Waits;
+        }
         self.stalled.push_back(pending);
         Outcome::Waits
     }
@@ -357,6 +361,10 @@ impl Mm {
         } else {
             if slot != holding.slot {
                 self.put(w, holding.slot);
+                #[cfg(feature = "planted")]
+                if self.has(crate::planted::Bug::SlotFreedTwice) {
+                    self.put(w, holding.slot);
+                }
             }
             if exchanged {
                 w.release(frame, 1);

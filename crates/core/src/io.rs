@@ -356,11 +356,17 @@ impl Mm {
         result: IoResult,
     ) {
         let Some(page) = self.frames.get(frame).page else {
+            #[cfg(feature = "planted")]
+            if self.has(crate::planted::Bug::LeakedFrame) && matches!(result, IoResult::Failed(_)) {
+                return;
+            }
             self.frames.free_up(frame);
             return;
         };
         let lost = match result {
             IoResult::Failed(error) => Some(Notice::ReadFailed { slot, page, error }),
+            #[cfg(feature = "planted")]
+            IoResult::Ok if self.has(crate::planted::Bug::UncheckedDigest) => None,
             IoResult::Ok if w.digest_of(frame).number() != w.digest(slot) => {
                 Some(Notice::Corrupt { slot, page })
             }
@@ -402,6 +408,11 @@ impl Mm {
 
     fn on_written(&mut self, w: &mut impl World, slot: Slot, frame: Frame, result: IoResult) {
         let orphan = self.frames.get(frame).page.is_none();
+        #[cfg(feature = "planted")]
+        let result = match result {
+            IoResult::Failed(_) if self.has(crate::planted::Bug::EarlyPublish) => IoResult::Ok,
+            result => result,
+        };
         match result {
             IoResult::Ok => {
                 self.stats.swap_out += 1;

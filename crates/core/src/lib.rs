@@ -19,6 +19,8 @@ mod io;
 pub mod kswapd;
 mod mm;
 mod page_table;
+#[cfg(feature = "planted")]
+pub mod planted;
 pub mod readahead;
 mod reclaim;
 mod snapshot;

@@ -122,6 +122,8 @@ pub struct Mm {
     pub(crate) back: WriteBack,
     /// Slots that failed: they keep their reference, so that nobody uses them again.
     pub(crate) bad: Vec<Slot>,
+    #[cfg(feature = "planted")]
+    pub(crate) planted: Option<crate::planted::Bug>,
 }
 
 impl Mm {
@@ -162,6 +164,8 @@ impl Mm {
             drain: Drain::default(),
             back: WriteBack::default(),
             bad: Vec::new(),
+            #[cfg(feature = "planted")]
+            planted: None,
         }
     }
 
@@ -332,6 +336,10 @@ impl Mm {
                     self.end_ahead(page, &holding, false);
                 }
                 match holding.state {
+                    #[cfg(feature = "planted")]
+                    State::Reading if self.has(crate::planted::Bug::StaleWindow) => {}
+                    #[cfg(feature = "planted")]
+                    State::Writing if self.has(crate::planted::Bug::MissedDiscard) => {}
                     // The I/O goes on: what it leaves behind is freed when it completes. The slot
                     // of a write must not be taken by another page before that.
                     State::Writing => self.frames.get_mut(frame).page = None,
@@ -345,6 +353,10 @@ impl Mm {
                         self.put(w, holding.slot);
                         self.frames.free_up(frame);
                     }
+                }
+                #[cfg(feature = "planted")]
+                if self.has(crate::planted::Bug::LostWakeUp) {
+                    return;
                 }
                 if holding.wanted {
                     w.wake(page);

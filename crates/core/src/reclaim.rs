@@ -400,6 +400,11 @@ impl Mm {
             Digest::Hash(hash) => hash,
         };
         let clean = slot.filter(|&slot| w.digest(slot) == hash);
+        #[cfg(feature = "planted")]
+        let clean = match self.has(crate::planted::Bug::KeptClean) {
+            true => slot,
+            false => clean,
+        };
         let home = clean.or_else(|| slot.filter(|&slot| self.keeps_home(w, page, slot)));
         if home.is_none() {
             self.put(w, slot);

@@ -10,7 +10,7 @@ pub type Spread = BuildHasherDefault<NumberHasher>;
 pub struct NumberHasher(u64);
 
 /// Spreads the bits of `value` over all of the result (the finisher of SplitMix64).
-pub fn mix(value: u64) -> u64 {
+pub const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)

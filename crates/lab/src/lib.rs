@@ -4,7 +4,7 @@
 //! reads and writes traces of programs, `mrc/` answers from one how much memory the program needs, and
 //! `replay/` how it would fare with other policies; `reproduce/` runs the work of the five documents
 //! that foreswap began with on a simulated machine (`sim/`, `work/`) and prints their tables with its
-//! own figures beside. They run the very modules that the engine runs and have no copy of any decision.
+//! own figures beside; `torture/` looks for bugs. They run the very modules that the engine runs and have no copy of any decision.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ mod replay;
 mod reproduce;
 mod sim;
 mod size;
+pub mod torture;
 pub mod trace;
 mod work;
 
@@ -54,6 +55,8 @@ enum LabCommand {
     Convert(ConvertArgs),
     /// Simulate the published measurements that foreswap began with, and compare the figures
     Reproduce(reproduce::ReproduceArgs),
+    /// Look for bugs in the memory manager: random programs, machines and faults, from a seed
+    Torture(torture::TortureArgs),
 }
 
 /// `foreswap lab convert`.
@@ -142,6 +145,7 @@ pub fn lab(args: LabArgs) -> anyhow::Result<ExitCode> {
             return Ok(decisions::compare(&files, &mut out, &mut err)?.into());
         }
         LabCommand::Reproduce(args) => return reproduce::reproduce(&args, &mut out, &mut err),
+        LabCommand::Torture(args) => return torture::torture(&args, &mut out, &mut err),
         LabCommand::Mrc(args) => mrc::mrc(&args, &mut out, &mut err),
         LabCommand::Replay(args) => replay::replay(&args, &mut out, &mut err),
         LabCommand::Convert(args) => convert(&args, &mut out, &mut err),

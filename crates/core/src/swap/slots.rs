@@ -51,6 +51,43 @@ impl Slots {
             .or_else(|| self.take(map, max))
     }
 
+    /// Whether there is a slot for us on an area that keeps pages as they are. Slots may be free there
+    /// and lie in clusters that others have claimed; the cluster of the one that is found is ours.
+    pub fn has_whole(&mut self, map: &mut impl SwapMap) -> bool {
+        let mut n = 0;
+        while let Some(area) = map.nth(n) {
+            if !map.compresses(area) && self.has_in(map, area) {
+                return true;
+            }
+            n += 1;
+        }
+        false
+    }
+
+    fn has_in(&mut self, map: &mut impl SwapMap, area: u8) -> bool {
+        let state = self.area(area);
+        if !state.is_usable() || state.rest > 0 {
+            return false;
+        }
+        loop {
+            let (cluster, next) = match state.current {
+                Some(current) => current,
+                None => match map.claim_cluster(area) {
+                    Some(cluster) => (cluster, 0),
+                    None => return false,
+                },
+            };
+            let base = cluster * LEAF_PAGES as u32;
+            let end = (base + LEAF_PAGES as u32).min(map.slots(area));
+            if (base + next..end).any(|index| map.count(Slot { area, index }) == 0) {
+                state.current = Some((cluster, next));
+                return true;
+            }
+            map.release_cluster(area, cluster);
+            state.current = None;
+        }
+    }
+
     fn take_where<M: SwapMap>(
         &mut self,
         map: &mut M,

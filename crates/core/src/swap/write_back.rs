@@ -86,6 +86,11 @@ impl Mm {
         if self.frames.unwritten() + most > self.marks.writes {
             return false;
         }
+        // Otherwise they would come back to where they are from, for ever.
+        if !self.slots.has_whole(w) {
+            self.back.active = false;
+            return false;
+        }
         let mut met = core::mem::take(&mut self.back.met);
         let mut batch = core::mem::take(&mut self.back.batch);
         met.clear();

@@ -45,6 +45,26 @@ fn nothing_leaves_where_nothing_has_room() {
     assert!(m.read_all().is_empty(), "pages are lost");
 }
 
+/// Slots may be free on the next area and lie in clusters that other processes have claimed. Pages that
+/// were read to be moved there would be written to where they were, and read again, without an end.
+#[test]
+fn nothing_leaves_where_others_have_claimed_all_that_is_free() {
+    let mut m = machine(&[512, 512], 560, 1);
+    m.sys.areas[1].claims[0] = Some(super::system::FOREIGN);
+    m.fill();
+    assert!(m.sys.areas[0].used >= 448, "{}", m.sys.areas[0].used);
+    let reads = m.p.mm.stats.swap_in;
+    m.rest();
+    assert_eq!(m.p.mm.stats.swap_in, reads);
+    // What was claimed is given back: now they leave.
+    m.sys.areas[1].claims[0] = None;
+    for _ in 0..50 {
+        m.rest();
+    }
+    assert!(on_area(&m, 1, 0..560) > 16);
+    assert!(m.read_all().is_empty(), "pages are lost");
+}
+
 #[test]
 fn what_is_refused_goes_to_the_next_area() {
     let mut m = machine(&[4096, 4096], 600, 1000);

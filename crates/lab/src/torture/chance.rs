@@ -1,0 +1,36 @@
+//! The only source of chance: a seed gives the same numbers everywhere, for ever.
+
+use crate::hash::mix;
+
+/// SplitMix64. Cheap to begin anew, as every step of a run does with a number of its own: then what one
+/// step draws does not depend on the steps before it, which may be left out when a failure is shrunk.
+#[derive(Clone, Debug)]
+pub struct Chance(u64);
+
+impl Chance {
+    /// The sequence of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Chance(mix(seed ^ 0x5eed))
+    }
+
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// A number below `n`, which is not 0.
+    pub fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
+    }
+
+    /// True `per_mille` times out of 1000. Draws nothing where the answer is fixed.
+    pub fn one_in(&mut self, per_mille: u32) -> bool {
+        per_mille > 0 && self.below(1000) < u64::from(per_mille)
+    }
+
+    /// One of `of`, which are not none.
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+}

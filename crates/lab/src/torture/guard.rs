@@ -1,0 +1,140 @@
+//! Runs a machine so that whatever ends it is known: an assertion of the oracle, a panic of the core, or
+//! nothing at all where the core is caught in a loop of its own.
+//!
+//! A run has a thread of its own. The shipped program aborts on a panic, so the panic is caught where it
+//! begins: in the hook, which tells of it and then, where it cannot unwind, keeps the thread for ever. A
+//! thread that was lost so costs the memory of its machine, a few hundred KiB.
+
+use std::cell::RefCell;
+use std::panic;
+use std::sync::Once;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use super::machine::{Machine, Summary};
+use super::plan::Plan;
+use super::step::Step;
+
+/// A run of so much host time without a step hangs.
+const HANG: Duration = Duration::from_secs(60);
+/// Steps between two signs of life.
+const SIGN: usize = 4096;
+
+/// What became of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It came to its end.
+    Sound(Box<Summary>),
+    /// It found a bug.
+    Bug(Finding),
+}
+
+/// A bug that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// What did not hold.
+    pub what: String,
+    /// Where in the source that was seen.
+    pub place: String,
+    /// The step that showed it, from 1; one more than there are for the end of the run.
+    pub step: u64,
+}
+
+enum Told {
+    Alive,
+    Ended(Verdict),
+}
+
+thread_local! {
+    /// Of a thread that runs a machine: where to tell of its end, and the step that it is at.
+    static RUN: RefCell<Option<(Sender<Told>, u64)>> = const { RefCell::new(None) };
+}
+
+fn at_step(step: u64) {
+    RUN.with_borrow_mut(|run| {
+        if let Some((sender, at)) = run {
+            *at = step;
+            if step.is_multiple_of(SIGN as u64) {
+                // Who asked may be gone.
+                let _ = sender.send(Told::Alive);
+            }
+        }
+    });
+}
+
+fn tell(panic: &panic::PanicHookInfo<'_>) -> bool {
+    RUN.with_borrow_mut(|run| {
+        let Some((sender, step)) = run.take() else {
+            return false;
+        };
+        let what = panic.payload_as_str().unwrap_or("a panic").to_owned();
+        let place = panic
+            .location()
+            .map_or_else(String::new, ToString::to_string);
+        let finding = Finding { what, place, step };
+        let _ = sender.send(Told::Ended(Verdict::Bug(finding)));
+        true
+    })
+}
+
+/// Panics of runs are told to who waits for them; all others as before.
+fn set_hook() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if !tell(panic) {
+                before(panic);
+                return;
+            }
+            if cfg!(panic = "abort") {
+                loop {
+                    thread::park();
+                }
+            }
+        }));
+    });
+}
+
+/// Runs `steps` on a machine of `plan`.
+pub fn run(plan: Plan, steps: impl Iterator<Item = Step> + Send + 'static) -> Verdict {
+    set_hook();
+    let (sender, receiver) = mpsc::channel();
+    let thread = thread::Builder::new().name("torture".into());
+    let body = move || {
+        RUN.set(Some((sender.clone(), 0)));
+        let mut machine = Machine::new(plan);
+        let mut count = 1;
+        for step in steps {
+            at_step(count);
+            machine.step(&step);
+            count += 1;
+        }
+        at_step(count);
+        let summary = machine.end();
+        RUN.set(None);
+        let _ = sender.send(Told::Ended(Verdict::Sound(Box::new(summary))));
+    };
+    let mut step = 0;
+    let lost = |what: &str, step| {
+        Verdict::Bug(Finding {
+            what: what.into(),
+            place: String::new(),
+            step,
+        })
+    };
+    if let Err(error) = thread.spawn(body) {
+        return lost(&format!("no thread could be started: {error}"), 0);
+    }
+    loop {
+        match receiver.recv_timeout(HANG) {
+            Ok(Told::Alive) => step += SIGN as u64,
+            Ok(Told::Ended(verdict)) => return verdict,
+            Err(RecvTimeoutError::Timeout) => {
+                return lost("the core has not come back for a minute of host time", step);
+            }
+            Err(RecvTimeoutError::Disconnected) => return lost("the run vanished", step),
+        }
+    }
+}

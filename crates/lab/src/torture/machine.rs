@@ -1,0 +1,623 @@
+//! The tortured machine: carries out steps, lets the driver and the devices go on, and looks at the end
+//! whether anything is left.
+
+use std::rc::Rc;
+
+use foreswap_core::units::{Nanos, Slot};
+use foreswap_core::{Advice, Hint};
+
+use super::chance::Chance;
+use super::plan::Plan;
+use super::process::{Access as Got, Fork, Process, Tally};
+use super::space::{Mapping, Page};
+use super::step::{Access, Act, Says, Step};
+use super::system::{Chaos, System};
+use super::view::STALL;
+
+/// Virtual time between two steps.
+const BETWEEN: Nanos = 100;
+/// Touches of a burst after which the core does what no fault waits for: one of these.
+const RUN_EVERY: [u8; 3] = [8, 16, 32];
+/// Virtual time that passes at the least where threads wait and no I/O is in flight.
+const IDLE: Nanos = 10_000_000;
+/// Areas at a time, at the most.
+const AREAS: usize = 5;
+/// What a fault may take once nothing goes wrong any more, besides I/Os that stall and what the core
+/// is told to wait for memory: the core's own patience (it waits 200 ms for what cannot be moved).
+const PATIENCE: Nanos = 1_000_000_000;
+/// For each thread: where the limit has to yield, it yields to one after the other.
+const TURN: Nanos = 500_000_000;
+/// Rounds in which the machine must come to rest.
+const ROUNDS: u32 = 20_000;
+
+/// What a run did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Summary {
+    /// Steps carried out.
+    pub steps: u64,
+    /// Of the processes.
+    pub tally: Tally,
+    /// Pages read from areas.
+    pub swap_in: u64,
+    /// Pages written to areas.
+    pub swap_out: u64,
+    /// Children.
+    pub forks: u64,
+    /// Processes that died before the end.
+    pub deaths: u64,
+    /// Areas that were taken away.
+    pub swapoffs: u64,
+    /// A hash over everything that happened.
+    pub trace: u64,
+}
+
+impl Summary {
+    /// Both.
+    pub fn add(&mut self, other: &Summary) {
+        self.steps += other.steps;
+        self.tally.faults += other.tally.faults;
+        self.tally.touches += other.tally.touches;
+        self.tally.sigbus += other.tally.sigbus;
+        self.tally.longest = self.tally.longest.max(other.tally.longest);
+        self.swap_in += other.swap_in;
+        self.swap_out += other.swap_out;
+        self.forks += other.forks;
+        self.deaths += other.deaths;
+        self.swapoffs += other.swapoffs;
+        self.trace = self.trace.rotate_left(1) ^ other.trace;
+    }
+}
+
+/// A machine.
+pub struct Machine {
+    plan: Rc<Plan>,
+    sys: System,
+    processes: Vec<Process>,
+    /// The last value that was written anywhere.
+    written: u64,
+    summary: Summary,
+}
+
+impl Machine {
+    /// One process, two thirds of whose pages are mapped.
+    pub fn new(plan: Plan) -> Self {
+        let plan = Rc::new(plan);
+        let mut sys = System::new(plan.limit, &plan.areas, plan.chaos);
+        let mut first = Process::new(&mut sys, &plan);
+        let mapped = 0..plan.pages as usize * 2 / 3;
+        first.map(mapped.clone());
+        first.adopt(&mut sys, mapped);
+        Machine {
+            plan,
+            sys,
+            processes: vec![first],
+            written: 0,
+            summary: Summary::default(),
+        }
+    }
+
+    /// Carry out one step.
+    pub fn step(&mut self, step: &Step) {
+        self.summary.steps += 1;
+        self.sys.now += BETWEEN;
+        self.sys.chance = Chance::new(u64::from(step.salt));
+        let n = usize::from(step.who) % self.processes.len();
+        match step.act {
+            Act::Touch { page, access, told } => self.touch(n, page, access, told),
+            Act::Round { faults } => self.round(n, faults.into()),
+            Act::Burst {
+                page,
+                n: count,
+                stride,
+            } => self.burst(n, page, count, stride),
+            Act::Settle => {
+                self.settle();
+                self.check();
+            }
+            Act::Fork | Act::Die => self.family(n, step.act),
+            Act::Fill
+            | Act::Swapon { .. }
+            | Act::Swapoff
+            | Act::Keep
+            | Act::Fail { .. }
+            | Act::BadSector => self.areas(step.act),
+            Act::Limit { pages } => {
+                self.sys.limit = u64::from(pages.max(32));
+                self.sys.excuse();
+                let limit = self.sys.limit;
+                self.processes[n].call(&mut self.sys, |mm, _| mm.on_limit(limit));
+            }
+            Act::Pressure { pages } => {
+                let pid = self.processes[n].space.pid;
+                self.sys.pressure[pid] += u64::from(pages);
+            }
+            Act::Wait { us } => self.sys.now += u64::from(us) * 1_000,
+            _ => self.alone(n, step.act),
+        }
+    }
+
+    fn touch(&mut self, n: usize, page: u16, access: Access, told: bool) {
+        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        let Some(thread) = process.threads.iter().position(Option::is_none) else {
+            return;
+        };
+        let at = usize::from(page) % process.cells.len();
+        let write = match access {
+            Access::Read => None,
+            Access::Zero => Some(0),
+            Access::Same => Some(process.cells[at].value),
+            Access::Write => {
+                self.written += 1;
+                Some(self.written)
+            }
+        };
+        if process.touch(sys, thread, at, write) == Got::Waits && told {
+            let last = process.messages.len() - 1;
+            let offset = sys.chance.below(512) * 8;
+            process.read_message(sys, last, offset);
+        }
+    }
+
+    /// A thread touches pages one after the other.
+    fn burst(&mut self, n: usize, page: u16, count: u8, stride: i8) {
+        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        let Some(thread) = process.threads.iter().position(Option::is_none) else {
+            return self.round(n, usize::from(count));
+        };
+        let pages = process.cells.len();
+        let mut at = usize::from(page) % pages;
+        let run_every = sys.chance.pick(&RUN_EVERY);
+        if stride == 1 && sys.chance.one_in(500) {
+            // As allocators do: what was given back is used again.
+            give_back(process, sys, at..(at + usize::from(count)).min(pages));
+        }
+        for i in 1..=count {
+            let access = sys.chance.below(16);
+            let write = match access {
+                0 => Some(0),
+                1 => Some(process.cells[at].value),
+                2..7 => {
+                    self.written += 1;
+                    Some(self.written)
+                }
+                _ => None,
+            };
+            let got = process.touch(sys, thread, at, write);
+            if got == Got::Signal && sys.chance.one_in(500) {
+                give_back(process, sys, at..at + 1);
+            }
+            if got == Got::Waits {
+                let last = process.messages.len() - 1;
+                let offset = sys.chance.below(512) * 8;
+                process.read_message(sys, last, offset);
+                while process.threads[thread].is_some() && !process.space.flights.is_empty() {
+                    // Whichever it is that the thread waits for.
+                    sys.now = sys.now.max(process.space.flights[0].due);
+                    process.complete(sys, 0);
+                }
+                if process.threads[thread].is_some() || i % run_every == 0 {
+                    process.run(sys);
+                }
+                if process.threads[thread].is_some() {
+                    return self.round(n, usize::from(count));
+                }
+            }
+            at = match stride {
+                0 => sys.chance.below(pages as u64) as usize,
+                _ => (at + pages).wrapping_add_signed(stride.into()) % pages,
+            };
+        }
+        process.run(sys);
+    }
+
+    /// One round of the driver of process `n`.
+    fn round(&mut self, n: usize, faults: usize) {
+        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        while !process.events.is_empty() {
+            process.read_event(sys);
+        }
+        while !process.acks.is_empty() && !sys.chance.one_in(300) {
+            process.acknowledge();
+        }
+        while !process.zaps.is_empty() && !sys.chance.one_in(300) {
+            process.zap();
+        }
+        for _ in 0..faults.min(process.messages.len()) {
+            // What was served wakes others, whose messages are withdrawn.
+            if !process.messages.is_empty() {
+                let offset = sys.chance.below(512) * 8;
+                process.read_message(sys, 0, offset);
+            }
+        }
+        if process.waiting() > 0 && process.messages.is_empty() && process.events.is_empty() {
+            // Nothing is to be done before an I/O ends, or before the core's patience does.
+            let due = process.space.flights.iter().map(|flight| flight.due).min();
+            let patience = || sys.now + IDLE.max(self.plan.full_timeout / 4);
+            sys.now = sys.now.max(due.unwrap_or_else(patience));
+        }
+        while let Some(at) = process.space.ended(sys.now) {
+            process.complete(sys, at);
+        }
+        if process.mm.must_retry() {
+            process.call(sys, |mm, w| mm.retry(w));
+        }
+        if sys.chance.one_in(300) {
+            process.unshare();
+        }
+        self.go_on_with_fork(n);
+        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        process.run(sys);
+        if process.mm.starved().is_some() {
+            self.keep();
+        }
+    }
+
+    fn go_on_with_fork(&mut self, n: usize) {
+        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        match process.fork {
+            Fork::No => {}
+            Fork::Held => process.try_snapshot(sys),
+            Fork::Taken(_) => {
+                if process.settled()
+                    && let Some(child) = process.forked(sys)
+                {
+                    self.summary.forks += 1;
+                    self.processes.push(child);
+                }
+            }
+        }
+    }
+
+    /// What concerns one process only.
+    fn alone(&mut self, n: usize, act: Act) {
+        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        match act {
+            Act::Fault if !process.messages.is_empty() => {
+                let at = sys.chance.below(process.messages.len() as u64) as usize;
+                let offset = sys.chance.below(512) * 8;
+                process.read_message(sys, at, offset);
+            }
+            Act::Complete if !process.space.flights.is_empty() => {
+                let at = sys.chance.below(process.space.flights.len() as u64) as usize;
+                process.complete(sys, at);
+            }
+            Act::Event => process.read_event(sys),
+            Act::Acknowledge => process.acknowledge(),
+            Act::Vanish => process.zap(),
+            Act::Unshare => process.unshare(),
+            Act::Advise { page, n, says } => {
+                let advice = match says {
+                    Says::Normal => Advice::Use(Hint::Normal),
+                    Says::Sequential => Advice::Use(Hint::Sequential),
+                    Says::Random => Advice::Use(Hint::Random),
+                    Says::WillNeed => Advice::WillNeed,
+                    Says::Cold => Advice::Cold,
+                    Says::PageOut => Advice::PageOut,
+                };
+                let range = stretch(process, page, n);
+                process.advise(sys, range, advice);
+            }
+            Act::Lock { page, n, on } => {
+                let range = stretch(process, page, n.into());
+                let pages = process.space.pages[range].iter_mut();
+                pages
+                    .filter(|page| page.mapping != Mapping::None)
+                    .for_each(|page| page.locked = on);
+            }
+            Act::Pin { page, n, on } => {
+                let range = stretch(process, page, n.into());
+                let pages = process.space.pages[range].iter_mut();
+                pages
+                    .filter(|page| page.present.is_some())
+                    .for_each(|page| page.pinned = on);
+            }
+            _ => change(process, sys, act),
+        }
+    }
+
+    fn family(&mut self, n: usize, act: Act) {
+        let count = self.processes.len();
+        match act {
+            Act::Fork
+                if count < self.plan.processes as usize && self.processes[n].fork == Fork::No =>
+            {
+                self.processes[n].hold(&mut self.sys);
+            }
+            Act::Die if count > 1 => {
+                let process = self.processes.remove(n);
+                self.summary.deaths += 1;
+                self.collect(&process);
+                process.exit(&mut self.sys);
+            }
+            _ => {}
+        }
+    }
+
+    /// What a supervisor does with the areas, and what happens to them.
+    fn areas(&mut self, act: Act) {
+        let sys = &mut self.sys;
+        match act {
+            Act::Fill if sys.foreign => self.foreign_free(),
+            Act::Fill if sys.draining.is_none() => sys.foreign_fill(),
+            Act::Swapon { slots, at } if sys.areas.len() < AREAS && sys.draining.is_none() => {
+                let area = sys.areas.len();
+                self.set_area(area, slots.max(16).into(), at.into());
+            }
+            Act::Keep => self.keep(),
+            Act::Swapoff => match sys.draining {
+                None if !sys.foreign => {
+                    let area = sys.chance.below(sys.areas.len() as u64) as u8;
+                    sys.begin_drain(area);
+                    for process in &mut self.processes {
+                        process.call(sys, |mm, w| mm.drain(w, area));
+                    }
+                }
+                None => {}
+                Some(area) => {
+                    let empty = sys.areas[usize::from(area)].used == 0;
+                    let has_io = |p: &Process| p.mm.has_io(area);
+                    if empty && !self.processes.iter().any(has_io) {
+                        sys.draining = None;
+                        for process in &mut self.processes {
+                            process.call(sys, |mm, _| mm.forget_area(area));
+                        }
+                        self.summary.swapoffs += 1;
+                        let slots = self.sys.chance.pick(&[64, 512, 1024]);
+                        self.set_area(area.into(), slots, 0);
+                    }
+                }
+            },
+            Act::Fail { back } => {
+                let area = sys.chance.below(sys.areas.len() as u64) as usize;
+                if back {
+                    sys.areas.iter_mut().for_each(|area| area.dead = false);
+                } else {
+                    sys.areas[area].dead = true;
+                }
+            }
+            Act::BadSector => {
+                let area = sys.chance.below(sys.areas.len() as u64) as u8;
+                let slots = sys.areas[usize::from(area)].counts.len() as u64;
+                let index = sys.chance.below(slots) as u32;
+                sys.bad_sectors.insert(Slot { area, index });
+            }
+            _ => {}
+        }
+    }
+
+    fn set_area(&mut self, area: usize, slots: u32, at: usize) {
+        self.sys.set_area(area, slots, at);
+        for process in &mut self.processes {
+            process.space.set_area(area, slots as usize);
+        }
+    }
+
+    /// Emptying an area is given up.
+    fn keep(&mut self) {
+        if let Some(area) = self.sys.draining.take() {
+            self.sys.order.push(area);
+            for process in &mut self.processes {
+                process.call(&mut self.sys, |mm, _| mm.use_area(area));
+            }
+        }
+    }
+
+    fn foreign_free(&mut self) {
+        let processes = &self.processes;
+        self.sys.foreign_free(|slot| {
+            let (area, index) = (usize::from(slot.area), slot.index as usize);
+            let of = |p: &Process| {
+                let shares = p.space.shares.iter().filter(|s| **s == slot).count();
+                p.space.refs[area][index] + shares as u16
+            };
+            processes.iter().map(of).sum()
+        });
+    }
+
+    /// Nothing goes wrong any more: every thread must come to its page in bounded time, and the machine
+    /// to rest.
+    fn settle(&mut self) {
+        let chaos = std::mem::take(&mut self.sys.chaos);
+        let began = self.sys.now;
+        let timeout = self.plan.full_timeout;
+        let stalls = u64::from(chaos.stall.min(1)) * 2 * STALL;
+        let threads = u64::from(self.plan.threads * self.plan.processes);
+        let bound = stalls + 4 * timeout + PATIENCE + threads * TURN;
+        for round in 0.. {
+            let mut rest = true;
+            for n in (0..self.processes.len()).rev() {
+                rest &= self.quiet_round(n);
+            }
+            if rest {
+                break;
+            }
+            self.sys.now += 1_000 + timeout / 16;
+            for process in &self.processes {
+                if let Some(wait) = process.oldest_wait() {
+                    let waited = self.sys.now - wait.since.max(began);
+                    assert!(
+                        waited <= bound,
+                        "a thread waits for page {} for {} ms, though nothing goes wrong: {}",
+                        wait.at,
+                        waited / 1_000_000,
+                        process.state(&self.sys)
+                    );
+                }
+            }
+            assert!(
+                round < ROUNDS,
+                "the machine does not come to rest: {}",
+                self.states()
+            );
+        }
+        self.sys.chaos = chaos;
+    }
+
+    fn check(&mut self) {
+        for process in &mut self.processes {
+            process.check(&mut self.sys);
+        }
+    }
+
+    fn states(&self) -> String {
+        let states = self.processes.iter().map(|p| p.state(&self.sys));
+        let states = states.collect::<Vec<_>>().join("; ");
+        format!("emptying area {:?}; {states}", self.sys.draining)
+    }
+
+    /// Everything that is on its way to process `n` arrives. Returns whether nothing is left to do.
+    fn quiet_round(&mut self, n: usize) -> bool {
+        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        while !process.events.is_empty() {
+            process.read_event(sys);
+        }
+        while !process.acks.is_empty() {
+            process.acknowledge();
+        }
+        while !process.zaps.is_empty() {
+            process.zap();
+        }
+        while !process.space.unshare.is_empty() {
+            process.unshare();
+        }
+        while !process.messages.is_empty() {
+            process.read_message(sys, 0, 0);
+        }
+        if let Some(due) = process.space.flights.iter().map(|flight| flight.due).min() {
+            sys.now = sys.now.max(due);
+        }
+        while let Some(at) = process.space.ended(sys.now) {
+            process.complete(sys, at);
+        }
+        if process.mm.must_retry() {
+            process.call(sys, |mm, w| mm.retry(w));
+        }
+        self.go_on_with_fork(n);
+        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        let more = process.run(sys);
+        // Emptying an area goes on by itself, however long it takes.
+        let works = more || !process.space.flights.is_empty();
+        let rest = process.at_rest() && (!works || process.mm.is_draining());
+        if process.mm.starved().is_some() {
+            self.keep();
+        }
+        rest
+    }
+
+    fn collect(&mut self, process: &Process) {
+        let stats = &process.mm.stats;
+        assert!(
+            stats.ahead.hits() <= stats.ahead.pages,
+            "more readahead was used than was read: {:?}",
+            stats.ahead
+        );
+        self.summary.add(&Summary {
+            tally: process.tally,
+            swap_in: stats.swap_in,
+            swap_out: stats.swap_out,
+            ..Summary::default()
+        });
+    }
+
+    /// Everything is read once more, then unmapped: nothing may be left.
+    pub fn end(mut self) -> Summary {
+        self.settle();
+        self.check();
+        self.keep();
+        self.sys.chaos = Chaos::default();
+        if self.sys.foreign {
+            self.foreign_free();
+        }
+        while !self.processes.is_empty() {
+            let n = self.processes.len() - 1;
+            for at in 0..self.plan.pages as usize {
+                let got = self.processes[n].touch(&mut self.sys, 0, at, None);
+                if got == Got::Waits {
+                    self.settle();
+                }
+            }
+            self.processes[n].unmap(0..self.plan.pages as usize);
+            self.settle();
+            let Some(mut process) = self.processes.pop() else {
+                break;
+            };
+            process.check_empty(&mut self.sys);
+            self.collect(&process);
+            process.exit(&mut self.sys);
+        }
+        for (area, state) in self.sys.areas.iter().enumerate() {
+            assert_eq!(state.used, 0, "slots of area {area} are left over");
+        }
+        assert_eq!(self.sys.charged, 0, "a charge is left over");
+        self.summary.trace = self.sys.trace;
+        self.summary
+    }
+}
+
+/// `n` pages from `page` on, as far as there are any.
+fn stretch(process: &Process, page: u16, n: u16) -> std::ops::Range<usize> {
+    let pages = process.cells.len();
+    let start = usize::from(page) % pages;
+    start..(start + usize::from(n.max(1))).min(pages)
+}
+
+/// The program discards pages, and the driver sees to it at once.
+fn give_back(process: &mut Process, sys: &mut System, range: std::ops::Range<usize>) {
+    let pages = &mut process.space.pages[range.clone()].iter();
+    let fits = |page: &Page| page.mapping == Mapping::Managed && !page.locked && !page.pinned;
+    if process.settled() && pages.all(fits) {
+        process.discard(range);
+        process.read_event(sys);
+        process.acknowledge();
+        process.zap();
+    }
+}
+
+/// The program changes its address space, where it can at this moment.
+fn change(process: &mut Process, sys: &mut System, act: Act) {
+    let (Act::Discard { page, n }
+    | Act::Free { page, n }
+    | Act::Unmap { page, n }
+    | Act::Remap { page, n, .. }
+    | Act::Map { page, n }) = act
+    else {
+        return;
+    };
+    let mut range = stretch(process, page, n);
+    if let Some(wait) = process.oldest_wait()
+        && sys.chance.one_in(500)
+    {
+        // Where it hurts: a page that is on its way.
+        range = stretch(process, wait.at as u16, n);
+    }
+    // While a fork is prepared, other threads go on discarding, and do nothing else.
+    let forking = process.fork != Fork::No;
+    let pages = &process.space.pages[range.clone()];
+    let managed = pages.iter().all(|page| page.mapping == Mapping::Managed);
+    let fixed = pages.iter().any(|page| page.locked || page.pinned);
+    let busy = process.busy(&range) || process.events.len() > 2;
+    match act {
+        Act::Discard { .. } if !busy && !fixed && managed => process.discard(range),
+        _ if forking => {}
+        Act::Unmap { .. } if !busy => process.unmap(range),
+        Act::Remap { to, .. } if !busy && managed => {
+            let to = usize::from(to) % process.cells.len();
+            let target = to..to + range.len();
+            let apart = target.end <= range.start || range.end <= target.start;
+            if apart && target.end <= process.cells.len() && !process.busy(&target) {
+                process.remap(range, to);
+            }
+        }
+        Act::Free { .. } if !busy && !fixed => process.silently_discard(range),
+        Act::Map { .. } => {
+            if !process.busy(&range) || sys.chance.one_in(300) {
+                process.map(range.clone());
+            }
+            let pages = &process.space.pages[range.clone()];
+            if process.settled() && pages.iter().all(|page| page.mapping != Mapping::None) {
+                process.adopt(sys, range);
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,297 @@
+//! `foreswap lab torture`: random programs on random machines on which everything goes wrong that can,
+//! until the core does what it must not.
+//!
+//! The core under test is the one that the engine runs, unchanged, reached through its own traits
+//! (`view`). A seed gives a machine (`plan`) and a list of steps (`step`), which `machine` carries out:
+//! threads touch and change their memory, the driver (`process`, `fork`) and the devices (`space`) go on in
+//! any order, areas come, go, fill and fail (`system`). `oracle` says what must hold: every read sees the
+//! last write, or an error that was reported; the limit holds; nothing leaks; every fault ends in bounded
+//! virtual time. `guard` catches what fails, `shrink` makes it small, `file` keeps it.
+
+mod chance;
+mod file;
+mod fork;
+mod guard;
+mod machine;
+mod oracle;
+mod plan;
+#[cfg(feature = "planted")]
+mod planted;
+mod process;
+mod report;
+mod shrink;
+mod space;
+mod step;
+mod system;
+mod view;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use clap::Args;
+
+use guard::{Finding, Verdict};
+use machine::Summary;
+use plan::Plan;
+#[cfg(feature = "planted")]
+pub use planted::PlantedBug;
+use report::{Progress, Report, Shrunk};
+use shrink::{Case, Shrinker};
+use step::{Step, Steps};
+
+/// How long shrinking may take.
+const SHRINKING: Duration = Duration::from_secs(120);
+/// How long it goes on when nothing is said.
+const DEFAULT_SECONDS: f64 = 10.0;
+
+/// `foreswap lab torture`.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub struct TortureArgs {
+    /// Seed of the first run; each further run has the next one [default: a fresh one, which is printed]
+    #[arg(long, value_name = "N", conflicts_with = "replay")]
+    seed: Option<u64>,
+
+    /// Steps of each run
+    #[arg(long, value_name = "M", default_value_t = 20_000, conflicts_with = "replay",
+          value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    steps: u64,
+
+    /// Stop after so many runs [default: 1 with --seed, no end without]
+    #[arg(long, value_name = "R", conflicts_with = "replay",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    runs: Option<u64>,
+
+    /// Begin no run after so many seconds [default: 10, unless --seed or --runs is given]
+    #[arg(long, value_name = "S", conflicts_with = "replay", value_parser = seconds)]
+    seconds: Option<f64>,
+
+    /// Runs at a time [default: as many as there are CPUs]
+    #[arg(long, value_name = "J", conflicts_with = "replay",
+          value_parser = clap::value_parser!(u64).range(1..=1024))]
+    jobs: Option<u64>,
+
+    /// Make a failure small, print its steps, and write them to FILE [default: torture-SEED.jsonl]
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    shrink: Option<Option<PathBuf>>,
+
+    /// Carry out the steps of FILE, which --shrink wrote
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Plant a bug in the core
+    #[cfg(feature = "planted")]
+    #[arg(long, value_enum, value_name = "BUG")]
+    plant: Option<PlantedBug>,
+}
+
+const HELP: &str = "\
+The same seed and number of steps do the same on any machine. Nothing outside this process is touched.
+
+The exit status is 0 when no bug was found, 1 when one was (the command that replays it is printed), and
+2 when the arguments or the file to be replayed are wrong.";
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("`{text}`; expected seconds, such as 30 or 0.5")),
+    }
+}
+
+/// A seed that nobody chose.
+fn fresh() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanos = since.map_or(0, |since| since.as_nanos() as u64);
+    // Short enough to be typed.
+    crate::hash::mix(nanos ^ u64::from(std::process::id()) << 40) >> 32
+}
+
+/// What is to be run.
+struct Job {
+    first: u64,
+    steps: u64,
+    runs: Option<u64>,
+    until: Option<Instant>,
+    threads: u64,
+    #[cfg(feature = "planted")]
+    plant: Option<PlantedBug>,
+}
+
+impl Job {
+    fn new(args: &TortureArgs) -> Self {
+        let runs = args
+            .runs
+            .or((args.seed.is_some() && args.seconds.is_none()).then_some(1));
+        let seconds = args
+            .seconds
+            .or(runs.is_none().then_some(DEFAULT_SECONDS))
+            .map(Duration::from_secs_f64);
+        let cpus = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        Job {
+            first: args.seed.unwrap_or_else(fresh),
+            steps: args.steps,
+            runs,
+            until: seconds.map(|seconds| Instant::now() + seconds),
+            threads: args.jobs.unwrap_or(cpus).min(runs.unwrap_or(u64::MAX)),
+            #[cfg(feature = "planted")]
+            plant: args.plant,
+        }
+    }
+
+    fn plan(&self, seed: u64) -> Plan {
+        let plan = Plan::draw(seed);
+        #[cfg(feature = "planted")]
+        let plan = Plan {
+            plant: self.plant,
+            ..plan
+        };
+        plan
+    }
+
+    /// Runs one seed after the other, on some threads, until something is found or there is no more to
+    /// do. Of several bugs found at once, the one with the lowest seed comes back.
+    fn run(&self, progress: &Progress) -> (Summary, u64, Option<(u64, Finding)>) {
+        let next = AtomicU64::new(0);
+        let stop = AtomicBool::new(false);
+        let state = Mutex::new((Summary::default(), 0, None::<(u64, Finding)>));
+        let worker = || {
+            while !stop.load(Ordering::Relaxed) && self.until.is_none_or(|at| Instant::now() < at) {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                if self.runs.is_some_and(|runs| n >= runs) {
+                    return;
+                }
+                let seed = self.first.wrapping_add(n);
+                let plan = self.plan(seed);
+                let steps = Steps::new(seed, &plan).take(self.steps as usize);
+                let verdict = guard::run(plan, steps);
+                let Ok(mut state) = state.lock() else {
+                    return;
+                };
+                state.1 += 1;
+                match verdict {
+                    Verdict::Sound(summary) => state.0.add(&summary),
+                    Verdict::Bug(finding) => {
+                        stop.store(true, Ordering::Relaxed);
+                        if state.2.as_ref().is_none_or(|(lower, _)| *lower > seed) {
+                            state.2 = Some((seed, finding));
+                        }
+                    }
+                }
+                progress.at(state.1, state.0.tally.faults);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..self.threads {
+                scope.spawn(worker);
+            }
+        });
+        state.into_inner().unwrap_or_default()
+    }
+}
+
+/// Runs `foreswap lab torture`.
+///
+/// # Errors
+///
+/// Standard output or the file of `--shrink` cannot be written.
+pub fn torture(
+    args: &TortureArgs,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    if let Some(path) = &args.replay {
+        let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
+        return match read.and_then(|text| file::read(&text)) {
+            Ok((plan, steps)) => replay(args, path.display().to_string(), plan, steps, out),
+            Err(error) => {
+                writeln!(err, "foreswap lab: {}: {error}", path.display())?;
+                Ok(ExitCode::from(2))
+            }
+        };
+    }
+    let job = Job::new(args);
+    if !args.json {
+        writeln!(
+            out,
+            "seeds from {}, {} steps each",
+            job.first,
+            crate::size::count(job.steps)
+        )?;
+        out.flush()?;
+    }
+    let began = Instant::now();
+    let progress = Progress::new();
+    let (summary, runs, found) = job.run(&progress);
+    progress.end();
+    let mut report = Report::new(&job, &summary, runs, began.elapsed());
+    if let Some((seed, finding)) = found {
+        let command = format!("foreswap lab torture --seed {seed} --steps {}", job.steps);
+        #[cfg(feature = "planted")]
+        let command = match job.plant {
+            Some(bug) => format!("{command} --plant {}", bug.name()),
+            None => command,
+        };
+        report.found(seed, &finding, command);
+        if let Some(path) = &args.shrink {
+            let plan = job.plan(seed);
+            let steps = Steps::new(seed, &plan)
+                .take(finding.step as usize)
+                .collect();
+            let path = path
+                .clone()
+                .unwrap_or_else(|| format!("torture-{seed}.jsonl").into());
+            report.shrunk(shrink(plan, steps, finding, path)?);
+        }
+    }
+    report.write(args.json, out)
+}
+
+fn shrink(plan: Plan, steps: Vec<Step>, finding: Finding, path: PathBuf) -> anyhow::Result<Shrunk> {
+    let case = Case {
+        plan,
+        steps,
+        finding,
+    };
+    let (case, runs) = Shrinker::new(case, SHRINKING).shrink();
+    let text = file::write(&case.plan, &case.steps).context("the steps as text")?;
+    std::fs::write(&path, text)
+        .with_context(|| format!("{}: cannot be written", path.display()))?;
+    Ok(Shrunk::new(case, runs, &path))
+}
+
+fn replay(
+    args: &TortureArgs,
+    name: String,
+    plan: Plan,
+    steps: Vec<Step>,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    let began = Instant::now();
+    let count = steps.len() as u64;
+    let verdict = guard::run(plan.clone(), steps.clone().into_iter());
+    let (summary, finding) = match verdict {
+        Verdict::Sound(summary) => (*summary, None),
+        Verdict::Bug(finding) => (Summary::default(), Some(finding)),
+    };
+    let mut report = Report::of_file(&name, count, &summary, began.elapsed());
+    if let Some(finding) = finding {
+        report.found(0, &finding, format!("foreswap lab torture --replay {name}"));
+        if let Some(path) = &args.shrink {
+            let path = path
+                .clone()
+                .unwrap_or_else(|| format!("{name}.small").into());
+            report.shrunk(shrink(plan, steps, finding, path)?);
+        }
+    }
+    report.write(args.json, out)
+}

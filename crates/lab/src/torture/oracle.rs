@@ -1,0 +1,163 @@
+//! What must hold of a tortured process: after every call of the core what costs nothing to look at, now
+//! and then all of it.
+
+use foreswap_core::Entry;
+
+use super::process::Process;
+use super::space::Mapping;
+use super::system::System;
+use super::view::View;
+
+impl Process {
+    /// The limit holds, and what is charged is what the core believes to be in memory.
+    pub fn check_limit(&self, sys: &mut System) {
+        let over = sys.charged.saturating_sub(sys.limit);
+        assert!(
+            over <= sys.excused,
+            "the limit is passed by {over} pages without a reason"
+        );
+        sys.excused = over;
+        assert_eq!(
+            self.space.charged,
+            self.mm.resident(),
+            "pages charged are not those resident"
+        );
+    }
+
+    /// All that must hold.
+    pub fn check(&mut self, sys: &mut System) {
+        let charged = self.space.charged;
+        let view = View {
+            sys,
+            space: &mut self.space,
+        };
+        if let Err(what) = self.mm.check(&view, charged) {
+            panic!("{what}");
+        }
+        if self.settled() {
+            let there = self.space.physical();
+            assert!(
+                there <= charged,
+                "{there} pages are in memory, {charged} are charged"
+            );
+        }
+        self.check_references();
+        self.check_presence();
+        self.check_hints();
+    }
+
+    /// Each reference that was taken is known to the core, or was given up with a bad slot.
+    pub fn check_references(&mut self) {
+        self.references.clear();
+        self.mm.references(&mut self.references);
+        for &slot in &self.references {
+            let refs = &mut self.space.refs[usize::from(slot.area)][slot.index as usize];
+            assert!(*refs > 0, "{slot:?} is used without a reference");
+            *refs -= 1;
+        }
+        if self.space.refs != self.space.bad {
+            let leaked = (self.space.refs.iter().zip(&self.space.bad).enumerate())
+                .flat_map(|(area, (refs, bad))| {
+                    let pairs = refs.iter().zip(bad).enumerate();
+                    pairs
+                        .filter(|(_, (refs, bad))| refs != bad)
+                        .map(move |(slot, _)| (area, slot))
+                })
+                .next();
+            panic!("a reference has leaked: (area, slot) {leaked:?}");
+        }
+        for &slot in &self.references {
+            *self.space.refs_mut(slot) += 1;
+        }
+    }
+
+    /// What the core believes to be absent is absent.
+    fn check_presence(&self) {
+        for (at, page) in self.space.pages.iter().enumerate() {
+            if page.mapping == Mapping::Managed
+                && page.present.is_some()
+                && self.cells[at].changing == 0
+            {
+                let entry = self.mm.entry(self.space.vpn(at));
+                assert!(
+                    matches!(entry, Entry::Resident(_)),
+                    "page {at} is mapped, the core has {entry:?}"
+                );
+            }
+        }
+    }
+
+    /// Each page's region has the hint that was given for it, and regions differ where they meet.
+    fn check_hints(&self) {
+        let mut before: Option<&foreswap_core::Vma> = None;
+        for vma in self.mm.regions() {
+            let (start, end) = (self.space.at(vma.range.start), self.space.at(vma.range.end));
+            let wrong = (start..end).find(|&at| self.hints[at] != vma.hint);
+            assert_eq!(wrong, None, "this page's region has a wrong hint");
+            let meets = before.filter(|before| before.range.end == vma.range.start);
+            assert!(
+                meets.is_none_or(|before| before.hint != vma.hint),
+                "two regions meet at {:?} and are not one",
+                vma.range.start
+            );
+            before = Some(vma);
+        }
+    }
+
+    /// Everything was unmapped: nothing may be left. Without a limit to live under, frames that are free
+    /// go; one that is lost stays.
+    pub fn check_empty(&mut self, sys: &mut System) {
+        let limit = std::mem::replace(&mut sys.limit, 0);
+        sys.excuse();
+        for _ in 0..4 {
+            self.run(sys);
+        }
+        sys.limit = limit;
+        assert_eq!(
+            self.mm.resident(),
+            0,
+            "memory is held after everything was unmapped"
+        );
+        let backed = self.space.frames.iter().flatten().count() as u64;
+        assert_eq!(
+            self.space.charged, backed,
+            "memory is charged that no frame holds, after everything was unmapped"
+        );
+        self.check_references();
+        assert!(
+            self.space.refs == self.space.bad,
+            "slots are held after everything was unmapped"
+        );
+    }
+
+    /// What to know when it hangs.
+    pub fn state(&self, sys: &System) -> String {
+        let (mut mapped, mut cached, mut swapped, mut poisoned) = (0, 0, 0, 0);
+        for at in 0..self.cells.len() {
+            match self.mm.entry(self.space.vpn(at)) {
+                Entry::Resident(_) => mapped += 1,
+                Entry::Cached(_) => cached += 1,
+                Entry::Swapped { .. } => swapped += 1,
+                Entry::Poisoned => poisoned += 1,
+                Entry::Never => {}
+            }
+        }
+        let used: Vec<_> = sys.areas.iter().map(|area| area.used).collect();
+        let full = self.space.frames.iter().flatten().count();
+        let waits: Vec<_> = self.threads.iter().flatten().map(|wait| wait.at).collect();
+        format!(
+            "limit {}, charged {} of {}, pages: {mapped} mapped, {cached} cached, {swapped} swapped, \
+             {poisoned} lost; {full} of {} frames full, slots used {used:?}, waiting for pages {waits:?}, \
+             {} messages, {} I/Os, retry {}, stalled {}, last notices {:?}",
+            sys.limit,
+            self.space.charged,
+            sys.charged,
+            self.space.frames.len(),
+            self.messages.len(),
+            self.space.flights.len(),
+            self.mm.must_retry(),
+            self.mm.is_stalled(),
+            sys.told,
+        )
+    }
+}

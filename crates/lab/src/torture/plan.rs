@@ -1,0 +1,251 @@
+//! One machine to be tortured: sizes, policies and how often things go wrong, all drawn from a seed.
+
+use foreswap_core::readahead::Policy;
+use foreswap_core::units::Nanos;
+use foreswap_core::{Config, Swapoff};
+use serde::{Deserialize, Serialize};
+
+use super::chance::Chance;
+use super::system::Chaos;
+
+/// [`Policy`], as a replay file has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Readahead {
+    /// Only the page that is asked for.
+    None,
+    /// By address.
+    Vma(u32),
+    /// By slot.
+    Cluster(u32),
+    /// Along the majority's stride.
+    Trend(u32),
+    /// Ahead of streams.
+    Streams(u32),
+}
+
+/// [`Swapoff`], as a replay file has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Emptying {
+    /// A deep stream of large reads.
+    Stream,
+    /// Page by page, through readahead.
+    Readahead,
+    /// The same, counted wrongly.
+    LegacyStats,
+}
+
+/// How often each kind of step is drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rates {
+    /// Changes of the address space, of 1000 steps.
+    pub changes: u32,
+    /// Forks, locks, limits and the like, of 1000 steps.
+    pub rare: u32,
+    /// Advice, of 1000 steps.
+    pub advice: u32,
+    /// Steps of the driver alone, out of order, of 1000 steps; otherwise it works in whole rounds.
+    pub disorder: u32,
+}
+
+/// A machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Frames of each process' engine.
+    pub frames: u32,
+    /// I/Os that the core believes the queue to hold.
+    pub depth: u32,
+    /// I/Os that it holds.
+    pub queue: u32,
+    /// Swap readahead.
+    pub readahead: Readahead,
+    /// How long a fault waits for memory, in nanoseconds.
+    pub full_timeout: Nanos,
+    /// Largest batch of a first touch, in pages.
+    pub first_touch: u32,
+    /// How an area is emptied.
+    pub swapoff: Emptying,
+    /// Pages of memory for all.
+    pub limit: u64,
+    /// Slots of each area.
+    pub areas: Vec<u32>,
+    /// Pages of each process.
+    pub pages: u32,
+    /// Threads of each process.
+    pub threads: u32,
+    /// Processes at a time.
+    pub processes: u32,
+    /// What goes wrong.
+    pub chaos: Chaos,
+    /// What is done.
+    pub rates: Rates,
+    /// Calls of the core between two full checks.
+    pub check_every: u32,
+    /// The bug that is planted in the core.
+    #[cfg(feature = "planted")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plant: Option<super::PlantedBug>,
+}
+
+/// The least and the most of what a replay file may ask for, so that nothing it says makes the machine
+/// itself fail.
+const BOUNDS: [(&str, u64, u64); 8] = [
+    ("frames", 16, 1 << 16),
+    ("depth", 36, 1 << 12),
+    ("queue", 1, 1 << 12),
+    ("limit", 16, 1 << 20),
+    ("pages", 8, 1 << 14),
+    ("threads", 1, 64),
+    ("processes", 1, 8),
+    ("check_every", 1, 1 << 20),
+];
+
+impl Plan {
+    /// Draw everything.
+    pub fn draw(seed: u64) -> Self {
+        let chance = &mut Chance::new(seed);
+        let chaos = Self::draw_chaos(chance);
+        let pages = chance.pick(&[64, 150, 300, 600, 1200]);
+        let share = chance.pick(&[2, 3, 5, 8]);
+        Plan {
+            frames: chance.pick(&[32, 48, 64, 200, 400]),
+            depth: chance.pick(&[40, 128]),
+            queue: chance.pick(&[8, 8, 32, 128]),
+            readahead: chance.pick(&[
+                Readahead::None,
+                Readahead::Vma(1),
+                Readahead::Vma(8),
+                Readahead::Vma(32),
+                Readahead::Cluster(8),
+                Readahead::Cluster(64),
+                Readahead::Trend(8),
+                Readahead::Trend(32),
+                Readahead::Streams(4),
+                Readahead::Streams(64),
+                Readahead::Streams(512),
+            ]),
+            full_timeout: chance.pick(&[1_000, 50_000, 1_000_000, 1_000_000_000]),
+            first_touch: chance.pick(&[1, 16, 256]),
+            swapoff: chance.pick(&[
+                Emptying::Stream,
+                Emptying::Stream,
+                Emptying::Readahead,
+                Emptying::LegacyStats,
+            ]),
+            limit: (u64::from(pages) / share).max(32),
+            // Small ones are full most of the time.
+            areas: match chance.below(4) {
+                0 => chance.pick(&[&[64][..], &[40, 512], &[100, 700, 513]]),
+                _ => chance.pick(&[&[4096][..], &[2048, 513], &[1100, 1100], &[700, 4096]]),
+            }
+            .to_vec(),
+            pages,
+            threads: chance.pick(&[1, 3, 6, 16]),
+            processes: chance.pick(&[1, 1, 2, 3]),
+            chaos,
+            rates: Rates {
+                changes: chance.pick(&[1, 2, 10, 60]),
+                rare: chance.pick(&[0, 1, 5, 30]),
+                advice: chance.pick(&[0, 5, 50]),
+                disorder: chance.pick(&[0, 0, 100, 500]),
+            },
+            check_every: chance.pick(&[128, 512, 2048]),
+            #[cfg(feature = "planted")]
+            plant: None,
+        }
+    }
+
+    fn draw_chaos(chance: &mut Chance) -> Chaos {
+        if chance.one_in(300) {
+            return Chaos::default();
+        }
+        Chaos {
+            read_error: chance.pick(&[0, 0, 1, 10, 100]),
+            write_error: chance.pick(&[0, 0, 0, 1, 10]),
+            no_space: chance.pick(&[0, 0, 0, 20]),
+            refuse: chance.pick(&[0, 0, 50, 500]),
+            corrupt: chance.pick(&[0, 0, 1, 5, 30]),
+            lost_write: chance.pick(&[0, 0, 0, 5]),
+            short: chance.pick(&[0, 0, 50, 300]),
+            stall: chance.pick(&[0, 0, 1, 20]),
+            queue_full: chance.pick(&[0, 20, 300]),
+            again: chance.pick(&[0, 20, 200]),
+            partial: chance.pick(&[0, 20, 200]),
+            no_memory: chance.pick(&[0, 0, 20, 100]),
+            busy: chance.pick(&[0, 10, 100]),
+        }
+    }
+
+    /// For the core.
+    pub fn config(&self) -> Config {
+        Config {
+            frames: self.frames,
+            depth: self.depth,
+            readahead: match self.readahead {
+                Readahead::None => Policy::None,
+                Readahead::Vma(max) => Policy::Vma(max),
+                Readahead::Cluster(max) => Policy::Cluster(max),
+                Readahead::Trend(max) => Policy::Trend(max),
+                Readahead::Streams(max) => Policy::Streams(max),
+            },
+            full_timeout: self.full_timeout,
+            first_touch: self.first_touch,
+            swapoff: match self.swapoff {
+                Emptying::Stream => Swapoff::Stream,
+                Emptying::Readahead => Swapoff::Readahead,
+                Emptying::LegacyStats => Swapoff::LegacyStats,
+            },
+        }
+    }
+
+    /// Whether it can be built.
+    ///
+    /// # Errors
+    ///
+    /// Names the value that cannot be, and what was expected.
+    pub fn check(&self) -> Result<(), String> {
+        let values = [
+            self.frames.into(),
+            self.depth.into(),
+            self.queue.into(),
+            self.limit,
+            self.pages.into(),
+            self.threads.into(),
+            self.processes.into(),
+            self.check_every.into(),
+        ];
+        for ((name, least, most), value) in BOUNDS.into_iter().zip(values) {
+            if !(least..=most).contains(&value) {
+                return Err(format!("`{name}` is {value}; expected {least} to {most}"));
+            }
+        }
+        let (Readahead::Vma(max)
+        | Readahead::Cluster(max)
+        | Readahead::Trend(max)
+        | Readahead::Streams(max)) = self.readahead
+        else {
+            return self.check_areas();
+        };
+        if !(1..=512).contains(&max) {
+            return Err(format!("`readahead` is {max} pages; expected 1 to 512"));
+        }
+        self.check_areas()
+    }
+
+    fn check_areas(&self) -> Result<(), String> {
+        if !(1..=4).contains(&self.areas.len()) {
+            let areas = self.areas.len();
+            return Err(format!("`areas` has {areas} entries; expected 1 to 4"));
+        }
+        match self.areas.iter().find(|n| !(16..=1 << 20).contains(*n)) {
+            Some(n) => Err(format!(
+                "`areas` has one of {n} slots; expected 16 to {}",
+                1 << 20
+            )),
+            None => Ok(()),
+        }
+    }
+}

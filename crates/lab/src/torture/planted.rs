@@ -1,0 +1,47 @@
+//! The bugs that can be planted in the core, as the command line and replay files name them.
+
+use clap::ValueEnum;
+use foreswap_core::planted::Bug;
+use serde::{Deserialize, Serialize};
+
+/// [`Bug`], which says what each of them is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum PlantedBug {
+    LostWakeUp,
+    SlotFreedTwice,
+    StaleWindow,
+    KeptClean,
+    EarlyPublish,
+    UncheckedDigest,
+    ForgottenCount,
+    LeakedFrame,
+    ForgottenStall,
+    MissedDiscard,
+}
+
+impl PlantedBug {
+    /// As on the command line.
+    pub fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+impl From<PlantedBug> for Bug {
+    fn from(bug: PlantedBug) -> Self {
+        match bug {
+            PlantedBug::LostWakeUp => Bug::LostWakeUp,
+            PlantedBug::SlotFreedTwice => Bug::SlotFreedTwice,
+            PlantedBug::StaleWindow => Bug::StaleWindow,
+            PlantedBug::KeptClean => Bug::KeptClean,
+            PlantedBug::EarlyPublish => Bug::EarlyPublish,
+            PlantedBug::UncheckedDigest => Bug::UncheckedDigest,
+            PlantedBug::ForgottenCount => Bug::ForgottenCount,
+            PlantedBug::LeakedFrame => Bug::LeakedFrame,
+            PlantedBug::ForgottenStall => Bug::ForgottenStall,
+            PlantedBug::MissedDiscard => Bug::MissedDiscard,
+        }
+    }
+}

@@ -1,0 +1,548 @@
+//! One tortured process with its driver: threads, events on their way, and the core under test.
+//!
+//! The oracle (`oracle`) knows what each page must read as. A discard takes time: the event is read, the
+//! thread goes on, then the pages vanish; a read meanwhile may see either.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+
+use foreswap_core::units::{Nanos, Slot, Vpn};
+use foreswap_core::world::{Mmu as _, Notice};
+use foreswap_core::{Advice, Entry, Hint, Mm, Outcome};
+
+use super::plan::Plan;
+use super::space::{Mapping, Page, Space};
+use super::system::System;
+use super::view::View;
+
+/// What a page must read as.
+#[derive(Clone, Copy, Default)]
+pub struct Cell {
+    /// What was written last.
+    pub value: u64,
+    /// Zero would be right too: a discard ran beside the write.
+    pub maybe_zero: bool,
+    /// A discard of the page is under way.
+    pub discarding: bool,
+    /// It was written while a discard was under way.
+    pub written: bool,
+    /// Changes of the address space that are under way here.
+    pub changing: u8,
+    /// A notice said that the content is lost.
+    pub lost: bool,
+}
+
+/// A thread that waits for a page.
+#[derive(Clone, Copy)]
+pub struct Wait {
+    /// The page's number.
+    pub at: usize,
+    /// What it writes there; a read otherwise.
+    pub write: Option<u64>,
+    /// When it touched the page.
+    pub since: Nanos,
+}
+
+/// An event of the address space that waits to be read.
+#[derive(Clone)]
+pub enum Event {
+    /// madvise(MADV_DONTNEED).
+    Discard(Range<usize>),
+    /// munmap.
+    Unmap(Range<usize>),
+    /// mremap.
+    Remap(Range<usize>, usize),
+}
+
+/// How far a fork is.
+#[derive(PartialEq, Eq)]
+pub enum Fork {
+    /// None is under way.
+    No,
+    /// The core holds still.
+    Held,
+    /// The snapshot was taken.
+    Taken(Vec<(Vpn, Slot)>),
+}
+
+/// What became of an access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// It was read or written.
+    Done,
+    /// The thread waits for the page.
+    Waits,
+    /// The thread got a signal, rightly.
+    Signal,
+}
+
+/// What came of a process' life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Faults that the core was told.
+    pub faults: u64,
+    /// Touches.
+    pub touches: u64,
+    /// Accesses that ended in SIGBUS, as a notice had said.
+    pub sigbus: u64,
+    /// The longest that a thread waited, in virtual time.
+    pub longest: Nanos,
+}
+
+/// One process.
+pub struct Process {
+    /// The core under test.
+    pub mm: Mm,
+    /// As it was made.
+    pub plan: Rc<Plan>,
+    /// Its memory.
+    pub space: Space,
+    /// What each page must read as.
+    pub cells: Vec<Cell>,
+    /// The hint that each page's region must have, as far as the core knows of the page.
+    pub hints: Vec<Hint>,
+    /// What each thread waits for.
+    pub threads: Vec<Option<Wait>>,
+    waiting: u32,
+    /// Fault messages on their way to the driver.
+    pub messages: Vec<usize>,
+    /// Events that wait to be read.
+    pub events: VecDeque<Event>,
+    /// Events that were read and whose thread has not gone on.
+    pub acks: VecDeque<Event>,
+    /// Discards whose pages are about to vanish.
+    pub zaps: Vec<Range<usize>>,
+    /// How far a fork is.
+    pub fork: Fork,
+    /// What came of it so far.
+    pub tally: Tally,
+    /// Calls of the core since the last full check.
+    unchecked: u32,
+    pub(super) references: Vec<Slot>,
+}
+
+impl Process {
+    /// A process that has nothing mapped.
+    pub fn new(sys: &mut System, plan: &Rc<Plan>) -> Self {
+        let pages = plan.pages as usize;
+        // The pages cross the border of a leaf.
+        let base = 512 * 107 - pages as u64 / 3;
+        let mm = Mm::new(plan.config(), sys.limit);
+        #[cfg(feature = "planted")]
+        let mm = match plan.plant {
+            Some(bug) => mm.with_bug(bug.into()),
+            None => mm,
+        };
+        Process {
+            mm,
+            plan: Rc::clone(plan),
+            space: Space::new(sys, base, pages, plan.frames, plan.queue as usize),
+            cells: vec![Cell::default(); pages],
+            hints: vec![Hint::Normal; pages],
+            threads: vec![None; plan.threads as usize],
+            waiting: 0,
+            messages: Vec::new(),
+            events: VecDeque::new(),
+            acks: VecDeque::new(),
+            zaps: Vec::new(),
+            fork: Fork::No,
+            tally: Tally::default(),
+            unchecked: 0,
+            references: Vec::new(),
+        }
+    }
+
+    /// Call the core, then look at what it did.
+    pub fn call<T>(
+        &mut self,
+        sys: &mut System,
+        call: impl FnOnce(&mut Mm, &mut View<'_>) -> T,
+    ) -> T {
+        sys.calls = 0;
+        self.space.lenient |= self.fork != Fork::No;
+        let mut view = View {
+            sys,
+            space: &mut self.space,
+        };
+        let value = call(&mut self.mm, &mut view);
+        self.space.lenient = false;
+        self.space.existed = false;
+        if !sys.notices.is_empty() {
+            self.heed_notices(sys);
+        }
+        self.check_limit(sys);
+        self.unchecked += 1;
+        if self.unchecked >= self.plan.check_every {
+            self.unchecked = 0;
+            self.check(sys);
+        }
+        if !self.space.woken.is_empty() {
+            self.resume(sys);
+        }
+        value
+    }
+
+    /// A page's content is lost where a notice says so. The core may not know yet that it moved.
+    fn heed_notices(&mut self, sys: &mut System) {
+        for (pid, notice) in sys.notices.drain(..) {
+            assert_eq!(pid, self.space.pid, "a notice of another process");
+            if sys.told.len() == 8 {
+                sys.told.remove(0);
+            }
+            sys.told.push(notice);
+            let page = match notice {
+                Notice::ReadFailed { page, .. }
+                | Notice::Corrupt { page, .. }
+                | Notice::OutOfMemory { page } => page,
+                _ => continue,
+            };
+            let mut at = self.space.at(page);
+            for event in &self.events {
+                if let Event::Remap(from, to) = event
+                    && from.contains(&at)
+                {
+                    at = at - from.start + to;
+                }
+            }
+            self.cells[at].lost = true;
+        }
+    }
+
+    /// Threads whose page was woken try again.
+    fn resume(&mut self, sys: &mut System) {
+        let woken = std::mem::take(&mut self.space.woken);
+        for page in &woken {
+            if self.waiting == 0 {
+                break;
+            }
+            let Some(at) = page.checked_sub(self.space.base) else {
+                continue;
+            };
+            for thread in 0..self.threads.len() {
+                if let Some(wait) = self.threads[thread]
+                    && wait.at == at as usize
+                {
+                    self.threads[thread] = None;
+                    self.waiting -= 1;
+                    // A message that nobody read is withdrawn.
+                    if let Some(old) = self.messages.iter().position(|m| *m == wait.at) {
+                        self.messages.swap_remove(old);
+                    }
+                    if self.go_on(sys, thread, wait) != Access::Waits {
+                        let took = sys.now.saturating_sub(wait.since);
+                        self.tally.longest = self.tally.longest.max(took);
+                    }
+                }
+            }
+        }
+        self.space.woken = woken;
+        self.space.woken.clear();
+    }
+
+    /// A thread touches a page.
+    pub fn touch(
+        &mut self,
+        sys: &mut System,
+        thread: usize,
+        at: usize,
+        write: Option<u64>,
+    ) -> Access {
+        self.tally.touches += 1;
+        let since = sys.now;
+        self.go_on(sys, thread, Wait { at, write, since })
+    }
+
+    fn go_on(&mut self, sys: &mut System, thread: usize, wait: Wait) -> Access {
+        let Wait { at, write, .. } = wait;
+        sys.note(20, at as u64, write.unwrap_or(u64::MAX));
+        let page = &mut self.space.pages[at];
+        if page.mapping == Mapping::None {
+            return Access::Signal;
+        }
+        if page.mapping == Mapping::Plain && page.present.is_none() {
+            page.present = Some(0);
+        }
+        let cell = &mut self.cells[at];
+        let Some(content) = page.present else {
+            if page.poisoned {
+                assert!(cell.lost, "SIGBUS at page {at} without a reason");
+                self.tally.sigbus += 1;
+                return Access::Signal;
+            }
+            self.threads[thread] = Some(wait);
+            self.waiting += 1;
+            self.messages.push(at);
+            return Access::Waits;
+        };
+        if let Some(value) = write {
+            page.present = Some(value);
+            // What a page was before a discard no longer counts.
+            cell.value = value;
+            cell.maybe_zero = cell.discarding;
+            cell.written = cell.discarding;
+            return Access::Done;
+        }
+        if content == 0 && cell.maybe_zero {
+            if !cell.discarding {
+                cell.value = 0;
+                cell.maybe_zero = false;
+            }
+        } else {
+            assert_eq!(
+                content, cell.value,
+                "page {at} reads {content}, where {} was written last",
+                cell.value
+            );
+            if !cell.discarding {
+                cell.maybe_zero = false;
+            }
+        }
+        Access::Done
+    }
+
+    /// The driver reads a fault message; the touch was `offset` bytes into its page.
+    pub fn read_message(&mut self, sys: &mut System, n: usize, offset: u64) {
+        let at = self.messages.swap_remove(n);
+        let page = self.space.vpn(at);
+        let address = page.address() + offset;
+        self.tally.faults += 1;
+        self.call(sys, |mm, w| {
+            if mm.on_fault(w, address) == Outcome::Unmanaged {
+                w.wake(page);
+            }
+        });
+    }
+
+    /// The driver reads an event.
+    pub fn read_event(&mut self, sys: &mut System) {
+        let Some(event) = self.events.pop_front() else {
+            return;
+        };
+        self.acks.push_back(event.clone());
+        let space = &self.space;
+        match &event {
+            Event::Discard(range) => {
+                let range = space.range(range);
+                self.call(sys, |mm, w| mm.discard(w, &range));
+                self.forget_snapshot(sys, &range);
+            }
+            Event::Unmap(range) => {
+                self.hints[range.clone()].fill(Hint::Normal);
+                let range = space.range(range);
+                self.call(sys, |mm, w| mm.unmap(w, &range));
+            }
+            Event::Remap(from, to) => {
+                self.hints.copy_within(from.clone(), *to);
+                self.hints[from.clone()].fill(Hint::Normal);
+                let (from, to) = (space.range(from), space.vpn(*to));
+                self.call(sys, |mm, w| mm.remap(w, &from, to));
+            }
+        }
+    }
+
+    /// A thread whose event was read goes on.
+    pub fn acknowledge(&mut self) {
+        let Some(event) = self.acks.pop_front() else {
+            return;
+        };
+        self.space.changing -= 1;
+        match event {
+            Event::Discard(range) => self.zaps.push(range),
+            Event::Unmap(range) => self.changing(&range, false),
+            Event::Remap(from, to) => self.changing(&(to..to + from.len()), false),
+        }
+    }
+
+    /// The pages of a discard vanish.
+    pub fn zap(&mut self) {
+        if self.zaps.is_empty() {
+            return;
+        }
+        let range = self.zaps.swap_remove(0);
+        for at in range.clone() {
+            let (page, cell) = (&mut self.space.pages[at], &mut self.cells[at]);
+            page.present = None;
+            page.poisoned = false;
+            page.shared = false;
+            // Touched, moved out and lost since the event was read: lost it stays.
+            cell.lost &= self.mm.entry(self.space.vpn(at)) == Entry::Poisoned;
+            cell.discarding = false;
+            if !cell.written {
+                cell.value = 0;
+                cell.maybe_zero = false;
+            }
+            cell.written = false;
+        }
+        self.changing(&range, false);
+    }
+
+    fn changing(&mut self, range: &Range<usize>, changing: bool) {
+        for cell in &mut self.cells[range.clone()] {
+            if changing {
+                cell.changing += 1;
+            } else {
+                cell.changing -= 1;
+            }
+        }
+    }
+
+    /// A change of the address space is under way in `range`.
+    pub fn busy(&self, range: &Range<usize>) -> bool {
+        self.cells[range.clone()]
+            .iter()
+            .any(|cell| cell.changing > 0)
+    }
+
+    /// No event is anywhere.
+    pub fn settled(&self) -> bool {
+        self.events.is_empty() && self.acks.is_empty() && self.zaps.is_empty()
+    }
+
+    fn send(&mut self, event: Event) {
+        self.space.changing += 1;
+        self.events.push_back(event);
+    }
+
+    /// mmap where nothing is mapped.
+    pub fn map(&mut self, range: Range<usize>) {
+        for at in range {
+            if self.space.pages[at].mapping == Mapping::None {
+                self.space.pages[at] = Page {
+                    mapping: Mapping::Plain,
+                    ..Page::default()
+                };
+                let changing = self.cells[at].changing;
+                self.cells[at] = Cell {
+                    changing,
+                    ..Cell::default()
+                };
+            }
+        }
+    }
+
+    /// The engine adopts what is mapped plainly.
+    pub fn adopt(&mut self, sys: &mut System, range: Range<usize>) {
+        let mut present = Vec::new();
+        for at in range.clone() {
+            let page = &mut self.space.pages[at];
+            page.mapping = Mapping::Managed;
+            if page.present.is_some() {
+                present.push(self.space.range(&(at..at + 1)));
+            }
+        }
+        let range = self.space.range(&range);
+        self.space.lenient = true;
+        self.call(sys, |mm, w| mm.adopt(w, range, &present));
+    }
+
+    /// madvise(MADV_DONTNEED).
+    pub fn discard(&mut self, range: Range<usize>) {
+        for cell in &mut self.cells[range.clone()] {
+            cell.discarding = true;
+            cell.maybe_zero = true;
+            cell.written = false;
+        }
+        self.changing(&range, true);
+        self.send(Event::Discard(range));
+    }
+
+    /// munmap.
+    pub fn unmap(&mut self, range: Range<usize>) {
+        for at in range.clone() {
+            self.space.pages[at] = Page::default();
+            let changing = self.cells[at].changing;
+            self.cells[at] = Cell {
+                changing,
+                ..Cell::default()
+            };
+        }
+        self.changing(&range, true);
+        self.send(Event::Unmap(range));
+    }
+
+    /// mremap with MREMAP_FIXED: what was at the destination is unmapped.
+    pub fn remap(&mut self, from: Range<usize>, to: usize) {
+        let target = to..to + from.len();
+        self.unmap(target.clone());
+        for (source, target) in from.clone().zip(target) {
+            self.space.pages[target] = std::mem::take(&mut self.space.pages[source]);
+            let changing = self.cells[target].changing;
+            self.cells[target] = Cell {
+                changing: changing + 1,
+                ..std::mem::take(&mut self.cells[source])
+            };
+        }
+        self.changing(&from, true);
+        self.send(Event::Remap(from.clone(), to));
+        self.send(Event::Unmap(from));
+    }
+
+    /// The kernel takes pages back that MADV_FREE gave it; there is no event.
+    pub fn silently_discard(&mut self, range: Range<usize>) {
+        for at in range {
+            let page = &mut self.space.pages[at];
+            if page.mapping != Mapping::None && page.present.take().is_some() {
+                page.shared = false;
+                self.cells[at].value = 0;
+                self.cells[at].maybe_zero = false;
+            }
+        }
+    }
+
+    /// The helper made pages movable that fork shared.
+    pub fn unshare(&mut self) {
+        if let Some((page, n)) = self.space.unshare.pop() {
+            let at = self.space.at(page);
+            for page in self.space.pages.iter_mut().skip(at).take(n as usize) {
+                page.shared = false;
+            }
+        }
+    }
+
+    /// The device goes on with flight number `n`.
+    pub fn complete(&mut self, sys: &mut System, n: usize) {
+        if let Some((io, result)) = self.space.complete(sys, n) {
+            self.call(sys, |mm, w| mm.on_io(w, io, result));
+        }
+    }
+
+    /// The core does what no fault waits for.
+    pub fn run(&mut self, sys: &mut System) -> bool {
+        self.call(sys, |mm, w| mm.run(w))
+    }
+
+    /// The program says something of a range.
+    pub fn advise(&mut self, sys: &mut System, range: Range<usize>, advice: Advice) {
+        if let Advice::Use(hint) = advice {
+            for at in range.clone() {
+                if self.mm.manages(self.space.vpn(at)) {
+                    self.hints[at] = hint;
+                }
+            }
+        }
+        let range = self.space.range(&range);
+        self.call(sys, |mm, w| mm.advise(w, &range, advice));
+    }
+
+    /// Nothing that a thread waits for is on its way.
+    pub fn at_rest(&self) -> bool {
+        self.settled()
+            && self.messages.is_empty()
+            && self.fork == Fork::No
+            && self.waiting == 0
+            && !self.mm.must_retry()
+            && !self.mm.is_stalled()
+    }
+
+    /// Since when the thread waits that has waited longest.
+    pub fn oldest_wait(&self) -> Option<Wait> {
+        let waits = self.threads.iter().flatten();
+        waits.min_by_key(|wait| wait.since).copied()
+    }
+
+    /// All threads that wait.
+    pub fn waiting(&self) -> u32 {
+        self.waiting
+    }
+}

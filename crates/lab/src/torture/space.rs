@@ -1,0 +1,292 @@
+//! One process of the tortured machine as the kernel sees it: its pages, the engine's frames, its I/O
+//! in flight.
+
+use std::ops::Range;
+
+use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
+use foreswap_core::world::{IoId, IoResult, Refusal};
+
+use super::system::{Area, GARBAGE, System};
+
+/// What maps a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mapping {
+    /// Nothing: a touch is a segmentation fault.
+    #[default]
+    None,
+    /// A mapping that is not adopted.
+    Plain,
+    /// A mapping that the engine manages.
+    Managed,
+}
+
+/// A page of the program. The content is one number.
+#[derive(Clone, Copy, Default)]
+pub struct Page {
+    /// What maps it.
+    pub mapping: Mapping,
+    /// Its content, where it is in memory.
+    pub present: Option<u64>,
+    /// A touch raises SIGBUS.
+    pub poisoned: bool,
+    /// mlock.
+    pub locked: bool,
+    /// The kernel or a device uses it.
+    pub pinned: bool,
+    /// A parent or a child has it as well.
+    pub shared: bool,
+}
+
+/// An I/O in flight.
+#[derive(Default)]
+pub struct Flight {
+    /// Its number.
+    pub io: u32,
+    /// A write; otherwise a read.
+    pub write: bool,
+    /// A write that may not be refused for what the pages hold.
+    pub as_it_is: bool,
+    /// The first slot.
+    pub slot: Option<Slot>,
+    /// The frames, in the order of the slots.
+    pub frames: Vec<Frame>,
+    /// What the frames held when a write was submitted.
+    pub data: Vec<u64>,
+    /// Pages that a short transfer has done.
+    pub done: usize,
+    /// The device ends it then, unless it is early.
+    pub due: Nanos,
+}
+
+/// What I/O does with a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// Nothing.
+    Idle,
+    /// A read into it is in flight.
+    Reading,
+    /// A write of it is in flight.
+    Writing,
+}
+
+/// The memory of one process and its engine.
+pub struct Space {
+    /// Its number; never used again.
+    pub pid: usize,
+    /// First page that is modelled.
+    pub base: u64,
+    /// From there on.
+    pub pages: Vec<Page>,
+    /// The memory of each frame.
+    pub frames: Vec<Option<u64>>,
+    /// What I/O does with it.
+    pub frame_use: Vec<Use>,
+    /// Pages that are charged for it.
+    pub charged: u64,
+    /// Events that wait to be read or whose thread has not gone on yet: the MMU answers EAGAIN.
+    pub changing: u32,
+    /// I/Os in flight, in the order of their submission.
+    pub flights: Vec<Flight>,
+    /// To be used again.
+    idle: Vec<Flight>,
+    /// I/Os that the queue holds.
+    pub depth: usize,
+    /// Pages whose threads were woken.
+    pub woken: Vec<u64>,
+    /// Pages that are to be made movable.
+    pub unshare: Vec<(Vpn, u32)>,
+    /// References that this process holds, by area and slot.
+    pub refs: Vec<Vec<u16>>,
+    /// Of those, references to slots that are left alone as they are bad.
+    pub bad: Vec<Vec<u16>>,
+    /// References taken for the child to come.
+    pub shares: Vec<Slot>,
+    /// Pages announced as coming back while a fork is held.
+    pub returned: Vec<Vpn>,
+    /// The MMU answered that a page exists: what is charged next is there already.
+    pub existed: bool,
+    /// Reasons are known why the limit may be passed in this call.
+    pub lenient: bool,
+}
+
+impl Space {
+    /// A process that has nothing yet.
+    pub fn new(sys: &mut System, base: u64, pages: usize, frames: u32, depth: usize) -> Self {
+        sys.pressure.push(0);
+        let per_slot = || -> Vec<Vec<u16>> {
+            let slots = |area: &Area| vec![0; area.counts.len()];
+            sys.areas.iter().map(slots).collect()
+        };
+        Space {
+            pid: sys.pressure.len() - 1,
+            base,
+            pages: vec![Page::default(); pages],
+            frames: vec![None; frames as usize],
+            frame_use: vec![Use::Idle; frames as usize],
+            charged: 0,
+            changing: 0,
+            flights: Vec::new(),
+            idle: Vec::new(),
+            depth,
+            woken: Vec::new(),
+            unshare: Vec::new(),
+            refs: per_slot(),
+            bad: per_slot(),
+            shares: Vec::new(),
+            returned: Vec::new(),
+            existed: false,
+            lenient: false,
+        }
+    }
+
+    /// The number of a page.
+    pub fn at(&self, page: Vpn) -> usize {
+        (page.0 - self.base) as usize
+    }
+
+    /// The page of a number.
+    pub fn vpn(&self, at: usize) -> Vpn {
+        Vpn(self.base + at as u64)
+    }
+
+    /// The pages of a range of numbers.
+    pub fn range(&self, at: &Range<usize>) -> Range<Vpn> {
+        self.vpn(at.start)..self.vpn(at.end)
+    }
+
+    /// Our references to a slot.
+    pub fn refs_mut(&mut self, slot: Slot) -> &mut u16 {
+        &mut self.refs[usize::from(slot.area)][slot.index as usize]
+    }
+
+    /// Of those, the ones that nobody gives back.
+    pub fn bad_mut(&mut self, slot: Slot) -> &mut u16 {
+        &mut self.bad[usize::from(slot.area)][slot.index as usize]
+    }
+
+    /// A further area, or one in the place of another.
+    pub fn set_area(&mut self, area: usize, slots: usize) {
+        for table in [&mut self.refs, &mut self.bad] {
+            table.resize_with(table.len().max(area + 1), Vec::new);
+            assert!(
+                table[area].iter().all(|n| *n == 0),
+                "references to area {area} are left, which has gone"
+            );
+            table[area] = vec![0; slots];
+        }
+    }
+
+    /// Memory that is really there.
+    pub fn physical(&self) -> u64 {
+        let managed = |p: &&Page| p.mapping == Mapping::Managed && p.present.is_some();
+        let program = self.pages.iter().filter(managed).count();
+        (program + self.frames.iter().flatten().count()) as u64
+    }
+
+    /// A flight with empty lists.
+    pub fn new_flight(&mut self) -> Flight {
+        let mut flight = self.idle.pop().unwrap_or_default();
+        flight.frames.clear();
+        flight.data.clear();
+        flight.done = 0;
+        flight.as_it_is = false;
+        flight
+    }
+
+    /// The number among the flights of one that has ended by now; the earlier ones first.
+    pub fn ended(&self, now: Nanos) -> Option<usize> {
+        self.flights.iter().position(|flight| flight.due <= now)
+    }
+
+    /// The device goes on with flight number `at`: what comes of it is decided by chance, bad sectors
+    /// and the device's health. `None` after a short transfer: the driver goes on with the rest.
+    pub fn complete(&mut self, sys: &mut System, at: usize) -> Option<(IoId, IoResult)> {
+        let chaos = sys.chaos;
+        let pages = self.flights[at].frames.len();
+        let left = pages - self.flights[at].done;
+        if left > 1 && sys.chance.one_in(chaos.short) {
+            let more = 1 + sys.chance.below(left as u64 - 1) as usize;
+            let flight = &mut self.flights[at];
+            flight.done += more;
+            flight.due = sys.now + 1_000;
+            return None;
+        }
+        // In order, so that none is put off for ever where the first is always taken.
+        let flight = self.flights.remove(at);
+        let first = flight.slot.unwrap_or(Slot { area: 0, index: 0 });
+        let area = &mut sys.areas[usize::from(first.area)];
+        let compresses = first.area == 0 && sys.compressing;
+        let mut result = IoResult::Ok;
+        if area.dead {
+            result = IoResult::Failed(5);
+        } else if flight.write {
+            if sys.chance.one_in(chaos.write_error) {
+                result = IoResult::Failed(5);
+            } else if sys.chance.one_in(chaos.no_space) {
+                result = IoResult::Failed(28);
+            } else if compresses && sys.chance.one_in(chaos.refuse) {
+                let full = sys.chance.one_in(100);
+                let mut refused = [0; 8];
+                refused[0] = sys.chance.draw() | 1 << sys.chance.below(8);
+                if full || !flight.as_it_is {
+                    result = IoResult::Refused(Refusal {
+                        pages: refused,
+                        full,
+                    });
+                }
+            }
+        } else if sys.chance.one_in(chaos.read_error) {
+            result = IoResult::Failed(5);
+        }
+        for (i, &frame) in (0..).zip(&flight.frames) {
+            let slot = first.plus(i);
+            let here = frame.0 as usize;
+            self.frame_use[here] = Use::Idle;
+            let on_area = &mut area.content[slot.index as usize];
+            if flight.write {
+                area.writing[slot.index as usize] -= 1;
+                assert_eq!(
+                    self.frames[here],
+                    Some(flight.data[i as usize]),
+                    "{frame:?} changed while it was written"
+                );
+                match result {
+                    IoResult::Refused(refusal) if refusal.has(i) => *on_area = GARBAGE,
+                    IoResult::Ok | IoResult::Refused(_) => {
+                        if sys.chance.one_in(chaos.lost_write) {
+                            sys.spoiled.insert(slot);
+                        } else {
+                            *on_area = flight.data[i as usize];
+                        }
+                    }
+                    IoResult::Failed(error) => {
+                        *on_area = GARBAGE;
+                        // A slot that found no room is as good as any later.
+                        if error != 28 {
+                            self.bad[usize::from(slot.area)][slot.index as usize] += 1;
+                        }
+                    }
+                }
+                continue;
+            }
+            self.frames[here] = Some(*on_area);
+            if sys.bad_sectors.contains(&slot) {
+                result = IoResult::Failed(5);
+            }
+            if sys.chance.one_in(chaos.corrupt) {
+                let wrong = [0, GARBAGE, *on_area ^ 1];
+                self.frames[here] = Some(wrong[sys.chance.below(3) as usize]);
+                sys.spoiled.insert(slot);
+            }
+        }
+        if !flight.write && result != IoResult::Ok {
+            for (i, frame) in (0..).zip(&flight.frames) {
+                self.frames[frame.0 as usize] = Some(GARBAGE);
+                sys.spoiled.insert(first.plus(i));
+            }
+        }
+        let io = IoId(flight.io);
+        self.idle.push(flight);
+        Some((io, result))
+    }
+}

@@ -1,0 +1,400 @@
+//! What is done to the machine: a list of steps that follows from the seed alone.
+//!
+//! A step can be carried out in any state; what it asks for that makes no sense there is left out. So any
+//! part of a list is a list, which is what shrinking rests on.
+
+use serde::{Deserialize, Serialize};
+
+use super::chance::Chance;
+use super::plan::Plan;
+
+/// What a touch does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// Reads.
+    Read,
+    /// Writes what was never written before.
+    Write,
+    /// Writes what is there.
+    Same,
+    /// Writes zeros.
+    Zero,
+}
+
+/// What the program says of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Says {
+    /// MADV_NORMAL.
+    Normal,
+    /// MADV_SEQUENTIAL.
+    Sequential,
+    /// MADV_RANDOM.
+    Random,
+    /// MADV_WILLNEED.
+    WillNeed,
+    /// MADV_COLD.
+    Cold,
+    /// MADV_PAGEOUT.
+    PageOut,
+}
+
+/// A step. Pages are numbers in their process, beyond its end from its start on again; `n` are pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Act {
+    /// A thread that waits for nothing touches a page; the driver reads its fault at once, or not.
+    Touch {
+        /// Which page.
+        page: u16,
+        /// How.
+        access: Access,
+        /// The driver reads the fault.
+        told: bool,
+    },
+    /// A thread touches pages one after the other, as drawn by the step; the driver and the devices serve
+    /// each touch at once.
+    Burst {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u8,
+        /// From one page to the next; 0: anywhere.
+        stride: i8,
+    },
+    /// The driver does one round, as the pager does: events, up to so many faults, I/Os that have ended.
+    Round {
+        /// Faults.
+        faults: u8,
+    },
+    /// The driver reads one fault out of order.
+    Fault,
+    /// One I/O ends, whenever it is due.
+    Complete,
+    /// The driver reads an event.
+    Event,
+    /// A thread whose event was read goes on.
+    Acknowledge,
+    /// The pages of a discard vanish.
+    Vanish,
+    /// Pages that fork shares become movable.
+    Unshare,
+    /// MADV_DONTNEED.
+    Discard {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u16,
+    },
+    /// What MADV_FREE gave to the kernel is taken, without an event.
+    Free {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u16,
+    },
+    /// munmap.
+    Unmap {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u16,
+    },
+    /// mremap.
+    Remap {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u16,
+        /// Its new place.
+        to: u16,
+    },
+    /// mmap; the engine manages it from then on.
+    Map {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u16,
+    },
+    /// madvise.
+    Advise {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u16,
+        /// What.
+        says: Says,
+    },
+    /// mlock or munlock.
+    Lock {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u8,
+        /// Lock.
+        on: bool,
+    },
+    /// A device uses pages, or no longer.
+    Pin {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u8,
+        /// It does.
+        on: bool,
+    },
+    /// The limit becomes so many pages.
+    Limit {
+        /// Pages.
+        pages: u32,
+    },
+    /// Others need so many more pages.
+    Pressure {
+        /// Pages.
+        pages: u8,
+    },
+    /// A fork begins.
+    Fork,
+    /// The process dies.
+    Die,
+    /// Another user fills the areas, or goes.
+    Fill,
+    /// A further area.
+    Swapon {
+        /// Its slots.
+        slots: u16,
+        /// Its place in the order.
+        at: u8,
+    },
+    /// An area is to be emptied; where one is already, it is taken away once it is empty.
+    Swapoff,
+    /// Emptying is given up.
+    Keep,
+    /// An area's device is gone, or is back.
+    Fail {
+        /// It works.
+        back: bool,
+    },
+    /// A slot cannot be read any more.
+    BadSector,
+    /// Time passes.
+    Wait {
+        /// Microseconds.
+        us: u32,
+    },
+    /// Nothing goes wrong for a while, and every thread must come to its page.
+    Settle,
+}
+
+/// A step of a process, with what it draws by chance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// The process; beyond the last from the first on again.
+    pub who: u8,
+    /// Seed of what it draws.
+    pub salt: u32,
+    /// What.
+    pub act: Act,
+}
+
+/// How threads choose their next page.
+#[derive(Clone, Copy)]
+enum Pattern {
+    Random,
+    Forward,
+    Backward,
+    Stride,
+    Hot,
+}
+
+/// Draws the steps of a seed.
+pub struct Steps {
+    chance: Chance,
+    pages: u64,
+    processes: u64,
+    limit: u32,
+    rates: super::plan::Rates,
+    pattern: Pattern,
+    at: u64,
+    /// Touches until the pattern changes.
+    left: u64,
+}
+
+impl Steps {
+    /// For a machine.
+    pub fn new(seed: u64, plan: &Plan) -> Self {
+        Steps {
+            chance: Chance::new(!seed),
+            pages: plan.pages.into(),
+            processes: plan.processes.into(),
+            limit: plan.limit as u32,
+            rates: plan.rates,
+            pattern: Pattern::Forward,
+            at: 0,
+            left: 100,
+        }
+    }
+
+    fn touch(&mut self) -> Act {
+        let chance = &mut self.chance;
+        let pages = self.pages;
+        if self.left == 0 {
+            self.left = chance.below(200);
+            self.pattern = chance.pick(&[
+                Pattern::Random,
+                Pattern::Random,
+                Pattern::Forward,
+                Pattern::Backward,
+                Pattern::Stride,
+                Pattern::Hot,
+            ]);
+            self.at = chance.below(pages);
+        }
+        self.left -= 1;
+        self.at = match self.pattern {
+            Pattern::Random => chance.below(pages),
+            Pattern::Forward => (self.at + 1) % pages,
+            Pattern::Backward => (self.at + pages - 1) % pages,
+            Pattern::Stride => (self.at + 7) % pages,
+            Pattern::Hot => chance.below(pages / 4),
+        };
+        Act::Touch {
+            page: self.at as u16,
+            access: match chance.below(16) {
+                0 => Access::Zero,
+                1 => Access::Same,
+                2..7 => Access::Write,
+                _ => Access::Read,
+            },
+            told: chance.below(4) > 0,
+        }
+    }
+
+    /// A page and a number of pages.
+    fn stretch(&mut self, most: u64) -> (u16, u16) {
+        let page = self.chance.below(self.pages) as u16;
+        (page, 1 + self.chance.below(most.max(1)) as u16)
+    }
+
+    fn change(&mut self) -> Act {
+        let (page, n) = self.stretch(self.pages / 5);
+        match self.chance.below(10) {
+            0..4 => Act::Discard { page, n },
+            4 => Act::Unmap { page, n },
+            5 => Act::Remap {
+                page,
+                n,
+                to: self.chance.below(self.pages) as u16,
+            },
+            6 => Act::Free { page, n },
+            _ => Act::Map { page, n },
+        }
+    }
+
+    fn rare(&mut self) -> Act {
+        let (page, n) = self.stretch(8);
+        let chance = &mut self.chance;
+        let n = n as u8;
+        match chance.below(24) {
+            0 | 1 => Act::Lock {
+                page,
+                n,
+                on: chance.one_in(400),
+            },
+            2 | 3 => Act::Pin {
+                page,
+                n,
+                on: chance.one_in(400),
+            },
+            4 | 5 => Act::Limit {
+                pages: chance.pick(&[32, 48, self.limit, self.limit, 128]),
+            },
+            6 => Act::Pressure {
+                pages: chance.below(16) as u8,
+            },
+            7..10 => Act::Fork,
+            10 => Act::Die,
+            11 | 12 => Act::Fill,
+            13 => Act::Swapon {
+                slots: chance.pick(&[40, 512, 1100]),
+                at: chance.below(3) as u8,
+            },
+            14..19 => Act::Swapoff,
+            19 => Act::Keep,
+            20 => Act::Fail {
+                back: chance.below(4) > 0,
+            },
+            21 => Act::BadSector,
+            _ => Act::Wait {
+                us: chance.pick(&[1, 100, 10_000, 2_000_000]),
+            },
+        }
+    }
+
+    fn disorder(&mut self) -> Act {
+        match self.chance.below(12) {
+            0..4 => Act::Fault,
+            4..8 => Act::Complete,
+            8 => Act::Event,
+            9 => Act::Acknowledge,
+            10 => Act::Vanish,
+            _ => Act::Unshare,
+        }
+    }
+
+    fn act(&mut self) -> Act {
+        let rates = self.rates;
+        if self.chance.one_in(rates.changes) {
+            return self.change();
+        }
+        if self.chance.one_in(rates.rare) {
+            return self.rare();
+        }
+        if self.chance.one_in(rates.advice) {
+            let (page, n) = self.stretch(self.pages / 2);
+            let says = self.chance.pick(&[
+                Says::Normal,
+                Says::Sequential,
+                Says::Random,
+                Says::WillNeed,
+                Says::Cold,
+                Says::PageOut,
+            ]);
+            return Act::Advise { page, n, says };
+        }
+        if self.chance.one_in(rates.disorder) {
+            return match self.chance.below(4) {
+                0 => self.disorder(),
+                _ => self.touch(),
+            };
+        }
+        match self.chance.below(2_048) {
+            0 => Act::Settle,
+            1..150 => Act::Round {
+                faults: 1 + self.chance.below(8) as u8,
+            },
+            150..450 => self.touch(),
+            _ => Act::Burst {
+                page: self.chance.below(self.pages) as u16,
+                n: 1 + self.chance.below(32) as u8,
+                stride: self.chance.pick(&[0, 0, 0, 1, 1, -1, 7]),
+            },
+        }
+    }
+}
+
+impl Iterator for Steps {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        let act = self.act();
+        let numbers = self.chance.draw();
+        Some(Step {
+            who: (numbers % self.processes) as u8,
+            salt: (numbers >> 32) as u32,
+            act,
+        })
+    }
+}

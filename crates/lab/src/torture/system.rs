@@ -1,0 +1,306 @@
+//! What the processes of the tortured machine share: the clock, the limit, the swap areas, and what
+//! goes wrong by chance.
+//!
+//! The content of a page is one number. Slots that were freed, new frames and failed transfers hold
+//! [`GARBAGE`], which is never a page's, so that whoever uses them is found out.
+
+use std::collections::BTreeSet;
+
+use foreswap_core::units::{LEAF_PAGES, Nanos, Slot};
+use foreswap_core::world::Notice;
+use serde::{Deserialize, Serialize};
+
+use super::chance::Chance;
+use crate::hash::mix;
+
+/// What nobody wrote.
+pub const GARBAGE: u64 = 0xdead_0000_0000_0000;
+/// Claims the clusters that are full of other users' pages.
+const FOREIGN: usize = usize::MAX;
+/// Calls of the world in one call of the core beyond which the core does not come to an end.
+const MOST_CALLS: u32 = 10_000_000;
+
+/// What goes wrong by chance, in cases out of 1000.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chaos {
+    /// Reads that fail.
+    pub read_error: u32,
+    /// Writes that fail.
+    pub write_error: u32,
+    /// Writes for which the file system has no room.
+    pub no_space: u32,
+    /// Writes of which the area that compresses (the first, where this is not 0) refuses pages.
+    pub refuse: u32,
+    /// Pages that are read with other bytes than were written.
+    pub corrupt: u32,
+    /// Pages whose write is lost, though the device says that it is done.
+    pub lost_write: u32,
+    /// I/Os that go on after a part of them was done.
+    pub short: u32,
+    /// I/Os that take seconds.
+    pub stall: u32,
+    /// I/Os for which the queue has no place.
+    pub queue_full: u32,
+    /// MMU calls that are answered with EAGAIN, and those that are after some pages.
+    pub again: u32,
+    /// Of those after some pages.
+    pub partial: u32,
+    /// The system has no memory.
+    pub no_memory: u32,
+    /// Pages that cannot be moved in (EBUSY).
+    pub busy: u32,
+}
+
+impl Chaos {
+    /// Each rate, to be made 0 one by one.
+    pub fn rates(&mut self) -> [&mut u32; 13] {
+        [
+            &mut self.read_error,
+            &mut self.write_error,
+            &mut self.no_space,
+            &mut self.refuse,
+            &mut self.corrupt,
+            &mut self.lost_write,
+            &mut self.short,
+            &mut self.stall,
+            &mut self.queue_full,
+            &mut self.again,
+            &mut self.partial,
+            &mut self.no_memory,
+            &mut self.busy,
+        ]
+    }
+}
+
+/// One swap area.
+pub struct Area {
+    /// Use count of each slot.
+    pub counts: Vec<u16>,
+    /// Digests that the core keeps there.
+    pub digests: Vec<u64>,
+    /// What each slot holds.
+    pub content: Vec<u64>,
+    /// Writes in flight, by slot.
+    pub writing: Vec<u8>,
+    /// Who allocates from each cluster.
+    pub claims: Vec<Option<usize>>,
+    /// Slots in use in each cluster.
+    pub cluster_used: Vec<u32>,
+    /// Slots in use.
+    pub used: u64,
+    /// The device is gone: every I/O fails.
+    pub dead: bool,
+}
+
+impl Area {
+    /// An area that nobody uses.
+    pub fn new(slots: u32) -> Self {
+        let (n, clusters) = (slots as usize, (slots as usize).div_ceil(LEAF_PAGES));
+        Area {
+            counts: vec![0; n],
+            digests: vec![0; n],
+            content: vec![GARBAGE; n],
+            writing: vec![0; n],
+            claims: vec![None; clusters],
+            cluster_used: vec![0; clusters],
+            used: 0,
+            dead: false,
+        }
+    }
+}
+
+/// All that is shared.
+pub struct System {
+    /// Virtual time.
+    pub now: Nanos,
+    /// Pages of memory for all.
+    pub limit: u64,
+    /// Of those, charged.
+    pub charged: u64,
+    /// How far the charge may be above the limit, as something that was seen explains it.
+    pub excused: u64,
+    /// What each process should give back because another needs it.
+    pub pressure: Vec<u64>,
+    /// All areas that ever were.
+    pub areas: Vec<Area>,
+    /// The areas that may be written to, the first to be filled in front.
+    pub order: Vec<u8>,
+    /// The area that is being emptied.
+    pub draining: Option<u8>,
+    /// What goes wrong now.
+    pub chaos: Chaos,
+    /// The first area compresses.
+    pub compressing: bool,
+    /// Slots that can never be read.
+    pub bad_sectors: BTreeSet<Slot>,
+    /// Slots whose content was spoiled since they were written, and of which a read failed: the core has
+    /// a reason to complain of them.
+    pub spoiled: BTreeSet<Slot>,
+    /// Begun anew with each step.
+    pub chance: Chance,
+    /// Notices since they were last looked at, with the process.
+    pub notices: Vec<(usize, Notice)>,
+    /// The last notices, to be shown.
+    pub told: Vec<Notice>,
+    /// Another user has taken what was free on the areas.
+    pub foreign: bool,
+    /// A hash over all calls of the world.
+    pub trace: u64,
+    /// Calls of the world since the core was called.
+    pub calls: u32,
+}
+
+impl System {
+    /// A machine with nothing on its areas.
+    pub fn new(limit: u64, areas: &[u32], chaos: Chaos) -> Self {
+        System {
+            now: 1,
+            limit,
+            charged: 0,
+            excused: 0,
+            pressure: Vec::new(),
+            areas: areas.iter().map(|&slots| Area::new(slots)).collect(),
+            order: (0..areas.len() as u8).collect(),
+            draining: None,
+            chaos,
+            compressing: chaos.refuse > 0,
+            bad_sectors: BTreeSet::new(),
+            spoiled: BTreeSet::new(),
+            chance: Chance::new(0),
+            notices: Vec::new(),
+            told: Vec::new(),
+            foreign: false,
+            trace: 0,
+            calls: 0,
+        }
+    }
+
+    /// Whether an area compresses, and may refuse pages.
+    pub fn compresses(&self, area: u8) -> bool {
+        area == 0 && self.compressing
+    }
+
+    /// A call of the world, for the trace.
+    pub fn note(&mut self, what: u64, a: u64, b: u64) {
+        self.trace = (self.trace.rotate_left(5) ^ what ^ (a << 8) ^ (b << 40))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.calls += 1;
+        assert!(self.calls < MOST_CALLS, "the core does not come to an end");
+    }
+
+    /// The charge above the limit has a reason.
+    pub fn excuse(&mut self) {
+        self.excused = self.excused.max(self.charged.saturating_sub(self.limit));
+    }
+
+    /// Use count of a slot.
+    pub fn count(&self, slot: Slot) -> u16 {
+        self.areas[usize::from(slot.area)].counts[slot.index as usize]
+    }
+
+    /// One more user of a slot.
+    pub fn get(&mut self, slot: Slot) {
+        let area = &mut self.areas[usize::from(slot.area)];
+        let at = slot.index as usize;
+        area.counts[at] += 1;
+        if area.counts[at] == 1 {
+            area.used += 1;
+            area.cluster_used[slot.cluster() as usize] += 1;
+        }
+    }
+
+    /// One user less.
+    pub fn put(&mut self, slot: Slot) {
+        let area = &mut self.areas[usize::from(slot.area)];
+        let at = slot.index as usize;
+        assert!(
+            area.counts[at] > 0,
+            "{slot:?} is put more often than it was taken"
+        );
+        area.counts[at] -= 1;
+        if area.counts[at] == 0 {
+            area.used -= 1;
+            area.cluster_used[slot.cluster() as usize] -= 1;
+            area.content[at] = GARBAGE;
+        }
+    }
+
+    /// A cluster with a free slot for `who`; an empty one if there is any.
+    pub fn claim(&mut self, area: u8, who: usize) -> Option<u32> {
+        let area = &mut self.areas[usize::from(area)];
+        let room = |&c: &usize| {
+            let slots = (area.counts.len() - c * LEAF_PAGES).min(LEAF_PAGES);
+            area.claims[c].is_none() && (area.cluster_used[c] as usize) < slots
+        };
+        let cluster = (0..area.claims.len()).filter(room);
+        let cluster = cluster.min_by_key(|&c| area.cluster_used[c] > 0)?;
+        area.claims[cluster] = Some(who);
+        Some(cluster as u32)
+    }
+
+    /// A further area, or one in the place of another; `at` is its place in the order.
+    pub fn set_area(&mut self, area: usize, slots: u32, at: usize) {
+        if area == self.areas.len() {
+            self.areas.push(Area::new(slots));
+        } else {
+            self.areas[area] = Area::new(slots);
+        }
+        for slots in [&mut self.bad_sectors, &mut self.spoiled] {
+            slots.retain(|slot| usize::from(slot.area) != area);
+        }
+        self.order.insert(at.min(self.order.len()), area as u8);
+    }
+
+    /// Nothing is put on `area` from now on.
+    pub fn begin_drain(&mut self, area: u8) {
+        self.order.retain(|other| *other != area);
+        self.draining = Some(area);
+    }
+
+    fn slots_of(&self, area: usize, cluster: usize) -> impl Iterator<Item = Slot> + use<> {
+        let first = cluster * LEAF_PAGES;
+        let last = self.areas[area].counts.len().min(first + LEAF_PAGES);
+        let area = area as u8;
+        (first as u32..last as u32).map(move |index| Slot { area, index })
+    }
+
+    /// Another user takes all free slots of the clusters that nobody allocates from.
+    pub fn foreign_fill(&mut self) {
+        self.foreign = true;
+        for area in 0..self.areas.len() {
+            for cluster in 0..self.areas[area].claims.len() {
+                if self.areas[area].claims[cluster].is_none() {
+                    self.areas[area].claims[cluster] = Some(FOREIGN);
+                    for slot in self.slots_of(area, cluster) {
+                        if self.count(slot) == 0 {
+                            self.get(slot);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// That user is gone; `held` says how often a slot is used by others.
+    pub fn foreign_free(&mut self, held: impl Fn(Slot) -> u16) {
+        self.foreign = false;
+        for area in 0..self.areas.len() {
+            for cluster in 0..self.areas[area].claims.len() {
+                if self.areas[area].claims[cluster] == Some(FOREIGN) {
+                    self.areas[area].claims[cluster] = None;
+                    for slot in self.slots_of(area, cluster) {
+                        if self.count(slot) > held(slot) {
+                            self.put(slot);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Digest of a page's content, as the core wants it; different for different pages.
+    pub const fn digest(content: u64) -> u64 {
+        mix(content)
+    }
+}

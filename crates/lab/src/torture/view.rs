@@ -1,0 +1,467 @@
+//! The world of one tortured process, as the core asks for it. Each call asserts what a real kernel and
+//! a real device would silently spoil: a frame that is moved while I/O uses it, a slot that is freed
+//! while it is written, memory that is not there. A failed assertion ends the run: see `guard`.
+
+use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
+use foreswap_core::world::{Digest, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World};
+
+use super::space::{Mapping, Page, Space, Use};
+use super::system::{GARBAGE, System};
+
+/// What an I/O takes, at the most, unless it stalls.
+const LATENCY: Nanos = 200_000;
+/// How long one takes that stalls, at the most.
+pub const STALL: Nanos = 5_000_000_000;
+
+/// One process' view of the world, for one call of the core.
+pub struct View<'a> {
+    /// What all share.
+    pub sys: &'a mut System,
+    /// What is its own.
+    pub space: &'a mut Space,
+}
+
+impl View<'_> {
+    fn page(&mut self, page: Vpn) -> Option<&mut Page> {
+        let at = page.0.checked_sub(self.space.base)?;
+        self.space.pages.get_mut(at as usize)
+    }
+
+    fn frame(&mut self, frame: Frame) -> &mut Option<u64> {
+        &mut self.space.frames[frame.0 as usize]
+    }
+
+    fn idle(&self, frame: Frame) {
+        let what = self.space.frame_use[frame.0 as usize];
+        assert_eq!(what, Use::Idle, "{frame:?} is used by I/O");
+    }
+
+    fn full(&self, frame: Frame) {
+        assert!(
+            self.space.frames[frame.0 as usize].is_some(),
+            "{frame:?} has no memory"
+        );
+    }
+
+    /// Do one page after another until one is refused.
+    fn each(&mut self, n: u32, mut one: impl FnMut(&mut Self, u32) -> Result<(), Stop>) -> Done {
+        assert!(n > 0, "the MMU is called for no page");
+        if self.space.changing > 0 || self.sys.chance.one_in(self.sys.chaos.again) {
+            return Done::stopped(0, Stop::Again);
+        }
+        for i in 0..n {
+            if i > 0 && self.sys.chance.one_in(self.sys.chaos.partial) {
+                return Done::stopped(i, Stop::Again);
+            }
+            if let Err(stop) = one(self, i) {
+                return Done::stopped(i, stop);
+            }
+        }
+        Done::all(n)
+    }
+
+    /// May something be mapped at this page?
+    fn absent(&mut self, page: Vpn) -> Result<(), Stop> {
+        let found = self.page(page).map(|p| *p).unwrap_or_default();
+        if found.mapping != Mapping::Managed {
+            return Err(Stop::Gone);
+        }
+        if found.present.is_some() || found.poisoned {
+            self.space.existed = true;
+            return Err(Stop::Exists);
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, page: Vpn, content: u64) {
+        if let Some(p) = self.page(page) {
+            p.present = Some(content);
+        }
+        self.space.woken.push(page.0);
+    }
+
+    fn no_memory(&mut self) -> Result<(), Stop> {
+        if self.sys.chance.one_in(self.sys.chaos.no_memory) {
+            return Err(Stop::NoMemory);
+        }
+        Ok(())
+    }
+}
+
+impl Mmu for View<'_> {
+    fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
+        self.sys.note(1, page.0, u64::from(frame.0));
+        self.each(n, |w, i| {
+            let (page, frame) = (page.plus(u64::from(i)), frame.plus(i));
+            w.idle(frame);
+            assert!(w.frame(frame).is_none(), "{frame:?} is not empty");
+            let Some(p) = w.page(page) else {
+                return Err(Stop::Gone);
+            };
+            match *p {
+                p if p.mapping != Mapping::Managed => return Err(Stop::Gone),
+                p if p.present.is_none() => return Err(Stop::Absent),
+                p if p.locked => return Err(Stop::Fixed),
+                p if p.pinned || p.shared => return Err(Stop::Busy),
+                _ => {}
+            }
+            let content = p.present.take();
+            *w.frame(frame) = content;
+            Ok(())
+        })
+    }
+
+    fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
+        self.sys.note(2, page.0, u64::from(frame.0));
+        self.each(n, |w, i| {
+            let (page, frame) = (page.plus(u64::from(i)), frame.plus(i));
+            w.idle(frame);
+            w.full(frame);
+            w.absent(page)?;
+            if w.page(page).is_some_and(|p| p.locked) {
+                return Err(Stop::Fixed);
+            }
+            if w.sys.chance.one_in(w.sys.chaos.busy) {
+                return Err(Stop::Busy);
+            }
+            let content = w.frame(frame).take().unwrap_or(GARBAGE);
+            w.map(page, content);
+            Ok(())
+        })
+    }
+
+    fn copy_in(&mut self, frame: Frame, page: Vpn) -> Done {
+        self.sys.note(3, page.0, u64::from(frame.0));
+        self.each(1, |w, _| {
+            let what = w.space.frame_use[frame.0 as usize];
+            assert_ne!(what, Use::Reading, "{frame:?} is copied while it is read");
+            w.full(frame);
+            w.absent(page)?;
+            w.no_memory()?;
+            let content = w.frame(frame).unwrap_or(GARBAGE);
+            w.map(page, content);
+            Ok(())
+        })
+    }
+
+    fn zero_in(&mut self, page: Vpn, n: u32) -> Done {
+        self.sys.note(4, page.0, u64::from(n));
+        self.each(n, |w, i| {
+            let page = page.plus(u64::from(i));
+            w.absent(page)?;
+            w.no_memory()?;
+            w.map(page, 0);
+            Ok(())
+        })
+    }
+
+    fn poison(&mut self, page: Vpn) -> Done {
+        self.sys.note(5, page.0, 0);
+        self.each(1, |w, _| {
+            w.absent(page)?;
+            if let Some(p) = w.page(page) {
+                p.poisoned = true;
+            }
+            w.space.woken.push(page.0);
+            Ok(())
+        })
+    }
+
+    fn wake(&mut self, page: Vpn) {
+        self.sys.note(9, page.0, 0);
+        self.space.woken.push(page.0);
+    }
+
+    fn unshare(&mut self, page: Vpn, n: u32) {
+        if self.space.unshare.len() < 64 {
+            self.space.unshare.push((page, n));
+        }
+    }
+
+    fn fill(&mut self, frame: Frame, n: u32) -> Done {
+        self.sys.note(6, u64::from(frame.0), u64::from(n));
+        for i in 0..n {
+            let frame = frame.plus(i);
+            self.idle(frame);
+            if self.no_memory().is_err() {
+                return Done::stopped(i, Stop::NoMemory);
+            }
+            let content = self.frame(frame);
+            assert!(content.is_none(), "{frame:?} has memory already");
+            *content = Some(GARBAGE);
+        }
+        Done::all(n)
+    }
+
+    fn release(&mut self, frame: Frame, n: u32) {
+        self.sys.note(7, u64::from(frame.0), u64::from(n));
+        for i in 0..n {
+            self.idle(frame.plus(i));
+            self.full(frame.plus(i));
+            *self.frame(frame.plus(i)) = None;
+        }
+    }
+
+    fn clear(&mut self, frame: Frame) {
+        self.idle(frame);
+        self.full(frame);
+        *self.frame(frame) = Some(0);
+    }
+
+    fn digest_of(&mut self, frame: Frame) -> Digest {
+        self.full(frame);
+        let what = self.space.frame_use[frame.0 as usize];
+        assert_ne!(
+            what,
+            Use::Reading,
+            "{frame:?} is looked at while it is read"
+        );
+        match self.space.frames[frame.0 as usize] {
+            None | Some(0) => Digest::Zero,
+            Some(content) => Digest::Hash(System::digest(content)),
+        }
+    }
+}
+
+impl View<'_> {
+    fn begin(
+        &mut self,
+        io: IoId,
+        slot: Slot,
+        frames: &[Frame],
+        write: bool,
+        as_it_is: bool,
+    ) -> bool {
+        self.sys
+            .note(8, slot.pack(), frames.len() as u64 * 2 + u64::from(write));
+        let most = foreswap_core::SLOTS_PER_IO.max(foreswap_core::SLOTS_PER_SWAPOFF_IO);
+        assert!(
+            !frames.is_empty() && frames.len() <= most,
+            "an I/O of {} pages",
+            frames.len()
+        );
+        if self.space.flights.len() >= self.space.depth
+            || self.sys.chance.one_in(self.sys.chaos.queue_full)
+        {
+            return false;
+        }
+        let in_flight = self.space.flights.iter().any(|flight| flight.io == io.0);
+        assert!(!in_flight, "{io:?} is in flight already");
+        let mut flight = self.space.new_flight();
+        for (i, &frame) in (0..).zip(frames) {
+            let slot = slot.plus(i);
+            self.idle(frame);
+            self.full(frame);
+            assert!(*self.space.refs_mut(slot) > 0, "I/O on {slot:?}, not ours");
+            let what = &mut self.space.frame_use[frame.0 as usize];
+            let area = &mut self.sys.areas[usize::from(slot.area)];
+            let at = slot.index as usize;
+            if write {
+                *what = Use::Writing;
+                area.writing[at] += 1;
+                assert_eq!(area.counts[at], 1, "{slot:?} is written and shared");
+                flight
+                    .data
+                    .push(self.space.frames[frame.0 as usize].unwrap_or(GARBAGE));
+            } else {
+                *what = Use::Reading;
+                assert_eq!(area.writing[at], 0, "{slot:?} is read while it is written");
+                *self.frame(frame) = Some(GARBAGE);
+            }
+        }
+        flight.io = io.0;
+        flight.write = write;
+        flight.as_it_is = as_it_is;
+        flight.slot = Some(slot);
+        flight.frames.extend_from_slice(frames);
+        let most = match self.sys.chance.one_in(self.sys.chaos.stall) {
+            true => STALL,
+            false => LATENCY,
+        };
+        flight.due = self.sys.now + self.sys.chance.below(most);
+        self.space.flights.push(flight);
+        true
+    }
+}
+
+impl Store for View<'_> {
+    fn read(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        self.begin(io, slot, frames, false, false)
+    }
+
+    fn write(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        self.begin(io, slot, frames, true, false)
+    }
+
+    fn write_as_it_is(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        self.begin(io, slot, frames, true, true)
+    }
+}
+
+impl SwapMap for View<'_> {
+    fn nth(&self, n: u8) -> Option<u8> {
+        self.sys.order.get(usize::from(n)).copied()
+    }
+
+    fn slots(&self, area: u8) -> u32 {
+        self.sys.areas[usize::from(area)].counts.len() as u32
+    }
+
+    fn used(&self, area: u8) -> u64 {
+        self.sys.areas[usize::from(area)].used
+    }
+
+    fn compresses(&self, area: u8) -> bool {
+        self.sys.compresses(area)
+    }
+
+    fn claim_cluster(&mut self, area: u8) -> Option<u32> {
+        let pid = self.space.pid;
+        self.sys.claim(area, pid)
+    }
+
+    fn release_cluster(&mut self, area: u8, cluster: u32) {
+        let claim = &mut self.sys.areas[usize::from(area)].claims[cluster as usize];
+        let ours = Some(self.space.pid);
+        assert_eq!(
+            claim.take(),
+            ours,
+            "cluster {cluster} is not ours to release"
+        );
+    }
+
+    fn cluster_used(&self, area: u8, cluster: u32) -> u32 {
+        self.sys.areas[usize::from(area)].cluster_used[cluster as usize]
+    }
+
+    fn count(&self, slot: Slot) -> u32 {
+        self.sys.count(slot).into()
+    }
+
+    fn get(&mut self, slot: Slot) {
+        assert_eq!(self.sys.count(slot), 0, "{slot:?} is in use");
+        assert_ne!(self.sys.draining, Some(slot.area), "{slot:?} is to be free");
+        let claims = &self.sys.areas[usize::from(slot.area)].claims;
+        let ours = Some(self.space.pid);
+        assert_eq!(
+            claims[slot.cluster() as usize],
+            ours,
+            "{slot:?} is of no cluster of ours"
+        );
+        self.sys.get(slot);
+        *self.space.refs_mut(slot) += 1;
+    }
+
+    fn put(&mut self, slot: Slot) {
+        let area = &self.sys.areas[usize::from(slot.area)];
+        assert!(
+            area.writing[slot.index as usize] == 0 || area.counts[slot.index as usize] > 1,
+            "{slot:?} is freed while it is written"
+        );
+        let refs = self.space.refs_mut(slot);
+        assert!(*refs > 0, "{slot:?} is not ours to put");
+        *refs -= 1;
+        let bad = self.space.bad_mut(slot);
+        if *bad > 0 {
+            assert_eq!(self.sys.draining, Some(slot.area), "{slot:?} is bad");
+            *bad -= 1;
+        }
+        self.sys.put(slot);
+    }
+
+    fn share(&mut self, slot: Slot) {
+        assert!(self.sys.count(slot) > 0, "{slot:?} is shared and free");
+        self.sys.get(slot);
+        self.space.shares.push(slot);
+    }
+
+    fn digest(&self, slot: Slot) -> u64 {
+        assert!(
+            self.sys.count(slot) > 0,
+            "digest of {slot:?}, which is free"
+        );
+        self.sys.areas[usize::from(slot.area)].digests[slot.index as usize]
+    }
+
+    fn set_digest(&mut self, slot: Slot, digest: u64) {
+        self.sys.areas[usize::from(slot.area)].digests[slot.index as usize] = digest;
+        if !self.sys.spoiled.is_empty() {
+            self.sys.spoiled.remove(&slot);
+        }
+    }
+}
+
+impl Limit for View<'_> {
+    fn limit(&self) -> u64 {
+        self.sys.limit
+    }
+
+    fn available(&self) -> u64 {
+        self.sys.limit.saturating_sub(self.sys.charged)
+    }
+
+    fn try_charge(&mut self, n: u64) -> bool {
+        if self.available() < n {
+            for (pid, pressure) in self.sys.pressure.iter_mut().enumerate() {
+                if pid != self.space.pid {
+                    *pressure = (*pressure).max(n);
+                }
+            }
+            return false;
+        }
+        self.sys.charged += n;
+        self.space.charged += n;
+        true
+    }
+
+    fn charge_existing(&mut self, n: u64) {
+        self.sys.charged += n;
+        self.space.charged += n;
+        if self.space.existed || self.space.lenient {
+            self.sys.excuse();
+        }
+    }
+
+    fn uncharge(&mut self, n: u64) {
+        assert!(
+            self.space.charged >= n,
+            "{n} pages are given back, of {} that were charged",
+            self.space.charged
+        );
+        self.sys.charged -= n;
+        self.space.charged -= n;
+        let pressure = &mut self.sys.pressure[self.space.pid];
+        *pressure = pressure.saturating_sub(n);
+    }
+
+    fn excess(&self) -> u64 {
+        let over = self.sys.charged.saturating_sub(self.sys.limit);
+        over.max(self.sys.pressure[self.space.pid])
+            .min(self.space.charged)
+    }
+}
+
+impl World for View<'_> {
+    fn now(&self) -> Nanos {
+        self.sys.now
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        match notice {
+            Notice::ReadFailed { slot, .. } | Notice::Corrupt { slot, .. } => {
+                assert!(
+                    self.sys.spoiled.contains(&slot),
+                    "{notice:?}, though the device did nothing wrong"
+                );
+                *self.space.bad_mut(slot) += 1;
+            }
+            Notice::LimitPassed => self.sys.excuse(),
+            _ => {}
+        }
+        self.sys.notices.push((self.space.pid, notice));
+    }
+
+    fn returns(&mut self, page: Vpn) {
+        self.space.returned.push(page);
+    }
+}

@@ -1,0 +1,85 @@
+//! Torture finds each of ten bugs that are planted in the core, within the steps that docs/LAB.md states,
+//! and makes what it found small. Needs the feature `planted`.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use foreswap_lab::torture::{TortureArgs, torture};
+use serde_json::Value;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    torture: TortureArgs,
+}
+
+fn run(words: &[&str]) -> (bool, Value) {
+    let args = Cli::parse_from(["torture", "--json"].iter().chain(words)).torture;
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let status = torture(&args, &mut out, &mut err).expect("written");
+    let found = format!("{status:?}") == format!("{:?}", ExitCode::from(1));
+    (found, serde_json::from_slice(&out).expect("JSON"))
+}
+
+/// Each must be found within so many steps from seed 1 on: 50 runs.
+const WITHIN: u64 = 1_000_000;
+
+const BUGS: [&str; 10] = [
+    "lost-wake-up",
+    "slot-freed-twice",
+    "stale-window",
+    "kept-clean",
+    "early-publish",
+    "unchecked-digest",
+    "forgotten-count",
+    "leaked-frame",
+    "forgotten-stall",
+    "missed-discard",
+];
+
+#[test]
+fn each_is_found_within_its_steps() {
+    let mut missed = Vec::new();
+    for bug in BUGS {
+        let (found, report) = run(&["--plant", bug, "--seed", "1", "--runs", "50", "--jobs", "1"]);
+        let steps = report["steps"].as_u64().expect("a number")
+            + report["bug"]["step"].as_u64().unwrap_or_default();
+        println!("{bug}: {steps} steps, {}", report["bug"]["what"]);
+        if !found || steps > WITHIN {
+            missed.push(format!(
+                "{bug}: found {found}, {steps} steps, expected {WITHIN}"
+            ));
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[test]
+fn without_them_the_same_seeds_are_sound() {
+    let (found, report) = run(&["--seed", "1", "--runs", "50"]);
+    assert!(!found, "{report}");
+}
+
+#[test]
+fn what_is_found_is_made_small_and_replayed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (bug, most) in [
+        ("kept-clean", 10),
+        ("missed-discard", 20),
+        ("early-publish", 20),
+    ] {
+        let path = folder.path().join(bug);
+        let path = path.to_str().expect("text");
+        let (found, report) = run(&[
+            "--plant", bug, "--seed", "1", "--runs", "50", "--shrink", path,
+        ]);
+        assert!(found, "{report}");
+        let shrunk = &report["bug"]["shrunk"];
+        let steps = shrunk["steps"].as_array().expect("steps").len();
+        println!("{bug}: {steps} steps: {shrunk}");
+        assert!(steps <= most, "{bug}: {steps} steps: {shrunk}");
+        let (found, again) = run(&["--replay", path]);
+        assert!(found, "{again}");
+        assert_eq!(again["bug"]["what"], shrunk["what"]);
+    }
+}

@@ -1,0 +1,113 @@
+//! `foreswap lab torture` over seeds that are always the same and over fresh ones, which are printed.
+//! `FORESWAP_SEED` replays one, `FORESWAP_RUNS` sets how many are fresh.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+use foreswap_lab::torture::{TortureArgs, torture};
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    torture: TortureArgs,
+}
+
+/// The exit status, standard output and standard error.
+fn run(words: &[&str]) -> (ExitCode, String, String) {
+    let args = Cli::parse_from(["torture"].iter().chain(words)).torture;
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let status = torture(&args, &mut out, &mut err).expect("written");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (status, text(out), text(err))
+}
+
+fn is(status: ExitCode, expected: u8) -> bool {
+    // It can be compared in no other way.
+    format!("{status:?}") == format!("{:?}", ExitCode::from(expected))
+}
+
+#[track_caller]
+fn is_sound(words: &[&str]) -> serde_json::Value {
+    let (status, out, _) = run(&[words, &["--json"]].concat());
+    assert!(is(status, 0), "{out}");
+    serde_json::from_str(&out).expect("JSON")
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+#[test]
+fn seeds_that_are_always_the_same() {
+    let report = is_sound(&["--seed", "1", "--runs", "150", "--steps", "10000"]);
+    let number = |key: &str| report[key].as_u64().expect("a number");
+    assert_eq!((number("runs"), number("steps")), (150, 1_500_000));
+    // Everything that can go wrong did.
+    for key in ["faults", "swap_in_pages", "swap_out_pages", "sigbus"] {
+        assert!(number(key) > 100_000, "{key}: {report}");
+    }
+    for key in ["forks", "deaths", "swapoffs"] {
+        assert!(number(key) > 100, "{key}: {report}");
+    }
+}
+
+#[test]
+fn fresh_seeds() {
+    let runs = variable("FORESWAP_RUNS").unwrap_or("100".into());
+    let report = match variable("FORESWAP_SEED") {
+        Some(seed) => is_sound(&["--seed", &seed]),
+        None => is_sound(&["--runs", &runs]),
+    };
+    println!("{report}");
+}
+
+#[test]
+fn the_same_seed_does_the_same() {
+    let of = |seed: &str, jobs: &str| {
+        let words = [
+            "--seed", seed, "--runs", "3", "--steps", "3000", "--jobs", jobs,
+        ];
+        let report = is_sound(&words);
+        (
+            report["faults"].clone(),
+            report["sigbus"].clone(),
+            report["swap_in_pages"].clone(),
+        )
+    };
+    assert_eq!(of("77", "1"), of("77", "3"));
+    assert_ne!(of("77", "1"), of("78", "1"));
+    let trace = |seed| is_sound(&["--seed", seed, "--steps", "3000"])["trace"].clone();
+    assert_eq!(trace("5"), trace("5"));
+    assert_ne!(trace("5"), trace("6"));
+}
+
+#[test]
+fn what_cannot_be_replayed_has_status_2() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("case.jsonl");
+    let replay = |path: &Path| run(&["--replay", path.to_str().expect("text")]);
+    let (status, _, err) = replay(&path);
+    assert!(is(status, 2) && err.contains("No such file"), "{err}");
+    std::fs::write(&path, "{\"foreswap_torture\":1}\n").expect("written");
+    let (status, _, err) = replay(&path);
+    assert!(is(status, 2), "{err}");
+    assert!(
+        err.contains("case.jsonl: line 1: missing field `plan`"),
+        "{err}"
+    );
+}
+
+#[test]
+fn arguments_are_checked() {
+    let error = |words: &[&str]| {
+        let words = ["torture"].iter().chain(words);
+        Cli::try_parse_from(words)
+            .err()
+            .expect("an error")
+            .to_string()
+    };
+    assert!(error(&["--seconds=-1"]).contains("expected seconds, such as 30"));
+    assert!(error(&["--steps", "0"]).contains("0 is not in 1..="));
+    assert!(error(&["--replay", "x", "--seed", "1"]).contains("cannot be used with"));
+}
