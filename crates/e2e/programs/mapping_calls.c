@@ -136,6 +136,23 @@ static void mremap_move(void)
         CHECK(words[i] == word(10, THIRD / 8 + i), "word %zu of the moved part", i);
 }
 
+/* Memory right above a small guard looks like a thread's stack. What grows there is managed for all
+ * that, as it was before it came there. */
+static void above_a_guard(void)
+{
+    const size_t guard = 4 * PAGE, more = 8 * MIB;
+    char *p = swapped_region(12);
+    char *space = mmap(NULL, guard + REGION + more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(space != MAP_FAILED, "reserving");
+    char *moved = mremap(p, REGION, REGION + more, MREMAP_MAYMOVE | MREMAP_FIXED, space + guard);
+    CHECK(moved == space + guard, "mremap above a guard");
+    fill_part(moved, REGION, more, 13);
+    VERIFY_PART(moved, 0, REGION, 12, "what moved");
+    press(PRESSURE);
+    VERIFY_PART(moved, REGION, more, 13, "what grew");
+    VERIFY_PART(moved, 0, REGION, 12, "what moved, later");
+}
+
 static void mremap_dontunmap(void)
 {
     char *p = swapped_region(12);
@@ -401,6 +418,7 @@ static const struct part parts[] = {
     {"mremap_grow", mremap_grow},
     {"mremap_shrink", mremap_shrink},
     {"mremap_move", mremap_move},
+    {"above_a_guard", above_a_guard},
     {"mremap_dontunmap", mremap_dontunmap},
     {"map_fixed", map_fixed},
     {"mprotect_read", mprotect_read},

@@ -2,7 +2,9 @@
 //! while.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -10,7 +12,8 @@ use std::time::{Duration, Instant};
 use foreswap_e2e::foreswap::binary;
 use foreswap_e2e::process::{Running, Scratch};
 use foreswap_e2e::{Job, MIB, Managed, Outcome, Stats, program, requirement};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, Uid, kill_process};
+use rustix::thread::set_thread_res_uid;
 use serde_json::Value;
 
 /// A program under foreswap, with a runtime folder and swap folders of its own.
@@ -430,5 +433,45 @@ fn another_user_is_refused() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("no run of foreswap"), "{text}");
     assert_eq!(bytes(&session.ps(), "limit_bytes"), 64 * MIB);
+    session.end();
+}
+
+/// Where another user gets at the socket for all its folder and mode, the peer's credentials decide.
+#[test]
+fn a_connection_of_another_user_is_refused_by_its_credentials() {
+    let test = "a_connection_of_another_user_is_refused_by_its_credentials";
+    if !requirement::root(test) {
+        return;
+    }
+    let Some(session) = session(test, 64, 96, &[]) else {
+        return;
+    };
+    let open = std::env::temp_dir().join(format!("foreswap-socket-{}", std::process::id()));
+    fs::hard_link(session.socket(), &open).expect("a second name where anybody may go");
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).expect("its mode");
+    let said = |user: u32| {
+        let ask = || {
+            let user = Uid::from_raw(user);
+            // Of this thread alone, and what the kernel tells of who connects.
+            set_thread_res_uid(user, user, user).expect("root may become anybody");
+            let mut socket = UnixStream::connect(&open).expect("the way is open");
+            let request = concat!(r#"{"do":"set","memory":"32M"}"#, "\n");
+            // Who is refused at once may find nobody to write to.
+            let _ = socket.write_all(request.as_bytes());
+            let mut answer = String::new();
+            let _ = socket.read_to_string(&mut answer);
+            answer
+        };
+        std::thread::scope(|scope| scope.spawn(ask).join().expect("no panic"))
+    };
+    let limit = || bytes(&session.ps(), "limit_bytes");
+    let other = (said(65534), limit());
+    let own = (said(0), limit());
+    fs::remove_file(&open).expect("removed");
+    let refusal = "this run belongs to user 0; only that user and root may control it";
+    assert!(other.0.contains(refusal), "{other:?}");
+    assert_eq!(other.1, 64 * MIB, "{other:?}");
+    // The same words of its owner do what they say.
+    assert_eq!(own.1, 32 * MIB, "{own:?}");
     session.end();
 }

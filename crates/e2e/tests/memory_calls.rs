@@ -56,6 +56,7 @@ parts!(swapped_part of "mapping_calls":
     mremap_grow
     mremap_shrink
     mremap_move
+    above_a_guard
     mremap_dontunmap
     map_fixed
     mprotect_read

@@ -169,26 +169,25 @@ impl Pager {
         true
     }
 
-    /// Adopt what is not managed yet of the VMA at `address`. Returns whether it is managed now.
-    fn adopt_around(&mut self, address: usize) -> bool {
-        let Ok(vmas) = self.space.adoptable(PAGE_SIZE) else {
-            return false;
-        };
-        let Some(vma) = vmas
-            .iter()
-            .find(|vma| (vma.start..vma.end).contains(&address))
-        else {
-            return false;
-        };
-        self.adopt(vma.start..vma.end);
-        self.mm.manages(Vpn::of(address as u64))
+    /// Adopt what is not managed yet of the VMA at `address`.
+    fn adopt_around(&mut self, address: usize) {
+        let vmas = self.space.adoptable(PAGE_SIZE).unwrap_or_default();
+        let mut vmas = vmas.iter().map(|vma| vma.start..vma.end);
+        if let Some(vma) = vmas.find(|vma| vma.contains(&address)) {
+            self.adopt(vma);
+        }
     }
 
-    /// A registered page that the core knows nothing of: a mapping grew in place, or its event is
-    /// still on the way.
+    /// A fault on a page that the core knows nothing of, and no event is on the way that could tell: a
+    /// mapping grew in place, or went meanwhile. What is there is registered, or there would be no
+    /// fault, so it is managed whatever it looks like.
     pub(crate) fn on_unmanaged(&mut self, address: u64) {
-        let managed = self.adopt_around(Vpn::of(address).address() as usize);
-        if !managed || self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
+        let at = Vpn::of(address).address() as usize;
+        let vmas = self.space.anonymous().unwrap_or_default();
+        if let Some(vma) = vmas.into_iter().find(|vma| vma.contains(&at)) {
+            self.adopt(vma);
+        }
+        if self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
             self.w.wake(Vpn::of(address));
         }
     }
@@ -201,14 +200,20 @@ impl Pager {
         if unchanged || self.fork.is_held() || self.fork.is_under_way() {
             return;
         }
-        self.data_pages = data;
         if self.mode == Mode::Bare {
+            self.data_pages = data;
             self.grant();
             return;
         }
         let Ok(vmas) = self.space.adoptable(SMALLEST) else {
             return;
         };
+        if self.w.program.mmap_changing() {
+            // What looks new may have moved there, with what is known of it still at the old place.
+            self.next_look = now() + SOON;
+            return;
+        }
+        self.data_pages = data;
         for vma in vmas {
             let range = pages(vma.start, vma.end);
             let known: u64 = self.mm.managed_in(&range).iter().map(len).sum();

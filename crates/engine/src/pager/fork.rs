@@ -145,8 +145,11 @@ impl Pager {
             self.mm.hold();
             self.fork = Fork::Quieting { slot, child };
         }
+        // What the child is told is there must be there: no event may be on the way. Those of later
+        // changes mark the snapshot.
         if let Fork::Quieting { slot, child } = self.fork
             && self.mm.is_quiet(&mut self.w)
+            && !self.w.program.mmap_changing()
         {
             self.fork = Fork::Held { child: Some(child) };
             let words = self.take_snapshot(child);

@@ -110,8 +110,11 @@ pub(crate) struct Pager {
     limit: u64,
     /// Address, thread, and whether it was to write.
     faults: Vec<(u64, u32, bool)>,
-    /// Ranges to which memory moved before the event was read that tells that they became free.
+    /// Ranges of which an unmap event is still to come that means nothing: memory moved there before
+    /// the event was read that tells that they became free, or it moved away from there.
     overdue: Vec<PageRange>,
+    /// Faults on memory that nothing is known of, while events are on the way that may tell.
+    unknown: Vec<u64>,
     completions: Vec<Completion>,
     pulse: Arc<watch::Pulse>,
     pressure: u32,
@@ -163,6 +166,7 @@ impl Pager {
             limit,
             faults: Vec::with_capacity(MESSAGES),
             overdue: Vec::new(),
+            unknown: Vec::new(),
             completions: Vec::with_capacity(MAX_DEPTH as usize),
             pulse: Arc::new(watch::Pulse::default()),
             pressure,
@@ -280,10 +284,15 @@ impl Pager {
             self.w
                 .record(|to| to.fault(mm, Vpn::of(address), tid, write));
             if self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
-                self.on_unmanaged(address);
+                self.unknown.push(address);
             }
         }
         self.faults = faults;
+        if !self.unknown.is_empty() && !self.w.program.mmap_changing() {
+            for address in core::mem::take(&mut self.unknown) {
+                self.on_unmanaged(address);
+            }
+        }
         any
     }
 
@@ -292,8 +301,14 @@ impl Pager {
     fn on_move(&mut self, from: &PageRange, to: Vpn) {
         let target = to..to.plus(len(from));
         self.overdue.extend(self.mm.managed_in(&target));
+        // The kernel announces the place that was left as unmapped as well. Counted here, that event
+        // is not taken for another one of the same place that is late.
+        self.overdue.push(from.clone());
         self.w.move_in_snapshot(from, to);
-        self.w.record(|record| record.moves(from, to));
+        self.w.record(|record| {
+            record.moves(from, to);
+            record.change(SeenKind::Unmap, from);
+        });
         self.mm.remap(&mut self.w, from, to);
     }
 
@@ -376,9 +391,11 @@ impl Pager {
     }
 
     /// Read events until none is pending or under way, so that adoption sees the address space as it
-    /// is. A thread that unmaps may lose its CPU before it says so; taken up meanwhile, what has come to
-    /// the freed place would be forgotten with its content when that event is read. Bounded all the
-    /// same: a program that unmaps without end must not keep us here.
+    /// is. A thread that unmaps may lose its CPU before it says so; what has come to the freed place
+    /// meanwhile would be taken for what was there. That would not cost any content: until the event
+    /// has been read the kernel moves no page on this descriptor and maps none, and what it then makes
+    /// us forget is found again at the next fault. So this is bounded: a program that unmaps without
+    /// end must not keep us here.
     fn settle(&mut self) {
         let began = now();
         for turn in 0u32.. {
@@ -477,7 +494,7 @@ impl Pager {
 
     /// Sleep until something happens.
     fn wait(&mut self) {
-        let unsettled = self.mm.must_retry() || self.mm.is_stalled();
+        let unsettled = self.mm.must_retry() || self.mm.is_stalled() || !self.unknown.is_empty();
         let timeout = if unsettled && self.w.program.mmap_changing() {
             SETTLING
         } else if unsettled

@@ -288,7 +288,7 @@ fn gone(done: Done) -> Done {
 impl Mmu for Linux {
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
         let (from, to) = (page.address() as usize, self.arena.pointer(frame) as usize);
-        let done = to_the_end(n, |done, n| {
+        let mut done = to_the_end(n, |done, n| {
             let skip = bytes(done);
             // SAFETY: the pages are the program's, which finds them again through a fault; the
             // frames are empty.
@@ -297,6 +297,10 @@ impl Mmu for Linux {
                     .move_pages(to + skip, from + skip, bytes(n), false)
             }
         });
+        if done.stop == Some(Stop::Absent) && self.program.mmap_changing() {
+            // The whole mapping may have moved away, with the page.
+            done.stop = Some(Stop::Again);
+        }
         if done.pages > 0 {
             self.record(|to| to.evicted(page, done.pages));
         }

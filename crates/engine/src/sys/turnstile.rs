@@ -5,14 +5,15 @@
 //! the place that has become free, and the pager hears of the second first. It could not tell what P
 //! holds then. So the program's threads move memory one after the other, each until its events were
 //! read. A thread does not wait here for ever: rather an unlikely disorder than a certain standstill.
+//! But for longer than a fork may take on a busy machine, during which nothing moves.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use rustix::thread::futex::{self, Flags, Timespec};
 
-/// How often a thread waits, and for how long at a time: 2 s in all.
-const WAITS: u32 = 200;
+/// How often a thread waits, and for how long at a time: 30 s in all.
+const WAITS: u32 = 3000;
 const WAIT: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 10_000_000,
