@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use foreswap_core::Swapoff;
+use foreswap_core::kswapd::Defects;
 use foreswap_core::readahead::Policy;
 
 use crate::sim::machine::{Setup, SimError};
@@ -21,6 +22,8 @@ pub enum Choice {
     Swapoff(Swapoff),
     /// When a huge page is split on its way out.
     HugeSwap(HugeSwap),
+    /// When background reclaim works and sleeps.
+    Kswapd(Defects),
 }
 
 impl Choice {
@@ -30,6 +33,7 @@ impl Choice {
             Choice::Readahead(readahead) => Setup { readahead, ..setup },
             Choice::Swapoff(swapoff) => Setup { swapoff, ..setup },
             Choice::HugeSwap(huge_swap) => Setup { huge_swap, ..setup },
+            Choice::Kswapd(defects) => Setup { defects, ..setup },
         }
     }
 }
@@ -53,6 +57,13 @@ pub struct Experiment {
     pub run: fn(&Parameters, &Setup, u64) -> Result<Figures, SimError>,
 }
 
+/// Background reclaim without any of its defects.
+const REPAIRED: Defects = Defects {
+    strict_zone_check: false,
+    early_flag_clear: false,
+    zero_classzone: false,
+};
+
 /// The kernel of the seeds, before anything is chosen.
 const KERNEL: Setup = Setup {
     readahead: Policy::Vma(8),
@@ -60,6 +71,8 @@ const KERNEL: Setup = Setup {
     huge_swap: HugeSwap::SplitFirst,
     order: Order::Lru,
     first_touch: 1,
+    defects: REPAIRED,
+    headroom: 1,
 };
 
 /// foreswap as it is shipped.
@@ -69,6 +82,8 @@ pub const OURS: Setup = Setup {
     huge_swap: HugeSwap::SplitAfter,
     order: Order::Clock,
     first_touch: 256,
+    defects: REPAIRED,
+    headroom: 8,
 };
 
 /// All comparisons.
@@ -138,6 +153,24 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Swapoff(Swapoff::Readahead),
         ],
         run: super::swapoff::swapoff,
+    },
+    Experiment {
+        name: "simoop",
+        seed: "kswapd",
+        machine: "two-socket-disk",
+        scale: 2,
+        common: KERNEL,
+        variants: [Choice::Kswapd(Defects::BASE), Choice::Kswapd(REPAIRED)],
+        run: super::kswapd::simoop,
+    },
+    Experiment {
+        name: "stutter",
+        seed: "kswapd",
+        machine: "uma-disk",
+        scale: 2,
+        common: KERNEL,
+        variants: [Choice::Kswapd(Defects::BASE), Choice::Kswapd(REPAIRED)],
+        run: super::kswapd::stutter,
     },
 ];
 

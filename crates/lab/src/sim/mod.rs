@@ -14,6 +14,7 @@ pub mod lock;
 mod lru;
 pub mod machine;
 pub mod memory;
+pub mod node;
 pub mod parameters;
 pub mod program;
 pub mod rng;

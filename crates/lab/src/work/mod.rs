@@ -1,6 +1,8 @@
 //! What the seeds' machines worked on, as programs of simulated tasks.
 
 pub mod linpack;
+pub mod simoop;
+pub mod stutter;
 pub mod usemem;
 
 use foreswap_core::units::{LEAF_PAGES, PageRange, Vpn};

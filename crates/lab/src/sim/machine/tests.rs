@@ -14,6 +14,12 @@ const SETUP: Setup = Setup {
     huge_swap: HugeSwap::SplitFirst,
     order: Order::Lru,
     first_touch: 1,
+    defects: Defects {
+        strict_zone_check: false,
+        early_flag_clear: false,
+        zero_classzone: false,
+    },
+    headroom: 1,
 };
 
 /// `tasks` writers with so many percent of memory, all together.
