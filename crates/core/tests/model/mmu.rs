@@ -203,7 +203,7 @@ impl Mmu for View<'_> {
             self.idle(first.plus(i));
             let content = self.frame(first.plus(i));
             assert!(content.is_none(), "{first:?} has memory already");
-            *content = Some(GARBAGE);
+            *content = Some(0);
         }
         true
     }

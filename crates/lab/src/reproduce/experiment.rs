@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use foreswap_core::Swapoff;
+use foreswap_core::kswapd::Defects;
 use foreswap_core::readahead::{Policy, file};
 
 use crate::sim::file_machine::FileState;
@@ -24,6 +25,8 @@ pub enum Choice {
     HugeSwap(HugeSwap),
     /// File readahead.
     FileReadahead(file::Policy),
+    /// When background reclaim works and sleeps.
+    Kswapd(Defects),
 }
 
 impl Choice {
@@ -37,6 +40,7 @@ impl Choice {
                 file_readahead,
                 ..setup
             },
+            Choice::Kswapd(defects) => Setup { defects, ..setup },
         }
     }
 }
@@ -60,6 +64,13 @@ pub struct Experiment {
     pub run: fn(&Parameters, &Setup, u64) -> Result<Figures, SimError>,
 }
 
+/// Background reclaim without any of its defects.
+const REPAIRED: Defects = Defects {
+    strict_zone_check: false,
+    early_flag_clear: false,
+    zero_classzone: false,
+};
+
 /// The kernel of the seeds, before anything is chosen.
 const KERNEL: Setup = Setup {
     readahead: Policy::Vma(8),
@@ -69,6 +80,8 @@ const KERNEL: Setup = Setup {
     first_touch: 1,
     file_readahead: file::Policy::OnDemand,
     file_state: FileState::Copied,
+    defects: REPAIRED,
+    headroom: 1,
 };
 
 /// foreswap as it is shipped.
@@ -80,6 +93,8 @@ pub const OURS: Setup = Setup {
     first_touch: 256,
     file_readahead: file::Policy::Streams,
     file_state: FileState::Shared,
+    defects: REPAIRED,
+    headroom: 8,
 };
 
 /// What seed 004 compares.
@@ -177,6 +192,24 @@ pub const EXPERIMENTS: &[Experiment] = &[
     on_files("fileio", super::ondemand_readahead::fileio),
     on_files("oltp", super::ondemand_readahead::oltp),
     on_files("thrashing", super::ondemand_readahead::thrashing),
+    Experiment {
+        name: "simoop",
+        seed: "kswapd",
+        machine: "two-socket-disk",
+        scale: 2,
+        common: KERNEL,
+        variants: [Choice::Kswapd(Defects::BASE), Choice::Kswapd(REPAIRED)],
+        run: super::kswapd::simoop,
+    },
+    Experiment {
+        name: "stutter",
+        seed: "kswapd",
+        machine: "uma-disk",
+        scale: 2,
+        common: KERNEL,
+        variants: [Choice::Kswapd(Defects::BASE), Choice::Kswapd(REPAIRED)],
+        run: super::kswapd::stutter,
+    },
 ];
 
 impl Experiment {

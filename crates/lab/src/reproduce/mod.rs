@@ -6,6 +6,7 @@
 //! variant differ in the one policy that is named.
 
 mod experiment;
+mod kswapd;
 mod ondemand_readahead;
 mod plot;
 mod policies;

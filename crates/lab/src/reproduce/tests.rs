@@ -36,6 +36,7 @@ fn the_same_arguments_give_the_same_bytes() {
         // Less than which there is hardly anything.
         &["ondemand-readahead", "--scale", "1024", "--json"],
         &["policies", "--scale", "1024"],
+        &["kswapd", "--scale", "4"],
     ] {
         let (status, first, err) = run(words);
         assert_eq!((status, err.as_str()), (code(0), ""));
@@ -130,6 +131,15 @@ fn a_wrong_machine_file_is_named_with_its_line() {
     );
 }
 
+#[test]
+fn a_machine_that_was_made_too_small_is_refused() {
+    let (status, _, err) = run(&["kswapd", "--scale", "1024"]);
+    assert_eq!(status, code(2));
+    for part in ["simoop", "stutter", "pages of memory", "smaller --scale"] {
+        assert!(err.contains(part), "{part:?} is not in {err:?}");
+    }
+}
+
 /// The memory is made smaller so that a run ends soon; half of it again changes nothing.
 #[test]
 fn the_figures_do_not_depend_on_the_scale() {
@@ -138,6 +148,16 @@ fn the_figures_do_not_depend_on_the_scale() {
         ("cluster", &["cluster/seconds"]),
         ("vma", &["vma/seconds"]),
         ("thp", &["thp/swap_out", "thp/throughput"]),
+        (
+            "simoop",
+            &[
+                "simoop/read_p50",
+                "simoop/write_p50",
+                "simoop/allocation_p50",
+                "simoop/allocation_p95",
+            ],
+        ),
+        ("stutter", &["stutter/q2", "stutter/mean"]),
     ] {
         let experiment = EXPERIMENTS.iter().find(|e| e.name == name).expect(name);
         let machine = Parameters::named(experiment.machine).expect("a machine");

@@ -8,7 +8,7 @@ use foreswap_core::units::Nanos;
 use super::machine::ActorId;
 
 /// How long a task runs while others wait.
-const SLICE: Nanos = 4_000_000;
+pub const SLICE: Nanos = 4_000_000;
 
 /// The CPUs.
 #[derive(Debug)]

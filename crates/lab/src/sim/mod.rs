@@ -15,6 +15,7 @@ pub mod lock;
 mod lru;
 pub mod machine;
 pub mod memory;
+pub mod node;
 pub mod page_cache;
 pub mod parameters;
 pub mod program;

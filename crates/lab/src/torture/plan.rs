@@ -2,7 +2,7 @@
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::Nanos;
-use foreswap_core::{Config, Swapoff};
+use foreswap_core::{Config, Swapoff, Thp};
 use serde::{Deserialize, Serialize};
 
 use super::chance::Chance;
@@ -34,6 +34,19 @@ pub enum Emptying {
     Readahead,
     /// The same, counted wrongly.
     LegacyStats,
+}
+
+/// [`Thp`], as a replay file has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Huge {
+    /// Single pages.
+    #[default]
+    Never,
+    /// Where touches are in order.
+    Adaptive,
+    /// Wherever possible.
+    Always,
 }
 
 /// How often each kind of step is drawn.
@@ -68,6 +81,12 @@ pub struct Plan {
     pub first_touch: u32,
     /// How an area is emptied.
     pub swapoff: Emptying,
+    /// When memory is managed in huge pages.
+    #[serde(default)]
+    pub thp: Huge,
+    /// Clusters of frames for huge pages.
+    #[serde(default)]
+    pub clusters: u32,
     /// Pages of memory for all.
     pub limit: u64,
     /// Slots of each area.
@@ -92,7 +111,7 @@ pub struct Plan {
 
 /// The least and the most of what a replay file may ask for, so that nothing it says makes the machine
 /// itself fail.
-const BOUNDS: [(&str, u64, u64); 8] = [
+const BOUNDS: [(&str, u64, u64); 9] = [
     ("frames", 16, 1 << 16),
     ("depth", 36, 1 << 12),
     ("queue", 1, 1 << 12),
@@ -101,6 +120,7 @@ const BOUNDS: [(&str, u64, u64); 8] = [
     ("threads", 1, 64),
     ("processes", 1, 8),
     ("check_every", 1, 1 << 20),
+    ("clusters", 0, 64),
 ];
 
 impl Plan {
@@ -110,7 +130,7 @@ impl Plan {
         let chaos = Self::draw_chaos(chance);
         let pages = chance.pick(&[64, 150, 300, 600, 1200]);
         let share = chance.pick(&[2, 3, 5, 8]);
-        Plan {
+        let plan = Plan {
             frames: chance.pick(&[32, 48, 64, 200, 400]),
             depth: chance.pick(&[40, 128]),
             queue: chance.pick(&[8, 8, 32, 128]),
@@ -153,8 +173,25 @@ impl Plan {
                 disorder: chance.pick(&[0, 0, 100, 500]),
             },
             check_every: chance.pick(&[128, 512, 2048]),
+            thp: Huge::Never,
+            clusters: 0,
             #[cfg(feature = "planted")]
             plant: None,
+        };
+        if chance.one_in(700) {
+            return plan;
+        }
+        let pages = chance.pick(&[1100, 1600, 2600]);
+        Plan {
+            thp: chance.pick(&[Huge::Adaptive, Huge::Always]),
+            clusters: chance.pick(&[1, 2, 4]),
+            readahead: chance.pick(&[plan.readahead, Readahead::Streams(512)]),
+            pages,
+            limit: (u64::from(pages) / chance.pick(&[1, 2, 3])).max(700),
+            areas: chance
+                .pick(&[&[4096][..], &[700, 4096], &[1100, 2048], &[600]])
+                .to_vec(),
+            ..plan
         }
     }
 
@@ -198,6 +235,12 @@ impl Plan {
                 Emptying::Readahead => Swapoff::Readahead,
                 Emptying::LegacyStats => Swapoff::LegacyStats,
             },
+            thp: match self.thp {
+                Huge::Never => Thp::Never,
+                Huge::Adaptive => Thp::Adaptive,
+                Huge::Always => Thp::Always,
+            },
+            clusters: self.clusters,
         }
     }
 
@@ -216,6 +259,7 @@ impl Plan {
             self.threads.into(),
             self.processes.into(),
             self.check_every.into(),
+            self.clusters.into(),
         ];
         for ((name, least, most), value) in BOUNDS.into_iter().zip(values) {
             if !(least..=most).contains(&value) {

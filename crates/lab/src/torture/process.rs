@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use foreswap_core::units::{Nanos, Slot, Vpn};
+use foreswap_core::units::{LEAF_PAGES, Nanos, Slot, Vpn};
 use foreswap_core::world::{Mmu as _, Notice};
 use foreswap_core::{Advice, Entry, Hint, Mm, Outcome};
 
@@ -129,6 +129,7 @@ impl Process {
         // The pages cross the border of a leaf.
         let base = 512 * 107 - pages as u64 / 3;
         let mm = Mm::new(plan.config(), sys.limit);
+        let frames = plan.frames + plan.clusters * LEAF_PAGES as u32;
         #[cfg(feature = "planted")]
         let mm = match plan.plant {
             Some(bug) => mm.with_bug(bug.into()),
@@ -137,7 +138,7 @@ impl Process {
         Process {
             mm,
             plan: Rc::clone(plan),
-            space: Space::new(sys, base, pages, plan.frames, plan.queue as usize),
+            space: Space::new(sys, base, pages, frames, plan.queue as usize),
             cells: vec![Cell::default(); pages],
             hints: vec![Hint::Normal; pages],
             threads: vec![None; plan.threads as usize],

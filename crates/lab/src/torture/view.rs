@@ -2,7 +2,7 @@
 //! a real device would silently spoil: a frame that is moved while I/O uses it, a slot that is freed
 //! while it is written, memory that is not there. A failed assertion ends the run: see `guard`.
 
-use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
+use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
 use foreswap_core::world::{Digest, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World};
 
 use super::space::{Mapping, Page, Space, Use};
@@ -202,6 +202,38 @@ impl Mmu for View<'_> {
         }
     }
 
+    fn fill_huge(&mut self, first: Frame) -> bool {
+        self.sys.note(9, u64::from(first.0), 0);
+        if self.no_memory().is_err() {
+            return false;
+        }
+        for i in 0..LEAF_PAGES as u32 {
+            let frame = first.plus(i);
+            self.idle(frame);
+            let content = self.frame(frame);
+            assert!(content.is_none(), "{frame:?} has memory already");
+            *content = Some(0);
+        }
+        true
+    }
+
+    fn is_huge(&mut self, _: Frame) -> bool {
+        !self.sys.chance.one_in(self.sys.chaos.partial)
+    }
+
+    fn mend(&mut self, first: Frame) {
+        for i in 0..LEAF_PAGES as u32 {
+            let frame = first.plus(i);
+            assert!(self.frame(frame).is_none(), "{frame:?} has memory");
+        }
+    }
+
+    fn collapse(&mut self, unit: Vpn) -> bool {
+        let there = |w: &mut Self, i| w.page(unit.plus(i)).is_some_and(|p| p.present.is_some());
+        let all = (0..LEAF_PAGES as u64).all(|i| there(self, i));
+        all && !self.sys.chance.one_in(self.sys.chaos.partial)
+    }
+
     fn clear(&mut self, frame: Frame) {
         self.idle(frame);
         self.full(frame);
@@ -234,7 +266,7 @@ impl View<'_> {
     ) -> bool {
         self.sys
             .note(8, slot.pack(), frames.len() as u64 * 2 + u64::from(write));
-        let most = foreswap_core::SLOTS_PER_IO.max(foreswap_core::SLOTS_PER_SWAPOFF_IO);
+        let most = LEAF_PAGES;
         assert!(
             !frames.is_empty() && frames.len() <= most,
             "an I/O of {} pages",

@@ -3,6 +3,8 @@
 pub mod files;
 pub mod linpack;
 pub mod patterns;
+pub mod simoop;
+pub mod stutter;
 pub mod usemem;
 
 use foreswap_core::units::{LEAF_PAGES, PageRange, Vpn};

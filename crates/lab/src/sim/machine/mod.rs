@@ -13,6 +13,7 @@ mod tasks;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use foreswap_core::kswapd::Defects;
 use foreswap_core::readahead::{Policy, file};
 use foreswap_core::units::{Nanos, PageRange, Vpn};
 use foreswap_core::world::{IoId, IoResult, Notice};
@@ -57,6 +58,10 @@ pub struct Setup {
     pub file_readahead: file::Policy,
     /// What happens to a file's state while several read it.
     pub file_state: FileState,
+    /// Which defects background reclaim has.
+    pub defects: Defects,
+    /// The distance between two levels of a zone is so many times the usual one.
+    pub headroom: u64,
 }
 
 /// Why a run ended early.
@@ -85,6 +90,26 @@ pub enum SimError {
     /// Tasks wait and nothing is under way.
     #[error("at {at} ns tasks wait for pages that nothing brings")]
     Stuck {
+        /// When.
+        at: Nanos,
+    },
+    /// The machine was made too small for what has to stay free.
+    #[error(
+        "{pages} pages of memory are left, of which {kept} have to stay free; expected at least four \
+         times as many: choose a smaller --scale or a machine with more memory"
+    )]
+    TooSmall {
+        /// Pages that there are.
+        pages: u64,
+        /// Pages that the zones keep free.
+        kept: u64,
+    },
+    /// Nothing more can be reclaimed.
+    #[error(
+        "at {at} ns memory is used up and nothing can be reclaimed: choose a smaller --scale or a \
+         machine with more memory"
+    )]
+    NoMemory {
         /// When.
         at: Nanos,
     },

@@ -16,6 +16,12 @@ const SETUP: Setup = Setup {
     first_touch: 1,
     file_readahead: file::Policy::Linux,
     file_state: FileState::Shared,
+    defects: Defects {
+        strict_zone_check: false,
+        early_flag_clear: false,
+        zero_classzone: false,
+    },
+    headroom: 1,
 };
 
 /// `tasks` writers with so many percent of memory, all together.

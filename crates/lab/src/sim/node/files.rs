@@ -1,0 +1,405 @@
+//! Files on the disk and the part of them that is in memory: which pages are there, reading them, and
+//! writing back what is dirty.
+//!
+//! Writing back begins when a tenth of what memory could hold of files is dirty, or when something has
+//! been dirty for half a minute; writers wait when it comes to more than halfway from there to a fifth.
+//! These are the levels that Linux starts with.
+
+use std::collections::VecDeque;
+
+use foreswap_core::units::Nanos;
+use foreswap_core::world::IoId;
+
+use super::lists::{List, Pages};
+use super::program::{FileId, Program};
+use super::zones::{FrameId, NONE};
+use super::{Event, Machine};
+use crate::sim::device::Transfer;
+
+/// Pages of the largest write that a disk is given (1280 KiB, Linux's `max_sectors_kb`).
+const REQUEST: u32 = 320;
+/// Pages that readahead brings at a time, the next ones when the first of them is used (128 KiB, Linux's
+/// `read_ahead_kb`).
+pub const WINDOW: u32 = 32;
+/// Requests of writing back that the disk is given at a time: its queue.
+const QUEUE: usize = 128;
+/// For how long a page may stay dirty.
+const OLD: Nanos = 30_000_000_000;
+/// Page without a transfer yet.
+pub const NO_IO: u32 = u32::MAX;
+
+/// One file.
+#[derive(Debug)]
+struct File {
+    /// Its first page on the disk.
+    start: u64,
+    /// The frame of each page that is in memory.
+    pages: Vec<FrameId>,
+    /// Pages that are dirty, and that are being written.
+    dirty: u32,
+    writeback: u32,
+    since: Nanos,
+    /// Where writing back goes on.
+    cursor: u32,
+    /// It waits in the queue of dirty files.
+    queued: bool,
+    /// It is wanted on the disk.
+    sync: bool,
+}
+
+/// A transfer under way.
+#[derive(Debug, Default)]
+struct Io {
+    file: FileId,
+    frames: Vec<FrameId>,
+    write: bool,
+    waiters: Vec<u32>,
+}
+
+/// All files.
+#[derive(Debug)]
+pub struct Files {
+    files: Vec<File>,
+    ios: Vec<Io>,
+    idle: Vec<u32>,
+    /// Dirty files, in the order in which they became dirty.
+    queue: VecDeque<FileId>,
+    /// Requests at the disk, and those among them that write.
+    pub waiting: usize,
+    writes: usize,
+    /// Pages that are dirty or being written.
+    dirty: u64,
+    writeback: u64,
+    /// An event to go on with writing back is planned.
+    planned: bool,
+}
+
+impl Files {
+    /// Files of so many pages, one after the other on a disk of `disk` pages. On a machine that was made
+    /// smaller they lie as far from each other as their full-sized likes, so that seeks take as long.
+    pub fn new(sizes: &[u32], disk: u64, scale: u64) -> Self {
+        let total: u64 = sizes.iter().map(|&pages| u64::from(pages)).sum();
+        let spread = scale.min(disk / total.max(1)).max(1);
+        let mut start = 0;
+        let file = |&pages: &u32| {
+            let file = File {
+                start,
+                pages: vec![NONE; pages as usize],
+                dirty: 0,
+                writeback: 0,
+                since: 0,
+                cursor: 0,
+                queued: false,
+                sync: false,
+            };
+            start += u64::from(pages) * spread;
+            file
+        };
+        Files {
+            files: sizes.iter().map(file).collect(),
+            ios: Vec::new(),
+            idle: Vec::new(),
+            queue: VecDeque::new(),
+            waiting: 0,
+            writes: 0,
+            dirty: 0,
+            writeback: 0,
+            planned: false,
+        }
+    }
+
+    /// The frame of a page that is in memory.
+    pub fn frame(&self, file: FileId, page: u32) -> Option<FrameId> {
+        let frame = self.files[file as usize].pages.get(page as usize)?;
+        Some(*frame).filter(|&frame| frame != NONE)
+    }
+
+    /// Nothing of a file is dirty or being written.
+    pub fn is_clean(&self, file: FileId) -> bool {
+        let file = &self.files[file as usize];
+        file.dirty == 0 && file.writeback == 0
+    }
+
+    /// A clean page leaves memory.
+    pub fn forget(&mut self, pages: &mut Pages, frame: FrameId) {
+        let page = std::mem::take(&mut pages[frame]);
+        debug_assert!(!page.dirty && !page.writeback && !page.locked);
+        if !page.gone {
+            self.files[page.file as usize].pages[page.index as usize] = NONE;
+        }
+    }
+
+    fn begin(&mut self, io: Io) -> u32 {
+        match self.idle.pop() {
+            Some(id) => {
+                self.ios[id as usize] = io;
+                id
+            }
+            None => {
+                self.ios.push(io);
+                self.ios.len() as u32 - 1
+            }
+        }
+    }
+}
+
+impl<P: Program> Machine<P> {
+    /// A frame becomes a page of a file: one to be read, or to be written by the program.
+    pub(super) fn insert(&mut self, file: FileId, index: u32, frame: FrameId, locked: bool) {
+        self.files.files[file as usize].pages[index as usize] = frame;
+        let page = &mut self.pages[frame];
+        page.file = file;
+        page.index = index;
+        page.io = NO_IO;
+        page.locked = locked;
+        let node = self.memory.node(frame);
+        self.pages.put(node, List::Inactive, frame, false);
+    }
+
+    /// A page of a file is used.
+    pub(super) fn used(&mut self, frame: FrameId) {
+        let page = &mut self.pages[frame];
+        if !page.referenced {
+            page.referenced = true;
+        } else if page.list == List::Inactive {
+            page.referenced = false;
+            let node = self.memory.node(frame);
+            self.pages.remove(node, frame);
+            self.pages.put(node, List::Active, frame, false);
+        }
+    }
+
+    /// The program wrote a page.
+    pub(super) fn soil(&mut self, frame: FrameId) {
+        let page = &mut self.pages[frame];
+        if std::mem::replace(&mut page.dirty, true) {
+            return;
+        }
+        self.files.dirty += 1;
+        let file = &mut self.files.files[page.file as usize];
+        if file.dirty == 0 {
+            file.since = self.now;
+        }
+        file.dirty += 1;
+        if !std::mem::replace(&mut file.queued, true) {
+            self.files.queue.push_back(page.file);
+        }
+    }
+
+    /// Hands the pages of a file from `first` on, which are in memory and locked, to the disk.
+    pub(super) fn read_pages(&mut self, file: FileId, first: u32, count: u32) {
+        let range = first as usize..(first + count) as usize;
+        let frames = self.files.files[file as usize].pages[range].to_vec();
+        self.submit(file, first, frames, false);
+    }
+
+    fn submit(&mut self, file: FileId, first: u32, frames: Vec<FrameId>, write: bool) {
+        let count = frames.len() as u32;
+        let id = self.files.begin(Io {
+            file,
+            frames,
+            write,
+            waiters: Vec::new(),
+        });
+        for n in 0..count as usize {
+            let frame = self.files.ios[id as usize].frames[n];
+            self.pages[frame].io = id;
+        }
+        self.files.waiting += 1;
+        self.files.writes += usize::from(write);
+        let transfer = Transfer {
+            write,
+            first: self.files.files[file as usize].start + u64::from(first),
+            pages: count,
+        };
+        self.device.submit(self.now, IoId(id), transfer);
+    }
+
+    /// A task waits for a page that is being read.
+    pub(super) fn wait_for(&mut self, frame: FrameId, task: u32) -> bool {
+        let io = self.pages[frame].io;
+        if io == NO_IO {
+            return false;
+        }
+        self.files.ios[io as usize].waiters.push(task);
+        true
+    }
+
+    /// The disk is done with a transfer.
+    pub(super) fn on_completion(&mut self, id: u32) {
+        let io = std::mem::take(&mut self.files.ios[id as usize]);
+        self.files.idle.push(id);
+        self.files.waiting -= 1;
+        for &frame in &io.frames {
+            let page = &mut self.pages[frame];
+            page.io = NO_IO;
+            if !io.write {
+                page.locked = false;
+                continue;
+            }
+            page.writeback = false;
+            let (gone, soon) = (page.gone, page.reclaim && !page.dirty);
+            page.reclaim = false;
+            self.files.writeback -= 1;
+            self.files.files[io.file as usize].writeback -= 1;
+            let node = self.memory.node(frame);
+            if gone {
+                self.pages.remove(node, frame);
+                self.files.forget(&mut self.pages, frame);
+                self.memory.give(frame);
+            } else if soon && self.pages[frame].list == List::Inactive {
+                // Reclaim has met it already: it is next.
+                self.pages.remove(node, frame);
+                self.pages.put(node, List::Inactive, frame, true);
+            }
+        }
+        for task in io.waiters {
+            self.resume(task, self.prices.complete);
+        }
+        if io.write {
+            self.files.writes -= 1;
+            self.flush();
+        }
+    }
+
+    /// All pages of a file leave memory, those being written as soon as they have been. How many left.
+    pub(super) fn remove(&mut self, file: FileId) -> u64 {
+        let mut left = 0;
+        for at in 0..self.files.files[file as usize].pages.len() {
+            let frame = self.files.files[file as usize].pages[at];
+            if frame == NONE {
+                continue;
+            }
+            left += 1;
+            let page = &mut self.pages[frame];
+            if std::mem::take(&mut page.dirty) {
+                self.files.dirty -= 1;
+                self.files.files[file as usize].dirty -= 1;
+            }
+            if page.writeback {
+                page.gone = true;
+                self.files.files[file as usize].pages[at] = NONE;
+                continue;
+            }
+            let node = self.memory.node(frame);
+            self.pages.remove(node, frame);
+            self.files.forget(&mut self.pages, frame);
+            self.memory.give(frame);
+        }
+        left
+    }
+
+    /// How much is dirty or being written, and from what on it is written back and writers wait.
+    fn levels(&self) -> (u64, u64, u64) {
+        let high: u64 = self
+            .memory
+            .nodes
+            .iter()
+            .flatten()
+            .map(|zone| zone.marks.high)
+            .sum();
+        let could = (self.memory.free() + self.pages.file_pages()).saturating_sub(high);
+        let (begin, limit) = (could / 10, could / 5);
+        (
+            self.files.dirty + self.files.writeback,
+            begin,
+            (begin + limit) / 2,
+        )
+    }
+
+    /// Whether a writer has to wait. Wakes writing back where that is due.
+    pub(super) fn must_wait(&mut self) -> bool {
+        let (dirty, begin, wait) = self.levels();
+        if dirty > begin {
+            self.flush();
+        }
+        dirty > wait
+    }
+
+    /// A file is wanted on the disk.
+    pub(super) fn sync(&mut self, file: FileId) {
+        self.files.files[file as usize].sync = true;
+        self.flush();
+    }
+
+    /// Writing back goes on soon, unless that is planned.
+    pub(super) fn flush(&mut self) {
+        if !std::mem::replace(&mut self.files.planned, true) {
+            self.plan(self.prices.switch, Event::Flush);
+        }
+    }
+
+    /// Writes back one request's worth, and goes on while the disk's queue takes more.
+    pub(super) fn on_flush(&mut self) {
+        self.files.planned = false;
+        if self.files.writes >= QUEUE {
+            return;
+        }
+        let (dirty, begin, _) = self.levels();
+        for _ in 0..self.files.queue.len() {
+            let Some(id) = self.files.queue.pop_front() else {
+                return;
+            };
+            let file = &mut self.files.files[id as usize];
+            if file.dirty == 0 {
+                file.queued = false;
+                file.sync = false;
+                continue;
+            }
+            let due = dirty > begin || file.sync || file.since + OLD < self.now;
+            if !due {
+                self.files.queue.push_back(id);
+                continue;
+            }
+            let written = self.write_some(id);
+            // It keeps its turn: neighbours are written together.
+            self.files.queue.push_front(id);
+            if written > 0 {
+                let took = written * self.prices.look + self.prices.submit;
+                self.files.planned = true;
+                self.plan(took, Event::Flush);
+            }
+            return;
+        }
+    }
+
+    /// Hands the next run of dirty pages of a file to the disk; how many they are.
+    fn write_some(&mut self, id: FileId) -> u64 {
+        let file = &self.files.files[id as usize];
+        let size = file.pages.len() as u32;
+        let ready = |page: u32| {
+            let frame = file.pages[page as usize];
+            frame != NONE && self.pages[frame].dirty && !self.pages[frame].writeback
+        };
+        let places = (file.cursor..size).chain(0..file.cursor.min(size));
+        let Some(first) = places.into_iter().find(|&page| ready(page)) else {
+            return 0;
+        };
+        let run = (first..size.min(first + REQUEST)).take_while(|&page| ready(page));
+        let count = run.count() as u32;
+        self.write_run(id, first, count);
+        self.files.files[id as usize].cursor = first + count;
+        u64::from(count)
+    }
+
+    fn write_run(&mut self, id: FileId, first: u32, count: u32) {
+        let file = &mut self.files.files[id as usize];
+        file.dirty -= count;
+        file.writeback += count;
+        self.files.dirty -= u64::from(count);
+        self.files.writeback += u64::from(count);
+        let frames = file.pages[first as usize..(first + count) as usize].to_vec();
+        for &frame in &frames {
+            let page = &mut self.pages[frame];
+            page.dirty = false;
+            page.writeback = true;
+        }
+        self.submit(id, first, frames, true);
+    }
+
+    /// Reclaim writes a dirty page by itself.
+    pub(super) fn write_page(&mut self, frame: FrameId) {
+        let page = self.pages[frame];
+        self.write_run(page.file, page.index, 1);
+    }
+}

@@ -1,0 +1,294 @@
+//! A machine with nodes, zones and a page cache, on which the core's background reclaim runs.
+//!
+//! The machine of [`super::machine`] has the core manage the memory of tasks. Here the core decides
+//! something else: when a node's background reclaim works, naps and sleeps
+//! ([`foreswap_core::kswapd`]), and whether an allocation takes its page, asks for reclaim or reclaims
+//! for itself. Around that stands what a kernel has: nodes of zones ([`zones`]), lists of pages in use
+//! ([`lists`]), files in memory with readahead and writing back ([`files`]), the thread of each node and
+//! the scan of a list's end ([`reclaim`]). Tasks go through the steps of their programs ([`tasks`]) in
+//! batches as a CPU takes frames, so that others act in between.
+//!
+//! There is a CPU for each task that can run. Where the work keeps all CPUs busy besides, each task shares
+//! its CPU with one that computes, slice by slice; other waiting for CPUs is not modelled. Anonymous pages stay:
+//! none is moved out, as a kernel moves none out while file pages that were used once are enough; a run
+//! in which they are not ends with an error.
+
+mod files;
+mod lists;
+mod prices;
+pub mod program;
+mod reclaim;
+mod tasks;
+#[cfg(test)]
+mod tests;
+mod zones;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use foreswap_core::kswapd::{Allocation, allocate};
+use foreswap_core::units::Nanos;
+
+use super::cpus::SLICE;
+use super::device::Device;
+use super::machine::{Setup, SimError};
+use super::parameters::Parameters;
+use files::Files;
+use lists::Pages;
+use prices::Prices;
+use program::Program;
+use reclaim::Background;
+use tasks::Task;
+use zones::{FrameId, HIGHEST, HUGE, Memory};
+
+/// Frames that a CPU takes from a zone at a time (the kernel's per-CPU lists).
+const BATCH: u64 = 31;
+/// How often writing back looks for what has been dirty for long.
+const PERIOD: Nanos = 5_000_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Event {
+    /// A task goes on.
+    Task(u32),
+    /// A node's thread goes on, unless it has been woken or put to sleep since.
+    Background(u32, u64),
+    /// Writing back goes on.
+    Flush,
+    /// It looks for what is old.
+    Period,
+}
+
+/// How often what happened, beside what the core counts.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    /// Allocations that had to reclaim for themselves.
+    pub direct: u64,
+    /// Pages that tasks freed in that.
+    pub direct_freed: u64,
+    /// Pages that the nodes' threads freed.
+    pub background_freed: u64,
+    /// Pages that both looked at.
+    pub scanned: u64,
+    /// Pages that reclaim wrote itself.
+    pub written: u64,
+    /// Times that a thread waited for pages under writeback.
+    pub stalls: u64,
+    /// Times that a task waited for a device that could not keep up.
+    pub congested: u64,
+    /// Huge pages, and times that none could be had.
+    pub huge: u64,
+    /// As above.
+    pub no_huge: u64,
+}
+
+/// A machine at work.
+pub struct Machine<P> {
+    now: Nanos,
+    order: u64,
+    events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
+    prices: Prices,
+    idle: [(Nanos, Nanos); 3],
+    /// By how much the machine was made smaller.
+    scale: u64,
+    memory: Memory,
+    pages: Pages,
+    files: Files,
+    device: Device,
+    background: Vec<Background>,
+    /// When the lock of a node's lists is free.
+    lists_free: Vec<Nanos>,
+    tasks: Vec<Task<P>>,
+    running: usize,
+    /// Each CPU has a task that computes all the time, so that whoever runs there has every other slice.
+    busy: bool,
+    gates: Vec<u64>,
+    taken: Vec<FrameId>,
+    /// What happened so far.
+    pub counts: Counts,
+}
+
+impl<P: Program> Machine<P> {
+    /// A machine with files of so many pages each, and one task for each program, on the node that is
+    /// named with it. With `busy` a task that computes runs on each CPU besides.
+    ///
+    /// # Errors
+    ///
+    /// The machine was made too small.
+    pub fn new(
+        parameters: &Parameters,
+        setup: &Setup,
+        files: &[u32],
+        programs: Vec<(usize, P)>,
+        gates: usize,
+        busy: bool,
+    ) -> Result<Self, SimError> {
+        let memory = Memory::new(parameters, setup.headroom)?;
+        let pages = Pages::new(&memory);
+        let nodes = memory.nodes.len();
+        let background = (0..nodes).map(|_| Background::new(setup.defects));
+        let tasks: Vec<Task<P>> = programs
+            .into_iter()
+            .map(|(node, program)| Task::new(node % nodes, program))
+            .collect();
+        let device = Device::new(&parameters.device);
+        let mut machine = Machine {
+            now: 1,
+            order: 0,
+            events: BinaryHeap::new(),
+            prices: Prices::new(&parameters.costs),
+            idle: parameters.idle,
+            scale: parameters.scale,
+            files: Files::new(files, device.pages(), parameters.scale),
+            memory,
+            pages,
+            device,
+            background: background.collect(),
+            lists_free: vec![0; nodes],
+            running: tasks.len(),
+            tasks,
+            busy,
+            gates: vec![0; gates],
+            taken: Vec::new(),
+            counts: Counts::default(),
+        };
+        for task in 0..machine.tasks.len() as u32 {
+            machine.plan(0, Event::Task(task));
+        }
+        for node in 0..nodes as u32 {
+            machine.plan(0, Event::Background(node, 0));
+        }
+        machine.plan(PERIOD, Event::Period);
+        Ok(machine)
+    }
+
+    /// The virtual clock.
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// The programs, in the order in which they were given.
+    pub fn programs(&self) -> impl Iterator<Item = &P> {
+        self.tasks.iter().map(|task| &task.program)
+    }
+
+    /// Go on until `until` says so.
+    ///
+    /// # Errors
+    ///
+    /// Memory is used up, or tasks wait for what never comes.
+    pub fn run(&mut self, until: impl Fn(&Self) -> bool) -> Result<(), SimError> {
+        while !until(self) {
+            let event = self.events.peek().map(|Reverse(event)| event.0);
+            match (event, self.device.next_end()) {
+                (Some(at), end) if end.is_none_or(|end| at <= end) => {
+                    if let Some(Reverse((now, _, event))) = self.events.pop() {
+                        self.now = now;
+                        self.on_event(event)?;
+                    }
+                }
+                (_, Some(_)) => {
+                    if let Some((now, io)) = self.device.end() {
+                        self.now = now;
+                        self.on_completion(io.0);
+                    }
+                }
+                _ => return Err(SimError::Stuck { at: self.now }),
+            }
+        }
+        Ok(())
+    }
+
+    fn plan(&mut self, after: Nanos, event: Event) {
+        self.order += 1;
+        let entry = (self.now + after, self.order, event);
+        self.events.push(Reverse(entry));
+    }
+
+    fn on_event(&mut self, event: Event) -> Result<(), SimError> {
+        match event {
+            Event::Task(task) => self.on_task(task as usize)?,
+            Event::Background(node, turn) => self.on_background(node as usize, turn),
+            Event::Flush => self.on_flush(),
+            Event::Period => {
+                if self.running == 0 {
+                    return Ok(());
+                }
+                self.flush();
+                self.plan(PERIOD, Event::Period);
+            }
+        }
+        Ok(())
+    }
+
+    /// How long `time` on the CPU takes, for one that has used so much of its slice.
+    fn on_cpu(&self, used: &mut Nanos, time: Nanos) -> Nanos {
+        if !self.busy {
+            return time;
+        }
+        *used += time;
+        let turns = *used / SLICE;
+        *used %= SLICE;
+        time + turns * SLICE
+    }
+
+    /// What it takes to wake who has slept since then.
+    fn wake_up(&self, since: Nanos) -> Nanos {
+        if self.busy {
+            return self.prices.switch;
+        }
+        let slept = self.now.saturating_sub(since);
+        let states = self.idle.iter().rev();
+        let exit = states.clone().find(|(after, _)| slept >= *after);
+        self.prices.switch + exit.map_or(0, |(_, exit)| *exit)
+    }
+
+    /// Up to a batch of frames, for a task on `node`, into `taken`. False: it has to reclaim first.
+    fn take(&mut self, node: usize, count: u64) -> bool {
+        self.taken.clear();
+        let nodes = self.memory.nodes.len();
+        let near = move |n: usize| (node + n) % nodes;
+        let mut found = None;
+        for at in (0..nodes).map(near) {
+            if let Allocation::Take(zone) = allocate(&self.memory.nodes[at], 0, HIGHEST) {
+                found = Some((at, zone));
+                break;
+            }
+        }
+        if found.is_none() {
+            // All are below low: every node's thread is asked.
+            for at in (0..nodes).map(near) {
+                self.ask(at);
+            }
+            for at in (0..nodes).map(near) {
+                match allocate(&self.memory.nodes[at], 0, HIGHEST) {
+                    Allocation::Take(zone) | Allocation::TakeAndWake(zone) => {
+                        found = Some((at, zone));
+                        break;
+                    }
+                    Allocation::Reclaim => {}
+                }
+            }
+        }
+        let Some((at, zone)) = found else {
+            return false;
+        };
+        let count = count.min(BATCH);
+        self.memory.take(at, zone, count, &mut self.taken);
+        true
+    }
+
+    /// A whole block for a huge page, if one is there above low: nobody reclaims for it.
+    fn take_huge(&mut self, node: usize) -> Option<u32> {
+        let nodes = self.memory.nodes.len();
+        for at in (0..nodes).map(|n| (node + n) % nodes) {
+            if let Allocation::Take(zone) = allocate(&self.memory.nodes[at], HUGE, HIGHEST)
+                && let Some(block) = self.memory.take_huge(at, zone)
+            {
+                self.counts.huge += 1;
+                return Some(block);
+            }
+        }
+        self.counts.no_huge += 1;
+        None
+    }
+}

@@ -1,0 +1,315 @@
+//! Who reclaims and how: the thread of each node, which the core tells what to do, and the scan of a
+//! list's end, which tasks that find no memory go through as well.
+//!
+//! A scan meets pages that are clean, which go; dirty ones, which stay until they have been written; and
+//! ones under writeback, which stay too. What it met it notes in the node's flags
+//! ([`foreswap_core::kswapd::NodeFlags`]): with `dirty` the thread writes pages itself, with `writeback`
+//! it waits when it meets the same pages again, with `congested` tasks wait for the disk. When the flags
+//! are forgotten is for the core to say.
+
+use foreswap_core::kswapd::{
+    Action, Config, Defects, FIRST_PRIORITY, Kswapd, NAP, RECLAIM_BATCH, Reclaimed,
+};
+use foreswap_core::units::Nanos;
+
+use super::lists::List;
+use super::program::Program;
+use super::zones::{HIGHEST, ZONES};
+use super::{Event, Machine};
+use crate::sim::machine::SimError;
+
+/// How long whoever waits for a disk that cannot keep up waits at the most.
+const CONGESTION: Nanos = 100_000_000;
+/// Requests that wait for the disk from which on it cannot keep up: seven eighths of the 128 that a
+/// queue has.
+const CONGESTED: usize = 128 * 7 / 8;
+/// What a look at the zones takes.
+const LOOK: Nanos = 1_000;
+/// Times that a task reclaims for one allocation before memory counts as used up.
+const TRIES: u32 = 1_000;
+
+/// A node's thread.
+#[derive(Debug)]
+pub struct Background {
+    core: Kswapd,
+    round: Option<Round>,
+    /// Tells events that are out of date.
+    turn: u64,
+    waits: bool,
+    since: Nanos,
+    /// What it has used of its slice.
+    used: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    left: u64,
+    target: u64,
+    done: Reclaimed,
+}
+
+impl Background {
+    /// About to look around for the first time.
+    pub fn new(defects: Defects) -> Self {
+        Background {
+            core: Kswapd::new(Config {
+                zones: ZONES,
+                defects,
+            }),
+            round: None,
+            turn: 0,
+            waits: false,
+            since: 0,
+            used: 0,
+        }
+    }
+}
+
+/// A task that reclaims for itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Direct {
+    priority: u32,
+    /// Nodes that it has been through, counted from its own, and what is left of the one at hand.
+    nodes: usize,
+    left: Option<u64>,
+    freed: u64,
+    tries: u32,
+}
+
+impl Direct {
+    /// It has found no memory.
+    pub const fn new() -> Self {
+        Direct {
+            priority: FIRST_PRIORITY,
+            nodes: 0,
+            left: None,
+            freed: 0,
+            tries: 0,
+        }
+    }
+}
+
+/// The outcome of looking at a few pages.
+#[derive(Clone, Copy, Debug)]
+struct Scan {
+    scanned: u64,
+    freed: u64,
+    took: Nanos,
+    /// The thread has to wait for pages under writeback.
+    stall: bool,
+}
+
+impl<P: Program> Machine<P> {
+    /// An allocation found too little: a node's thread is asked, and woken if need be.
+    pub(super) fn ask(&mut self, node: usize) {
+        let thread = &mut self.background[node];
+        if !thread.core.on_request(&self.memory.nodes[node], 0, HIGHEST) {
+            return;
+        }
+        thread.core.on_woken();
+        thread.waits = false;
+        thread.used = 0;
+        thread.turn += 1;
+        let (turn, since) = (thread.turn, thread.since);
+        let latency = self.wake_up(since);
+        self.plan(latency, Event::Background(node as u32, turn));
+    }
+
+    /// A node's thread goes on.
+    pub(super) fn on_background(&mut self, node: usize, turn: u64) {
+        let thread = &mut self.background[node];
+        if thread.turn != turn {
+            return;
+        }
+        if std::mem::take(&mut thread.waits) {
+            thread.core.on_nap_over();
+            thread.used = 0;
+        }
+        if let Some(mut round) = thread.round.take() {
+            if round.left > 0 && round.done.freed < round.target {
+                let scan = self.scan(node, round.left.min(RECLAIM_BATCH), true);
+                round.left -= scan.scanned.min(round.left);
+                if scan.scanned == 0 {
+                    round.left = 0;
+                }
+                round.done.scanned += scan.scanned;
+                round.done.freed += scan.freed;
+                self.counts.background_freed += scan.freed;
+                self.background[node].round = Some(round);
+                let stall = if scan.stall { CONGESTION } else { 0 };
+                self.counts.stalls += u64::from(scan.stall);
+                let mut used = self.background[node].used;
+                let took = self.on_cpu(&mut used, scan.took);
+                self.background[node].used = used;
+                self.plan(took + stall, Event::Background(node as u32, turn));
+                return;
+            }
+            thread.core.on_reclaimed(round.done);
+        }
+        let action = self.background[node].core.next(&self.memory.nodes[node]);
+        match action {
+            Action::Nap | Action::Sleep => {
+                let thread = &mut self.background[node];
+                thread.since = self.now;
+                thread.waits = action == Action::Nap;
+                if thread.waits {
+                    self.plan(NAP, Event::Background(node as u32, turn));
+                }
+            }
+            Action::Again => self.plan(LOOK, Event::Background(node as u32, turn)),
+            Action::Reclaim(round) => {
+                self.background[node].round = Some(Round {
+                    left: self.part(node, round.priority),
+                    target: round.target,
+                    done: Reclaimed {
+                        scanned: 0,
+                        freed: 0,
+                    },
+                });
+                self.plan(LOOK, Event::Background(node as u32, turn));
+            }
+        }
+    }
+
+    /// The part of a node's list to look at. It is that of the machine before it was made smaller.
+    fn part(&self, node: usize, priority: u32) -> u64 {
+        let pages = self.pages.count(node, List::Inactive);
+        ((pages * self.scale) >> priority).clamp(RECLAIM_BATCH.min(pages), pages)
+    }
+
+    /// A task reclaims for itself: for how long before it goes on, and whether it is done.
+    pub(super) fn direct(
+        &mut self,
+        home: usize,
+        used: &mut Nanos,
+        direct: &mut Direct,
+    ) -> Result<(Nanos, bool), SimError> {
+        let nodes = self.memory.nodes.len();
+        if direct.nodes < nodes {
+            let node = (home + direct.nodes) % nodes;
+            let left = match direct.left {
+                Some(left) => left,
+                None => self.part(node, direct.priority),
+            };
+            let scan = self.scan(node, left.min(RECLAIM_BATCH), false);
+            direct.freed += scan.freed;
+            self.counts.direct_freed += scan.freed;
+            if scan.freed > 0 {
+                self.background[node].core.on_direct_reclaim();
+            }
+            let left = left.saturating_sub(scan.scanned);
+            let mut took = self.on_cpu(used, scan.took);
+            if left == 0 || scan.scanned == 0 {
+                direct.nodes += 1;
+                direct.left = None;
+                let flags = self.background[node].core.flags();
+                if flags.congested && self.files.waiting >= CONGESTED {
+                    self.counts.congested += 1;
+                    took += CONGESTION;
+                }
+            } else {
+                direct.left = Some(left);
+            }
+            return Ok((took, false));
+        }
+        // Through all nodes: enough, or harder next time.
+        if direct.freed >= RECLAIM_BATCH {
+            return Ok((0, true));
+        }
+        direct.nodes = 0;
+        direct.tries += 1;
+        if direct.tries > TRIES {
+            return Err(SimError::NoMemory { at: self.now });
+        }
+        if direct.priority == 0 {
+            direct.priority = FIRST_PRIORITY;
+            return Ok((CONGESTION, direct.freed > 0));
+        }
+        direct.priority -= 1;
+        Ok((0, false))
+    }
+
+    /// Used-again pages beyond their share count as used once from now on.
+    fn age(&mut self, node: usize) {
+        let (inactive, active) = (
+            self.pages.count(node, List::Inactive),
+            self.pages.count(node, List::Active),
+        );
+        // The kernel's ratio: the square root of ten times the size in GiB, at least 1.
+        let gib = ((inactive + active) * self.scale) >> 18;
+        let ratio = (10 * gib).isqrt().max(1);
+        if inactive * ratio >= active {
+            return;
+        }
+        for _ in 0..RECLAIM_BATCH {
+            let Some(frame) = self.pages.oldest(node, List::Active) else {
+                return;
+            };
+            self.pages.remove(node, frame);
+            self.pages[frame].referenced = false;
+            self.pages.put(node, List::Inactive, frame, false);
+        }
+    }
+
+    /// Looks at the oldest pages of a node's list of pages used once.
+    fn scan(&mut self, node: usize, count: u64, background: bool) -> Scan {
+        self.age(node);
+        let flags = self.background[node].core.flags();
+        let (mut scanned, mut freed) = (0, 0);
+        let (mut dirty, mut writeback, mut immediate) = (0, 0, 0);
+        let mut to_write = Vec::new();
+        while scanned < count {
+            let Some(frame) = self.pages.oldest(node, List::Inactive) else {
+                break;
+            };
+            scanned += 1;
+            self.pages.remove(node, frame);
+            let page = &mut self.pages[frame];
+            if page.locked {
+                self.pages.put(node, List::Inactive, frame, false);
+            } else if page.writeback {
+                if background && page.reclaim && flags.writeback {
+                    immediate += 1;
+                } else {
+                    page.reclaim = true;
+                    writeback += 1;
+                }
+                self.pages.put(node, List::Inactive, frame, false);
+            } else if page.dirty {
+                dirty += 1;
+                page.reclaim = true;
+                self.pages.put(node, List::Inactive, frame, false);
+                if background && flags.dirty {
+                    to_write.push(frame);
+                }
+            } else {
+                self.files.forget(&mut self.pages, frame);
+                self.memory.give(frame);
+                freed += 1;
+            }
+        }
+        for &frame in &to_write {
+            self.counts.written += 1;
+            self.write_page(frame);
+        }
+        let flags = self.background[node].core.flags_mut();
+        if scanned > 0 {
+            flags.writeback |= writeback == scanned;
+            flags.dirty |= dirty == scanned;
+            flags.congested |= dirty + writeback == scanned && self.files.waiting >= CONGESTED;
+        }
+        self.counts.scanned += scanned;
+        // The lock of the lists is held to take the pages off and to put some back.
+        let held = scanned * self.prices.look;
+        let free = &mut self.lists_free[node];
+        let begin = (*free).max(self.now);
+        *free = begin + held;
+        let written = to_write.len() as u64 * self.prices.submit;
+        Scan {
+            scanned,
+            freed,
+            took: begin - self.now + held + freed * self.prices.drop + written,
+            stall: immediate > 0,
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What holds of the machine with nodes and files, whatever works on it.
+
+use foreswap_core::kswapd::Defects;
+use foreswap_core::readahead::{Policy, file};
+
+use super::lists::List;
+use super::program::{Op, Program};
+use super::*;
+use crate::sim::memory::{HugeSwap, Order};
+
+/// Goes through its steps once and notes what each took.
+struct Steps {
+    steps: Vec<Op>,
+    at: usize,
+    took: Vec<Nanos>,
+}
+
+impl Program for Steps {
+    fn next(&mut self, _: Nanos) -> Op {
+        self.at += 1;
+        self.steps.get(self.at - 1).copied().unwrap_or(Op::End)
+    }
+
+    fn done(&mut self, _: &Op, took: Nanos) {
+        self.took.push(took);
+    }
+}
+
+const SETUP: Setup = Setup {
+    file_readahead: file::Policy::Linux,
+    file_state: crate::sim::machine::FileState::Shared,
+    readahead: Policy::Vma(8),
+    swapoff: foreswap_core::Swapoff::Readahead,
+    huge_swap: HugeSwap::SplitFirst,
+    order: Order::Lru,
+    first_touch: 1,
+    defects: Defects {
+        strict_zone_check: false,
+        early_flag_clear: false,
+        zero_classzone: false,
+    },
+    headroom: 1,
+};
+
+fn machine(files: &[u32], steps: Vec<Op>) -> Machine<Steps> {
+    let parameters = Parameters::named("uma-disk").expect("a machine").scaled(8);
+    let steps = Steps {
+        steps,
+        at: 0,
+        took: Vec::new(),
+    };
+    let programs = vec![(0, steps)];
+    Machine::new(&parameters, &SETUP, files, programs, 1, false).expect("large enough")
+}
+
+fn finish(machine: &mut Machine<Steps>) -> Vec<Nanos> {
+    machine.run(|machine| machine.running == 0).expect("ends");
+    machine.tasks[0].program.took.clone()
+}
+
+/// Every frame is free, on a list, or part of a mapped huge page.
+fn check_frames(machine: &Machine<Steps>) {
+    let nodes = 0..machine.memory.nodes.len();
+    let lists = [List::Inactive, List::Active, List::Anon];
+    let listed: u64 = nodes
+        .flat_map(|node| lists.map(|list| machine.pages.count(node, list)))
+        .sum();
+    let frames = machine.memory.frames() as u64;
+    assert_eq!(machine.memory.free() + listed, frames);
+}
+
+fn read(first: u32, pages: u32, limit: u32) -> Op {
+    Op::Read {
+        file: 0,
+        first,
+        pages,
+        limit,
+    }
+}
+
+#[test]
+fn huge_pages_serve_a_region_where_there_are_any() {
+    let map = |huge| Op::Map { pages: 5_120, huge };
+    let mut machine = machine(&[], vec![map(true), Op::Unmap, map(false), Op::Unmap]);
+    let took = finish(&mut machine);
+    assert_eq!(took[0], 10 * machine.prices.first_touch_huge);
+    assert_eq!(took[2], 5_120 * machine.prices.first_touch);
+    assert_eq!((machine.counts.huge, machine.counts.direct), (10, 0));
+    check_frames(&machine);
+}
+
+#[test]
+fn what_is_in_memory_is_not_read_again() {
+    let steps = vec![read(0, 512, 512), read(0, 512, 512)];
+    let mut machine = machine(&[512], steps);
+    let took = finish(&mut machine);
+    assert!(took[0] > 2 * took[1], "{took:?}");
+    assert_eq!(took[1], 512 * machine.prices.copy);
+    // Used twice: on the list of pages used again.
+    assert_eq!(machine.pages.count(0, List::Active), 512);
+    check_frames(&machine);
+}
+
+#[test]
+fn readahead_keeps_the_disk_at_its_speed() {
+    let records = (0..400).map(|n| read(n * 32, 32, 12_800)).collect();
+    let mut machine = machine(&[12_800], records);
+    finish(&mut machine);
+    let bytes = 12_800 * 4096 * 1_000 / (machine.now() / 1_000_000);
+    assert!((150_000_000..215_000_000).contains(&bytes), "{bytes} B/s");
+}
+
+#[test]
+fn a_file_larger_than_memory_goes_through_without_a_wait() {
+    let pages = 400_000;
+    let mut records: Vec<Op> = (0..pages / 32).map(|n| read(n * 32, 32, pages)).collect();
+    records.push(Op::Sleep(1_000_000_000));
+    let mut machine = machine(&[pages], records);
+    finish(&mut machine);
+    check_frames(&machine);
+    // What memory cannot hold, and what it keeps free.
+    assert!(machine.counts.background_freed > 400_000 - machine.memory.frames() as u64);
+    assert_eq!(machine.counts.direct, 0, "the thread keeps ahead of a disk");
+    // One zone is enough for who may use them all.
+    let mut zones = machine.memory.nodes[0].iter();
+    assert!(zones.any(|zone| zone.allows(0, zone.marks.low, HIGHEST)));
+    assert!(machine.memory.free() < 400_000 / 4, "it stops");
+}
+
+#[test]
+fn dirty_pages_reach_the_disk_and_a_removed_file_leaves_nothing() {
+    let write = Op::Write {
+        file: 0,
+        first: 0,
+        pages: 100_000,
+    };
+    let steps = vec![write, Op::Sync(0), Op::Remove(0), Op::Sleep(1_000_000_000)];
+    let mut machine = machine(&[100_000], steps);
+    let free = machine.memory.free();
+    let took = finish(&mut machine);
+    // More than may be dirty at a time, so the writer had to wait for the disk.
+    let disk = 100_000 * 4096 * 100 / 21;
+    assert!(took[0] + took[1] > disk, "{took:?}, the disk takes {disk}");
+    assert!(took[0] > 200_000 * machine.prices.copy, "{took:?}");
+    assert_eq!(machine.memory.free(), free);
+    check_frames(&machine);
+}
+
+#[test]
+fn who_maps_faster_than_can_be_reclaimed_reclaims_too() {
+    let pages = 200_000;
+    let mut steps: Vec<Op> = (0..pages / 32).map(|n| read(n * 32, 32, pages)).collect();
+    steps.push(Op::Map {
+        pages: 100_000,
+        huge: false,
+    });
+    let mut machine = machine(&[pages], steps);
+    let took = finish(&mut machine);
+    assert!(machine.counts.direct > 0);
+    let fast = 100_000 * machine.prices.first_touch;
+    // The last step is the end.
+    assert!(took[took.len() - 2] > fast);
+    check_frames(&machine);
+}
+
+#[test]
+fn memory_that_is_used_up_ends_the_run() {
+    let steps = vec![Op::Map {
+        pages: 300_000,
+        huge: false,
+    }];
+    let mut machine = machine(&[], steps);
+    let error = machine.run(|machine| machine.running == 0);
+    assert!(matches!(error, Err(SimError::NoMemory { .. })), "{error:?}");
+}
+
+#[test]
+fn on_busy_cpus_a_long_step_takes_twice_as_long() {
+    let parameters = Parameters::named("uma-disk").expect("a machine").scaled(8);
+    let steps = Steps {
+        steps: vec![Op::Compute(SLICE * 10), Op::Compute(SLICE / 2)],
+        at: 0,
+        took: Vec::new(),
+    };
+    let programs = vec![(0, steps)];
+    let mut machine =
+        Machine::new(&parameters, &SETUP, &[], programs, 0, true).expect("large enough");
+    let took = finish(&mut machine);
+    assert_eq!(took[..2], [SLICE * 20, SLICE / 2]);
+}

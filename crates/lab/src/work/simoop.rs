@@ -1,0 +1,199 @@
+//! simoop, the work of seed 001: something like a node of a Hadoop cluster.
+//!
+//! A few workers, each with a working set of its own, go through the same round again and again: start
+//! some threads, each of which writes a block to a temporary file, removes it, and reads a block at a
+//! random place of a large set of files; meanwhile map a region, touch each of its pages and unmap it;
+//! when all threads are done, compute over the working set. The region is of small pages: huge ones are
+//! seldom to be had where files come and go for long.
+
+use foreswap_core::units::Nanos;
+
+use crate::sim::node::program::{FileId, GateId, Op, Program};
+use crate::sim::rng::Rng;
+
+/// What a round consists of.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Files that are read, and the pages of each.
+    pub files: u32,
+    /// As above.
+    pub file: u32,
+    /// Pages of a block that is read or written.
+    pub block: u32,
+    /// Pages of the region that is mapped.
+    pub region: u64,
+    /// Pages of a worker's working set, and the time to compute over it.
+    pub set: u64,
+    /// As above.
+    pub compute: Nanos,
+    /// Threads of a worker.
+    pub threads: u64,
+}
+
+/// A latency, and when it began.
+pub type Sample = (Nanos, Nanos);
+
+/// A task of simoop.
+#[derive(Debug)]
+pub enum Simoop {
+    /// A worker.
+    Worker(Worker),
+    /// One of its threads.
+    Thread(Thread),
+}
+
+/// A worker: the gates by which its threads start and end.
+#[derive(Debug)]
+pub struct Worker {
+    shape: Shape,
+    start: GateId,
+    end: GateId,
+    round: u64,
+    at: u32,
+    began: Nanos,
+    /// Of the regions.
+    pub allocations: Vec<Sample>,
+}
+
+/// A thread, which has a temporary file of its own.
+#[derive(Debug)]
+pub struct Thread {
+    shape: Shape,
+    start: GateId,
+    end: GateId,
+    own: FileId,
+    rng: Rng,
+    round: u64,
+    at: u32,
+    began: Nanos,
+    /// Of the blocks read, and written.
+    pub reads: Vec<Sample>,
+    /// As above.
+    pub writes: Vec<Sample>,
+}
+
+impl Simoop {
+    /// All tasks of worker number `number`, with the node it is on.
+    pub fn tasks(shape: Shape, number: u32, seed: u64) -> impl Iterator<Item = (usize, Simoop)> {
+        let (start, end) = (2 * number, 2 * number + 1);
+        let worker = Simoop::Worker(Worker {
+            shape,
+            start,
+            end,
+            round: 0,
+            at: 0,
+            began: 0,
+            allocations: Vec::new(),
+        });
+        let first = shape.files + number * shape.threads as u32;
+        let thread = move |n: u64| {
+            let own = first + n as u32;
+            Simoop::Thread(Thread {
+                shape,
+                start,
+                end,
+                own,
+                rng: Rng::new(seed ^ (u64::from(own) << 32)),
+                round: 0,
+                at: 0,
+                began: 0,
+                reads: Vec::new(),
+                writes: Vec::new(),
+            })
+        };
+        let threads = (0..shape.threads).map(thread);
+        std::iter::once(worker)
+            .chain(threads)
+            .map(move |task| (number as usize, task))
+    }
+
+    /// Pages of each file that they use.
+    pub fn files(shape: Shape, workers: u32) -> Vec<u32> {
+        let threads = workers * shape.threads as u32;
+        let mut files = vec![shape.file; shape.files as usize];
+        files.extend(std::iter::repeat_n(shape.block, threads as usize));
+        files
+    }
+}
+
+impl Worker {
+    fn next(&mut self) -> Op {
+        self.at += 1;
+        match self.at {
+            1 => Op::Map {
+                pages: self.shape.set,
+                huge: true,
+            },
+            2 => Op::Raise(self.start, 1),
+            3 => Op::Map {
+                pages: self.shape.region,
+                huge: false,
+            },
+            4 => Op::Unmap,
+            5 => {
+                self.round += 1;
+                Op::Pass(self.end, self.round * self.shape.threads)
+            }
+            _ => {
+                self.at = 1;
+                Op::Compute(self.shape.compute)
+            }
+        }
+    }
+}
+
+impl Thread {
+    fn next(&mut self) -> Op {
+        let Shape { file, block, .. } = self.shape;
+        self.at = self.at % 5 + 1;
+        match self.at {
+            1 => {
+                self.round += 1;
+                Op::Pass(self.start, self.round)
+            }
+            2 => Op::Write {
+                file: self.own,
+                first: 0,
+                pages: block,
+            },
+            3 => Op::Remove(self.own),
+            4 => {
+                let which = self.rng.below(self.shape.files.into()) as u32;
+                let first = self.rng.below((file / block).into()) as u32 * block;
+                Op::Read {
+                    file: which,
+                    first,
+                    pages: block,
+                    limit: first + block,
+                }
+            }
+            _ => Op::Raise(self.end, 1),
+        }
+    }
+}
+
+impl Program for Simoop {
+    fn next(&mut self, now: Nanos) -> Op {
+        match self {
+            Simoop::Worker(worker) => {
+                worker.began = now;
+                worker.next()
+            }
+            Simoop::Thread(thread) => {
+                thread.began = now;
+                thread.next()
+            }
+        }
+    }
+
+    fn done(&mut self, op: &Op, took: Nanos) {
+        match (self, op) {
+            (Simoop::Worker(worker), Op::Map { .. }) if worker.at == 3 => {
+                worker.allocations.push((worker.began, took));
+            }
+            (Simoop::Thread(thread), Op::Read { .. }) => thread.reads.push((thread.began, took)),
+            (Simoop::Thread(thread), Op::Write { .. }) => thread.writes.push((thread.began, took)),
+            _ => {}
+        }
+    }
+}
