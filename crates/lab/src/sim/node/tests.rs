@@ -28,7 +28,7 @@ impl Program for Steps {
 
 const SETUP: Setup = Setup {
     file_readahead: file::Policy::Linux,
-    file_state: crate::sim::machine::FileState::Shared,
+    file_state: crate::sim::file_machine::FileState::Shared,
     readahead: Policy::Vma(8),
     swapoff: foreswap_core::Swapoff::Readahead,
     huge_swap: HugeSwap::SplitFirst,
