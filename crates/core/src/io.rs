@@ -176,7 +176,7 @@ impl Mm {
 
     /// What is in the frame is on its area only from now on.
     pub(crate) fn leave_frame(&mut self, frame: Frame) {
-        self.to_area(frame);
+        self.leave_for_area(frame);
         self.frames.free_up(frame);
     }
 

@@ -128,7 +128,7 @@ impl Clusters {
     }
 
     /// How many there are.
-    pub fn len(&self) -> u32 {
+    pub fn number(&self) -> u32 {
         self.all.len() as u32
     }
 

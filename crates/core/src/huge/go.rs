@@ -246,7 +246,7 @@ impl Mm {
     }
 
     /// What is in the frame is on its area only from now on, as far as the page table is concerned.
-    pub(crate) fn to_area(&mut self, frame: Frame) {
+    pub(crate) fn leave_for_area(&mut self, frame: Frame) {
         let holding = *self.frames.get(frame);
         if let (Some(page), Some(slot)) = (holding.page, holding.slot) {
             let evicted = self.eviction_number();

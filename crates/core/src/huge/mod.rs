@@ -55,7 +55,7 @@ pub(crate) struct Huge {
 impl Mm {
     /// Whether memory may be managed in huge pages.
     pub fn has_huge_pages(&self) -> bool {
-        self.frames.clusters.len() > 0 && self.config.thp != Thp::Never
+        self.frames.clusters.number() > 0 && self.config.thp != Thp::Never
     }
 
     /// Whether the unit of `page` lies in one region, and huge pages are wanted at all.
@@ -197,7 +197,7 @@ impl Mm {
             }
         }
         for frame in self.frames.clusters.frames(id) {
-            self.to_area(frame);
+            self.leave_for_area(frame);
         }
         self.frames.end_all(id, State::Free);
         true
