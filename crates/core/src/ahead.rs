@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use crate::advice::Hint;
 use crate::fault::CREDIT_NEW;
 use crate::frames::{Holding, NOTHING, State};
-use crate::huge::clusters::List;
+use crate::huge::clusters::{List, UNIT};
 use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
 use crate::mm::Mm;
@@ -177,7 +177,8 @@ impl Mm {
 
     /// Pages of memory that may hold what is read ahead.
     fn memory_ahead(&self) -> u64 {
-        u64::from(self.marks.ahead / 4 * 3).min(self.resident() / 4)
+        let units = self.frames.clusters.number() / 2 * UNIT;
+        u64::from(self.marks.ahead / 4 * 3 + units).min(self.resident() / 4)
     }
 
     /// Read on, ahead of every stream and lattice, as far as each may go.

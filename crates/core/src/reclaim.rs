@@ -82,7 +82,11 @@ impl Mm {
         }
         self.read_on(w);
         let headroom = self.headroom(w);
-        if !self.awake && headroom < self.marks.low.into() && self.table.resident() > 0 {
+        let kept = self.units_kept(w);
+        if !self.awake
+            && headroom < u64::from(self.marks.low + kept / 2)
+            && self.table.resident() > 0
+        {
             self.awake = true;
             self.stats.kswapd_wakeups += 1;
         }
@@ -101,7 +105,7 @@ impl Mm {
                 self.submit_writes(w, self.hurry(w));
             }
             self.give_back(w);
-            if self.headroom(w) >= self.marks.high.into() {
+            if self.headroom(w) >= u64::from(self.marks.high + kept) {
                 self.awake = false;
             }
         }
@@ -151,7 +155,8 @@ impl Mm {
     fn trim(&mut self, w: &mut impl World) {
         let surplus = self.frames.free().saturating_sub(2 * self.marks.high);
         self.release_free(w, surplus);
-        if self.frames.clusters.count(List::Free) * UNIT > 2 * self.marks.high.max(UNIT) {
+        let kept = 2 * self.marks.high.max(UNIT) + self.units_kept(w);
+        if self.frames.clusters.count(List::Free) * UNIT > kept {
             self.release_cluster(w);
         }
     }

@@ -80,3 +80,10 @@ fn two_threads_along_trends() {
     let managed = Managed::limit(LIMIT).options(["--readahead", "trend"]);
     torture("two_threads_along_trends", 2, 400, &managed);
 }
+
+#[test]
+fn three_threads_with_huge_pages_wherever_possible() {
+    let managed = Managed::limit(LIMIT).options(["--thp", "always"]);
+    let name = "three_threads_with_huge_pages_wherever_possible";
+    torture(name, 3, 400, &managed);
+}

@@ -27,6 +27,7 @@ impl Mm {
         if !wanted || !self.holds_unit(unit) || self.table.next_used(unit, end).is_some() {
             return None;
         }
+        self.want_unit(w);
         let Some(id) = self.obtain_cluster(w, true) else {
             // Units that are being written will make room soon.
             let soon = self.frames.writing() > 0 && !self.held;
@@ -110,6 +111,7 @@ impl Mm {
         page: Vpn,
     ) -> bool {
         let unit = unit_of(page);
+        self.want_unit(w);
         let Some(id) = self.obtain_cluster(w, false) else {
             self.awake = true;
             return false;

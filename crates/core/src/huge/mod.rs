@@ -16,7 +16,7 @@ mod go;
 
 use crate::frames::State;
 use crate::mm::Mm;
-use crate::units::{LEAF_PAGES, Vpn};
+use crate::units::{LEAF_PAGES, Nanos, Vpn};
 use crate::vma::LOCAL;
 use crate::world::World;
 use clusters::{ClusterId, List, UNIT};
@@ -41,11 +41,20 @@ pub const fn unit_of(page: Vpn) -> Vpn {
     Vpn(page.0 / LEAF_PAGES as u64 * LEAF_PAGES as u64)
 }
 
+/// Units that reclaim keeps ready beyond its usual reserve while streams and first touches take them, and
+/// the part of memory that this may be at the most.
+const KEPT: u32 = 6;
+const PART: u64 = 8;
+/// How long nothing must take units before that ends.
+const IDLE: Nanos = 50_000_000;
+
 /// What is remembered beside the clusters.
 #[derive(Default)]
 pub(crate) struct Huge {
     /// Tries that are left out, as the system had no huge page.
     rest: u32,
+    /// When a unit was last wanted for a stream or a first touch.
+    wanted_at: Option<Nanos>,
     /// Full leaves that are left as they are, as making them huge failed.
     pub(crate) lean: u32,
     /// Room for a list that is made anew each time.
@@ -53,6 +62,21 @@ pub(crate) struct Huge {
 }
 
 impl Mm {
+    /// Pages that reclaim keeps ready beyond its usual reserve, as units are being taken.
+    pub(crate) fn units_kept(&self, w: &impl World) -> u32 {
+        let since = self.huge.wanted_at.map(|at| w.now().saturating_sub(at));
+        if since.is_none_or(|since| since > IDLE) {
+            return 0;
+        }
+        let most = (w.limit() / PART).min(u64::from(u32::MAX)) as u32;
+        (KEPT * UNIT).min(most)
+    }
+
+    /// A stream or a first touch takes a unit.
+    pub(crate) fn want_unit(&mut self, w: &impl World) {
+        self.huge.wanted_at = Some(w.now());
+    }
+
     /// Whether memory may be managed in huge pages.
     pub fn has_huge_pages(&self) -> bool {
         self.frames.clusters.number() > 0 && self.config.thp != Thp::Never

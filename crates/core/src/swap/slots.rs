@@ -108,7 +108,7 @@ impl Slots {
 
     /// A whole slot cluster, taken: the first of its 512 slots. `None` when no area has one that is
     /// empty.
-    pub fn take_cluster(&mut self, map: &mut impl SwapMap) -> Option<Slot> {
+    pub fn take_cluster<M: SwapMap>(&mut self, map: &mut M) -> Option<Slot> {
         let mut n = 0;
         while let Some(area) = map.nth(n) {
             n += 1;
@@ -117,24 +117,32 @@ impl Slots {
                 state.rest = state.rest.saturating_sub(1);
                 continue;
             }
-            let Some(cluster) = map.claim_cluster(area) else {
-                continue;
-            };
-            let first = Slot {
+            let first = |cluster: u32| Slot {
                 area,
                 index: cluster * LEAF_PAGES as u32,
             };
-            let whole = first.index + LEAF_PAGES as u32 <= map.slots(area);
-            let free = whole && map.cluster_used(area, cluster) == 0;
-            if free {
+            let is_empty = |map: &M, cluster: u32| {
+                let end = first(cluster).index + LEAF_PAGES as u32;
+                end <= map.slots(area) && map.cluster_used(area, cluster) == 0
+            };
+            // The last cluster of an area may be cut short: the next one is asked for then.
+            let mut claims = [map.claim_cluster(area), None];
+            let mut taken = claims[0].filter(|&cluster| is_empty(map, cluster));
+            if claims[0].is_some() && taken.is_none() {
+                claims[1] = map.claim_cluster(area);
+                taken = claims[1].filter(|&cluster| is_empty(map, cluster));
+            }
+            if let Some(cluster) = taken {
                 for i in 0..LEAF_PAGES as u32 {
-                    map.get(first.plus(i));
+                    map.get(first(cluster).plus(i));
                 }
             }
             // Used up, or of no use here: either way nobody goes on with it for us.
-            map.release_cluster(area, cluster);
-            if free {
-                return Some(first);
+            for cluster in claims.into_iter().flatten() {
+                map.release_cluster(area, cluster);
+            }
+            if let Some(cluster) = taken {
+                return Some(first(cluster));
             }
         }
         None
@@ -351,6 +359,67 @@ mod tests {
                 }
                 let used: u64 = (0..3).map(|area| map.used(area)).sum();
                 assert_eq!(used, taken.len() as u64);
+            }
+        }
+    }
+
+    /// Whole clusters between single slots: each is free before and in nobody's hands after, and `None`
+    /// means that no cluster is empty but perhaps the one in use.
+    #[test]
+    fn whole_clusters_are_taken_as_long_as_there_are_empty_ones() {
+        for seed in 1..20u64 {
+            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut below = |n: u64| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state % n
+            };
+            let mut map = Map::new(&[700, 4096]);
+            let mut slots = Slots::default();
+            let mut units: Vec<Slot> = Vec::new();
+            let mut singles: Vec<Slot> = Vec::new();
+            for _ in 0..300 {
+                match below(4) {
+                    0 => {
+                        let Some((first, n)) = slots.take(&mut map, 1 + below(300) as u32) else {
+                            continue;
+                        };
+                        singles.extend((0..n).map(|i| first.plus(i)));
+                    }
+                    1 => {
+                        let Some(first) = slots.take_cluster(&mut map) else {
+                            let empty = |area: u8| {
+                                let whole = map.slots(area) / LEAF_PAGES as u32;
+                                (0..whole)
+                                    .filter(|&c| map.cluster_used(area, c) == 0)
+                                    .filter(|&c| map.ours[usize::from(area)][c as usize].is_none())
+                                    .count()
+                            };
+                            assert_eq!(empty(0) + empty(1), 0);
+                            continue;
+                        };
+                        assert_eq!(first.index % LEAF_PAGES as u32, 0);
+                        let cluster = first.cluster() as usize;
+                        assert_eq!(map.ours[usize::from(first.area)][cluster], None);
+                        assert_eq!(map.cluster_used(first.area, first.cluster()), 512);
+                        units.push(first);
+                    }
+                    2 if !units.is_empty() => {
+                        let first = units.swap_remove(below(units.len() as u64) as usize);
+                        // A part of it at first, as a discard in a huge page does.
+                        for i in (0..LEAF_PAGES as u32).rev() {
+                            map.put(first.plus(i));
+                        }
+                    }
+                    _ => {
+                        for slot in singles.drain(..singles.len() / 2) {
+                            map.put(slot);
+                        }
+                    }
+                }
+                let used: u64 = (0..2).map(|area| map.used(area)).sum();
+                assert_eq!(used, (512 * units.len() + singles.len()) as u64);
             }
         }
     }

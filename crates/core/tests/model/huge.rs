@@ -116,7 +116,12 @@ fn scans_come_in_whole_units_and_clean_ones_go_without_a_write() {
     assert_whole(&again, PAGES - LIMIT as usize);
     pause(&mut m);
     let again = touch_all(&mut m, 0..PAGES);
-    assert!(again.swap_out <= UNIT as u64, "{} written", again.swap_out);
+    // What was never out before, or lay in pieces.
+    assert!(
+        again.swap_out <= 2 * UNIT as u64,
+        "{} written",
+        again.swap_out
+    );
     m.end();
 }
 

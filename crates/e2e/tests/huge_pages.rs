@@ -1,0 +1,78 @@
+//! Memory moved and swapped 2 MiB at a time, and what breaks that up: whatever happens, every word is
+//! as last written, and what is touched in order is never split.
+
+use foreswap_e2e::{Job, MIB, Managed, Outcome, program};
+
+/// Mebibytes; the program has three times as much.
+const LIMIT: u64 = 64;
+/// Bytes of a huge page.
+const HUGE: u64 = 2 * MIB;
+
+fn run(test: &str, kind: &str, thp: &str) -> Option<Outcome> {
+    let path = program::compile(test, "huge_pages")?;
+    let managed = Managed::limit(LIMIT).options(["--thp", thp]);
+    let outcome = managed.run(&Job::new(&path).arg(kind).timeout(120));
+    let (code, text) = (outcome.code(), outcome.text());
+    assert_eq!(code, 0, "{text}\n{}", outcome.stderr);
+    assert_eq!(text, format!("{kind}: all as it should be\n"));
+    Some(outcome)
+}
+
+/// Almost all comes and goes as whole huge pages, with about one fault for each, and none is split.
+#[test]
+fn what_is_touched_in_order_stays_whole() {
+    let Some(outcome) = run("in_order", "in_order", "adaptive") else {
+        return;
+    };
+    outcome.swapped();
+    let stats = outcome.stats();
+    let count = |key| stats.count(key);
+    let (come, gone) = (count("huge_swap_in") * HUGE, count("huge_swap_out") * HUGE);
+    assert!(come * 10 > count("swap_in_bytes") * 8, "{:?}", stats.0);
+    assert!(gone * 10 > count("swap_out_bytes") * 8, "{:?}", stats.0);
+    assert_eq!(count("huge_splits"), 0);
+    let faults = count("faults_major") + count("faults_minor") + count("faults_zero");
+    // Six passes over 96 huge pages, and the beginnings of each.
+    assert!(faults < 6 * 96 * 11 / 10 + 400, "{faults} faults");
+}
+
+#[test]
+fn parts_of_huge_pages_change_alone() {
+    for thp in ["adaptive", "always"] {
+        run("in_parts", "in_parts", thp);
+    }
+}
+
+/// Scattered touches bring single pages; what is touched in order again goes whole again.
+#[test]
+fn scattered_touches_read_little() {
+    let Some(outcome) = run("scattered", "scattered", "adaptive") else {
+        return;
+    };
+    assert!(outcome.stats().count("huge_swap_in") > 0);
+}
+
+/// A page in each 2 MiB takes at most three times its size.
+#[test]
+fn sparse_memory_stays_small() {
+    let Some(outcome) = run("sparse", "sparse", "adaptive") else {
+        return;
+    };
+    let stats = outcome.stats();
+    let touched = (4 << 30) / HUGE * 4096;
+    let peak = stats.count("peak_resident_bytes");
+    assert!(peak <= 3 * touched + 2 * MIB, "{peak} bytes for {touched}");
+}
+
+#[test]
+fn never_moves_single_pages() {
+    let Some(outcome) = run("never", "in_order", "never") else {
+        return;
+    };
+    outcome.swapped();
+    let stats = outcome.stats();
+    assert_eq!(
+        (stats.count("huge_swap_in"), stats.count("huge_swap_out")),
+        (0, 0)
+    );
+}
