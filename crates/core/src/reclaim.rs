@@ -282,7 +282,13 @@ impl Mm {
             if self.table.is_huge(unit) || leaf.start == unit && self.collapse(w, unit) {
                 self.hand = leaf.end;
                 if self.table.age_huge(unit) {
-                    moved += self.move_unit_out(w, unit, false).0;
+                    let (gone, stop) = self.move_unit_out(w, unit, false);
+                    moved += gone;
+                    if stop == Some(Stop::NoMemory) && !self.clusters_come() {
+                        // All clusters hold pages that went their own ways: so do these.
+                        self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
+                        self.hand = leaf.start;
+                    }
                 }
                 continue;
             }

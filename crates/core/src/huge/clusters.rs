@@ -122,6 +122,11 @@ impl Clusters {
         &mut self.all[id.0 as usize]
     }
 
+    /// Whether a unit is being read or written.
+    pub fn any_busy(&self) -> bool {
+        self.all.iter().any(|cluster| cluster.busy > 0)
+    }
+
     /// How many are on a list.
     pub fn count(&self, list: List) -> u32 {
         self.counts[list as usize]

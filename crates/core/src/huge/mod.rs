@@ -170,10 +170,23 @@ impl Mm {
 
     /// A cluster without memory, taken.
     fn empty_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
-        if self.frames.clusters.count(List::Empty) == 0 {
-            self.release_cluster(w);
+        if self.frames.clusters.count(List::Empty) == 0 && !self.release_cluster(w) {
+            // What nobody has used yet goes before what reclaim must have.
+            if let Some(id) = self.frames.clusters.newest_ahead()
+                && self.drop_unit(id)
+            {
+                self.release_cluster(w);
+            }
         }
         self.frames.clusters.take(List::Empty)
+    }
+
+    /// Whether some cluster will be of use again without anybody's doing.
+    pub(crate) fn clusters_come(&self) -> bool {
+        let clusters = &self.frames.clusters;
+        clusters.count(List::Dirty) > 0 && !self.areas_full
+            || clusters.count(List::Ragged) > 0
+            || clusters.any_busy()
     }
 
     /// Give the memory of one cluster that nobody needs back to the system, a clean unit's if there is
