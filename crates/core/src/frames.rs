@@ -8,11 +8,13 @@
 //! Behind the frames for single pages lie those of the clusters (`huge/clusters.rs`). The frames of a
 //! unit stand on no list of their own: their cluster does, until the unit is disbanded.
 
+mod units;
+
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::huge::clusters::{ClusterId, Clusters, List, UNIT};
+use crate::huge::clusters::{Clusters, List, UNIT};
 use crate::units::{Frame, Nanos, Slot, Vpn};
 
 /// What a frame holds.
@@ -429,113 +431,6 @@ impl Frames {
             }
             State::Dirty | State::Empty | State::Free => {}
         }
-    }
-
-    /// Count a frame in its cluster, if it is in one. Returns whether it stands on lists of its own.
-    fn count_in_cluster(&mut self, frame: Frame, n: i16) -> bool {
-        let Some(id) = self.clusters.of(frame) else {
-            return true;
-        };
-        let state = self.get(frame).state;
-        if state == State::Empty {
-            self.clusters.bare = self.clusters.bare.wrapping_add_signed(n.into());
-        }
-        let cluster = self.clusters.get_mut(id);
-        let add = |count: &mut u16| *count = count.wrapping_add_signed(n);
-        match state {
-            State::Empty => {}
-            State::Free => add(&mut cluster.free),
-            State::Reading | State::Writing => add(&mut cluster.busy),
-            State::Dirty => add(&mut cluster.dirty),
-            State::Clean => {}
-        }
-        if !matches!(state, State::Empty | State::Free) {
-            add(&mut cluster.held);
-        }
-        cluster.unit.is_none()
-    }
-
-    /// The unit that a frame belongs to.
-    pub fn unit_of(&self, frame: Frame) -> Option<(ClusterId, Vpn)> {
-        let id = self.clusters.of(frame)?;
-        Some((id, self.clusters.get(id).unit?))
-    }
-
-    /// The cluster of an intact unit stands on the list that its frames' states say.
-    pub fn file(&mut self, id: ClusterId) {
-        let cluster = self.clusters.get(id);
-        let list = if cluster.busy > 0 || cluster.unit.is_none() {
-            List::None
-        } else if cluster.dirty > 0 {
-            List::Dirty
-        } else if cluster.ahead {
-            List::Ahead
-        } else {
-            List::Clean
-        };
-        if list == List::None {
-            self.clusters.take_off(id);
-        } else {
-            self.clusters.put(id, list);
-        }
-    }
-
-    /// All frames of a cluster, taken or a unit, have the same state from now on: [`State::Empty`] or
-    /// [`State::Free`].
-    pub fn end_all(&mut self, id: ClusterId, state: State) {
-        for frame in self.clusters.frames(id) {
-            self.leave(frame);
-            *self.get_mut(frame) = Holding { state, ..NOTHING };
-            self.enter(frame);
-        }
-        let cluster = self.clusters.get_mut(id);
-        (cluster.unit, cluster.zeroed) = (None, false);
-        (cluster.ahead, cluster.leaves) = (false, false);
-        self.settle(id);
-    }
-
-    /// The pages of a unit are on their own from now on.
-    pub fn disband(&mut self, id: ClusterId) {
-        if self.clusters.get(id).unit.is_none() {
-            return;
-        }
-        self.clusters.take_off(id);
-        for frame in self.clusters.frames(id) {
-            self.leave(frame);
-        }
-        let cluster = self.clusters.get_mut(id);
-        (cluster.unit, cluster.ahead) = (None, false);
-        let leaves = core::mem::take(&mut cluster.leaves);
-        for frame in self.clusters.frames(id) {
-            let holding = self.get_mut(frame);
-            holding.leaves |= leaves;
-            if holding.wanted && matches!(holding.state, State::Clean | State::Dirty) {
-                self.orphans.push(frame);
-            }
-            self.enter(frame);
-        }
-    }
-
-    /// As [`Frames::disband`], of the unit that a frame is in.
-    pub fn single_out(&mut self, frame: Frame) {
-        if let Some(id) = self.clusters.of(frame) {
-            self.disband(id);
-        }
-    }
-
-    /// A cluster that holds nothing any more can be used again, or must be mended first.
-    pub fn settle(&mut self, id: ClusterId) {
-        let cluster = self.clusters.get(id);
-        if cluster.held > 0 {
-            self.clusters.take_off(id);
-            return;
-        }
-        let list = match (cluster.whole, u32::from(cluster.free)) {
-            (true, 0) => List::Empty,
-            (true, UNIT) => List::Free,
-            _ => List::Ragged,
-        };
-        self.clusters.put(id, list);
     }
 
     /// A thread waits for the page since `since`.

@@ -261,9 +261,11 @@ impl Mm {
         let chosen = !victims.is_empty();
         let (mut wraps, mut moved) = (0, 0);
         self.take_units(&mut victims);
-        for unit in core::mem::take(&mut self.huge.units) {
+        let units = core::mem::take(&mut self.huge.units);
+        for &unit in &units {
             moved += self.move_unit_out(w, unit, false).0;
         }
+        self.huge.units = units;
         for _ in 0..LEAVES_PER_PASS {
             let enough = victims.len() as u32 + moved >= max;
             if chosen || enough || self.areas_full && moved > 0 {

@@ -144,9 +144,9 @@ impl Clusters {
         cluster.list = list;
         cluster.arrival = cluster.arrival.wrapping_add(1);
         let entry = (id, cluster.arrival);
-        self.counts[list as usize] += 1;
+        self.counts[list as usize] += u32::from(list != List::None);
         match list {
-            List::None => self.counts[list as usize] = 0,
+            List::None => {}
             List::Empty => self.empty.push(id),
             List::Free => self.free.push(id),
             List::Ragged => self.ragged.push(id),

@@ -8,6 +8,7 @@ mod file_vectors;
 mod fork;
 mod huge;
 mod mmu;
+mod plan;
 mod process;
 mod random;
 mod readahead;

@@ -64,7 +64,7 @@ impl Huge {
     }
 
     /// Put a fresh huge page of zeros to `to`, where nothing is. False: there is none to be had now.
-    pub fn fill(&mut self, uffd: &Uffd, to: usize) -> bool {
+    pub fn fill(&mut self, uffd: &Uffd, quiet: &Uffd, to: usize) -> bool {
         let at = core::ptr::without_provenance_mut(self.nursery);
         // SAFETY: the nursery is ours alone.
         let made = unsafe { madvise(at, HUGE, Advice::LinuxPopulateWrite) }.is_ok();
@@ -72,6 +72,10 @@ impl Huge {
         // SAFETY: both are ours; where something is at the destination, the call refuses.
         let moved = is_one && unsafe { uffd.move_pages(to, self.nursery, HUGE, false) }.is_ok();
         if !moved {
+            if is_one {
+                // Where it is split on its way a part of it may have come.
+                self.release(quiet, to);
+            }
             // SAFETY: nobody needs what is there.
             let dropped = unsafe { own_memory::discard(self.nursery, HUGE) };
             debug_assert!(dropped.is_ok());
