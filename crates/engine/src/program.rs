@@ -84,6 +84,9 @@ pub struct Program {
     /// The program, or one that it was forked from, has said how it will use some memory: the
     /// kernel's map has it, should the memory become managed later.
     pub hints: AtomicBool,
+    /// Threads whose making began, and those of them that are made: in between the C library has a
+    /// stack that does not look like one yet.
+    pub threads: [AtomicU32; 2],
     /// What the engine allocates from.
     pub heap: &'static EngineAlloc,
     /// Name of the supervisor's socket, zero-terminated.
@@ -106,6 +109,7 @@ impl Program {
             released: AtomicU64::new(0),
             wipes: AtomicBool::new(false),
             hints: AtomicBool::new(false),
+            threads: [const { AtomicU32::new(0) }; 2],
             socket: [const { AtomicU32::new(0) }; SOCKET_BYTES / 4],
         }
     }
@@ -184,6 +188,13 @@ impl Program {
             let less = |seen: u64| Some(seen.saturating_sub(bytes as u64));
             let _ = self.seen.fetch_update(Relaxed, Relaxed, less);
         }
+    }
+
+    /// How many threads have been made; `None` while one is in the making.
+    pub fn threads_made(&self) -> Option<u32> {
+        let [begun, made] = &self.threads;
+        let made = made.load(SeqCst);
+        (begun.load(SeqCst) == made).then_some(made)
     }
 
     /// Nobody needs to be told yet.
@@ -291,6 +302,8 @@ impl Program {
     pub fn after_fork_child(&self) {
         self.pid.store(own_pid(), Relaxed);
         self.released.store(0, Relaxed);
+        // Whoever made a thread is not here.
+        self.threads[1].store(self.threads[0].load(Relaxed), Relaxed);
         if self.ring.swap(0, Relaxed) != 0 {
             crate::pager::renounce_parent(self);
         }

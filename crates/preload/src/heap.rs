@@ -7,7 +7,7 @@
 //! comparisons. Other allocators map through `mmap`, which is noticed there.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize};
 
 use foreswap::program::state;
@@ -264,7 +264,8 @@ extern "C" fn malloc_and_look(size: usize) -> *mut c_void {
     block
 }
 
-/// As the C library's. A second thread gets an arena of its own, which does not move the break.
+/// As the C library's. A second thread gets an arena of its own, which does not move the break, and a
+/// stack that is told from other memory only once the call is over.
 ///
 /// # Safety
 /// As for the C library's.
@@ -276,9 +277,13 @@ pub unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     close_short_way();
-    forward!(PTHREAD_CREATE =>
+    let [begun, made] = &PROGRAM.threads;
+    begun.fetch_add(1, SeqCst);
+    let status = forward!(PTHREAD_CREATE =>
         fn(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int;
-        thread, attributes, main, argument)
+        thread, attributes, main, argument);
+    made.fetch_add(1, SeqCst);
+    status
 }
 
 /// As the C library's.

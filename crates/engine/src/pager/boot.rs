@@ -244,7 +244,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         thp,
         clusters,
     };
-    let space = Space::open().map_err(system("opening /proc/self"))?;
+    let space = Space::open(program).map_err(system("opening /proc/self"))?;
     let mm = Mm::new(config, limit);
     let mut pager = Pager::new(program, doorbell, mm, w, bell, welcome.areas, space);
     match inherited {

@@ -7,11 +7,13 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use super::boot::{bytes_of, pages_of};
+use crate::program::Program;
 use crate::sys::maps::{self, PageMap, Vma};
 use crate::sys::{modules, own_memory};
 
 /// A view of the calling process, for the pager.
 pub(crate) struct Space {
+    program: &'static Program,
     pagemap: PageMap,
     /// Where the code that engine threads run keeps its static data.
     code: Vec<Range<usize>>,
@@ -20,10 +22,11 @@ pub(crate) struct Space {
 
 impl Space {
     /// Open it, on the pager's thread.
-    pub(crate) fn open() -> Result<Self, Errno> {
+    pub(crate) fn open(program: &'static Program) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let statm = open(c"/proc/thread-self/statm", flags, Mode::empty())?;
         Ok(Space {
+            program,
             pagemap: PageMap::open()?,
             code: modules::loaded().libraries().collect(),
             statm,
@@ -31,14 +34,21 @@ impl Space {
     }
 
     /// The program's private anonymous memory in pieces of at least `smallest` bytes; ours and the
-    /// threads' stacks left out.
+    /// threads' stacks left out. A stack is first mapped without access, guard and all, and looks like
+    /// reserved memory: while a thread is made all such memory is left to a later look. The program's
+    /// use of it changes [`Space::data_pages`].
     pub(crate) fn adoptable(&self, smallest: usize) -> Result<Vec<Vma>, Errno> {
-        let vmas = maps::read()?;
+        let before = self.program.threads_made();
+        let mut vmas = maps::read()?;
+        let steady = before.is_some() && before == self.program.threads_made();
         let excluded: Vec<_> = own_memory::ranges()
             .map(|own| own.start..own.start + own.len)
             .chain(self.code.iter().cloned())
             .chain(stacks(&vmas))
             .collect();
+        if !steady {
+            vmas.retain(|vma| vma.read || vma.write || vma.exec);
+        }
         Ok(maps::adoptable(&vmas, smallest, &excluded))
     }
 
