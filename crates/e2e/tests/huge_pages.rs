@@ -49,7 +49,14 @@ fn scattered_touches_read_little() {
     let Some(outcome) = run("scattered", "scattered", "adaptive") else {
         return;
     };
-    assert!(outcome.stats().count("huge_swap_in") > 0);
+    let stats = outcome.stats();
+    assert!(stats.count("huge_swap_in") > 0);
+    // At most eight pages for each of 3000 touches, and twice all of it.
+    let (read, most) = (
+        stats.count("swap_in_bytes"),
+        3000 * 8 * 4096 + 2 * 192 * MIB,
+    );
+    assert!(read < most, "{read} bytes read, expected at most {most}");
 }
 
 /// A page in each 2 MiB takes at most three times its size.

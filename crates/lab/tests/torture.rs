@@ -47,7 +47,7 @@ fn seeds_that_are_always_the_same() {
     for key in ["faults", "swap_in_pages", "swap_out_pages", "sigbus"] {
         assert!(number(key) > 100_000, "{key}: {report}");
     }
-    for key in ["forks", "deaths", "swapoffs"] {
+    for key in ["forks", "deaths", "swapoffs", "huge_pages"] {
         assert!(number(key) > 100, "{key}: {report}");
     }
 }

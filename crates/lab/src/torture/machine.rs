@@ -18,7 +18,7 @@ use super::view::STALL;
 /// Virtual time between two steps.
 const BETWEEN: Nanos = 100;
 /// Touches of a burst after which the core does what no fault waits for: one of these.
-const RUN_EVERY: [u8; 3] = [8, 16, 32];
+const RUN_EVERY: [u16; 3] = [8, 16, 32];
 /// Virtual time that passes at the least where threads wait and no I/O is in flight.
 const IDLE: Nanos = 10_000_000;
 /// Areas at a time, at the most.
@@ -42,6 +42,8 @@ pub struct Summary {
     pub swap_in: u64,
     /// Pages written to areas.
     pub swap_out: u64,
+    /// Huge pages read and written whole.
+    pub huge: u64,
     /// Children.
     pub forks: u64,
     /// Processes that died before the end.
@@ -62,6 +64,7 @@ impl Summary {
         self.tally.longest = self.tally.longest.max(other.tally.longest);
         self.swap_in += other.swap_in;
         self.swap_out += other.swap_out;
+        self.huge += other.huge;
         self.forks += other.forks;
         self.deaths += other.deaths;
         self.swapoffs += other.swapoffs;
@@ -160,8 +163,8 @@ impl Machine {
     }
 
     /// A thread touches pages one after the other.
-    fn burst(&mut self, n: usize, page: u16, count: u8, stride: i8) {
-        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+    fn burst(&mut self, n: usize, page: u16, count: u16, stride: i8) {
+        let (mut process, mut sys) = (&mut self.processes[n], &mut self.sys);
         let Some(thread) = process.threads.iter().position(Option::is_none) else {
             return self.round(n, usize::from(count));
         };
@@ -200,7 +203,11 @@ impl Machine {
                     process.run(sys);
                 }
                 if process.threads[thread].is_some() {
-                    return self.round(n, usize::from(count));
+                    self.round(n, usize::from(count));
+                    (process, sys) = (&mut self.processes[n], &mut self.sys);
+                    if process.threads[thread].is_some() {
+                        return;
+                    }
                 }
             }
             at = match stride {
@@ -516,6 +523,7 @@ impl Machine {
             tally: process.tally,
             swap_in: stats.swap_in,
             swap_out: stats.swap_out,
+            huge: stats.huge_swap_in + stats.huge_swap_out,
             ..Summary::default()
         });
     }

@@ -96,6 +96,7 @@ pub struct Report {
     faults_per_second: f64,
     swap_in_pages: u64,
     swap_out_pages: u64,
+    huge_pages: u64,
     sigbus: u64,
     forks: u64,
     deaths: u64,
@@ -122,6 +123,7 @@ impl Report {
             faults_per_second: (faults as f64 / seconds.max(1e-9)).round(),
             swap_in_pages: summary.swap_in,
             swap_out_pages: summary.swap_out,
+            huge_pages: summary.huge,
             sigbus: summary.tally.sigbus,
             forks: summary.forks,
             deaths: summary.deaths,
@@ -195,10 +197,11 @@ impl Report {
         )?;
         writeln!(
             text,
-            "{} pages read, {} written; {} forks, {} deaths, {} swapoffs, {} lost pages touched; the \
+            "{} pages read, {} written, {} huge ones; {} forks, {} deaths, {} swapoffs, {} lost pages touched; the \
              longest wait took {} ms of virtual time",
             count(self.swap_in_pages),
             count(self.swap_out_pages),
+            count(self.huge_pages),
             count(self.forks),
             count(self.deaths),
             count(self.swapoffs),

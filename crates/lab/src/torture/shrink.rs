@@ -172,11 +172,12 @@ impl Shrinker {
 fn shorter(step: &Step) -> Option<Step> {
     let mut step = *step;
     let halved = match &mut step.act {
-        Act::Burst { n, .. } | Act::Lock { n, .. } | Act::Pin { n, .. } if *n > 1 => {
+        Act::Lock { n, .. } | Act::Pin { n, .. } if *n > 1 => {
             *n /= 2;
             true
         }
-        Act::Discard { n, .. }
+        Act::Burst { n, .. }
+        | Act::Discard { n, .. }
         | Act::Free { n, .. }
         | Act::Unmap { n, .. }
         | Act::Remap { n, .. }

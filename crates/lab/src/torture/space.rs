@@ -214,6 +214,7 @@ impl Space {
         // In order, so that none is put off for ever where the first is always taken.
         let flight = self.flights.remove(at);
         let first = flight.slot.unwrap_or(Slot { area: 0, index: 0 });
+        let trouble = sys.trouble(pages);
         let area = &mut sys.areas[usize::from(first.area)];
         let compresses = first.area == 0 && sys.compressing;
         let mut result = IoResult::Ok;
@@ -239,6 +240,7 @@ impl Space {
             result = IoResult::Failed(5);
         }
         for (i, &frame) in (0..).zip(&flight.frames) {
+            let due = trouble.is_none_or(|at| at == i as usize);
             let slot = first.plus(i);
             let here = frame.0 as usize;
             self.frame_use[here] = Use::Idle;
@@ -253,7 +255,7 @@ impl Space {
                 match result {
                     IoResult::Refused(refusal) if refusal.has(i) => *on_area = GARBAGE,
                     IoResult::Ok | IoResult::Refused(_) => {
-                        if sys.chance.one_in(chaos.lost_write) {
+                        if due && sys.chance.one_in(chaos.lost_write) {
                             sys.spoiled.insert(slot);
                         } else {
                             *on_area = flight.data[i as usize];
@@ -273,7 +275,7 @@ impl Space {
             if sys.bad_sectors.contains(&slot) {
                 result = IoResult::Failed(5);
             }
-            if sys.chance.one_in(chaos.corrupt) {
+            if due && sys.chance.one_in(chaos.corrupt) {
                 let wrong = [0, GARBAGE, *on_area ^ 1];
                 self.frames[here] = Some(wrong[sys.chance.below(3) as usize]);
                 sys.spoiled.insert(slot);

@@ -3,6 +3,7 @@
 //! A step can be carried out in any state; what it asks for that makes no sense there is left out. So any
 //! part of a list is a list, which is what shrinking rests on.
 
+use foreswap_core::units::LEAF_PAGES;
 use serde::{Deserialize, Serialize};
 
 use super::chance::Chance;
@@ -59,7 +60,7 @@ pub enum Act {
         /// The first page.
         page: u16,
         /// How many.
-        n: u8,
+        n: u16,
         /// From one page to the next; 0: anywhere.
         stride: i8,
     },
@@ -215,6 +216,9 @@ pub struct Steps {
     pages: u64,
     processes: u64,
     limit: u32,
+    /// The least that it is set to.
+    least: u32,
+    huge: bool,
     rates: super::plan::Rates,
     pattern: Pattern,
     at: u64,
@@ -230,6 +234,8 @@ impl Steps {
             pages: plan.pages.into(),
             processes: plan.processes.into(),
             limit: plan.limit as u32,
+            least: if plan.clusters > 0 { 400 } else { 32 },
+            huge: plan.clusters > 0,
             rates: plan.rates,
             pattern: Pattern::Forward,
             at: 0,
@@ -272,6 +278,19 @@ impl Steps {
         }
     }
 
+    /// Whole huge pages are passed, mostly.
+    fn scan(&mut self) -> Act {
+        let unit = LEAF_PAGES as u64;
+        let at = self.pages / 3 % unit + self.chance.below(self.pages / unit + 1) * unit;
+        let n = unit * (1 + self.chance.below(3)) + self.chance.pick(&[0, 0, 1, 300]);
+        let stride = self.chance.pick(&[1, 1, 1, -1]);
+        Act::Burst {
+            page: if stride > 0 { at } else { at + n } as u16,
+            n: n as u16,
+            stride,
+        }
+    }
+
     /// A page and a number of pages.
     fn stretch(&mut self, most: u64) -> (u16, u16) {
         let page = self.chance.below(self.pages) as u16;
@@ -309,7 +328,13 @@ impl Steps {
                 on: chance.one_in(400),
             },
             4 | 5 => Act::Limit {
-                pages: chance.pick(&[32, 48, self.limit, self.limit, 128]),
+                pages: chance.pick(&[
+                    self.least,
+                    self.least * 3 / 2,
+                    self.limit,
+                    self.limit,
+                    self.least * 4,
+                ]),
             },
             6 => Act::Pressure {
                 pages: chance.below(16) as u8,
@@ -370,6 +395,9 @@ impl Steps {
                 _ => self.touch(),
             };
         }
+        if self.huge && self.chance.one_in(40) {
+            return self.scan();
+        }
         match self.chance.below(2_048) {
             0 => Act::Settle,
             1..150 => Act::Round {
@@ -378,7 +406,7 @@ impl Steps {
             150..450 => self.touch(),
             _ => Act::Burst {
                 page: self.chance.below(self.pages) as u16,
-                n: 1 + self.chance.below(32) as u8,
+                n: 1 + self.chance.below(32) as u16,
                 stride: self.chance.pick(&[0, 0, 0, 1, 1, -1, 7]),
             },
         }

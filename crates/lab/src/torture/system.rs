@@ -15,6 +15,8 @@ use crate::hash::mix;
 
 /// What nobody wrote.
 pub const GARBAGE: u64 = 0xdead_0000_0000_0000;
+/// Pages of the longest call or I/O of which each page may go wrong by itself.
+const LONG: usize = 64;
 /// Claims the clusters that are full of other users' pages.
 const FOREIGN: usize = usize::MAX;
 /// Calls of the world in one call of the core beyond which the core does not come to an end.
@@ -179,6 +181,11 @@ impl System {
     /// Whether an area compresses, and may refuse pages.
     pub fn compresses(&self, area: u8) -> bool {
         area == 0 && self.compressing
+    }
+
+    /// The page of a call or an I/O that may go wrong by chance: `None` says any, and of a long one it is one, so that huge pages get through whole.
+    pub fn trouble(&mut self, pages: usize) -> Option<usize> {
+        (pages > LONG).then(|| self.chance.below(pages as u64) as usize)
     }
 
     /// A call of the world, for the trace.

@@ -43,15 +43,25 @@ impl View<'_> {
         );
     }
 
-    /// Do one page after another until one is refused.
-    fn each(&mut self, n: u32, mut one: impl FnMut(&mut Self, u32) -> Result<(), Stop>) -> Done {
+    /// Do one page after another until one is refused, or is busy by chance.
+    fn each(
+        &mut self,
+        n: u32,
+        busy: u32,
+        mut one: impl FnMut(&mut Self, u32) -> Result<(), Stop>,
+    ) -> Done {
         assert!(n > 0, "the MMU is called for no page");
         if self.space.changing > 0 || self.sys.chance.one_in(self.sys.chaos.again) {
             return Done::stopped(0, Stop::Again);
         }
+        let trouble = self.sys.trouble(n as usize);
         for i in 0..n {
-            if i > 0 && self.sys.chance.one_in(self.sys.chaos.partial) {
+            let due = trouble.is_none_or(|at| at == i as usize);
+            if due && i > 0 && self.sys.chance.one_in(self.sys.chaos.partial) {
                 return Done::stopped(i, Stop::Again);
+            }
+            if due && self.sys.chance.one_in(busy) {
+                return Done::stopped(i, Stop::Busy);
             }
             if let Err(stop) = one(self, i) {
                 return Done::stopped(i, stop);
@@ -91,7 +101,7 @@ impl View<'_> {
 impl Mmu for View<'_> {
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
         self.sys.note(1, page.0, u64::from(frame.0));
-        self.each(n, |w, i| {
+        self.each(n, 0, |w, i| {
             let (page, frame) = (page.plus(u64::from(i)), frame.plus(i));
             w.idle(frame);
             assert!(w.frame(frame).is_none(), "{frame:?} is not empty");
@@ -113,16 +123,13 @@ impl Mmu for View<'_> {
 
     fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
         self.sys.note(2, page.0, u64::from(frame.0));
-        self.each(n, |w, i| {
+        self.each(n, self.sys.chaos.busy, |w, i| {
             let (page, frame) = (page.plus(u64::from(i)), frame.plus(i));
             w.idle(frame);
             w.full(frame);
             w.absent(page)?;
             if w.page(page).is_some_and(|p| p.locked) {
                 return Err(Stop::Fixed);
-            }
-            if w.sys.chance.one_in(w.sys.chaos.busy) {
-                return Err(Stop::Busy);
             }
             let content = w.frame(frame).take().unwrap_or(GARBAGE);
             w.map(page, content);
@@ -132,7 +139,7 @@ impl Mmu for View<'_> {
 
     fn copy_in(&mut self, frame: Frame, page: Vpn) -> Done {
         self.sys.note(3, page.0, u64::from(frame.0));
-        self.each(1, |w, _| {
+        self.each(1, 0, |w, _| {
             let what = w.space.frame_use[frame.0 as usize];
             assert_ne!(what, Use::Reading, "{frame:?} is copied while it is read");
             w.full(frame);
@@ -146,7 +153,7 @@ impl Mmu for View<'_> {
 
     fn zero_in(&mut self, page: Vpn, n: u32) -> Done {
         self.sys.note(4, page.0, u64::from(n));
-        self.each(n, |w, i| {
+        self.each(n, 0, |w, i| {
             let page = page.plus(u64::from(i));
             w.absent(page)?;
             w.no_memory()?;
@@ -157,7 +164,7 @@ impl Mmu for View<'_> {
 
     fn poison(&mut self, page: Vpn) -> Done {
         self.sys.note(5, page.0, 0);
-        self.each(1, |w, _| {
+        self.each(1, 0, |w, _| {
             w.absent(page)?;
             if let Some(p) = w.page(page) {
                 p.poisoned = true;
