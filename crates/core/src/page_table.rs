@@ -341,8 +341,8 @@ impl PageTable {
     }
 
     /// The pages at or after `from` that are on `area` only, mapped with a slot on it, or in a frame
-    /// (wherever that one's slot is), in order: up to `max` go to `found`. Looks at some leaves and
-    /// returns where to go on; `None` at the end of the table.
+    /// (wherever that one's slot is), in order: up to `max` go to `found`, and a leaf that is away whole
+    /// goes there alone. Looks at some leaves and returns where to go on; `None` at the end of the table.
     pub fn on_area(
         &self,
         area: u8,
@@ -352,7 +352,8 @@ impl PageTable {
     ) -> Option<Vpn> {
         let (first, mut index) = split(from);
         for (looked, (&key, leaf)) in self.leaves.range(first..).enumerate() {
-            if looked == LEAVES_PER_LOOK {
+            let whole = usize::from(leaf.swapped) == LEAF_PAGES;
+            if looked == LEAVES_PER_LOOK || whole && !found.is_empty() {
                 return Some(Vpn(key * LEAF));
             }
             if key > first {

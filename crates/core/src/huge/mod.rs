@@ -12,7 +12,10 @@
 
 pub mod clusters;
 mod come;
+mod drain;
 mod go;
+
+pub(crate) use drain::Met;
 
 use crate::frames::State;
 use crate::mm::Mm;

@@ -12,20 +12,21 @@
 //! faults alone, and keeps few reads in flight while the program is faulting. When memory and the
 //! other areas fill up meanwhile, it is swapoff that is given up ([`Mm::starved`]), not a page.
 
+mod page_by_page;
+
 use alloc::vec::Vec;
 
 use crate::frames::{Holding, NOTHING, State};
-use crate::io::SLOTS_PER_IO;
+use crate::huge::Met;
 use crate::mm::Mm;
 use crate::page_table::{Entry, Resident};
-use crate::readahead::Touch;
-use crate::units::{Frame, Nanos, Slot, Vpn};
+use crate::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
 use crate::world::{IoId, Stop, World};
 
-/// Slots that one read of swapoff covers at the most (1 MiB).
-pub const SLOTS_PER_SWAPOFF_IO: usize = 256;
+/// Slots that one read of swapoff covers at the most (2 MiB).
+pub const SLOTS_PER_SWAPOFF_IO: usize = LEAF_PAGES;
 /// Pages in flight, and while the program is faulting.
-const DEPTH: u32 = 2048;
+const DEPTH: u32 = 4096;
 const DEPTH_BESIDE_FAULTS: u32 = 256;
 /// I/Os in flight: slots need not follow each other, and faults need places in the queue.
 const IOS: u32 = 64;
@@ -74,6 +75,8 @@ pub(crate) struct Drain {
     looked: Option<Vpn>,
     /// A fault waits for what this keeps from it.
     starved: bool,
+    /// Times in a row that no cluster was free for a unit.
+    pub(crate) waits: u32,
     met: Vec<(Vpn, Entry)>,
     batch: Vec<(Slot, Frame)>,
     come: Vec<(Vpn, Frame)>,
@@ -219,7 +222,7 @@ impl Mm {
         if max == 0 {
             return None;
         }
-        if w.available() > u64::from(self.marks.low + max)
+        if w.available() >= u64::from(self.marks.low + max)
             && self.frames.empty() > self.marks.empty
             && let Some(run) = self.back_empty(w, max)
         {
@@ -255,7 +258,15 @@ impl Mm {
                 Entry::Resident(resident) => self.give_slot_back(w, page, resident),
                 Entry::Cached(frame) => {
                     let holding = *self.frames.get(frame);
-                    if holding.slot.is_none_or(|slot| slot.area != area) {
+                    let here = holding.slot.is_some_and(|slot| slot.area == area);
+                    // The unit of a page before it may have taken it along.
+                    if !here || self.table.get(page) != entry {
+                        continue;
+                    }
+                    let in_flight = matches!(holding.state, State::Reading | State::Writing);
+                    let unit = self.frames.unit_of(frame).is_some();
+                    if unit && (in_flight || self.place_unit(w, frame)) {
+                        self.drain.found = true;
                         continue;
                     }
                     self.frames.single_out(frame);
@@ -278,7 +289,11 @@ impl Mm {
         }
         // Before frames are looked for, which may drop clean pages.
         self.place(w, &come);
-        let stopped = self.begin_drain(w, met, &mut batch);
+        let stopped = match self.drain_unit(w, met, self.drain.pages, &mut batch) {
+            Met::Taken => None,
+            Met::Later => met.first().map(|&(page, _)| page),
+            Met::Single => self.begin_drain(w, met, &mut batch),
+        };
         let worked = !batch.is_empty() || !come.is_empty();
         self.drain.come = come;
         let refused = self.submit_drain(w, &mut batch);
@@ -366,6 +381,12 @@ impl Mm {
 
     /// A read of swapoff has succeeded.
     pub(crate) fn on_drained(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
+        if frames
+            .first()
+            .is_some_and(|&frame| self.frames.unit_of(frame).is_some())
+        {
+            return self.on_unit_drained(w, slot, frames);
+        }
         let mut come = core::mem::take(&mut self.drain.come);
         come.clear();
         for (i, &frame) in (0..).zip(frames) {
@@ -477,9 +498,7 @@ impl Mm {
         else {
             return;
         };
-        let unwritten = self.frames.unwritten();
-        let room = self.slots.room(w) > u64::from(unwritten) + self.margin(w);
-        if !room || unwritten >= self.marks.writes {
+        if !self.has_room_elsewhere(w, 1) {
             return self.stay(frame);
         }
         let holding = self.frames.get_mut(frame);
@@ -489,99 +508,16 @@ impl Mm {
         self.frames.turn(frame, State::Dirty);
     }
 
+    /// Whether `n` pages more may go to other areas now.
+    pub(crate) fn has_room_elsewhere(&self, w: &impl World, n: u32) -> bool {
+        let unwritten = self.frames.unwritten();
+        let room = self.slots.room(w) >= u64::from(unwritten + n) + self.margin(w);
+        room && unwritten < self.marks.writes
+    }
+
     /// Slots elsewhere that are left alone; few where all areas are small.
     fn margin(&self, w: &impl World) -> u64 {
         let slots = (0..).map_while(|n| w.nth(n)).map(|area| w.slots(area));
         MARGIN.min(slots.map(u64::from).sum::<u64>() / 64)
-    }
-
-    fn page_by_page(
-        &mut self,
-        w: &mut impl World,
-        area: u8,
-        legacy: bool,
-        met: &mut Vec<(Vpn, Entry)>,
-    ) -> bool {
-        for _ in 0..STEP {
-            met.clear();
-            let next = self.table.on_area(area, self.drain.cursor, 1, met);
-            let Some(&(page, entry)) = met.first() else {
-                return self.walk_on(w, area, next);
-            };
-            let first_look = self.drain.looked != Some(page);
-            match entry {
-                Entry::Resident(resident) => self.give_slot_back(w, page, resident),
-                Entry::Cached(frame) => {
-                    let holding = *self.frames.get(frame);
-                    let slot = holding.slot.filter(|slot| slot.area == area);
-                    if let Some(slot) = slot {
-                        self.frames.single_out(frame);
-                        self.drain.found = true;
-                        self.drain.looked = Some(page);
-                        if first_look && legacy {
-                            self.answer_miss(w, page, slot, None);
-                        } else if first_look {
-                            self.on_hit(w, page.address(), frame);
-                        }
-                        if holding.state == State::Reading {
-                            return false;
-                        }
-                        if self.table.get(page) != entry {
-                            // Dropped for the sake of the window.
-                            continue;
-                        }
-                        if holding.state == State::Clean && !holding.wanted {
-                            let holding = *self.frames.get(frame);
-                            if holding.ahead {
-                                // Used, but nobody looked.
-                                self.end_ahead(page, &holding, false);
-                                self.frames.use_ahead(frame);
-                            }
-                            self.place(w, &[(page, frame)]);
-                        }
-                    }
-                }
-                Entry::Swapped { slot, .. } => {
-                    self.drain.found = true;
-                    let Some((frame, _)) = self.frames_to_read(w, 1) else {
-                        self.drain.resume = w.now() + PAUSE;
-                        return false;
-                    };
-                    self.drain.looked = Some(page);
-                    self.begin_read(page, slot, frame, NOTHING);
-                    self.answer_miss(w, page, slot, Some(frame));
-                    return false;
-                }
-                Entry::Never | Entry::Poisoned => {}
-            }
-            if next.is_none() {
-                return self.walk_on(w, area, None);
-            }
-            self.drain.cursor = page.plus(1);
-        }
-        true
-    }
-
-    /// A miss, as the policy sees it: read what it answers with, `frame` for the page itself.
-    fn answer_miss(&mut self, w: &mut impl World, page: Vpn, slot: Slot, frame: Option<Frame>) {
-        let mut batch = core::mem::take(&mut self.drain.batch);
-        batch.clear();
-        batch.extend(frame.map(|frame| (slot, frame)));
-        let window = self.vmas.find_mut(page).map(|vma| {
-            let touch = Touch {
-                page,
-                slot: Some(slot),
-                ahead: false,
-                region: &vma.range,
-            };
-            let policy = self.config.readahead;
-            policy.on_miss(&mut self.shared, &mut vma.history, &touch)
-        });
-        if let Some(window) = window {
-            w.window(window.count().into());
-            self.read_window(w, &window, &mut batch);
-        }
-        self.submit_reads(w, &mut batch, frame, SLOTS_PER_IO);
-        self.drain.batch = batch;
     }
 }

@@ -14,6 +14,10 @@ const BEGINNING: u64 = 40;
 const LIMIT: u64 = 16 * UNIT as u64;
 
 fn machine(thp: Thp) -> Machine {
+    machine_with(thp, &[65_536])
+}
+
+fn machine_with(thp: Thp, areas: &[u32]) -> Machine {
     let config = Config {
         frames: 4 * UNIT as u32,
         depth: 128,
@@ -24,7 +28,7 @@ fn machine(thp: Thp) -> Machine {
         thp,
         clusters: 8,
     };
-    let mut m = Machine::configured(config, LIMIT, &[65_536], PAGES);
+    let mut m = Machine::configured(config, LIMIT, areas, PAGES);
     m.p.space.depth = 128;
     m
 }
@@ -191,4 +195,64 @@ fn a_discard_of_a_part_splits_and_the_rest_stays() {
     touch_all(&mut m, 22 * UNIT + 20..23 * UNIT);
     assert_eq!(m.p.mm.stats.huge_splits, 1);
     m.end();
+}
+
+/// Everything is emptied from area 0 on, in rounds of the driver.
+fn emptied(m: &mut Machine) {
+    m.sys.begin_drain(0);
+    m.p.drain(&mut m.sys, 0);
+    for _ in 0..20_000 {
+        m.p.round(&mut m.sys, true);
+        if m.sys.areas[0].used == 0 && !m.p.mm.has_io(0) {
+            return;
+        }
+    }
+    panic!("the area is not empty: {}", m.p.state(&m.sys));
+}
+
+#[test]
+fn an_area_is_emptied_by_units() {
+    let mut m = filled(Thp::Adaptive);
+    let limit = (PAGES + 4 * UNIT) as u64;
+    m.sys.limit = limit;
+    m.p.mm.on_limit(limit);
+    let away = m.sys.areas[0].used;
+    let before = m.p.mm.stats.clone();
+    emptied(&mut m);
+    let units = away / UNIT as u64;
+    let reads = m.p.mm.stats.swap_read_ios - before.swap_read_ios;
+    let whole = m.p.mm.stats.huge_swap_in - before.huge_swap_in;
+    assert!(
+        reads <= units + units / 4,
+        "{reads} reads for {units} units"
+    );
+    assert!(
+        whole * 10 >= units * 8,
+        "{whole} of {units} units came whole"
+    );
+    let stats = touch_all(&mut m, 0..PAGES);
+    assert_eq!(stats.faults_major + stats.faults_minor, 0);
+    // They are huge pages still: they go as such.
+    m.sys.draining = None;
+    m.sys.order = vec![0];
+    m.p.use_area(&mut m.sys, 0);
+    m.sys.limit = LIMIT;
+    m.p.mm.on_limit(LIMIT);
+    m.sys.excuse();
+    m.rest();
+    let whole = m.p.mm.stats.huge_swap_out - before.huge_swap_out;
+    assert!(whole >= 20, "{whole} units went whole");
+    touch_all(&mut m, 0..PAGES);
+}
+
+#[test]
+fn units_move_to_another_area_whole() {
+    let mut m = machine_with(Thp::Adaptive, &[65_536, 65_536]);
+    m.fill();
+    pause(&mut m);
+    let before = m.p.mm.stats.clone();
+    emptied(&mut m);
+    let whole = m.p.mm.stats.huge_swap_out - before.huge_swap_out;
+    assert!(whole >= 20, "{whole} units went whole");
+    touch_all(&mut m, 0..PAGES);
 }

@@ -1,0 +1,164 @@
+//! Units on an area that is being emptied: each comes back by one read and one move, as long as memory
+//! that faults live on is left alone; where it cannot stay in memory it goes on to another area whole.
+
+use alloc::vec::Vec;
+
+use super::clusters::{List, UNIT};
+use super::unit_of;
+use crate::frames::{NOTHING, State};
+use crate::mm::Mm;
+use crate::page_table::{Entry, Resident};
+use crate::units::{Frame, Slot, Vpn};
+use crate::world::{IoResult, World};
+
+/// Times that swapoff waits for room for a unit to pass, a millisecond each.
+const PATIENCE: u32 = 100;
+
+/// What became of a unit that swapoff met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Met {
+    /// It is read into a cluster; the reads are to be started.
+    Taken,
+    /// A cluster will be free soon.
+    Later,
+    /// Its pages are to come one by one.
+    Single,
+}
+
+impl Mm {
+    /// Take a cluster for what swapoff met, if that is one whole unit. `in_flight`: pages that swapoff
+    /// reads now.
+    pub(crate) fn drain_unit(
+        &mut self,
+        w: &mut impl World,
+        met: &[(Vpn, Entry)],
+        in_flight: u32,
+        batch: &mut Vec<(Slot, Frame)>,
+    ) -> Met {
+        let swapped = |&(_, entry): &(Vpn, Entry)| matches!(entry, Entry::Swapped { .. });
+        let whole = met.len() == UNIT as usize && met.iter().all(swapped);
+        let Some(&(unit, _)) = met.first().filter(|_| whole) else {
+            return Met::Single;
+        };
+        if unit_of(unit) != unit || !self.table.is_away(unit) || !self.holds_unit(unit) {
+            return Met::Single;
+        }
+        let spare = self.headroom(w).saturating_sub(self.marks.low.into());
+        let id = match spare >= UNIT.into() {
+            true => self.obtain_cluster(w, false),
+            false => None,
+        };
+        let Some(id) = id else {
+            let passes = self.slots.room(w) > UNIT.into() && self.drain.waits < PATIENCE;
+            if passes {
+                // It goes on to another area: reclaim makes room for it to pass.
+                self.want_unit(w);
+                self.awake = true;
+            }
+            self.drain.waits += 1;
+            return if passes || in_flight > 0 {
+                Met::Later
+            } else {
+                Met::Single
+            };
+        };
+        self.drain.waits = 0;
+        let cluster = self.frames.clusters.get_mut(id);
+        (cluster.unit, cluster.zeroed) = (Some(unit), false);
+        (cluster.ahead, cluster.leaves) = (false, false);
+        for (&(page, entry), frame) in met.iter().zip(self.frames.clusters.frames(id)) {
+            if let Entry::Swapped { slot, .. } = entry {
+                self.begin_read(page, slot, frame, NOTHING);
+                batch.push((slot, frame));
+            }
+        }
+        self.stats.huge_swap_in += 1;
+        Met::Taken
+    }
+
+    /// A read of swapoff into frames of a unit has succeeded.
+    pub(crate) fn on_unit_drained(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
+        for (i, &frame) in (0..).zip(frames) {
+            self.on_read(w, slot.plus(i), frame, IoResult::Ok);
+        }
+        self.settle_units(w, frames, false);
+        if let Some(&frame) = frames.first() {
+            self.place_unit(w, frame);
+        }
+    }
+
+    /// The clean unit of `frame` leaves the area that is being emptied: into the program, or towards
+    /// another area. False: it stays where it is, or is none.
+    pub(crate) fn place_unit(&mut self, w: &mut impl World, frame: Frame) -> bool {
+        let Some((id, unit)) = self.frames.unit_of(frame) else {
+            return false;
+        };
+        let first = self.frames.clusters.first(id);
+        if self.held || self.frames.clusters.get(id).list != List::Clean {
+            return false;
+        }
+        let goes = |frame| {
+            let holding = self.frames.get(frame);
+            let here = |slot: Slot| self.drains(slot.area);
+            !holding.wanted && holding.slot.is_some_and(here)
+        };
+        if !self.frames.clusters.frames(id).all(goes) {
+            return false;
+        }
+        let elsewhere = self.slots.room(w) > 0;
+        let keep = match elsewhere {
+            true => self.marks.high,
+            false => self.marks.low,
+        };
+        // It counts as memory that can be had.
+        if self.headroom(w) < u64::from(keep + UNIT) {
+            return elsewhere && self.send_unit_elsewhere(w, first);
+        }
+        let done = w.move_in(first, unit, UNIT);
+        if done.pages < UNIT {
+            if done.pages > 0 || done.stop != Some(crate::world::Stop::Again) {
+                self.frames.disband(id);
+            }
+            if done.pages > 0 {
+                self.frames.clusters.get_mut(id).whole = false;
+            }
+        }
+        for n in 0..done.pages {
+            let slot = self.frames.get(first.plus(n)).slot;
+            self.put(w, slot);
+            let page = unit.plus(n.into());
+            self.table.set(page, Entry::Resident(Resident::default()));
+            if done.pages < UNIT {
+                self.frames.vacate(first.plus(n));
+            }
+        }
+        if done.pages == UNIT {
+            let whole = self.frames.clusters.get(id).whole;
+            self.frames.end_all(id, State::Empty);
+            if whole {
+                self.table.make_huge(unit, 0);
+            }
+        }
+        done.pages == UNIT
+    }
+
+    fn send_unit_elsewhere(&mut self, w: &mut impl World, first: Frame) -> bool {
+        if !self.has_room_elsewhere(w, UNIT) {
+            return false;
+        }
+        for n in 0..UNIT {
+            let frame = first.plus(n);
+            let slot = self.frames.get(frame).slot;
+            if let Some(slot) = slot {
+                self.frames.get_mut(frame).digest = w.digest(slot);
+            }
+            self.put(w, slot);
+            self.frames.get_mut(frame).slot = None;
+            self.frames.turn(frame, State::Dirty);
+        }
+        if let Some((id, _)) = self.frames.unit_of(first) {
+            self.frames.file(id);
+        }
+        true
+    }
+}

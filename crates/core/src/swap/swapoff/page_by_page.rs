@@ -1,0 +1,105 @@
+//! swapoff as the kernel does it, for comparison: page by page, each miss answered by the readahead
+//! policy. Seed 003 is about how a page that is in memory already is counted on the way.
+
+use alloc::vec::Vec;
+
+use super::{PAUSE, STEP};
+use crate::frames::{NOTHING, State};
+use crate::io::SLOTS_PER_IO;
+use crate::mm::Mm;
+use crate::page_table::Entry;
+use crate::readahead::Touch;
+use crate::units::{Frame, Slot, Vpn};
+use crate::world::World;
+
+impl Mm {
+    pub(super) fn page_by_page(
+        &mut self,
+        w: &mut impl World,
+        area: u8,
+        legacy: bool,
+        met: &mut Vec<(Vpn, Entry)>,
+    ) -> bool {
+        for _ in 0..STEP {
+            met.clear();
+            let next = self.table.on_area(area, self.drain.cursor, 1, met);
+            let Some(&(page, entry)) = met.first() else {
+                return self.walk_on(w, area, next);
+            };
+            let first_look = self.drain.looked != Some(page);
+            match entry {
+                Entry::Resident(resident) => self.give_slot_back(w, page, resident),
+                Entry::Cached(frame) => {
+                    let holding = *self.frames.get(frame);
+                    let slot = holding.slot.filter(|slot| slot.area == area);
+                    if let Some(slot) = slot {
+                        self.frames.single_out(frame);
+                        self.drain.found = true;
+                        self.drain.looked = Some(page);
+                        if first_look && legacy {
+                            self.answer_miss(w, page, slot, None);
+                        } else if first_look {
+                            self.on_hit(w, page.address(), frame);
+                        }
+                        if holding.state == State::Reading {
+                            return false;
+                        }
+                        if self.table.get(page) != entry {
+                            // Dropped for the sake of the window.
+                            continue;
+                        }
+                        if holding.state == State::Clean && !holding.wanted {
+                            let holding = *self.frames.get(frame);
+                            if holding.ahead {
+                                // Used, but nobody looked.
+                                self.end_ahead(page, &holding, false);
+                                self.frames.use_ahead(frame);
+                            }
+                            self.place(w, &[(page, frame)]);
+                        }
+                    }
+                }
+                Entry::Swapped { slot, .. } => {
+                    self.drain.found = true;
+                    let Some((frame, _)) = self.frames_to_read(w, 1) else {
+                        self.drain.resume = w.now() + PAUSE;
+                        return false;
+                    };
+                    self.drain.looked = Some(page);
+                    self.begin_read(page, slot, frame, NOTHING);
+                    self.answer_miss(w, page, slot, Some(frame));
+                    return false;
+                }
+                Entry::Never | Entry::Poisoned => {}
+            }
+            if next.is_none() {
+                return self.walk_on(w, area, None);
+            }
+            self.drain.cursor = page.plus(1);
+        }
+        true
+    }
+
+    /// A miss, as the policy sees it: read what it answers with, `frame` for the page itself.
+    fn answer_miss(&mut self, w: &mut impl World, page: Vpn, slot: Slot, frame: Option<Frame>) {
+        let mut batch = core::mem::take(&mut self.drain.batch);
+        batch.clear();
+        batch.extend(frame.map(|frame| (slot, frame)));
+        let window = self.vmas.find_mut(page).map(|vma| {
+            let touch = Touch {
+                page,
+                slot: Some(slot),
+                ahead: false,
+                region: &vma.range,
+            };
+            let policy = self.config.readahead;
+            policy.on_miss(&mut self.shared, &mut vma.history, &touch)
+        });
+        if let Some(window) = window {
+            w.window(window.count().into());
+            self.read_window(w, &window, &mut batch);
+        }
+        self.submit_reads(w, &mut batch, frame, SLOTS_PER_IO);
+        self.drain.batch = batch;
+    }
+}
