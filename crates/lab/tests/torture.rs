@@ -52,6 +52,17 @@ fn seeds_that_are_always_the_same() {
     }
 }
 
+/// A compressing area refused some pages of a huge page while a thread waited for it and the MMU said
+/// EAGAIN: it was written whole once more, and the slots of the other pages were lost.
+#[test]
+fn what_was_found_once() {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/data/unit-refused-in-part.jsonl"
+    );
+    is_sound(&["--replay", file]);
+}
+
 #[test]
 fn fresh_seeds() {
     let runs = variable("FORESWAP_RUNS").unwrap_or("100".into());

@@ -156,17 +156,20 @@ impl Mm {
             if self.ios.in_flight() > self.config.depth as usize / 2 {
                 return false;
             }
-            let first = self.frames.clusters.first(id);
-            let started = if self.frames.get(first).slot.is_some() {
-                self.write_unit_at_home(w, id)
-            } else {
-                match self.slots.take_cluster(w) {
-                    Some(slot) => self.write_unit(w, id, slot, 0, UNIT),
-                    None => {
-                        self.stats.huge_splits += 1;
-                        self.frames.disband(id);
-                        continue;
-                    }
+            let homeless = |frame: &Frame| self.frames.get(*frame).slot.is_none();
+            let homeless = self.frames.clusters.frames(id).filter(homeless).count() as u32;
+            let slot = match homeless {
+                UNIT => self.slots.take_cluster(w),
+                _ => None,
+            };
+            let started = match slot {
+                Some(slot) => self.write_unit(w, id, slot, 0, UNIT),
+                None if homeless == 0 => self.write_unit_at_home(w, id),
+                // No slot cluster is free, or some were refused while a thread waited for the unit.
+                None => {
+                    self.stats.huge_splits += 1;
+                    self.frames.disband(id);
+                    continue;
                 }
             };
             self.frames.file(id);
