@@ -8,11 +8,17 @@ use super::unit_of;
 use crate::frames::{NOTHING, State};
 use crate::mm::Mm;
 use crate::page_table::{Entry, Resident};
-use crate::units::{Frame, Slot, Vpn};
+use crate::units::{Frame, Nanos, Slot, Vpn};
 use crate::world::{IoResult, World};
 
 /// Times that swapoff waits for room for a unit to pass, a millisecond each.
 const PATIENCE: u32 = 100;
+
+/// What a huge page may take that the system makes, and the units that come in single pages after one that
+/// took longer; twice as many each time. A virtual machine's host may have to find all of its memory
+/// first, which it has for pages that were used before.
+const SLOW: Nanos = 500_000;
+const FEW: u32 = 32;
 
 /// What became of a unit that swapoff met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +49,12 @@ impl Mm {
         if unit_of(unit) != unit || !self.table.is_away(unit) || !self.holds_unit(unit) {
             return Met::Single;
         }
+        if self.drain.singles > 0 {
+            self.drain.singles -= 1;
+            return Met::Single;
+        }
         let spare = self.headroom(w).saturating_sub(self.marks.low.into());
+        let began = w.now();
         let id = match spare >= UNIT.into() {
             true => self.obtain_cluster(w, false),
             false => None,
@@ -56,13 +67,19 @@ impl Mm {
                 self.awake = true;
             }
             self.drain.waits += 1;
-            return if passes || in_flight > 0 {
-                Met::Later
-            } else {
-                Met::Single
+            return match passes || in_flight > 0 && self.huge.rest == 0 {
+                true => Met::Later,
+                false => Met::Single,
             };
         };
         self.drain.waits = 0;
+        let slow = w.now().saturating_sub(began) > SLOW;
+        self.drain.pause = if slow {
+            self.drain.pause.max(FEW) * 2
+        } else {
+            0
+        };
+        self.drain.singles = self.drain.pause;
         let cluster = self.frames.clusters.get_mut(id);
         (cluster.unit, cluster.zeroed) = (Some(unit), false);
         (cluster.ahead, cluster.leaves) = (false, false);

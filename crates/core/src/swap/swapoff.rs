@@ -77,6 +77,10 @@ pub(crate) struct Drain {
     starved: bool,
     /// Times in a row that no cluster was free for a unit.
     pub(crate) waits: u32,
+    /// Units that are to come in single pages, as huge ones are slow to be had; and how many were the
+    /// last time.
+    pub(crate) singles: u32,
+    pub(crate) pause: u32,
     met: Vec<(Vpn, Entry)>,
     batch: Vec<(Slot, Frame)>,
     come: Vec<(Vpn, Frame)>,
