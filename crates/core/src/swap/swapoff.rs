@@ -109,6 +109,7 @@ impl Mm {
         self.drain.resume = 0;
         self.drain.starved = false;
         self.drain.looked = None;
+        (self.drain.waits, self.drain.singles, self.drain.pause) = (0, 0, 0);
     }
 
     /// Pages may go to `area` (again).
