@@ -1,20 +1,27 @@
 //! The simulated machine as the core sees it. The clock is the engine's: each call of the core costs
 //! what it would cost the thread that serves faults.
+//!
+//! Huge pages are what they are for the kernel: one moves whole between a leaf of the program and a
+//! cluster of frames if both are aligned and no page table of small pages is where it goes; otherwise it
+//! is split, and the table that its pages leave behind stands in the way of the next one. One can
+//! always be had.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use foreswap_core::units::{Frame, Nanos, PageRange, Slot, Vpn};
+use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
 use foreswap_core::world::{
     Digest, Done, IoId, IoResult, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
 };
 
 use super::area::{Area, SLOTS};
 use super::device::{COSTS, Device, Queue};
-use super::pages::Pages;
+use super::pages::{Pages, Table};
 
 /// A frame without memory.
 const EMPTY: u64 = u64::MAX;
+/// Pages of a huge page.
+const HUGE: u32 = LEAF_PAGES as u32;
 
 #[derive(Clone, Default)]
 struct Flight {
@@ -41,6 +48,10 @@ pub struct Simulated {
     /// The most that was charged.
     pub peak: u64,
     frames: Vec<u64>,
+    /// Frames for single pages; those of clusters come behind them.
+    singles: u32,
+    /// What is behind each cluster of frames.
+    clusters: Vec<Table>,
     area: Area,
     queue: Queue,
     flights: Vec<Flight>,
@@ -49,8 +60,9 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// A machine with nothing in its memory of `limit` pages.
-    pub fn new(limit: u64, frames: u32, device: Device) -> Self {
+    /// A machine with nothing in its memory of `limit` pages, with `frames` for single pages and
+    /// `clusters` for huge ones.
+    pub fn new(limit: u64, frames: u32, clusters: u32, device: Device) -> Self {
         Simulated {
             now: 0,
             pages: Pages::default(),
@@ -60,7 +72,9 @@ impl Simulated {
             limit,
             charged: 0,
             peak: 0,
-            frames: vec![EMPTY; frames as usize],
+            frames: vec![EMPTY; (frames + clusters * HUGE) as usize],
+            singles: frames,
+            clusters: vec![Table::None; clusters as usize],
             area: Area::default(),
             queue: Queue::new(device),
             flights: Vec::new(),
@@ -94,17 +108,54 @@ impl Simulated {
         Some((IoId(io), IoResult::Ok))
     }
 
-    /// The kernel takes the pages of `range` back.
-    pub fn forget(&mut self, range: &PageRange) {
-        self.pages.forget(range);
-    }
-
     fn complain(&mut self, text: String) {
         self.problem.get_or_insert(text);
     }
 
     fn frame(&mut self, frame: Frame) -> &mut u64 {
         &mut self.frames[frame.0 as usize]
+    }
+
+    /// What is behind the cluster of a frame, if it is in one.
+    fn cluster(&mut self, frame: Frame) -> Option<&mut Table> {
+        let at = frame.0.checked_sub(self.singles)?;
+        self.clusters.get_mut((at / HUGE) as usize)
+    }
+
+    /// Whether `n` frames from `frame` on are a cluster.
+    fn is_cluster(&self, frame: Frame, n: u32) -> bool {
+        let at = frame.0.checked_sub(self.singles);
+        n == HUGE && at.is_some_and(|at| at.is_multiple_of(HUGE))
+    }
+
+    /// Whether `n` pages and frames can be moved together, given what maps each: the source is one huge
+    /// page, and nothing was ever mapped at the destination.
+    fn goes_whole(&self, page: Vpn, frame: Frame, n: u32, from: Table, to: Table) -> bool {
+        self.is_cluster(frame, n)
+            && page.0.is_multiple_of(HUGE.into())
+            && (from, to) == (Table::Huge, Table::None)
+    }
+
+    /// Something is done with `frame` alone: a huge page that it is part of is split.
+    fn alone(&mut self, frame: Frame) {
+        let huge = self.cluster(frame).is_some_and(|behind| {
+            let huge = *behind == Table::Huge;
+            *behind = Table::Small;
+            huge
+        });
+        self.now += COSTS.split * Nanos::from(huge);
+    }
+
+    /// As [`Simulated::alone`], of a page of the program.
+    fn page_alone(&mut self, page: Vpn) {
+        match self.pages.table(page) {
+            Table::Small => {}
+            Table::None => self.pages.set_table(page, Table::Small),
+            Table::Huge => {
+                self.now += COSTS.split;
+                self.pages.set_table(page, Table::Small);
+            }
+        }
     }
 
     fn spend(&mut self, n: u32, first: Nanos, more: Nanos) {
@@ -122,6 +173,7 @@ impl Simulated {
                 "{page:?} reads {content}, where {expected} was written"
             ));
         }
+        self.page_alone(page);
         self.pages.map(page);
         self.woken.push((page, self.now));
         Ok(())
@@ -165,10 +217,25 @@ impl Simulated {
 
 impl Mmu for Simulated {
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
+        let behind = self.cluster(frame).map_or(Table::Small, |behind| *behind);
+        let mapped = self.pages.table(page);
+        if self.goes_whole(page, frame, n, mapped, behind) {
+            self.now += COSTS.move_huge;
+            for i in 0..n {
+                let page = page.plus(i.into());
+                *self.frame(frame.plus(i)) = self.pages.content(page);
+                self.pages.unmap(page);
+            }
+            self.pages.set_table(page, Table::None);
+            self.clusters[((frame.0 - self.singles) / HUGE) as usize] = Table::Huge;
+            return Done::all(n);
+        }
         self.spend(n, COSTS.map, COSTS.map_more);
         self.each(n, |w, i| {
             let (page, frame) = (page.plus(i.into()), frame.plus(i));
             let content = w.pages.mapped(page).ok_or(Stop::Absent)?;
+            w.page_alone(page);
+            w.alone(frame);
             w.pages.unmap(page);
             *w.frame(frame) = content;
             Ok(())
@@ -176,13 +243,29 @@ impl Mmu for Simulated {
     }
 
     fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
-        self.spend(n, COSTS.map, COSTS.map_more);
-        self.each(n, |w, i| {
-            let content = *w.frame(frame.plus(i));
-            w.map(page.plus(i.into()), content)?;
-            *w.frame(frame.plus(i)) = EMPTY;
+        let behind = self.cluster(frame).map_or(Table::Small, |behind| *behind);
+        let mapped = self.pages.table(page);
+        let whole = self.goes_whole(page, frame, n, behind, mapped);
+        if whole {
+            self.now += COSTS.move_huge;
+        } else {
+            self.spend(n, COSTS.map, COSTS.map_more);
+        }
+        let done = self.each(n, |w, i| {
+            let (page, frame) = (page.plus(i.into()), frame.plus(i));
+            if !whole {
+                w.alone(frame);
+            }
+            let content = *w.frame(frame);
+            w.map(page, content)?;
+            *w.frame(frame) = EMPTY;
             Ok(())
-        })
+        });
+        if whole {
+            self.pages.set_table(page, Table::Huge);
+            self.clusters[((frame.0 - self.singles) / HUGE) as usize] = Table::None;
+        }
+        done
     }
 
     fn copy_in(&mut self, frame: Frame, page: Vpn) -> Done {
@@ -219,10 +302,62 @@ impl Mmu for Simulated {
     }
 
     fn release(&mut self, frame: Frame, n: u32) {
-        self.spend(n, COSTS.map, COSTS.map_more);
+        let cluster = self.is_cluster(frame, n);
+        if let Some(behind) = self.cluster(frame)
+            && cluster
+            && *behind == Table::Huge
+        {
+            *behind = Table::None;
+            self.now += COSTS.move_huge;
+        } else {
+            self.spend(n, COSTS.map, COSTS.map_more);
+            self.alone(frame);
+        }
         for i in 0..n {
             *self.frame(frame.plus(i)) = EMPTY;
         }
+    }
+
+    fn fill_huge(&mut self, first: Frame) -> bool {
+        self.now += COSTS.fill_huge + COSTS.move_huge;
+        for i in 0..HUGE {
+            if *self.frame(first.plus(i)) != EMPTY {
+                self.complain(format!("{:?} has memory already", first.plus(i)));
+            }
+            *self.frame(first.plus(i)) = 0;
+        }
+        match self.cluster(first) {
+            Some(behind @ Table::None) => *behind = Table::Huge,
+            _ => self.now += COSTS.split,
+        }
+        true
+    }
+
+    fn is_huge(&mut self, first: Frame) -> bool {
+        self.now += COSTS.map;
+        self.cluster(first).is_some_and(|b| *b == Table::Huge)
+    }
+
+    fn mend(&mut self, first: Frame) {
+        self.now += COSTS.mend;
+        if (0..HUGE).any(|i| self.frames[first.plus(i).0 as usize] != EMPTY) {
+            self.complain(format!("{first:?} is mended with memory in it"));
+        }
+        if let Some(behind) = self.cluster(first) {
+            *behind = Table::None;
+        }
+    }
+
+    fn collapse(&mut self, unit: Vpn) -> bool {
+        if !self.pages.is_full(unit) {
+            return false;
+        }
+        self.now += match self.pages.table(unit) {
+            Table::Huge => COSTS.map,
+            Table::None | Table::Small => COSTS.collapse,
+        };
+        self.pages.set_table(unit, Table::Huge);
+        true
     }
 
     fn clear(&mut self, frame: Frame) {
