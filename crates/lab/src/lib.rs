@@ -12,6 +12,7 @@ mod decisions;
 mod hash;
 mod jobs;
 mod mrc;
+mod page_tables;
 mod plot;
 mod progress;
 mod replay;

@@ -6,22 +6,10 @@ use std::collections::HashMap;
 use foreswap_core::units::{PageRange, Vpn};
 
 use crate::hash::Spread;
+use crate::page_tables::Table;
 
 const LEAF: u64 = 512;
 const MAPPED: u64 = 1 << 63;
-
-/// What maps 512 aligned pages. A huge page can only come to where no table for small ones is; such a
-/// table stays when the last of its pages goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Table {
-    /// Nothing.
-    #[default]
-    None,
-    /// A table of small pages, however few of them are there.
-    Small,
-    /// One huge page.
-    Huge,
-}
 
 struct Leaf {
     words: [u64; LEAF as usize],

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Run;
 use super::device::Device;
-use crate::plot::{Line, Plot};
+use crate::plot::{Axis, Line, Plot};
 use crate::size::{self, PAGE, humane};
 
 /// All runs, about to be told.
@@ -216,6 +216,7 @@ impl Report<'_> {
         }
         Plot {
             title: format!("Time by memory: {}", self.trace),
+            x: Axis::Memory,
             y_name: "seconds".into(),
             lines,
         }

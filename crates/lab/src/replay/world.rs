@@ -1,27 +1,23 @@
 //! The simulated machine as the core sees it. The clock is the engine's: each call of the core costs
 //! what it would cost the thread that serves faults.
 //!
-//! Huge pages are what they are for the kernel: one moves whole between a leaf of the program and a
-//! cluster of frames if both are aligned and no page table of small pages is where it goes; otherwise it
-//! is split, and the table that its pages leave behind stands in the way of the next one. One can
-//! always be had.
+//! Huge pages move whole or are split as [`crate::page_tables`] says. One can always be had.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
+use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
 use foreswap_core::world::{
     Digest, Done, IoId, IoResult, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
 };
 
 use super::area::{Area, SLOTS};
 use super::device::{COSTS, Device, Queue};
-use super::pages::{Pages, Table};
+use super::pages::Pages;
+use crate::page_tables::{Clusters, HUGE, Table};
 
 /// A frame without memory.
 const EMPTY: u64 = u64::MAX;
-/// Pages of a huge page.
-const HUGE: u32 = LEAF_PAGES as u32;
 
 #[derive(Clone, Default)]
 struct Flight {
@@ -48,10 +44,7 @@ pub struct Simulated {
     /// The most that was charged.
     pub peak: u64,
     frames: Vec<u64>,
-    /// Frames for single pages; those of clusters come behind them.
-    singles: u32,
-    /// What is behind each cluster of frames.
-    clusters: Vec<Table>,
+    clusters: Clusters,
     area: Area,
     queue: Queue,
     flights: Vec<Flight>,
@@ -63,6 +56,7 @@ impl Simulated {
     /// A machine with nothing in its memory of `limit` pages, with `frames` for single pages and
     /// `clusters` for huge ones.
     pub fn new(limit: u64, frames: u32, clusters: u32, device: Device) -> Self {
+        let clusters = Clusters::new(frames, clusters);
         Simulated {
             now: 0,
             pages: Pages::default(),
@@ -72,9 +66,8 @@ impl Simulated {
             limit,
             charged: 0,
             peak: 0,
-            frames: vec![EMPTY; (frames + clusters * HUGE) as usize],
-            singles: frames,
-            clusters: vec![Table::None; clusters as usize],
+            frames: vec![EMPTY; clusters.frames()],
+            clusters,
             area: Area::default(),
             queue: Queue::new(device),
             flights: Vec::new(),
@@ -116,34 +109,11 @@ impl Simulated {
         &mut self.frames[frame.0 as usize]
     }
 
-    /// What is behind the cluster of a frame, if it is in one.
-    fn cluster(&mut self, frame: Frame) -> Option<&mut Table> {
-        let at = frame.0.checked_sub(self.singles)?;
-        self.clusters.get_mut((at / HUGE) as usize)
-    }
-
-    /// Whether `n` frames from `frame` on are a cluster.
-    fn is_cluster(&self, frame: Frame, n: u32) -> bool {
-        let at = frame.0.checked_sub(self.singles);
-        n == HUGE && at.is_some_and(|at| at.is_multiple_of(HUGE))
-    }
-
-    /// Whether `n` pages and frames can be moved together, given what maps each: the source is one huge
-    /// page, and nothing was ever mapped at the destination.
-    fn goes_whole(&self, page: Vpn, frame: Frame, n: u32, from: Table, to: Table) -> bool {
-        self.is_cluster(frame, n)
-            && page.0.is_multiple_of(HUGE.into())
-            && (from, to) == (Table::Huge, Table::None)
-    }
-
     /// Something is done with `frame` alone: a huge page that it is part of is split.
     fn alone(&mut self, frame: Frame) {
-        let huge = self.cluster(frame).is_some_and(|behind| {
-            let huge = *behind == Table::Huge;
-            *behind = Table::Small;
-            huge
-        });
-        self.now += COSTS.split * Nanos::from(huge);
+        let split = self.clusters.get(frame) == Table::Huge;
+        self.clusters.set(frame, Table::Small);
+        self.now += COSTS.split * Nanos::from(split);
     }
 
     /// As [`Simulated::alone`], of a page of the program.
@@ -217,9 +187,8 @@ impl Simulated {
 
 impl Mmu for Simulated {
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
-        let behind = self.cluster(frame).map_or(Table::Small, |behind| *behind);
-        let mapped = self.pages.table(page);
-        if self.goes_whole(page, frame, n, mapped, behind) {
+        let (from, to) = (self.pages.table(page), self.clusters.get(frame));
+        if self.clusters.go_whole(page, frame, n, from, to) {
             self.now += COSTS.move_huge;
             for i in 0..n {
                 let page = page.plus(i.into());
@@ -227,7 +196,7 @@ impl Mmu for Simulated {
                 self.pages.unmap(page);
             }
             self.pages.set_table(page, Table::None);
-            self.clusters[((frame.0 - self.singles) / HUGE) as usize] = Table::Huge;
+            self.clusters.set(frame, Table::Huge);
             return Done::all(n);
         }
         self.spend(n, COSTS.map, COSTS.map_more);
@@ -243,9 +212,8 @@ impl Mmu for Simulated {
     }
 
     fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
-        let behind = self.cluster(frame).map_or(Table::Small, |behind| *behind);
-        let mapped = self.pages.table(page);
-        let whole = self.goes_whole(page, frame, n, behind, mapped);
+        let (from, to) = (self.clusters.get(frame), self.pages.table(page));
+        let whole = self.clusters.go_whole(page, frame, n, from, to);
         if whole {
             self.now += COSTS.move_huge;
         } else {
@@ -263,7 +231,7 @@ impl Mmu for Simulated {
         });
         if whole {
             self.pages.set_table(page, Table::Huge);
-            self.clusters[((frame.0 - self.singles) / HUGE) as usize] = Table::None;
+            self.clusters.set(frame, Table::None);
         }
         done
     }
@@ -302,12 +270,9 @@ impl Mmu for Simulated {
     }
 
     fn release(&mut self, frame: Frame, n: u32) {
-        let cluster = self.is_cluster(frame, n);
-        if let Some(behind) = self.cluster(frame)
-            && cluster
-            && *behind == Table::Huge
-        {
-            *behind = Table::None;
+        let huge = self.clusters.get(frame) == Table::Huge;
+        if huge && self.clusters.are_one(frame, n) {
+            self.clusters.set(frame, Table::None);
             self.now += COSTS.move_huge;
         } else {
             self.spend(n, COSTS.map, COSTS.map_more);
@@ -326,16 +291,16 @@ impl Mmu for Simulated {
             }
             *self.frame(first.plus(i)) = 0;
         }
-        match self.cluster(first) {
-            Some(behind @ Table::None) => *behind = Table::Huge,
-            _ => self.now += COSTS.split,
+        match self.clusters.get(first) {
+            Table::None => self.clusters.set(first, Table::Huge),
+            Table::Small | Table::Huge => self.now += COSTS.split,
         }
         true
     }
 
     fn is_huge(&mut self, first: Frame) -> bool {
         self.now += COSTS.map;
-        self.cluster(first).is_some_and(|b| *b == Table::Huge)
+        self.clusters.get(first) == Table::Huge
     }
 
     fn mend(&mut self, first: Frame) {
@@ -343,9 +308,7 @@ impl Mmu for Simulated {
         if (0..HUGE).any(|i| self.frames[first.plus(i).0 as usize] != EMPTY) {
             self.complain(format!("{first:?} is mended with memory in it"));
         }
-        if let Some(behind) = self.cluster(first) {
-            *behind = Table::None;
-        }
+        self.clusters.set(first, Table::None);
     }
 
     fn collapse(&mut self, unit: Vpn) -> bool {

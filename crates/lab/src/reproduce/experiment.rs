@@ -1,11 +1,13 @@
 //! One comparison: a machine, a piece of work, and the policies that are tried on both.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 use foreswap_core::Swapoff;
 use foreswap_core::kswapd::Defects;
 use foreswap_core::readahead::{Policy, file};
 
+use crate::jobs;
 use crate::sim::file_machine::FileState;
 use crate::sim::machine::{Setup, SimError};
 use crate::sim::memory::{HugeSwap, Order};
@@ -219,8 +221,7 @@ impl Experiment {
         [base.of(self.common), optimized.of(self.common), OURS]
     }
 
-    /// Runs all three on the same machine and work. Each has a thread of the host; what comes out does
-    /// not depend on that.
+    /// Runs all three on the same machine and work, at most `jobs` at a time.
     ///
     /// # Errors
     ///
@@ -230,25 +231,20 @@ impl Experiment {
         machine: &Parameters,
         scale: u64,
         seed: u64,
+        jobs: NonZeroUsize,
     ) -> Result<[Figures; 3], SimError> {
         let machine = machine.clone().scaled(scale);
-        let run = |setup: Setup| -> Result<Figures, SimError> {
-            let figures = (self.run)(&machine, &setup, seed)?;
+        let run = |setup: &Setup| -> Result<Figures, SimError> {
+            let figures = (self.run)(&machine, setup, seed)?;
             let named = |(key, value)| (format!("{}/{key}", self.name), value);
             Ok(figures.into_iter().map(named).collect())
         };
-        let [base, optimized, ours] = self.setups();
-        std::thread::scope(|scope| {
-            let base = scope.spawn(|| run(base));
-            let optimized = scope.spawn(|| run(optimized));
-            let ours = run(ours);
-            // A panic of a run is a defect of the lab; it goes on to whoever called.
-            let join = |handle: std::thread::ScopedJoinHandle<'_, _>| match handle.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-            Ok([join(base)?, join(optimized)?, ours?])
-        })
+        let mut all = <[Figures; 3]>::default();
+        let figures = jobs::each(jobs, &self.setups(), run);
+        for (place, figures) in all.iter_mut().zip(figures) {
+            *place = figures?;
+        }
+        Ok(all)
     }
 }
 
