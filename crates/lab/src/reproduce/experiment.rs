@@ -62,6 +62,8 @@ pub struct Experiment {
     pub common: Setup,
     /// The seed's base and optimized variant.
     pub variants: [Choice; 2],
+    /// foreswap's own best policy.
+    pub ours: Setup,
     /// Runs the work.
     pub run: fn(&Parameters, &Setup, u64) -> Result<Figures, SimError>,
 }
@@ -86,7 +88,7 @@ const KERNEL: Setup = Setup {
     headroom: 1,
 };
 
-/// foreswap as it is shipped.
+/// foreswap with single pages.
 pub const OURS: Setup = Setup {
     readahead: Policy::Streams(512),
     swapoff: Swapoff::Stream,
@@ -97,6 +99,12 @@ pub const OURS: Setup = Setup {
     file_state: FileState::Shared,
     defects: REPAIRED,
     headroom: 8,
+};
+
+/// foreswap with huge pages.
+pub const OURS_HUGE: Setup = Setup {
+    huge_swap: HugeSwap::Whole,
+    ..OURS
 };
 
 /// What seed 004 compares.
@@ -117,6 +125,7 @@ const fn on_files(
         scale: 1,
         common: KERNEL,
         variants: FILE_VARIANTS,
+        ours: OURS,
         run,
     }
 }
@@ -133,6 +142,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Readahead(Policy::Cluster(8)),
             Choice::Readahead(Policy::Vma(8)),
         ],
+        ours: OURS,
         run: super::vma_readahead::usemem,
     },
     Experiment {
@@ -145,6 +155,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Readahead(Policy::Cluster(8)),
             Choice::Readahead(Policy::Vma(8)),
         ],
+        ours: OURS,
         run: super::vma_readahead::linpack,
     },
     Experiment {
@@ -160,6 +171,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::HugeSwap(HugeSwap::SplitFirst),
             Choice::HugeSwap(HugeSwap::SplitAfter),
         ],
+        ours: OURS_HUGE,
         run: super::thp_swap::swap_out,
     },
     Experiment {
@@ -175,6 +187,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Swapoff(Swapoff::LegacyStats),
             Choice::Swapoff(Swapoff::Readahead),
         ],
+        ours: OURS,
         run: super::swapoff::swapoff,
     },
     Experiment {
@@ -187,6 +200,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Swapoff(Swapoff::LegacyStats),
             Choice::Swapoff(Swapoff::Readahead),
         ],
+        ours: OURS,
         run: super::swapoff::swapoff,
     },
     on_files("iozone", super::ondemand_readahead::iozone),
@@ -201,6 +215,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
         scale: 2,
         common: KERNEL,
         variants: [Choice::Kswapd(Defects::BASE), Choice::Kswapd(REPAIRED)],
+        ours: OURS,
         run: super::kswapd::simoop,
     },
     Experiment {
@@ -210,6 +225,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
         scale: 2,
         common: KERNEL,
         variants: [Choice::Kswapd(Defects::BASE), Choice::Kswapd(REPAIRED)],
+        ours: OURS,
         run: super::kswapd::stutter,
     },
 ];
@@ -218,7 +234,7 @@ impl Experiment {
     /// The setups of base, optimized and ours.
     pub fn setups(&self) -> [Setup; 3] {
         let [base, optimized] = self.variants;
-        [base.of(self.common), optimized.of(self.common), OURS]
+        [base.of(self.common), optimized.of(self.common), self.ours]
     }
 
     /// Runs all three on the same machine and work, at most `jobs` at a time.

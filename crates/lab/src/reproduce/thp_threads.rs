@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 use foreswap_core::units::PAGE_SIZE;
 use serde::Serialize;
 
-use super::experiment::{EXPERIMENTS, OURS};
+use super::experiment::EXPERIMENTS;
 use super::grid::Grid;
 use super::report::number;
 use super::thp_swap;
@@ -67,17 +67,16 @@ pub struct Table {
 /// The variants: those of the seed's own experiment, and foreswap's.
 fn variants() -> Vec<(&'static str, Setup)> {
     let seed = EXPERIMENTS.iter().filter(|e| e.name == "thp");
-    let mut all: Vec<_> = seed
-        .flat_map(|experiment| {
-            let [base, optimized, _] = experiment.setups();
-            [("base", base), ("seed: split late", optimized)]
-        })
-        .collect();
-    for (name, huge_swap) in [
-        ("foreswap, single pages", HugeSwap::SplitFirst),
-        ("foreswap, huge pages", HugeSwap::Whole),
-    ] {
-        all.push((name, Setup { huge_swap, ..OURS }));
+    let mut all = Vec::new();
+    for experiment in seed {
+        let [base, optimized, ours] = experiment.setups();
+        let huge_swap = HugeSwap::SplitFirst;
+        all.extend([
+            ("base", base),
+            ("seed: split late", optimized),
+            ("foreswap, single pages", Setup { huge_swap, ..ours }),
+            ("foreswap, huge pages", ours),
+        ]);
     }
     all
 }
