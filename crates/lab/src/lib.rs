@@ -10,7 +10,9 @@
 
 mod decisions;
 mod hash;
+mod jobs;
 mod mrc;
+mod page_tables;
 mod plot;
 mod progress;
 mod replay;
@@ -49,7 +51,7 @@ enum LabCommand {
     },
     /// Tell from a trace how much memory a program needs: its miss-ratio curve
     Mrc(Box<mrc::MrcArgs>),
-    /// Try other memory sizes and readahead policies on a trace, on a simulated machine
+    /// Try other memory sizes, readahead policies and huge pages on a trace, on a simulated machine
     Replay(Box<replay::ReplayArgs>),
     /// Write a trace in another format
     Convert(ConvertArgs),

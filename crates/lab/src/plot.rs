@@ -12,10 +12,37 @@ pub struct Line {
     pub dashed: bool,
 }
 
-/// A plot: x is a size in pages on a logarithmic axis, y starts at 0.
+/// What x is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Axis {
+    /// A size in pages.
+    Memory,
+    /// A number of what this names.
+    Count(&'static str),
+}
+
+impl Axis {
+    fn name(self) -> &'static str {
+        match self {
+            Axis::Memory => "memory",
+            Axis::Count(name) => name,
+        }
+    }
+
+    fn label(self, value: u64) -> String {
+        match self {
+            Axis::Memory => crate::size::humane(value),
+            Axis::Count(_) => crate::size::count(value),
+        }
+    }
+}
+
+/// A plot: the x axis is logarithmic, y starts at 0.
 pub struct Plot {
     /// Above it.
     pub title: String,
+    /// What x is.
+    pub x: Axis,
     /// Beside the y axis.
     pub y_name: String,
     /// The lines.
@@ -98,7 +125,7 @@ impl Plot {
         let every = (powers + 9) / 10;
         for power in (least as i32..=most as i32).step_by(every.max(1) as usize) {
             let at = x(2f64.powi(power));
-            let label = crate::size::humane(1 << power.clamp(0, 62));
+            let label = self.x.label(1 << power.clamp(0, 62));
             let _ = writeln!(
                 out,
                 "<line x1=\"{at:.1}\" y1=\"{bottom}\" x2=\"{at:.1}\" y2=\"{}\" stroke=\"#333333\"/>\
@@ -110,10 +137,11 @@ impl Plot {
         let _ = writeln!(
             out,
             "<line x1=\"{LEFT}\" y1=\"{bottom}\" x2=\"{right}\" y2=\"{bottom}\" stroke=\"#333333\"/>\n\
-             <text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">memory</text>\n\
+             <text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n\
              <text x=\"16\" y=\"{TOP}\" dy=\"-8\">{}</text>",
             (LEFT + right) / 2.0,
             bottom + 42.0,
+            escape(self.x.name()),
             escape(&self.y_name)
         );
         for (n, line) in self.lines.iter().enumerate() {
@@ -168,6 +196,7 @@ mod tests {
         };
         let plot = Plot {
             title: "a < b".into(),
+            x: Axis::Memory,
             y_name: "misses".into(),
             lines: vec![line("one", &[(1.0, 0.5), (1024.0, 0.0)]), line("two", &[])],
         };
@@ -183,8 +212,15 @@ mod tests {
             )),
             "{svg}"
         );
+        let counted = Plot {
+            x: Axis::Count("threads"),
+            ..plot
+        };
+        let svg = counted.svg();
+        assert!(svg.contains(">1,024</text>") && svg.contains(">threads</text>"));
         let empty = Plot {
             title: String::new(),
+            x: Axis::Memory,
             y_name: String::new(),
             lines: Vec::new(),
         };

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Counts;
 use super::curve::Curve;
 use super::shards::Sample;
-use crate::plot::{Line, Plot};
+use crate::plot::{Axis, Line, Plot};
 use crate::size::{self, humane};
 
 /// Sizes at which a sample is compared with the exact curve.
@@ -251,6 +251,7 @@ impl<'a> Report<'a> {
         });
         Plot {
             title: format!("Misses by memory: {}", self.trace),
+            x: Axis::Memory,
             y_name: "% of touches".into(),
             lines: lines.collect(),
         }

@@ -85,9 +85,19 @@ pub struct Costs {
     pub io: Nanos,
     /// A round of the engine's loop.
     pub round: Nanos,
+    /// To move a huge page whole.
+    pub move_huge: Nanos,
+    /// A fresh huge page of zeros.
+    pub fill_huge: Nanos,
+    /// To make 512 small pages a huge one: they are copied.
+    pub collapse: Nanos,
+    /// To take a huge page apart.
+    pub split: Nanos,
+    /// To take the page table of small pages away from where huge ones are to come.
+    pub mend: Nanos,
 }
 
-/// As measured; see the table in the design document and docs/FIGURES.md.
+/// As measured; see the tables in the design document, docs/FIGURES.md and docs/TRACES.md.
 pub const COSTS: Costs = Costs {
     wake_engine: 2_500,
     message: 700,
@@ -98,6 +108,11 @@ pub const COSTS: Costs = Costs {
     digest: 250,
     io: 600,
     round: 200,
+    move_huge: 1_500,
+    fill_huge: 80_000,
+    collapse: 550_000,
+    split: 15_000,
+    mend: 10_000,
 };
 
 /// A device at work.

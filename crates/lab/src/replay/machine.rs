@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 use foreswap_core::world::Mmu as _;
-use foreswap_core::{Config, Mm, Outcome, Swapoff};
+use foreswap_core::{Config, Mm, Outcome, Swapoff, Thp};
 
 use super::device::{COSTS, Device};
 use super::world::Simulated;
@@ -32,6 +32,8 @@ const AHEAD: usize = 1 << 16;
 const DEPTH: u32 = 128;
 /// Most pages of a first touch, as in the engine.
 const FIRST_TOUCH: u32 = 256;
+/// Clusters of frames for huge pages, as in the engine: for a quarter of memory, within limits.
+const CLUSTERS: std::ops::RangeInclusive<u64> = 8..=256;
 /// How often the engine looks at faults that found no memory.
 const STALLED: Nanos = 1_000_000;
 /// How long a fault may wait for memory.
@@ -46,6 +48,8 @@ pub struct Setup {
     pub memory: u64,
     /// With its largest window.
     pub readahead: Policy,
+    /// When memory is managed in huge pages.
+    pub thp: Thp,
     /// The swap area's.
     pub device: Device,
     /// What a task does between two touches.
@@ -79,6 +83,12 @@ pub struct Figures {
     pub ahead: u64,
     /// Of those, used before they went.
     pub ahead_used: u64,
+    /// Huge pages read whole, and written whole.
+    pub huge_in: u64,
+    /// Huge pages written whole.
+    pub huge_out: u64,
+    /// Huge pages that had to be taken apart.
+    pub splits: u64,
     /// Most pages resident.
     pub peak: u64,
     /// Pages of files in the trace; there is no page cache here.
@@ -136,6 +146,15 @@ impl Machine {
     /// Nothing has happened yet.
     pub fn new(setup: Setup) -> Self {
         let frames = (setup.memory / 4).clamp(64, 32768) as u32;
+        let quarter = setup.memory / 4 / LEAF_PAGES as u64;
+        let (frames, clusters) = match setup.thp {
+            Thp::Never => (frames, 0),
+            // Clusters lie behind whole clusters of single frames.
+            Thp::Adaptive | Thp::Always => (
+                frames.next_multiple_of(LEAF_PAGES as u32),
+                quarter.clamp(*CLUSTERS.start(), *CLUSTERS.end()) as u32,
+            ),
+        };
         let config = Config {
             frames,
             depth: DEPTH,
@@ -143,13 +162,13 @@ impl Machine {
             full_timeout: FULL_TIMEOUT,
             first_touch: FIRST_TOUCH,
             swapoff: Swapoff::Stream,
-            thp: foreswap_core::Thp::Never,
-            clusters: 0,
+            thp: setup.thp,
+            clusters,
         };
         Machine {
             setup,
             mm: Mm::new(config, setup.memory),
-            w: Simulated::new(setup.memory, frames, setup.device),
+            w: Simulated::new(setup.memory, frames, clusters, setup.device),
             tasks: Vec::new(),
             runnable: BTreeSet::new(),
             waiting: HashMap::new(),
@@ -278,6 +297,9 @@ impl Machine {
         figures.writes = stats.swap_write_ios;
         figures.ahead = stats.ahead.pages;
         figures.ahead_used = stats.ahead.hits().min(stats.ahead.pages);
+        figures.huge_in = stats.huge_swap_in;
+        figures.huge_out = stats.huge_swap_out;
+        figures.splits = stats.huge_splits;
         figures.peak = self.w.peak;
         Ok(figures)
     }
@@ -394,7 +416,7 @@ impl Machine {
             Op::Unmap(range) => self.unmap(&range),
             Op::Discard(range) => {
                 self.mm.discard(&mut self.w, &range);
-                self.w.forget(&range);
+                self.w.pages.discard(&range);
             }
             Op::Move(from, to) => {
                 self.mm.remap(&mut self.w, &from, to);
@@ -414,7 +436,7 @@ impl Machine {
 
     fn unmap(&mut self, range: &PageRange) {
         self.mm.unmap(&mut self.w, range);
-        self.w.forget(range);
+        self.w.pages.unmap_range(range);
     }
 
     /// One round of the engine's loop, as the pager goes through it.

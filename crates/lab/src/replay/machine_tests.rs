@@ -11,6 +11,7 @@ fn setup(memory: u64, readahead: Policy) -> Setup {
     Setup {
         memory,
         readahead,
+        thp: Thp::Never,
         device,
         think: 1000,
     }
@@ -91,6 +92,51 @@ fn tasks_wait_beside_each_other() {
     assert!(two.elapsed < one.elapsed * 18 / 10, "{two:?} {one:?}");
 }
 
+/// The pages of a huge page.
+const UNIT: u64 = LEAF_PAGES as u64;
+
+fn with(thp: Thp, memory: u64) -> Setup {
+    Setup {
+        thp,
+        ..setup(memory, Policy::Streams(512))
+    }
+}
+
+#[test]
+fn a_scan_in_huge_pages_faults_about_once_for_each() {
+    let (memory, units, passes) = (64 * UNIT, 160, 3);
+    let events: Vec<Event> = (0..passes)
+        .flat_map(|_| (0..units * UNIT).map(touch))
+        .collect();
+    let run = |thp| replay(with(thp, memory), std::slice::from_ref(&events));
+    let faults = |figures: &Figures| figures.major + figures.minor + figures.zero;
+    let never = run(Thp::Never);
+    assert_eq!((never.huge_in, never.huge_out, never.splits), (0, 0, 0));
+    assert!(faults(&never) > 5 * units * passes, "{never:?}");
+    for thp in [Thp::Adaptive, Thp::Always] {
+        let figures = run(thp);
+        assert!(faults(&figures) < units * passes * 13 / 10, "{figures:?}");
+        assert!(figures.huge_out > units * 9 / 10, "{figures:?}");
+        assert!(figures.huge_in > units * 3 / 2, "{figures:?}");
+        assert!(figures.peak <= memory);
+    }
+}
+
+#[test]
+fn scattered_touches_are_read_as_single_pages_unless_all_shall_be_huge() {
+    let pages = 64 * UNIT;
+    let mut events: Vec<Event> = (0..pages).map(touch).collect();
+    let mut state = 7u64;
+    for _ in 0..30_000 {
+        state = crate::hash::mix(state.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        events.push(touch(state % pages));
+    }
+    let read = |thp| replay(with(thp, 16 * UNIT), std::slice::from_ref(&events)).read_pages;
+    let [never, adaptive, always] = [Thp::Never, Thp::Adaptive, Thp::Always].map(read);
+    assert!(never.abs_diff(adaptive) < never / 10, "{never} {adaptive}");
+    assert!(always > 10 * never, "{never} {always}");
+}
+
 #[test]
 fn every_change_of_the_address_space_is_followed() {
     let range = |start: u64, n: u64| Vpn(start)..Vpn(start + n);
@@ -129,16 +175,22 @@ fn every_change_of_the_address_space_is_followed() {
         Policy::Trend(32),
         Policy::Vma(8),
     ] {
-        let figures = replay(setup(1024, policy), &[events.clone(), events.clone()]);
-        assert!(
-            figures.major > 10_000 && figures.touches > 119_000,
-            "{figures:?}"
-        );
-        // The same again, to the last digit.
-        assert_eq!(
-            replay(setup(1024, policy), &[events.clone(), events.clone()]),
-            figures
-        );
+        for thp in [Thp::Never, Thp::Adaptive, Thp::Always] {
+            let setup = Setup {
+                thp,
+                ..setup(2048, policy)
+            };
+            let run = || replay(setup, &[events.clone(), events.clone()]);
+            let figures = run();
+            assert!(
+                figures.major > 10_000 && figures.touches > 119_000,
+                "{figures:?}"
+            );
+            assert_eq!(thp == Thp::Always, figures.huge_in > 0, "{figures:?}");
+            assert_eq!(thp == Thp::Always, figures.splits > 0, "{figures:?}");
+            // The same again, to the last digit.
+            assert_eq!(run(), figures);
+        }
     }
 }
 

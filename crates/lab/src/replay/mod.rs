@@ -12,14 +12,14 @@ mod report;
 mod world;
 
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use foreswap_core::readahead::Policy;
 
+use crate::jobs;
 use crate::on_file;
 use crate::progress::Progress;
 use crate::size;
@@ -56,6 +56,16 @@ pub struct ReplayArgs {
     )]
     readahead: Vec<Readahead>,
 
+    /// Huge pages; each is tried
+    #[arg(
+        long,
+        value_enum,
+        value_name = "MODES",
+        value_delimiter = ',',
+        default_value = "adaptive"
+    )]
+    thp: Vec<Thp>,
+
     /// Largest readahead window, in pages [default: each policy's own]
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=512))]
     max_window: Option<u32>,
@@ -76,6 +86,10 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "NS", default_value = "1000", value_parser = clap::value_parser!(u64).range(..=10_000_000_000))]
     think: u64,
 
+    /// Runs at a time [default: as many as there are CPUs]
+    #[arg(long, value_name = "J", value_parser = jobs::count)]
+    jobs: Option<NonZeroUsize>,
+
     /// Draw the times to an SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -89,7 +103,8 @@ const HELP: &str = "\
 The engine's own memory manager runs on a simulated machine in virtual time: each task and the
 engine have a CPU of their own, and one device holds the swap area. A page that is touched first is
 filled; all processes share one memory. File reads are counted and left out. The times of the trace
-are not used. Two runs of the same trace print the same.
+are not used. Every size is tried with every policy and every mode of huge pages, of which the machine
+always has one when it is asked. Two runs of the same trace print the same, whatever --jobs says.
 
 A trace of `run --trace` lacks the touches of pages that were mapped: it says less of memory sizes
 below the limit under which it was recorded.
@@ -134,6 +149,35 @@ impl Readahead {
     }
 }
 
+/// `--thp`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Thp {
+    /// Wherever they are possible
+    Always,
+    /// Where they pay
+    Adaptive,
+    /// Only pages of 4 KiB
+    Never,
+}
+
+impl Thp {
+    fn mode(self) -> foreswap_core::Thp {
+        match self {
+            Thp::Always => foreswap_core::Thp::Always,
+            Thp::Adaptive => foreswap_core::Thp::Adaptive,
+            Thp::Never => foreswap_core::Thp::Never,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Thp::Always => "always",
+            Thp::Adaptive => "adaptive",
+            Thp::Never => "never",
+        }
+    }
+}
+
 fn memory(text: &str) -> Result<u64, String> {
     match size::pages(text)? {
         pages if pages < LEAST => Err(format!(
@@ -149,10 +193,18 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// One run.
-struct Run {
+/// What is tried in one run.
+#[derive(Clone, Copy)]
+struct Combination {
+    /// In pages.
     memory: u64,
     readahead: Readahead,
+    thp: Thp,
+}
+
+/// One run.
+struct Run {
+    of: Combination,
     figures: Figures,
     cut_off: bool,
 }
@@ -196,51 +248,36 @@ pub fn replay(args: &ReplayArgs, out: &mut impl Write, err: &mut impl Write) -> 
     device.bandwidth = args.bandwidth.unwrap_or(device.bandwidth);
     let mut combinations = Vec::new();
     for &memory in &args.memory {
-        combinations.extend(args.readahead.iter().map(|&readahead| (memory, readahead)));
+        for &readahead in &args.readahead {
+            combinations.extend(args.thp.iter().map(|&thp| Combination {
+                memory,
+                readahead,
+                thp,
+            }));
+        }
     }
     let wrong = on_file(&args.trace);
     let (_, bytes) = Source::open(&args.trace, &args.source)
         .map_err(wrong)?
         .progress();
     let progress = Progress::over(bytes * combinations.len() as u64);
-    let results: Vec<_> = combinations.iter().map(|_| Mutex::new(None)).collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        while let Some((at, &(memory, readahead))) = {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            combinations.get(at).map(|combination| (at, combination))
-        } {
-            let policy = readahead.policy(args.max_window);
-            let setup = Setup {
-                memory,
-                readahead: policy,
-                device,
-                think: args.think,
-            };
-            let result = replay_one(args, setup, progress.clone());
-            if let Ok(mut place) = results[at].lock() {
-                *place = Some(result);
-            }
-        }
-    };
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..cpus.min(combinations.len()) {
-            scope.spawn(work);
-        }
-    });
-    progress.end();
-    let mut runs = Vec::new();
-    for (&(memory, readahead), result) in combinations.iter().zip(results) {
-        let result = result.into_inner().ok().flatten();
-        let (figures, cut_off) = result.context("a run did not end")??;
-        runs.push(Run {
-            memory,
-            readahead,
+    let run = |of: &Combination| {
+        let setup = Setup {
+            memory: of.memory,
+            readahead: of.readahead.policy(args.max_window),
+            thp: of.thp.mode(),
+            device,
+            think: args.think,
+        };
+        replay_one(args, setup, progress.clone()).map(|(figures, cut_off)| Run {
+            of: *of,
             figures,
             cut_off,
-        });
-    }
+        })
+    };
+    let runs = jobs::each(jobs::number(args.jobs), &combinations, run);
+    progress.end();
+    let runs = runs.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
 
     let limit = Source::open(&args.trace, &args.source)
         .map_err(on_file(&args.trace))?
@@ -323,6 +360,44 @@ mod tests {
     }
 
     #[test]
+    fn huge_pages_are_tried_as_asked_and_jobs_change_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.csv");
+        let lines: String = (0..30_000).map(|n| format!("{}\n", n % 9000)).collect();
+        std::fs::write(&path, format!("page\n{lines}")).expect("written");
+        let (path, plot) = (path.to_str().expect("text"), folder.path().join("p.svg"));
+        let plot = plot.to_str().expect("text");
+        let all = |more: &[&str]| {
+            let words = [
+                path,
+                "--memory",
+                "16M,64M",
+                "--thp",
+                "always,adaptive,never",
+            ];
+            run(&[&words, more].concat()).expect("replayed")
+        };
+        let text = all(&["--jobs", "1"]);
+        for jobs in ["2", "5"] {
+            assert_eq!(all(&["--jobs", jobs]), text);
+        }
+        for thp in ["always", "adaptive", "never"] {
+            let named = |line: &&str| line.split_whitespace().any(|word| word == thp);
+            assert_eq!(text.lines().filter(named).count(), 2, "{text}");
+        }
+        let json = all(&["--json", "--plot", plot]);
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        let huge = |n: usize| json["runs"][n]["huge_swap_out"].as_u64();
+        assert!(huge(0) > Some(0) && huge(1) > Some(0), "{json}");
+        assert_eq!(
+            (huge(2), &json["runs"][2]["thp"]),
+            (Some(0), &"never".into())
+        );
+        let drawn = std::fs::read_to_string(plot).expect("drawn");
+        assert!(drawn.contains(">streams, adaptive</text>"), "{drawn}");
+    }
+
+    #[test]
     fn wrong_words_are_named() {
         for (words, expected) in [
             (["t.csv", "--memory", "64K"], "'64K'"),
@@ -336,11 +411,18 @@ mod tests {
             let error = run(&words).expect_err("refused");
             assert!(error.contains(expected), "{error}");
         }
-        let error = run(&["t.csv", "--memory", "1M", "--readahead", "best"]).expect_err("refused");
-        assert!(
-            error.contains("'best'") && error.contains("streams"),
-            "{error}"
-        );
+        for (option, value, expected) in [
+            ("--readahead", "best", "streams"),
+            ("--thp", "sometimes", "always, adaptive, never"),
+            ("--thp", "never,", "always, adaptive, never"),
+            ("--jobs", "0", "from 1 to 1024"),
+        ] {
+            let error = run(&["t.csv", "--memory", "1M", option, value]).expect_err("refused");
+            assert!(
+                error.contains(option) && error.contains(expected),
+                "{error}"
+            );
+        }
     }
 
     #[test]

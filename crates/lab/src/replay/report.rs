@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Run;
 use super::device::Device;
-use crate::plot::{Line, Plot};
+use crate::plot::{Axis, Line, Plot};
 use crate::size::{self, PAGE, humane};
 
 /// All runs, about to be told.
@@ -69,9 +69,11 @@ impl Report<'_> {
         }
         writeln!(
             out,
-            "\n{:>10}  {:<9} {:>11} {:>11} {:>11} {:>10} {:>9} {:>10} {:>9} {:>10} {:>9} {:>9}",
+            "\n{:>10}  {:<9} {:<8} {:>11} {:>11} {:>11} {:>10} {:>9} {:>10} {:>9} {:>10} {:>9} {:>9} \
+             {:>9} {:>9} {:>9}",
             "memory",
             "readahead",
+            "thp",
             "time",
             "waited",
             "major",
@@ -82,6 +84,9 @@ impl Report<'_> {
             "written",
             "in memory",
             "ahead hit",
+            "huge in",
+            "huge out",
+            "splits",
         )?;
         for run in self.runs {
             let figures = &run.figures;
@@ -92,9 +97,11 @@ impl Report<'_> {
             };
             writeln!(
                 out,
-                "{:>10}  {:<9} {:>11} {:>11} {:>11} {:>10} {:>9} {:>10} {:>9} {:>10} {:>9} {:>9}",
-                humane(run.memory),
-                run.readahead.name(),
+                "{:>10}  {:<9} {:<8} {:>11} {:>11} {:>11} {:>10} {:>9} {:>10} {:>9} {:>10} {:>9} {:>9} \
+                 {:>9} {:>9} {:>9}",
+                humane(run.of.memory),
+                run.of.readahead.name(),
+                run.of.thp.name(),
                 time(figures.elapsed),
                 time(figures.waited),
                 size::count(figures.major),
@@ -105,6 +112,9 @@ impl Report<'_> {
                 humane(figures.written_pages),
                 format!("{:.2} %", 100.0 * found),
                 hits,
+                size::count(figures.huge_in),
+                size::count(figures.huge_out),
+                size::count(figures.splits),
             )?;
         }
         Ok(())
@@ -124,7 +134,7 @@ impl Report<'_> {
                  has no page cache in this version"
             )?;
         }
-        if self.runs.iter().any(|run| run.memory < self.limit) {
+        if self.runs.iter().any(|run| run.of.memory < self.limit) {
             let limit = humane(self.limit);
             writeln!(
                 err,
@@ -140,8 +150,9 @@ impl Report<'_> {
         let runs = self.runs.iter().map(|run| {
             let figures = &run.figures;
             json!({
-                "memory_bytes": run.memory * PAGE,
-                "readahead": run.readahead.name(),
+                "memory_bytes": run.of.memory * PAGE,
+                "readahead": run.of.readahead.name(),
+                "thp": run.of.thp.name(),
                 "elapsed_s": seconds(figures.elapsed),
                 "waited_s": seconds(figures.waited),
                 "touches": figures.touches,
@@ -156,6 +167,9 @@ impl Report<'_> {
                 "readahead_pages": figures.ahead,
                 "readahead_hits": figures.ahead_used,
                 "readahead_hit_ratio": ratio(figures.ahead_used, figures.ahead),
+                "huge_swap_in": figures.huge_in,
+                "huge_swap_out": figures.huge_out,
+                "huge_splits": figures.splits,
                 "peak_resident_bytes": figures.peak * PAGE,
                 "file_pages_left_out": figures.files_left_out,
             })
@@ -176,16 +190,22 @@ impl Report<'_> {
         })
     }
 
-    /// Time by memory, a line a policy.
+    /// Time by memory, a line for each policy and mode of huge pages.
     pub fn plot(&self) -> Plot {
         let mut lines: Vec<Line> = Vec::new();
+        let thp = self.runs.first().map(|run| run.of.thp);
+        let one_mode = self.runs.iter().all(|run| Some(run.of.thp) == thp);
         for run in self.runs {
-            let name = run.readahead.name();
-            let point = (run.memory as f64, seconds(run.figures.elapsed));
+            let readahead = run.of.readahead.name();
+            let name = match one_mode {
+                true => readahead.into(),
+                false => format!("{readahead}, {}", run.of.thp.name()),
+            };
+            let point = (run.of.memory as f64, seconds(run.figures.elapsed));
             match lines.iter_mut().find(|line| line.name == name) {
                 Some(line) => line.points.push(point),
                 None => lines.push(Line {
-                    name: name.into(),
+                    name,
                     points: vec![point],
                     dashed: false,
                 }),
@@ -196,6 +216,7 @@ impl Report<'_> {
         }
         Plot {
             title: format!("Time by memory: {}", self.trace),
+            x: Axis::Memory,
             y_name: "seconds".into(),
             lines,
         }

@@ -1,10 +1,12 @@
 //! The simulated machine as the core sees it. The clock is the engine's: each call of the core costs
 //! what it would cost the thread that serves faults.
+//!
+//! Huge pages move whole or are split as [`crate::page_tables`] says. One can always be had.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use foreswap_core::units::{Frame, Nanos, PageRange, Slot, Vpn};
+use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
 use foreswap_core::world::{
     Digest, Done, IoId, IoResult, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
 };
@@ -12,6 +14,7 @@ use foreswap_core::world::{
 use super::area::{Area, SLOTS};
 use super::device::{COSTS, Device, Queue};
 use super::pages::Pages;
+use crate::page_tables::{Clusters, HUGE, Table};
 
 /// A frame without memory.
 const EMPTY: u64 = u64::MAX;
@@ -41,6 +44,7 @@ pub struct Simulated {
     /// The most that was charged.
     pub peak: u64,
     frames: Vec<u64>,
+    clusters: Clusters,
     area: Area,
     queue: Queue,
     flights: Vec<Flight>,
@@ -49,8 +53,10 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// A machine with nothing in its memory of `limit` pages.
-    pub fn new(limit: u64, frames: u32, device: Device) -> Self {
+    /// A machine with nothing in its memory of `limit` pages, with `frames` for single pages and
+    /// `clusters` for huge ones.
+    pub fn new(limit: u64, frames: u32, clusters: u32, device: Device) -> Self {
+        let clusters = Clusters::new(frames, clusters);
         Simulated {
             now: 0,
             pages: Pages::default(),
@@ -60,7 +66,8 @@ impl Simulated {
             limit,
             charged: 0,
             peak: 0,
-            frames: vec![EMPTY; frames as usize],
+            frames: vec![EMPTY; clusters.frames()],
+            clusters,
             area: Area::default(),
             queue: Queue::new(device),
             flights: Vec::new(),
@@ -94,17 +101,31 @@ impl Simulated {
         Some((IoId(io), IoResult::Ok))
     }
 
-    /// The kernel takes the pages of `range` back.
-    pub fn forget(&mut self, range: &PageRange) {
-        self.pages.forget(range);
-    }
-
     fn complain(&mut self, text: String) {
         self.problem.get_or_insert(text);
     }
 
     fn frame(&mut self, frame: Frame) -> &mut u64 {
         &mut self.frames[frame.0 as usize]
+    }
+
+    /// Something is done with `frame` alone: a huge page that it is part of is split.
+    fn alone(&mut self, frame: Frame) {
+        let split = self.clusters.get(frame) == Table::Huge;
+        self.clusters.set(frame, Table::Small);
+        self.now += COSTS.split * Nanos::from(split);
+    }
+
+    /// As [`Simulated::alone`], of a page of the program.
+    fn page_alone(&mut self, page: Vpn) {
+        match self.pages.table(page) {
+            Table::Small => {}
+            Table::None => self.pages.set_table(page, Table::Small),
+            Table::Huge => {
+                self.now += COSTS.split;
+                self.pages.set_table(page, Table::Small);
+            }
+        }
     }
 
     fn spend(&mut self, n: u32, first: Nanos, more: Nanos) {
@@ -122,6 +143,7 @@ impl Simulated {
                 "{page:?} reads {content}, where {expected} was written"
             ));
         }
+        self.page_alone(page);
         self.pages.map(page);
         self.woken.push((page, self.now));
         Ok(())
@@ -165,10 +187,24 @@ impl Simulated {
 
 impl Mmu for Simulated {
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
+        let (from, to) = (self.pages.table(page), self.clusters.get(frame));
+        if self.clusters.go_whole(page, frame, n, from, to) {
+            self.now += COSTS.move_huge;
+            for i in 0..n {
+                let page = page.plus(i.into());
+                *self.frame(frame.plus(i)) = self.pages.content(page);
+                self.pages.unmap(page);
+            }
+            self.pages.set_table(page, Table::None);
+            self.clusters.set(frame, Table::Huge);
+            return Done::all(n);
+        }
         self.spend(n, COSTS.map, COSTS.map_more);
         self.each(n, |w, i| {
             let (page, frame) = (page.plus(i.into()), frame.plus(i));
             let content = w.pages.mapped(page).ok_or(Stop::Absent)?;
+            w.page_alone(page);
+            w.alone(frame);
             w.pages.unmap(page);
             *w.frame(frame) = content;
             Ok(())
@@ -176,13 +212,28 @@ impl Mmu for Simulated {
     }
 
     fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
-        self.spend(n, COSTS.map, COSTS.map_more);
-        self.each(n, |w, i| {
-            let content = *w.frame(frame.plus(i));
-            w.map(page.plus(i.into()), content)?;
-            *w.frame(frame.plus(i)) = EMPTY;
+        let (from, to) = (self.clusters.get(frame), self.pages.table(page));
+        let whole = self.clusters.go_whole(page, frame, n, from, to);
+        if whole {
+            self.now += COSTS.move_huge;
+        } else {
+            self.spend(n, COSTS.map, COSTS.map_more);
+        }
+        let done = self.each(n, |w, i| {
+            let (page, frame) = (page.plus(i.into()), frame.plus(i));
+            if !whole {
+                w.alone(frame);
+            }
+            let content = *w.frame(frame);
+            w.map(page, content)?;
+            *w.frame(frame) = EMPTY;
             Ok(())
-        })
+        });
+        if whole {
+            self.pages.set_table(page, Table::Huge);
+            self.clusters.set(frame, Table::None);
+        }
+        done
     }
 
     fn copy_in(&mut self, frame: Frame, page: Vpn) -> Done {
@@ -219,10 +270,57 @@ impl Mmu for Simulated {
     }
 
     fn release(&mut self, frame: Frame, n: u32) {
-        self.spend(n, COSTS.map, COSTS.map_more);
+        let huge = self.clusters.get(frame) == Table::Huge;
+        if huge && self.clusters.are_one(frame, n) {
+            self.clusters.set(frame, Table::None);
+            self.now += COSTS.move_huge;
+        } else {
+            self.spend(n, COSTS.map, COSTS.map_more);
+            self.alone(frame);
+        }
         for i in 0..n {
             *self.frame(frame.plus(i)) = EMPTY;
         }
+    }
+
+    fn fill_huge(&mut self, first: Frame) -> bool {
+        self.now += COSTS.fill_huge + COSTS.move_huge;
+        for i in 0..HUGE {
+            if *self.frame(first.plus(i)) != EMPTY {
+                self.complain(format!("{:?} has memory already", first.plus(i)));
+            }
+            *self.frame(first.plus(i)) = 0;
+        }
+        match self.clusters.get(first) {
+            Table::None => self.clusters.set(first, Table::Huge),
+            Table::Small | Table::Huge => self.now += COSTS.split,
+        }
+        true
+    }
+
+    fn is_huge(&mut self, first: Frame) -> bool {
+        self.now += COSTS.map;
+        self.clusters.get(first) == Table::Huge
+    }
+
+    fn mend(&mut self, first: Frame) {
+        self.now += COSTS.mend;
+        if (0..HUGE).any(|i| self.frames[first.plus(i).0 as usize] != EMPTY) {
+            self.complain(format!("{first:?} is mended with memory in it"));
+        }
+        self.clusters.set(first, Table::None);
+    }
+
+    fn collapse(&mut self, unit: Vpn) -> bool {
+        if !self.pages.is_full(unit) {
+            return false;
+        }
+        self.now += match self.pages.table(unit) {
+            Table::Huge => COSTS.map,
+            Table::None | Table::Small => COSTS.collapse,
+        };
+        self.pages.set_table(unit, Table::Huge);
+        true
     }
 
     fn clear(&mut self, frame: Frame) {

@@ -1,11 +1,13 @@
 //! One comparison: a machine, a piece of work, and the policies that are tried on both.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 use foreswap_core::Swapoff;
 use foreswap_core::kswapd::Defects;
 use foreswap_core::readahead::{Policy, file};
 
+use crate::jobs;
 use crate::sim::file_machine::FileState;
 use crate::sim::machine::{Setup, SimError};
 use crate::sim::memory::{HugeSwap, Order};
@@ -60,6 +62,8 @@ pub struct Experiment {
     pub common: Setup,
     /// The seed's base and optimized variant.
     pub variants: [Choice; 2],
+    /// foreswap's own best policy.
+    pub ours: Setup,
     /// Runs the work.
     pub run: fn(&Parameters, &Setup, u64) -> Result<Figures, SimError>,
 }
@@ -84,7 +88,7 @@ const KERNEL: Setup = Setup {
     headroom: 1,
 };
 
-/// foreswap as it is shipped.
+/// foreswap with single pages.
 pub const OURS: Setup = Setup {
     readahead: Policy::Streams(512),
     swapoff: Swapoff::Stream,
@@ -95,6 +99,12 @@ pub const OURS: Setup = Setup {
     file_state: FileState::Shared,
     defects: REPAIRED,
     headroom: 8,
+};
+
+/// foreswap with huge pages.
+pub const OURS_HUGE: Setup = Setup {
+    huge_swap: HugeSwap::Whole,
+    ..OURS
 };
 
 /// What seed 004 compares.
@@ -115,6 +125,7 @@ const fn on_files(
         scale: 1,
         common: KERNEL,
         variants: FILE_VARIANTS,
+        ours: OURS,
         run,
     }
 }
@@ -131,6 +142,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Readahead(Policy::Cluster(8)),
             Choice::Readahead(Policy::Vma(8)),
         ],
+        ours: OURS,
         run: super::vma_readahead::usemem,
     },
     Experiment {
@@ -143,6 +155,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Readahead(Policy::Cluster(8)),
             Choice::Readahead(Policy::Vma(8)),
         ],
+        ours: OURS,
         run: super::vma_readahead::linpack,
     },
     Experiment {
@@ -158,6 +171,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::HugeSwap(HugeSwap::SplitFirst),
             Choice::HugeSwap(HugeSwap::SplitAfter),
         ],
+        ours: OURS_HUGE,
         run: super::thp_swap::swap_out,
     },
     Experiment {
@@ -173,6 +187,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Swapoff(Swapoff::LegacyStats),
             Choice::Swapoff(Swapoff::Readahead),
         ],
+        ours: OURS,
         run: super::swapoff::swapoff,
     },
     Experiment {
@@ -185,6 +200,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Swapoff(Swapoff::LegacyStats),
             Choice::Swapoff(Swapoff::Readahead),
         ],
+        ours: OURS,
         run: super::swapoff::swapoff,
     },
     on_files("iozone", super::ondemand_readahead::iozone),
@@ -199,6 +215,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
         scale: 2,
         common: KERNEL,
         variants: [Choice::Kswapd(Defects::BASE), Choice::Kswapd(REPAIRED)],
+        ours: OURS,
         run: super::kswapd::simoop,
     },
     Experiment {
@@ -208,6 +225,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
         scale: 2,
         common: KERNEL,
         variants: [Choice::Kswapd(Defects::BASE), Choice::Kswapd(REPAIRED)],
+        ours: OURS,
         run: super::kswapd::stutter,
     },
 ];
@@ -216,11 +234,10 @@ impl Experiment {
     /// The setups of base, optimized and ours.
     pub fn setups(&self) -> [Setup; 3] {
         let [base, optimized] = self.variants;
-        [base.of(self.common), optimized.of(self.common), OURS]
+        [base.of(self.common), optimized.of(self.common), self.ours]
     }
 
-    /// Runs all three on the same machine and work. Each has a thread of the host; what comes out does
-    /// not depend on that.
+    /// Runs all three on the same machine and work, at most `jobs` at a time.
     ///
     /// # Errors
     ///
@@ -230,25 +247,20 @@ impl Experiment {
         machine: &Parameters,
         scale: u64,
         seed: u64,
+        jobs: NonZeroUsize,
     ) -> Result<[Figures; 3], SimError> {
         let machine = machine.clone().scaled(scale);
-        let run = |setup: Setup| -> Result<Figures, SimError> {
-            let figures = (self.run)(&machine, &setup, seed)?;
+        let run = |setup: &Setup| -> Result<Figures, SimError> {
+            let figures = (self.run)(&machine, setup, seed)?;
             let named = |(key, value)| (format!("{}/{key}", self.name), value);
             Ok(figures.into_iter().map(named).collect())
         };
-        let [base, optimized, ours] = self.setups();
-        std::thread::scope(|scope| {
-            let base = scope.spawn(|| run(base));
-            let optimized = scope.spawn(|| run(optimized));
-            let ours = run(ours);
-            // A panic of a run is a defect of the lab; it goes on to whoever called.
-            let join = |handle: std::thread::ScopedJoinHandle<'_, _>| match handle.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-            Ok([join(base)?, join(optimized)?, ours?])
-        })
+        let mut all = <[Figures; 3]>::default();
+        let figures = jobs::each(jobs, &self.setups(), run);
+        for (place, figures) in all.iter_mut().zip(figures) {
+            *place = figures?;
+        }
+        Ok(all)
     }
 }
 

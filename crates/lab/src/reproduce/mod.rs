@@ -3,9 +3,10 @@
 //! `experiment` says which machine, work and policies are compared, the files named after the seeds
 //! run the work, `published` knows the published figures, `report` and `plot` show both. A figure is
 //! earned by the model: what computes it cannot see the published ones, and a base and its optimized
-//! variant differ in the one policy that is named.
+//! variant differ in the one policy that is named. `policies` and `thp_threads` go beyond the seeds.
 
 mod experiment;
+mod grid;
 mod kswapd;
 mod ondemand_readahead;
 mod plot;
@@ -14,16 +15,20 @@ mod published;
 mod report;
 mod swapoff;
 mod thp_swap;
+mod thp_threads;
 mod vma_readahead;
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
+use crate::jobs;
+use crate::sim::machine::SimError;
 use crate::sim::parameters::Parameters;
 use experiment::{EXPERIMENTS, Experiment, Figures};
 use report::Report;
@@ -44,7 +49,7 @@ pub struct ReproduceArgs {
     #[arg(long)]
     json: bool,
 
-    /// Draw the changes into FILE, as SVG
+    /// Draw the changes into FILE, as SVG; of thp-threads what is swapped out
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
@@ -59,10 +64,14 @@ pub struct ReproduceArgs {
     /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     random: u64,
+
+    /// Runs at a time [default: as many as there are CPUs]
+    #[arg(long, value_name = "J", value_parser = jobs::count)]
+    jobs: Option<NonZeroUsize>,
 }
 
 const HELP: &str = "\
-The same arguments give the same bytes on any machine. Each variant runs the core that the engine
+The same arguments give the same bytes on any machine, whatever --jobs says. Each variant runs the core that the engine
 runs; base and optimized differ in the one policy that the seed is about.
 
 The exit status is 0 when the tables were made, whatever they say, and 2 when a seed cannot be
@@ -85,6 +94,8 @@ enum Seed {
     All,
     /// No seed: all swap readahead policies over all patterns
     Policies,
+    /// No seed: the work of thp-swap by 1 to 72 threads, with foreswap's own huge pages beside
+    ThpThreads,
 }
 
 impl Seed {
@@ -105,6 +116,7 @@ impl Seed {
             Seed::OndemandReadahead => "ondemand-readahead",
             Seed::All => "all",
             Seed::Policies => "policies",
+            Seed::ThpThreads => "thp-threads",
         }
     }
 
@@ -145,8 +157,10 @@ pub fn reproduce(
             }
         }
     };
-    if args.seed == Seed::Policies {
-        return all_policies(args, machine, out, err);
+    match args.seed {
+        Seed::Policies => return all_policies(args, machine, out, err),
+        Seed::ThpThreads => return all_threads(args, machine, out, err),
+        _ => {}
     }
     let published = published::seeds().context("the published figures")?;
     let (mut reports, mut complete) = (Vec::new(), true);
@@ -177,7 +191,7 @@ pub fn reproduce(
                 1 => format!("{}, at full size", machine.name),
                 scale => format!("{}, memory and time 1/{scale}", machine.name),
             });
-            match experiment.figures(&machine, scale, args.random) {
+            match experiment.figures(&machine, scale, args.random, jobs::number(args.jobs)) {
                 Ok(figures) => {
                     for (sum, more) in all.iter_mut().zip(figures) {
                         sum.extend(more);
@@ -231,20 +245,49 @@ fn all_policies(
     }
     let machine = machine.map_or_else(|| Parameters::named(policies::MACHINE), Ok)?;
     let scale = args.scale.unwrap_or(policies::SCALE);
-    let table = match policies::table(&machine, scale, args.random) {
+    match policies::table(&machine, scale, args.random, jobs::number(args.jobs)) {
+        Ok(table) if args.json => write_json(&table, out),
+        Ok(table) if args.markdown => write(&table.markdown(), out),
+        Ok(table) => write(&table.text(), out),
+        Err(error) => refuse(args.seed, &error, err),
+    }
+}
+
+/// The work of seed 002 by more and more threads.
+fn all_threads(
+    args: &ReproduceArgs,
+    machine: Option<Parameters>,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    let machine = machine.map_or_else(|| Parameters::named(thp_threads::MACHINE), Ok)?;
+    let scale = args.scale.unwrap_or(thp_threads::SCALE);
+    let table = match thp_threads::table(&machine, scale, jobs::number(args.jobs)) {
         Ok(table) => table,
-        Err(error) => {
-            writeln!(err, "foreswap lab: policies: {error}")?;
-            return Ok(ExitCode::from(2));
-        }
+        Err(error) => return refuse(args.seed, &error, err),
     };
-    let text = if args.json {
-        serde_json::to_string_pretty(&table)? + "\n"
+    if let Some(path) = &args.plot {
+        crate::write_file(path, table.plot().svg().as_bytes())?;
+    }
+    if args.json {
+        write_json(&table, out)
     } else if args.markdown {
-        policies::markdown(&table)
+        write(&table.markdown(), out)
     } else {
-        policies::text(&table)
-    };
+        write(&table.text(), out)
+    }
+}
+
+fn refuse(seed: Seed, error: &SimError, err: &mut impl Write) -> anyhow::Result<ExitCode> {
+    writeln!(err, "foreswap lab: {}: {error}", seed.name())?;
+    Ok(ExitCode::from(2))
+}
+
+fn write_json(table: &impl serde::Serialize, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    write(&(serde_json::to_string_pretty(table)? + "\n"), out)
+}
+
+fn write(text: &str, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)

@@ -4,13 +4,15 @@
 //! policy makes of it is said in three figures: how many of the pages that it read along were used, how
 //! many were not, and the time against that without readahead.
 
-use std::fmt::Write as _;
+use std::num::NonZeroUsize;
 
 use foreswap_core::readahead::Policy;
 use serde::Serialize;
 
 use super::experiment::OURS;
+use super::grid::Grid;
 use super::report::number;
+use crate::jobs;
 use crate::sim::machine::{Machine, Setup, SimError};
 use crate::sim::memory::Order;
 use crate::sim::parameters::Parameters;
@@ -109,12 +111,17 @@ fn run(
     })
 }
 
-/// Runs them all.
+/// Runs them all, at most `jobs` patterns at a time.
 ///
 /// # Errors
 ///
 /// A run ended early.
-pub fn table(machine: &Parameters, scale: u64, seed: u64) -> Result<Table, SimError> {
+pub fn table(
+    machine: &Parameters,
+    scale: u64,
+    seed: u64,
+    jobs: NonZeroUsize,
+) -> Result<Table, SimError> {
     let scaled = machine.clone().scaled(scale);
     let pattern = |pattern: Pattern| -> Result<Vec<Cell>, SimError> {
         let cells = POLICIES.map(|policy| run(&scaled, policy, pattern, seed));
@@ -125,13 +132,7 @@ pub fn table(machine: &Parameters, scale: u64, seed: u64) -> Result<Table, SimEr
         }
         Ok(cells)
     };
-    let all = std::thread::scope(|scope| {
-        let handles = Pattern::ALL.map(|each| scope.spawn(move || pattern(each)));
-        handles.map(|handle| match handle.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
-    });
+    let all = jobs::each(jobs, &Pattern::ALL, |&each| pattern(each));
     let mut cells = Vec::new();
     for each in all {
         cells.extend(each?);
@@ -169,36 +170,24 @@ const LEGEND: &str = "\
 Pages read along with one that was missing, how many of them were used before they were evicted, and the
 time to read a region of twice the memory, against that without readahead.";
 
-/// As text for a terminal.
-pub fn text(table: &Table) -> String {
-    let mut out = format!("all swap readahead policies ({})\n\n", table.machine);
-    let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned))
-        .chain(table.cells.iter().map(row))
-        .collect();
-    let width = |n: usize| rows.iter().map(|row| row[n].len()).max().unwrap_or(0);
-    for row in &rows {
-        let mut line = String::new();
-        for (n, cell) in row.iter().enumerate() {
-            let width = width(n);
-            let _ = match n {
-                0 | 1 => write!(line, "{cell:<width$}  "),
-                _ => write!(line, "{cell:>width$}  "),
-            };
+impl Table {
+    fn grid(&self) -> Grid<7> {
+        Grid {
+            head: HEAD,
+            names: 2,
+            rows: self.cells.iter().map(row).collect(),
         }
-        let _ = writeln!(out, "{}", line.trim_end());
     }
-    let _ = writeln!(out, "\n{LEGEND}");
-    out
-}
 
-/// As Markdown.
-pub fn markdown(table: &Table) -> String {
-    let mut out = format!("## all swap readahead policies\n\n{}.\n\n", table.machine);
-    let _ = writeln!(out, "| {} |", HEAD.join(" | "));
-    let _ = writeln!(out, "| --- | --- |{}", " ---: |".repeat(5));
-    for cell in &table.cells {
-        let _ = writeln!(out, "| {} |", row(cell).join(" | "));
+    /// As text for a terminal.
+    pub fn text(&self) -> String {
+        let (machine, rows) = (&self.machine, self.grid().text());
+        format!("all swap readahead policies ({machine})\n\n{rows}\n{LEGEND}\n")
     }
-    let _ = writeln!(out, "\n{LEGEND}");
-    out
+
+    /// As Markdown.
+    pub fn markdown(&self) -> String {
+        let (machine, rows) = (&self.machine, self.grid().markdown());
+        format!("## all swap readahead policies\n\n{machine}.\n\n{rows}\n{LEGEND}\n")
+    }
 }

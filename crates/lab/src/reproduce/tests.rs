@@ -36,12 +36,14 @@ fn the_same_arguments_give_the_same_bytes() {
         // Less than which there is hardly anything.
         &["ondemand-readahead", "--scale", "1024", "--json"],
         &["policies", "--scale", "1024"],
+        &["thp-threads", "--scale", "256", "--markdown"],
         &["kswapd", "--scale", "4"],
     ] {
         let (status, first, err) = run(words);
         assert_eq!((status, err.as_str()), (code(0), ""));
         assert!(first.len() > 500);
-        assert_eq!(run(words).1, first, "{words:?}");
+        let one_at_a_time = [words, &["--jobs", "1"]].concat();
+        assert_eq!(run(&one_at_a_time).1, first, "{words:?}");
     }
     let json = |random| {
         run(&[
@@ -93,7 +95,7 @@ fn a_seed_that_is_not_built_is_refused_not_faked() {
 #[test]
 fn every_policy_is_tried_on_every_pattern() {
     let machine = Parameters::named(policies::MACHINE).expect("a machine");
-    let table = policies::table(&machine, 1024, 1).expect("figures");
+    let table = policies::table(&machine, 1024, 1, jobs::number(None)).expect("figures");
     let of = |pattern: &str, policy: &str| {
         let mut cells = table.cells.iter();
         let cell = cells.find(|cell| cell.pattern == pattern && cell.policy == policy);
@@ -116,6 +118,55 @@ fn every_policy_is_tried_on_every_pattern() {
     let (status, _, err) = run(&["policies", "--plot", "nowhere.svg"]);
     assert_eq!(status, code(2));
     assert!(err.contains("leave --plot out"), "{err}");
+}
+
+/// What docs/LAB.md says of it.
+#[test]
+fn more_threads_gain_more_by_huge_pages_until_the_locks_hold_them_up() {
+    let machine = Parameters::named(thp_threads::MACHINE).expect("a machine");
+    let table = thp_threads::table(&machine, 64, jobs::number(None)).expect("figures");
+    assert_eq!(table.cells.len(), 28);
+    let of = |threads: u64, variant: &str| {
+        let mut cells = table.cells.iter();
+        let cell = cells.find(|cell| cell.threads == threads && cell.variant.ends_with(variant));
+        cell.expect("there").clone()
+    };
+    for cell in &table.cells {
+        let huge = cell.variant.ends_with("huge pages");
+        assert_eq!(huge, cell.huge_out > 0, "{cell:?}");
+        assert_eq!(cell.variant == "base", cell.speed == 1.0, "{cell:?}");
+    }
+    // With one thread nobody waits for locks; with many they hold base up.
+    assert!(of(1, "base").lock_wait_percent < 5.0);
+    assert!(of(36, "base").lock_wait_percent > 60.0);
+    assert!((of(1, "late").speed - 1.0).abs() < 0.05);
+    assert!(of(16, "late").speed > 1.05 && of(36, "late").speed > of(4, "late").speed);
+    for threads in [1, 2, 4, 8, 16] {
+        let (base, huge) = (of(threads, "base"), of(threads, "huge pages"));
+        assert!(huge.speed > 2.0, "{huge:?}");
+        assert!(huge.lock_wait_s < base.lock_wait_s / 10.0, "{huge:?}");
+        assert!(huge.elapsed_s < base.elapsed_s, "{huge:?}");
+        let single = of(threads, "single pages");
+        assert!((single.speed - 1.0).abs() < 0.1, "{single:?}");
+    }
+    assert!(of(16, "huge pages").speed > 2.0 * of(1, "huge pages").speed);
+}
+
+#[test]
+fn threads_are_plotted_and_told_as_json() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("plot.svg");
+    let name = path.display().to_string();
+    let words = ["thp-threads", "--scale", "512", "--json", "--plot", &name];
+    let (status, json, err) = run(&words);
+    assert_eq!((status, err.as_str()), (code(0), ""));
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let cell = &json["cells"][27];
+    assert_eq!(cell["threads"].as_u64(), Some(72));
+    assert!(cell["swap_out_bytes_per_s"].as_f64() > Some(0.0), "{cell}");
+    let svg = std::fs::read_to_string(path).expect("written");
+    assert_eq!(svg.matches("<polyline").count(), 4);
+    assert!(svg.contains(">threads</text>") && svg.contains(">foreswap, huge pages</text>"));
 }
 
 #[test]
@@ -162,8 +213,11 @@ fn the_figures_do_not_depend_on_the_scale() {
         let experiment = EXPERIMENTS.iter().find(|e| e.name == name).expect(name);
         let machine = Parameters::named(experiment.machine).expect("a machine");
         let scale = experiment.scale;
-        let [first, second] = [scale, 2 * scale]
-            .map(|scale| experiment.figures(&machine, scale, 1).expect("figures"));
+        let [first, second] = [scale, 2 * scale].map(|scale| {
+            experiment
+                .figures(&machine, scale, 1, jobs::number(None))
+                .expect("figures")
+        });
         for key in keys {
             // Base and optimized.
             for n in 0..2 {
@@ -186,7 +240,7 @@ fn readahead_on_demand_gains_where_the_seed_says_so() {
         let experiment = EXPERIMENTS.iter().find(|e| e.name == name).expect(name);
         let machine = Parameters::named(experiment.machine).expect("a machine");
         let figures = experiment
-            .figures(&machine, experiment.scale, 1)
+            .figures(&machine, experiment.scale, 1, jobs::number(None))
             .expect("figures");
         let [base, optimized, _] = &figures;
         for row in rows.iter().filter(|row| base.contains_key(&row.key)) {

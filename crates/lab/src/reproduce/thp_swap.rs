@@ -1,8 +1,8 @@
 //! Seed 002: processes write fresh memory until RAM and part of the swap area are full.
 //!
-//! The core has no huge pages yet. What the seed changes is when a huge page is split, and with that how
-//! often the locks of the area and of the swap cache are taken: for each of its 512 pages, or once. That
-//! is what the two variants differ in here, on top of the core's own reclaim.
+//! What the seed changes is when a huge page is split, and with that how often the locks of the area and of
+//! the swap cache are taken: for each of its 512 pages, or once. That is what the two variants differ in
+//! here, on top of the core's own reclaim of single pages.
 
 use foreswap_core::units::PAGE_SIZE;
 
@@ -18,16 +18,26 @@ const TASKS: u64 = 16;
 /// "until RAM and part of the swap device is used up": how much of it is not said; as much as RAM.
 const TIMES_MEMORY: u64 = 2;
 
-/// The figures of one run.
-pub fn swap_out(machine: &Parameters, setup: &Setup, _: u64) -> Result<Figures, SimError> {
+/// So many processes have written, and ended.
+///
+/// # Errors
+///
+/// The run ended early.
+pub fn fill(machine: &Parameters, setup: &Setup, tasks: u64) -> Result<Machine<Usemem>, SimError> {
     let mut layout = Layout::default();
     let mut programs = Vec::new();
-    for _ in 0..TASKS {
-        let region = layout.region(pages(machine.memory * TIMES_MEMORY / TASKS));
+    for _ in 0..tasks {
+        let region = layout.region(pages(machine.memory * TIMES_MEMORY / tasks));
         programs.push(Usemem::new(region, Order::Sequential, machine.costs.fill).and_ends());
     }
     let mut sim = Machine::new(machine, setup, layout.pages(), layout.regions(), programs);
     sim.run(Machine::is_done)?;
+    Ok(sim)
+}
+
+/// The figures of one run.
+pub fn swap_out(machine: &Parameters, setup: &Setup, _: u64) -> Result<Figures, SimError> {
+    let sim = fill(machine, setup, TASKS)?;
     let seconds = sim.now() as f64 / SECOND;
     let kib = PAGE_SIZE as f64 / 1024.0;
     let written: u64 = sim.programs().map(|program| program.latency.count()).sum();

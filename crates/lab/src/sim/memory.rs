@@ -5,8 +5,11 @@
 //! virtual clock. The content of a page is a number that tells who wrote it last, so that a page that
 //! comes back as another is seen.
 
+mod area;
+mod mmu;
+
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
-use foreswap_core::world::{Digest, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World};
+use foreswap_core::world::{Done, IoId, Notice, Stop};
 
 use std::collections::BTreeMap;
 
@@ -14,6 +17,7 @@ use super::device::Transfer;
 use super::lock::LockId;
 use super::lru::Lru;
 use super::parameters::{Costs, Locks};
+use crate::page_tables::{Clusters, HUGE, Table};
 
 /// One thing on the way of a task, or of the system's own work, through time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +45,9 @@ pub enum HugeSwap {
     SplitFirst,
     /// A huge page gets a cluster of slots and its entries in the swap cache together.
     SplitAfter,
+    /// The core manages memory in huge pages, where it is touched in order, and never splits them: one
+    /// takes its cluster by one look, is one entry of the swap cache, one write and one read.
+    Whole,
 }
 
 /// In what order pages go out.
@@ -74,6 +81,33 @@ struct Area {
     next: usize,
 }
 
+/// Slots for which the lock is still to be taken: one by one, or as clusters of which each slot was
+/// taken, or given back, after the other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slots {
+    single: u32,
+    clusters: u32,
+    /// The run that may become a cluster: what would come next, and how many have come.
+    next: u32,
+    run: u32,
+}
+
+impl Slots {
+    fn add(&mut self, index: u32, whole: bool) {
+        self.single += 1;
+        let begins = index.is_multiple_of(HUGE);
+        self.run = match begins || self.run > 0 && index == self.next {
+            true => u32::from(!begins) * self.run + 1,
+            false => 0,
+        };
+        self.next = index + 1;
+        if whole && self.run == HUGE && self.single >= HUGE {
+            self.single -= HUGE;
+            self.clusters += 1;
+        }
+    }
+}
+
 /// All memory of the machine.
 #[derive(Debug)]
 pub struct Memory {
@@ -83,6 +117,9 @@ pub struct Memory {
     /// Content of each page of the tasks; dense, from `base` on.
     pages: Vec<u64>,
     frames: Vec<u64>,
+    /// What maps each leaf of the tasks' pages, and what is behind each cluster of frames.
+    leaves: Vec<Table>,
+    clusters: Clusters,
     area: Area,
     /// The area takes no more pages.
     pub closed: bool,
@@ -97,8 +134,8 @@ pub struct Memory {
     lru: Option<Lru>,
     /// Slots taken and given back, and pages that entered the swap cache on their way out or came and
     /// went otherwise, for which the lock is still to be taken.
-    taken: u32,
-    returned: u32,
+    taken: Slots,
+    returned: Slots,
     leaving: u32,
     entries: u32,
     steps: Vec<Step>,
@@ -116,8 +153,9 @@ pub struct Shape<'a> {
     pub regions: &'a [foreswap_core::units::PageRange],
     /// Pages that tasks use, all together.
     pub pages: u64,
-    /// Frames.
+    /// Frames for single pages, and clusters of frames for huge ones.
     pub frames: u32,
+    pub clusters: u32,
     /// Slots of the area.
     pub slots: u64,
     /// The limit, in pages.
@@ -134,11 +172,14 @@ impl Memory {
     /// Memory that nobody has touched.
     pub fn new(shape: &Shape<'_>, costs: Costs, locks: Locks) -> Self {
         let slots = shape.slots as usize;
+        let clusters = Clusters::new(shape.frames, shape.clusters);
         Memory {
             now: 1,
             base: shape.base.0,
             pages: vec![ABSENT; shape.pages as usize],
-            frames: vec![ABSENT; shape.frames as usize],
+            frames: vec![ABSENT; clusters.frames()],
+            leaves: vec![Table::None; (shape.pages as usize).div_ceil(LEAF_PAGES)],
+            clusters,
             area: Area {
                 counts: vec![0; slots],
                 digests: vec![0; slots],
@@ -161,8 +202,8 @@ impl Memory {
                 let ends = ends.map(|region| (region.end.0 - shape.base.0) as usize);
                 Lru::new(shape.pages as usize, ends)
             }),
-            taken: 0,
-            returned: 0,
+            taken: Slots::default(),
+            returned: Slots::default(),
             leaving: 0,
             entries: 0,
             steps: Vec::new(),
@@ -220,7 +261,7 @@ impl Memory {
         }
     }
 
-    /// Pages of a range vanish.
+    /// The pages of a region vanish, and what mapped them.
     pub fn vanish(&mut self, range: &foreswap_core::units::PageRange) {
         for page in foreswap_core::units::pages(range) {
             if let Some(place) = self.place(page)
@@ -228,6 +269,10 @@ impl Memory {
             {
                 self.went(page);
             }
+        }
+        // Each task's memory has leaves of its own.
+        for page in (range.start.0..range.end.0).step_by(LEAF_PAGES) {
+            self.set_table(Vpn(page), Table::None);
         }
     }
 
@@ -287,8 +332,8 @@ impl Memory {
     /// a batch of them.
     fn settle_locks(&mut self) {
         let together = match self.huge_swap {
-            HugeSwap::SplitFirst => 1,
-            HugeSwap::SplitAfter => LEAF_PAGES as u32,
+            HugeSwap::SplitFirst | HugeSwap::Whole => 1,
+            HugeSwap::SplitAfter => HUGE,
         };
         let Locks {
             slot,
@@ -304,16 +349,48 @@ impl Memory {
                 *count -= n;
             }
         };
-        take(
-            &mut self.taken,
-            LockId::Slots,
-            slot,
-            batch,
-            batch.max(together),
-        );
-        take(&mut self.returned, LockId::Slots, slot, batch, batch);
+        for (slots, most) in [
+            (&mut self.taken, batch.max(together)),
+            (&mut self.returned, batch),
+        ] {
+            take(&mut slots.clusters, LockId::Slots, slot, 1, 1);
+            take(&mut slots.single, LockId::Slots, slot, batch, most);
+        }
         take(&mut self.leaving, LockId::Cache, cache, 1, together);
         take(&mut self.entries, LockId::Cache, cache, 1, 1);
+    }
+
+    fn leaf(&mut self, page: Vpn) -> Option<&mut Table> {
+        let at = page.0.checked_sub(self.base)? as usize / LEAF_PAGES;
+        self.leaves.get_mut(at)
+    }
+
+    /// What maps the leaf of a page.
+    fn table(&mut self, page: Vpn) -> Table {
+        self.leaf(page).map_or(Table::Small, |table| *table)
+    }
+
+    fn set_table(&mut self, page: Vpn, table: Table) {
+        if let Some(leaf) = self.leaf(page) {
+            *leaf = table;
+        }
+    }
+
+    /// Something is done with a page and a frame alone: huge pages that they are part of are split.
+    fn alone(&mut self, page: Option<Vpn>, frame: Option<Frame>) {
+        let before = page.map(|page| self.table(page));
+        if let Some(page) = page {
+            self.set_table(page, Table::Small);
+        }
+        let behind = frame.map(|frame| self.clusters.get(frame));
+        if let Some(frame) = frame {
+            self.clusters.set(frame, Table::Small);
+        }
+        for table in [before, behind] {
+            if table == Some(Table::Huge) {
+                self.cpu(self.costs.unmap + self.costs.map * u64::from(HUGE));
+            }
+        }
     }
 
     fn each(&mut self, n: u32, mut one: impl FnMut(&mut Self, u32) -> Result<(), Stop>) -> Done {
@@ -339,8 +416,11 @@ impl Memory {
         }
         let pages = frames.len() as u32;
         if !write {
-            self.cpu(self.costs.allocate * u64::from(pages));
-            self.entries += pages;
+            let first = frames.first();
+            let huge = first.is_some_and(|&first| self.clusters.are_one(first, pages));
+            let entries = if huge { 1 } else { pages };
+            self.cpu(self.costs.allocate * u64::from(entries));
+            self.entries += entries;
         }
         self.settle_locks();
         self.cpu(self.costs.submit + self.costs.copy * u64::from(pages));
@@ -361,229 +441,4 @@ impl Memory {
         self.flights.insert(io, flight);
         true
     }
-}
-
-impl Mmu for Memory {
-    fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
-        let done = self.each(n, |m, i| {
-            let place = m.place(page.plus(i.into())).ok_or(Stop::Gone)?;
-            if *place == ABSENT {
-                return Err(Stop::Absent);
-            }
-            let content = std::mem::replace(place, ABSENT);
-            m.frames[frame.plus(i).0 as usize] = content;
-            m.went(page.plus(i.into()));
-            Ok(())
-        });
-        self.cpu(self.costs.unmap * u64::from(done.pages));
-        self.leaving += done.pages;
-        self.settle_locks();
-        done
-    }
-
-    fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
-        let done = self.each(n, |m, i| {
-            let content = m.frames[frame.plus(i).0 as usize];
-            *m.absent(page.plus(i.into()))? = content;
-            m.frames[frame.plus(i).0 as usize] = ABSENT;
-            Ok(())
-        });
-        self.cpu(self.costs.map * u64::from(done.pages));
-        self.entries += done.pages;
-        self.settle_locks();
-        for i in 0..done.pages {
-            self.came(page.plus(i.into()));
-        }
-        done
-    }
-
-    fn copy_in(&mut self, frame: Frame, page: Vpn) -> Done {
-        let content = self.frames[frame.0 as usize];
-        match self.absent(page) {
-            Err(stop) => Done::stopped(0, stop),
-            Ok(place) => {
-                *place = content;
-                self.cpu(self.costs.zero + self.costs.allocate + self.costs.map);
-                self.came(page);
-                Done::all(1)
-            }
-        }
-    }
-
-    fn zero_in(&mut self, page: Vpn, n: u32) -> Done {
-        let done = self.each(n, |m, i| {
-            *m.absent(page.plus(i.into()))? = 0;
-            Ok(())
-        });
-        let each = self.costs.allocate + self.costs.zero + self.costs.map;
-        self.cpu(each * u64::from(done.pages));
-        for i in 0..done.pages {
-            self.came(page.plus(i.into()));
-        }
-        done
-    }
-
-    /// The simulated programs are not meant to lose pages; the notice that comes with it ends the run.
-    fn poison(&mut self, page: Vpn) -> Done {
-        self.steps.push(Step::Wake(page));
-        Done::all(1)
-    }
-
-    fn wake(&mut self, page: Vpn) {
-        self.steps.push(Step::Wake(page));
-    }
-
-    fn unshare(&mut self, _: Vpn, _: u32) {}
-
-    fn fill(&mut self, frame: Frame, n: u32) -> Done {
-        for i in 0..n {
-            self.frames[frame.plus(i).0 as usize] = GARBAGE;
-        }
-        Done::all(n)
-    }
-
-    fn release(&mut self, frame: Frame, n: u32) {
-        for i in 0..n {
-            self.frames[frame.plus(i).0 as usize] = ABSENT;
-        }
-    }
-
-    fn clear(&mut self, frame: Frame) {
-        self.cpu(self.costs.allocate + self.costs.zero);
-        self.frames[frame.0 as usize] = 0;
-    }
-
-    /// Free of charge: the modelled kernel has a dirty bit in its stead.
-    fn digest_of(&mut self, frame: Frame) -> Digest {
-        match self.frames[frame.0 as usize] {
-            0 => Digest::Zero,
-            content => Digest::Hash(content),
-        }
-    }
-}
-
-impl Store for Memory {
-    fn read(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
-        self.begin(io, slot, frames, false)
-    }
-
-    fn write(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
-        self.begin(io, slot, frames, true)
-    }
-}
-
-impl SwapMap for Memory {
-    fn nth(&self, n: u8) -> Option<u8> {
-        (n == 0 && !self.closed).then_some(0)
-    }
-
-    fn slots(&self, _: u8) -> u32 {
-        self.area.counts.len() as u32
-    }
-
-    fn used(&self, _: u8) -> u64 {
-        self.area.used
-    }
-
-    fn claim_cluster(&mut self, _: u8) -> Option<u32> {
-        let count = self.area.claimed.len();
-        let area = &self.area;
-        let room = |c: &usize| {
-            let slots = (area.counts.len() - c * LEAF_PAGES).min(LEAF_PAGES);
-            !area.claimed[*c] && usize::from(area.cluster_used[*c]) < slots
-        };
-        let order = || (0..count).map(|n| (area.next + n) % count);
-        let empty = order().find(|&c| !area.claimed[c] && area.cluster_used[c] == 0);
-        let cluster = empty.or_else(|| order().find(room))?;
-        self.area.claimed[cluster] = true;
-        self.area.next = cluster;
-        Some(cluster as u32)
-    }
-
-    fn release_cluster(&mut self, _: u8, cluster: u32) {
-        self.area.claimed[cluster as usize] = false;
-    }
-
-    fn cluster_used(&self, _: u8, cluster: u32) -> u32 {
-        self.area.cluster_used[cluster as usize].into()
-    }
-
-    fn count(&self, slot: Slot) -> u32 {
-        self.area.counts[slot.index as usize].into()
-    }
-
-    fn get(&mut self, slot: Slot) {
-        self.taken += 1;
-        self.area.counts[slot.index as usize] += 1;
-        self.area.cluster_used[slot.cluster() as usize] += 1;
-        self.area.used += 1;
-    }
-
-    fn put(&mut self, slot: Slot) {
-        self.returned += 1;
-        let count = &mut self.area.counts[slot.index as usize];
-        debug_assert!(*count > 0, "{slot:?} is put more than it was taken");
-        *count -= 1;
-        if *count == 0 {
-            self.area.cluster_used[slot.cluster() as usize] -= 1;
-            self.area.used -= 1;
-            self.area.content[slot.index as usize] = GARBAGE;
-        }
-    }
-
-    fn share(&mut self, slot: Slot) {
-        self.area.counts[slot.index as usize] += 1;
-    }
-
-    fn digest(&self, slot: Slot) -> u64 {
-        self.area.digests[slot.index as usize]
-    }
-
-    fn set_digest(&mut self, slot: Slot, digest: u64) {
-        self.area.digests[slot.index as usize] = digest;
-    }
-}
-
-impl Limit for Memory {
-    fn limit(&self) -> u64 {
-        self.limit
-    }
-
-    fn available(&self) -> u64 {
-        self.limit.saturating_sub(self.charged)
-    }
-
-    fn try_charge(&mut self, n: u64) -> bool {
-        let fits = self.available() >= n;
-        self.charged += n * u64::from(fits);
-        fits
-    }
-
-    fn charge_existing(&mut self, n: u64) {
-        self.charged += n;
-    }
-
-    fn uncharge(&mut self, n: u64) {
-        self.charged -= n;
-    }
-
-    fn excess(&self) -> u64 {
-        self.charged.saturating_sub(self.limit)
-    }
-}
-
-impl World for Memory {
-    fn now(&self) -> Nanos {
-        self.now
-    }
-
-    fn notice(&mut self, notice: Notice) {
-        self.notices.push(notice);
-    }
-
-    fn window(&mut self, pages: u64) {
-        *self.windows.entry(pages).or_default() += 1;
-    }
-
-    fn returns(&mut self, _: Vpn) {}
 }

@@ -20,8 +20,9 @@ use foreswap_core::kswapd::Defects;
 use foreswap_core::readahead::{Policy, file};
 use foreswap_core::units::{Nanos, PageRange, Vpn};
 use foreswap_core::world::{IoId, IoResult, Notice};
-use foreswap_core::{Advice, Config, Mm, Swapoff};
+use foreswap_core::{Advice, Config, Mm, Swapoff, Thp};
 
+use crate::page_tables::HUGE;
 use crate::sim::cpus::Cpus;
 use crate::sim::device::Device;
 use crate::sim::file_machine::FileState;
@@ -34,6 +35,9 @@ use crate::sim::program::{Op, Program};
 pub const BASE: Vpn = Vpn(512 * 77);
 /// Times memory that the swap area holds at the most, however large its device is.
 const AREA: u64 = 8;
+/// Clusters of frames for huge pages, as in the engine: a quarter of memory, but at least and at most so
+/// many.
+const CLUSTERS: (u32, u32) = (8, 256);
 /// How soon memory that is short is looked at again.
 const SOON: Nanos = 1_000_000;
 /// Times that a touch may fault without time passing.
@@ -151,12 +155,22 @@ impl<P: Program> Machine<P> {
         let device = Device::new(&parameters.device);
         let limit = parameters.pages();
         let frames = (limit / 4) as u32;
+        let (thp, frames, clusters) = match setup.huge_swap {
+            HugeSwap::SplitFirst | HugeSwap::SplitAfter => (Thp::Never, frames, 0),
+            // Clusters lie behind whole clusters of single frames.
+            HugeSwap::Whole => {
+                let quarter = frames / HUGE;
+                let frames = frames.next_multiple_of(HUGE);
+                (Thp::Adaptive, frames, quarter.clamp(CLUSTERS.0, CLUSTERS.1))
+            }
+        };
         let depth = 512;
         let shape = Shape {
             base: BASE,
             regions,
             pages,
             frames,
+            clusters,
             slots: device.pages().min(limit * AREA),
             limit,
             depth,
@@ -171,8 +185,8 @@ impl<P: Program> Machine<P> {
             full_timeout: 10_000_000_000,
             first_touch: setup.first_touch,
             swapoff: setup.swapoff,
-            thp: foreswap_core::Thp::Never,
-            clusters: 0,
+            thp,
+            clusters,
         };
         let mm = Mm::new(config, limit);
         let task = |program| Task {

@@ -26,10 +26,21 @@ const SETUP: Setup = Setup {
 
 /// `tasks` writers with so many percent of memory, all together.
 fn writers(cpus: u32, tasks: u64, percent: u64, once: bool) -> Machine<Usemem> {
+    writers_under(&SETUP, 256, cpus, tasks, percent, once)
+}
+
+fn writers_under(
+    setup: &Setup,
+    scale: u64,
+    cpus: u32,
+    tasks: u64,
+    percent: u64,
+    once: bool,
+) -> Machine<Usemem> {
     let parameters = Parameters::named("kvm-guest").expect("a machine");
     let parameters = Parameters {
         cpus,
-        ..parameters.scaled(256)
+        ..parameters.scaled(scale)
     };
     let mut layout = Layout::default();
     let programs = (0..tasks).map(|_| {
@@ -40,7 +51,7 @@ fn writers(cpus: u32, tasks: u64, percent: u64, once: bool) -> Machine<Usemem> {
     let programs = programs.collect();
     Machine::new(
         &parameters,
-        &SETUP,
+        setup,
         layout.pages(),
         layout.regions(),
         programs,
@@ -109,4 +120,37 @@ fn who_waits_for_what_never_comes_is_seen() {
         machine.run(|_| false),
         Err(SimError::Stuck { .. })
     ));
+}
+
+#[test]
+fn huge_pages_go_and_come_whole_and_take_their_locks_once() {
+    let run = |huge_swap| {
+        let setup = Setup {
+            huge_swap,
+            readahead: Policy::Streams(512),
+            order: Order::Clock,
+            first_touch: 256,
+            ..SETUP
+        };
+        let mut machine = writers_under(&setup, 32, 4, 1, 200, false);
+        let limit = foreswap_core::world::Limit::limit(&machine.memory);
+        while machine.mm.stats.swap_in < 2 * limit {
+            let next = machine.now() + 10_000_000;
+            machine.run(|m| m.now() >= next).expect("goes on");
+            assert!(machine.memory.charged() <= limit);
+        }
+        let (slots, cache) = machine.locks();
+        (machine.mm.stats.clone(), slots.taken, cache.taken)
+    };
+    let (small, slots, cache) = run(HugeSwap::SplitFirst);
+    let (huge, slots_huge, cache_huge) = run(HugeSwap::Whole);
+    assert_eq!((small.huge_swap_in, small.huge_swap_out), (0, 0));
+    let whole = huge.huge_swap_out * u64::from(HUGE);
+    assert!(
+        whole > huge.swap_out * 9 / 10,
+        "{whole} of {}",
+        huge.swap_out
+    );
+    assert!(huge.huge_swap_in * u64::from(HUGE) > huge.swap_in * 9 / 10);
+    assert!(slots_huge < slots / 4 && cache_huge < cache / 4);
 }

@@ -1,0 +1,134 @@
+//! The swap area with its map, the limit, and what else the core asks.
+
+use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
+use foreswap_core::world::{IoId, Limit, Notice, Store, SwapMap, World};
+
+use super::{GARBAGE, HugeSwap, Memory};
+
+impl Store for Memory {
+    fn read(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        self.begin(io, slot, frames, false)
+    }
+
+    fn write(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+        self.begin(io, slot, frames, true)
+    }
+}
+
+impl SwapMap for Memory {
+    fn nth(&self, n: u8) -> Option<u8> {
+        (n == 0 && !self.closed).then_some(0)
+    }
+
+    fn slots(&self, _: u8) -> u32 {
+        self.area.counts.len() as u32
+    }
+
+    fn used(&self, _: u8) -> u64 {
+        self.area.used
+    }
+
+    fn claim_cluster(&mut self, _: u8) -> Option<u32> {
+        let count = self.area.claimed.len();
+        let area = &self.area;
+        let room = |c: &usize| {
+            let slots = (area.counts.len() - c * LEAF_PAGES).min(LEAF_PAGES);
+            !area.claimed[*c] && usize::from(area.cluster_used[*c]) < slots
+        };
+        let order = || (0..count).map(|n| (area.next + n) % count);
+        let empty = order().find(|&c| !area.claimed[c] && area.cluster_used[c] == 0);
+        let cluster = empty.or_else(|| order().find(room))?;
+        self.area.claimed[cluster] = true;
+        self.area.next = cluster;
+        Some(cluster as u32)
+    }
+
+    fn release_cluster(&mut self, _: u8, cluster: u32) {
+        self.area.claimed[cluster as usize] = false;
+    }
+
+    fn cluster_used(&self, _: u8, cluster: u32) -> u32 {
+        self.area.cluster_used[cluster as usize].into()
+    }
+
+    fn count(&self, slot: Slot) -> u32 {
+        self.area.counts[slot.index as usize].into()
+    }
+
+    fn get(&mut self, slot: Slot) {
+        let whole = self.huge_swap == HugeSwap::Whole;
+        self.taken.add(slot.index, whole);
+        self.area.counts[slot.index as usize] += 1;
+        self.area.cluster_used[slot.cluster() as usize] += 1;
+        self.area.used += 1;
+    }
+
+    fn put(&mut self, slot: Slot) {
+        let whole = self.huge_swap == HugeSwap::Whole;
+        self.returned.add(slot.index, whole);
+        let count = &mut self.area.counts[slot.index as usize];
+        debug_assert!(*count > 0, "{slot:?} is put more than it was taken");
+        *count -= 1;
+        if *count == 0 {
+            self.area.cluster_used[slot.cluster() as usize] -= 1;
+            self.area.used -= 1;
+            self.area.content[slot.index as usize] = GARBAGE;
+        }
+    }
+
+    fn share(&mut self, slot: Slot) {
+        self.area.counts[slot.index as usize] += 1;
+    }
+
+    fn digest(&self, slot: Slot) -> u64 {
+        self.area.digests[slot.index as usize]
+    }
+
+    fn set_digest(&mut self, slot: Slot, digest: u64) {
+        self.area.digests[slot.index as usize] = digest;
+    }
+}
+
+impl Limit for Memory {
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn available(&self) -> u64 {
+        self.limit.saturating_sub(self.charged)
+    }
+
+    fn try_charge(&mut self, n: u64) -> bool {
+        let fits = self.available() >= n;
+        self.charged += n * u64::from(fits);
+        fits
+    }
+
+    fn charge_existing(&mut self, n: u64) {
+        self.charged += n;
+    }
+
+    fn uncharge(&mut self, n: u64) {
+        self.charged -= n;
+    }
+
+    fn excess(&self) -> u64 {
+        self.charged.saturating_sub(self.limit)
+    }
+}
+
+impl World for Memory {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        self.notices.push(notice);
+    }
+
+    fn window(&mut self, pages: u64) {
+        *self.windows.entry(pages).or_default() += 1;
+    }
+
+    fn returns(&mut self, _: Vpn) {}
+}
