@@ -24,6 +24,7 @@ mod peer;
 mod progress;
 mod report;
 mod size;
+mod slots;
 mod spread;
 mod system;
 mod usemem;

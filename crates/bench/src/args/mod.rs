@@ -52,6 +52,8 @@ pub enum BenchName {
     FaultLatency,
     /// The swap area's device by itself: the reference for all others
     Areas,
+    /// The slot allocator by itself, against one lock per slot (seed 002); --total is the area's size
+    Slots,
 }
 
 /// Under whose memory management a workload is run.

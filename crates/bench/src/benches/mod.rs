@@ -6,6 +6,7 @@ mod fault_latency;
 mod fits;
 mod linpack;
 mod readahead;
+mod slots;
 mod startup;
 mod swapoff;
 mod turns;
@@ -39,6 +40,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             BenchName::Startup => startup::run(&args, &mut session),
             BenchName::FaultLatency => fault_latency::run(&args, &mut session),
             BenchName::Areas => areas::run(&args, &session),
+            BenchName::Slots => slots::run(&args, &session),
             BenchName::Readahead => readahead::run(&args, &mut session),
             _ => one(name, &args, &mut session),
         }?;
