@@ -54,6 +54,8 @@ pub enum BenchName {
     Areas,
     /// The slot allocator by itself, against one lock per slot (seed 002); --total is the area's size
     Slots,
+    /// The hash of pages by itself, beside memcpy; --total is the memory that is hashed
+    Digest,
 }
 
 /// Under whose memory management a workload is run.

@@ -2,6 +2,7 @@
 
 mod areas;
 mod combined;
+mod digest;
 mod fault_latency;
 mod fits;
 mod linpack;
@@ -41,6 +42,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             BenchName::FaultLatency => fault_latency::run(&args, &mut session),
             BenchName::Areas => areas::run(&args, &session),
             BenchName::Slots => slots::run(&args, &session),
+            BenchName::Digest => digest::run(&args, &session),
             BenchName::Readahead => readahead::run(&args, &mut session),
             _ => one(name, &args, &mut session),
         }?;

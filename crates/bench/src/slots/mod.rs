@@ -12,7 +12,8 @@ use std::ops::Range;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
+use foreswap::sys::cpu;
 
 use crate::usemem::Draw;
 
@@ -78,9 +79,19 @@ pub fn measure<A: Area>(area: &A, plan: Plan) -> anyhow::Result<Measured> {
     let share = plan.slots / plan.tasks as u64;
     // The tasks, and we who look what is used between the phases.
     let together = Barrier::new(plan.tasks + 1);
+    let cpus = cpu::allowed().context("which CPUs may be used")?;
     let (tasks, used) = std::thread::scope(|scope| {
-        let start = |task| scope.spawn(|| run(task, plan.request, share, &together));
-        let threads: Vec<_> = area.tasks(plan.tasks).into_iter().map(start).collect();
+        // Each on a CPU of its own: left to the scheduler, short tasks run one after the other.
+        let start = |(task, &cpu)| {
+            let together = &together;
+            scope.spawn(move || {
+                // What fails leaves the task where the scheduler has it.
+                let _ = cpu::set_affinity([cpu]);
+                run(task, plan.request, share, together)
+            })
+        };
+        let tasks = area.tasks(plan.tasks).into_iter();
+        let threads: Vec<_> = tasks.zip(cpus.iter().cycle()).map(start).collect();
         together.wait();
         together.wait();
         let used = area.used();
