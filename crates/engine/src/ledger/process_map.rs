@@ -106,6 +106,12 @@ impl SwapMap for ProcessMap<'_> {
         debug_assert!(taken, "{slot:?} is ours already");
     }
 
+    fn get_all(&mut self, first: Slot, n: u32) {
+        let (area, slot) = (AreaId(first.area), SlotIndex(first.index));
+        let taken = self.ledger.slots_get(self.me, area, slot, n);
+        debug_assert!(taken, "one of {n} slots from {first:?} on is ours already");
+    }
+
     fn put(&mut self, slot: Slot) {
         self.ledger
             .slot_put(self.me, AreaId(slot.area), SlotIndex(slot.index));

@@ -44,6 +44,10 @@ impl SwapMap for Linux {
         self.map.get(slot);
     }
 
+    fn get_all(&mut self, first: Slot, n: u32) {
+        self.map.get_all(first, n);
+    }
+
     fn put(&mut self, slot: Slot) {
         self.map.put(slot);
     }
