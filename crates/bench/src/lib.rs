@@ -8,7 +8,8 @@
 //! under `foreswap run`, or in a memory cgroup on the kernel's own swap.
 //!
 //! Where things are: `usemem/`, `hold.rs` and `allocs.rs` are workloads, and so is
-//! `linpack.py`, which Python runs; `disk.rs` measures a swap area's device, `peer/` runs
+//! `linpack.py`, which Python runs; `disk.rs` measures a swap area's device, `slots/` the slot
+//! allocator and `digest.rs` the page hash by themselves, `peer/` runs
 //! a workload under somebody's memory management, `system/` changes the machine for a
 //! peer and undoes it, `benches/` decides what is run and how often, `report/` turns runs
 //! into tables, targets and JSON.
@@ -16,6 +17,7 @@
 mod allocs;
 mod args;
 mod benches;
+mod digest;
 mod disk;
 mod hold;
 pub mod interrupt;
@@ -24,6 +26,7 @@ mod peer;
 mod progress;
 mod report;
 mod size;
+mod slots;
 mod spread;
 mod system;
 mod usemem;

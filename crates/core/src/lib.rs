@@ -35,5 +35,6 @@ pub use huge::Thp;
 pub use io::SLOTS_PER_IO;
 pub use mm::{Config, Mm, Outcome};
 pub use page_table::{Entry, Resident};
+pub use swap::slots::Slots;
 pub use swap::swapoff::{SLOTS_PER_SWAPOFF_IO, Swapoff};
 pub use vma::Vma;

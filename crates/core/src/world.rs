@@ -187,6 +187,12 @@ pub trait SwapMap {
     fn count(&self, slot: Slot) -> u32;
     /// Take the first reference to a free slot of a claimed cluster.
     fn get(&mut self, slot: Slot);
+    /// As [`SwapMap::get`] for `n` free slots of one claimed cluster, from `first` on.
+    fn get_all(&mut self, first: Slot, n: u32) {
+        for i in 0..n {
+            self.get(first.plus(i));
+        }
+    }
     /// Drop our reference.
     fn put(&mut self, slot: Slot);
     /// Take a reference on behalf of the child that is about to be forked.

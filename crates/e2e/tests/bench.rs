@@ -156,3 +156,91 @@ fn an_interrupted_bench_leaves_no_process_and_no_file() {
         }
     }
 }
+
+#[test]
+fn slots_are_taken_from_both_allocators() {
+    let (text, report) = report("slots --total 64M --turns 2");
+    let peers = report["peers"].as_array().expect("rows");
+    let row = |name: &str| {
+        let of_name = |peer: &&Value| peer["peer"] == name;
+        let found = peers.iter().find(of_name);
+        found.unwrap_or_else(|| panic!("no row {name}: {text}"))
+    };
+    for request in ["1 slot", "16 slots", "512 slots"] {
+        for area in ["empty", "fragmented"] {
+            for tasks in ["1 task", "2 tasks"] {
+                for allocator in ["foreswap", "one lock per slot"] {
+                    let row = row(&format!("{request}, {area}, {tasks}: {allocator}"));
+                    assert_eq!(row["turns"].as_array().map(Vec::len), Some(2));
+                    let figure = |name: &str| row["figures"][name]["median"].as_f64();
+                    let (slots, calls) = (figure("slots_per_s"), figure("calls_per_s"));
+                    assert!(calls > Some(0.0) && slots >= calls, "{row}");
+                    assert!(figure("put_slots_per_s") > Some(0.0), "{row}");
+                    let to_lock = figure("slots_per_s_to_one_lock");
+                    assert_eq!(to_lock.is_some(), allocator == "foreswap", "{row}");
+                }
+            }
+        }
+        // An empty area gives each request all that it asks for.
+        let row = row(&format!("{request}, empty, 1 task: foreswap"));
+        let of_call = row["turns"][0]["slots_per_s"].as_f64().expect("a figure")
+            / row["turns"][0]["calls_per_s"].as_f64().expect("a figure");
+        let slots: f64 = request
+            .split(' ')
+            .next()
+            .expect("a word")
+            .parse()
+            .expect("a number");
+        assert!(
+            (of_call - slots).abs() < 1e-6,
+            "{of_call} slots a call: {text}"
+        );
+    }
+    let refused = row("512 slots, fragmented, none left: foreswap");
+    assert!(refused["figures"]["calls_per_s"]["median"].as_f64() > Some(0.0));
+}
+
+#[test]
+fn the_page_hash_is_held_against_memcpy() {
+    let (text, report) = report("digest --total 4M --turns 1");
+    let rows = ["hash", "zero pages", "memcpy"];
+    let names = rows.map(|row| [format!("{row}, in cache"), format!("{row}, in memory")]);
+    for (peer, name) in names.as_flattened().iter().enumerate() {
+        assert_eq!(report["peers"][peer]["peer"], name.as_str());
+        assert!(median(&report, peer, "bytes_per_s") > 0.0, "{text}");
+    }
+    let ratio = median(&report, 1, "bytes_per_s") / median(&report, 5, "bytes_per_s");
+    assert_eq!(
+        report["targets"][0]["found"].as_f64(),
+        Some(ratio),
+        "{text}"
+    );
+    assert!(text.contains("to those that memcpy copies"), "{text}");
+}
+
+#[test]
+fn sizes_that_cannot_be_measured_are_refused() {
+    let scratch = Scratch::new("bench");
+    let cases = [
+        (
+            "slots --total 3M",
+            "3145728 bytes (--total): it should have 64M to 64G",
+        ),
+        ("slots --total 65M", "68157440 bytes (--total)"),
+        ("slots --total 1T", "1099511627776 bytes (--total)"),
+        (
+            "digest --total 4098K",
+            "4196352 bytes of pages (--total): it should be 1M to 64G",
+        ),
+        ("digest --total 64K", "65536 bytes of pages (--total)"),
+    ];
+    for (words, message) in cases {
+        let outcome = bench(&scratch, words).run();
+        assert_eq!(outcome.code(), 1, "{words}: {}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains(message),
+            "{words}: {}",
+            outcome.stderr
+        );
+    }
+}

@@ -1,8 +1,10 @@
 //! The Linux engine of foreswap: the driver that lets `foreswap-core` serve a real process.
 //!
 //! `pager` is the engine thread with the core in it, `program` what the program's own threads may
-//! do, `ledger` the memory that all processes of a run share, `sys` the kernel's interfaces.
+//! do, `ledger` the memory that all processes of a run share, `digest` the hash of a page, `sys` the
+//! kernel's interfaces.
 
+pub mod digest;
 pub mod ledger;
 mod pager;
 pub mod program;

@@ -52,6 +52,10 @@ pub enum BenchName {
     FaultLatency,
     /// The swap area's device by itself: the reference for all others
     Areas,
+    /// The slot allocator by itself, against one lock per slot (seed 002); --total is the area's size
+    Slots,
+    /// The hash of pages by itself, beside memcpy; --total is the memory that is hashed
+    Digest,
 }
 
 /// Under whose memory management a workload is run.

@@ -2,10 +2,12 @@
 
 mod areas;
 mod combined;
+mod digest;
 mod fault_latency;
 mod fits;
 mod linpack;
 mod readahead;
+mod slots;
 mod startup;
 mod swapoff;
 mod turns;
@@ -39,6 +41,8 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             BenchName::Startup => startup::run(&args, &mut session),
             BenchName::FaultLatency => fault_latency::run(&args, &mut session),
             BenchName::Areas => areas::run(&args, &session),
+            BenchName::Slots => slots::run(&args, &session),
+            BenchName::Digest => digest::run(&args, &session),
             BenchName::Readahead => readahead::run(&args, &mut session),
             _ => one(name, &args, &mut session),
         }?;

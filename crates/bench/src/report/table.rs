@@ -12,6 +12,12 @@ pub enum Unit {
     Tenths,
     /// A plain ratio.
     Ratio,
+    /// A plain number, written in thousands.
+    Thousands,
+    /// A plain number, written in millions.
+    Millions,
+    /// Bytes, written as 10^9 of them (per second, where the title says so).
+    Gigabytes,
     /// Nanoseconds, written as seconds.
     Seconds,
     /// Bytes, written as kibibytes.
@@ -32,6 +38,9 @@ impl Unit {
             Self::Tenths => format!("{value:.1}"),
             Self::Ratio if (0.99..1.0).contains(&value) => format!("{value:.5}"),
             Self::Ratio => format!("{value:.3}"),
+            Self::Thousands => format!("{:.1}", value / 1e3),
+            Self::Millions => format!("{:.1}", value / 1e6),
+            Self::Gigabytes => format!("{:.1}", value / 1e9),
             Self::Seconds => format!("{:.2}", value / 1e9),
             Self::Kibibytes => format!("{:.0}", value / 1024.0),
             Self::Microseconds => format!("{:.2}", value / 1e3),
@@ -44,6 +53,9 @@ impl Unit {
     pub fn with_name(self, value: f64) -> String {
         let name = match self {
             Self::Number | Self::Tenths | Self::Ratio => "",
+            Self::Thousands => " thousand",
+            Self::Millions => " million",
+            Self::Gigabytes => " GB",
             Self::Seconds => " s",
             Self::Kibibytes => " KiB",
             Self::Microseconds => " us",

@@ -133,9 +133,7 @@ impl Slots {
                 taken = claims[1].filter(|&cluster| is_empty(map, cluster));
             }
             if let Some(cluster) = taken {
-                for i in 0..LEAF_PAGES as u32 {
-                    map.get(first(cluster).plus(i));
-                }
+                map.get_all(first(cluster), LEAF_PAGES as u32);
             }
             // Used up, or of no use here: either way nobody goes on with it for us.
             for cluster in claims.into_iter().flatten() {
@@ -212,11 +210,10 @@ impl Slots {
             let run = (first..end.min(first + max))
                 .take_while(|&index| free(index))
                 .count() as u32;
-            for index in first..first + run {
-                map.get(Slot { area, index });
-            }
             state.current = Some((cluster, first + run - base));
-            return Some((Slot { area, index: first }, run));
+            let first = Slot { area, index: first };
+            map.get_all(first, run);
+            return Some((first, run));
         }
     }
 

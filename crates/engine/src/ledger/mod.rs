@@ -13,6 +13,7 @@ mod charge;
 mod layout;
 mod mapping;
 mod options;
+mod process_map;
 pub mod protocol;
 mod ram;
 mod records;
@@ -26,6 +27,7 @@ pub use layout::{
 };
 pub use mapping::{AreaInfo, AreaState, Ledger, LedgerError, LedgerSpec};
 pub use options::{IoBackend, Options, ReadaheadPolicy, ThpMode};
+pub use process_map::ProcessMap;
 pub use records::{Cleanup, Ended, ProcessState};
 pub use ring::{Ring, Seen, SeenKind};
 pub use slots::{CLUSTER_WORDS, Put};

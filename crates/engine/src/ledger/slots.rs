@@ -2,12 +2,14 @@
 //!
 //! A slot's use count is the number of processes whose reference bit for it is set, kept beside the
 //! bits so that a put knows at once whether the slot is free. Each operation runs in this order:
-//! write the intent (which slot) into the acting process' record, change the slot's count, change
-//! the bit, change the cluster's count where the slot became used or free, clear the intent. When
-//! the process dies in between, the supervisor counts anew: it reads the count (with its version),
+//! write the intent (which slots, of one cluster) into the acting process' record, change the slots'
+//! counts, change the bits, change the cluster's count where slots became used or free, clear the intent.
+//! When the process dies in between, the supervisor counts anew: it reads the count (with its version),
 //! checks that no living process has an intent on the same slot, counts the bits, and replaces the
 //! count only if it has not changed since. Because counts change before bits, an operation that the
-//! check missed has changed the version, or has not touched a bit yet.
+//! check missed has changed the version, or has not touched a bit yet. A cluster's count changes after
+//! what it is counted from, so there the check comes last: an operation of which something was counted
+//! is seen by it, or has changed the version.
 //!
 //! A process runs one slot operation at a time (its pager's); different processes run freely.
 
@@ -36,12 +38,57 @@ pub enum Put {
 
 const INTENT: u64 = 1 << 63;
 
-fn intent(area: AreaId, slot: SlotIndex) -> u64 {
-    INTENT | u64::from(area.0) << 32 | u64::from(slot.0)
+/// Slots of one cluster that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    area: AreaId,
+    first: SlotIndex,
+    /// 1 to 512.
+    count: u32,
 }
 
-fn intent_parts(word: u64) -> Option<(AreaId, SlotIndex)> {
-    (word & INTENT != 0).then_some((AreaId((word >> 32) as u8), SlotIndex(word as u32)))
+impl Run {
+    fn one(area: AreaId, slot: SlotIndex) -> Self {
+        let (first, count) = (slot, 1);
+        Self { area, first, count }
+    }
+
+    fn slots(self) -> impl Iterator<Item = SlotIndex> {
+        (self.first.0..self.first.0 + self.count).map(SlotIndex)
+    }
+
+    fn cluster(self) -> ClusterIndex {
+        self.first.cluster()
+    }
+
+    fn has(self, area: AreaId, slot: SlotIndex) -> bool {
+        let within = slot.0.checked_sub(self.first.0);
+        area == self.area && within.is_some_and(|within| within < self.count)
+    }
+
+    /// The word of an intent on these slots.
+    fn intent(self) -> u64 {
+        let more = u64::from(self.count - 1);
+        INTENT | more << 40 | u64::from(self.area.0) << 32 | u64::from(self.first.0)
+    }
+
+    fn of_intent(word: u64) -> Option<Self> {
+        (word & INTENT != 0).then_some(Self {
+            area: AreaId((word >> 32) as u8),
+            first: SlotIndex(word as u32),
+            count: ((word >> 40) as u32 & (CLUSTER_SLOTS - 1)) + 1,
+        })
+    }
+
+    /// The words of a bitmap that it lies in: the index of each, and a bit for each of its slots there.
+    fn words(self) -> impl Iterator<Item = (usize, u64)> {
+        let (start, end) = (self.first.0, self.first.0 + self.count);
+        (start / 64..end.div_ceil(64)).map(move |word| {
+            let from = start.saturating_sub(word * 64);
+            let to = (end - word * 64).min(64);
+            (word as usize, u64::MAX >> (64 - (to - from)) << from)
+        })
+    }
 }
 
 /// A count of 16 bits under a version of 16 bits.
@@ -53,17 +100,14 @@ fn with_number(word: u32, number: u32) -> u32 {
     (word & 0xffff_0000).wrapping_add(0x1_0000) | (number & 0xffff)
 }
 
-/// Moves a versioned count by one; returns the count before.
-fn step(word: &AtomicU32, up: bool) -> u32 {
-    let change = |now: u32| {
-        let count = number(now);
-        let next = if up {
-            count + 1
-        } else {
-            count.saturating_sub(1)
-        };
-        Some(with_number(now, next))
-    };
+/// Adds to a versioned count, of whose 16 bits there is room for `more`; returns the count before.
+fn add(word: &AtomicU32, more: u32) -> u32 {
+    number(word.fetch_add(0x1_0000 + more, SeqCst))
+}
+
+/// Takes one off a versioned count; returns the count before.
+fn take_off(word: &AtomicU32) -> u32 {
+    let change = |now: u32| Some(with_number(now, number(now).saturating_sub(1)));
     number(word.fetch_update(SeqCst, SeqCst, change).unwrap_or(0))
 }
 
@@ -166,31 +210,55 @@ impl Ledger {
     /// one more on a slot that another process is known to hold. False, and nothing changed,
     /// where it holds one already or there is no such slot.
     pub fn slot_get(&self, process: ProcId, area: AreaId, slot: SlotIndex) -> bool {
-        self.reference(process, process, area, slot)
+        self.reference(process, process, Run::one(area, slot))
+    }
+
+    /// As [`Ledger::slot_get`], `count` slots of one cluster from `first` on in one step. False, and
+    /// nothing changed, also where they are of more than one cluster.
+    pub fn slots_get(&self, process: ProcId, area: AreaId, first: SlotIndex, count: u32) -> bool {
+        let in_cluster = first.0 % CLUSTER_SLOTS;
+        if count == 0 || count > CLUSTER_SLOTS - in_cluster {
+            return false;
+        }
+        self.reference(process, process, Run { area, first, count })
     }
 
     /// Takes a reference on a slot that `parent` holds for its coming `child`. False where the
     /// child has it already, or the parent has not.
     pub fn share(&self, parent: ProcId, child: ProcId, area: AreaId, slot: SlotIndex) -> bool {
-        self.slot_held(parent, area, slot) && self.reference(parent, child, area, slot)
+        self.slot_held(parent, area, slot) && self.reference(parent, child, Run::one(area, slot))
     }
 
-    fn reference(&self, by: ProcId, process: ProcId, area: AreaId, slot: SlotIndex) -> bool {
-        let Some(at) = self.tables(area).filter(|at| slot.0 < at.slots) else {
+    fn reference(&self, by: ProcId, process: ProcId, run: Run) -> bool {
+        // Areas have whole clusters, and so all slots of the run if they have its first.
+        let tables = self.tables(run.area);
+        let Some(at) = tables.filter(|at| run.first.0 < at.slots) else {
             return false;
         };
-        if self.slot_held(process, area, slot) {
+        let references = self.references(at, process);
+        let is_held = |(word, bits): (usize, u64)| references[word].load(SeqCst) & bits != 0;
+        if run.words().any(is_held) {
             return false;
         }
-        let cluster = slot.cluster().0;
+        let cluster = run.cluster().0 as usize;
         let acting = self.record(by);
-        acting.intent.store(intent(area, slot), SeqCst);
-        // Before the slot's bit, so that a clean-up which trusts it misses nothing.
-        self.touched(at, process)[cluster as usize / 64].fetch_or(1 << (cluster % 64), SeqCst);
-        let before = step(&at.words32(at.uses, at.slots)[slot.0 as usize], true);
-        self.references(at, process)[slot.0 as usize / 64].fetch_or(1 << (slot.0 % 64), SeqCst);
-        if before == 0 {
-            step(&at.words32(at.used, at.clusters)[cluster as usize], true);
+        acting.intent.store(run.intent(), SeqCst);
+        // Before the slots' bits, so that a clean-up which trusts it misses nothing.
+        let (touched, bit) = (
+            &self.touched(at, process)[cluster / 64],
+            1 << (cluster % 64),
+        );
+        if touched.load(SeqCst) & bit == 0 {
+            touched.fetch_or(bit, SeqCst);
+        }
+        let uses = at.words32(at.uses, at.slots);
+        let uses = &uses[run.first.0 as usize..][..run.count as usize];
+        let were_free = uses.iter().filter(|word| add(word, 1) == 0).count() as u32;
+        for (word, bits) in run.words() {
+            references[word].fetch_or(bits, SeqCst);
+        }
+        if were_free > 0 {
+            add(&at.words32(at.used, at.clusters)[cluster], were_free);
         }
         acting.intent.store(0, SeqCst);
         true
@@ -205,14 +273,11 @@ impl Ledger {
             return Put::NotHeld;
         }
         let acting = self.record(process);
-        acting.intent.store(intent(area, slot), SeqCst);
-        let before = step(&at.words32(at.uses, at.slots)[slot.0 as usize], false);
+        acting.intent.store(Run::one(area, slot).intent(), SeqCst);
+        let before = take_off(&at.words32(at.uses, at.slots)[slot.0 as usize]);
         self.references(at, process)[slot.0 as usize / 64].fetch_and(!(1 << (slot.0 % 64)), SeqCst);
         if before == 1 {
-            step(
-                &at.words32(at.used, at.clusters)[slot.cluster().0 as usize],
-                false,
-            );
+            take_off(&at.words32(at.used, at.clusters)[slot.cluster().0 as usize]);
         }
         acting.intent.store(0, SeqCst);
         if before <= 1 {
@@ -298,10 +363,10 @@ impl Ledger {
     /// Finishes what a dead process was doing to a slot. False where a living one was in the way.
     pub(super) fn settle_slots(&self, process: ProcId) -> bool {
         let record = self.record(process);
-        if let Some((area, slot)) = intent_parts(record.intent.load(SeqCst)) {
+        if let Some(run) = Run::of_intent(record.intent.load(SeqCst)) {
             let done = (0..1000).any(|_| {
-                let done =
-                    self.recount_slot(area, slot) && self.recount_cluster(area, slot.cluster());
+                let done = run.slots().all(|slot| self.recount_slot(run.area, slot))
+                    && self.recount_cluster(run.area, run.cluster());
                 if !done {
                     rustix::thread::sched_yield();
                 }
@@ -315,11 +380,11 @@ impl Ledger {
         true
     }
 
-    fn living_intent(&self, concerned: impl Fn(AreaId, SlotIndex) -> bool) -> bool {
+    fn living_intent(&self, concerned: impl Fn(Run) -> bool) -> bool {
         self.records_in_use().any(|other| {
             let alive = self.state(other) != ProcessState::Ended;
-            let parts = intent_parts(self.record(other).intent.load(SeqCst));
-            alive && parts.is_some_and(|(area, slot)| concerned(area, slot))
+            let run = Run::of_intent(self.record(other).intent.load(SeqCst));
+            alive && run.is_some_and(&concerned)
         })
     }
 
@@ -329,7 +394,7 @@ impl Ledger {
             return true;
         };
         let before = word.load(SeqCst);
-        if self.living_intent(|a, s| (a, s) == (area, slot)) {
+        if self.living_intent(|run| run.has(area, slot)) {
             return false;
         }
         let holders = self
@@ -349,11 +414,12 @@ impl Ledger {
             return true;
         };
         let before = word.load(SeqCst);
-        if self.living_intent(|a, s| a == area && s.cluster() == cluster) {
+        let uses = &at.words32(at.uses, at.slots)[cluster.first_slot().0 as usize..];
+        let uses = uses.iter().take(CLUSTER_SLOTS as usize);
+        let used = uses.filter(|word| number(word.load(SeqCst)) > 0).count() as u32;
+        if self.living_intent(|run| (run.area, run.cluster()) == (area, cluster)) {
             return false;
         }
-        let free = self.cluster_free_slots(area, cluster);
-        let used = CLUSTER_SLOTS - free.iter().map(|word| word.count_ones()).sum::<u32>();
         word.compare_exchange(before, with_number(before, used), SeqCst, SeqCst)
             .is_ok()
     }
@@ -386,4 +452,38 @@ fn bits(mut word: u64) -> impl Iterator<Item = u32> {
         word &= word - 1;
         Some(bit)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_intent_names_its_slots() {
+        let last = AreaId(7);
+        for (area, first, count) in [(0, 0, 1), (7, 0xfff_fe00, 512), (3, 512 * 9 + 511, 1)] {
+            let (area, first) = (AreaId(area), SlotIndex(first));
+            let run = Run { area, first, count };
+            assert_eq!(Run::of_intent(run.intent()), Some(run));
+            assert_eq!(run.slots().count(), count as usize);
+            assert!(run.slots().all(|slot| run.has(area, slot)));
+            let after = SlotIndex(first.0 + count);
+            assert!(!run.has(area, after) && !run.has(AreaId(last.0 - area.0), first));
+        }
+        assert_eq!(Run::of_intent(0), None);
+    }
+
+    #[test]
+    fn a_run_lies_in_the_words_of_its_slots() {
+        for first in 0..CLUSTER_SLOTS {
+            for count in 1..=CLUSTER_SLOTS - first {
+                let (area, first) = (AreaId(0), SlotIndex(first));
+                let run = Run { area, first, count };
+                let positions = run.words().flat_map(|(word, set)| {
+                    bits(set).map(move |bit| SlotIndex(word as u32 * 64 + bit))
+                });
+                assert!(positions.eq(run.slots()), "{run:?}");
+            }
+        }
+    }
 }

@@ -224,6 +224,7 @@ impl Pager {
             Ok(snapshot) => {
                 let at = snapshot.address() as u64;
                 self.w.snapshot = Some(snapshot);
+                self.w.map.share_with(Some(child));
                 [ready, at, 0, 0]
             }
             Err(_) if ready == hold::BARE => [hold::BARE, 0, 0, 0],
@@ -238,6 +239,7 @@ impl Pager {
         };
         self.fork = Fork::None;
         self.mm.release();
+        self.w.map.share_with(None);
         if let Some(snapshot) = self.w.snapshot.take() {
             self.sheet = snapshot.free();
         }

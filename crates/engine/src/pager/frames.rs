@@ -9,8 +9,8 @@ use foreswap_core::units::{Frame, LEAF_PAGES, PAGE_SIZE};
 use foreswap_core::world::Digest;
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
-use twox_hash::XxHash3_64;
 
+use crate::digest::digest_of;
 use crate::sys::own_memory::{self, Kind};
 
 /// The arena; frame `n` is its page `n`. It begins at a boundary of 2 MiB.
@@ -84,11 +84,8 @@ impl Arena {
     /// Digest of a frame that has memory.
     pub fn digest(&self, frame: Frame) -> Digest {
         // SAFETY: as for `clear`; a frame that is being written to an area is only read.
-        let bytes = unsafe { core::slice::from_raw_parts(self.pointer(frame), PAGE_SIZE) };
-        if is_zero(bytes) {
-            return Digest::Zero;
-        }
-        Digest::Hash(XxHash3_64::oneshot(bytes))
+        let page = unsafe { &*self.pointer(frame).cast::<[u8; PAGE_SIZE]>() };
+        digest_of(page)
     }
 
     /// How many frames there are.
@@ -102,13 +99,4 @@ impl Arena {
         let dropped = unsafe { own_memory::discard(self.address(), self.bytes()) };
         debug_assert!(dropped.is_ok());
     }
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    // Most pages differ from zero in their first words; only the others are looked at whole.
-    let (head, rest) = bytes.split_at(64.min(bytes.len()));
-    head.iter().all(|&b| b == 0)
-        && rest
-            .chunks(256)
-            .all(|c| c.iter().fold(0, |a, b| a | b) == 0)
 }

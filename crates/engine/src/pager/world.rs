@@ -19,7 +19,7 @@ use super::record::Recorder;
 use super::snapshot::Snapshot;
 use super::unshare::Unsharer;
 use crate::ledger::protocol::Client;
-use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, SlotIndex};
+use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, ProcessMap, SlotIndex};
 use crate::sys::own_memory;
 use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
 
@@ -75,10 +75,8 @@ pub struct Linux {
     pub wanted_by_others: u64,
     /// We are short ourselves.
     pub short: bool,
-    /// Slots in use per area, as of the last look.
-    pub used: [u64; MAX_AREAS],
-    /// The areas that pages may go to, the one to be filled first in front.
-    order: Vec<u8>,
+    /// The slots of the run's areas.
+    pub map: ProcessMap<'static>,
     /// Where slot 0 of each area begins, in bytes.
     first_bytes: [u64; MAX_AREAS],
     iovecs: Vec<IoVec>,
@@ -139,8 +137,7 @@ impl Linux {
             prepaid: 0,
             wanted_by_others: 0,
             short: false,
-            used: [0; MAX_AREAS],
-            order: Vec::with_capacity(MAX_AREAS),
+            map: ProcessMap::new(ledger, me),
             first_bytes: [0; MAX_AREAS],
             iovecs: Vec::with_capacity(foreswap_core::SLOTS_PER_IO),
         };
@@ -161,9 +158,7 @@ impl Linux {
 
     /// An area has come, changed or gone.
     pub fn look_at_areas(&mut self) {
-        self.order.clear();
-        let order = self.ledger.areas_in_order().map(|area| area.0);
-        self.order.extend(order);
+        self.map.look_at_areas();
         for area in self.ledger.areas() {
             let info = self.ledger.area_info(area);
             self.first_bytes[usize::from(area.0)] = info.map_or(0, |info| info.first_byte);
@@ -173,9 +168,7 @@ impl Linux {
     /// Refresh what is too dear to be asked for each time: the others' needs, the areas' filling.
     pub fn look_around(&mut self) {
         self.wanted_by_others = self.ledger.wanted_by_others(self.me);
-        for area in self.ledger.areas() {
-            self.used[usize::from(area.0)] = self.ledger.area_filled(area);
-        }
+        self.map.look_at_filling();
     }
 
     /// Something is seen; in a run that is traced it is written down.

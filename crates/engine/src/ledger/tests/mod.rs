@@ -243,6 +243,43 @@ fn slots_are_counted_per_process() {
 }
 
 #[test]
+fn a_run_of_slots_is_taken_in_one_step_or_not_at_all() {
+    let ledger = ledger(100, &[1024, 1024]);
+    let (one, other) = (process(&ledger), process(&ledger));
+    let held = |process| {
+        let mut held = Vec::new();
+        ledger.slots_held(process, AREA, |slot| held.push(slot.0));
+        held
+    };
+    let get = |process, first, count| ledger.slots_get(process, AREA, SlotIndex(first), count);
+    // Across words of the bitmaps, to the end of one, a single one, and a whole cluster.
+    for (first, count) in [(60, 140), (0, 64), (511, 1), (512, 512)] {
+        assert!(get(one, first, count));
+        assert_eq!(held(one), (first..first + count).collect::<Vec<_>>());
+        assert_eq!(ledger.area_used(AREA), u64::from(count));
+        let cluster = SlotIndex(first).cluster();
+        assert_eq!(ledger.cluster_used(AREA, cluster), count);
+        for overlapping in [(first, 1), (first + count - 1, 1), (first, count)] {
+            assert!(!get(one, overlapping.0, overlapping.1), "held already");
+        }
+        // Another process shares a part: what is used already is not counted again.
+        assert!(get(other, first, count.div_ceil(2)));
+        assert_eq!(ledger.cluster_used(AREA, cluster), count);
+        assert_eq!(ledger.slot_count(AREA, SlotIndex(first)), 2);
+        for slot in (first..first + count).map(SlotIndex) {
+            ledger.slot_put(one, AREA, slot);
+            ledger.slot_put(other, AREA, slot);
+        }
+        assert_eq!((ledger.area_used(AREA), held(one)), (0, vec![]));
+    }
+    for (first, count) in [(0, 0), (0, 513), (511, 2), (1024, 1), (u32::MAX, 1)] {
+        assert!(!get(one, first, count), "{count} from {first} on");
+    }
+    assert_eq!(ledger.area_used(AREA), 0);
+    assert_eq!(ledger.area_used(AreaId(1)), 0);
+}
+
+#[test]
 fn clusters_have_one_owner() {
     let ledger = ledger(100, &[1024]);
     let (one, other) = (process(&ledger), process(&ledger));

@@ -1,78 +1,67 @@
-//! What the processes of a run share, as the core asks for it: slots and the limit.
+//! What the processes of a run share, as the core asks for it: slots (see [`ProcessMap`]) and the limit.
+//!
+//! [`ProcessMap`]: crate::ledger::ProcessMap
 
 use foreswap_core::units::Slot;
 use foreswap_core::world::{Limit, SwapMap};
 
 use super::{Linux, MOST_WANTED, SLACK};
-use crate::ledger::{AreaId, ClusterIndex, SlotIndex};
 
 impl SwapMap for Linux {
     fn nth(&self, n: u8) -> Option<u8> {
-        self.order.get(usize::from(n)).copied()
+        self.map.nth(n)
     }
 
     fn slots(&self, area: u8) -> u32 {
-        self.ledger.area_slots(AreaId(area))
+        self.map.slots(area)
     }
 
     fn used(&self, area: u8) -> u64 {
-        let used = self.used[usize::from(area)];
-        // Memory fills faster than the last look is old.
-        let ram = self.ledger.ram(AreaId(area));
-        ram.map_or(used, |ram| used.max(ram.filled_slots().into()))
+        self.map.used(area)
     }
 
     fn compresses(&self, area: u8) -> bool {
-        self.ledger.is_ram(AreaId(area))
+        self.map.compresses(area)
     }
 
     fn claim_cluster(&mut self, area: u8) -> Option<u32> {
-        self.ledger
-            .claim_cluster(AreaId(area), self.me)
-            .map(|cluster| cluster.0)
+        self.map.claim_cluster(area)
     }
 
     fn release_cluster(&mut self, area: u8, cluster: u32) {
-        self.ledger
-            .release_cluster(AreaId(area), self.me, ClusterIndex(cluster));
+        self.map.release_cluster(area, cluster);
     }
 
     fn cluster_used(&self, area: u8, cluster: u32) -> u32 {
-        self.ledger
-            .cluster_used(AreaId(area), ClusterIndex(cluster))
+        self.map.cluster_used(area, cluster)
     }
 
     fn count(&self, slot: Slot) -> u32 {
-        self.ledger
-            .slot_count(AreaId(slot.area), SlotIndex(slot.index))
+        self.map.count(slot)
     }
 
     fn get(&mut self, slot: Slot) {
-        let taken = self
-            .ledger
-            .slot_get(self.me, AreaId(slot.area), SlotIndex(slot.index));
-        debug_assert!(taken, "{slot:?} is ours already");
+        self.map.get(slot);
+    }
+
+    fn get_all(&mut self, first: Slot, n: u32) {
+        self.map.get_all(first, n);
     }
 
     fn put(&mut self, slot: Slot) {
-        self.ledger
-            .slot_put(self.me, AreaId(slot.area), SlotIndex(slot.index));
+        self.map.put(slot);
     }
 
     fn share(&mut self, slot: Slot) {
-        if let Some(snapshot) = &self.snapshot {
-            let (area, slot) = (AreaId(slot.area), SlotIndex(slot.index));
-            self.ledger.share(self.me, snapshot.child(), area, slot);
-        }
+        self.map.share(slot);
     }
 
     fn digest(&self, slot: Slot) -> u64 {
-        self.ledger.digest(AreaId(slot.area), SlotIndex(slot.index))
+        self.map.digest(slot)
     }
 
     fn set_digest(&mut self, slot: Slot, digest: u64) {
-        self.ledger
-            .set_digest(AreaId(slot.area), SlotIndex(slot.index), digest);
+        self.map.set_digest(slot, digest);
     }
 }
 

@@ -1,0 +1,135 @@
+//! The swap map as one process sees it: what the core asks of it, answered by the ledger.
+
+use foreswap_core::units::Slot;
+use foreswap_core::world::SwapMap;
+
+use super::{AreaId, ClusterIndex, Ledger, MAX_AREAS, ProcId, SlotIndex};
+
+/// The slots of a run's areas, for the process that has the record `me`.
+///
+/// What is too dear to be asked for each time is looked up when the owner says so:
+/// [`ProcessMap::look_at_areas`] and [`ProcessMap::look_at_filling`]. All else is as the ledger has it
+/// at that instant.
+#[derive(Debug)]
+pub struct ProcessMap<'a> {
+    ledger: &'a Ledger,
+    me: ProcId,
+    /// Who gets a share of our slots: the child of the fork that is being held.
+    child: Option<ProcId>,
+    /// The areas that pages may go to, the one to be filled first in front.
+    order: Vec<u8>,
+    /// Slots in use per area, as of the last look.
+    used: [u64; MAX_AREAS],
+}
+
+impl<'a> ProcessMap<'a> {
+    /// The map for the process of record `me`, after a first look at the areas and how full they are.
+    pub fn new(ledger: &'a Ledger, me: ProcId) -> Self {
+        let mut map = Self {
+            ledger,
+            me,
+            child: None,
+            order: Vec::with_capacity(MAX_AREAS),
+            used: [0; MAX_AREAS],
+        };
+        map.look_at_areas();
+        map.look_at_filling();
+        map
+    }
+
+    /// An area has come, changed or gone.
+    pub fn look_at_areas(&mut self) {
+        self.order.clear();
+        let order = self.ledger.areas_in_order().map(|area| area.0);
+        self.order.extend(order);
+    }
+
+    /// Look up how many slots are in use.
+    pub fn look_at_filling(&mut self) {
+        for area in self.ledger.areas() {
+            self.used[usize::from(area.0)] = self.ledger.area_filled(area);
+        }
+    }
+
+    /// The record of the child that [`SwapMap::share`] takes references for; `None` once its fork is
+    /// over, when nothing is shared.
+    pub fn share_with(&mut self, child: Option<ProcId>) {
+        self.child = child;
+    }
+}
+
+impl SwapMap for ProcessMap<'_> {
+    fn nth(&self, n: u8) -> Option<u8> {
+        self.order.get(usize::from(n)).copied()
+    }
+
+    fn slots(&self, area: u8) -> u32 {
+        self.ledger.area_slots(AreaId(area))
+    }
+
+    fn used(&self, area: u8) -> u64 {
+        let used = self.used[usize::from(area)];
+        // Memory fills faster than the last look is old.
+        let ram = self.ledger.ram(AreaId(area));
+        ram.map_or(used, |ram| used.max(ram.filled_slots().into()))
+    }
+
+    fn compresses(&self, area: u8) -> bool {
+        self.ledger.is_ram(AreaId(area))
+    }
+
+    fn claim_cluster(&mut self, area: u8) -> Option<u32> {
+        self.ledger
+            .claim_cluster(AreaId(area), self.me)
+            .map(|cluster| cluster.0)
+    }
+
+    fn release_cluster(&mut self, area: u8, cluster: u32) {
+        self.ledger
+            .release_cluster(AreaId(area), self.me, ClusterIndex(cluster));
+    }
+
+    fn cluster_used(&self, area: u8, cluster: u32) -> u32 {
+        self.ledger
+            .cluster_used(AreaId(area), ClusterIndex(cluster))
+    }
+
+    fn count(&self, slot: Slot) -> u32 {
+        self.ledger
+            .slot_count(AreaId(slot.area), SlotIndex(slot.index))
+    }
+
+    fn get(&mut self, slot: Slot) {
+        let taken = self
+            .ledger
+            .slot_get(self.me, AreaId(slot.area), SlotIndex(slot.index));
+        debug_assert!(taken, "{slot:?} is ours already");
+    }
+
+    fn get_all(&mut self, first: Slot, n: u32) {
+        let (area, slot) = (AreaId(first.area), SlotIndex(first.index));
+        let taken = self.ledger.slots_get(self.me, area, slot, n);
+        debug_assert!(taken, "one of {n} slots from {first:?} on is ours already");
+    }
+
+    fn put(&mut self, slot: Slot) {
+        self.ledger
+            .slot_put(self.me, AreaId(slot.area), SlotIndex(slot.index));
+    }
+
+    fn share(&mut self, slot: Slot) {
+        if let Some(child) = self.child {
+            let (area, slot) = (AreaId(slot.area), SlotIndex(slot.index));
+            self.ledger.share(self.me, child, area, slot);
+        }
+    }
+
+    fn digest(&self, slot: Slot) -> u64 {
+        self.ledger.digest(AreaId(slot.area), SlotIndex(slot.index))
+    }
+
+    fn set_digest(&mut self, slot: Slot, digest: u64) {
+        self.ledger
+            .set_digest(AreaId(slot.area), SlotIndex(slot.index), digest);
+    }
+}
