@@ -174,8 +174,9 @@ impl Mm {
     /// A cluster without memory, taken.
     fn empty_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
         if self.frames.clusters.count(List::Empty) == 0 && !self.release_cluster(w) {
-            // What nobody has used yet goes before what reclaim must have.
-            if let Some(id) = self.frames.clusters.newest_ahead()
+            // What nobody has used yet goes before what reclaim must have, unless that will have some.
+            if !self.clusters_come()
+                && let Some(id) = self.frames.clusters.newest_ahead()
                 && self.drop_unit(id)
             {
                 self.release_cluster(w);
