@@ -210,11 +210,9 @@ fn the_page_hash_is_held_against_memcpy() {
         assert!(median(&report, peer, "bytes_per_s") > 0.0, "{text}");
     }
     let ratio = median(&report, 1, "bytes_per_s") / median(&report, 5, "bytes_per_s");
-    assert_eq!(
-        report["targets"][0]["found"].as_f64(),
-        Some(ratio),
-        "{text}"
-    );
+    let found = report["targets"][0]["found"].as_f64().expect("a figure");
+    // JSON may cost a figure its last bit.
+    assert!((found / ratio - 1.0).abs() < 1e-9, "{found}: {text}");
     assert!(text.contains("to those that memcpy copies"), "{text}");
 }
 
