@@ -9,7 +9,7 @@ use crate::frames::{NOTHING, State};
 use crate::mm::Mm;
 use crate::page_table::{Entry, Resident};
 use crate::units::{Frame, Nanos, Slot, Vpn};
-use crate::world::{IoResult, World};
+use crate::world::{IoResult, Stop, World};
 
 /// Times that swapoff waits for room for a unit to pass, a millisecond each.
 const PATIENCE: u32 = 100;
@@ -132,31 +132,28 @@ impl Mm {
             return elsewhere && self.send_unit_elsewhere(w, first);
         }
         let done = w.move_in(first, unit, UNIT);
-        if done.pages < UNIT {
-            if done.pages > 0 || done.stop != Some(crate::world::Stop::Again) {
-                self.frames.disband(id);
-            }
-            if done.pages > 0 {
-                self.frames.clusters.get_mut(id).whole = false;
-            }
+        let all = done.pages == UNIT;
+        if !all && (done.pages > 0 || done.stop != Some(Stop::Again)) {
+            self.stats.huge_splits += 1;
+            self.frames.disband(id);
         }
         for n in 0..done.pages {
             let slot = self.frames.get(first.plus(n)).slot;
             self.put(w, slot);
             let page = unit.plus(n.into());
             self.table.set(page, Entry::Resident(Resident::default()));
-            if done.pages < UNIT {
+            if !all {
                 self.frames.vacate(first.plus(n));
             }
         }
-        if done.pages == UNIT {
+        if all {
             let whole = self.frames.clusters.get(id).whole;
             self.frames.end_all(id, State::Empty);
             if whole {
                 self.table.make_huge(unit, 0);
             }
         }
-        done.pages == UNIT
+        all
     }
 
     fn send_unit_elsewhere(&mut self, w: &mut impl World, first: Frame) -> bool {

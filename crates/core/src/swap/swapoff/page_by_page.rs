@@ -13,6 +13,8 @@ use crate::units::{Frame, Slot, Vpn};
 use crate::world::World;
 
 impl Mm {
+    /// One step: up to the first page that must be read. `legacy`: pages in memory count as misses.
+    /// Returns whether there is more to do at once.
     pub(super) fn page_by_page(
         &mut self,
         w: &mut impl World,
