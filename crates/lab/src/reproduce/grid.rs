@@ -38,6 +38,17 @@ impl<const N: usize> Grid<N> {
         out
     }
 
+    /// Under its title, with the machine that it is of, before what its columns mean; for a terminal.
+    pub fn text_of(&self, title: &str, machine: &str, legend: &str) -> String {
+        format!("{title} ({machine})\n\n{}\n{legend}\n", self.text())
+    }
+
+    /// As [`Grid::text_of`], as Markdown.
+    pub fn markdown_of(&self, title: &str, machine: &str, legend: &str) -> String {
+        let rows = self.markdown();
+        format!("## {title}\n\n{machine}.\n\n{rows}\n{legend}\n")
+    }
+
     /// As a Markdown table.
     pub fn markdown(&self) -> String {
         let mut out = format!("| {} |\n|", self.head.join(" | "));

@@ -166,6 +166,7 @@ fn row(cell: &Cell) -> [String; 7] {
     ]
 }
 
+const TITLE: &str = "all swap readahead policies";
 const LEGEND: &str = "\
 Pages read along with one that was missing, how many of them were used before they were evicted, and the
 time to read a region of twice the memory, against that without readahead.";
@@ -181,13 +182,11 @@ impl Table {
 
     /// As text for a terminal.
     pub fn text(&self) -> String {
-        let (machine, rows) = (&self.machine, self.grid().text());
-        format!("all swap readahead policies ({machine})\n\n{rows}\n{LEGEND}\n")
+        self.grid().text_of(TITLE, &self.machine, LEGEND)
     }
 
     /// As Markdown.
     pub fn markdown(&self) -> String {
-        let (machine, rows) = (&self.machine, self.grid().markdown());
-        format!("## all swap readahead policies\n\n{machine}.\n\n{rows}\n{LEGEND}\n")
+        self.grid().markdown_of(TITLE, &self.machine, LEGEND)
     }
 }

@@ -158,6 +158,7 @@ fn row(cell: &Cell) -> [String; 9] {
     ]
 }
 
+const TITLE: &str = "THP swap from 1 to 72 threads";
 const LEGEND: &str = "\
 Threads write fresh memory in order, twice as much as there is, all together. Seconds are those of the full
 machine; lock wait is that of all CPUs together, for the locks of the area and of the swap cache. Huge pages
@@ -174,14 +175,12 @@ impl Table {
 
     /// As text for a terminal.
     pub fn text(&self) -> String {
-        let (machine, rows) = (&self.machine, self.grid().text());
-        format!("THP swap from 1 to 72 threads ({machine})\n\n{rows}\n{LEGEND}\n")
+        self.grid().text_of(TITLE, &self.machine, LEGEND)
     }
 
     /// As Markdown.
     pub fn markdown(&self) -> String {
-        let (machine, rows) = (&self.machine, self.grid().markdown());
-        format!("## THP swap from 1 to 72 threads\n\n{machine}.\n\n{rows}\n{LEGEND}\n")
+        self.grid().markdown_of(TITLE, &self.machine, LEGEND)
     }
 
     /// Swap-out by threads, a line a variant.
