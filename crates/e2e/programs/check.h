@@ -80,9 +80,37 @@ __attribute__((unused)) static size_t wrong_words(const void *base, size_t from,
     return wrong;
 }
 
+/* Says of each run of wrong pages how many words are wrong, how many of them zero, and the first that
+ * is there instead. What is wrong by now; it may be read anew. */
+__attribute__((unused)) static void tell_wrong(const void *base, size_t from, size_t size, uint64_t seed)
+{
+    const uint64_t *words = base;
+    size_t first = from / PAGE, last = (from + size - 1) / PAGE;
+    for (size_t page = first, run = 0, wrong = 0, zero = 0; page <= last + 1; page++) {
+        size_t here = 0;
+        for (size_t i = page * 512; page <= last && i < page * 512 + 512; i++) {
+            if (i < from / 8 || i >= (from + size) / 8 || words[i] == word(seed, i))
+                continue;
+            if (wrong + here == 0)
+                printf("page %zu word %zu at %p: %#lx, not %#lx; ", page, i % 512, (void *)(words + i),
+                       (unsigned long)words[i], (unsigned long)word(seed, i));
+            here++;
+            zero += words[i] == 0;
+        }
+        wrong += here;
+        run += here != 0;
+        if (here == 0 && wrong != 0) {
+            printf("%zu pages from there, %zu words wrong, %zu of them zero\n", run, wrong, zero);
+            run = wrong = zero = 0;
+        }
+    }
+}
+
 #define VERIFY_PART(base, from, size, seed, what)                             \
     do {                                                                      \
         size_t verify_wrong = wrong_words(base, from, size, seed);            \
+        if (verify_wrong != 0)                                                \
+            tell_wrong(base, from, size, seed);                               \
         errno = 0;                                                            \
         CHECK(verify_wrong == 0, "%s: %zu words wrong", what, verify_wrong);  \
     } while (0)

@@ -43,10 +43,11 @@ impl Mm {
     ) -> Met {
         let swapped = |&(_, entry): &(Vpn, Entry)| matches!(entry, Entry::Swapped { .. });
         let whole = met.len() == UNIT as usize && met.iter().all(swapped);
-        let Some(&(unit, _)) = met.first().filter(|_| whole) else {
+        let (Some(&(unit, _)), Some(&(last, _)), true) = (met.first(), met.last(), whole) else {
             return Met::Single;
         };
-        if unit_of(unit) != unit || !self.table.is_away(unit) || !self.holds_unit(unit) {
+        // A leaf may have some of its pages on another area: then these go on in the next one.
+        if unit_of(unit) != unit || unit_of(last) != unit || !self.holds_unit(unit) {
             return Met::Single;
         }
         if self.drain.singles > 0 {

@@ -236,6 +236,10 @@ impl Mm {
         if self.frames.free() == 0 {
             self.drop_clean(max);
         }
+        if self.frames.free() == 0 {
+            // All that can be had is in clusters.
+            self.break_cluster(w, max);
+        }
         self.frames.take_free(max)
     }
 

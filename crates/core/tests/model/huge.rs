@@ -3,7 +3,7 @@
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::stats::Stats;
-use foreswap_core::{Config, Swapoff, Thp};
+use foreswap_core::{Config, Entry, Swapoff, Thp};
 
 use super::directed::Machine;
 
@@ -201,6 +201,9 @@ fn a_discard_of_a_part_splits_and_the_rest_stays() {
 fn emptied(m: &mut Machine) {
     m.sys.begin_drain(0);
     m.p.drain(&mut m.sys, 0);
+    m.p.round(&mut m.sys, true);
+    // The last fault was long ago.
+    m.sys.now += 1_000_000_000;
     for _ in 0..20_000 {
         m.p.round(&mut m.sys, true);
         if m.sys.areas[0].used == 0 && !m.p.mm.has_io(0) {
@@ -255,4 +258,53 @@ fn units_move_to_another_area_whole() {
     let whole = m.p.mm.stats.huge_swap_out - before.huge_swap_out;
     assert!(whole >= 20, "{whole} units went whole");
     touch_all(&mut m, 0..PAGES);
+}
+
+/// All pages of a leaf are on areas, but not on one: the walk of swapoff finds as many pages on its area
+/// as a leaf has, some of them of the next leaf. They are no unit, and come one by one, even where all
+/// memory that can be had is in clusters.
+#[test]
+fn a_leaf_on_two_areas_is_no_unit() {
+    for limit in [LIMIT, (PAGES + 4 * UNIT) as u64] {
+        empties_a_leaf_on_two_areas(limit);
+    }
+}
+
+fn empties_a_leaf_on_two_areas(limit: u64) {
+    let mut m = machine_with(Thp::Adaptive, &[65_536, 65_536]);
+    m.sys.order = vec![0];
+    m.fill();
+    let push_out = |m: &mut Machine| {
+        for _ in 0..3 {
+            pause(m);
+            touch_all(m, (0..12 * UNIT).chain(34 * UNIT..PAGES));
+        }
+        pause(m);
+    };
+    push_out(&mut m);
+    // Some pages of a leaf go to the other area, and the next leaf is not whole.
+    let leaf = 28 * UNIT - m.p.space.vpn(0).0 as usize % UNIT;
+    let elsewhere = leaf + 10..leaf + 14;
+    let missing = leaf + UNIT + 200;
+    m.sys.order = vec![1];
+    m.p.discard(elsewhere.clone());
+    m.p.discard(missing..missing + 1);
+    for at in elsewhere.clone() {
+        m.touch(at, Some(1000 + at as u64));
+    }
+    push_out(&mut m);
+    for at in leaf..leaf + 2 * UNIT {
+        let area = match m.p.mm.entry(m.p.space.vpn(at)) {
+            Entry::Swapped { slot, .. } => Some(slot.area),
+            _ => None,
+        };
+        let expected = (at != missing).then_some(u8::from(elsewhere.contains(&at)));
+        assert_eq!(area, expected, "page {at}");
+    }
+    println!("limit {limit} missing {:?} elsewhere {:?}", m.p.space.vpn(missing), m.p.space.vpn(elsewhere.start));
+    m.sys.limit = limit;
+    m.p.mm.on_limit(limit);
+    emptied(&mut m);
+    touch_all(&mut m, (0..PAGES).filter(|&at| at != missing));
+    m.end();
 }
