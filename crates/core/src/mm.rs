@@ -396,6 +396,12 @@ impl Mm {
             return Err("the charge is not what is resident");
         }
         for (frame, holding) in self.frames.iter() {
+            if let Some((id, unit)) = self.frames.unit_of(frame) {
+                let n = frame.0 - self.frames.clusters.first(id).0;
+                if holding.page != Some(unit.plus(n.into())) {
+                    return Err("a unit's frame holds another page");
+                }
+            }
             let cached = holding
                 .page
                 .is_some_and(|p| self.table.get(p) == Entry::Cached(frame));

@@ -301,7 +301,6 @@ fn empties_a_leaf_on_two_areas(limit: u64) {
         let expected = (at != missing).then_some(u8::from(elsewhere.contains(&at)));
         assert_eq!(area, expected, "page {at}");
     }
-    println!("limit {limit} missing {:?} elsewhere {:?}", m.p.space.vpn(missing), m.p.space.vpn(elsewhere.start));
     m.sys.limit = limit;
     m.p.mm.on_limit(limit);
     emptied(&mut m);
