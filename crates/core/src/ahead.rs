@@ -167,6 +167,7 @@ impl Mm {
             region: &region,
         };
         vma.was_foreseen(false);
+        self.scattered = Some(self.evictions);
         let policy = self.config.readahead;
         let hinted = vma.hint.window(&touch, policy.max_window());
         let window =

@@ -97,6 +97,8 @@ pub struct Mm {
     pub(crate) awake: bool,
     /// Pages moved out so far.
     pub(crate) evictions: u64,
+    /// Pages moved out when a page was missed last that nothing could foresee.
+    pub(crate) scattered: Option<u64>,
     /// No slot was free at the last try.
     pub(crate) areas_full: bool,
     /// Faults that found the address space changing.
@@ -151,6 +153,7 @@ impl Mm {
             hand: Vpn(0),
             awake: false,
             evictions: 0,
+            scattered: None,
             areas_full: false,
             retry: Vec::new(),
             stalled: VecDeque::new(),

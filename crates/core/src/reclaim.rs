@@ -31,6 +31,9 @@ const RUN: u32 = 64;
 /// the last part.
 const LONG: u64 = 8;
 const KEPT: u64 = 16;
+/// The part of what is resident that may be moved out after a miss that nothing could foresee, before
+/// that is forgotten.
+const LATELY: u64 = 8;
 /// Stretches of such a stream that are looked at for resident pages before the clock goes on.
 const OFFERS: u32 = 16;
 
@@ -305,12 +308,19 @@ impl Mm {
         moved
     }
 
+    /// Pages that nothing could foresee were missed lately.
+    fn is_missed_at_random(&self) -> bool {
+        let since = self.scattered.map(|at| self.evictions.saturating_sub(at));
+        since.is_some_and(|since| since < self.table.resident() / LATELY)
+    }
+
     /// Resident pages that a long stream has passed, and that did not prove to be needed again.
     fn take_passed(&mut self, w: &mut impl World, max: u32, victims: &mut Vec<Vpn>) {
         let memory = self.table.resident();
         let (long, margin) = (memory / LONG, memory / KEPT);
+        let yields = self.is_missed_at_random();
         for _ in 0..OFFERS {
-            let Some(run) = self.streams.behind(long, margin, max.into()) else {
+            let Some(run) = self.streams.behind(long, margin, max.into(), yields) else {
                 return;
             };
             let next = |page: Vpn| match run.falling {

@@ -93,6 +93,12 @@ pub trait Mmu {
         let _ = first;
         false
     }
+    /// Whether the 512 aligned pages from `unit` on, all mapped in the program, are one huge page. One that
+    /// is moved there is split where small pages left their table behind.
+    fn is_mapped_huge(&mut self, unit: Vpn) -> bool {
+        let _ = unit;
+        false
+    }
     /// The 512 frames of a cluster are empty: see to it that a huge page can be moved there whole.
     fn mend(&mut self, first: Frame) {
         let _ = first;

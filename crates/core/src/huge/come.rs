@@ -48,7 +48,7 @@ impl Mm {
                 .set(unit.plus(n.into()), Entry::Resident(resident));
         }
         if done.pages == UNIT {
-            let whole = self.frames.clusters.get(id).whole;
+            let whole = self.came_whole(w, id, unit);
             self.frames.end_all(id, State::Empty);
             if whole {
                 self.table.make_huge(unit, CREDIT_NEW);
@@ -310,7 +310,7 @@ impl Mm {
             self.table
                 .set(unit.plus(n.into()), Entry::Resident(resident));
         }
-        let whole = self.frames.clusters.get(id).whole;
+        let whole = self.came_whole(w, id, unit);
         self.frames.end_all(id, State::Empty);
         if whole {
             // A stream's next unit has not proved that it is needed again.
@@ -322,6 +322,13 @@ impl Mm {
         if let Some(vma) = self.vmas.find_mut(unit) {
             vma.ahead.unseen += unseen;
         }
+    }
+
+    /// Whether a unit that was just mapped is one huge page still. If not, it is made one before it goes out
+    /// again: as small pages it would leave a cluster behind that must be mended, and a fresh huge page be
+    /// found for the next unit.
+    pub(crate) fn came_whole(&self, w: &mut impl World, id: ClusterId, unit: Vpn) -> bool {
+        self.frames.clusters.get(id).whole && w.is_mapped_huge(unit)
     }
 
     /// Deliver pages that are complete and waited for, and whose unit has fallen apart.

@@ -148,7 +148,7 @@ impl Mm {
             }
         }
         if all {
-            let whole = self.frames.clusters.get(id).whole;
+            let whole = self.came_whole(w, id, unit);
             self.frames.end_all(id, State::Empty);
             if whole {
                 self.table.make_huge(unit, 0);

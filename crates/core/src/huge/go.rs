@@ -19,6 +19,9 @@ impl Mm {
     /// Make the leaf of `page` a huge page, if all of it is mapped and its region is touched in order.
     pub(crate) fn collapse(&mut self, w: &mut impl World, page: Vpn) -> bool {
         let unit = unit_of(page);
+        if self.table.is_huge(unit) {
+            return true;
+        }
         let fit = self.table.is_full(unit) && self.holds_unit(unit);
         if !fit || !self.is_touched_in_order(unit) || self.huge.rest > 0 {
             return false;

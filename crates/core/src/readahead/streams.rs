@@ -444,13 +444,13 @@ impl Streams {
     /// at least and but for the last `margin`, each offered once. They are used up: who reads more than
     /// fits would otherwise push out all else that is in memory, and find nothing of its own when it
     /// begins again. Where what is read was in memory not long ago, that may be wrong, and every other
-    /// call offers none.
-    pub fn behind(&mut self, long: u64, margin: u64, max: u64) -> Option<Run> {
+    /// call offers none; unless it `yields`, as others miss pages that cost far more than its own.
+    pub fn behind(&mut self, long: u64, margin: u64, max: u64, yields: bool) -> Option<Run> {
         let left = |s: &Stream| s.touched.saturating_sub(margin).saturating_sub(s.tail);
         let long_ones = self.all.iter_mut().filter(|s| s.touched >= long);
         let stream = long_ones.max_by_key(|s| left(s))?;
         let count = left(stream).min(max);
-        stream.takes = !stream.takes || !stream.returns;
+        stream.takes = yields || !stream.takes || !stream.returns;
         if count == 0 || !stream.takes {
             return None;
         }

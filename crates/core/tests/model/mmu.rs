@@ -212,6 +212,10 @@ impl Mmu for View<'_> {
         !self.sys.rng.chance(self.sys.chaos.partial)
     }
 
+    fn is_mapped_huge(&mut self, _: Vpn) -> bool {
+        !self.sys.rng.chance(self.sys.chaos.partial)
+    }
+
     fn mend(&mut self, first: Frame) {
         for i in 0..512 {
             assert!(self.frame(first.plus(i)).is_none(), "{first:?} has memory");

@@ -380,6 +380,10 @@ impl Mmu for Linux {
         self.huge.is_one(self.arena.pointer(first) as usize)
     }
 
+    fn is_mapped_huge(&mut self, unit: Vpn) -> bool {
+        self.huge.is_one(unit.address() as usize)
+    }
+
     fn mend(&mut self, first: Frame) {
         let at = self.arena.pointer(first) as usize;
         // What fails leaves small pages' tables behind: huge pages are split there, nothing is lost.

@@ -303,6 +303,11 @@ impl Mmu for Simulated {
         self.clusters.get(first) == Table::Huge
     }
 
+    fn is_mapped_huge(&mut self, unit: Vpn) -> bool {
+        self.now += COSTS.map;
+        self.pages.table(unit) == Table::Huge
+    }
+
     fn mend(&mut self, first: Frame) {
         self.now += COSTS.mend;
         if (0..HUGE).any(|i| self.frames[first.plus(i).0 as usize] != EMPTY) {

@@ -228,6 +228,10 @@ impl Mmu for View<'_> {
         !self.sys.chance.one_in(self.sys.chaos.partial)
     }
 
+    fn is_mapped_huge(&mut self, _: Vpn) -> bool {
+        !self.sys.chance.one_in(self.sys.chaos.partial)
+    }
+
     fn mend(&mut self, first: Frame) {
         for i in 0..LEAF_PAGES as u32 {
             let frame = first.plus(i);

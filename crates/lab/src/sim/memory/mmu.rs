@@ -148,6 +148,10 @@ impl Mmu for Memory {
         self.clusters.get(first) == Table::Huge
     }
 
+    fn is_mapped_huge(&mut self, unit: Vpn) -> bool {
+        self.table(unit) == Table::Huge
+    }
+
     fn mend(&mut self, first: Frame) {
         self.cpu(self.costs.unmap);
         self.clusters.set(first, Table::None);
