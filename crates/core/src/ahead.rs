@@ -167,11 +167,11 @@ impl Mm {
             region: &region,
         };
         vma.was_foreseen(false);
-        self.scattered = Some(self.evictions);
         let policy = self.config.readahead;
         let hinted = vma.hint.window(&touch, policy.max_window());
         let window =
             hinted.unwrap_or_else(|| policy.on_miss(&mut self.shared, &mut vma.history, &touch));
+        self.miss_at_random();
         w.window(window.count().into());
         self.read_window(w, &window, batch);
     }
@@ -300,7 +300,7 @@ impl Mm {
     ) -> u64 {
         let mut wants = core::mem::take(&mut self.wants);
         wants.clear();
-        let mut ios = self.ios.in_flight() + KEPT_IOS;
+        let mut ios = self.in_flight() + KEPT_IOS;
         let mut last: Option<Slot> = batch.last().map(|&(slot, _)| slot);
         let (mut passed, mut first_page) = (0, None);
         for (n, page) in (0..).zip(pages) {

@@ -272,6 +272,7 @@ impl Mm {
         let holding = *self.frames.get(frame);
         let course = self.on_hit(w, pending.address(), frame);
         let outcome = if holding.state == State::Reading {
+            self.hasten(w, frame);
             if !holding.wanted {
                 self.frames.want(frame, pending.since);
                 self.stats.faults_major += 1;

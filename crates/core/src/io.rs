@@ -30,6 +30,8 @@ struct Io {
     since: Nanos,
     /// A read of swapoff.
     drain: bool,
+    /// Pages that count as in flight beside what threads wait for.
+    beside: u32,
     frames: Vec<Frame>,
 }
 
@@ -69,6 +71,7 @@ impl Ios {
         entry.write = write;
         entry.since = since;
         entry.drain = false;
+        entry.beside = 0;
         entry.frames.clear();
         entry.frames.extend(frames);
         io
@@ -77,6 +80,23 @@ impl Ios {
     /// Mark a read as swapoff's.
     pub(crate) fn set_drain(&mut self, io: IoId) {
         self.all[io.0 as usize].drain = true;
+    }
+
+    /// Where an I/O begins, and whether it is a write.
+    pub(crate) fn what(&self, io: IoId) -> Option<(Slot, bool)> {
+        let entry = self.all.get(io.0 as usize)?;
+        Some((entry.slot?, entry.write))
+    }
+
+    /// No thread waits for it: its pages, which count as such until it ends.
+    pub(crate) fn count_beside(&mut self, io: IoId) -> u32 {
+        let entry = &mut self.all[io.0 as usize];
+        entry.beside = entry.frames.len() as u32;
+        entry.beside
+    }
+
+    fn beside(&self, io: IoId) -> u32 {
+        self.all.get(io.0 as usize).map_or(0, |io| io.beside)
     }
 
     fn is_drain(&self, io: IoId) -> bool {
@@ -119,6 +139,11 @@ impl Ios {
 }
 
 impl Mm {
+    /// I/Os that the disk has.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.ios.in_flight() - self.pace.waiting()
+    }
+
     /// Start the reads of `batch`; slots that follow each other become one I/O, of `most` at the most. The one that holds
     /// `first`, for which a thread waits, goes first.
     pub(crate) fn submit_reads(
@@ -128,21 +153,36 @@ impl Mm {
         first: Option<Frame>,
         most: usize,
     ) {
+        let most = match first {
+            Some(_) => most,
+            None => self.piece(most),
+        };
         batch.sort_unstable_by_key(|&(slot, _)| slot);
         let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
         for urgent in [true, false] {
             let ios = batch.chunk_by(follows).flat_map(|run| run.chunks(most));
             for run in ios {
                 if run.iter().any(|&(_, frame)| Some(frame) == first) == urgent {
-                    self.submit_read(w, run[0].0, run.iter().map(|&(_, frame)| frame));
+                    let frames = run.iter().map(|&(_, frame)| frame);
+                    self.submit_read(w, run[0].0, frames, first.is_some());
                 }
             }
         }
     }
 
-    fn submit_read(&mut self, w: &mut impl World, slot: Slot, frames: impl Iterator<Item = Frame>) {
+    fn submit_read(
+        &mut self,
+        w: &mut impl World,
+        slot: Slot,
+        frames: impl Iterator<Item = Frame>,
+        awaited: bool,
+    ) {
         let io = self.ios.begin(slot, false, w.now(), frames);
-        if w.read(io, slot, self.ios.frames(io)) {
+        let started = match awaited {
+            true => w.read(io, slot, self.ios.frames(io)),
+            false => self.start_beside(w, io),
+        };
+        if started {
             self.stats.swap_read_ios += 1;
             return;
         }
@@ -208,14 +248,14 @@ impl Mm {
     /// Write pages to the slots that they had. False: the queue is full.
     fn write_at_home(&mut self, w: &mut impl World, batch: &[(Slot, Frame)]) -> bool {
         let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
-        let ios = batch
-            .chunk_by(follows)
-            .flat_map(|run| run.chunks(SLOTS_PER_IO));
+        let most = self.piece(SLOTS_PER_IO);
+        let ios = batch.chunk_by(follows).flat_map(|run| run.chunks(most));
         for run in ios {
             let frames = run.iter().map(|&(_, frame)| frame);
             let io = self.ios.begin(run[0].0, true, 0, frames);
-            if self.ios.in_flight() > self.config.depth as usize / 2
-                || !w.write(io, run[0].0, self.ios.frames(io))
+            if self.in_flight() > self.config.depth as usize / 2
+                || self.is_paced()
+                || !self.start_beside(w, io)
             {
                 self.ios.drop(io);
                 return false;
@@ -234,7 +274,11 @@ impl Mm {
         let whole = first.is_some_and(|&frame| self.frames.get(frame).whole);
         let alike = |frame: &&Frame| self.frames.get(**frame).whole == whole;
         let oldest = oldest.by_ref().filter(alike);
-        let frames: Vec<Frame> = oldest.copied().take(SLOTS_PER_IO).collect();
+        if self.is_paced() {
+            return false;
+        }
+        let most = self.piece(SLOTS_PER_IO);
+        let frames: Vec<Frame> = oldest.copied().take(most).collect();
         let max = frames.len() as u32;
         let take = |slots: &mut Slots, w: &mut _| match whole {
             true => slots.take_whole(w, max),
@@ -255,7 +299,7 @@ impl Mm {
         let io = self.ios.begin(slot, true, 0, frames.iter().copied());
         let started = match whole {
             true => w.write_as_it_is(io, slot, self.ios.frames(io)),
-            false => w.write(io, slot, self.ios.frames(io)),
+            false => self.start_beside(w, io),
         };
         if !started {
             for i in 0..n {
@@ -288,6 +332,7 @@ impl Mm {
     /// An I/O ended.
     pub fn on_io(&mut self, w: &mut impl World, io: IoId, result: IoResult) {
         let drain = self.ios.is_drain(io);
+        self.ended_beside(self.ios.beside(io));
         let Some((slot, write, frames)) = self.ios.end(io) else {
             return;
         };
@@ -302,7 +347,7 @@ impl Mm {
                     if self.frames.get(frame).page.is_none() {
                         self.frames.free_up(frame);
                     } else {
-                        self.submit_read(w, slot.plus(i), core::iter::once(frame));
+                        self.submit_read(w, slot.plus(i), core::iter::once(frame), true);
                     }
                 }
             }
@@ -346,6 +391,7 @@ impl Mm {
             }
         }
         self.ios.recycle(io, frames);
+        self.start_waiting(w);
     }
 
     pub(crate) fn on_read(

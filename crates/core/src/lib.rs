@@ -18,6 +18,7 @@ pub mod huge;
 mod io;
 pub mod kswapd;
 mod mm;
+mod pace;
 mod page_table;
 #[cfg(feature = "planted")]
 pub mod planted;

@@ -13,6 +13,7 @@ use crate::advice::{Advised, Hint};
 use crate::frames::{Frames, State};
 use crate::huge::{Huge, Thp};
 use crate::io::Ios;
+use crate::pace::Pace;
 use crate::page_table::{Entry, PageTable, Resident};
 use crate::readahead::lattice::Lattices;
 use crate::readahead::streams::Streams;
@@ -97,8 +98,8 @@ pub struct Mm {
     pub(crate) awake: bool,
     /// Pages moved out so far.
     pub(crate) evictions: u64,
-    /// Pages moved out when a page was missed last that nothing could foresee.
-    pub(crate) scattered: Option<u64>,
+    /// What is in flight beside the reads that threads wait for.
+    pub(crate) pace: Pace,
     /// No slot was free at the last try.
     pub(crate) areas_full: bool,
     /// Faults that found the address space changing.
@@ -153,7 +154,7 @@ impl Mm {
             hand: Vpn(0),
             awake: false,
             evictions: 0,
-            scattered: None,
+            pace: Pace::default(),
             areas_full: false,
             retry: Vec::new(),
             stalled: VecDeque::new(),

@@ -31,9 +31,6 @@ const RUN: u32 = 64;
 /// the last part.
 const LONG: u64 = 8;
 const KEPT: u64 = 16;
-/// The part of what is resident that may be moved out after a miss that nothing could foresee, before
-/// that is forgotten.
-const LATELY: u64 = 8;
 /// Stretches of such a stream that are looked at for resident pages before the clock goes on.
 const OFFERS: u32 = 16;
 
@@ -75,6 +72,7 @@ impl Mm {
     /// more to do at once.
     pub fn run(&mut self, w: &mut impl World) -> bool {
         self.tidy(w);
+        self.start_waiting(w);
         self.submit_writes(w, self.hurry(w));
         if !self.stalled.is_empty() && self.serve_stalled(w) {
             // The thread must find its page before reclaim does.
@@ -306,12 +304,6 @@ impl Mm {
         }
         self.victims = victims;
         moved
-    }
-
-    /// Pages that nothing could foresee were missed lately.
-    fn is_missed_at_random(&self) -> bool {
-        let since = self.scattered.map(|at| self.evictions.saturating_sub(at));
-        since.is_some_and(|since| since < self.table.resident() / LATELY)
     }
 
     /// Resident pages that a long stream has passed, and that did not prove to be needed again.

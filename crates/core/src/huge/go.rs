@@ -156,7 +156,7 @@ impl Mm {
     /// Write units, as far as slots, queue and depth go. False: the queue is full.
     pub(crate) fn write_units(&mut self, w: &mut impl World) -> bool {
         while let Some(id) = self.frames.clusters.oldest(List::Dirty) {
-            if self.ios.in_flight() > self.config.depth as usize / 2 {
+            if self.in_flight() > self.config.depth as usize / 2 || self.is_paced() {
                 return false;
             }
             let homeless = |frame: &Frame| self.frames.get(*frame).slot.is_none();
@@ -210,7 +210,8 @@ impl Mm {
         true
     }
 
-    /// Start the write of `n` frames of a unit, from number `at` on.
+    /// Start the write of `n` frames of a unit, from number `at` on. False: not of all of them, as the queue
+    /// is full.
     fn write_unit(
         &mut self,
         w: &mut impl World,
@@ -220,20 +221,26 @@ impl Mm {
         n: u32,
     ) -> bool {
         let first = self.frames.clusters.first(id).plus(at);
-        let frames = move || (0..n).map(move |i| first.plus(i));
         let new = self.frames.get(first).slot.is_none();
-        let io = self.ios.begin(slot, true, 0, frames());
-        if !w.write(io, slot, self.ios.frames(io)) {
-            if new {
-                for i in 0..n {
-                    self.put(w, Some(slot.plus(i)));
+        let piece = self.piece(UNIT as usize) as u32;
+        let mut done = 0;
+        while done < n {
+            let (part, begin) = (piece.min(n - done), done);
+            let frames = move || (begin..begin + part).map(move |i| first.plus(i));
+            let io = self.ios.begin(slot.plus(done), true, 0, frames());
+            if !self.start_beside(w, io) {
+                if new {
+                    for i in done..n {
+                        self.put(w, Some(slot.plus(i)));
+                    }
                 }
+                self.ios.drop(io);
+                return false;
             }
-            self.ios.drop(io);
-            return false;
+            self.on_writing(w, (begin..).map(|i| slot.plus(i)).zip(frames()));
+            done += part;
         }
         self.stats.huge_swap_out += u64::from(n == UNIT);
-        self.on_writing(w, (0..).map(|i| slot.plus(i)).zip(frames()));
         true
     }
 
