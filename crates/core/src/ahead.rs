@@ -171,7 +171,7 @@ impl Mm {
         let hinted = vma.hint.window(&touch, policy.max_window());
         let window =
             hinted.unwrap_or_else(|| policy.on_miss(&mut self.shared, &mut vma.history, &touch));
-        self.miss_at_random();
+        self.miss_at_random(now);
         w.window(window.count().into());
         self.read_window(w, &window, batch);
     }
@@ -276,7 +276,7 @@ impl Mm {
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
         if let Entry::Swapped { evicted, .. } = self.table.get(run.first) {
-            self.streams.reads(id, self.was_here(evicted));
+            self.streams.reads(id, self.returns(evicted));
         }
         let placing = self.streams.placing(id);
         let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);

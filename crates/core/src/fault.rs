@@ -6,8 +6,10 @@
 //! in one of two queues: for the address space to settle (`retry`), or for memory (`stalled`).
 
 use crate::frames::{Holding, NOTHING, State};
+use crate::huge::clusters::List;
 use crate::mm::{Mm, Outcome, Pending};
 use crate::page_table::{EVICTED_BITS, Entry, Resident};
+use crate::readahead::streams::Returns;
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
 use crate::world::{Notice, Stop, World};
 
@@ -19,6 +21,8 @@ const UNMOVABLE: Nanos = 200_000_000;
 /// How long a fault waits for a fork to be over before the limit yields: the forking thread itself,
 /// or one that holds a lock it needs, may be the one that waits.
 const HELD: Nanos = 50_000_000;
+/// A page comes back at once if less than this part of the memory was moved out since.
+const AT_ONCE: u64 = 8;
 /// Credit of a page that came in otherwise.
 pub(crate) const CREDIT_NEW: u8 = 1;
 
@@ -228,13 +232,16 @@ impl Mm {
         {
             return Some(run);
         }
-        if self.drop_clean(1) == 0 && self.drop_ahead(w.now(), 1) == 0 {
+        let at_hand = self.drop_clean(1) > 0 || self.frames.clusters.count(List::Free) > 0;
+        if !at_hand && !self.give_up_ahead(w.now()) {
             if self.held {
                 // Nothing is moved out now; the fork will soon be over.
                 return None;
             }
-            self.stats.direct_reclaims += 1;
-            self.evict(w, self.marks.batch);
+            if !self.is_much_unwritten() {
+                self.stats.direct_reclaims += 1;
+                self.evict(w, self.marks.batch);
+            }
             if self.frames.free() == 0 {
                 self.drop_clean(1);
             }
@@ -244,6 +251,13 @@ impl Mm {
             self.break_cluster(w, max);
         }
         self.frames.take_free(max)
+    }
+
+    /// A thread's page goes before what streams are to use; but where writes will make room soon, a whole
+    /// unit is not given up for a page.
+    fn give_up_ahead(&mut self, now: Nanos) -> bool {
+        let soon = self.frames.writing() > 0 && self.is_missed_at_random();
+        !soon && self.drop_ahead(now, 1) > 0
     }
 
     /// Put fresh memory behind empty frames, as far as the limit allows.
@@ -424,8 +438,20 @@ impl Mm {
 
     /// Whether a little more memory would have kept a page that went out as number `evicted`.
     pub(crate) fn was_here(&self, evicted: u32) -> bool {
+        self.returns(evicted) != Returns::Late
+    }
+
+    /// How soon a page comes back that went out as number `evicted`.
+    pub(crate) fn returns(&self, evicted: u32) -> Returns {
         let distance = (self.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
-        u64::from(distance) < self.table.resident()
+        let (distance, memory) = (u64::from(distance), self.table.resident());
+        if distance < memory / AT_ONCE {
+            Returns::AtOnce
+        } else if distance < memory {
+            Returns::Soon
+        } else {
+            Returns::Late
+        }
     }
 
     pub(crate) fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, holding: Holding) {

@@ -170,7 +170,7 @@ impl Mm {
         }
     }
 
-    fn submit_read(
+    pub(crate) fn submit_read(
         &mut self,
         w: &mut impl World,
         slot: Slot,
@@ -254,7 +254,7 @@ impl Mm {
             let frames = run.iter().map(|&(_, frame)| frame);
             let io = self.ios.begin(run[0].0, true, 0, frames);
             if self.in_flight() > self.config.depth as usize / 2
-                || self.is_paced()
+                || self.writes_wait()
                 || !self.start_beside(w, io)
             {
                 self.ios.drop(io);
@@ -274,7 +274,7 @@ impl Mm {
         let whole = first.is_some_and(|&frame| self.frames.get(frame).whole);
         let alike = |frame: &&Frame| self.frames.get(**frame).whole == whole;
         let oldest = oldest.by_ref().filter(alike);
-        if self.is_paced() {
+        if self.writes_wait() {
             return false;
         }
         let most = self.piece(SLOTS_PER_IO);

@@ -11,44 +11,57 @@ use alloc::collections::VecDeque;
 use crate::frames::State;
 use crate::huge::clusters::ClusterId;
 use crate::mm::Mm;
-use crate::units::Frame;
+use crate::units::{Frame, Nanos};
 use crate::world::{IoId, World};
 
-/// Pages of a piece (128 KiB), and of those that are with the disk at a time.
-const PIECE: usize = 32;
-const AT_A_TIME: u32 = 128;
-/// The part of what is resident that may be moved out after a miss that nothing could foresee, before that
-/// is forgotten.
+/// Pages of a piece (64 KiB), and of those that are with the disk at a time.
+const PIECE: usize = 16;
+const AT_A_TIME: u32 = 64;
+/// Misses that nothing could foresee are forgotten when this part of what is resident was moved out since;
+/// fewer of them than this are how every scan begins.
 const LATELY: u64 = 8;
+const ENOUGH: u32 = 16;
+/// And when there was none for this long.
+const CALM: Nanos = 100_000_000;
 
 /// I/Os that no thread waits for.
 #[derive(Default)]
 pub(crate) struct Pace {
-    /// Pages moved out when a page was missed last that nothing could foresee.
-    missed: Option<u64>,
+    /// Pages missed lately that nothing could foresee, and pages moved out at the last one.
+    misses: u32,
+    missed: u64,
+    missed_at: Nanos,
     /// Pages that the disk has.
     pages: u32,
-    /// What it is to have next.
-    waiting: VecDeque<IoId>,
+    /// What it is to have next: writes first, as they make the room for all else.
+    writes: VecDeque<IoId>,
+    reads: VecDeque<IoId>,
 }
 
 impl Pace {
     /// I/Os that wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.writes.len() + self.reads.len()
     }
 }
 
 impl Mm {
     /// A page is missed that nothing could foresee.
-    pub(crate) fn miss_at_random(&mut self) {
-        self.pace.missed = Some(self.evictions);
+    pub(crate) fn miss_at_random(&mut self, now: Nanos) {
+        if !self.is_lately(self.pace.missed) {
+            self.pace.misses = 0;
+        }
+        self.pace.misses = (self.pace.misses + 1).min(ENOUGH);
+        (self.pace.missed, self.pace.missed_at) = (self.evictions, now);
     }
 
-    /// That was so lately.
+    /// That was so lately, and not just once.
     pub(crate) fn is_missed_at_random(&self) -> bool {
-        let since = self.pace.missed.map(|at| self.evictions.saturating_sub(at));
-        since.is_some_and(|since| since < self.table.resident() / LATELY)
+        self.pace.misses == ENOUGH && self.is_lately(self.pace.missed)
+    }
+
+    fn is_lately(&self, evictions: u64) -> bool {
+        self.evictions.saturating_sub(evictions) < self.table.resident() / LATELY
     }
 
     /// The most pages that an I/O may have which could have `most`.
@@ -59,18 +72,22 @@ impl Mm {
         }
     }
 
-    /// Whether a further I/O would have to wait.
-    pub(crate) fn is_paced(&self) -> bool {
-        let full = !self.pace.waiting.is_empty() || self.pace.pages >= AT_A_TIME;
-        full && self.is_missed_at_random()
+    /// Whether writes wait: there is no need to begin more.
+    pub(crate) fn writes_wait(&self) -> bool {
+        !self.pace.writes.is_empty()
     }
 
     /// Start an I/O that no thread waits for, now or later. False: the queue is full.
     pub(crate) fn start_beside(&mut self, w: &mut impl World, io: IoId) -> bool {
-        let started = !self.is_paced() && self.start(w, io);
-        let waits = !started && self.is_missed_at_random();
+        let paced = self.is_missed_at_random();
+        let full = self.pace.waiting() > 0 || self.pace.pages >= AT_A_TIME;
+        let started = !(paced && full) && self.start(w, io);
+        let waits = paced && !started;
         if waits {
-            self.pace.waiting.push_back(io);
+            match self.ios.what(io) {
+                Some((_, true)) => self.pace.writes.push_back(io),
+                _ => self.pace.reads.push_back(io),
+            }
         }
         started || waits
     }
@@ -89,13 +106,51 @@ impl Mm {
         started
     }
 
+    /// As [`Mm::start`], of an I/O that has waited. Pages may have been discarded meanwhile: their slots,
+    /// which may be somebody else's by now, are not read.
+    fn start_late(&mut self, w: &mut impl World, io: IoId) -> bool {
+        let gone = |frame: &Frame| self.frames.get(*frame).page.is_none();
+        let read = self.ios.what(io).is_some_and(|(_, write)| !write);
+        if !read || !self.ios.frames(io).iter().any(gone) {
+            return self.start(w, io);
+        }
+        let Some((slot, _, frames)) = self.ios.end(io) else {
+            return true;
+        };
+        for (n, &frame) in (0..).zip(&frames) {
+            if self.frames.get(frame).page.is_none() {
+                self.frames.free_up(frame);
+            } else {
+                self.submit_read(w, slot.plus(n), core::iter::once(frame), true);
+            }
+        }
+        self.ios.recycle(io, frames);
+        true
+    }
+
+    /// Between two faults: misses are forgotten, and the disk gets what it may have then.
+    pub(crate) fn keep_pace(&mut self, w: &mut impl World) {
+        if w.now().saturating_sub(self.pace.missed_at) > CALM {
+            self.pace.misses = 0;
+        }
+        self.start_waiting(w);
+    }
+
     /// Give the disk what waits, as far as that may be.
     pub(crate) fn start_waiting(&mut self, w: &mut impl World) {
-        while let Some(&io) = self.pace.waiting.front() {
-            if self.pace.pages >= AT_A_TIME && self.is_missed_at_random() || !self.start(w, io) {
+        loop {
+            let write = self.pace.writes.front().copied();
+            let Some(io) = write.or_else(|| self.pace.reads.front().copied()) else {
+                return;
+            };
+            if self.pace.pages >= AT_A_TIME && self.is_missed_at_random() || !self.start_late(w, io)
+            {
                 return;
             }
-            self.pace.waiting.pop_front();
+            match write {
+                Some(_) => self.pace.writes.pop_front(),
+                None => self.pace.reads.pop_front(),
+            };
         }
     }
 
@@ -106,19 +161,19 @@ impl Mm {
 
     /// A thread has come to wait for what is read into a frame: it goes first, with all of its unit.
     pub(crate) fn hasten(&mut self, w: &mut impl World, frame: Frame) {
-        if self.pace.waiting.is_empty() || self.frames.get(frame).state != State::Reading {
+        if self.pace.reads.is_empty() || self.frames.get(frame).state != State::Reading {
             return;
         }
         let unit: Option<ClusterId> = self.frames.unit_of(frame).map(|(id, _)| id);
         let mut at = 0;
-        while let Some(&io) = self.pace.waiting.get(at) {
+        while let Some(&io) = self.pace.reads.get(at) {
             let frames = self.ios.frames(io);
             let concerned = match (unit, frames.first()) {
                 (Some(id), Some(&first)) => self.frames.clusters.of(first) == Some(id),
                 _ => frames.contains(&frame),
             };
-            if concerned && self.start(w, io) {
-                self.pace.waiting.remove(at);
+            if concerned && self.start_late(w, io) {
+                self.pace.reads.remove(at);
             } else {
                 at += 1;
             }

@@ -72,7 +72,8 @@ impl Mm {
     /// more to do at once.
     pub fn run(&mut self, w: &mut impl World) -> bool {
         self.tidy(w);
-        self.start_waiting(w);
+        self.keep_singles(w);
+        self.keep_pace(w);
         self.submit_writes(w, self.hurry(w));
         if !self.stalled.is_empty() && self.serve_stalled(w) {
             // The thread must find its page before reclaim does.
@@ -95,7 +96,7 @@ impl Mm {
         let asked = moved > 0;
         let brought = self.bring_needed(w);
         if self.awake || w.excess() > 0 {
-            if self.frames.unwritten() < self.marks.writes {
+            if !self.is_much_unwritten() {
                 // A read that completes meanwhile must not wait for a whole batch.
                 let batch = if self.is_awaited() {
                     BESIDE_READS
@@ -133,6 +134,16 @@ impl Mm {
     pub(crate) fn headroom(&self, w: &impl World) -> u64 {
         let free = self.frames.free() + self.frames.clusters.count(List::Free) * UNIT;
         w.available() + u64::from(free) + u64::from(self.frames.clean())
+    }
+
+    /// As much is being written as should be: more would not be there sooner. While pages are missed that
+    /// nothing could foresee, what goes out before its time may be the very next one.
+    pub(crate) fn is_much_unwritten(&self) -> bool {
+        let most = match self.is_missed_at_random() {
+            true => (2 * self.marks.high).min(self.marks.writes),
+            false => self.marks.writes,
+        };
+        self.frames.unwritten() >= most
     }
 
     /// Let others have what they need more, or what a lower limit takes.
@@ -309,8 +320,11 @@ impl Mm {
     /// Resident pages that a long stream has passed, and that did not prove to be needed again.
     fn take_passed(&mut self, w: &mut impl World, max: u32, victims: &mut Vec<Vpn>) {
         let memory = self.table.resident();
-        let (long, margin) = (memory / LONG, memory / KEPT);
         let yields = self.is_missed_at_random();
+        let (long, margin) = match yields {
+            true => (2 * u64::from(UNIT), u64::from(UNIT)),
+            false => (memory / LONG, memory / KEPT),
+        };
         for _ in 0..OFFERS {
             let Some(run) = self.streams.behind(long, margin, max.into(), yields) else {
                 return;

@@ -117,7 +117,7 @@ impl Mm {
             return false;
         };
         if let Entry::Swapped { evicted, .. } = self.table.get(page) {
-            self.streams.reads(stream, self.was_here(evicted));
+            self.streams.reads(stream, self.returns(evicted));
         }
         w.window(UNIT.into());
         self.count_ahead(unit, UNIT.into());

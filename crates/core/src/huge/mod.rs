@@ -107,6 +107,11 @@ impl Mm {
     /// A cluster with a huge page that nobody needs, taken; if it is not needed after all,
     /// [`crate::frames::Frames::settle`] puts it back. Evicts for it if `hard`.
     pub(crate) fn obtain_cluster(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
+        if self.is_missed_at_random() && self.singles(w) < u64::from(self.marks.low / 2) {
+            // Streams would take what single pages need.
+            self.awake = true;
+            return None;
+        }
         let taken = self.spare_cluster(w);
         if taken.is_some() || !hard || self.held {
             return taken;
@@ -115,6 +120,20 @@ impl Mm {
         self.evict(w, UNIT);
         self.submit_writes(w, true);
         self.spare_cluster(w)
+    }
+
+    /// Pages that a fault could have without a cluster's being taken apart.
+    fn singles(&self, w: &impl World) -> u64 {
+        let singles = self.frames.free() + self.frames.clean_singles();
+        w.available() + u64::from(singles)
+    }
+
+    /// While pages are missed that nothing could foresee, there is memory for them that is in no cluster.
+    pub(crate) fn keep_singles(&mut self, w: &mut impl World) {
+        let low = u64::from(self.marks.low);
+        if self.is_missed_at_random() && self.singles(w) < low {
+            self.release_cluster(w);
+        }
     }
 
     fn spare_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
@@ -134,7 +153,11 @@ impl Mm {
             }
         }
         let spare = self.frames.free() + self.frames.clean_singles();
-        if spare >= UNIT + self.marks.low / 2 {
+        let kept = match self.is_missed_at_random() {
+            true => self.marks.high,
+            false => self.marks.low / 2,
+        };
+        if spare >= UNIT + kept {
             // Memory is in single pages: it is exchanged.
             if self.frames.free() < UNIT {
                 self.drop_singles(UNIT - self.frames.free());

@@ -82,6 +82,17 @@ impl Recent {
     }
 }
 
+/// How much was moved out since a page was that is read again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Returns {
+    /// A small part of the memory: a little more would have kept it.
+    AtOnce,
+    /// Less than there is memory.
+    Soon,
+    /// More.
+    Late,
+}
+
 /// Names a stream; a later stream may take its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamId(usize);
@@ -114,7 +125,7 @@ struct Stream {
     /// First position behind it that was not offered to reclaim.
     tail: u64,
     /// What it reads was in memory not long ago.
-    returns: bool,
+    returns: Returns,
     /// Of such a stream, reclaim takes the pages every other time.
     takes: bool,
 }
@@ -306,7 +317,7 @@ impl Streams {
             last: now,
             pace: 0,
             tail: 0,
-            returns: false,
+            returns: Returns::Late,
             takes: false,
         };
         if self.all.len() < STREAMS {
@@ -450,7 +461,12 @@ impl Streams {
         let long_ones = self.all.iter_mut().filter(|s| s.touched >= long);
         let stream = long_ones.max_by_key(|s| left(s))?;
         let count = left(stream).min(max);
-        stream.takes = yields || !stream.takes || !stream.returns;
+        let gives = match stream.returns {
+            Returns::Late => true,
+            Returns::Soon => yields,
+            Returns::AtOnce => false,
+        };
+        stream.takes = gives || !stream.takes;
         if count == 0 || !stream.takes {
             return None;
         }
@@ -459,9 +475,9 @@ impl Streams {
         Some(run)
     }
 
-    /// `id` reads a page; `soon`: it went out when less was moved out since than there is memory.
-    pub fn reads(&mut self, id: StreamId, soon: bool) {
-        self.all[id.0].returns = soon;
+    /// `id` reads a page that went out when that much had been moved out.
+    pub fn reads(&mut self, id: StreamId, returns: Returns) {
+        self.all[id.0].returns = returns;
     }
 
     /// A stream that goes on has `page` before it.

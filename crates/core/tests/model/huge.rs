@@ -201,7 +201,9 @@ fn a_discard_of_a_part_splits_and_the_rest_stays() {
 fn emptied(m: &mut Machine) {
     m.sys.begin_drain(0);
     m.p.drain(&mut m.sys, 0);
-    m.p.round(&mut m.sys, true);
+    for _ in 0..4 {
+        m.p.round(&mut m.sys, true);
+    }
     // The last fault was long ago.
     m.sys.now += 1_000_000_000;
     for _ in 0..20_000 {
@@ -274,16 +276,21 @@ fn empties_a_leaf_on_two_areas(limit: u64) {
     let mut m = machine_with(Thp::Adaptive, &[65_536, 65_536]);
     m.sys.order = vec![0];
     m.fill();
+    let leaf = 28 * UNIT - m.p.space.vpn(0).0 as usize % UNIT;
     let push_out = |m: &mut Machine| {
-        for _ in 0..3 {
+        for _ in 0..20 {
             pause(m);
             touch_all(m, (0..12 * UNIT).chain(34 * UNIT..PAGES));
+            let entry = |at| m.p.mm.entry(m.p.space.vpn(at));
+            let away = |at| matches!(entry(at), Entry::Never | Entry::Swapped { .. });
+            if (leaf..leaf + 2 * UNIT).all(away) {
+                return pause(m);
+            }
         }
-        pause(m);
+        panic!("pages stay in memory: {}", m.p.state(&m.sys));
     };
     push_out(&mut m);
     // Some pages of a leaf go to the other area, and the next leaf is not whole.
-    let leaf = 28 * UNIT - m.p.space.vpn(0).0 as usize % UNIT;
     let elsewhere = leaf + 10..leaf + 14;
     let missing = leaf + UNIT + 200;
     m.sys.order = vec![1];
