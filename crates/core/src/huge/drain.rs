@@ -47,7 +47,10 @@ impl Mm {
             return Met::Single;
         };
         // A leaf may have some of its pages on another area: then these go on in the next one.
-        if unit_of(unit) != unit || unit_of(last) != unit || !self.holds_unit(unit) {
+        let one_leaf = unit_of(last) == unit;
+        #[cfg(feature = "planted")]
+        let one_leaf = one_leaf || self.has(crate::planted::Bug::UnitOfTwoLeaves);
+        if unit_of(unit) != unit || !one_leaf || !self.holds_unit(unit) {
             return Met::Single;
         }
         if self.drain.singles > 0 {

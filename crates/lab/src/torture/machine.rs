@@ -17,6 +17,8 @@ use super::view::STALL;
 
 /// Virtual time between two steps.
 const BETWEEN: Nanos = 100;
+/// Virtual time between two rounds while the programs pause.
+const QUIET: Nanos = 50_000;
 /// Touches of a burst after which the core does what no fault waits for: one of these.
 const RUN_EVERY: [u16; 3] = [8, 16, 32];
 /// Virtual time that passes at the least where threads wait and no I/O is in flight.
@@ -135,6 +137,14 @@ impl Machine {
                 let pid = self.processes[n].space.pid;
                 self.sys.pressure[pid] += u64::from(pages);
             }
+            Act::Quiet { rounds } => {
+                for _ in 0..rounds {
+                    for n in 0..self.processes.len() {
+                        self.round(n, usize::from(u8::MAX));
+                    }
+                    self.sys.now += QUIET;
+                }
+            }
             Act::Wait { us } => self.sys.now += u64::from(us) * 1_000,
             _ => self.alone(n, step.act),
         }
@@ -171,6 +181,8 @@ impl Machine {
         let pages = process.cells.len();
         let mut at = usize::from(page) % pages;
         let run_every = sys.chance.pick(&RUN_EVERY);
+        // What is zero leaves holes in what is on the areas.
+        let zeros = sys.chance.one_in(300);
         if stride == 1 && sys.chance.one_in(500) {
             // As allocators do: what was given back is used again.
             give_back(process, sys, at..(at + usize::from(count)).min(pages));
@@ -178,9 +190,9 @@ impl Machine {
         for i in 1..=count {
             let access = sys.chance.below(16);
             let write = match access {
-                0 => Some(0),
+                0 if zeros => Some(0),
                 1 => Some(process.cells[at].value),
-                2..7 => {
+                0..7 => {
                     self.written += 1;
                     Some(self.written)
                 }

@@ -184,6 +184,11 @@ pub enum Act {
         /// Microseconds.
         us: u32,
     },
+    /// The programs do nothing, for so many rounds of the drivers; what goes wrong does so still.
+    Quiet {
+        /// Rounds.
+        rounds: u8,
+    },
     /// Nothing goes wrong for a while, and every thread must come to its page.
     Settle,
 }
@@ -224,6 +229,8 @@ pub struct Steps {
     at: u64,
     /// Touches until the pattern changes.
     left: u64,
+    /// Steps that come next, the last one first.
+    script: Vec<Act>,
 }
 
 impl Steps {
@@ -240,6 +247,7 @@ impl Steps {
             pattern: Pattern::Forward,
             at: 0,
             left: 100,
+            script: Vec::new(),
         }
     }
 
@@ -316,7 +324,10 @@ impl Steps {
         let (page, n) = self.stretch(8);
         let chance = &mut self.chance;
         let n = n as u8;
-        match chance.below(24) {
+        match chance.below(28) {
+            24.. => Act::Quiet {
+                rounds: chance.pick(&[5, 50, 250]),
+            },
             0 | 1 => Act::Lock {
                 page,
                 n,
@@ -341,11 +352,14 @@ impl Steps {
             },
             7..10 => Act::Fork,
             10 => Act::Die,
+            // What is lost leaves holes in huge pages.
+            11 | 12 | 20 | 21 if self.huge && !chance.one_in(100) => self.empty_in_peace(),
             11 | 12 => Act::Fill,
             13 => Act::Swapon {
                 slots: chance.pick(&[40, 512, 1100]),
                 at: chance.below(3) as u8,
             },
+            14..19 if self.huge => self.empty_in_peace(),
             14..19 => Act::Swapoff,
             19 => Act::Keep,
             20 => Act::Fail {
@@ -356,6 +370,22 @@ impl Steps {
                 us: chance.pick(&[1, 100, 10_000, 2_000_000]),
             },
         }
+    }
+
+    /// Memory is passed over, and an area emptied while the program pauses, with room for what is on it or
+    /// not: only then are huge pages read whole.
+    fn empty_in_peace(&mut self) -> Act {
+        let limit = |pages| Act::Limit { pages };
+        let room = self.chance.pick(&[1, 2, 4]);
+        let quiet = Act::Quiet { rounds: u8::MAX };
+        self.script = vec![limit(self.limit), Act::Swapoff, quiet, quiet, Act::Swapoff];
+        self.script.push(limit(self.limit * room));
+        let scans = 1 + self.chance.below(6);
+        for _ in 0..scans {
+            let scan = self.scan();
+            self.script.push(scan);
+        }
+        limit(self.limit)
     }
 
     fn disorder(&mut self) -> Act {
@@ -370,6 +400,9 @@ impl Steps {
     }
 
     fn act(&mut self) -> Act {
+        if let Some(act) = self.script.pop() {
+            return act;
+        }
         let rates = self.rates;
         if self.chance.one_in(rates.changes) {
             return self.change();
