@@ -94,6 +94,7 @@ impl Mm {
             }
         }
         self.stats.huge_swap_in += 1;
+        self.stats.huge_drained += 1;
         Met::Taken
     }
 
@@ -140,6 +141,9 @@ impl Mm {
         if !all && (done.pages > 0 || done.stop != Some(Stop::Again)) {
             self.stats.huge_splits += 1;
             self.frames.disband(id);
+        }
+        if !all && done.pages > 0 {
+            self.frames.clusters.get_mut(id).whole = false;
         }
         for n in 0..done.pages {
             let slot = self.frames.get(first.plus(n)).slot;

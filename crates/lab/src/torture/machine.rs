@@ -21,6 +21,8 @@ const BETWEEN: Nanos = 100;
 const QUIET: Nanos = 50_000;
 /// Touches of a burst after which the core does what no fault waits for: one of these.
 const RUN_EVERY: [u16; 3] = [8, 16, 32];
+/// Rounds that a burst waits for a page that must be written.
+const ROUNDS_OF_FRESH: u32 = 50;
 /// Virtual time that passes at the least where threads wait and no I/O is in flight.
 const IDLE: Nanos = 10_000_000;
 /// Areas at a time, at the most.
@@ -46,6 +48,8 @@ pub struct Summary {
     pub swap_out: u64,
     /// Huge pages read and written whole.
     pub huge: u64,
+    /// Of those, the ones that swapoff read.
+    pub drained: u64,
     /// Children.
     pub forks: u64,
     /// Processes that died before the end.
@@ -67,6 +71,7 @@ impl Summary {
         self.swap_in += other.swap_in;
         self.swap_out += other.swap_out;
         self.huge += other.huge;
+        self.drained += other.drained;
         self.forks += other.forks;
         self.deaths += other.deaths;
         self.swapoffs += other.swapoffs;
@@ -115,7 +120,8 @@ impl Machine {
                 page,
                 n: count,
                 stride,
-            } => self.burst(n, page, count, stride),
+            } => self.burst(n, page, count, stride, false),
+            Act::Fresh { page, n: count } => self.burst(n, page, count, 1, true),
             Act::Settle => {
                 self.settle();
                 self.check();
@@ -173,7 +179,7 @@ impl Machine {
     }
 
     /// A thread touches pages one after the other.
-    fn burst(&mut self, n: usize, page: u16, count: u16, stride: i8) {
+    fn burst(&mut self, n: usize, page: u16, count: u16, stride: i8, fresh: bool) {
         let (mut process, mut sys) = (&mut self.processes[n], &mut self.sys);
         let Some(thread) = process.threads.iter().position(Option::is_none) else {
             return self.round(n, usize::from(count));
@@ -190,6 +196,10 @@ impl Machine {
         for i in 1..=count {
             let access = sys.chance.below(16);
             let write = match access {
+                _ if fresh => {
+                    self.written += 1;
+                    Some(self.written)
+                }
                 0 if zeros => Some(0),
                 1 => Some(process.cells[at].value),
                 0..7 => {
@@ -199,7 +209,7 @@ impl Machine {
                 _ => None,
             };
             let got = process.touch(sys, thread, at, write);
-            if got == Got::Signal && sys.chance.one_in(500) {
+            if got == Got::Signal && (fresh || sys.chance.one_in(500)) {
                 give_back(process, sys, at..at + 1);
             }
             if got == Got::Waits {
@@ -214,12 +224,16 @@ impl Machine {
                 if process.threads[thread].is_some() || i % run_every == 0 {
                     process.run(sys);
                 }
-                if process.threads[thread].is_some() {
+                let patience = if fresh { ROUNDS_OF_FRESH } else { 1 };
+                for _ in 0..patience {
+                    if process.threads[thread].is_none() {
+                        break;
+                    }
                     self.round(n, usize::from(count));
                     (process, sys) = (&mut self.processes[n], &mut self.sys);
-                    if process.threads[thread].is_some() {
-                        return;
-                    }
+                }
+                if process.threads[thread].is_some() {
+                    return;
                 }
             }
             at = match stride {
@@ -366,7 +380,7 @@ impl Machine {
             Act::Keep => self.keep(),
             Act::Swapoff => match sys.draining {
                 None if !sys.foreign => {
-                    let area = sys.chance.below(sys.areas.len() as u64) as u8;
+                    let area = sys.area_to_empty();
                     sys.begin_drain(area);
                     for process in &mut self.processes {
                         process.call(sys, |mm, w| mm.drain(w, area));
@@ -382,7 +396,10 @@ impl Machine {
                             process.call(sys, |mm, _| mm.forget_area(area));
                         }
                         self.summary.swapoffs += 1;
-                        let slots = self.sys.chance.pick(&[64, 512, 1024]);
+                        let slots = match self.plan.clusters {
+                            0 => self.sys.chance.pick(&[64, 512, 1024]),
+                            _ => self.sys.chance.pick(&[1024, 8192, 8192]),
+                        };
                         self.set_area(area.into(), slots, 0);
                     }
                 }
@@ -536,6 +553,7 @@ impl Machine {
             swap_in: stats.swap_in,
             swap_out: stats.swap_out,
             huge: stats.huge_swap_in + stats.huge_swap_out,
+            drained: stats.huge_drained,
             ..Summary::default()
         });
     }

@@ -187,6 +187,7 @@ impl Plan {
         Plan {
             chaos: Chaos {
                 read_error: plan.chaos.read_error.min(lost),
+                write_error: plan.chaos.write_error.min(lost),
                 corrupt: plan.chaos.corrupt.min(lost),
                 lost_write: plan.chaos.lost_write.min(lost),
                 ..plan.chaos
@@ -197,6 +198,7 @@ impl Plan {
             clusters: chance.pick(&[2, 4, 8]),
             readahead: chance.pick(&[plan.readahead, Readahead::Streams(512)]),
             first_touch: 256,
+            swapoff: chance.pick(&[plan.swapoff, Emptying::Stream, Emptying::Stream]),
             pages,
             limit: (u64::from(pages) / chance.pick(&[1, 2, 3])).max(700),
             areas: chance

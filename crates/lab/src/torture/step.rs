@@ -64,6 +64,13 @@ pub enum Act {
         /// From one page to the next; 0: anywhere.
         stride: i8,
     },
+    /// As a burst from one page to the next, which writes all of them: none is left that reads as zeros.
+    Fresh {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u16,
+    },
     /// The driver does one round, as the pager does: events, up to so many faults, I/Os that have ended.
     Round {
         /// Faults.
@@ -231,6 +238,8 @@ pub struct Steps {
     left: u64,
     /// Steps that come next, the last one first.
     script: Vec<Act>,
+    /// Whose they are.
+    who: u8,
 }
 
 impl Steps {
@@ -248,6 +257,7 @@ impl Steps {
             at: 0,
             left: 100,
             script: Vec::new(),
+            who: 0,
         }
     }
 
@@ -353,13 +363,13 @@ impl Steps {
             7..10 => Act::Fork,
             10 => Act::Die,
             // What is lost leaves holes in huge pages.
-            11 | 12 | 20 | 21 if self.huge && !chance.one_in(100) => self.empty_in_peace(),
+            11 | 12 | 20 | 21 if self.huge && !chance.one_in(10) => self.empty_units(),
             11 | 12 => Act::Fill,
             13 => Act::Swapon {
                 slots: chance.pick(&[40, 512, 1100]),
                 at: chance.below(3) as u8,
             },
-            14..19 if self.huge => self.empty_in_peace(),
+            14..19 if self.huge => self.empty_units(),
             14..19 => Act::Swapoff,
             19 => Act::Keep,
             20 => Act::Fail {
@@ -372,20 +382,48 @@ impl Steps {
         }
     }
 
-    /// Memory is passed over, and an area emptied while the program pauses, with room for what is on it or
-    /// not: only then are huge pages read whole.
-    fn empty_in_peace(&mut self) -> Act {
+    /// An area is emptied of huge pages. They are read whole only if nothing of them is zero or in memory,
+    /// the program pauses, and there is room. So some are written to and paged out, a few of their pages
+    /// perhaps come back or go, and then an area leaves, from which they go into memory or to another one.
+    fn empty_units(&mut self) -> Act {
+        let unit = LEAF_PAGES as u64;
+        let most = (self.pages / unit).min(4);
+        let units = 1 + self.chance.below(most);
+        let first = self.pages / 3 % unit + self.chance.below(self.pages / unit + 1 - units) * unit;
+        let (page, n) = (first as u16, (units * unit) as u16);
+        let says = Says::PageOut;
+        let room = self.chance.pick(&[1, 2, 4, 4]);
         let limit = |pages| Act::Limit { pages };
-        let room = self.chance.pick(&[1, 2, 4]);
-        let quiet = Act::Quiet { rounds: u8::MAX };
-        self.script = vec![limit(self.limit), Act::Swapoff, quiet, quiet, Act::Swapoff];
-        self.script.push(limit(self.limit * room));
-        let scans = 1 + self.chance.below(6);
-        for _ in 0..scans {
-            let scan = self.scan();
-            self.script.push(scan);
+        let quiet = |rounds| Act::Quiet { rounds };
+        let mut acts = vec![
+            Act::Keep,
+            limit(self.limit),
+            Act::Fresh { page, n },
+            Act::Advise { page, n, says },
+            quiet(60),
+        ];
+        for _ in 0..self.chance.pick(&[0, 0, 1, 2]) {
+            let page = page + self.chance.below(n.into()) as u16;
+            let n = 1 + self.chance.below(40) as u16;
+            let (access, told) = (Access::Read, true);
+            acts.push(match self.chance.below(3) {
+                0 => Act::Touch { page, access, told },
+                1 => Act::Discard { page, n },
+                _ => Act::Free { page, n },
+            });
         }
-        limit(self.limit)
+        acts.extend([limit(self.limit * room), Act::Swapoff]);
+        // Reads are short until the core sees that there are no faults.
+        acts.extend([
+            quiet(1),
+            Act::Wait { us: 3_000 },
+            quiet(u8::MAX),
+            Act::Swapoff,
+        ]);
+        acts.extend([limit(self.limit), Act::Burst { page, n, stride: 1 }]);
+        acts.reverse();
+        self.script = acts;
+        Act::Map { page, n }
     }
 
     fn disorder(&mut self) -> Act {
@@ -450,10 +488,14 @@ impl Iterator for Steps {
     type Item = Step;
 
     fn next(&mut self) -> Option<Step> {
+        let goes_on = !self.script.is_empty();
         let act = self.act();
         let numbers = self.chance.draw();
+        if !goes_on {
+            self.who = (numbers % self.processes) as u8;
+        }
         Some(Step {
-            who: (numbers % self.processes) as u8,
+            who: self.who,
             salt: (numbers >> 32) as u32,
             act,
         })

@@ -259,6 +259,16 @@ impl System {
         self.order.insert(at.min(self.order.len()), area as u8);
     }
 
+    /// The area that is to be emptied: any, or the one with the most on it.
+    pub fn area_to_empty(&mut self) -> u8 {
+        let any = self.chance.below(self.areas.len() as u64) as u8;
+        let fullest = (0u8..).zip(&self.areas).max_by_key(|(_, area)| area.used);
+        match fullest {
+            Some((area, _)) if self.chance.one_in(500) => area,
+            _ => any,
+        }
+    }
+
     /// Nothing is put on `area` from now on.
     pub fn begin_drain(&mut self, area: u8) {
         self.order.retain(|other| *other != area);
