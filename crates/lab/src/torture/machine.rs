@@ -121,7 +121,7 @@ impl Machine {
                 n: count,
                 stride,
             } => self.burst(n, page, count, stride, false),
-            Act::Fresh { page, n: count } => self.burst(n, page, count, 1, true),
+            Act::Fresh { page, n: count } => self.fresh(n, page, count),
             Act::Settle => {
                 self.settle();
                 self.check();
@@ -145,6 +145,9 @@ impl Machine {
             }
             Act::Quiet { rounds } => {
                 for _ in 0..rounds {
+                    if self.sys.is_emptied() {
+                        break;
+                    }
                     for n in 0..self.processes.len() {
                         self.round(n, usize::from(u8::MAX));
                     }
@@ -176,6 +179,22 @@ impl Machine {
             let offset = sys.chance.below(512) * 8;
             process.read_message(sys, last, offset);
         }
+    }
+
+    fn fresh(&mut self, n: usize, page: u16, count: u16) {
+        for _ in 0..ROUNDS_OF_FRESH {
+            if self.processes[n].settled() {
+                break;
+            }
+            self.round(n, usize::from(count));
+        }
+        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        let range = stretch(process, page, count);
+        for page in &mut process.space.pages[range.clone()] {
+            (page.locked, page.pinned) = (false, false);
+        }
+        give_back(process, sys, range);
+        self.burst(n, page, count, 1, true);
     }
 
     /// A thread touches pages one after the other.
@@ -379,7 +398,11 @@ impl Machine {
             }
             Act::Keep => self.keep(),
             Act::Swapoff => match sys.draining {
-                None if !sys.foreign => {
+                None if !sys.foreign || self.plan.clusters > 0 => {
+                    if sys.foreign {
+                        self.foreign_free();
+                    }
+                    let sys = &mut self.sys;
                     let area = sys.area_to_empty();
                     sys.begin_drain(area);
                     for process in &mut self.processes {

@@ -188,12 +188,13 @@ impl Plan {
             chaos: Chaos {
                 read_error: plan.chaos.read_error.min(lost),
                 write_error: plan.chaos.write_error.min(lost),
+                refuse: chance.pick(&[plan.chaos.refuse, 0, 300]),
                 corrupt: plan.chaos.corrupt.min(lost),
                 lost_write: plan.chaos.lost_write.min(lost),
                 ..plan.chaos
             },
             full_timeout: 1_000_000_000,
-            frames: chance.pick(&[400, 1024, 2048, 2048]),
+            frames: chance.pick(&[400, 2048, 2048, 2048]),
             thp: chance.pick(&[Huge::Adaptive, Huge::Always, Huge::Always]),
             clusters: chance.pick(&[2, 4, 8]),
             readahead: chance.pick(&[plan.readahead, Readahead::Streams(512)]),
@@ -206,7 +207,7 @@ impl Plan {
                 .to_vec(),
             rates: Rates {
                 changes: chance.pick(&[0, 1, 2, 10]),
-                rare: chance.pick(&[0, 2, 5, 5]),
+                rare: chance.pick(&[2, 5, 5, 10]),
                 ..plan.rates
             },
             ..plan

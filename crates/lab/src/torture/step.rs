@@ -64,7 +64,8 @@ pub enum Act {
         /// From one page to the next; 0: anywhere.
         stride: i8,
     },
-    /// As a burst from one page to the next, which writes all of them: none is left that reads as zeros.
+    /// A program gets pages anew: nothing of them is locked or used by a device, they are discarded, and
+    /// then each is written to, so that none reads as zeros.
     Fresh {
         /// The first page.
         page: u16,
@@ -388,7 +389,7 @@ impl Steps {
     fn empty_units(&mut self) -> Act {
         let unit = LEAF_PAGES as u64;
         let most = (self.pages / unit).min(4);
-        let units = 1 + self.chance.below(most);
+        let units = (2 + self.chance.below(3)).min(most);
         let first = self.pages / 3 % unit + self.chance.below(self.pages / unit + 1 - units) * unit;
         let (page, n) = (first as u16, (units * unit) as u16);
         let says = Says::PageOut;
@@ -402,7 +403,7 @@ impl Steps {
             Act::Advise { page, n, says },
             quiet(60),
         ];
-        for _ in 0..self.chance.pick(&[0, 0, 1, 2]) {
+        for _ in 0..self.chance.pick(&[0, 1, 1, 2]) {
             let page = page + self.chance.below(n.into()) as u16;
             let n = 1 + self.chance.below(40) as u16;
             let (access, told) = (Access::Read, true);
