@@ -228,7 +228,7 @@ impl Mm {
         {
             return Some(run);
         }
-        if self.drop_clean(1) == 0 && self.drop_ahead(w.now(), 1) == 0 {
+        if !self.drop_for_one() && self.drop_ahead(w.now(), 1) == 0 {
             if self.held {
                 // Nothing is moved out now; the fork will soon be over.
                 return None;
@@ -244,6 +244,13 @@ impl Mm {
             self.break_cluster(w, max);
         }
         self.frames.take_free(max)
+    }
+
+    /// Forget clean pages until a frame is free, or a unit was forgotten. What lies in a cluster gives no
+    /// single frame.
+    fn drop_for_one(&mut self) -> bool {
+        while self.frames.free() == 0 && self.drop_singles(1) > 0 {}
+        self.frames.free() > 0 || self.drop_clean(1) > 0
     }
 
     /// Put fresh memory behind empty frames, as far as the limit allows.
