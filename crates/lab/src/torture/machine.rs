@@ -9,9 +9,10 @@ use foreswap_core::{Advice, Hint};
 use super::chance::Chance;
 use super::changes::{change, give_back, stretch};
 use super::plan::Plan;
-use super::process::{Access as Got, Fork, Process, Tally};
+use super::process::{Access as Got, Fork, Process};
 use super::space::Mapping;
 use super::step::{Access, Act, Says, Step};
+use super::summary::Summary;
 use super::system::{Chaos, System};
 use super::view::STALL;
 
@@ -34,50 +35,6 @@ const PATIENCE: Nanos = 1_000_000_000;
 const TURN: Nanos = 500_000_000;
 /// Rounds in which the machine must come to rest.
 const ROUNDS: u32 = 20_000;
-
-/// What a run did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Summary {
-    /// Steps carried out.
-    pub steps: u64,
-    /// Of the processes.
-    pub tally: Tally,
-    /// Pages read from areas.
-    pub swap_in: u64,
-    /// Pages written to areas.
-    pub swap_out: u64,
-    /// Huge pages read and written whole.
-    pub huge: u64,
-    /// Of those, the ones that swapoff read.
-    pub drained: u64,
-    /// Children.
-    pub forks: u64,
-    /// Processes that died before the end.
-    pub deaths: u64,
-    /// Areas that were taken away.
-    pub swapoffs: u64,
-    /// A hash over everything that happened.
-    pub trace: u64,
-}
-
-impl Summary {
-    /// Both.
-    pub fn add(&mut self, other: &Summary) {
-        self.steps += other.steps;
-        self.tally.faults += other.tally.faults;
-        self.tally.touches += other.tally.touches;
-        self.tally.sigbus += other.tally.sigbus;
-        self.tally.longest = self.tally.longest.max(other.tally.longest);
-        self.swap_in += other.swap_in;
-        self.swap_out += other.swap_out;
-        self.huge += other.huge;
-        self.drained += other.drained;
-        self.forks += other.forks;
-        self.deaths += other.deaths;
-        self.swapoffs += other.swapoffs;
-        self.trace = self.trace.rotate_left(1) ^ other.trace;
-    }
-}
 
 /// A machine.
 pub struct Machine {
@@ -197,7 +154,7 @@ impl Machine {
         self.burst(n, page, count, 1, true);
     }
 
-    /// A thread touches pages one after the other.
+    /// A thread touches pages one after the other. `fresh`: it writes to all, however long one takes.
     fn burst(&mut self, n: usize, page: u16, count: u16, stride: i8, fresh: bool) {
         let (mut process, mut sys) = (&mut self.processes[n], &mut self.sys);
         let Some(thread) = process.threads.iter().position(Option::is_none) else {

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::Job;
 use super::guard::Finding;
-use super::machine::Summary;
 use super::shrink::Case;
+use super::summary::Summary;
 use crate::size::count;
 
 /// How far it is, on a terminal only.

@@ -364,7 +364,7 @@ impl Steps {
             7..10 => Act::Fork,
             10 => Act::Die,
             // What is lost leaves holes in huge pages.
-            11 | 12 | 20 | 21 if self.huge && !chance.one_in(10) => self.empty_units(),
+            11 | 12 | 20 | 21 if self.huge && !chance.one_in(100) => self.empty_units(),
             11 | 12 => Act::Fill,
             13 => Act::Swapon {
                 slots: chance.pick(&[40, 512, 1100]),
