@@ -232,8 +232,8 @@ impl Mm {
         {
             return Some(run);
         }
-        let at_hand = self.drop_clean(1) > 0 || self.frames.clusters.count(List::Free) > 0;
-        if !at_hand && !self.give_up_ahead(w.now()) {
+        let cluster = self.is_missed_at_random() && self.frames.clusters.count(List::Free) > 0;
+        if !self.drop_for_one() && !cluster && !self.give_up_ahead(w.now()) {
             if self.held {
                 // Nothing is moved out now; the fork will soon be over.
                 return None;
@@ -258,6 +258,13 @@ impl Mm {
     fn give_up_ahead(&mut self, now: Nanos) -> bool {
         let soon = self.frames.writing() > 0 && self.is_missed_at_random();
         !soon && self.drop_ahead(now, 1) > 0
+    }
+
+    /// Forget clean pages until a frame is free, or a unit was forgotten. What lies in a cluster gives no
+    /// single frame.
+    fn drop_for_one(&mut self) -> bool {
+        while self.frames.free() == 0 && self.drop_singles(1) > 0 {}
+        self.frames.free() > 0 || self.drop_clean(1) > 0
     }
 
     /// Put fresh memory behind empty frames, as far as the limit allows.

@@ -1,4 +1,4 @@
-//! Bugs to be found: ten mistakes that a memory manager can be made with, each off until a test turns it
+//! Bugs to be found: eleven mistakes that a memory manager can be made with, each off until a test turns it
 //! on. They show that what looks for bugs (the lab's `torture`) finds such ones. Only built with the
 //! feature `planted`, which nothing that is shipped has.
 
@@ -27,6 +27,8 @@ pub enum Bug {
     ForgottenStall,
     /// A discard does not see a page whose write is in flight.
     MissedDiscard,
+    /// Swapoff takes 512 pages of two leaves for one unit.
+    UnitOfTwoLeaves,
 }
 
 impl Mm {

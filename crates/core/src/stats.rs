@@ -66,6 +66,8 @@ pub struct Stats {
     pub zero_drops: u64,
     /// Huge pages read whole.
     pub huge_swap_in: u64,
+    /// Of those, the ones that swapoff read.
+    pub huge_drained: u64,
     /// Huge pages written whole.
     pub huge_swap_out: u64,
     /// Huge pages that had to be taken apart.

@@ -47,7 +47,10 @@ impl Mm {
             return Met::Single;
         };
         // A leaf may have some of its pages on another area: then these go on in the next one.
-        if unit_of(unit) != unit || unit_of(last) != unit || !self.holds_unit(unit) {
+        let one_leaf = unit_of(last) == unit;
+        #[cfg(feature = "planted")]
+        let one_leaf = one_leaf || self.has(crate::planted::Bug::UnitOfTwoLeaves);
+        if unit_of(unit) != unit || !one_leaf || !self.holds_unit(unit) {
             return Met::Single;
         }
         if self.drain.singles > 0 {
@@ -91,6 +94,7 @@ impl Mm {
             }
         }
         self.stats.huge_swap_in += 1;
+        self.stats.huge_drained += 1;
         Met::Taken
     }
 
@@ -137,6 +141,9 @@ impl Mm {
         if !all && (done.pages > 0 || done.stop != Some(Stop::Again)) {
             self.stats.huge_splits += 1;
             self.frames.disband(id);
+        }
+        if !all && done.pages > 0 {
+            self.frames.clusters.get_mut(id).whole = false;
         }
         for n in 0..done.pages {
             let slot = self.frames.get(first.plus(n)).slot;

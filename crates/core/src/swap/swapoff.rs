@@ -278,6 +278,11 @@ impl Mm {
                         self.drain.found = true;
                         continue;
                     }
+                    // Of a unit that could not come whole, some pages have come.
+                    if self.table.get(page) != entry {
+                        self.drain.found = true;
+                        continue;
+                    }
                     self.frames.single_out(frame);
                     if holding.state == State::Dirty {
                         // It was to be written to where it had been.

@@ -12,9 +12,10 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use super::machine::{Machine, Summary};
+use super::machine::Machine;
 use super::plan::Plan;
 use super::step::Step;
+use super::summary::Summary;
 
 /// A run of so much host time without a step hangs.
 const HANG: Duration = Duration::from_secs(60);

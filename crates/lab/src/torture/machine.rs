@@ -9,16 +9,21 @@ use foreswap_core::{Advice, Hint};
 use super::chance::Chance;
 use super::changes::{change, give_back, stretch};
 use super::plan::Plan;
-use super::process::{Access as Got, Fork, Process, Tally};
+use super::process::{Access as Got, Fork, Process};
 use super::space::Mapping;
 use super::step::{Access, Act, Says, Step};
+use super::summary::Summary;
 use super::system::{Chaos, System};
 use super::view::STALL;
 
 /// Virtual time between two steps.
 const BETWEEN: Nanos = 100;
+/// Virtual time between two rounds while the programs pause.
+const QUIET: Nanos = 50_000;
 /// Touches of a burst after which the core does what no fault waits for: one of these.
 const RUN_EVERY: [u16; 3] = [8, 16, 32];
+/// Rounds that a burst waits for a page that must be written.
+const ROUNDS_OF_FRESH: u32 = 50;
 /// Virtual time that passes at the least where threads wait and no I/O is in flight.
 const IDLE: Nanos = 10_000_000;
 /// Areas at a time, at the most.
@@ -30,47 +35,6 @@ const PATIENCE: Nanos = 1_000_000_000;
 const TURN: Nanos = 500_000_000;
 /// Rounds in which the machine must come to rest.
 const ROUNDS: u32 = 20_000;
-
-/// What a run did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Summary {
-    /// Steps carried out.
-    pub steps: u64,
-    /// Of the processes.
-    pub tally: Tally,
-    /// Pages read from areas.
-    pub swap_in: u64,
-    /// Pages written to areas.
-    pub swap_out: u64,
-    /// Huge pages read and written whole.
-    pub huge: u64,
-    /// Children.
-    pub forks: u64,
-    /// Processes that died before the end.
-    pub deaths: u64,
-    /// Areas that were taken away.
-    pub swapoffs: u64,
-    /// A hash over everything that happened.
-    pub trace: u64,
-}
-
-impl Summary {
-    /// Both.
-    pub fn add(&mut self, other: &Summary) {
-        self.steps += other.steps;
-        self.tally.faults += other.tally.faults;
-        self.tally.touches += other.tally.touches;
-        self.tally.sigbus += other.tally.sigbus;
-        self.tally.longest = self.tally.longest.max(other.tally.longest);
-        self.swap_in += other.swap_in;
-        self.swap_out += other.swap_out;
-        self.huge += other.huge;
-        self.forks += other.forks;
-        self.deaths += other.deaths;
-        self.swapoffs += other.swapoffs;
-        self.trace = self.trace.rotate_left(1) ^ other.trace;
-    }
-}
 
 /// A machine.
 pub struct Machine {
@@ -113,7 +77,8 @@ impl Machine {
                 page,
                 n: count,
                 stride,
-            } => self.burst(n, page, count, stride),
+            } => self.burst(n, page, count, stride, false),
+            Act::Fresh { page, n: count } => self.fresh(n, page, count),
             Act::Settle => {
                 self.settle();
                 self.check();
@@ -134,6 +99,17 @@ impl Machine {
             Act::Pressure { pages } => {
                 let pid = self.processes[n].space.pid;
                 self.sys.pressure[pid] += u64::from(pages);
+            }
+            Act::Quiet { rounds } => {
+                for _ in 0..rounds {
+                    if self.sys.is_emptied() {
+                        break;
+                    }
+                    for n in 0..self.processes.len() {
+                        self.round(n, usize::from(u8::MAX));
+                    }
+                    self.sys.now += QUIET;
+                }
             }
             Act::Wait { us } => self.sys.now += u64::from(us) * 1_000,
             _ => self.alone(n, step.act),
@@ -162,8 +138,24 @@ impl Machine {
         }
     }
 
-    /// A thread touches pages one after the other.
-    fn burst(&mut self, n: usize, page: u16, count: u16, stride: i8) {
+    fn fresh(&mut self, n: usize, page: u16, count: u16) {
+        for _ in 0..ROUNDS_OF_FRESH {
+            if self.processes[n].settled() {
+                break;
+            }
+            self.round(n, usize::from(count));
+        }
+        let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        let range = stretch(process, page, count);
+        for page in &mut process.space.pages[range.clone()] {
+            (page.locked, page.pinned) = (false, false);
+        }
+        give_back(process, sys, range);
+        self.burst(n, page, count, 1, true);
+    }
+
+    /// A thread touches pages one after the other. `fresh`: it writes to all, however long one takes.
+    fn burst(&mut self, n: usize, page: u16, count: u16, stride: i8, fresh: bool) {
         let (mut process, mut sys) = (&mut self.processes[n], &mut self.sys);
         let Some(thread) = process.threads.iter().position(Option::is_none) else {
             return self.round(n, usize::from(count));
@@ -171,6 +163,8 @@ impl Machine {
         let pages = process.cells.len();
         let mut at = usize::from(page) % pages;
         let run_every = sys.chance.pick(&RUN_EVERY);
+        // What is zero leaves holes in what is on the areas.
+        let zeros = sys.chance.one_in(300);
         if stride == 1 && sys.chance.one_in(500) {
             // As allocators do: what was given back is used again.
             give_back(process, sys, at..(at + usize::from(count)).min(pages));
@@ -178,16 +172,20 @@ impl Machine {
         for i in 1..=count {
             let access = sys.chance.below(16);
             let write = match access {
-                0 => Some(0),
+                _ if fresh => {
+                    self.written += 1;
+                    Some(self.written)
+                }
+                0 if zeros => Some(0),
                 1 => Some(process.cells[at].value),
-                2..7 => {
+                0..7 => {
                     self.written += 1;
                     Some(self.written)
                 }
                 _ => None,
             };
             let got = process.touch(sys, thread, at, write);
-            if got == Got::Signal && sys.chance.one_in(500) {
+            if got == Got::Signal && (fresh || sys.chance.one_in(500)) {
                 give_back(process, sys, at..at + 1);
             }
             if got == Got::Waits {
@@ -202,12 +200,16 @@ impl Machine {
                 if process.threads[thread].is_some() || i % run_every == 0 {
                     process.run(sys);
                 }
-                if process.threads[thread].is_some() {
+                let patience = if fresh { ROUNDS_OF_FRESH } else { 1 };
+                for _ in 0..patience {
+                    if process.threads[thread].is_none() {
+                        break;
+                    }
                     self.round(n, usize::from(count));
                     (process, sys) = (&mut self.processes[n], &mut self.sys);
-                    if process.threads[thread].is_some() {
-                        return;
-                    }
+                }
+                if process.threads[thread].is_some() {
+                    return;
                 }
             }
             at = match stride {
@@ -353,8 +355,12 @@ impl Machine {
             }
             Act::Keep => self.keep(),
             Act::Swapoff => match sys.draining {
-                None if !sys.foreign => {
-                    let area = sys.chance.below(sys.areas.len() as u64) as u8;
+                None if !sys.foreign || self.plan.clusters > 0 => {
+                    if sys.foreign {
+                        self.foreign_free();
+                    }
+                    let sys = &mut self.sys;
+                    let area = sys.area_to_empty();
                     sys.begin_drain(area);
                     for process in &mut self.processes {
                         process.call(sys, |mm, w| mm.drain(w, area));
@@ -370,7 +376,10 @@ impl Machine {
                             process.call(sys, |mm, _| mm.forget_area(area));
                         }
                         self.summary.swapoffs += 1;
-                        let slots = self.sys.chance.pick(&[64, 512, 1024]);
+                        let slots = match self.plan.clusters {
+                            0 => self.sys.chance.pick(&[64, 512, 1024]),
+                            _ => self.sys.chance.pick(&[1024, 8192, 8192]),
+                        };
                         self.set_area(area.into(), slots, 0);
                     }
                 }
@@ -524,6 +533,7 @@ impl Machine {
             swap_in: stats.swap_in,
             swap_out: stats.swap_out,
             huge: stats.huge_swap_in + stats.huge_swap_out,
+            drained: stats.huge_drained,
             ..Summary::default()
         });
     }

@@ -23,6 +23,7 @@ mod report;
 mod shrink;
 mod space;
 mod step;
+mod summary;
 mod system;
 mod view;
 
@@ -38,13 +39,13 @@ use anyhow::Context as _;
 use clap::Args;
 
 use guard::{Finding, Verdict};
-use machine::Summary;
 use plan::Plan;
 #[cfg(feature = "planted")]
 pub use planted::PlantedBug;
 use report::{Progress, Report, Shrunk};
 use shrink::{Case, Shrinker};
 use step::{Step, Steps};
+use summary::Summary;
 
 /// How long shrinking may take.
 const SHRINKING: Duration = Duration::from_secs(120);

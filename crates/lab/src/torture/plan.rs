@@ -181,29 +181,33 @@ impl Plan {
         if chance.one_in(700) {
             return plan;
         }
-        let pages = chance.pick(&[1600, 2600, 5200]);
+        let pages = chance.pick(&[1600, 2600, 5200, 5200]);
         // Huge pages are what is left of a region in which nothing is lost.
         let lost = chance.pick(&[0, 0, 1]);
         Plan {
             chaos: Chaos {
                 read_error: plan.chaos.read_error.min(lost),
+                write_error: plan.chaos.write_error.min(lost),
+                refuse: chance.pick(&[plan.chaos.refuse, 0, 300]),
                 corrupt: plan.chaos.corrupt.min(lost),
                 lost_write: plan.chaos.lost_write.min(lost),
                 ..plan.chaos
             },
-            frames: chance.pick(&[400, 1024, 2048]),
+            full_timeout: 1_000_000_000,
+            frames: chance.pick(&[400, 2048, 2048, 2048]),
             thp: chance.pick(&[Huge::Adaptive, Huge::Always, Huge::Always]),
             clusters: chance.pick(&[2, 4, 8]),
             readahead: chance.pick(&[plan.readahead, Readahead::Streams(512)]),
             first_touch: 256,
+            swapoff: chance.pick(&[plan.swapoff, Emptying::Stream, Emptying::Stream]),
             pages,
             limit: (u64::from(pages) / chance.pick(&[1, 2, 3])).max(700),
             areas: chance
-                .pick(&[&[16384][..], &[700, 16384], &[2048, 8192], &[1600]])
+                .pick(&[&[16384][..], &[700, 16384], &[8192, 8192], &[8192, 16384]])
                 .to_vec(),
             rates: Rates {
                 changes: chance.pick(&[0, 1, 2, 10]),
-                rare: plan.rates.rare.min(5),
+                rare: chance.pick(&[2, 5, 5, 10]),
                 ..plan.rates
             },
             ..plan

@@ -19,6 +19,7 @@ pub enum PlantedBug {
     LeakedFrame,
     ForgottenStall,
     MissedDiscard,
+    UnitOfTwoLeaves,
 }
 
 impl PlantedBug {
@@ -42,6 +43,7 @@ impl From<PlantedBug> for Bug {
             PlantedBug::LeakedFrame => Bug::LeakedFrame,
             PlantedBug::ForgottenStall => Bug::ForgottenStall,
             PlantedBug::MissedDiscard => Bug::MissedDiscard,
+            PlantedBug::UnitOfTwoLeaves => Bug::UnitOfTwoLeaves,
         }
     }
 }

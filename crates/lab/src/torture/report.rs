@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::Job;
 use super::guard::Finding;
-use super::machine::Summary;
 use super::shrink::Case;
+use super::summary::Summary;
 use crate::size::count;
 
 /// How far it is, on a terminal only.
@@ -97,6 +97,7 @@ pub struct Report {
     swap_in_pages: u64,
     swap_out_pages: u64,
     huge_pages: u64,
+    huge_pages_drained: u64,
     sigbus: u64,
     forks: u64,
     deaths: u64,
@@ -124,6 +125,7 @@ impl Report {
             swap_in_pages: summary.swap_in,
             swap_out_pages: summary.swap_out,
             huge_pages: summary.huge,
+            huge_pages_drained: summary.drained,
             sigbus: summary.tally.sigbus,
             forks: summary.forks,
             deaths: summary.deaths,
@@ -197,11 +199,12 @@ impl Report {
         )?;
         writeln!(
             text,
-            "{} pages read, {} written, {} huge ones; {} forks, {} deaths, {} swapoffs, {} lost pages touched; the \
+            "{} pages read, {} written, {} huge ones ({} by swapoff); {} forks, {} deaths, {} swapoffs, {} lost pages touched; the \
              longest wait took {} ms of virtual time",
             count(self.swap_in_pages),
             count(self.swap_out_pages),
             count(self.huge_pages),
+            count(self.huge_pages_drained),
             count(self.forks),
             count(self.deaths),
             count(self.swapoffs),

@@ -64,6 +64,14 @@ pub enum Act {
         /// From one page to the next; 0: anywhere.
         stride: i8,
     },
+    /// A program gets pages anew: nothing of them is locked or used by a device, they are discarded, and
+    /// then each is written to, so that none reads as zeros.
+    Fresh {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u16,
+    },
     /// The driver does one round, as the pager does: events, up to so many faults, I/Os that have ended.
     Round {
         /// Faults.
@@ -184,6 +192,11 @@ pub enum Act {
         /// Microseconds.
         us: u32,
     },
+    /// The programs do nothing, for so many rounds of the drivers; what goes wrong does so still.
+    Quiet {
+        /// Rounds.
+        rounds: u8,
+    },
     /// Nothing goes wrong for a while, and every thread must come to its page.
     Settle,
 }
@@ -224,6 +237,10 @@ pub struct Steps {
     at: u64,
     /// Touches until the pattern changes.
     left: u64,
+    /// Steps that come next, the last one first.
+    script: Vec<Act>,
+    /// Whose they are.
+    who: u8,
 }
 
 impl Steps {
@@ -240,6 +257,8 @@ impl Steps {
             pattern: Pattern::Forward,
             at: 0,
             left: 100,
+            script: Vec::new(),
+            who: 0,
         }
     }
 
@@ -316,7 +335,10 @@ impl Steps {
         let (page, n) = self.stretch(8);
         let chance = &mut self.chance;
         let n = n as u8;
-        match chance.below(24) {
+        match chance.below(28) {
+            24.. => Act::Quiet {
+                rounds: chance.pick(&[5, 50, 250]),
+            },
             0 | 1 => Act::Lock {
                 page,
                 n,
@@ -341,11 +363,14 @@ impl Steps {
             },
             7..10 => Act::Fork,
             10 => Act::Die,
+            // What is lost leaves holes in huge pages.
+            11 | 12 | 20 | 21 if self.huge && !chance.one_in(100) => self.empty_units(),
             11 | 12 => Act::Fill,
             13 => Act::Swapon {
                 slots: chance.pick(&[40, 512, 1100]),
                 at: chance.below(3) as u8,
             },
+            14..19 if self.huge => self.empty_units(),
             14..19 => Act::Swapoff,
             19 => Act::Keep,
             20 => Act::Fail {
@@ -356,6 +381,50 @@ impl Steps {
                 us: chance.pick(&[1, 100, 10_000, 2_000_000]),
             },
         }
+    }
+
+    /// An area is emptied of huge pages. They are read whole only if nothing of them is zero or in memory,
+    /// the program pauses, and there is room. So some are written to and paged out, a few of their pages
+    /// perhaps come back or go, and then an area leaves, from which they go into memory or to another one.
+    fn empty_units(&mut self) -> Act {
+        let unit = LEAF_PAGES as u64;
+        let most = (self.pages / unit).min(4);
+        let units = (2 + self.chance.below(3)).min(most);
+        let first = self.pages / 3 % unit + self.chance.below(self.pages / unit + 1 - units) * unit;
+        let (page, n) = (first as u16, (units * unit) as u16);
+        let says = Says::PageOut;
+        let room = self.chance.pick(&[1, 2, 4, 4]);
+        let limit = |pages| Act::Limit { pages };
+        let quiet = |rounds| Act::Quiet { rounds };
+        let mut acts = vec![
+            Act::Keep,
+            limit(self.limit),
+            Act::Fresh { page, n },
+            Act::Advise { page, n, says },
+            quiet(60),
+        ];
+        for _ in 0..self.chance.pick(&[0, 1, 1, 2]) {
+            let page = page + self.chance.below(n.into()) as u16;
+            let n = 1 + self.chance.below(40) as u16;
+            let (access, told) = (Access::Read, true);
+            acts.push(match self.chance.below(3) {
+                0 => Act::Touch { page, access, told },
+                1 => Act::Discard { page, n },
+                _ => Act::Free { page, n },
+            });
+        }
+        acts.extend([limit(self.limit * room), Act::Swapoff]);
+        // Reads are short until the core sees that there are no faults.
+        acts.extend([
+            quiet(1),
+            Act::Wait { us: 3_000 },
+            quiet(u8::MAX),
+            Act::Swapoff,
+        ]);
+        acts.extend([limit(self.limit), Act::Burst { page, n, stride: 1 }]);
+        acts.reverse();
+        self.script = acts;
+        Act::Map { page, n }
     }
 
     fn disorder(&mut self) -> Act {
@@ -370,6 +439,9 @@ impl Steps {
     }
 
     fn act(&mut self) -> Act {
+        if let Some(act) = self.script.pop() {
+            return act;
+        }
         let rates = self.rates;
         if self.chance.one_in(rates.changes) {
             return self.change();
@@ -417,10 +489,14 @@ impl Iterator for Steps {
     type Item = Step;
 
     fn next(&mut self) -> Option<Step> {
+        let goes_on = !self.script.is_empty();
         let act = self.act();
         let numbers = self.chance.draw();
+        if !goes_on {
+            self.who = (numbers % self.processes) as u8;
+        }
         Some(Step {
-            who: (numbers % self.processes) as u8,
+            who: self.who,
             salt: (numbers >> 32) as u32,
             act,
         })

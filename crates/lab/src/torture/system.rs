@@ -259,10 +259,31 @@ impl System {
         self.order.insert(at.min(self.order.len()), area as u8);
     }
 
+    /// The area that is to be emptied: any, the one with the most on it, or the one that is filled now.
+    pub fn area_to_empty(&mut self) -> u8 {
+        let any = self.chance.below(self.areas.len() as u64) as u8;
+        let fullest = (0u8..).zip(&self.areas).max_by_key(|(_, area)| area.used);
+        let filled = |area: &&u8| {
+            let area = &self.areas[usize::from(**area)];
+            area.used + (LEAF_PAGES as u64) < area.counts.len() as u64
+        };
+        let filled = self.order.iter().find(filled).copied();
+        let fullest = fullest.map(|(area, _)| area);
+        self.chance
+            .pick(&[Some(any), fullest, filled])
+            .unwrap_or(any)
+    }
+
     /// Nothing is put on `area` from now on.
     pub fn begin_drain(&mut self, area: u8) {
         self.order.retain(|other| *other != area);
         self.draining = Some(area);
+    }
+
+    /// An area was to be emptied, and is.
+    pub fn is_emptied(&self) -> bool {
+        self.draining
+            .is_some_and(|area| self.areas[usize::from(area)].used == 0)
     }
 
     fn slots_of(&self, area: usize, cluster: usize) -> impl Iterator<Item = Slot> + use<> {
