@@ -22,7 +22,7 @@ const AT_A_TIME: u32 = 64;
 const LATELY: u64 = 8;
 const ENOUGH: u32 = 16;
 /// And when there was none for this long.
-const CALM: Nanos = 100_000_000;
+const CALM: Nanos = 10_000_000;
 
 /// I/Os that no thread waits for.
 #[derive(Default)]

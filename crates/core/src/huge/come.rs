@@ -85,7 +85,7 @@ impl Mm {
         if self.config.thp != Thp::Always && !self.streams.comes_to(page, w.now()) {
             return false;
         }
-        let Some(id) = self.obtain_cluster(w, true) else {
+        let Some(id) = self.cluster_to_read(w, true) else {
             return false;
         };
         if let Some(Course::Stream(stream)) = self.course(pending.address(), w.now()) {
@@ -112,7 +112,7 @@ impl Mm {
     ) -> bool {
         let unit = unit_of(page);
         self.want_unit(w);
-        let Some(id) = self.obtain_cluster(w, false) else {
+        let Some(id) = self.cluster_to_read(w, false) else {
             self.awake = true;
             return false;
         };

@@ -107,11 +107,6 @@ impl Mm {
     /// A cluster with a huge page that nobody needs, taken; if it is not needed after all,
     /// [`crate::frames::Frames::settle`] puts it back. Evicts for it if `hard`.
     pub(crate) fn obtain_cluster(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
-        if self.is_missed_at_random() && self.singles(w) < u64::from(self.marks.low / 2) {
-            // Streams would take what single pages need.
-            self.awake = true;
-            return None;
-        }
         let taken = self.spare_cluster(w);
         if taken.is_some() || !hard || self.held {
             return taken;
@@ -126,6 +121,15 @@ impl Mm {
     fn singles(&self, w: &impl World) -> u64 {
         let singles = self.frames.free() + self.frames.clean_singles();
         w.available() + u64::from(singles)
+    }
+
+    /// A cluster for a stream, which does not take what single pages need.
+    pub(crate) fn cluster_to_read(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
+        if self.is_missed_at_random() && self.singles(w) < u64::from(self.marks.low / 2) {
+            self.awake = true;
+            return None;
+        }
+        self.obtain_cluster(w, hard)
     }
 
     /// While pages are missed that nothing could foresee, there is memory for them that is in no cluster.
