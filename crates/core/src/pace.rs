@@ -31,6 +31,8 @@ pub(crate) struct Pace {
     misses: u32,
     missed: u64,
     missed_at: Nanos,
+    /// Other processes miss such pages.
+    others: bool,
     /// Pages that the disk has.
     pages: u32,
     /// What it is to have next: writes first, as they make the room for all else.
@@ -60,13 +62,18 @@ impl Mm {
         self.pace.misses == ENOUGH && self.is_lately(self.pace.missed)
     }
 
+    /// Somebody does, here or in another process: the disk is the same.
+    fn is_paced(&self) -> bool {
+        self.pace.others || self.is_missed_at_random()
+    }
+
     fn is_lately(&self, evictions: u64) -> bool {
         self.evictions.saturating_sub(evictions) < self.table.resident() / LATELY
     }
 
     /// The most pages that an I/O may have which could have `most`.
     pub(crate) fn piece(&self, most: usize) -> usize {
-        match self.is_missed_at_random() {
+        match self.is_paced() {
             true => most.min(PIECE),
             false => most,
         }
@@ -79,7 +86,7 @@ impl Mm {
 
     /// Start an I/O that no thread waits for, now or later. False: the queue is full.
     pub(crate) fn start_beside(&mut self, w: &mut impl World, io: IoId) -> bool {
-        let paced = self.is_missed_at_random();
+        let paced = self.is_paced();
         let full = self.pace.waiting() > 0 || self.pace.pages >= AT_A_TIME;
         let started = !(paced && full) && self.start(w, io);
         let waits = paced && !started;
@@ -133,6 +140,10 @@ impl Mm {
         if w.now().saturating_sub(self.pace.missed_at) > CALM {
             self.pace.misses = 0;
         }
+        if self.is_missed_at_random() {
+            w.misses();
+        }
+        self.pace.others = w.others_miss();
         self.start_waiting(w);
     }
 
@@ -143,8 +154,7 @@ impl Mm {
             let Some(io) = write.or_else(|| self.pace.reads.front().copied()) else {
                 return;
             };
-            if self.pace.pages >= AT_A_TIME && self.is_missed_at_random() || !self.start_late(w, io)
-            {
+            if self.pace.pages >= AT_A_TIME && self.is_paced() || !self.start_late(w, io) {
                 return;
             }
             match write {

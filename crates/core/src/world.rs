@@ -281,6 +281,12 @@ pub trait World: Mmu + Store + SwapMap + Limit {
     fn window(&mut self, pages: u64) {
         let _ = pages;
     }
+    /// Pages are missed now that nothing could foresee: others on the same disk should know.
+    fn misses(&mut self) {}
+    /// Other processes miss such pages now.
+    fn others_miss(&self) -> bool {
+        false
+    }
     /// While a fork is held: the page is about to come back to the program (see `snapshot`).
     fn returns(&mut self, page: Vpn);
 }

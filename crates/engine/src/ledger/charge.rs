@@ -182,6 +182,22 @@ impl Ledger {
             .sum()
     }
 
+    /// `process` misses pages that nothing could foresee; `now` in nanoseconds of the monotonic clock.
+    pub fn set_missed(&self, process: ProcId, now: u64) {
+        let words = &self.header().charge;
+        words.missed_by.store(process.index() as u32, Relaxed);
+        words.missed_at.store(now, Relaxed);
+    }
+
+    /// When another process did so last, as far as is known: 0 if this one was the last.
+    pub fn others_missed_at(&self, process: ProcId) -> u64 {
+        let words = &self.header().charge;
+        match words.missed_by.load(Relaxed) == process.index() as u32 {
+            true => 0,
+            false => words.missed_at.load(Relaxed),
+        }
+    }
+
     /// The pressure word: changes whenever somebody's need grows or the limit changes.
     pub fn pressure(&self) -> u32 {
         self.header().charge.pressure.load(SeqCst)

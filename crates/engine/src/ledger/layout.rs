@@ -27,7 +27,7 @@ pub const AREA_RAM: u32 = 2;
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 const PAGE: u64 = 4096;
 
 /// The first bytes of the ledger.
@@ -57,6 +57,9 @@ pub(super) struct ChargeWords {
     pub(super) peak: AtomicU64,
     pub(super) pressure: AtomicU32,
     pub(super) waiters: AtomicU32,
+    /// When a process missed pages last that nothing could foresee, in nanoseconds, and which.
+    pub(super) missed_at: AtomicU64,
+    pub(super) missed_by: AtomicU32,
 }
 
 /// One swap area.

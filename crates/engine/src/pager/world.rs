@@ -28,6 +28,10 @@ use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
 const SLACK: u64 = 32;
 /// Most pages that a process asks of the others at a time.
 const MOST_WANTED: u64 = 512;
+/// How often other processes are told that pages are missed which nothing could foresee, and for how long
+/// they heed it.
+const TOLD_EVERY: Nanos = 1_000_000;
+const OTHERS_MISS: Nanos = 10_000_000;
 /// How often a short wait inside the kernel (a page that is under migration, say) is repeated.
 const TRIES: u32 = 4;
 /// How often a move of our own memory is repeated. What is in the way passes soon.
@@ -80,6 +84,8 @@ pub struct Linux {
     /// Where slot 0 of each area begins, in bytes.
     first_bytes: [u64; MAX_AREAS],
     iovecs: Vec<IoVec>,
+    /// When the others were told last that we miss pages.
+    misses_told: Nanos,
 }
 
 /// What is done with slots.
@@ -140,6 +146,7 @@ impl Linux {
             map: ProcessMap::new(ledger, me),
             first_bytes: [0; MAX_AREAS],
             iovecs: Vec::with_capacity(foreswap_core::SLOTS_PER_IO),
+            misses_told: 0,
         };
         world.look_at_areas();
         world.look_around();
@@ -476,6 +483,19 @@ impl World for Linux {
         self.ledger
             .stats(self.me)
             .on_window(pages.min(u64::from(u32::MAX)) as u32);
+    }
+
+    fn misses(&mut self) {
+        let now = now();
+        if now - self.misses_told > TOLD_EVERY {
+            self.misses_told = now;
+            self.ledger.set_missed(self.me, now);
+        }
+    }
+
+    fn others_miss(&self) -> bool {
+        let at = self.ledger.others_missed_at(self.me);
+        now().saturating_sub(at) < OTHERS_MISS
     }
 
     fn returns(&mut self, page: Vpn) {
