@@ -14,9 +14,10 @@ use crate::mm::Mm;
 use crate::units::{Frame, Nanos};
 use crate::world::{IoId, World};
 
-/// Pages of a piece (64 KiB), and of those that are with the disk at a time.
-const PIECE: usize = 16;
-const AT_A_TIME: u32 = 64;
+/// Pages of a piece, and of those that are with the disk at a time: 64 and 256 KiB while threads of this
+/// process miss pages, 512 KiB and 2 MiB while those of others do, each of which gets its share.
+const PIECE: [usize; 2] = [16, 128];
+const AT_A_TIME: [u32; 2] = [64, 512];
 /// Misses that nothing could foresee are forgotten when this part of what is resident was moved out since;
 /// fewer of them than this are how every scan begins.
 const LATELY: u64 = 8;
@@ -62,9 +63,18 @@ impl Mm {
         self.pace.misses == ENOUGH && self.is_lately(self.pace.missed)
     }
 
-    /// Somebody does, here or in another process: the disk is the same.
-    fn is_paced(&self) -> bool {
-        self.pace.others || self.is_missed_at_random()
+    /// Who does, if anybody: this process (0) or another one (1), as the disk is the same.
+    fn paced_by(&self) -> Option<usize> {
+        match self.is_missed_at_random() {
+            true => Some(0),
+            false => self.pace.others.then_some(1),
+        }
+    }
+
+    /// The disk has as much as it may have.
+    fn is_full(&self) -> bool {
+        let most = self.paced_by().map(|who| AT_A_TIME[who]);
+        most.is_some_and(|most| self.pace.pages >= most)
     }
 
     fn is_lately(&self, evictions: u64) -> bool {
@@ -73,10 +83,7 @@ impl Mm {
 
     /// The most pages that an I/O may have which could have `most`.
     pub(crate) fn piece(&self, most: usize) -> usize {
-        match self.is_paced() {
-            true => most.min(PIECE),
-            false => most,
-        }
+        self.paced_by().map_or(most, |who| most.min(PIECE[who]))
     }
 
     /// Whether writes wait: there is no need to begin more.
@@ -86,10 +93,8 @@ impl Mm {
 
     /// Start an I/O that no thread waits for, now or later. False: the queue is full.
     pub(crate) fn start_beside(&mut self, w: &mut impl World, io: IoId) -> bool {
-        let paced = self.is_paced();
-        let full = self.pace.waiting() > 0 || self.pace.pages >= AT_A_TIME;
-        let started = !(paced && full) && self.start(w, io);
-        let waits = paced && !started;
+        let started = !self.is_full() && self.pace.waiting() == 0 && self.start(w, io);
+        let waits = !started && self.paced_by().is_some();
         if waits {
             match self.ios.what(io) {
                 Some((_, true)) => self.pace.writes.push_back(io),
@@ -154,7 +159,7 @@ impl Mm {
             let Some(io) = write.or_else(|| self.pace.reads.front().copied()) else {
                 return;
             };
-            if self.pace.pages >= AT_A_TIME && self.is_paced() || !self.start_late(w, io) {
+            if self.is_full() || !self.start_late(w, io) {
                 return;
             }
             match write {
