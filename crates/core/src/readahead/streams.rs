@@ -36,6 +36,8 @@ const DENSE: u64 = 4;
 const PROVEN: u64 = 16;
 /// Marks that may be left out one after the other.
 const DOUBTS: u32 = 2;
+/// Measure of a stream that takes every page.
+const FULL: u64 = 64;
 /// A stream that was not touched for this long has no share of the memory any more.
 const ASLEEP: Nanos = 100_000_000;
 
@@ -136,6 +138,17 @@ impl Stream {
             .origin
             .0
             .wrapping_add_signed((position as i64).wrapping_mul(self.stride)))
+    }
+
+    /// Take every page on the way from now on.
+    fn go_over_all(&mut self) {
+        let step = self.stride.unsigned_abs();
+        self.stride = self.stride.signum();
+        self.touched *= step;
+        (self.before, self.tail) = (self.touched, self.tail * step);
+        (self.seen, self.ahead) = (self.touched + 1, self.touched + 1);
+        self.mappable *= step;
+        self.present = 0;
     }
 
     fn position(&self, page: Vpn) -> Option<u64> {
@@ -281,7 +294,12 @@ impl Streams {
                 found = Some((n, at));
             }
         }
-        let (n, at) = found?;
+        let (n, mut at) = found?;
+        if self.all[n].stride.abs() > 1 && self.density(n, page) > FULL / 2 {
+            // It is a scan that was seen with gaps, as parts of what it passes were in memory.
+            self.all[n].go_over_all();
+            at = self.all[n].position(page)?;
+        }
         let stream = &mut self.all[n];
         stream.before = stream.touched;
         let pace = now.saturating_sub(stream.last) / (at - stream.touched);
@@ -298,6 +316,20 @@ impl Streams {
         let mappable = at + 1 + (2 * at).min(2 * stream.block);
         stream.mappable = stream.mappable.max(mappable);
         Some(StreamId(n))
+    }
+
+    /// How much of the memory at `page` the streams that go the way of `n` take there, of [`FULL`].
+    fn density(&self, n: usize, page: Vpn) -> u64 {
+        let way = self.all[n].stride.signum();
+        let there = |stream: &&Stream| {
+            let distance = page.0.wrapping_sub(stream.page(stream.touched).0) as i64 * way;
+            let end = stream.ahead.saturating_sub(stream.touched) as i64 * stream.stride.abs();
+            stream.stride.signum() == way
+                && stream.touched >= PROVEN
+                && (0..end.max(1)).contains(&distance)
+        };
+        let streams = self.all.iter().filter(there);
+        streams.map(|s| FULL / s.stride.unsigned_abs()).sum()
     }
 
     fn begin(&mut self, page: Vpn, stride: i64, now: Nanos) -> StreamId {
