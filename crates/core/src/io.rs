@@ -144,8 +144,8 @@ impl Mm {
         self.ios.in_flight() - self.pace.waiting()
     }
 
-    /// Start the reads of `batch`; slots that follow each other become one I/O, of `most` at the most. The one that holds
-    /// `first`, for which a thread waits, goes first.
+    /// Start the reads of `batch`; slots that follow each other become one I/O, of `most` at the most. The
+    /// one that holds `first`, for which a thread waits, goes first.
     pub(crate) fn submit_reads(
         &mut self,
         w: &mut impl World,
@@ -332,7 +332,7 @@ impl Mm {
     /// An I/O ended.
     pub fn on_io(&mut self, w: &mut impl World, io: IoId, result: IoResult) {
         let drain = self.ios.is_drain(io);
-        self.ended_beside(self.ios.beside(io));
+        self.pace.pages -= self.ios.beside(io);
         let Some((slot, write, frames)) = self.ios.end(io) else {
             return;
         };

@@ -8,7 +8,6 @@
 
 use alloc::collections::VecDeque;
 
-use crate::frames::State;
 use crate::huge::clusters::ClusterId;
 use crate::mm::Mm;
 use crate::units::{Frame, Nanos};
@@ -35,7 +34,7 @@ pub(crate) struct Pace {
     /// Other processes miss such pages.
     others: bool,
     /// Pages that the disk has.
-    pages: u32,
+    pub(crate) pages: u32,
     /// What it is to have next: writes first, as they make the room for all else.
     writes: VecDeque<IoId>,
     reads: VecDeque<IoId>,
@@ -142,7 +141,7 @@ impl Mm {
 
     /// Between two faults: misses are forgotten, and the disk gets what it may have then.
     pub(crate) fn keep_pace(&mut self, w: &mut impl World) {
-        if w.now().saturating_sub(self.pace.missed_at) > CALM {
+        if self.pace.misses > 0 && w.now().saturating_sub(self.pace.missed_at) > CALM {
             self.pace.misses = 0;
         }
         if self.is_missed_at_random() {
@@ -169,16 +168,8 @@ impl Mm {
         }
     }
 
-    /// An I/O is over, `pages` of which were counted.
-    pub(crate) fn ended_beside(&mut self, pages: u32) {
-        self.pace.pages -= pages;
-    }
-
-    /// A thread has come to wait for what is read into a frame: it goes first, with all of its unit.
+    /// A thread has come to wait for what is being read into a frame: it goes first, with all of its unit.
     pub(crate) fn hasten(&mut self, w: &mut impl World, frame: Frame) {
-        if self.pace.reads.is_empty() || self.frames.get(frame).state != State::Reading {
-            return;
-        }
         let unit: Option<ClusterId> = self.frames.unit_of(frame).map(|(id, _)| id);
         let mut at = 0;
         while let Some(&io) = self.pace.reads.get(at) {

@@ -495,7 +495,7 @@ impl World for Linux {
 
     fn others_miss(&self) -> bool {
         let at = self.ledger.others_missed_at(self.me);
-        now().saturating_sub(at) < OTHERS_MISS
+        at > 0 && now().saturating_sub(at) < OTHERS_MISS
     }
 
     fn returns(&mut self, page: Vpn) {
