@@ -173,11 +173,11 @@ impl Mm {
         }
     }
 
-    /// The limit has changed.
-    pub fn on_limit(&mut self, limit: u64) {
-        // The frames stay as many; under a low limit fewer of them are put to use.
-        let frames = u64::from(self.config.frames).min((limit / 4).max(LEAST_FRAMES));
-        self.marks = Watermarks::new(limit, frames as u32);
+    /// What memory this process can count on has changed: the limit, or its share of it.
+    pub fn on_limit(&mut self, pages: u64) {
+        // The frames stay as many; with little memory fewer of them are put to use.
+        let frames = u64::from(self.config.frames).min((pages / 4).max(LEAST_FRAMES));
+        self.marks = Watermarks::new(pages, frames as u32);
     }
 
     /// Managed pages.

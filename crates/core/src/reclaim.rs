@@ -34,6 +34,10 @@ const KEPT: u64 = 16;
 /// Stretches of such a stream that are looked at for resident pages before the clock goes on.
 const OFFERS: u32 = 16;
 
+/// Units that are kept ready while some are taken, and the part of memory that this may be at the most.
+const UNITS: u32 = 6;
+const UNITS_PART: u64 = 8;
+
 /// When reclaim starts and stops, in pages that a fault could have at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Watermarks {
@@ -49,12 +53,14 @@ pub struct Watermarks {
     pub empty: u32,
     /// Frames for what readahead brought and nobody used yet.
     pub ahead: u32,
+    /// Kept ready beyond all this while streams and first touches take whole units.
+    pub units: u32,
 }
 
 impl Watermarks {
-    /// For a limit and a number of frames.
-    pub fn new(limit: u64, frames: u32) -> Self {
-        let high = (limit / 64).clamp(32, 4096).min(u64::from(frames / 4)) as u32;
+    /// For a process that can count on `memory`, and a number of frames.
+    pub fn new(memory: u64, frames: u32) -> Self {
+        let high = (memory / 64).clamp(32, 4096).min(u64::from(frames / 4)) as u32;
         let batch = (high / 4).clamp(8, 128);
         Watermarks {
             low: high / 2,
@@ -63,6 +69,7 @@ impl Watermarks {
             writes: frames / 2,
             empty: frames / 4,
             ahead: frames / 4,
+            units: (memory / UNITS_PART).min(u64::from(UNITS * UNIT)) as u32,
         }
     }
 }

@@ -44,10 +44,6 @@ pub const fn unit_of(page: Vpn) -> Vpn {
     Vpn(page.0 / LEAF_PAGES as u64 * LEAF_PAGES as u64)
 }
 
-/// Units that reclaim keeps ready beyond its usual reserve while streams and first touches take them, and
-/// the part of memory that this may be at the most.
-const KEPT: u32 = 6;
-const PART: u64 = 8;
 /// How long nothing must take units before that ends.
 const IDLE: Nanos = 50_000_000;
 
@@ -71,8 +67,7 @@ impl Mm {
         if since.is_none_or(|since| since > IDLE) {
             return 0;
         }
-        let most = (w.limit() / PART).min(u64::from(u32::MAX)) as u32;
-        (KEPT * UNIT).min(most)
+        self.marks.units
     }
 
     /// A stream or a first touch takes a unit.

@@ -108,6 +108,8 @@ pub(crate) struct Pager {
     next_orders: Nanos,
     /// The limit as of the last look, in pages.
     limit: u64,
+    /// Pages that reclaim was told it can count on.
+    counted_on: u64,
     /// Address, thread, and whether it was to write.
     faults: Vec<(u64, u32, bool)>,
     /// Ranges of which an unmap event is still to come that means nothing: memory moved there before
@@ -164,6 +166,7 @@ impl Pager {
             told_starved: false,
             next_orders: 0,
             limit,
+            counted_on: limit,
             faults: Vec::with_capacity(MESSAGES),
             overdue: Vec::new(),
             unknown: Vec::new(),
@@ -467,6 +470,7 @@ impl Pager {
             let needy = stalled || goes_on && self.mm.is_reclaiming();
             self.w
                 .ask_for_share(needy, if stalled { STALLED_WANT } else { 0 });
+            self.follow_share();
         }
         if self.w.ledger.pressure() != self.pressure {
             self.look_around(now);
@@ -480,11 +484,21 @@ impl Pager {
             return;
         }
         self.limit = limit;
-        self.mm.on_limit(limit);
+        self.follow_share();
         let over = self.w.ledger.charged_pages() > limit;
         if over && self.mode == Mode::Bare && !self.fork.is_held() {
             // What was granted no longer is: only what is managed can be given back.
             self.arm_all();
+        }
+    }
+
+    /// Reclaim goes by what this process can count on, which changes with the limit, the number of processes
+    /// and what they leave to it.
+    fn follow_share(&mut self) {
+        let share = self.w.share();
+        if share.abs_diff(self.counted_on) > self.counted_on / 8 {
+            self.counted_on = share;
+            self.mm.on_limit(share);
         }
     }
 

@@ -113,6 +113,12 @@ impl Linux {
         self.ledger.limit_pages() / u64::from(self.ledger.live().max(1))
     }
 
+    /// Pages that this process can count on: what it has, or its share of the limit if that is more.
+    pub fn share(&self) -> u64 {
+        let has = self.ledger.process_charged(self.me);
+        has.max(self.fair_share()).min(self.ledger.limit_pages())
+    }
+
     /// Who has its share leaves room to those who have not.
     fn kept_for_others(&self) -> u64 {
         let has_share =
