@@ -9,8 +9,11 @@ use crate::io::SLOTS_PER_UNIT_IO;
 use crate::mm::{Mm, Outcome, Pending};
 use crate::page_table::{Entry, Resident};
 use crate::readahead::streams::StreamId;
-use crate::units::{Frame, PageRange, Vpn, overlap};
+use crate::units::{Frame, Nanos, PageRange, Vpn, overlap};
 use crate::world::{Stop, World};
+
+/// How long a fault waits for a huge page rather than have single pages read.
+const UNIT_WAIT: Nanos = 20_000_000;
 
 impl Mm {
     /// A first touch that maps a whole unit. `None`: it is to be served page by page.
@@ -86,7 +89,14 @@ impl Mm {
             return false;
         }
         let Some(id) = self.cluster_to_read(w, true) else {
-            return false;
+            // One that is being written comes sooner than all the unit's pages, one by one, would. They would
+            // also leave a page table behind, which splits the units that come after.
+            let waited = w.now().saturating_sub(pending.since);
+            let soon = self.frames.writing() >= UNIT && !self.held && waited < UNIT_WAIT;
+            if soon {
+                self.stall(pending);
+            }
+            return soon;
         };
         if let Some(Course::Stream(stream)) = self.course(pending.address(), w.now()) {
             self.streams.missed(stream);
