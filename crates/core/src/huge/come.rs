@@ -336,9 +336,11 @@ impl Mm {
 
     /// Whether a unit that was just mapped is one huge page still. If not, it is made one before it goes out
     /// again: as small pages it would leave a cluster behind that must be mended, and a fresh huge page be
-    /// found for the next unit.
-    pub(crate) fn came_whole(&self, w: &mut impl World, id: ClusterId, unit: Vpn) -> bool {
-        self.frames.clusters.get(id).whole && w.is_mapped_huge(unit)
+    /// found for the next unit. Where it was split, its cluster has a page table of small pages now as well.
+    pub(crate) fn came_whole(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) -> bool {
+        let whole = self.frames.clusters.get(id).whole && w.is_mapped_huge(unit);
+        self.frames.clusters.get_mut(id).whole = whole;
+        whole
     }
 
     /// Deliver pages that are complete and waited for, and whose unit has fallen apart.
