@@ -333,7 +333,10 @@ impl Mm {
             false => (memory / LONG, memory / KEPT),
         };
         for _ in 0..OFFERS {
-            let Some(run) = self.streams.behind(long, margin, max.into(), yields) else {
+            let Some(run) = self
+                .streams
+                .behind(w.now(), long, margin, max.into(), yields)
+            else {
                 return;
             };
             let next = |page: Vpn| match run.falling {

@@ -36,6 +36,9 @@ const DENSE: u64 = 4;
 const PROVEN: u64 = 16;
 /// Marks that may be left out one after the other.
 const DOUBTS: u32 = 2;
+/// A stream goes on if it was touched within the time in which it passes so many leaves, or within this.
+const GOES_ON: u64 = 8;
+const GOES_ON_LEAST: Nanos = 4_000_000;
 /// Measure of a stream that takes every page.
 const FULL: u64 = 64;
 /// A stream that was not touched for this long has no share of the memory any more.
@@ -149,6 +152,11 @@ impl Stream {
         (self.seen, self.ahead) = (self.touched + 1, self.touched + 1);
         self.mappable *= step;
         self.present = 0;
+    }
+
+    /// How long after a touch the stream may be at work on what was read for it.
+    fn patience(&self) -> Nanos {
+        (GOES_ON * self.pace * LEAF_PAGES as u64).clamp(GOES_ON_LEAST, ASLEEP)
     }
 
     fn position(&self, page: Vpn) -> Option<u64> {
@@ -487,10 +495,23 @@ impl Streams {
     /// at least and but for the last `margin`, each offered once. They are used up: who reads more than
     /// fits would otherwise push out all else that is in memory, and find nothing of its own when it
     /// begins again. Where what is read was in memory not long ago, that may be wrong, and every other
-    /// call offers none; unless it `yields`, as others miss pages that cost far more than its own.
-    pub fn behind(&mut self, long: u64, margin: u64, max: u64, yields: bool) -> Option<Run> {
+    /// call offers none; unless it `yields`, as others miss pages that cost far more than its own. Only
+    /// streams that go on have anything to offer: what one that has come to its end left in memory need not
+    /// be read when the program begins again.
+    pub fn behind(
+        &mut self,
+        now: Nanos,
+        long: u64,
+        margin: u64,
+        max: u64,
+        yields: bool,
+    ) -> Option<Run> {
         let left = |s: &Stream| s.touched.saturating_sub(margin).saturating_sub(s.tail);
-        let long_ones = self.all.iter_mut().filter(|s| s.touched >= long);
+        let goes_on = |s: &Stream| now.saturating_sub(s.last) < s.patience();
+        let long_ones = self
+            .all
+            .iter_mut()
+            .filter(|s| s.touched >= long && goes_on(s));
         let stream = long_ones.max_by_key(|s| left(s))?;
         let count = left(stream).min(max);
         let gives = match stream.returns {
