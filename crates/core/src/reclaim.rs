@@ -31,8 +31,8 @@ const RUN: u32 = 64;
 /// the last part.
 const LONG: u64 = 8;
 const KEPT: u64 = 16;
-/// Stretches of such a stream that are looked at for resident pages before the clock goes on.
-const OFFERS: u32 = 16;
+/// Pages of such a stream that are looked at for resident ones before the clock goes on.
+const OFFERED: u64 = 4 * UNIT as u64;
 
 /// Units that are kept ready while some are taken, and the part of memory that this may be at the most.
 const UNITS: u32 = 6;
@@ -274,8 +274,9 @@ impl Mm {
         let mut victims = core::mem::take(&mut self.victims);
         victims.clear();
         self.take_cold(max, &mut victims);
-        if victims.is_empty() {
-            self.take_passed(w, max, &mut victims);
+        if victims.is_empty() && !self.take_passed(w, max, &mut victims) {
+            self.victims = victims;
+            return 0;
         }
         let chosen = !victims.is_empty();
         let (mut wraps, mut moved) = (0, 0);
@@ -301,6 +302,9 @@ impl Mm {
             };
             let unit = unit_of(leaf.start);
             if self.table.is_huge(unit) || leaf.start == unit && self.collapse(w, unit) {
+                if self.awaits_cluster() {
+                    break;
+                }
                 self.hand = leaf.end;
                 if self.table.age_huge(unit) {
                     let (gone, stop) = self.move_unit_out(w, unit, false);
@@ -324,21 +328,24 @@ impl Mm {
         moved
     }
 
-    /// Resident pages that a long stream has passed, and that did not prove to be needed again.
-    fn take_passed(&mut self, w: &mut impl World, max: u32, victims: &mut Vec<Vpn>) {
+    /// Resident pages that a long stream has passed, and that did not prove to be needed again. False: they
+    /// are units for which there will be room soon.
+    fn take_passed(&mut self, w: &mut impl World, max: u32, victims: &mut Vec<Vpn>) -> bool {
         let memory = self.table.resident();
         let yields = self.is_missed_at_random();
         let (long, margin) = match yields {
             true => (2 * u64::from(UNIT), u64::from(UNIT)),
             false => (memory / LONG, memory / KEPT),
         };
-        for _ in 0..OFFERS {
+        let mut offered = 0;
+        while offered < OFFERED {
             let Some(run) = self
                 .streams
                 .behind(w.now(), long, margin, max.into(), yields)
             else {
-                return;
+                return true;
             };
+            offered += run.count;
             let next = |page: Vpn| match run.falling {
                 true => Vpn(page.0.saturating_sub(run.step)),
                 false => page.plus(run.step),
@@ -354,10 +361,16 @@ impl Mm {
             }
             let passed = |&page: &Vpn| self.may_pass(page, next(page));
             victims.extend(run.rising().filter(passed));
+            if victims.iter().any(|&page| self.table.is_huge(page)) && self.awaits_cluster() {
+                self.streams.offer_again(run);
+                victims.clear();
+                return false;
+            }
             if !victims.is_empty() {
-                return;
+                break;
             }
         }
+        true
     }
 
     /// Move a run of resident pages to frames. `leaves` when their memory shall be free as soon as

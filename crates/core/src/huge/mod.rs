@@ -207,6 +207,14 @@ impl Mm {
         self.frames.clusters.take(List::Empty)
     }
 
+    /// No cluster can take a unit now, but one will soon.
+    pub(crate) fn awaits_cluster(&mut self) -> bool {
+        let clusters = &mut self.frames.clusters;
+        let none = clusters.count(List::Empty) + clusters.count(List::Free) == 0
+            && clusters.oldest(List::Clean).is_none();
+        none && self.clusters_come()
+    }
+
     /// Whether some cluster will be of use again without anybody's doing.
     pub(crate) fn clusters_come(&self) -> bool {
         let clusters = &self.frames.clusters;

@@ -38,7 +38,7 @@ const PROVEN: u64 = 16;
 const DOUBTS: u32 = 2;
 /// A stream goes on if it was touched within the time in which it passes so many leaves, or within this.
 const GOES_ON: u64 = 8;
-const GOES_ON_LEAST: Nanos = 4_000_000;
+const GOES_ON_LEAST: Nanos = 20_000_000;
 /// Measure of a stream that takes every page.
 const FULL: u64 = 64;
 /// A stream that was not touched for this long has no share of the memory any more.
@@ -127,6 +127,8 @@ struct Stream {
     /// When it was touched last, and its time per page, smoothed.
     last: Nanos,
     pace: Nanos,
+    /// Positions that lie in its region, as far as is known.
+    room: u64,
     /// First position behind it that was not offered to reclaim.
     tail: u64,
     /// What it reads was in memory not long ago.
@@ -150,8 +152,13 @@ impl Stream {
         self.touched *= step;
         (self.before, self.tail) = (self.touched, self.tail * step);
         (self.seen, self.ahead) = (self.touched + 1, self.touched + 1);
-        self.mappable *= step;
+        (self.mappable, self.room) = (self.mappable * step, u64::MAX);
         self.present = 0;
+    }
+
+    /// Whether it has come to the last leaf of its region.
+    fn is_at_end(&self) -> bool {
+        self.touched + LEAF_PAGES as u64 / self.stride.unsigned_abs() >= self.room
     }
 
     /// How long after a touch the stream may be at work on what was read for it.
@@ -215,6 +222,8 @@ pub struct Streams {
     latency: Nanos,
     /// Pages of memory that may hold what is read ahead.
     memory: u64,
+    /// The stream that offered what it left behind last.
+    offered: usize,
 }
 
 /// Pages at equal distances, in rising order.
@@ -356,6 +365,7 @@ impl Streams {
             block: BLOCK.0,
             last: now,
             pace: 0,
+            room: u64::MAX,
             tail: 0,
             returns: Returns::Late,
             takes: false,
@@ -392,10 +402,12 @@ impl Streams {
     }
 
     /// What `id` should read next, within `region`; `None` when it has read far enough.
-    pub fn window(&self, id: StreamId, region: &PageRange, now: Nanos) -> Option<Run> {
-        let stream = &self.all[id.0];
-        let distance = (4 * stream.touched).min(self.farthest(id.0, now)) + stream.present;
-        let end = (stream.touched + 1 + distance).min(stream.within(region));
+    pub fn window(&mut self, id: StreamId, region: &PageRange, now: Nanos) -> Option<Run> {
+        let farthest = self.farthest(id.0, now);
+        let stream = &mut self.all[id.0];
+        stream.room = stream.within(region);
+        let distance = (4 * stream.touched).min(farthest) + stream.present;
+        let end = (stream.touched + 1 + distance).min(stream.room);
         let count = end.checked_sub(stream.ahead)?.min(self.max.into());
         (count > 0).then(|| stream.run(stream.ahead, count))
     }
@@ -507,12 +519,11 @@ impl Streams {
         yields: bool,
     ) -> Option<Run> {
         let left = |s: &Stream| s.touched.saturating_sub(margin).saturating_sub(s.tail);
-        let goes_on = |s: &Stream| now.saturating_sub(s.last) < s.patience();
-        let long_ones = self
-            .all
-            .iter_mut()
-            .filter(|s| s.touched >= long && goes_on(s));
-        let stream = long_ones.max_by_key(|s| left(s))?;
+        let goes_on = |s: &Stream| now.saturating_sub(s.last) < s.patience() && !s.is_at_end();
+        let all = self.all.iter_mut().enumerate();
+        let long_ones = all.filter(|(_, s)| s.touched >= long && goes_on(s));
+        let (n, stream) = long_ones.max_by_key(|(_, s)| left(s))?;
+        self.offered = n;
         let count = left(stream).min(max);
         let gives = match stream.returns {
             Returns::Late => true,
@@ -526,6 +537,12 @@ impl Streams {
         let run = stream.run(stream.tail, count);
         stream.tail += count;
         Some(run)
+    }
+
+    /// What was offered last could not be taken yet.
+    pub fn offer_again(&mut self, run: Run) {
+        let stream = &mut self.all[self.offered];
+        stream.tail = stream.tail.saturating_sub(run.count);
     }
 
     /// `id` reads a page that went out when that much had been moved out.
