@@ -79,10 +79,11 @@ impl Mm {
         if vma.hint == Hint::Random {
             return None;
         }
+        let history = &mut vma.history;
         if let Some(id) = self.streams.advance(page, now) {
+            self.streams.weigh(id, &mut history.wide, now);
             return Some(Course::Stream(id));
         }
-        let history = &mut vma.history;
         if let Some(id) = self.lattices.touch(&mut history.pitches, address, now) {
             return Some(Course::Lattice(id));
         }

@@ -15,6 +15,12 @@ use crate::world::{Stop, World};
 /// How long a fault waits for a huge page rather than have single pages read.
 const UNIT_WAIT: Nanos = 20_000_000;
 
+/// For whom a unit is read.
+enum Reader {
+    Thread(Pending),
+    Stream(StreamId),
+}
+
 impl Mm {
     /// A first touch that maps a whole unit. `None`: it is to be served page by page.
     pub(crate) fn touch_unit(
@@ -104,7 +110,7 @@ impl Mm {
             self.streams.pass_unit(stream, unit_of(page));
         }
         self.stats.faults_major += 1;
-        self.read_unit(w, id, unit_of(page), Some(pending));
+        self.read_unit(w, id, unit_of(page), Reader::Thread(pending));
         true
     }
 
@@ -131,20 +137,18 @@ impl Mm {
         }
         w.window(UNIT.into());
         self.count_ahead(unit, UNIT.into());
-        self.read_unit(w, id, unit, None);
+        self.read_unit(w, id, unit, Reader::Stream(stream));
         self.streams.pass_unit(stream, unit);
         true
     }
 
     /// Read a unit into a taken cluster; a thread waits for a page of it, or it is read ahead.
-    fn read_unit(
-        &mut self,
-        w: &mut impl World,
-        id: ClusterId,
-        unit: Vpn,
-        pending: Option<Pending>,
-    ) {
-        let ahead = pending.is_none();
+    fn read_unit(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn, reader: Reader) {
+        let (stream, pending) = match reader {
+            Reader::Stream(stream) => (Some(stream), None),
+            Reader::Thread(pending) => (None, Some(pending)),
+        };
+        let ahead = stream.is_some();
         let mut batch = core::mem::take(&mut self.batch);
         batch.clear();
         let cluster = self.frames.clusters.get_mut(id);
@@ -157,8 +161,9 @@ impl Mm {
                 debug_assert!(false, "a unit that is away has a slot for each page");
                 continue;
             };
+            // What the stream leaves out came along, and is no hit.
             let mut holding = Holding {
-                ahead,
+                ahead: stream.is_some_and(|id| self.streams.touches(id, page)),
                 streamed: ahead,
                 ..NOTHING
             };

@@ -9,9 +9,11 @@ mod cluster;
 pub mod file;
 pub(crate) mod lattice;
 mod none;
+mod recent;
 pub(crate) mod streams;
 mod trend;
 mod vma;
+pub(crate) mod wide;
 
 pub use cluster::History as ClusterHistory;
 
@@ -103,8 +105,9 @@ const BESIDE_STREAMS: u32 = 32;
 pub struct History {
     vma: vma::History,
     trend: trend::History,
-    pub(crate) recent: streams::Recent,
+    pub(crate) recent: recent::Recent,
     pub(crate) pitches: lattice::Pitches,
+    pub(crate) wide: wide::Wide,
 }
 
 /// What all policies remember of all regions together.

@@ -16,7 +16,9 @@
 
 use alloc::vec::Vec;
 
-use crate::units::{LEAF_PAGES, Nanos, PAGE_SHIFT, PageRange, Vpn};
+use super::recent::Recent;
+use super::wide::{Trial, WIDE, Wide};
+use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 
 /// Pages of a stream of which one is left unmapped: the least and the most.
 const BLOCK: (u64, u64) = (16, 256);
@@ -26,10 +28,6 @@ const LEAST: u64 = 16;
 const FASTEST: Nanos = 200;
 /// Streams that are followed at a time.
 const STREAMS: usize = 64;
-/// Touches of a region among which a new stream is looked for.
-const RECENT: usize = 32;
-/// The largest stride that is looked for, in pages.
-const FARTHEST: u64 = 1024;
 /// The largest stride, in pages, at which huge pages are read whole.
 const DENSE: u64 = 4;
 /// Pages after which a stream has a share of the memory; two neighbours by chance have none.
@@ -43,49 +41,6 @@ const GOES_ON_LEAST: Nanos = 20_000_000;
 const FULL: u64 = 64;
 /// A stream that was not touched for this long has no share of the memory any more.
 const ASLEEP: Nanos = 100_000_000;
-
-/// Addresses of the last touches of one region that no stream explains.
-#[derive(Clone, Copy, Debug)]
-pub struct Recent {
-    touches: [u64; RECENT],
-    next: usize,
-}
-
-impl Default for Recent {
-    fn default() -> Self {
-        Recent {
-            touches: [u64::MAX; RECENT],
-            next: 0,
-        }
-    }
-}
-
-impl Recent {
-    /// The stride, in pages, at which the touch of `address` goes on: a neighbour among the last
-    /// touches is enough, a longer step must have been made twice, to the byte.
-    fn stride(&self, address: u64) -> Option<i64> {
-        let newest_first = (1..=RECENT).map(|n| self.touches[(self.next + RECENT - n) % RECENT]);
-        let mut touches = newest_first.filter(|&touch| touch != u64::MAX);
-        touches.find_map(|other| {
-            let stride = (address >> PAGE_SHIFT).wrapping_sub(other >> PAGE_SHIFT) as i64;
-            let found = match stride.unsigned_abs() {
-                1 => true,
-                2..=FARTHEST => {
-                    let step = stride << PAGE_SHIFT;
-                    let goes_on = |steps: i64| address.wrapping_add_signed(-steps * step);
-                    other == goes_on(1) && self.touches.contains(&goes_on(2))
-                }
-                _ => false,
-            };
-            found.then_some(stride)
-        })
-    }
-
-    fn remember(&mut self, address: u64) {
-        self.touches[self.next] = address;
-        self.next = (self.next + 1) % RECENT;
-    }
-}
 
 /// How much was moved out since a page was that is read again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,6 +86,8 @@ struct Stream {
     room: u64,
     /// First position behind it that was not offered to reclaim.
     tail: u64,
+    /// It leaves out most pages: how it reads.
+    trial: Option<Trial>,
     /// What it reads was in memory not long ago.
     returns: Returns,
     /// Of such a stream, reclaim takes the pages every other time.
@@ -153,7 +110,7 @@ impl Stream {
         (self.before, self.tail) = (self.touched, self.tail * step);
         (self.seen, self.ahead) = (self.touched + 1, self.touched + 1);
         (self.mappable, self.room) = (self.mappable * step, u64::MAX);
-        self.present = 0;
+        (self.present, self.trial) = (0, None);
     }
 
     /// Whether it has come to the last leaf of its region.
@@ -367,6 +324,7 @@ impl Streams {
             pace: 0,
             room: u64::MAX,
             tail: 0,
+            trial: None,
             returns: Returns::Late,
             takes: false,
         };
@@ -444,10 +402,31 @@ impl Streams {
         })
     }
 
-    /// Whether `id` has proved itself and leaves out so little that huge pages are worth reading.
+    /// Whether `id` has proved itself and huge pages are worth reading for it.
     pub fn is_dense(&self, id: StreamId) -> bool {
         let stream = &self.all[id.0];
-        stream.touched >= PROVEN && stream.stride.unsigned_abs() <= DENSE
+        let dense = stream.stride.unsigned_abs() <= DENSE;
+        stream.touched >= PROVEN && (dense || stream.trial.is_some_and(|trial| trial.whole))
+    }
+
+    /// `id` has moved on: find out whether huge pages are worth reading where it is not clear. `region` is
+    /// what is known of the region.
+    pub fn weigh(&mut self, id: StreamId, region: &mut Wide, now: Nanos) {
+        let stream = &mut self.all[id.0];
+        let step = stream.stride.unsigned_abs();
+        if !(DENSE + 1..=WIDE).contains(&step) || stream.touched < PROVEN {
+            return;
+        }
+        let (origin, touched) = (stream.origin.0, stream.touched);
+        let begin = || region.begin(step, origin % step, touched, now);
+        let mut trial = stream.trial.unwrap_or_else(begin);
+        trial.go_on(region, touched, now);
+        stream.trial = Some(trial);
+    }
+
+    /// Whether `id` comes to `page`, rather than leaves it out.
+    pub fn touches(&self, id: StreamId, page: Vpn) -> bool {
+        self.all[id.0].position(page).is_some()
     }
 
     /// The unit that begins with `unit` was read whole for `id`: it goes on behind it, and a touch there

@@ -1,0 +1,168 @@
+//! Whether huge pages are read for a stream that leaves out most pages on its way.
+//!
+//! A stream that touches every seventh page uses a seventh of what a huge page brings, but that comes by
+//! one read and one mapping instead of 73. Which is faster is the disk's affair. Huge pages come first, and
+//! the stream's time per touch is measured; where it is longer than single pages take on a fast disk, these
+//! are tried as well, and the faster way is kept, for the streams that follow, too; the other is tried again
+//! now and then.
+//!
+//! What is faster once may be slower for ever: where the same pages are touched again and again, they might
+//! stay in memory without the others. So huge pages are for touches at places where no stream of this
+//! stride was before (a matrix of which one column after the other is read), or where most places have been.
+
+use crate::units::{LEAF_PAGES, Nanos};
+
+/// The largest stride, in pages, for which huge pages are tried.
+pub const WIDE: u64 = 8;
+/// Leaves over which one way is measured, after as many in which the other still shows.
+const LEAVES: u64 = 64;
+/// Time per touch that is no reason to try single pages: moving one in and another out takes about that.
+const FAST: Nanos = 25_000;
+/// Single pages must be slower than huge ones by this part.
+const CLEARLY: u64 = 8;
+/// The part by which the way that is not gone is thought to become faster at each measurement.
+const HOPE: u64 = 64;
+
+/// What is known of the wide streams of one region.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wide {
+    step: u64,
+    /// Places within a step at which there were streams, as bits.
+    places: u32,
+    /// Time per touch with single pages and with huge ones; 0: not known.
+    paces: [Nanos; 2],
+}
+
+/// How one wide stream reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial {
+    /// In huge pages.
+    pub whole: bool,
+    /// It reads single pages, come what may.
+    fixed: bool,
+    measures: bool,
+    /// Where, in touches, and when what goes on now began.
+    from: u64,
+    since: Nanos,
+}
+
+impl Wide {
+    /// A stream is found that touches every `step`th page, at `place` within each step; `touched` says how
+    /// far it is.
+    pub fn begin(&mut self, step: u64, place: u64, touched: u64, now: Nanos) -> Trial {
+        if self.step != step {
+            *self = Wide {
+                step,
+                ..Wide::default()
+            };
+        }
+        let bit = 1 << (place % step);
+        let known = self.places & bit != 0;
+        self.places |= bit;
+        let most = 2 * u64::from(self.places.count_ones()) > step;
+        let fixed = known && !most;
+        Trial {
+            whole: !fixed && self.prefers_whole(),
+            fixed,
+            measures: false,
+            from: touched,
+            since: now,
+        }
+    }
+
+    fn prefers_whole(&self) -> bool {
+        match self.paces {
+            [0, whole] => whole <= FAST,
+            [_, 0] => true,
+            [single, whole] => whole + whole / CLEARLY < single,
+        }
+    }
+
+    /// One way took `pace` per touch; whether to go on with huge pages.
+    fn weigh(&mut self, whole: bool, pace: Nanos) -> bool {
+        self.paces[usize::from(whole)] = pace.max(1);
+        let other = &mut self.paces[usize::from(!whole)];
+        *other -= *other / HOPE;
+        self.prefers_whole()
+    }
+}
+
+impl Trial {
+    /// The stream has come to its touch number `touched`.
+    pub fn go_on(&mut self, region: &mut Wide, touched: u64, now: Nanos) {
+        let passed = touched.saturating_sub(self.from);
+        if self.fixed || passed * region.step < LEAVES * LEAF_PAGES as u64 {
+            return;
+        }
+        if self.measures {
+            let pace = now.saturating_sub(self.since) / passed;
+            self.whole = region.weigh(self.whole, pace);
+        }
+        self.measures = !self.measures;
+        (self.from, self.since) = (touched, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream of every 7th page at `place`, over `leaves`; each touch takes what its way takes. Returns how
+    /// many touches were in huge pages, and all.
+    fn pass(wide: &mut Wide, place: u64, leaves: u64, takes: [Nanos; 2]) -> (u64, u64) {
+        let mut now = 0;
+        let mut trial = wide.begin(7, place, 16, now);
+        let (mut whole, touches) = (0, leaves * LEAF_PAGES as u64 / 7);
+        for touched in 17..=touches {
+            now += takes[usize::from(trial.whole)];
+            whole += u64::from(trial.whole);
+            trial.go_on(wide, touched, now);
+        }
+        (whole, touches)
+    }
+
+    #[test]
+    fn the_faster_way_is_found_and_kept() {
+        for (takes, best) in [
+            ([19_000, 10_000], true),
+            ([10_000, 40_000], false),
+            ([200_000, 80_000], true),
+        ] {
+            let mut wide = Wide::default();
+            pass(&mut wide, 0, 1000, takes);
+            for place in 1..4 {
+                let (whole, all) = pass(&mut wide, place, 1000, takes);
+                let right = if best { whole } else { all - whole };
+                assert!(
+                    right * 10 > all * 9,
+                    "{right} of {all} at {place}, {takes:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_way_that_becomes_slow_is_left() {
+        let mut wide = Wide::default();
+        pass(&mut wide, 0, 1000, [19_000, 10_000]);
+        pass(&mut wide, 1, 1000, [19_000, 90_000]);
+        let (whole, all) = pass(&mut wide, 2, 1000, [19_000, 90_000]);
+        assert!(whole * 10 < all, "{whole} of {all}");
+    }
+
+    #[test]
+    fn what_is_touched_again_is_read_alone_until_most_is() {
+        let mut wide = Wide::default();
+        let takes = [19_000, 10_000];
+        assert!(pass(&mut wide, 3, 1000, takes).0 > 0);
+        assert_eq!(pass(&mut wide, 3, 1000, takes).0, 0);
+        for place in [0, 1, 2] {
+            assert!(pass(&mut wide, place, 1000, takes).0 > 0, "{place}");
+        }
+        assert!(pass(&mut wide, 3, 1000, takes).0 > 0);
+        // Another stride begins anew.
+        wide.begin(5, 0, 16, 0);
+        assert!(pass(&mut wide, 3, 1000, takes).0 > 0);
+        assert_eq!(pass(&mut wide, 3, 1000, takes).0, 0);
+    }
+}
