@@ -154,7 +154,7 @@ impl Policy {
 enum State {
     Legacy(legacy::Legacy),
     OnDemand(OnDemand),
-    /// Ten times the size of the others.
+    /// Many times the size of the others.
     Streams(Box<streams::Streams>),
 }
 

@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
+mod chance;
 mod properties;
 
 use super::*;
@@ -431,7 +432,7 @@ fn several_streams_each_have_their_window() {
         waited
     };
     let (ours, seed) = (misses(Policy::Streams), misses(Policy::OnDemand));
-    assert_eq!(ours, 12, "two misses a stream");
+    assert!(ours <= 12, "{ours}: two misses a stream at the most");
     assert!(seed > 1000, "{seed} misses");
 }
 
