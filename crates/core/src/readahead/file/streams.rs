@@ -40,6 +40,8 @@ const STEP: u64 = 4;
 /// A read is compared with so few recent ones that no more than one in so many random reads lies beside
 /// one of them, or in step with two, by chance.
 const COINCIDENCE: u64 = 64;
+/// The most that are looked at for a stride: each pair of them is.
+const IN_STEP: u64 = 16;
 /// A read is near another that lies within this part of the file before or behind it.
 const NEAR: u64 = 1024;
 /// The recent reads that it may be near, where the file has places for as many; one random read in 32
@@ -184,14 +186,15 @@ impl Streams {
     /// The last `most` reads that were no stream's, newest first.
     fn recent(&self, most: u64) -> impl Iterator<Item = &Lone> {
         let most = most.try_into().unwrap_or(RECENT);
-        let order = (1..=RECENT).map(|n| (self.turn + RECENT - n) % RECENT);
-        order.take(most).filter_map(|at| self.lone[at].as_ref())
+        let (newer, older) = self.lone.split_at(self.turn);
+        let order = newer.iter().rev().chain(older.iter().rev());
+        order.take(most).flatten()
     }
 
     /// The distance at which this read and two before it lie, all of the same size.
     fn stride(&self, cache: &impl Cached, ask: Ask) -> Option<i64> {
         // There are half as many pairs as the square of this.
-        let most = (places(cache, ask) / COINCIDENCE).isqrt();
+        let most = (places(cache, ask) / COINCIDENCE).isqrt().min(IN_STEP);
         if most < 2 {
             return None;
         }
