@@ -143,7 +143,9 @@ impl<P: Program> Machine<P> {
             return Err(SimError::Loop { at, page });
         }
         self.memory.now = at;
+        self.memory.faulting = Some(page);
         let outcome = self.mm.on_fault(&mut self.memory, page.address());
+        self.memory.faulting = None;
         let task = &mut self.tasks[n];
         task.waiting = Some(page);
         task.woken = false;
