@@ -26,6 +26,8 @@ pub struct Usemem {
     /// Pages after which it ends, and whether it unmaps its memory then.
     most: u64,
     unmaps: bool,
+    /// It gathers after its first round.
+    gathers: bool,
     mapped: bool,
     /// Pages begun.
     at: u64,
@@ -46,6 +48,7 @@ impl Usemem {
             work,
             most: u64::MAX,
             unmaps: false,
+            gathers: false,
             mapped: false,
             at: 0,
             written: 0,
@@ -58,6 +61,15 @@ impl Usemem {
     pub fn once(self) -> Self {
         Usemem {
             most: len(&self.region),
+            ..self
+        }
+    }
+
+    /// It writes its memory once, gathers, does so once more, and keeps it.
+    pub fn and_again(self) -> Self {
+        Usemem {
+            most: 2 * len(&self.region),
+            gathers: true,
             ..self
         }
     }
@@ -86,6 +98,9 @@ impl Program for Usemem {
     fn next(&mut self, now: Nanos) -> Op {
         if !std::mem::replace(&mut self.mapped, true) {
             return Op::Map(self.region.clone());
+        }
+        if self.at == len(&self.region) && std::mem::take(&mut self.gathers) {
+            return Op::Gather;
         }
         if self.at >= self.most {
             if self.written == 0 {
@@ -122,6 +137,22 @@ impl Program for Usemem {
 mod tests {
     use super::*;
     use foreswap_core::units::Vpn;
+
+    #[test]
+    fn it_gathers_between_its_rounds() {
+        let region = Vpn(512)..Vpn(514);
+        let mut work = Usemem::new(region, Order::Sequential, 1).and_again();
+        let mut steps = Vec::new();
+        while steps.last() != Some(&Op::End) {
+            steps.push(work.next(0));
+        }
+        let kinds = steps.iter().map(|step| match step {
+            Op::Touch { page, .. } => page.0.to_string(),
+            other => format!("{other:?}").chars().take(3).collect(),
+        });
+        let kinds: Vec<_> = kinds.collect();
+        assert_eq!(kinds, ["Map", "512", "513", "Gat", "512", "513", "End"]);
+    }
 
     #[test]
     fn what_was_written_before_is_waited_for() {
