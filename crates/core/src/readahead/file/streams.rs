@@ -380,6 +380,11 @@ impl FileReadahead for Streams {
         }
     }
 
+    /// What was read around another fault is a guess already; its mark says that it was right.
+    fn on_fault(&mut self) {
+        self.guesses = true;
+    }
+
     fn on_end(&mut self, first: FilePage, end: u64) {
         let end = FilePage::of(end);
         self.reads += 1;
