@@ -67,7 +67,7 @@ impl Mm {
             ahead: holding.ahead,
             region: &vma.range,
         };
-        let policy = self.config.readahead;
+        let policy = vma.policy(self.config.readahead);
         policy.on_hit(&mut self.shared, &mut vma.history, &touch);
         None
     }
@@ -168,7 +168,7 @@ impl Mm {
             region: &region,
         };
         vma.was_foreseen(false);
-        let policy = self.config.readahead;
+        let policy = vma.policy(self.config.readahead);
         let hinted = vma.hint.window(&touch, policy.max_window());
         let window =
             hinted.unwrap_or_else(|| policy.on_miss(&mut self.shared, &mut vma.history, &touch));

@@ -86,6 +86,8 @@ pub struct Mm {
     pub(crate) frames: Frames,
     pub(crate) slots: Slots,
     pub(crate) owners: Owners,
+    /// Whose page is in a slot must be known.
+    pub(crate) by_slot: bool,
     /// What readahead remembers of all regions together.
     pub(crate) shared: Shared,
     pub(crate) ios: Ios,
@@ -144,6 +146,7 @@ impl Mm {
             frames: Frames::new(config.frames, config.clusters),
             slots: Slots::default(),
             owners: Owners::default(),
+            by_slot: config.readahead.goes_by_slot(),
             shared: Shared::default(),
             ios: Ios::default(),
             streams: Streams::new(window),
@@ -252,6 +255,13 @@ impl Mm {
             }
         }
         w.charge_existing(found);
+    }
+
+    /// `range`, of which nothing was on an area yet, is memory of a file, as of a tmpfs: the kernel's
+    /// readahead by address leaves it to the one by slot, and so does ours when it takes that policy.
+    pub fn set_file(&mut self, range: &PageRange) {
+        self.vmas.set_file(range);
+        self.by_slot |= matches!(self.config.readahead, Policy::Vma(_)) && self.vmas.has_file();
     }
 
     /// The program gave the content of `range` back; it reads as zeros from now on.

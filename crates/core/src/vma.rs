@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use crate::advice::Hint;
 use crate::first_touch::Streams;
-use crate::readahead::History;
+use crate::readahead::{History, Policy};
 use crate::stats::Ahead;
 use crate::units::{PageRange, Vpn, len, overlap};
 
@@ -27,6 +27,8 @@ pub struct Vma {
     pub ahead: Ahead,
     /// How far touches are found near each other, from 0 to 64.
     pub local: u8,
+    /// It is memory of a file, as of a tmpfs.
+    pub file: bool,
 }
 
 /// The highest [`Vma::local`].
@@ -41,6 +43,15 @@ impl Vma {
             streams: Streams::default(),
             ahead: Ahead::default(),
             local: 0,
+            file: false,
+        }
+    }
+
+    /// The readahead policy for it: the kernel's by address leaves memory of files to the one by slot.
+    pub fn policy(&self, policy: Policy) -> Policy {
+        match policy {
+            Policy::Vma(max) if self.file => Policy::Cluster(max),
+            _ => policy,
         }
     }
 
@@ -111,7 +122,7 @@ impl Vmas {
         self.join(gap.end);
     }
 
-    /// Make one of the regions that meet at `page`, if they have the same hint. What is known of the
+    /// Make one of the regions that meet at `page`, if they are alike. What is known of the
     /// first one stays.
     fn join(&mut self, page: Vpn) {
         let (Some(before), Some(after)) = (
@@ -120,7 +131,8 @@ impl Vmas {
         ) else {
             return;
         };
-        if before.range.end != page || before.hint != after.hint {
+        let alike = before.hint == after.hint && before.file == after.file;
+        if before.range.end != page || !alike {
             return;
         }
         let key = before.range.start;
@@ -163,6 +175,24 @@ impl Vmas {
         }
     }
 
+    /// `range` is memory of a file.
+    pub fn set_file(&mut self, range: &PageRange) {
+        for part in self.overlapping(range) {
+            self.cut(part.start);
+            self.cut(part.end);
+            if let Some(vma) = self.by_start.get_mut(&part.start) {
+                vma.file = true;
+            }
+            self.join(part.end);
+            self.join(part.start);
+        }
+    }
+
+    /// Some region is memory of a file.
+    pub fn has_file(&self) -> bool {
+        self.iter().any(|vma| vma.file)
+    }
+
     /// The parts of regions that lie in `range`.
     pub fn overlapping(&self, range: &PageRange) -> Vec<PageRange> {
         let first = self
@@ -197,6 +227,21 @@ mod tests {
 
     fn range(start: u64, end: u64) -> PageRange {
         Vpn(start)..Vpn(end)
+    }
+
+    #[test]
+    fn memory_of_a_file_stays_apart() {
+        let mut vmas = Vmas::default();
+        vmas.insert(range(0, 100));
+        vmas.set_file(&range(20, 30));
+        vmas.insert(range(100, 200));
+        assert_eq!(ranges(&vmas), [(0, 20), (20, 30), (30, 200)]);
+        let policy = |page, policy| vmas.find(Vpn(page)).map(|vma| vma.policy(policy));
+        assert_eq!(policy(20, Policy::Vma(8)), Some(Policy::Cluster(8)));
+        assert_eq!(policy(30, Policy::Vma(8)), Some(Policy::Vma(8)));
+        assert_eq!(policy(20, Policy::Streams(9)), Some(Policy::Streams(9)));
+        vmas.set_file(&range(0, 20));
+        assert_eq!(ranges(&vmas), [(0, 30), (30, 200)]);
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Owners {
 impl Mm {
     /// `page` is in `slot` from now on, or will be when a write is done.
     pub(crate) fn note_owner(&mut self, slot: Slot, page: Vpn) {
-        if self.config.readahead.goes_by_slot() {
+        if self.by_slot {
             self.owners.set(slot, page);
         }
     }

@@ -1,15 +1,37 @@
 //! What comes of a window on its way from the policy to the reads.
 
+use std::ops::Range;
+
 use foreswap_core::readahead::Policy;
 
 use super::swapped::Swapped;
 
 /// Two regions whose pages take turns in the slots from 1024 on.
 fn mixed(policy: Policy) -> Swapped {
+    mixed_with(policy, &[])
+}
+
+/// As above; `files` is memory of files.
+fn mixed_with(policy: Policy, files: &[Range<usize>]) -> Swapped {
     let slots: Vec<(usize, u32)> = (0..512)
         .map(|n| (n / 2 + n % 2 * 1024, 1024 + n as u32))
         .collect();
-    Swapped::new(policy, &[0..256, 1024..1280], &slots)
+    Swapped::with_files(policy, &[0..256, 1024..1280], files, &slots)
+}
+
+/// The kernel's readahead by address leaves memory of files to the one by slot; other memory it answers
+/// for itself.
+#[test]
+fn memory_of_files_is_read_by_slot() {
+    let by_slot = [8, 9, 10, 11, 1032, 1033, 1034, 1035];
+    let mut machine = mixed_with(Policy::Vma(8), std::slice::from_ref(&(0..256)));
+    assert_eq!(machine.touch(10), by_slot);
+    let by_address = machine.touch(1200);
+    assert!(by_address.len() > 3 && by_address.iter().all(|at| *at > 1024));
+    machine.check();
+    let mut other = mixed(Policy::Vma(8));
+    assert_ne!(other.touch(10), by_slot);
+    other.check();
 }
 
 #[test]

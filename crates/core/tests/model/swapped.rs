@@ -29,6 +29,16 @@ fn content(at: usize) -> u64 {
 impl Swapped {
     /// Regions of the process, and for each of their pages its slot.
     pub fn new(readahead: Policy, regions: &[Range<usize>], slots: &[(usize, u32)]) -> Self {
+        Self::with_files(readahead, regions, &[], slots)
+    }
+
+    /// As [`Swapped::new`]; `files` of it is memory of files.
+    pub fn with_files(
+        readahead: Policy,
+        regions: &[Range<usize>],
+        files: &[Range<usize>],
+        slots: &[(usize, u32)],
+    ) -> Self {
         let last = slots.iter().map(|&(_, slot)| slot).max().expect("slots");
         let mut sys = System::new(1, 1 << 20, &[last + 1]);
         let config = Config {
@@ -47,6 +57,10 @@ impl Swapped {
         for region in regions {
             p.map(region.clone());
             p.adopt(&mut sys, region.clone());
+        }
+        for file in files {
+            let pages = p.space.vpn(file.start)..p.space.vpn(file.end);
+            p.mm.set_file(&pages);
         }
         let mut pages = BTreeMap::new();
         for &(at, index) in slots {

@@ -62,8 +62,6 @@ pub struct Experiment {
     pub common: Setup,
     /// The seed's base and optimized variant.
     pub variants: [Choice; 2],
-    /// foreswap's own best policy.
-    pub ours: Setup,
     /// Runs the work.
     pub run: fn(&Parameters, &Setup, u64) -> Result<Figures, SimError>,
 }
@@ -101,7 +99,8 @@ pub const OURS: Setup = Setup {
     headroom: 8,
 };
 
-/// foreswap with huge pages.
+/// foreswap's own best policy, the same for all seeds: with huge pages, where memory is touched in
+/// order.
 pub const OURS_HUGE: Setup = Setup {
     huge_swap: HugeSwap::Whole,
     ..OURS
@@ -125,7 +124,6 @@ const fn on_files(
         scale: 1,
         common: KERNEL,
         variants: FILE_VARIANTS,
-        ours: OURS,
         run,
     }
 }
@@ -142,7 +140,6 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Readahead(Policy::Cluster(8)),
             Choice::Readahead(Policy::Vma(8)),
         ],
-        ours: OURS,
         run: super::vma_readahead::usemem,
     },
     Experiment {
@@ -155,7 +152,6 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Readahead(Policy::Cluster(8)),
             Choice::Readahead(Policy::Vma(8)),
         ],
-        ours: OURS,
         run: super::vma_readahead::linpack,
     },
     Experiment {
@@ -171,7 +167,6 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::HugeSwap(HugeSwap::SplitFirst),
             Choice::HugeSwap(HugeSwap::SplitAfter),
         ],
-        ours: OURS_HUGE,
         run: super::thp_swap::swap_out,
     },
     Experiment {
@@ -187,7 +182,6 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Swapoff(Swapoff::LegacyStats),
             Choice::Swapoff(Swapoff::Readahead),
         ],
-        ours: OURS,
         run: super::swapoff::swapoff,
     },
     Experiment {
@@ -200,7 +194,6 @@ pub const EXPERIMENTS: &[Experiment] = &[
             Choice::Swapoff(Swapoff::LegacyStats),
             Choice::Swapoff(Swapoff::Readahead),
         ],
-        ours: OURS,
         run: super::swapoff::swapoff,
     },
     on_files("iozone", super::ondemand_readahead::iozone),
@@ -215,7 +208,6 @@ pub const EXPERIMENTS: &[Experiment] = &[
         scale: 2,
         common: KERNEL,
         variants: [Choice::Kswapd(Defects::BASE), Choice::Kswapd(REPAIRED)],
-        ours: OURS,
         run: super::kswapd::simoop,
     },
     Experiment {
@@ -225,7 +217,6 @@ pub const EXPERIMENTS: &[Experiment] = &[
         scale: 2,
         common: KERNEL,
         variants: [Choice::Kswapd(Defects::BASE), Choice::Kswapd(REPAIRED)],
-        ours: OURS,
         run: super::kswapd::stutter,
     },
 ];
@@ -234,7 +225,7 @@ impl Experiment {
     /// The setups of base, optimized and ours.
     pub fn setups(&self) -> [Setup; 3] {
         let [base, optimized] = self.variants;
-        [base.of(self.common), optimized.of(self.common), self.ours]
+        [base.of(self.common), optimized.of(self.common), OURS_HUGE]
     }
 
     /// Runs all three on the same machine and work, at most `jobs` at a time.

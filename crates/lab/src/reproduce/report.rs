@@ -233,8 +233,9 @@ fn wrapped(text: &str) -> String {
 
 const LEGEND: &str = "\
 * a headline of the seed. Distance: from the published change to the simulated one. Holds: within 5
-points, or a factor of 1.5 of a multiple. foreswap: its own policy on the same machine and work, with
-the change from the simulated base.";
+points, or a factor of 1.5 of a multiple. foreswap: its own policy on the same machine and work, the
+same for all tables, huge pages included where memory is touched in order; with the change from the
+simulated base.";
 
 /// As text for a terminal.
 pub fn text(reports: &[Report]) -> String {

@@ -256,6 +256,39 @@ fn readahead_on_demand_gains_where_the_seed_says_so() {
     assert_eq!(headlines, 2);
 }
 
+/// What the notes under the tables of seed 003 say: with cluster readahead the headline holds, with that by
+/// address its direction, and so do those of the windows' counts. Windows of four and eight are found in
+/// the base as well.
+#[test]
+fn swapoff_gains_where_the_seed_says_so() {
+    let seeds = published::seeds().expect("readable");
+    let rows = seeds.iter().flat_map(|s| &s.tables).flat_map(|t| &t.rows);
+    let rows: Vec<_> = rows.collect();
+    for (name, headline) in [
+        ("cluster", published::Verdict::Holds),
+        ("vma", published::Verdict::Direction),
+    ] {
+        let experiment = EXPERIMENTS.iter().find(|e| e.name == name).expect(name);
+        let machine = Parameters::named(experiment.machine).expect("a machine");
+        let figures = experiment
+            .figures(&machine, experiment.scale, 1, jobs::number(None))
+            .expect("figures");
+        let [base, optimized, ours] = &figures;
+        for row in rows.iter().filter(|row| base.contains_key(&row.key)) {
+            let (before, after) = (base[&row.key], optimized[&row.key]);
+            let (_, verdict) = row.judge(published::Change::between(&row.unit, before, after));
+            if row.headline {
+                assert_eq!(verdict, headline, "{}", row.key);
+                assert!(ours[&row.key] < after / 5.0, "{}", row.key);
+            } else if !row.key.ends_with("_4") {
+                assert_ne!(verdict, published::Verdict::Fails, "{}", row.key);
+            } else {
+                assert!(before > 0.0 && after > 0.0, "{}", row.key);
+            }
+        }
+    }
+}
+
 fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();

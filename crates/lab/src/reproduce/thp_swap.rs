@@ -40,7 +40,7 @@ pub fn swap_out(machine: &Parameters, setup: &Setup, _: u64) -> Result<Figures, 
     let sim = fill(machine, setup, TASKS)?;
     let seconds = sim.now() as f64 / SECOND;
     let kib = PAGE_SIZE as f64 / 1024.0;
-    let written: u64 = sim.programs().map(|program| program.latency.count()).sum();
+    let written: u64 = sim.programs().map(Usemem::reported).sum();
     let writing = sim.programs().map(|program| program.written).max();
     let writing = writing.unwrap_or(sim.now()) as f64 / SECOND;
     let (_, cache) = sim.locks();

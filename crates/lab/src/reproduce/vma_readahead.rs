@@ -50,11 +50,12 @@ pub fn usemem(machine: &Parameters, setup: &Setup, seed: u64) -> Result<Figures,
     let mut sim = Machine::new(machine, setup, layout.pages(), layout.regions(), programs);
     let end = SECONDS * SECOND / machine.scale;
     sim.run(|sim| sim.now() >= end)?;
-    let mut latency = Histogram::default();
+    let (mut latency, mut pages) = (Histogram::default(), 0);
     for program in sim.programs().filter(|program| program.is_sequential()) {
         latency.merge(&program.latency);
+        pages += program.reported();
     }
-    let bytes = latency.count() * PAGE_SIZE as u64;
+    let bytes = pages * PAGE_SIZE as u64;
     let mut figures = Figures::new();
     let throughput = bytes as f64 / 1024.0 / (sim.now() as f64 / SECOND as f64);
     figures.insert("throughput".into(), throughput);

@@ -51,11 +51,6 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// How many there are.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
     /// Their mean, in nanoseconds; 0 without any.
     pub fn mean(&self) -> f64 {
         if self.count == 0 {

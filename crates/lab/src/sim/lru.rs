@@ -6,7 +6,8 @@
 //! core evicts cold ones first. That matters for more than which page goes: pages get their slots in
 //! the order in which they leave, so the pages of tasks that run beside each other come to lie beside
 //! each other on the area: a few pages of the one, then a few of the other, as a CPU puts the pages that
-//! it brings on the list a few at a time.
+//! it brings on the list a few at a time. It does so as well when its task reads ahead
+//! (`lru_add_drain`), so tasks that read small windows beside each other mix more finely.
 
 use std::collections::VecDeque;
 
@@ -66,6 +67,14 @@ impl Lru {
         };
         waiting.push(item);
         if waiting.len() == TOGETHER {
+            self.list.extend(waiting.drain(..));
+        }
+    }
+
+    /// The task that a page belongs to reads ahead: what it has brought so far comes onto the list.
+    pub fn drain(&mut self, page: usize) {
+        let owner = self.owners.partition_point(|(end, _)| *end <= page);
+        if let Some((_, waiting)) = self.owners.get_mut(owner) {
             self.list.extend(waiting.drain(..));
         }
     }
@@ -137,6 +146,19 @@ mod tests {
         let order: Vec<usize> = (0..4 * TOGETHER).map_while(|_| lru.next_cold()).collect();
         let expected = [0..14, 100..114, 14..28, 114..128];
         assert_eq!(order, expected.into_iter().flatten().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_task_that_reads_ahead_puts_what_it_has_on_the_list() {
+        let mut lru = Lru::new(200, [100, 200].into_iter());
+        for (own, other) in [(3, 2), (2, 2)] {
+            (0..own).for_each(|n| lru.came(own * 10 + n));
+            (0..other).for_each(|n| lru.came(100 + own * 10 + n));
+            lru.drain(7);
+        }
+        lru.drain(107);
+        let order: Vec<usize> = (0..20).map_while(|_| lru.next_cold()).collect();
+        assert_eq!(order, [30, 31, 32, 20, 21, 130, 131, 120, 121]);
     }
 
     #[test]

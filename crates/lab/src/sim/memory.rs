@@ -139,6 +139,8 @@ pub struct Memory {
     leaving: u32,
     entries: u32,
     steps: Vec<Step>,
+    /// The page on which a task faults at this moment.
+    pub faulting: Option<Vpn>,
     /// Readahead windows by size.
     pub windows: BTreeMap<u64, u64>,
     /// What the core had to say.
@@ -207,6 +209,7 @@ impl Memory {
             leaving: 0,
             entries: 0,
             steps: Vec::new(),
+            faulting: None,
             windows: BTreeMap::new(),
             notices: Vec::new(),
         }

@@ -39,6 +39,7 @@ impl OpenFile {
         }
         if pattern == Pattern::Sequential {
             let want = limits.max;
+            self.fault();
             return self.miss(cache, Ask { page, want }, &limits);
         }
         self.mapped.misses = (self.mapped.misses + 1).min(MOST_MISSES);
@@ -67,6 +68,7 @@ impl OpenFile {
             return Plan::default();
         }
         let want = limits.max;
+        self.fault();
         self.mark(cache, Ask { page, want }, &limits)
     }
 

@@ -113,6 +113,10 @@ pub trait FileReadahead {
     /// The page is cached and had a mark, which has been taken off.
     fn on_mark(&mut self, cache: &impl Cached, ask: Ask, limits: &Limits) -> Plan;
 
+    /// A fault on a mapping of the file comes instead of a read; a miss or a mark may follow. A fault
+    /// begins nowhere and ends nowhere, so it leaves nothing to be compared with.
+    fn on_fault(&mut self) {}
+
     /// A read that began in the page `first` got as far as the byte before `end`.
     fn on_end(&mut self, first: FilePage, end: u64);
 }
@@ -154,7 +158,7 @@ impl Policy {
 enum State {
     Legacy(legacy::Legacy),
     OnDemand(OnDemand),
-    /// Ten times the size of the others.
+    /// Many times the size of the others.
     Streams(Box<streams::Streams>),
 }
 
@@ -242,6 +246,10 @@ impl OpenFile {
                 Plan::default()
             }
         }
+    }
+
+    fn fault(&mut self) {
+        policy!(&mut self.state, policy => policy.on_fault());
     }
 
     fn miss(&mut self, cache: &impl Cached, ask: Ask, limits: &Limits) -> Plan {

@@ -10,8 +10,18 @@
 //! - pages of a stream that were evicted before their use halve its window: it was too large for the
 //!   memory left
 //!
-//! What is no stream is decided as by `linux`. It never reads more at once than the limit of the
-//! file, and random reads never push a stream out: they are remembered apart.
+//! Random reads look like streams by chance, the more often the fewer places a file has and the more
+//! recent reads one is compared with. So it is compared with as many as keep that rare, and where many
+//! reads lie close together only the last two may be in step with it.
+//!
+//! What may be left of a stream that is not known (cached pages before a miss, a mark of nobody's) is a
+//! guess. In a file of which a part is in memory, most random misses lie behind cached pages, and most
+//! marks that are met are old. So a guess is made, as `linux` makes it, only where something speaks for
+//! it: the first read of a file just opened, one that goes on from a recent one, and reads that are
+//! crowded, which want what lies around them. All else is read as it is asked for.
+//!
+//! It never reads more at once than the limit of the file, and random reads never push a stream out:
+//! they are remembered apart.
 
 use super::limits::next_size;
 use super::ondemand::{context_window, cut, first_window, window_behind};
@@ -20,15 +30,37 @@ use super::{Ask, Cached, FilePage, FileReadahead, Limits, MAX_RUNS, Plan, Window
 /// Streams that are told apart.
 const STREAMS: usize = 8;
 /// Reads that were no stream's and are remembered.
-const RECENT: usize = 16;
+const RECENT: usize = 64;
+/// Pieces that a stream of them begins with.
+const FIRST_PIECES: u64 = 2;
+/// A stream of pieces that was not read for so many reads of the file was none.
+const STALE: u64 = 256;
 /// Windows end at a multiple of this many pages.
 const STEP: u64 = 4;
+/// A read is compared with so few recent ones that no more than one in so many random reads lies beside
+/// one of them, or in step with two, by chance.
+const COINCIDENCE: u64 = 64;
+/// The most that are looked at for a stride: each pair of them is.
+const IN_STEP: u64 = 16;
+/// A read is near another that lies within this part of the file before or behind it.
+const NEAR: u64 = 1024;
+/// The recent reads that it may be near, where the file has places for as many; one random read in 32
+/// is.
+const CROWD: u64 = 16;
+/// All reads are near others.
+const ALL: u32 = 1 << 16;
+/// Reads are crowded when so many of them are near others: eight times as many as by chance.
+const CROWDED: u32 = ALL / 4;
+/// The share of one read in the mean of the last ones.
+const FADE: u32 = 32;
 
 /// Pieces of `length` pages, each `stride` pages from the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Pieces {
     stride: i64,
     length: u64,
+    /// The piece that the program read last.
+    at: FilePage,
     /// The first piece that is not read yet.
     next: FilePage,
     /// Pieces of the last window.
@@ -61,7 +93,7 @@ struct Lone {
 }
 
 /// One open file.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Streams {
     streams: [Option<Stream>; STREAMS],
     lone: [Option<Lone>; RECENT],
@@ -71,6 +103,30 @@ pub(super) struct Streams {
     reads: u64,
     /// The stream that the read at hand belongs to.
     current: Option<usize>,
+    /// How many of the last reads lay near one before them, of [`ALL`]; those of streams do not.
+    near: u32,
+    /// The read at hand may be that of a stream which is not known.
+    guesses: bool,
+}
+
+impl Stream {
+    /// A read that begins in this page, after so many reads of the file, is one of its own. Several
+    /// threads may share a stream of pieces and come in another order.
+    fn takes(&self, page: FilePage, reads: u64) -> bool {
+        match self.shape {
+            Shape::Pages(_) => goes_on(self.end, page),
+            Shape::Pieces(pieces) => {
+                let steps = [-1, 1, 2].map(|n| pieces.stride.saturating_mul(n));
+                let near = steps.iter().any(|&by| away(pieces.at, by) == Some(page));
+                near && reads - self.used < STALE
+            }
+        }
+    }
+}
+
+/// Places in the file at which a read like this one may be.
+fn places(cache: &impl Cached, ask: Ask) -> u64 {
+    cache.file_pages() / ask.want.max(1)
 }
 
 /// `page` is the one where something ended, or the next.
@@ -82,11 +138,21 @@ fn away(page: FilePage, by: i64) -> Option<FilePage> {
     page.0.checked_add_signed(by).map(FilePage)
 }
 
-impl Streams {
-    fn lone(&self) -> impl Iterator<Item = &Lone> {
-        self.lone.iter().flatten()
+impl Default for Streams {
+    fn default() -> Self {
+        Streams {
+            streams: [None; STREAMS],
+            lone: [None; RECENT],
+            turn: 0,
+            reads: 0,
+            current: None,
+            near: 0,
+            guesses: false,
+        }
     }
+}
 
+impl Streams {
     fn find(&self, is: impl Fn(&Stream) -> bool) -> Option<usize> {
         self.streams
             .iter()
@@ -117,19 +183,46 @@ impl Streams {
         Plan::of(cache, window)
     }
 
+    /// The last `most` reads that were no stream's, newest first.
+    fn recent(&self, most: u64) -> impl Iterator<Item = &Lone> {
+        let most = most.try_into().unwrap_or(RECENT);
+        let (newer, older) = self.lone.split_at(self.turn);
+        let order = newer.iter().rev().chain(older.iter().rev());
+        order.take(most).flatten()
+    }
+
     /// The distance at which this read and two before it lie, all of the same size.
-    fn stride(&self, ask: Ask) -> Option<i64> {
-        let start_at = |page: FilePage| {
-            let alike =
-                |lone: &&Lone| lone.start == page && lone.end.0.saturating_sub(page.0) == ask.want;
-            self.lone().any(|lone| alike(&lone))
-        };
-        self.lone().find_map(|lone| {
+    fn stride(&self, cache: &impl Cached, ask: Ask) -> Option<i64> {
+        // There are half as many pairs as the square of this.
+        let most = (places(cache, ask) / COINCIDENCE).isqrt().min(IN_STEP);
+        if most < 2 {
+            return None;
+        }
+        // A crowd has few places.
+        let most = if self.is_crowded() { 2 } else { most };
+        let alike = |lone: &&Lone| lone.end.0.saturating_sub(lone.start.0) == ask.want;
+        let before = (0u64..)
+            .zip(self.recent(most))
+            .filter(|(_, lone)| alike(lone));
+        let mut strides = before.filter_map(|(n, lone)| {
             let stride = i64::try_from(ask.page.0).ok()? - i64::try_from(lone.start.0).ok()?;
-            let apart = stride.unsigned_abs() >= ask.want;
-            let before = away(lone.start, -stride)?;
-            (apart && start_at(lone.start) && start_at(before)).then_some(stride)
+            let first = away(lone.start, -stride)?;
+            (stride.unsigned_abs() >= ask.want).then_some((n, first, stride))
+        });
+        strides.find_map(|(n, first, stride)| {
+            let mut older = self.recent(most).skip(n as usize + 1).filter(alike);
+            older.any(|lone| lone.start == first).then_some(stride)
         })
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.near >= CROWDED
+    }
+
+    /// Whether a recent read ended where this one begins.
+    fn goes_on_from_recent(&self, cache: &impl Cached, ask: Ask) -> bool {
+        let most = (places(cache, ask) / COINCIDENCE).max(1);
+        self.recent(most).any(|lone| goes_on(lone.end, ask.page))
     }
 
     /// Reads `count` pieces from `pieces.next` on, after `plan`. The first carries the mark.
@@ -178,31 +271,66 @@ impl Streams {
                     ahead: if rest == 0 { size / 2 } else { rest },
                 }
             }
-            _ => first,
+            Shape::Pages(_) => first,
+            // Evicted, or its mark was not set, as the page was cached.
+            Shape::Pieces(pieces) => {
+                let plan = Plan::asked(cache, ask.page, ask.want);
+                let Some(next) = away(ask.page, pieces.stride) else {
+                    return plan;
+                };
+                let pieces = Pieces {
+                    at: ask.page,
+                    next,
+                    count: (pieces.count / 2).max(FIRST_PIECES),
+                    ..pieces
+                };
+                return self.read_pieces(cache, plan, Some(at), pieces, (max, ask.page));
+            }
         };
         self.read(cache, Some(at), window, stream.end)
     }
 }
 
 impl FileReadahead for Streams {
+    /// Each read is looked at as it begins, whether or not its pages are cached.
+    fn on_approach(&mut self, cache: &impl Cached, ask: Ask, _: &Limits) -> (Plan, FilePage) {
+        let known = self
+            .find(|stream| stream.takes(ask.page, self.reads))
+            .is_some();
+        let distance = cache.file_pages() / NEAR;
+        let beside = |lone: &Lone| lone.start.0.abs_diff(ask.page.0) <= distance;
+        // A stream's reads lie close together, but want nothing beside them.
+        let most = (places(cache, ask) / COINCIDENCE).clamp(1, CROWD);
+        let near = !known && self.recent(most).any(beside);
+        self.near = self.near - self.near / FADE + u32::from(near) * (ALL / FADE);
+        let lost = || self.reads == 0 || self.goes_on_from_recent(cache, ask);
+        self.guesses = self.is_crowded() || !known && lost();
+        (Plan::default(), ask.page.plus(ask.want))
+    }
+
     fn on_miss(&mut self, cache: &impl Cached, ask: Ask, limits: &Limits) -> Plan {
         let max = limits.lifted(ask.want);
         let end = ask.page;
-        let linear = |stream: &Stream| {
-            matches!(stream.shape, Shape::Pages(_)) && goes_on(stream.end, ask.page)
+        let own = |stream: &Stream| match stream.shape {
+            Shape::Pages(_) => stream.takes(ask.page, self.reads),
+            Shape::Pieces(pieces) => {
+                pieces.length == ask.want && stream.takes(ask.page, self.reads)
+            }
         };
-        if let Some(at) = self.find(linear) {
+        if let Some(at) = self.find(own) {
             return self.restart(cache, at, ask, max);
         }
         let begins = ask.page.0 == 0 || ask.want > max;
-        if begins || self.lone().any(|lone| goes_on(lone.end, ask.page)) {
+        if begins || self.goes_on_from_recent(cache, ask) {
             return self.read(cache, None, first_window(ask, max), end);
         }
-        if let Some(window) = context_window(cache, ask, max) {
+        if self.guesses
+            && let Some(window) = context_window(cache, ask, max)
+        {
             return self.read(cache, None, window, end);
         }
         let plan = Plan::asked(cache, ask.page, ask.want);
-        let Some(stride) = self.stride(ask) else {
+        let Some(stride) = self.stride(cache, ask) else {
             return plan;
         };
         let Some(next) = away(ask.page, stride) else {
@@ -211,10 +339,11 @@ impl FileReadahead for Streams {
         let pieces = Pieces {
             stride,
             length: ask.want,
+            at: ask.page,
             next,
-            count: 2,
+            count: FIRST_PIECES,
         };
-        // Pieces of it may have been evicted before their use.
+        // One that was lost and has been found again.
         let same =
             |stream: &Stream| matches!(stream.shape, Shape::Pieces(old) if old.stride == stride);
         let at = self.find(same);
@@ -224,6 +353,9 @@ impl FileReadahead for Streams {
     fn on_mark(&mut self, cache: &impl Cached, ask: Ask, limits: &Limits) -> Plan {
         let max = limits.lifted(ask.want);
         let Some(at) = self.find(|stream| stream.mark == ask.page) else {
+            if !self.guesses {
+                return Plan::default();
+            }
             return match window_behind(cache, ask, max, STEP) {
                 Some(window) => self.read(cache, None, window, ask.page),
                 None => Plan::default(),
@@ -248,15 +380,34 @@ impl FileReadahead for Streams {
         }
     }
 
+    /// What was read around another fault is a guess already; its mark says that it was right.
+    fn on_fault(&mut self) {
+        self.guesses = true;
+    }
+
     fn on_end(&mut self, first: FilePage, end: u64) {
         let end = FilePage::of(end);
         self.reads += 1;
         let at = self.current.take();
-        let at = at.or_else(|| self.find(|stream| goes_on(stream.end, first)));
+        let at = at.or_else(|| self.find(|stream| stream.takes(first, self.reads)));
         if let Some(stream) = at.and_then(|at| self.streams[at].as_mut()) {
             stream.end = end;
             stream.used = self.reads;
-            return;
+            match &mut stream.shape {
+                Shape::Pages(_) => return,
+                Shape::Pieces(pieces) => {
+                    if away(first, pieces.stride) != Some(pieces.at) {
+                        pieces.at = first;
+                    }
+                    // What is cached takes no mark, so the program may be further than was read ahead.
+                    if pieces.next == first
+                        && let Some(next) = away(first, pieces.stride)
+                    {
+                        pieces.next = next;
+                    }
+                }
+            }
+            // Each piece may begin a stream of its own.
         }
         self.lone[self.turn] = Some(Lone { start: first, end });
         self.turn = (self.turn + 1) % RECENT;

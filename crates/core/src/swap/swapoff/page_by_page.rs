@@ -94,7 +94,7 @@ impl Mm {
                 ahead: false,
                 region: &vma.range,
             };
-            let policy = self.config.readahead;
+            let policy = vma.policy(self.config.readahead);
             policy.on_miss(&mut self.shared, &mut vma.history, &touch)
         });
         if let Some(window) = window {

@@ -136,6 +136,8 @@ pub struct Machine<P> {
     reclaimers: Vec<Reclaimer>,
     /// Tasks that wait for all others.
     gathered: Vec<ActorId>,
+    /// They wait until they are let go from outside.
+    held: bool,
     looks: bool,
     expected: Vec<u64>,
     writes: u64,
@@ -225,6 +227,7 @@ impl<P: Program> Machine<P> {
             tasks,
             reclaimers: vec![Reclaimer::default(); parameters.nodes as usize],
             gathered: Vec::new(),
+            held: false,
             looks: false,
             expected: vec![0; pages as usize],
             writes: 0,
@@ -259,6 +262,22 @@ impl<P: Program> Machine<P> {
     /// The locks, to see how contended they are: slots, swap cache.
     pub fn locks(&self) -> (&Lock, &Lock) {
         (&self.slots_lock, &self.cache_lock)
+    }
+
+    /// Tasks that gather from now on wait until [`Machine::let_go`].
+    pub fn hold(&mut self) {
+        self.held = true;
+    }
+
+    /// No task goes on: each has ended, or has gathered.
+    pub fn is_quiet(&self) -> bool {
+        self.gathered.len() == self.running
+    }
+
+    /// Tasks that have gathered go on when all have.
+    pub fn let_go(&mut self) {
+        self.held = false;
+        self.go_on();
     }
 
     /// A new limit, in pages.

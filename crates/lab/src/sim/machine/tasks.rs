@@ -58,14 +58,14 @@ impl<P: Program> Machine<P> {
                 Op::Gather => {
                     self.leave(who);
                     self.gathered.push(who);
-                    self.let_go();
+                    self.go_on();
                     return Ok(false);
                 }
                 Op::End => {
                     self.tasks[n].ended = true;
                     self.running -= 1;
                     self.leave(who);
-                    self.let_go();
+                    self.go_on();
                     return Ok(false);
                 }
             };
@@ -77,9 +77,9 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// When all tasks that go on have gathered, they go on.
-    fn let_go(&mut self) {
-        if self.gathered.len() < self.running {
+    /// When all tasks that have not ended have gathered and are not held, they go on.
+    pub(super) fn go_on(&mut self) {
+        if self.held || self.gathered.len() < self.running {
             return;
         }
         for who in std::mem::take(&mut self.gathered) {
@@ -143,7 +143,9 @@ impl<P: Program> Machine<P> {
             return Err(SimError::Loop { at, page });
         }
         self.memory.now = at;
+        self.memory.faulting = Some(page);
         let outcome = self.mm.on_fault(&mut self.memory, page.address());
+        self.memory.faulting = None;
         let task = &mut self.tasks[n];
         task.waiting = Some(page);
         task.woken = false;

@@ -128,6 +128,11 @@ impl World for Memory {
 
     fn window(&mut self, pages: u64) {
         *self.windows.entry(pages).or_default() += 1;
+        let (base, faulting) = (self.base, self.faulting);
+        // A kernel that reads ahead puts what its CPU has brought onto the lists first.
+        if let (Some(page), Some(lru)) = (faulting.filter(|_| pages > 1), &mut self.lru) {
+            lru.drain((page.0 - base) as usize);
+        }
     }
 
     fn returns(&mut self, _: Vpn) {}

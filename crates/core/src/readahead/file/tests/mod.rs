@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
+mod chance;
 mod properties;
 
 use super::*;
@@ -431,7 +432,7 @@ fn several_streams_each_have_their_window() {
         waited
     };
     let (ours, seed) = (misses(Policy::Streams), misses(Policy::OnDemand));
-    assert_eq!(ours, 12, "two misses a stream");
+    assert!(ours <= 12, "{ours}: two misses a stream at the most");
     assert!(seed > 1000, "{seed} misses");
 }
 
@@ -500,11 +501,14 @@ fn reads_around_a_mapped_fault_until_it_does_not_help() {
 
 #[test]
 fn a_mapped_mark_moves_the_window_on() {
-    let mut file = OpenFile::new(Policy::Linux, limits(32));
-    let mut cache = Model::new(1 << 20);
-    let plan = file.on_mapped_miss(&cache, FilePage(100), Pattern::Normal);
-    cache.read(&plan.runs()[0]);
-    assert_eq!(cache.marks(), [108]);
-    let plan = file.on_mapped_hit(&cache, FilePage(108), true, Pattern::Normal);
-    assert_eq!(plan.window().map(|window| window.start.0), Some(116));
+    for policy in [Policy::OnDemand, Policy::Linux, Policy::Streams] {
+        let mut file = OpenFile::new(policy, limits(32));
+        let mut cache = Model::new(1 << 20);
+        let plan = file.on_mapped_miss(&cache, FilePage(100), Pattern::Normal);
+        cache.read(&plan.runs()[0]);
+        assert_eq!(cache.marks(), [108]);
+        let plan = file.on_mapped_hit(&cache, FilePage(108), true, Pattern::Normal);
+        let start = plan.window().map(|window| window.start.0);
+        assert_eq!(start, Some(116), "{policy:?}");
+    }
 }
