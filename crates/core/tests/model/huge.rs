@@ -155,7 +155,8 @@ fn what_is_touched_in_order_again_becomes_huge_again() {
             let stats = touch_all(&mut m, 0..PAGES);
             if scan > 1 {
                 let read = stats.swap_in as usize;
-                assert!(read <= PAGES + PAGES / 10, "scan {scan} reads {read} pages");
+                // A part of what the scan before it brought is there still: it goes last.
+                assert!(read * 20 <= PAGES * 17, "scan {scan} reads {read} pages");
                 let whole = stats.huge_swap_in as usize * UNIT;
                 assert!(
                     whole * 10 >= (PAGES - LIMIT as usize) * 7,
