@@ -86,6 +86,7 @@ const KERNEL: Setup = Setup {
     file_state: FileState::Copied,
     defects: REPAIRED,
     headroom: 1,
+    asked_early: false,
 };
 
 /// foreswap with single pages.
@@ -99,6 +100,7 @@ pub const OURS: Setup = Setup {
     file_state: FileState::Shared,
     defects: REPAIRED,
     headroom: 8,
+    asked_early: false,
 };
 
 /// foreswap with huge pages.
