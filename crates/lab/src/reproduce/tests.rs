@@ -244,7 +244,6 @@ fn memory_held_at_high_is_what_writes_and_the_probe_need() {
         (experiment.run)(&machine.scaled(experiment.scale), &setup, 1).expect("figures")
     };
     let [as_the_seed, early] = [false, true].map(|early| figures("simoop", early));
-    println!("{as_the_seed:#?}\n{early:#?}");
     let part = |key: &str| early[key] / as_the_seed[key];
     assert!(
         part("reclaimed_direct") < 0.5,
@@ -253,7 +252,6 @@ fn memory_held_at_high_is_what_writes_and_the_probe_need() {
     );
     assert!(part("write_p99") < 0.8, "{}", part("write_p99"));
     let [as_the_seed, early] = [false, true].map(|early| figures("stutter", early));
-    println!("{as_the_seed:#?}\n{early:#?}");
     assert!(early["p90"] < 0.95 * as_the_seed["p90"]);
 }
 
