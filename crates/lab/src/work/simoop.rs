@@ -73,7 +73,8 @@ pub struct Thread {
 }
 
 impl Simoop {
-    /// All tasks of worker number `number`, with the node it is on.
+    /// All tasks of worker number `number`, each with the node it is on: a new thread begins where least
+    /// runs (Linux balances at each fork), so those of a worker are spread over all nodes.
     pub fn tasks(shape: Shape, number: u32, seed: u64) -> impl Iterator<Item = (usize, Simoop)> {
         let (start, end) = (2 * number, 2 * number + 1);
         let worker = Simoop::Worker(Worker {
@@ -104,7 +105,8 @@ impl Simoop {
         let threads = (0..shape.threads).map(thread);
         std::iter::once(worker)
             .chain(threads)
-            .map(move |task| (number as usize, task))
+            .enumerate()
+            .map(move |(n, task)| (number as usize + n, task))
     }
 
     /// Pages of each file that they use.

@@ -22,6 +22,7 @@ const SETUP: Setup = Setup {
         zero_classzone: false,
     },
     headroom: 1,
+    asked_early: false,
 };
 
 /// `tasks` writers with so many percent of memory, all together.

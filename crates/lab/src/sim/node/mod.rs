@@ -4,8 +4,8 @@
 //! something else: when a node's background reclaim works, naps and sleeps
 //! ([`foreswap_core::kswapd`]), and whether an allocation takes its page, asks for reclaim or reclaims
 //! for itself. Around that stands what a kernel has: nodes of zones ([`zones`]), lists of pages in use
-//! ([`lists`]), files in memory with readahead and writing back ([`files`]), the thread of each node and
-//! the scan of a list's end ([`reclaim`]). Tasks go through the steps of their programs ([`tasks`]) in
+//! ([`lists`]), the locks of both ([`locks`]), files in memory with readahead and writing back ([`files`]),
+//! the thread of each node and the scan of a list's end ([`reclaim`]). Tasks go through the steps of their programs ([`tasks`]) in
 //! batches as a CPU takes frames, so that others act in between.
 //!
 //! There is a CPU for each task that can run. Where the work keeps all CPUs busy besides, each task shares
@@ -15,6 +15,7 @@
 
 mod files;
 mod lists;
+mod locks;
 mod prices;
 pub mod program;
 mod reclaim;
@@ -35,6 +36,7 @@ use super::machine::{Setup, SimError};
 use super::parameters::Parameters;
 use files::Files;
 use lists::Pages;
+use locks::Locks;
 use prices::Prices;
 use program::Program;
 use reclaim::Background;
@@ -95,13 +97,14 @@ pub struct Machine<P> {
     files: Files,
     device: Device,
     background: Vec<Background>,
-    /// When the lock of a node's lists is free.
-    lists_free: Vec<Nanos>,
+    locks: Locks,
     tasks: Vec<Task<P>>,
     running: usize,
     /// Each CPU has a task that computes all the time, so that whoever runs there has every other slice.
     busy: bool,
     gates: Vec<u64>,
+    /// The setup's choice of that name.
+    asked_early: bool,
     taken: Vec<FrameId>,
     /// What happened so far.
     pub counts: Counts,
@@ -109,7 +112,7 @@ pub struct Machine<P> {
 
 impl<P: Program> Machine<P> {
     /// A machine with files of so many pages each, and one task for each program, on the node that is
-    /// named with it. With `busy` a task that computes runs on each CPU besides.
+    /// named with it (those beyond the last begin again at the first). With `busy` a task that computes runs on each CPU besides.
     ///
     /// # Errors
     ///
@@ -143,11 +146,12 @@ impl<P: Program> Machine<P> {
             pages,
             device,
             background: background.collect(),
-            lists_free: vec![0; nodes],
+            locks: Locks::new(nodes, parameters.locks.handover),
             running: tasks.len(),
             tasks,
             busy,
             gates: vec![0; gates],
+            asked_early: setup.asked_early,
             taken: Vec::new(),
             counts: Counts::default(),
         };
@@ -242,8 +246,9 @@ impl<P: Program> Machine<P> {
         self.prices.switch + exit.map_or(0, |(_, exit)| *exit)
     }
 
-    /// Up to a batch of frames, for a task on `node`, into `taken`. False: it has to reclaim first.
-    fn take(&mut self, node: usize, count: u64) -> bool {
+    /// Up to a batch of frames, for a task on `node`, into `taken`: how long it waits for the locks that
+    /// they are taken and listed under. None: it has to reclaim first.
+    fn take(&mut self, node: usize, count: u64) -> Option<Nanos> {
         self.taken.clear();
         let nodes = self.memory.nodes.len();
         let near = move |n: usize| (node + n) % nodes;
@@ -269,21 +274,32 @@ impl<P: Program> Machine<P> {
                 }
             }
         }
-        let Some((at, zone)) = found else {
-            return false;
-        };
+        if self.asked_early {
+            for at in (0..nodes).map(near) {
+                self.ask(at);
+            }
+        }
+        let (at, zone) = found?;
         let count = count.min(BATCH);
         self.memory.take(at, zone, count, &mut self.taken);
-        true
+        // What is done under the locks is part of the price of each page.
+        let held = self.taken.len() as u64 * self.prices.look;
+        let now = self.now;
+        let waited = self.locks.zone(at, zone, [now, now], held);
+        let listed = now + waited + held;
+        Some(waited + self.locks.lists_later(at, [now, listed], held))
     }
 
-    /// A whole block for a huge page, if one is there above low: nobody reclaims for it.
+    /// A whole block for a huge page, if one is there above min. Nobody reclaims for it, nor is a node's
+    /// thread asked: what Linux does for a program that has not asked for huge pages, since 4.6.
     fn take_huge(&mut self, node: usize) -> Option<u32> {
         let nodes = self.memory.nodes.len();
         for at in (0..nodes).map(|n| (node + n) % nodes) {
-            if let Allocation::Take(zone) = allocate(&self.memory.nodes[at], HUGE, HIGHEST)
-                && let Some(block) = self.memory.take_huge(at, zone)
-            {
+            let zone = match allocate(&self.memory.nodes[at], HUGE, HIGHEST) {
+                Allocation::Take(zone) | Allocation::TakeAndWake(zone) => zone,
+                Allocation::Reclaim => continue,
+            };
+            if let Some(block) = self.memory.take_huge(at, zone) {
                 self.counts.huge += 1;
                 return Some(block);
             }

@@ -8,7 +8,7 @@
 //! are forgotten is for the core to say.
 
 use foreswap_core::kswapd::{
-    Action, Config, Defects, FIRST_PRIORITY, Kswapd, NAP, RECLAIM_BATCH, Reclaimed,
+    Action, Config, Defects, FIRST_PRIORITY, Kswapd, NAP, RECLAIM_BATCH, Reclaimed, ZoneIndex,
 };
 use foreswap_core::units::Nanos;
 
@@ -229,8 +229,8 @@ impl<P: Program> Machine<P> {
         Ok((0, false))
     }
 
-    /// Used-again pages beyond their share count as used once from now on.
-    fn age(&mut self, node: usize) {
+    /// Used-again pages beyond their share count as used once from now on. How many were looked at.
+    fn age(&mut self, node: usize) -> u64 {
         let (inactive, active) = (
             self.pages.count(node, List::Inactive),
             self.pages.count(node, List::Active),
@@ -239,23 +239,25 @@ impl<P: Program> Machine<P> {
         let gib = ((inactive + active) * self.scale) >> 18;
         let ratio = (10 * gib).isqrt().max(1);
         if inactive * ratio >= active {
-            return;
+            return 0;
         }
-        for _ in 0..RECLAIM_BATCH {
+        for n in 0..RECLAIM_BATCH {
             let Some(frame) = self.pages.oldest(node, List::Active) else {
-                return;
+                return n;
             };
             self.pages.remove(node, frame);
             self.pages[frame].referenced = false;
             self.pages.put(node, List::Inactive, frame, false);
         }
+        RECLAIM_BATCH
     }
 
     /// Looks at the oldest pages of a node's list of pages used once.
     fn scan(&mut self, node: usize, count: u64, background: bool) -> Scan {
-        self.age(node);
+        let aged = self.age(node);
         let flags = self.background[node].core.flags();
         let (mut scanned, mut freed) = (0, 0);
+        let mut given = [0; ZONES];
         let (mut dirty, mut writeback, mut immediate) = (0, 0, 0);
         let mut to_write = Vec::new();
         while scanned < count {
@@ -284,6 +286,7 @@ impl<P: Program> Machine<P> {
                 }
             } else {
                 self.files.forget(&mut self.pages, frame);
+                given[self.memory.zone(frame)] += 1;
                 self.memory.give(frame);
                 freed += 1;
             }
@@ -299,16 +302,23 @@ impl<P: Program> Machine<P> {
             flags.congested |= dirty + writeback == scanned && self.files.waiting >= CONGESTED;
         }
         self.counts.scanned += scanned;
-        // The lock of the lists is held to take the pages off and to put some back.
-        let held = scanned * self.prices.look;
-        let free = &mut self.lists_free[node];
-        let begin = (*free).max(self.now);
-        *free = begin + held;
+        // The lock of the lists is held to take the pages off and to put some back; that of a zone to
+        // give frames back.
+        let held = (scanned + aged) * self.prices.look;
+        let mut at = self.now + self.locks.lists(node, self.now, held) + held;
+        at += freed * self.prices.drop;
+        let given = given.into_iter().enumerate();
+        for (zone, given) in given.filter(|(_, given)| *given > 0) {
+            let held = given * self.prices.look;
+            at += self
+                .locks
+                .zone(node, ZoneIndex(zone), [self.now, at - held], held);
+        }
         let written = to_write.len() as u64 * self.prices.submit;
         Scan {
             scanned,
             freed,
-            took: begin - self.now + held + freed * self.prices.drop + written,
+            took: at - self.now + written,
             stall: immediate > 0,
         }
     }

@@ -255,9 +255,9 @@ impl<P: Program> Machine<P> {
             }
         }
         let end = if have < small { small } else { have + block }.min(pages);
-        if !self.take(node, BATCH.min(end - have)) {
+        let Some(waited) = self.take(node, BATCH.min(end - have)) else {
             return Step::Reclaim;
-        }
+        };
         let got = self.taken.len() as u64;
         for at in 0..self.taken.len() {
             let frame = self.taken[at];
@@ -268,7 +268,7 @@ impl<P: Program> Machine<P> {
             region.frames.extend_from_slice(&self.taken);
             region.pages += got;
         }
-        Step::After(got * self.prices.first_touch)
+        Step::After(waited + got * self.prices.first_touch)
     }
 
     fn unmap(&mut self, n: usize) -> Nanos {
@@ -311,10 +311,12 @@ impl<P: Program> Machine<P> {
         };
         count = count.min(BATCH as usize);
         let mut took = self.prices.copy + self.prices.dirty;
+        let mut waited = 0;
         if !there {
-            if !self.take(node, count as u64) {
+            let Some(locks) = self.take(node, count as u64) else {
                 return Step::Reclaim;
-            }
+            };
+            waited = locks;
             count = self.taken.len();
             took += self.prices.bring;
             for n in 0..count {
@@ -328,7 +330,7 @@ impl<P: Program> Machine<P> {
             }
         }
         self.tasks[n].done += count as u32;
-        Step::After(count as u64 * took)
+        Step::After(waited + count as u64 * took)
     }
 
     fn read(&mut self, n: usize, file: FileId, range: std::ops::Range<u32>, limit: u32) -> Step {
@@ -362,9 +364,9 @@ impl<P: Program> Machine<P> {
         let file = stream.file;
         let (first, have, all) = stream.run;
         if have < all {
-            if !self.take(self.tasks[n].node, u64::from(all - have)) {
+            let Some(waited) = self.take(self.tasks[n].node, u64::from(all - have)) else {
                 return Step::Reclaim;
-            }
+            };
             let mut all = all;
             let mut got = 0;
             while let Some(&frame) = self.taken.get(got as usize) {
@@ -381,7 +383,7 @@ impl<P: Program> Machine<P> {
                 self.memory.give(self.taken[n]);
             }
             stream.run.1 += got;
-            let mut took = u64::from(got) * self.prices.bring;
+            let mut took = waited + u64::from(got) * self.prices.bring;
             if have + got == all {
                 if all > 0 {
                     self.read_pages(file, first, all);

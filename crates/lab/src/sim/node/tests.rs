@@ -40,6 +40,7 @@ const SETUP: Setup = Setup {
         zero_classzone: false,
     },
     headroom: 1,
+    asked_early: false,
 };
 
 fn machine(files: &[u32], steps: Vec<Op>) -> Machine<Steps> {
@@ -148,18 +149,25 @@ fn dirty_pages_reach_the_disk_and_a_removed_file_leaves_nothing() {
 
 #[test]
 fn who_maps_faster_than_can_be_reclaimed_reclaims_too() {
+    let parameters = Parameters::named("uma-disk").expect("a machine").scaled(8);
     let pages = 200_000;
     let mut steps: Vec<Op> = (0..pages / 32).map(|n| read(n * 32, 32, pages)).collect();
-    steps.push(Op::Map {
-        pages: 100_000,
+    let map = Op::Map {
+        pages: 50_000,
         huge: false,
-    });
-    let mut machine = machine(&[pages], steps);
-    let took = finish(&mut machine);
+    };
+    steps.extend([Op::Raise(0, 1), map]);
+    let program = |steps| {
+        let took = Vec::new();
+        (0, Steps { steps, at: 0, took })
+    };
+    let programs = vec![program(steps), program(vec![Op::Pass(0, 1), map])];
+    let mut machine =
+        Machine::new(&parameters, &SETUP, &[pages], programs, 1, false).expect("large enough");
+    machine.run(|machine| machine.running == 0).expect("ends");
     assert!(machine.counts.direct > 0);
-    let fast = 100_000 * machine.prices.first_touch;
-    // The last step is the end.
-    assert!(took[took.len() - 2] > fast);
+    let took = &machine.tasks[1].program.took;
+    assert!(took[1] > 50_000 * machine.prices.first_touch, "{took:?}");
     check_frames(&machine);
 }
 

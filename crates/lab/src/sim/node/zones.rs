@@ -173,6 +173,11 @@ impl Memory {
         self.blocks[(frame / BLOCK) as usize].pool as usize / ZONES
     }
 
+    /// The zone of a frame, within its node.
+    pub fn zone(&self, frame: FrameId) -> usize {
+        self.blocks[(frame / BLOCK) as usize].pool as usize % ZONES
+    }
+
     fn changed(&mut self, pool: u32, free: i64) {
         let (node, at) = (pool as usize / ZONES, pool as usize % ZONES);
         let zone = &mut self.nodes[node][at];
