@@ -118,6 +118,12 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "BACKEND", default_value_t = Io::Auto)]
     pub io: Io,
 
+    /// Threads of each managed program that hash and compress huge pages beside the one that serves faults
+    ///
+    /// 0 to 3. Default: one less than there are CPUs.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=3))]
+    pub helpers: Option<u32>,
+
     /// Write the run's statistics to FILE, as one JSON object
     ///
     /// FILE is replaced when the run has ended, also when COMMAND was killed.

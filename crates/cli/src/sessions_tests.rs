@@ -27,6 +27,7 @@ fn office(test: &str) -> Office {
         options: Options {
             readahead: ReadaheadPolicy::Vma,
             thp: ThpMode::Never,
+            helpers: 0,
             io: IoBackend::Auto,
             max_window: 8,
             full_timeout: Duration::ZERO,

@@ -413,7 +413,7 @@ impl Mm {
             IoResult::Failed(error) => Some(Notice::ReadFailed { slot, page, error }),
             #[cfg(feature = "planted")]
             IoResult::Ok if self.has(crate::planted::Bug::UncheckedDigest) => None,
-            IoResult::Ok if w.digest_of(frame).number() != w.digest(slot) => {
+            IoResult::Ok if w.digest_read(frame).number() != w.digest(slot) => {
                 Some(Notice::Corrupt { slot, page })
             }
             // A read is never taken in part.

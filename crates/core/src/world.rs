@@ -82,6 +82,11 @@ pub trait Mmu {
     fn clear(&mut self, frame: Frame);
     /// Digest of a frame's bytes.
     fn digest_of(&mut self, frame: Frame) -> Digest;
+    /// As [`Mmu::digest_of`], of a frame that the read has filled whose end is being told
+    /// ([`crate::Mm::on_io`]), and that nothing has changed since: it may be known already.
+    fn digest_read(&mut self, frame: Frame) -> Digest {
+        self.digest_of(frame)
+    }
     /// Back the 512 empty frames of a cluster, from `first` on, with one huge page. False: there is
     /// none to be had.
     fn fill_huge(&mut self, first: Frame) -> bool {

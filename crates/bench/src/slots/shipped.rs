@@ -32,6 +32,7 @@ impl Shipped {
             options: Options {
                 readahead: ReadaheadPolicy::None,
                 thp: ThpMode::Always,
+                helpers: 0,
                 io: IoBackend::Auto,
                 max_window: 1,
                 full_timeout: Duration::ZERO,

@@ -407,7 +407,7 @@ impl Mm {
             let (slot, holding) = (slot.plus(i), *self.frames.get(frame));
             let ours = self.drains(slot.area) && !self.held && !holding.wanted;
             match holding.page {
-                Some(page) if ours && w.digest_of(frame).number() == w.digest(slot) => {
+                Some(page) if ours && w.digest_read(frame).number() == w.digest(slot) => {
                     self.stats.swap_in += 1;
                     come.push((page, frame));
                 }

@@ -242,6 +242,17 @@ impl Mmu for View<'_> {
             Some(content) => Digest::Hash(content),
         }
     }
+
+    fn digest_read(&mut self, frame: Frame) -> Digest {
+        // An engine has taken the digest when the read ended. It must be the frame's still.
+        let brought = self.space.brought.iter().find(|(read, _)| *read == frame);
+        let (_, content) = brought.unwrap_or_else(|| panic!("{frame:?} was not just read"));
+        assert_eq!(
+            *content, self.space.frames[frame.0 as usize],
+            "{frame:?} has changed"
+        );
+        self.digest_of(frame)
+    }
 }
 
 impl View<'_> {

@@ -61,6 +61,8 @@ pub struct Space {
     /// Events that wait to be read or whose thread has not gone on yet: the MMU answers Again.
     pub changing: u32,
     pub flights: Vec<Flight>,
+    /// What the last read that ended has brought, if it went well.
+    pub brought: Vec<(Frame, Option<u64>)>,
     pub depth: usize,
     pub woken: Vec<u64>,
     pub unshare: Vec<(Vpn, u32)>,
@@ -94,6 +96,7 @@ impl Space {
             charged: 0,
             changing: 0,
             flights: Vec::new(),
+            brought: Vec::new(),
             depth: 8,
             woken: Vec::new(),
             unshare: Vec::new(),
@@ -164,6 +167,7 @@ impl Space {
         } else if sys.rng.chance(chaos.read_error) {
             result = IoResult::Failed(5);
         }
+        self.brought.clear();
         for (i, &frame) in (0..).zip(&flight.frames) {
             let slot = flight.slot.plus(i);
             let here = frame.0 as usize;
@@ -203,6 +207,10 @@ impl Space {
             for frame in &flight.frames {
                 self.frames[frame.0 as usize] = Some(GARBAGE);
             }
+        }
+        if !flight.write && result == IoResult::Ok {
+            let now = |&frame: &Frame| (frame, self.frames[frame.0 as usize]);
+            self.brought = flight.frames.iter().map(now).collect();
         }
         (flight.io, result)
     }

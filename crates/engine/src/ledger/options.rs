@@ -85,6 +85,8 @@ pub struct Options {
     pub thp: ThpMode,
     /// I/O backend.
     pub io: IoBackend,
+    /// Threads that hash and compress beside each pager.
+    pub helpers: u32,
     /// Largest readahead window, in pages.
     pub max_window: u32,
     /// How long a fault may wait when every area is full, before SIGBUS.
@@ -99,12 +101,14 @@ pub(super) struct OptionWords {
     readahead: AtomicU32,
     thp: AtomicU32,
     io: AtomicU32,
+    helpers: AtomicU32,
     max_window: AtomicU32,
+    _unused: AtomicU32,
     full_timeout_ms: AtomicU64,
     adopt_threshold: AtomicU64,
 }
 
-const _: () = assert!(size_of::<OptionWords>() == 32);
+const _: () = assert!(size_of::<OptionWords>() == 40);
 
 impl OptionWords {
     pub(super) fn store(&self, options: &Options) {
@@ -112,6 +116,7 @@ impl OptionWords {
         self.readahead.store(options.readahead.to_word(), Relaxed);
         self.thp.store(options.thp.to_word(), Relaxed);
         self.io.store(options.io.to_word(), Relaxed);
+        self.helpers.store(options.helpers, Relaxed);
         self.max_window.store(options.max_window, Relaxed);
         self.full_timeout_ms.store(timeout, Relaxed);
         self.adopt_threshold.store(options.adopt_threshold, Relaxed);
@@ -122,6 +127,7 @@ impl OptionWords {
             readahead: ReadaheadPolicy::from_word(self.readahead.load(Relaxed)),
             thp: ThpMode::from_word(self.thp.load(Relaxed)),
             io: IoBackend::from_word(self.io.load(Relaxed)),
+            helpers: self.helpers.load(Relaxed),
             max_window: self.max_window.load(Relaxed),
             full_timeout: Duration::from_millis(self.full_timeout_ms.load(Relaxed)),
             adopt_threshold: self.adopt_threshold.load(Relaxed),

@@ -12,7 +12,7 @@ use foreswap_core::readahead::Policy;
 use foreswap_core::units::{LEAF_PAGES, PAGE_SIZE, PageRange, Vpn, overlap};
 use foreswap_core::world::{Limit, SwapMap};
 use foreswap_core::{Config, Mm, Swapoff, Thp};
-use foreswap_store::ring::{Io, Pool, SpawnRefused, Uring, WithRam, Worker};
+use foreswap_store::ring::{Helper, Helpers, Io, Pool, SpawnRefused, Uring, WithRam, Worker};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
@@ -25,6 +25,7 @@ use super::space::Space;
 use super::unshare::Unsharer;
 use super::world::{Linux, Zeros};
 use super::{Fork, Mode, Pager, watch};
+use crate::digest::number_in_order;
 use crate::ledger::protocol::{Client, ProtocolError, Severity};
 use crate::ledger::{IoBackend, Ledger, Options, ReadaheadPolicy, SeenKind, ThpMode};
 use crate::program::{Program, say, state};
@@ -35,6 +36,8 @@ use crate::sys::{maps, process, thread};
 
 /// Stack of the pager.
 const STACK: usize = 512 << 10;
+/// Stack of a helper: it hashes and compresses.
+const HELPER_STACK: usize = 256 << 10;
 /// I/Os in flight.
 const DEPTH: u32 = 128;
 /// Threads that stand in for io_uring.
@@ -195,6 +198,13 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let bell = event().map_err(system("eventfd"))?;
     let unsharer = Unsharer::new(rustix::io::dup(&bell).map_err(system("dup"))?);
     let mut io = open_io(&options, &client)?;
+    let rings = rustix::io::dup(&bell).map_err(system("dup"))?;
+    let helpers = Helpers::new(
+        options.helpers as usize,
+        number_in_order,
+        rings,
+        Box::new(help),
+    );
     for (area, file) in &welcome.areas {
         io.set_area(area.0.into(), Some(file.as_raw_fd()));
     }
@@ -209,7 +219,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         arena,
         trash,
         huge,
-        WithRam::new(io),
+        WithRam::new(io, helpers),
         ledger,
         me,
         zeros,
@@ -407,6 +417,23 @@ fn open_io(options: &Options, client: &Client) -> Result<Box<dyn Io>, BootError>
         Ok(pool) => Ok(Box::new(pool)),
         Err(why) => Err(BootError::Io(why.to_string())),
     }
+}
+
+/// Start a helper.
+fn help(helper: Helper) -> Result<(), SpawnRefused> {
+    let argument = helper.into_raw();
+    // SAFETY: a helper keeps to what engine threads may do and gets its argument alone.
+    let spawned = unsafe { thread::spawn(c"fs-help", HELPER_STACK, true, run_helper, argument) };
+    spawned.map(drop).map_err(|errno| {
+        // SAFETY: the thread did not start, so the argument was not used.
+        drop(unsafe { Helper::from_raw(argument) });
+        SpawnRefused(errno.raw_os_error())
+    })
+}
+
+extern "C" fn run_helper(argument: *mut c_void) {
+    // SAFETY: `help` made the argument from a helper and gave it to this thread alone.
+    unsafe { Helper::from_raw(argument) }.run();
 }
 
 extern "C" fn work(argument: *mut c_void) {

@@ -96,7 +96,7 @@ pub(crate) struct Pager {
     /// Since when it polls for a completion; 0 when it does not.
     polling_since: Nanos,
     space: space::Space,
-    /// Rung by the unsharer and the watcher.
+    /// Rung by the unsharer, the watcher and the helpers.
     bell: OwnedFd,
     /// The areas' files, open as long as the ring may use them.
     areas: Vec<(AreaId, OwnedFd)>,
@@ -229,6 +229,10 @@ impl Pager {
     /// this very CPU, so that nobody else misses it. Apart from it: the next touch of its stream is
     /// near, and nobody else wants this CPU.
     fn stays_awake(&mut self) -> bool {
+        if self.w.io.is_helped() {
+            // They may wait for this very CPU.
+            return false;
+        }
         let beside = self.mm.is_awaited() && self.placement.is_beside_the_program();
         if !beside && !self.placement.may_stay_awake() {
             return false;
@@ -427,8 +431,10 @@ impl Pager {
                 }),
                 Err(error) => IoResult::Failed(error.errno()),
             };
+            self.w.look_at_read(completion.token);
             self.mm
                 .on_io(&mut self.w, IoId(completion.token as u32), result);
+            self.w.forget_read();
         }
         self.completions = completions;
         any

@@ -148,6 +148,7 @@ mod tests {
         let options = Options {
             readahead: ReadaheadPolicy::None,
             thp: ThpMode::Never,
+            helpers: 0,
             io: IoBackend::Threads,
             max_window: 1,
             full_timeout: Duration::from_secs(1),

@@ -18,6 +18,7 @@ use super::moves::Move;
 use super::record::Recorder;
 use super::snapshot::Snapshot;
 use super::unshare::Unsharer;
+use crate::digest::prefetch;
 use crate::ledger::protocol::Client;
 use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, ProcessMap, SlotIndex};
 use crate::sys::own_memory;
@@ -86,6 +87,11 @@ pub struct Linux {
     iovecs: Vec<IoVec>,
     /// When the others were told last that we miss pages.
     misses_told: Nanos,
+    /// The frame that was hashed last.
+    hashed: Option<Frame>,
+    /// The first frame of the read whose end is being told, and the digests that a helper has taken of it.
+    read_from: Frame,
+    read_hashes: Vec<u64>,
 }
 
 /// What is done with slots.
@@ -147,6 +153,9 @@ impl Linux {
             first_bytes: [0; MAX_AREAS],
             iovecs: Vec::with_capacity(foreswap_core::SLOTS_PER_IO),
             misses_told: 0,
+            hashed: None,
+            read_from: Frame(0),
+            read_hashes: Vec::with_capacity(LEAF_PAGES),
         };
         world.look_at_areas();
         world.look_around();
@@ -161,6 +170,21 @@ impl Linux {
             let port = Port::new(ram.clone(), owner, is_used);
             self.io.set_ram(area.0.into(), Some(port));
         }
+    }
+
+    /// The end of an I/O is about to be told: what helpers have found out about the pages it brought.
+    pub fn look_at_read(&mut self, token: u64) {
+        self.read_hashes.clear();
+        if let Some((first, hashes)) = self.io.hashes(token) {
+            let bytes = first as usize - self.arena.address();
+            self.read_from = Frame((bytes / PAGE_SIZE) as u32);
+            self.read_hashes.extend_from_slice(hashes);
+        }
+    }
+
+    /// The end of the I/O has been told: its frames may have other content from now on.
+    pub fn forget_read(&mut self) {
+        self.read_hashes.clear();
     }
 
     /// An area has come, changed or gone.
@@ -448,7 +472,20 @@ impl Mmu for Linux {
     }
 
     fn digest_of(&mut self, frame: Frame) -> Digest {
+        let in_order = self.hashed.is_some_and(|last| last.plus(1) == frame);
+        self.hashed = Some(frame);
+        if in_order && frame.0 + 1 < self.arena.frames() {
+            prefetch(self.arena.pointer(frame.plus(1)));
+        }
         self.arena.digest(frame)
+    }
+
+    fn digest_read(&mut self, frame: Frame) -> Digest {
+        let number = frame.0.checked_sub(self.read_from.0);
+        match number.and_then(|n| self.read_hashes.get(n as usize)) {
+            Some(&number) => Digest::Hash(number),
+            None => self.digest_of(frame),
+        }
     }
 }
 

@@ -9,13 +9,15 @@
 //! need `errno` or a destructor of a thread-local. After construction nothing is allocated, except
 //! that a slot's vector grows once to the longest request it has carried.
 
+mod helpers;
 mod pool;
 mod ram;
 mod transfer;
 mod uring;
 
+pub use helpers::{Hash, Helper, Helpers, MOST_HELPERS, Spawn};
 pub use pool::{Pool, PoolError, SpawnRefused, Worker};
-pub use ram::{Port, Refusal, WithRam};
+pub use ram::{IsUsed, Port, Refusal, WithRam};
 pub use transfer::Direction;
 pub use uring::{SetupFlags, Uring, UringUnavailable};
 

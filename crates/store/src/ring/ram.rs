@@ -1,18 +1,20 @@
-//! RAM areas behind the same interface as files: what is asked of them is done at once, on the
-//! caller's thread, and its end is reaped like any other.
+//! RAM areas behind the same interface as files: what is asked of them is done at once, on the caller's
+//! thread, or, where it is much, by a helper; its end is reaped like any other. Helpers also hash what large
+//! reads of files bring.
 //!
 //! A write may be taken in part: pages that do not compress, or for which there is no room, are named
 //! in the completion, and the caller puts them elsewhere.
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 
+use super::helpers::{Helpers, LARGE, MOST_HELPERS, Task};
 use super::{Completion, Direction, Io, IoError, IoVec, MAX_DEPTH, QueueError};
 use crate::ram::{Ram, Reader, Refused, Writer};
 
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 /// The most pages of one write.
 const MOST_PAGES: usize = 512;
 
@@ -35,40 +37,50 @@ impl Refusal {
     }
 }
 
-/// One process' way to a RAM area.
-pub struct Port {
-    ram: Arc<Ram>,
+/// Says of a slot whether any process uses it.
+pub type IsUsed = Box<dyn Fn(u32) -> bool + Send + Sync>;
+
+/// What one thread needs to put pages into a RAM area and to bring them back.
+pub(super) struct Tools {
     reader: Reader,
     writer: Writer,
-    is_used: Box<dyn Fn(u32) -> bool>,
 }
 
-impl Port {
-    /// For process number `owner` of the run; `is_used` says of a slot whether any process uses it.
-    pub fn new(ram: Arc<Ram>, owner: u16, is_used: Box<dyn Fn(u32) -> bool>) -> Self {
-        let method = ram.method();
-        Port {
-            ram,
-            reader: Reader::new(method),
-            writer: Writer::new(owner, method),
-            is_used,
-        }
+/// A RAM area, over which one process' threads put pages and get them.
+pub(super) struct Counter {
+    ram: Arc<Ram>,
+    is_used: IsUsed,
+    /// The helpers', by number. Each is locked by its own thread, but for a moment now and then.
+    helpers: [Mutex<Tools>; MOST_HELPERS],
+}
+
+impl Counter {
+    /// Calls `with` with the tools of helper number `number`.
+    pub(super) fn with_tools<T>(
+        &self,
+        number: usize,
+        with: impl FnOnce(&Self, &mut Tools) -> T,
+    ) -> T {
+        let tools = self.helpers[number].lock();
+        with(self, &mut tools.unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn read<'a>(
-        &mut self,
+    pub(super) fn read<'a>(
+        &self,
+        tools: &mut Tools,
         slot: u32,
         pages: impl Iterator<Item = &'a mut [u8; PAGE]>,
     ) -> Result<(), IoError> {
         for (slot, page) in (slot..).zip(pages) {
-            let read = self.reader.read(&self.ram, slot, page);
+            let read = tools.reader.read(&self.ram, slot, page);
             read.map_err(|_| IoError::from_errno(Errno::IO))?;
         }
         Ok(())
     }
 
-    fn write<'a>(
-        &mut self,
+    pub(super) fn write<'a>(
+        &self,
+        tools: &mut Tools,
         slot: u32,
         pages: impl Iterator<Item = &'a [u8; PAGE]>,
         as_it_is: bool,
@@ -80,7 +92,7 @@ impl Port {
                 continue;
             }
             let (ram, used) = (&self.ram, &*self.is_used);
-            match self.writer.write(ram, slot, page, as_it_is, used) {
+            match tools.writer.write(ram, slot, page, as_it_is, used) {
                 Ok(()) => {}
                 Err(Refused::Incompressible) => refusal.add(at),
                 Err(Refused::Full) => {
@@ -97,20 +109,69 @@ impl Port {
     }
 }
 
-/// A backend for files, with RAM areas beside it.
+/// One process' way to a RAM area.
+pub struct Port {
+    counter: Arc<Counter>,
+    tools: Tools,
+}
+
+impl Port {
+    /// For process number `owner` of the run.
+    pub fn new(ram: Arc<Ram>, owner: u16, is_used: IsUsed) -> Self {
+        let method = ram.method();
+        let tools = || Tools {
+            reader: Reader::new(method),
+            writer: Writer::new(owner, method),
+        };
+        let helpers = std::array::from_fn(|_| Mutex::new(tools()));
+        Port {
+            tools: tools(),
+            counter: Arc::new(Counter {
+                ram,
+                is_used,
+                helpers,
+            }),
+        }
+    }
+
+    /// What is being filled, others may fill. A helper that is at work keeps its chunk.
+    fn give_back(&mut self) {
+        let ram = &self.counter.ram;
+        self.tools.writer.give_back(ram);
+        for tools in &self.counter.helpers {
+            if let Ok(mut tools) = tools.try_lock() {
+                tools.writer.give_back(ram);
+            }
+        }
+    }
+}
+
+/// A large read of a file that is to be hashed when it has ended.
+#[derive(Clone, Copy)]
+struct Large {
+    token: u64,
+    first: *mut [u8; PAGE],
+    pages: usize,
+}
+
+/// A backend for files, with RAM areas beside it, and helpers for both.
 pub struct WithRam {
     below: Box<dyn Io>,
     ports: Vec<Option<Port>>,
     ended: Vec<Completion>,
+    helpers: Helpers,
+    large: Vec<Large>,
 }
 
 impl WithRam {
     /// `below`, and no RAM area yet.
-    pub fn new(below: Box<dyn Io>) -> Self {
+    pub fn new(below: Box<dyn Io>, helpers: Helpers) -> Self {
         WithRam {
             below,
             ports: Vec::new(),
             ended: Vec::with_capacity(MAX_DEPTH as usize),
+            helpers,
+            large: Vec::with_capacity(MAX_DEPTH as usize),
         }
     }
 
@@ -124,14 +185,23 @@ impl WithRam {
 
     /// Something has ended already: [`Io::reap`] finds it, [`Io::poll_fd`] does not tell.
     pub fn has_ended(&self) -> bool {
-        !self.ended.is_empty()
+        !self.ended.is_empty() || self.helpers.has_ended()
+    }
+
+    /// Helpers are at work, or about to.
+    pub fn is_helped(&self) -> bool {
+        self.helpers.in_flight() > 0
     }
 
     /// This process stops writing for a while: what it was filling, others may use.
     pub fn give_back(&mut self) {
-        for port in self.ports.iter_mut().flatten() {
-            port.writer.give_back(&port.ram);
-        }
+        self.ports.iter_mut().flatten().for_each(Port::give_back);
+    }
+
+    /// Of a read that the last [`Io::reap`] gave: the first byte of its memory and the hashes of the pages
+    /// there, where a helper took them.
+    pub fn hashes(&self, token: u64) -> Option<(*const u8, &[u64])> {
+        self.helpers.hashes(token)
     }
 
     /// As [`Io::write`]; a RAM area takes pages that do not compress as they are.
@@ -158,9 +228,23 @@ impl WithRam {
         iov: &[IoVec],
         as_it_is: bool,
     ) -> Result<(), QueueError> {
+        let large = match iov {
+            [piece] if piece.len >= LARGE * PAGE && piece.len.is_multiple_of(PAGE) => {
+                Some((piece.ptr.cast(), piece.len / PAGE))
+            }
+            _ => None,
+        };
         let Some(port) = self.ports.get_mut(area).and_then(Option::as_mut) else {
             // SAFETY: the caller's promise.
-            return unsafe { self.below.start(direction, token, area, offset, iov) };
+            unsafe { self.below.start(direction, token, area, offset, iov) }?;
+            if let (Direction::Read, Some((first, pages))) = (direction, large) {
+                self.large.push(Large {
+                    token,
+                    first,
+                    pages,
+                });
+            }
+            return Ok(());
         };
         if self.ended.len() >= MAX_DEPTH as usize {
             return Err(QueueError::Full);
@@ -171,25 +255,63 @@ impl WithRam {
         if pages == 0 || pages > MOST_PAGES || !whole {
             return Err(QueueError::BadLength);
         }
+        if let Some((first, pages)) = large {
+            let area = Arc::clone(&port.counter);
+            let task = match direction {
+                Direction::Read => Task::Read(area, slot),
+                Direction::Write => Task::Write(area, slot, as_it_is),
+            };
+            if self.helpers.hand_over(token, first, pages, task) {
+                return Ok(());
+            }
+        }
         let each = iov.iter().flat_map(|piece| {
             // SAFETY: each page lies in the piece.
             (0..piece.len / PAGE).map(|page| unsafe { piece.ptr.add(page * PAGE) }.cast())
         });
+        let Port { counter, tools } = port;
         let result = match direction {
             Direction::Read => {
                 // SAFETY: the memory is mapped and, until the completion is reaped, used by nobody
                 // else, as the caller promises; no two pieces are the same.
                 let pages = each.map(|page: *mut [u8; PAGE]| unsafe { &mut *page });
-                port.read(slot, pages)
+                counter.read(tools, slot, pages)
             }
             Direction::Write => {
                 // SAFETY: as above; it is only read.
                 let pages = each.map(|page: *mut [u8; PAGE]| unsafe { &*page.cast_const() });
-                port.write(slot, pages, as_it_is)
+                counter.write(tools, slot, pages, as_it_is)
             }
         };
         self.ended.push(Completion { token, result });
         Ok(())
+    }
+
+    /// Takes what a large read has brought out of `out`, from number `from` on, and leaves it to the helpers.
+    fn hand_over(&mut self, out: &mut Vec<Completion>, from: usize) {
+        let mut at = from;
+        while at < out.len() {
+            let ended = out[at];
+            let large = self
+                .large
+                .iter()
+                .position(|large| large.token == ended.token);
+            let large = large.map(|place| self.large.swap_remove(place));
+            let handed = large.is_some_and(
+                |Large {
+                     token,
+                     first,
+                     pages,
+                 }| {
+                    ended.result.is_ok() && self.helpers.hand_over(token, first, pages, Task::Hash)
+                },
+            );
+            if handed {
+                out.remove(at);
+            } else {
+                at += 1;
+            }
+        }
     }
 }
 
@@ -211,15 +333,22 @@ impl Io for WithRam {
     }
 
     fn reap(&mut self, out: &mut Vec<Completion>) {
+        self.helpers.reap(out);
         out.append(&mut self.ended);
+        let from = out.len();
         self.below.reap(out);
+        self.hand_over(out, from);
     }
 
     fn wait(&mut self) -> Result<(), IoError> {
-        if self.has_ended() {
-            return self.below.flush();
+        self.below.flush()?;
+        while !self.has_ended() && self.helpers.in_flight() > 0 {
+            std::thread::yield_now();
         }
-        self.below.wait()
+        match self.has_ended() {
+            true => Ok(()),
+            false => self.below.wait(),
+        }
     }
 
     fn poll_fd(&self) -> RawFd {
@@ -227,7 +356,7 @@ impl Io for WithRam {
     }
 
     fn in_flight(&self) -> usize {
-        self.ended.len() + self.below.in_flight()
+        self.ended.len() + self.helpers.in_flight() + self.below.in_flight()
     }
 
     fn set_area(&mut self, area: usize, fd: Option<RawFd>) {
