@@ -161,27 +161,21 @@ impl Vmas {
 
     /// The program says how it will use `range`.
     pub fn set_hint(&mut self, range: &PageRange, hint: Hint) {
-        for part in self.overlapping(range) {
-            if self.find(part.start).is_none_or(|vma| vma.hint == hint) {
-                continue;
-            }
-            self.cut(part.start);
-            self.cut(part.end);
-            if let Some(vma) = self.by_start.get_mut(&part.start) {
-                vma.hint = hint;
-            }
-            self.join(part.end);
-            self.join(part.start);
-        }
+        self.change(range, |vma| vma.hint = hint);
     }
 
     /// `range` is memory of a file.
     pub fn set_file(&mut self, range: &PageRange) {
+        self.change(range, |vma| vma.file = true);
+    }
+
+    /// Change the parts of regions that lie in `range`.
+    fn change(&mut self, range: &PageRange, change: impl Fn(&mut Vma)) {
         for part in self.overlapping(range) {
             self.cut(part.start);
             self.cut(part.end);
             if let Some(vma) = self.by_start.get_mut(&part.start) {
-                vma.file = true;
+                change(vma);
             }
             self.join(part.end);
             self.join(part.start);

@@ -85,7 +85,8 @@ impl Mm {
         })
     }
 
-    /// A page on an area is touched: whether its unit is to be read whole, with what comes then.
+    /// A page on an area is touched, and its unit is to be read whole: start that, or let the fault wait until
+    /// there is a huge page for it. False: the page is to be read alone.
     pub(crate) fn swap_in_unit(&mut self, w: &mut impl World, pending: Pending) -> bool {
         let page = pending.page;
         if !self.table.is_away(page) || !self.holds_unit(page) {
@@ -94,15 +95,18 @@ impl Mm {
         if self.config.thp != Thp::Always && !self.streams.comes_to(page, w.now()) {
             return false;
         }
-        let Some(id) = self.cluster_to_read(w, true) else {
-            // One that is being written comes sooner than all the unit's pages, one by one, would. They would
-            // also leave a page table behind, which splits the units that come after.
-            let waited = w.now().saturating_sub(pending.since);
-            let soon = self.frames.writing() >= UNIT && !self.held && waited < UNIT_WAIT;
-            if soon {
+        // A huge page that is being written comes sooner than all the unit's pages, one by one, would. They
+        // would also leave a page table behind, which splits the units that come after.
+        let may_wait = !self.held && w.now().saturating_sub(pending.since) < UNIT_WAIT;
+        let waits = |mm: &Mm| may_wait && mm.frames.writing() >= UNIT;
+        // While one is being written no further one is moved out for the fault.
+        let hard = !waits(self);
+        let Some(id) = self.cluster_to_read(w, hard) else {
+            let waits = waits(self);
+            if waits {
                 self.stall(pending);
             }
-            return soon;
+            return waits;
         };
         if let Some(Course::Stream(stream)) = self.course(pending.address(), w.now()) {
             self.streams.missed(stream);

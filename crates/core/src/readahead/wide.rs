@@ -28,7 +28,7 @@ const HOPE: u64 = 64;
 pub struct Wide {
     step: u64,
     /// Places within a step at which there were streams, as bits.
-    places: u32,
+    places: u8,
     /// Time per touch with single pages and with huge ones; 0: not known.
     paces: [Nanos; 2],
 }
@@ -56,7 +56,7 @@ impl Wide {
                 ..Wide::default()
             };
         }
-        let bit = 1 << (place % step);
+        let bit = 1u8 << (place % step);
         let known = self.places & bit != 0;
         self.places |= bit;
         let most = 2 * u64::from(self.places.count_ones()) > step;
@@ -73,7 +73,6 @@ impl Wide {
     fn prefers_whole(&self) -> bool {
         match self.paces {
             [0, whole] => whole <= FAST,
-            [_, 0] => true,
             [single, whole] => whole + whole / CLEARLY < single,
         }
     }

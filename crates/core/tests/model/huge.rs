@@ -162,6 +162,10 @@ fn what_is_touched_in_order_again_becomes_huge_again() {
                     whole * 10 >= (PAGES - LIMIT as usize) * 7,
                     "{whole} pages in scan {scan}"
                 );
+                assert_eq!(stats.huge_splits, 0, "scan {scan}");
+            }
+            if scan == 6 {
+                assert_whole(&stats, PAGES - LIMIT as usize);
             }
         }
         m.end();

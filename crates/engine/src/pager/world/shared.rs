@@ -2,7 +2,7 @@
 //!
 //! [`ProcessMap`]: crate::ledger::ProcessMap
 
-use foreswap_core::units::{LEAF_PAGES, Slot};
+use foreswap_core::units::Slot;
 use foreswap_core::world::{Limit, SwapMap};
 
 use super::{Linux, MOST_WANTED, SLACK};
@@ -136,7 +136,7 @@ impl Linux {
         let missing = self
             .fair_share()
             .saturating_sub(self.ledger.process_charged(self.me));
-        let much = (self.fair_share() / 8).max(LEAF_PAGES as u64);
+        let much = self.fair_share() / 8;
         let wanted = if needy && missing > much && self.ledger.live() > 1 {
             missing.min(MOST_WANTED)
         } else {
