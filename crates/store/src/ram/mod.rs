@@ -25,7 +25,7 @@ mod word;
 mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};

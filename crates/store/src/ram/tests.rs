@@ -46,7 +46,7 @@ impl Drop for Plain {
     }
 }
 
-fn area(capacity: u64, method: Method) -> Ram {
+pub(crate) fn area(capacity: u64, method: Method) -> Ram {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     let bytes = memory_bytes(capacity).expect("within bounds") as usize;
     let access = ProtFlags::READ | ProtFlags::WRITE;

@@ -280,3 +280,6 @@ impl Drop for Helpers {
         self.shared.more.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+//! The helpers behind [`WithRam`], over a file in memory and over a RAM area.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use super::*;
+use crate::ram::{Method, tests::area};
+use crate::ring::{Direction, Io, IoVec, Port, QueueError, WithRam};
+
+/// A file in memory, whose transfers have ended when they are reaped. Beyond its end they fail.
+struct File {
+    bytes: Vec<u8>,
+    ended: Vec<Completion>,
+}
+
+impl Io for File {
+    unsafe fn start(
+        &mut self,
+        direction: Direction,
+        token: u64,
+        _: usize,
+        offset: u64,
+        iov: &[IoVec],
+    ) -> Result<(), QueueError> {
+        assert!(matches!(direction, Direction::Read));
+        let mut at = offset as usize;
+        let mut result = Ok(());
+        for piece in iov {
+            match self.bytes.get(at..at + piece.len) {
+                // SAFETY: the caller lends the memory.
+                Some(bytes) => unsafe { piece.ptr.copy_from(bytes.as_ptr(), bytes.len()) },
+                None => result = Err(IoError::Os { errno: 5 }),
+            }
+            at += piece.len;
+        }
+        self.ended.push(Completion { token, result });
+        Ok(())
+    }
+    fn flush(&mut self) -> Result<(), IoError> {
+        Ok(())
+    }
+    fn reap(&mut self, out: &mut Vec<Completion>) {
+        out.append(&mut self.ended);
+    }
+    fn wait(&mut self) -> Result<(), IoError> {
+        Ok(())
+    }
+    fn poll_fd(&self) -> RawFd {
+        -1
+    }
+    fn in_flight(&self) -> usize {
+        self.ended.len()
+    }
+    fn set_area(&mut self, _: usize, _: Option<RawFd>) {}
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+}
+
+fn hash(page: &[u8; PAGE]) -> u64 {
+    page.iter()
+        .fold(7, |sum, &byte| sum * 31 % 0xffff_fffb + u64::from(byte))
+}
+
+/// `pages` pages; each third one does not compress.
+fn content(pages: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut byte = |at: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let page = at / PAGE;
+        if page.is_multiple_of(3) {
+            (state >> 56) as u8
+        } else {
+            page as u8
+        }
+    };
+    (0..pages * PAGE).map(&mut byte).collect()
+}
+
+struct Bench {
+    io: WithRam,
+    event: OwnedFd,
+}
+
+fn bench(helpers: usize, bytes: Vec<u8>, refuses: bool) -> Bench {
+    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+    let spawn = move |helper: Helper| {
+        if refuses {
+            return Err(SpawnRefused(11));
+        }
+        std::thread::spawn(|| helper.run());
+        Ok(())
+    };
+    let rings = event.try_clone().expect("a descriptor");
+    let helpers = Helpers::new(helpers, hash, rings, Box::new(spawn));
+    let ended = Vec::new();
+    Bench {
+        io: WithRam::new(Box::new(File { bytes, ended }), helpers),
+        event,
+    }
+}
+
+impl Bench {
+    /// Reaps as the engine does, by the event, until `count` transfers have ended; `seen` is called for each
+    /// before the next reaping.
+    fn await_ends(&mut self, count: usize, mut seen: impl FnMut(&WithRam, Completion)) {
+        let (mut out, mut ends) = (Vec::new(), 0);
+        loop {
+            self.io.reap(&mut out);
+            ends += out.len();
+            out.drain(..).for_each(|ended| seen(&self.io, ended));
+            if ends >= count {
+                break;
+            }
+            let patience = Timespec {
+                tv_sec: 20,
+                tv_nsec: 0,
+            };
+            let mut fds = [PollFd::new(&self.event, PollFlags::IN)];
+            assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "nothing rang");
+            let mut rung = [0; 8];
+            rustix::io::read(&self.event, &mut rung).expect("it rang");
+        }
+        assert_eq!((ends, self.io.in_flight()), (count, 0));
+    }
+
+    fn read(&mut self, token: u64, area: usize, page: usize, to: &mut [u8]) {
+        let iov = [IoVec {
+            ptr: to.as_mut_ptr(),
+            len: to.len(),
+        }];
+        // SAFETY: each test awaits the end.
+        unsafe { self.io.read(token, area, (page * PAGE) as u64, &iov) }.expect("queued");
+    }
+}
+
+fn hashes_of(bytes: &[u8]) -> Vec<u64> {
+    bytes.as_chunks().0.iter().map(hash).collect()
+}
+
+#[test]
+fn large_reads_are_hashed_and_others_are_not() {
+    let bytes = content(300);
+    let mut bench = bench(1, bytes.clone(), false);
+    let mut large = vec![0; 200 * PAGE];
+    let (mut small, mut lost) = (vec![0; (LARGE - 1) * PAGE], vec![0; 200 * PAGE]);
+    bench.read(1, 0, 10, &mut large);
+    bench.read(2, 0, 20, &mut small);
+    bench.read(3, 0, 200, &mut lost);
+    let first: *const u8 = large.as_ptr();
+    bench.await_ends(3, |io, ended| match ended.token {
+        1 => {
+            let (at, hashes) = io.hashes(1).expect("hashed");
+            assert_eq!(
+                (at, hashes),
+                (first, &hashes_of(&bytes[10 * PAGE..210 * PAGE])[..])
+            );
+        }
+        token => assert!(io.hashes(token).is_none() && ended.result.is_ok() == (token == 2)),
+    });
+    assert_eq!(large, bytes[10 * PAGE..210 * PAGE]);
+    // What was reaped is forgotten by the next call.
+    bench.io.reap(&mut Vec::new());
+    assert!(bench.io.hashes(1).is_none());
+}
+
+#[test]
+fn more_than_the_helpers_take_is_done_by_the_caller() {
+    for (helpers, refuses) in [(0, false), (1, false), (3, false), (2, true)] {
+        let bytes = content(512);
+        let mut bench = bench(helpers, bytes.clone(), refuses);
+        let mut all = vec![vec![0; LARGE * PAGE]; 3 * JOBS];
+        for (n, to) in all.iter_mut().enumerate() {
+            bench.read(n as u64, 0, n, to);
+        }
+        let mut seen = vec![0; all.len()];
+        bench.await_ends(all.len(), |_, ended| {
+            assert_eq!(ended.result, Ok(()));
+            seen[ended.token as usize] += 1;
+        });
+        assert!(seen.iter().all(|&times| times == 1), "{seen:?}");
+        for (n, read) in all.iter().enumerate() {
+            assert_eq!(read[..], bytes[n * PAGE..(n + LARGE) * PAGE]);
+        }
+    }
+}
+
+#[test]
+fn a_ram_area_is_written_and_read_by_helpers() {
+    for helpers in [0, 1, 3] {
+        let mut bytes = content(512);
+        let mut bench = bench(helpers, Vec::new(), false);
+        let port = || Port::new(Arc::new(area(8 << 20, Method::Lz4)), 0, Box::new(|_| true));
+        bench.io.set_ram(1, Some(port()));
+        let iov = [IoVec {
+            ptr: bytes.as_mut_ptr(),
+            len: bytes.len(),
+        }];
+        // SAFETY: the end is awaited.
+        unsafe { bench.io.write(1, 1, 0, &iov) }.expect("queued");
+        bench.await_ends(1, |_, ended| {
+            let Err(IoError::Refused(refusal)) = ended.result else {
+                panic!("{ended:?}");
+            };
+            let refused = |page: usize| refusal.pages[page / 64] >> (page % 64) & 1 != 0;
+            assert!((0..512).all(|page| refused(page) == page.is_multiple_of(3)));
+        });
+        // SAFETY: the end is awaited.
+        unsafe { bench.io.write_as_it_is(2, 1, 0, &iov) }.expect("queued");
+        bench.await_ends(1, |_, ended| assert_eq!(ended.result, Ok(())));
+        let mut back = vec![0; bytes.len()];
+        bench.read(3, 1, 0, &mut back);
+        bench.await_ends(1, |io, ended| {
+            assert_eq!(ended.result, Ok(()));
+            let taken = io.hashes(3).map(|(_, hashes)| hashes.to_vec());
+            assert_eq!(taken, (helpers > 0).then(|| hashes_of(&bytes)));
+        });
+        assert!(back == bytes);
+        bench.io.give_back();
+    }
+}
+
+#[test]
+fn what_is_being_done_ends_before_the_helpers_are_dropped() {
+    let bytes = content(512);
+    for _ in 0..50 {
+        let mut bench = bench(2, bytes.clone(), false);
+        let mut to = vec![0; bytes.len()];
+        bench.read(1, 0, 0, &mut to);
+        bench.io.reap(&mut Vec::new());
+        drop(bench);
+        assert!(to == bytes);
+    }
+}
