@@ -43,6 +43,35 @@ fn parts_of_huge_pages_change_alone() {
     }
 }
 
+/// Whoever hashes and compresses: the program's bytes are the same, and huge pages stay whole.
+#[test]
+fn helpers_or_none_do_the_work() {
+    let Some(path) = program::compile("helpers", "huge_pages") else {
+        return;
+    };
+    for (helpers, more) in [
+        ("0", &[][..]),
+        ("1", &["--io", "threads"]),
+        ("3", &[]),
+        ("0", &["--swap", "ram:256M"]),
+        ("2", &["--swap", "ram:64M", "--swap", "/tmp"]),
+    ] {
+        let managed = Managed::limit(LIMIT)
+            .options(["--helpers", helpers])
+            .options(more.iter().copied());
+        let outcome = managed.run(&Job::new(&path).arg("in_order").timeout(120));
+        let text = outcome.text();
+        assert_eq!(
+            text, "in_order: all as it should be\n",
+            "{}",
+            outcome.stderr
+        );
+        outcome.swapped();
+        let splits = outcome.stats().count("huge_splits");
+        assert!(splits == 0 || helpers == "2", "{splits} splits, {more:?}");
+    }
+}
+
 /// Scattered touches bring single pages; what is touched in order again goes whole again.
 #[test]
 fn scattered_touches_read_little() {
