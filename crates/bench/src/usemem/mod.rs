@@ -9,6 +9,7 @@
 mod clock;
 mod histogram;
 mod launch;
+mod marks;
 mod order;
 mod region;
 mod task;
@@ -20,8 +21,9 @@ use serde::{Deserialize, Serialize};
 
 pub use clock::Clock;
 pub use histogram::{Histogram, Latency};
+pub use marks::{Mark, Moment};
 pub use region::{PAGE, Region};
-pub use words::{Draw, WORDS, Words};
+pub use words::{Draw, WORDS, Words, mix};
 
 use crate::args::{CombinedArgs, UsememArgs};
 use crate::output::put_json;

@@ -1,5 +1,5 @@
-//! One task: it fills its region, walks it in measured passes, and checks at the end
-//! what it wrote.
+//! One task: it fills its region, walks it in measured passes (after others that are not, with
+//! `--warm-up`), and checks at the end what it wrote. No task checks before all have passed.
 //!
 //! A read pass compares every word that it reads with what the fill left there. A write
 //! pass compares before it overwrites, and its first access to a page is one exchange
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::clock::Clock;
 use super::histogram::Histogram;
 use super::launch::{Barrier, Left};
+use super::marks::{self, MarkError, Moment};
 use super::order::Order;
 use super::region::Region;
 use super::words::{Draw, GENERATION, WORDS, Words};
@@ -50,14 +51,20 @@ pub enum TaskError {
     /// `--thp` was asked for.
     #[error("huge pages refused: {0}")]
     HugePages(#[source] io::Error),
+    /// Nobody answered a mark.
+    #[error(transparent)]
+    Mark(MarkError),
     /// Another task failed; its own error says why.
-    #[error("stopped, because another task failed")]
-    Left,
+    #[error(transparent)]
+    Left(#[from] Left),
 }
 
-impl From<Left> for TaskError {
-    fn from(_: Left) -> Self {
-        Self::Left
+impl From<MarkError> for TaskError {
+    fn from(error: MarkError) -> Self {
+        match error {
+            MarkError::Left(left) => Self::Left(left),
+            alone => Self::Mark(alone),
+        }
     }
 }
 
@@ -96,6 +103,8 @@ pub struct Task<'a> {
     /// How often each page was touched by a write pass; empty when only reading.
     writes: Vec<u32>,
     touches: Histogram,
+    /// Where the next random touch goes; passes go on from each other.
+    draw: Draw,
 }
 
 impl<'a> Task<'a> {
@@ -106,7 +115,7 @@ impl<'a> Task<'a> {
             region.ask_for_huge_pages().map_err(TaskError::HugePages)?;
         }
         let writes = match args.op {
-            Op::Write => vec![0; region.pages() as usize],
+            Op::Write => in_memory(region.pages() as usize),
             Op::Read => Vec::new(),
         };
         Ok(Self {
@@ -117,27 +126,38 @@ impl<'a> Task<'a> {
             region,
             writes,
             touches: Histogram::new(),
+            draw: Draw::new(args.seed, u64::from(number)),
         })
     }
 
-    /// Does everything; meets the other tasks at `barrier` before the fill, and between
-    /// the fill and the passes.
+    /// Does everything; meets the other tasks at `barrier` before the fill, and before and after
+    /// the measured passes.
     pub fn run(mut self, barrier: &Barrier) -> Result<Measured, TaskError> {
         barrier.wait()?;
         let start = self.clock.now();
         self.fill();
         let fill_ns = self.clock.between(start, self.clock.now());
-        let fill = std::mem::replace(&mut self.touches, Histogram::new());
+        let fill = self.touches.clone();
         if let (Some(word), 0) = (self.args.corrupt_word, self.number) {
             self.corrupt(word);
         }
+        if self.args.warm_up > 0 {
+            barrier.wait()?;
+            self.passes(self.args.warm_up, None)?;
+        }
+        // Not a new one, whose memory would fault in the passes.
+        self.touches.clear();
 
-        barrier.wait()?;
+        self.meet(barrier, Moment::Begin)?;
         let (minor, major) = kernel_faults();
         let start = self.clock.now();
-        let pages = self.passes(start)?;
+        let pages = match self.args.seconds {
+            Some(seconds) => self.passes(u32::MAX, Some((start, seconds)))?,
+            None => self.passes(self.args.repeat, None)?,
+        };
         let pass_ns = self.clock.between(start, self.clock.now());
         let (minor_after, major_after) = kernel_faults();
+        self.meet(barrier, Moment::End)?;
 
         let mut check_ns = 0;
         if self.args.op == Op::Write {
@@ -163,6 +183,14 @@ impl<'a> Task<'a> {
         })
     }
 
+    /// Waits for the other tasks, and for whoever counts, if somebody does.
+    fn meet(&self, barrier: &Barrier, moment: Moment) -> Result<(), TaskError> {
+        match self.args.marks {
+            true => Ok(marks::stand_still(barrier, moment, self.number == 0)?),
+            false => Ok(barrier.wait()?),
+        }
+    }
+
     fn fill(&mut self) {
         for page in 0..self.region.pages() {
             let values = self.words.page(page, 0);
@@ -185,29 +213,24 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Runs the passes and returns how many pages they touched.
-    fn passes(&mut self, start: u64) -> Result<u64, TaskError> {
-        let time = self.args.seconds.map(|s| (s.max(0.0) * 1e9) as u64);
+    /// Runs passes, so many or until so many seconds after a reading of the clock, and returns how
+    /// many pages they touched.
+    fn passes(&mut self, count: u32, until: Option<(u64, f64)>) -> Result<u64, TaskError> {
+        let until = until.map(|(start, seconds)| (start, (seconds.max(0.0) * 1e9) as u64));
         let late = |clock: &Clock, touched: u64| {
-            time.is_some_and(|ns| {
+            until.is_some_and(|(start, ns)| {
                 touched.is_multiple_of(LOOK_AT_TIME) && clock.between(start, clock.now()) >= ns
             })
         };
-        let repeat = if time.is_some() {
-            u32::MAX
-        } else {
-            self.args.repeat
-        };
         let pages = self.region.pages();
-        let mut draw = Draw::new(self.args.seed, u64::from(self.number));
         let mut touched = 0;
-        for _ in 0..repeat {
+        for _ in 0..count {
             if self.args.pattern == Pattern::Rand {
                 for _ in 0..pages {
                     if late(&self.clock, touched) {
                         return Ok(touched);
                     }
-                    let drawn = draw.below(pages * WORDS as u64);
+                    let drawn = self.draw.below(pages * WORDS as u64);
                     self.touch_word(drawn / WORDS as u64, drawn as usize % WORDS)?;
                     touched += 1;
                 }
@@ -427,6 +450,14 @@ impl<'a> Task<'a> {
             found,
         }
     }
+}
+
+/// Counters at zero whose memory is there already, so that none of the passes' faults is theirs.
+fn in_memory(count: usize) -> Vec<u32> {
+    let mut counters = vec![0; count];
+    // What is zero from the start need not be written, unless nobody knows that it is.
+    std::hint::black_box(&mut counters).fill(0);
+    counters
 }
 
 /// Minor and major faults of this thread so far.
