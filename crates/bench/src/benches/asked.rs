@@ -134,11 +134,19 @@ fn against_device(report: &mut Report, run: &Run<'_>) -> Option<Target> {
     let of_first = |figure| report.peers.first()?.median(figure);
     let to_device = |rate: f64| rate / fastest;
     let found = of_first(figure).map(to_device);
+    let mut lines = Vec::new();
     if let Some(program) = of_first("bytes_per_s").map(to_device) {
-        let name = &report.peers[0].peer;
-        let line = format!("bytes/s of the program on {name} / the device's fastest: {program:.3}");
-        report.say(line);
+        lines.push(format!(
+            "the program's bytes/s / the device's fastest: {program:.3}"
+        ));
     }
+    if let (Op::Write, Some(fill)) = (run.workload.op, of_first("fill_out_bytes_per_s")) {
+        lines.push(format!(
+            "bytes/s out while it was filled / the device's fastest: {:.3}",
+            to_device(fill)
+        ));
+    }
+    lines.into_iter().for_each(|line| report.say(line));
     let what = format!("{}, {words}", what_of(run));
     Some(Target::at_least(what, least, Unit::Ratio, found))
 }
@@ -167,10 +175,10 @@ fn of_itself(report: &Report, run: &Run<'_>) -> Vec<Target> {
     let is_scan = workload.pattern != Pattern::Rand && workload.op == Op::Read;
     if is_scan && workload.warm_up > 0 && !run.in_ram {
         targets.push(Target::at_most(
-            format!("{what}, clean data, written"),
+            format!("{what}, clean data, written again"),
             0.0,
             Unit::Kibibytes,
-            first.and_then(|peer| peer.largest("pass_out_bytes")),
+            first.and_then(|peer| peer.largest("pass_again_bytes")),
         ));
     }
     targets
@@ -181,24 +189,48 @@ pub fn is_sequential(workload: &UsememArgs) -> bool {
     matches!(workload.pattern, Pattern::Seq | Pattern::Reverse)
 }
 
-/// Adds the rates at which bytes came in and went out in the measured passes. Bytes beyond those
-/// that the program touched do not count: a page that is moved twice is no faster for it.
-pub fn add_rates(figures: &mut Figures) {
+/// Adds what follows from what was counted in the filling and the measured passes: the rates at
+/// which bytes came in and went out, and the bytes that were written though they had been.
+///
+/// Bytes beyond those that the program touched make no rate: a page that is moved twice is no
+/// faster for it. And in passes that only read, each page is written once at most, when it goes
+/// out for the first time; so all that is written beyond what cannot have been out is written
+/// again.
+pub fn add_rates(figures: &mut Figures, workload: &UsememArgs) {
     let of = |name: &str| figures.get(name).copied();
-    let (Some(touched), Some(ns)) = (of("pass_bytes"), of("pass_ns")) else {
-        return;
+    let rate = |bytes: &str, touched: &str, ns: &str| {
+        Some(of(bytes)?.min(of(touched)?) * 1e9 / of(ns)?.max(1.0))
     };
-    let rates: Vec<(&str, f64)> = [
-        ("pass_in_bytes_per_s", "pass_in_bytes"),
-        ("pass_out_bytes_per_s", "pass_out_bytes"),
-    ]
-    .into_iter()
-    .filter_map(|(rate, bytes)| Some((rate, of(bytes)?.min(touched) * 1e9 / ns.max(1.0))))
-    .collect();
+    let data = workload.total_bytes() as f64;
+    let again = || {
+        let never_out = (data - of("before_out_bytes")?).max(0.0);
+        Some((of("pass_out_bytes")? - never_out).max(0.0))
+    };
+    let derived = [
+        (
+            "pass_in_bytes_per_s",
+            rate("pass_in_bytes", "pass_bytes", "pass_ns"),
+        ),
+        (
+            "pass_out_bytes_per_s",
+            rate("pass_out_bytes", "pass_bytes", "pass_ns"),
+        ),
+        (
+            "fill_out_bytes_per_s",
+            rate("fill_out_bytes", "fill_bytes", "fill_ns"),
+        ),
+        (
+            "pass_again_bytes",
+            again().filter(|_| workload.op == Op::Read),
+        ),
+    ];
+    let derived = derived
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
     figures.extend(
-        rates
-            .into_iter()
-            .map(|(name, rate)| (name.to_owned(), rate)),
+        derived
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect::<Vec<_>>(),
     );
 }
 

@@ -28,7 +28,8 @@ pub fn run(name: BenchName, args: &BenchArgs, session: &mut Session) -> anyhow::
         let counting = Counting::Passes;
         let (mut figures, details) =
             turns::one_turn(session, peer, &words, counting, read, progress)?;
-        asked::add_rates(&mut figures);
+        figures.insert("fill_bytes".to_owned(), workload.total_bytes() as f64);
+        asked::add_rates(&mut figures, &workload);
         Ok((figures, details))
     })?;
 
@@ -176,6 +177,7 @@ pub fn figures_of(total: &usemem::Total) -> Figures {
     put("pages_per_s", total.pages_per_s);
     put("bytes_per_s", total.bytes_per_s);
     put("fill_ns_per_page", total.fill_ns_per_page);
+    put("fill_ns", total.fill_ns as f64);
     put("work_ns", (total.fill_ns + total.pass_ns) as f64);
     put("check_ns", total.check_ns as f64);
     put("kernel_minor_faults", total.minor_faults as f64);
@@ -209,6 +211,7 @@ fn columns() -> Vec<Column> {
         Column::median("in MiB/s", "pass_in_bytes_per_s", Unit::Mebibytes),
         Column::median("out MiB/s", "pass_out_bytes_per_s", Unit::Mebibytes),
         Column::median("fill us/page", "fill_ns_per_page", Unit::Microseconds),
+        Column::median("fill out MiB/s", "fill_out_bytes_per_s", Unit::Mebibytes),
         Column::median("touch p50 us", "touch_p50_ns", Unit::Microseconds),
         Column::median("p99", "touch_p99_ns", Unit::Microseconds),
         Column::median("max", "touch_max_ns", Unit::Microseconds),

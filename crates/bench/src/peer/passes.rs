@@ -1,10 +1,13 @@
 //! What a peer's memory management and the device did in the measured passes alone.
 //!
-//! What they tell when all is over is of the filling and the check as well. So they are asked
-//! when the workload says that its passes begin and end (`usemem/marks.rs`), and the difference
-//! is kept: `pass_in_bytes` and `pass_out_bytes` as the memory management counts them (a page is
-//! counted when it is read from the area, whether or not it is used), `pass_device_read_bytes`
-//! and `pass_device_written_bytes` as the area's device does, anybody's.
+//! What they tell when all is over is of the filling and the check as well. So they are asked at
+//! the moments that the workload tells of (`usemem/marks.rs`), and the differences are kept: those
+//! of the measured passes as `pass_in_bytes` and `pass_out_bytes`, as the memory management counts
+//! them (a page counts when it is read from the area, whether or not it is used), and
+//! `pass_device_read_bytes` and `pass_device_written_bytes`, as the area's device does, anybody's.
+//! The same of the filling begin with `fill_`, of all before the passes with `before_`.
+
+use std::collections::BTreeMap;
 
 use crate::system::device::Device;
 use crate::usemem::Moment;
@@ -20,20 +23,25 @@ pub struct Moved {
     pub out_bytes: u64,
 }
 
-/// Counts at the beginning and at the end of the passes.
+/// Counts at the moments.
 pub struct Passes<'a> {
     device: Option<&'a Device>,
-    begin: Option<Figures>,
-    end: Option<Figures>,
+    counts: BTreeMap<Moment, Figures>,
 }
+
+/// What lies between which moments.
+const SPANS: [(&str, Moment, Moment); 3] = [
+    ("fill", Moment::Start, Moment::Filled),
+    ("before", Moment::Start, Moment::Begin),
+    ("pass", Moment::Begin, Moment::End),
+];
 
 impl<'a> Passes<'a> {
     /// Nothing yet; `device` is the one under the area, if one is.
     pub fn new(device: Option<&'a Device>) -> Self {
         Self {
             device,
-            begin: None,
-            end: None,
+            counts: BTreeMap::new(),
         }
     }
 
@@ -42,29 +50,30 @@ impl<'a> Passes<'a> {
         let mut figures = Figures::new();
         let mut put = |name: &str, bytes: u64| figures.insert(name.to_owned(), bytes as f64);
         if let Some(moved) = moved {
-            put("pass_in_bytes", moved.in_bytes);
-            put("pass_out_bytes", moved.out_bytes);
+            put("in_bytes", moved.in_bytes);
+            put("out_bytes", moved.out_bytes);
         }
         if let Some(counters) = self.device.and_then(Device::counters) {
-            put("pass_device_read_bytes", counters.read_bytes);
-            put("pass_device_written_bytes", counters.written_bytes);
+            put("device_read_bytes", counters.read_bytes);
+            put("device_written_bytes", counters.written_bytes);
         }
-        match moment {
-            Moment::Begin => self.begin = Some(figures),
-            Moment::End => self.end = Some(figures),
-        }
+        self.counts.insert(moment, figures);
     }
 
-    /// What was counted from the beginning to the end.
-    pub fn figures(self) -> Figures {
-        let (Some(begin), Some(end)) = (self.begin, self.end) else {
-            return Figures::new();
-        };
-        let since = |(name, now): (String, f64)| {
-            let then = begin.get(&name)?;
-            Some((name, (now - then).max(0.0)))
-        };
-        end.into_iter().filter_map(since).collect()
+    /// What was counted between the moments.
+    pub fn figures(&self) -> Figures {
+        let mut figures = Figures::new();
+        for (span, from, to) in SPANS {
+            let (Some(from), Some(to)) = (self.counts.get(&from), self.counts.get(&to)) else {
+                continue;
+            };
+            let since = |(name, now): (&String, &f64)| {
+                let then = from.get(name)?;
+                Some((format!("{span}_{name}"), (now - then).max(0.0)))
+            };
+            figures.extend(to.iter().filter_map(since));
+        }
+        figures
     }
 }
 
@@ -81,25 +90,27 @@ mod tests {
             })
         };
         let mut passes = Passes::new(None);
+        passes.count(Moment::Start, moved(0, 5));
+        passes.count(Moment::Filled, moved(0, 1 << 19));
         passes.count(Moment::Begin, moved(4096, 1 << 20));
         passes.count(Moment::End, moved(12_288, 1 << 20));
         let figures = passes.figures();
         assert_eq!(figures["pass_in_bytes"], 8192.0);
         assert_eq!(figures["pass_out_bytes"], 0.0);
-        assert_eq!(figures.len(), 2);
+        assert_eq!(figures["fill_out_bytes"], f64::from((1 << 19) - 5));
+        assert_eq!(figures["before_out_bytes"], f64::from((1 << 20) - 5));
+        assert_eq!(figures.len(), 6);
     }
 
     #[test]
-    fn nothing_is_told_of_passes_that_were_not_counted_twice() {
-        let mut passes = Passes::new(None);
-        passes.count(Moment::Begin, None);
-        assert!(passes.figures().is_empty());
-        let mut passes = Passes::new(None);
-        passes.count(Moment::Begin, None);
+    fn nothing_is_told_of_what_was_not_counted_twice() {
         let moved = Moved {
             in_bytes: 1,
             out_bytes: 1,
         };
+        let mut passes = Passes::new(None);
+        passes.count(Moment::Begin, None);
+        assert!(passes.figures().is_empty());
         passes.count(Moment::End, Some(moved));
         assert!(passes.figures().is_empty());
     }

@@ -11,11 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use super::launch::{Barrier, Left};
 
-/// A moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// A moment, in the order in which they come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Moment {
-    /// All is filled, and the measured passes have not begun.
+    /// Nothing of the regions was touched.
+    Start,
+    /// All is filled.
+    Filled,
+    /// The measured passes have not begun, but those before them have ended.
     Begin,
     /// They have ended, and nothing was checked.
     End,

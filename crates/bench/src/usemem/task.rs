@@ -130,10 +130,10 @@ impl<'a> Task<'a> {
         })
     }
 
-    /// Does everything; meets the other tasks at `barrier` before the fill, and before and after
-    /// the measured passes.
+    /// Does everything; meets the other tasks at `barrier` before and after the fill, and before
+    /// and after the measured passes.
     pub fn run(mut self, barrier: &Barrier) -> Result<Measured, TaskError> {
-        barrier.wait()?;
+        self.meet(barrier, Moment::Start)?;
         let start = self.clock.now();
         self.fill();
         let fill_ns = self.clock.between(start, self.clock.now());
@@ -141,8 +141,8 @@ impl<'a> Task<'a> {
         if let (Some(word), 0) = (self.args.corrupt_word, self.number) {
             self.corrupt(word);
         }
+        self.meet(barrier, Moment::Filled)?;
         if self.args.warm_up > 0 {
-            barrier.wait()?;
             self.passes(self.args.warm_up, None)?;
         }
         // Not a new one, whose memory would fault in the passes.
@@ -452,11 +452,12 @@ impl<'a> Task<'a> {
     }
 }
 
-/// Counters at zero whose memory is there already, so that none of the passes' faults is theirs.
+/// Counters at zero that stay in memory where that is allowed: they are ours and not the
+/// workload's, and none of its faults should be theirs.
 fn in_memory(count: usize) -> Vec<u32> {
-    let mut counters = vec![0; count];
-    // What is zero from the start need not be written, unless nobody knows that it is.
-    std::hint::black_box(&mut counters).fill(0);
+    let counters = vec![0; count];
+    // SAFETY: asks for memory of our own to stay; it does until it is unmapped.
+    unsafe { libc::mlock(counters.as_ptr().cast(), size_of_val(&counters[..])) };
     counters
 }
 
