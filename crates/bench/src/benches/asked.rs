@@ -86,11 +86,20 @@ fn against_kernel(report: &Report, run: &Run<'_>) -> Option<Target> {
             Target::at_most(what, bound, Unit::Ratio, found)
         }
         Bound::Throughput(bound) => {
-            let found = report.ratio("bytes_per_s", kernel);
+            let found = report.ratio(throughput_of(run.workload), kernel);
             let what = format!("{what}, bytes/s to the kernel's");
             Target::at_least(what, bound, Unit::Ratio, found)
         }
     })
+}
+
+/// Several tasks are judged by what they do together: a task that found its region in memory ends
+/// at once, with a rate that is most of the sum of all.
+fn throughput_of(workload: &UsememArgs) -> &'static str {
+    match workload.tasks {
+        1 => "bytes_per_s",
+        _ => "together_bytes_per_s",
+    }
 }
 
 /// Compressed memory against compressed memory, of data that compresses: anything else compares
@@ -107,7 +116,7 @@ fn against_zram(report: &mut Report, run: &Run<'_>) -> Option<Target> {
         );
         return None;
     }
-    let found = report.ratio("bytes_per_s", peer_name(PeerName::Zram));
+    let found = report.ratio(throughput_of(run.workload), peer_name(PeerName::Zram));
     let what = format!("{}, bytes/s to zram's", what_of(run));
     Some(Target::at_least(what, *least, Unit::Ratio, found))
 }
@@ -135,7 +144,7 @@ fn against_device(report: &mut Report, run: &Run<'_>) -> Option<Target> {
     let to_device = |rate: f64| rate / fastest;
     let found = of_first(figure).map(to_device);
     let mut lines = Vec::new();
-    if let Some(program) = of_first("bytes_per_s").map(to_device) {
+    if let Some(program) = of_first("together_bytes_per_s").map(to_device) {
         lines.push(format!(
             "the program's bytes/s / the device's fastest: {program:.3}"
         ));
@@ -193,20 +202,24 @@ pub fn is_sequential(workload: &UsememArgs) -> bool {
 /// which bytes came in and went out, and the bytes that were written though they had been.
 ///
 /// Bytes beyond those that the program touched make no rate: a page that is moved twice is no
-/// faster for it. And in passes that only read, each page is written once at most, when it goes
-/// out for the first time; so all that is written beyond what cannot have been out is written
-/// again.
+/// faster for it. And in passes that only read, each page of the program is written once at most,
+/// when it goes out for the first time; so all that is written beyond what cannot have been out is
+/// written again.
 pub fn add_rates(figures: &mut Figures, workload: &UsememArgs) {
     let of = |name: &str| figures.get(name).copied();
     let rate = |bytes: &str, touched: &str, ns: &str| {
         Some(of(bytes)?.min(of(touched)?) * 1e9 / of(ns)?.max(1.0))
     };
-    let data = workload.total_bytes() as f64;
     let again = || {
+        let data = workload.total_bytes() as f64 + of("other_bytes")?;
         let never_out = (data - of("before_out_bytes")?).max(0.0);
         Some((of("pass_out_bytes")? - never_out).max(0.0))
     };
     let derived = [
+        (
+            "together_bytes_per_s",
+            rate("pass_bytes", "pass_bytes", "pass_ns"),
+        ),
         (
             "pass_in_bytes_per_s",
             rate("pass_in_bytes", "pass_bytes", "pass_ns"),
@@ -260,4 +273,276 @@ pub fn what_of(run: &Run<'_>) -> String {
         words.push_str(", in ram:");
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::BenchArgs;
+    use crate::report::{Better, Machine, PeerReport};
+    use clap::Parser;
+    use serde_json::Value;
+    use std::path::Path;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn workload(words: &str) -> UsememArgs {
+        let line = Line::parse_from(format!("x usemem {words}").split_whitespace());
+        line.bench.usemem
+    }
+
+    /// A turn of each peer, of so many figures.
+    fn report(peers: &[(&str, &[(&str, f64)])]) -> Report {
+        let machine = Machine::here(Path::new("/"));
+        let mut report = Report::new("usemem", String::new(), machine, Value::Null);
+        for (name, figures) in peers {
+            let turn = figures
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), *value));
+            let turns = vec![turn.collect()];
+            report.peers.push(PeerReport::new(*name, turns, Vec::new()));
+        }
+        report.compare("bytes_per_s", Better::More);
+        report.compare("ns_per_page", Better::Less);
+        report.compare("together_bytes_per_s", Better::More);
+        report
+    }
+
+    fn judged(mut report: Report, words: &str, peers: &[PeerName], in_ram: bool) -> Report {
+        let workload = workload(words);
+        let run = Run {
+            workload: &workload,
+            peers,
+            in_ram,
+        };
+        judge(&mut report, &run);
+        report
+    }
+
+    /// What was asked, its bound, what was found and whether it was reached.
+    fn targets(report: &Report) -> Vec<(&str, f64, Option<f64>, Option<bool>)> {
+        let targets = report.targets.iter();
+        targets
+            .map(|t| (t.what.as_str(), t.bound, t.found, t.reached))
+            .collect()
+    }
+
+    const BOTH: [PeerName; 2] = [PeerName::Foreswap, PeerName::Kernel];
+
+    #[test]
+    fn sequential_reads_are_held_against_the_kernel_the_device_and_themselves() {
+        let ours = [
+            ("bytes_per_s", 1300.0),
+            ("together_bytes_per_s", 1300.0),
+            ("pass_in_bytes_per_s", 900.0),
+            ("faults_per_2mib", 1.2),
+            ("stats.huge_splits", 0.0),
+        ];
+        let mut found = report(&[("foreswap", &ours), ("kernel", &[("bytes_per_s", 200.0)])]);
+        for (name, rate) in [("device, 1 x 2 MiB", 800.0), ("device, 8 x 2 MiB", 1000.0)] {
+            let turn = Figures::from([("bytes_per_s".to_owned(), rate)]);
+            found
+                .peers
+                .push(PeerReport::new(name, vec![turn], Vec::new()));
+        }
+        let found = judged(found, "--pattern seq", &BOTH, false);
+        let into = "seq-read, bytes/s in to the area's fastest direct reads";
+        let expected = [
+            (
+                "seq-read, bytes/s to the kernel's",
+                6.0,
+                Some(6.5),
+                Some(true),
+            ),
+            (into, 0.8, Some(0.9), Some(true)),
+            ("seq-read, faults per 2 MiB", 1.1, Some(1.2), Some(false)),
+            ("seq-read, huge pages split", 0.0, Some(0.0), Some(true)),
+        ];
+        assert_eq!(targets(&found), expected);
+        // What the program got is told, but part of it was in memory: it is not what is judged.
+        let text = found.text();
+        assert!(
+            text.contains("the program's bytes/s / the device's fastest: 1.300"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn sequential_writes_are_held_against_writes() {
+        let ours = [
+            ("bytes_per_s", 900.0),
+            ("together_bytes_per_s", 700.0),
+            ("pass_out_bytes_per_s", 600.0),
+            ("fill_out_bytes_per_s", 900.0),
+            ("stats.huge_splits", 1.0),
+        ];
+        // Of the kernel's tasks one found all of its region in memory.
+        let theirs = [("bytes_per_s", 2000.0), ("together_bytes_per_s", 200.0)];
+        let mut found = report(&[("foreswap", &ours), ("kernel", &theirs)]);
+        for (name, rate) in [
+            ("device, 4 x 2 MiB writes", 1000.0),
+            ("device, 8 x 2 MiB, half writes", 2000.0),
+        ] {
+            let turn = Figures::from([("bytes_per_s".to_owned(), rate)]);
+            found
+                .peers
+                .push(PeerReport::new(name, vec![turn], Vec::new()));
+        }
+        let found = judged(found, "--pattern seq --op write --tasks 8", &BOTH, false);
+        let out = "seq-write, 8 tasks, bytes/s out to the area's fastest direct writes";
+        let expected = [
+            (
+                "seq-write, 8 tasks, bytes/s to the kernel's",
+                4.0,
+                Some(3.5),
+                Some(false),
+            ),
+            (out, 0.7, Some(0.6), Some(false)),
+            ("seq-write, 8 tasks, faults per 2 MiB", 1.1, None, None),
+            (
+                "seq-write, 8 tasks, huge pages split",
+                0.0,
+                Some(1.0),
+                Some(false),
+            ),
+        ];
+        assert_eq!(targets(&found), expected);
+        assert!(
+            found
+                .text()
+                .contains("while it was filled / the device's fastest: 0.900")
+        );
+    }
+
+    #[test]
+    fn other_patterns_have_bounds_of_their_own() {
+        for (words, what, bound) in [
+            (
+                "--pattern reverse",
+                "reverse read, bytes/s to the kernel's",
+                6.0,
+            ),
+            (
+                "--pattern interleaved --scans 8",
+                "interleaved read, 8 scans, bytes/s to the kernel's",
+                5.0,
+            ),
+            (
+                "--pattern stride",
+                "stride-7 read, bytes/s to the kernel's",
+                5.0,
+            ),
+            (
+                "--pattern rand",
+                "rand-read, time per page to the kernel's",
+                1.05,
+            ),
+            (
+                "--pattern rand --op write",
+                "rand-write, time per page to the kernel's",
+                0.9,
+            ),
+        ] {
+            let found = report(&[("foreswap", &[]), ("kernel", &[])]);
+            let found = judged(found, words, &BOTH, false);
+            let (first, ..) = targets(&found)[0];
+            assert_eq!((first, found.targets[0].bound), (what, bound));
+            assert_eq!(found.targets[0].at_most, words.contains("rand"), "{words}");
+            // Only every page in order is asked for few faults.
+            let faults = if words.contains("reverse") { 2 } else { 0 };
+            assert_eq!(found.targets.len(), 1 + faults, "{words}");
+        }
+        // Nothing is asked of these, and no foreswap was measured.
+        let found = report(&[("bare", &[("faults_per_2mib", 0.0)])]);
+        let words = "--pattern reverse --op write";
+        assert!(
+            judged(found, words, &[PeerName::Bare], false)
+                .targets
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn clean_data_that_is_written_again_is_found_in_any_turn() {
+        let turn = |again: f64| Figures::from([("pass_again_bytes".to_owned(), again)]);
+        let mut found = report(&[]);
+        let turns = vec![turn(0.0), turn(4096.0), turn(0.0)];
+        found
+            .peers
+            .push(PeerReport::new("foreswap", turns, Vec::new()));
+        let found = judged(found, "--pattern stride --warm-up 2", &BOTH[..1], false);
+        let what = "stride-7 read, after 2 passes, clean data, written again";
+        assert_eq!(targets(&found)[1], (what, 0.0, Some(4096.0), Some(false)));
+        assert!(found.text().contains("4 KiB, at most 0 KiB: NOT reached"));
+    }
+
+    #[test]
+    fn compressed_memory_is_judged_against_compressed_memory_only() {
+        let peers = [PeerName::Foreswap, PeerName::Zram];
+        let both = || {
+            report(&[
+                ("foreswap", &[("bytes_per_s", 9.0)]),
+                ("zram", &[("bytes_per_s", 3.0)]),
+            ])
+        };
+        let compressible = "--fill compressible --pattern";
+        let found = judged(both(), &format!("{compressible} seq"), &peers, true);
+        let what = "seq-read, in ram:, bytes/s to zram's";
+        assert_eq!(targets(&found)[0], (what, 4.0, Some(3.0), Some(false)));
+        let found = judged(both(), &format!("{compressible} rand"), &peers, true);
+        let what = "rand-read, in ram:, bytes/s to zram's";
+        assert_eq!(targets(&found), [(what, 2.0, Some(3.0), Some(true))]);
+        for (words, in_ram) in [
+            ("--fill compressible --pattern rand", false),
+            ("--pattern rand", true),
+        ] {
+            let found = judged(both(), words, &peers, in_ram);
+            assert!(found.targets.is_empty(), "{words}");
+            assert!(found.text().contains("not judged against zram"), "{words}");
+        }
+    }
+
+    #[test]
+    fn rates_are_of_the_time_that_it_took_and_of_no_more_than_was_touched() {
+        let workload = workload("--total 4M");
+        let bytes = |mebibytes: u32| f64::from(mebibytes << 20);
+        let mut figures = Figures::from(
+            [
+                ("pass_ns", 2e9),
+                ("pass_bytes", bytes(4)),
+                ("pass_in_bytes", bytes(3)),
+                ("pass_out_bytes", bytes(5)),
+                ("fill_ns", 0.5e9),
+                ("fill_bytes", bytes(4)),
+                ("fill_out_bytes", bytes(1)),
+                ("before_out_bytes", bytes(2)),
+                ("other_bytes", bytes(1)),
+            ]
+            .map(|(name, value)| (name.to_owned(), value)),
+        );
+        let counted = figures.clone();
+        add_rates(&mut figures, &workload);
+        assert_eq!(figures["pass_in_bytes_per_s"], bytes(3) / 2.0);
+        assert_eq!(figures["pass_out_bytes_per_s"], bytes(4) / 2.0);
+        assert_eq!(figures["fill_out_bytes_per_s"], bytes(1) * 2.0);
+        assert_eq!(figures["together_bytes_per_s"], bytes(4) / 2.0);
+        // Three of five had never been out; of the five that were written two were written again.
+        assert_eq!(figures["pass_again_bytes"], bytes(2));
+
+        let mut figures = counted;
+        figures.remove("pass_in_bytes");
+        add_rates(
+            &mut figures,
+            &UsememArgs {
+                op: Op::Write,
+                ..workload
+            },
+        );
+        assert!(!figures.contains_key("pass_in_bytes_per_s"));
+        assert!(!figures.contains_key("pass_again_bytes"));
+    }
 }

@@ -48,6 +48,10 @@ pub struct Report {
 /// All tasks together.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Total {
+    /// Anonymous memory of the tasks' processes that is not their regions, in bytes; what they
+    /// share counts for each.
+    #[serde(default)]
+    pub other_bytes: u64,
     /// Pages touched in the measured passes.
     pub pages: u64,
     /// Pages per second, summed over tasks.
@@ -156,6 +160,7 @@ impl Report {
         let fill_ns = longest(|task| task.fill_ns);
         let each: Vec<f64> = tasks.iter().map(|task| task.ns_per_page).collect();
         let total = Total {
+            other_bytes: measured.iter().map(|task| task.other_bytes).sum(),
             pages: measured.iter().map(|task| task.pages).sum(),
             pages_per_s,
             bytes_per_s: pages_per_s * PAGE as f64,

@@ -71,6 +71,8 @@ impl From<MarkError> for TaskError {
 /// What a task measured, in nanoseconds and pages.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
+    /// Anonymous memory of its process that is not its region, in bytes.
+    pub other_bytes: u64,
     /// Time to fill the region.
     pub fill_ns: u64,
     /// First touches of the fill, by bucket.
@@ -133,6 +135,8 @@ impl<'a> Task<'a> {
     /// Does everything; meets the other tasks at `barrier` before and after the fill, and before
     /// and after the measured passes.
     pub fn run(mut self, barrier: &Barrier) -> Result<Measured, TaskError> {
+        // Nothing of any region is there yet.
+        let other_bytes = crate::hold::resident().unwrap_or(0);
         self.meet(barrier, Moment::Start)?;
         let start = self.clock.now();
         self.fill();
@@ -170,6 +174,7 @@ impl<'a> Task<'a> {
         // the process ends is part of the report.
         std::mem::forget(self.region);
         Ok(Measured {
+            other_bytes,
             fill_ns,
             fill_buckets: fill.buckets(),
             fill_sum_max: (fill.sum(), fill_latency.max),
