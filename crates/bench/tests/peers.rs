@@ -122,7 +122,7 @@ fn a_pass_over_clean_data_writes_nothing_on_the_kernel_at_its_best() {
     let place = Place::new("clean");
     let before = system(&place);
     let words =
-        "seq-read --runner kernel --against kernel --total 64M --memory 32M --turns 1 --warm-up 1";
+        "seq-read --runner kernel --against kernel --total 256M --memory 64M --turns 1 --warm-up 1";
     let json = std::env::temp_dir().join(format!("foreswap-clean-{}.json", std::process::id()));
     let output = bench(&place, &format!("{words} --json {}", json.display()));
     let text = String::from_utf8_lossy(&output.stdout);
@@ -134,8 +134,8 @@ fn a_pass_over_clean_data_writes_nothing_on_the_kernel_at_its_best() {
         let figures = &report["peers"][peer]["figures"];
         figures[figure]["median"].as_f64().unwrap_or(f64::NAN)
     };
-    // In the measured pass alone at least half of the data came in; the device was asked for no less.
-    assert!(of(0, "pass_in_bytes") >= f64::from(32 << 20), "{text}");
+    // In the measured pass alone three quarters of the data at least came in; the device was asked for no less.
+    assert!(of(0, "pass_in_bytes") >= f64::from(192 << 20), "{text}");
     assert!(
         of(0, "pass_in_bytes") <= of(0, "swap_in_bytes") / 1.5,
         "{text}"
@@ -146,7 +146,7 @@ fn a_pass_over_clean_data_writes_nothing_on_the_kernel_at_its_best() {
     );
     // More than half of a small swap file would be in use, and all of it written again.
     assert!(of(0, "pass_again_bytes") < f64::from(1 << 20), "{text}");
-    assert!(of(0, "fill_out_bytes") >= f64::from(24 << 20), "{text}");
+    assert!(of(0, "fill_out_bytes") >= f64::from(160 << 20), "{text}");
     // The device by itself is beside it.
     assert_eq!(report["peers"][1]["peer"], "device, 1 x 2 MiB");
     assert!(of(3, "pass_in_bytes_per_s") > 0.0, "{text}");
