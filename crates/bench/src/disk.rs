@@ -5,6 +5,7 @@
 //! stream cannot beat. The file is unlinked as soon as it is open.
 
 use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +13,9 @@ use std::time::Instant;
 
 use anyhow::Context;
 
+use crate::args::Fill;
 use crate::interrupt;
-use crate::usemem::{Clock, Draw, Histogram, Latency, PAGE};
+use crate::usemem::{Clock, Draw, Histogram, Latency, PAGE, WORDS, Words, mix};
 
 /// One transfer of a sequential measurement.
 pub const TRANSFER: usize = 2 << 20;
@@ -23,35 +25,72 @@ pub const TRANSFER: usize = 2 << 20;
 pub struct Disk {
     file: File,
     bytes: u64,
+    /// How many transfers were written: each has other bytes than all before it.
+    written: AtomicU64,
+}
+
+/// What goes on in a sequential measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transfers {
+    /// The file is read.
+    Reads,
+    /// It is written over.
+    Writes,
+    /// Every second transfer is a write.
+    Both,
+}
+
+/// How fast it went on.
+#[derive(Debug, Clone, Copy)]
+pub struct Rates {
+    /// Bytes read over the time of the whole.
+    pub read_bytes_per_s: f64,
+    /// Bytes written over the time of the whole.
+    pub written_bytes_per_s: f64,
 }
 
 /// A buffer as O_DIRECT wants it.
 #[repr(align(4096))]
 #[derive(Clone, Copy)]
-struct Aligned([u8; PAGE]);
+struct Aligned([u64; WORDS]);
+
+/// Words in a device's smallest block.
+const SECTOR: usize = 512 / 8;
 
 struct Buffer(Vec<Aligned>);
 
 impl Buffer {
+    /// Pseudo-random pages, of which no two are the same: a device takes them for no hole, and
+    /// can neither compress them nor keep one for another.
     fn new(bytes: usize) -> Self {
-        let mut pages = vec![Aligned([0; PAGE]); bytes.div_ceil(PAGE)];
-        // Not zeros: a device may take those for a hole.
-        for (i, byte) in pages.iter_mut().flat_map(|page| &mut page.0).enumerate() {
-            *byte = (i.wrapping_mul(0x9e37_79b1) >> 13) as u8;
+        let words = Words::new(Fill::Random, 1, 0);
+        let pages = (0..bytes.div_ceil(PAGE) as u64).map(|page| {
+            let values = words.page(page, 0);
+            Aligned(std::array::from_fn(|i| values.at(i)))
+        });
+        Self(pages.collect())
+    }
+
+    /// Makes every sector another than it was in all transfers before. Cheap: it is timed.
+    fn freshen(&mut self, transfer: u64) {
+        for (page, words) in self.0.iter_mut().enumerate() {
+            for (sector, words) in words.0.chunks_exact_mut(SECTOR).enumerate() {
+                let number = (page * WORDS / SECTOR + sector) as u64;
+                words[0] = mix(transfer << 32 | number);
+            }
         }
-        Self(pages)
     }
 
     fn bytes(&mut self) -> &mut [u8] {
         let length = self.0.len() * PAGE;
-        // SAFETY: `Aligned` is exactly its page of bytes, with no padding between.
+        // SAFETY: `Aligned` is exactly its page of words, with no padding between.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), length) }
     }
 }
 
 impl Disk {
-    /// Makes a file of `bytes` in `directory`, and returns it with the bandwidth at
-    /// which it was written, in bytes per second.
+    /// Makes a file of `bytes` in `directory` as a swap file is: allocated, then written, twice.
+    /// Returns it with the bandwidth of the second time, in bytes per second.
     pub fn make(directory: &Path, bytes: u64, depth: usize) -> anyhow::Result<(Self, f64)> {
         let bytes = bytes.next_multiple_of(TRANSFER as u64);
         let path = directory.join(format!("foreswap-bench-{}.area", std::process::id()));
@@ -64,42 +103,56 @@ impl Disk {
             .open(&path)
             .with_context(|| format!("cannot make {} for direct I/O", path.display()))?;
         std::fs::remove_file(&path)?;
-        let disk = Self { file, bytes };
-        disk.stream(depth, true).context("the first write")?;
-        let bandwidth = disk.stream(depth, true)?;
-        Ok((disk, bandwidth))
+        // Where the file system cannot, the first write does it.
+        // SAFETY: allocates in a file that is open.
+        unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) };
+        let disk = Self {
+            file,
+            bytes,
+            written: AtomicU64::new(0),
+        };
+        disk.stream(depth, Transfers::Writes)
+            .context("the first write")?;
+        let rates = disk.stream(depth, Transfers::Writes)?;
+        Ok((disk, rates.written_bytes_per_s))
     }
 
     /// Reads the file from end to end, `depth` transfers at once; bytes per second.
     pub fn read_bandwidth(&self, depth: usize) -> anyhow::Result<f64> {
-        self.stream(depth, false)
+        Ok(self.stream(depth, Transfers::Reads)?.read_bytes_per_s)
     }
 
     /// Writes it so.
     pub fn write_bandwidth(&self, depth: usize) -> anyhow::Result<f64> {
-        self.stream(depth, true)
+        Ok(self.stream(depth, Transfers::Writes)?.written_bytes_per_s)
     }
 
-    fn stream(&self, depth: usize, write: bool) -> anyhow::Result<f64> {
+    /// Goes through the file from end to end, `depth` transfers at once.
+    pub fn stream(&self, depth: usize, transfers: Transfers) -> anyhow::Result<Rates> {
         let next = AtomicU64::new(0);
-        let part = || -> anyhow::Result<()> {
-            let mut buffer = Buffer::new(TRANSFER);
+        let part = |mut buffer: Buffer| -> anyhow::Result<()> {
             loop {
                 let at = next.fetch_add(TRANSFER as u64, Ordering::Relaxed);
                 if at >= self.bytes {
                     return Ok(());
                 }
                 interrupt::check()?;
-                if write {
+                if is_write(transfers, at) {
+                    buffer.freshen(self.written.fetch_add(1, Ordering::Relaxed));
                     self.file.write_all_at(buffer.bytes(), at)?;
                 } else {
                     self.file.read_exact_at(buffer.bytes(), at)?;
                 }
             }
         };
+        // Made before the clock starts.
+        let buffers: Vec<Buffer> = (0..depth).map(|_| Buffer::new(TRANSFER)).collect();
         let start = Instant::now();
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..depth).map(|_| scope.spawn(part)).collect();
+            let threads: Vec<_> = buffers
+                .into_iter()
+                .map(|buffer| scope.spawn(|| part(buffer)))
+                .collect();
             threads
                 .into_iter()
                 .try_for_each(|thread| match thread.join() {
@@ -107,7 +160,16 @@ impl Disk {
                     Err(_) => anyhow::bail!("a thread of the disk measurement panicked"),
                 })
         })?;
-        Ok(self.bytes as f64 / start.elapsed().as_secs_f64())
+        let seconds = start.elapsed().as_secs_f64();
+        let written = (0..self.bytes)
+            .step_by(TRANSFER)
+            .filter(|at| is_write(transfers, *at))
+            .count() as u64
+            * TRANSFER as u64;
+        Ok(Rates {
+            read_bytes_per_s: (self.bytes - written) as f64 / seconds,
+            written_bytes_per_s: written as f64 / seconds,
+        })
     }
 
     /// The latency of `count` reads of 4 KiB at random places, one at a time.
@@ -124,5 +186,55 @@ impl Disk {
             histogram.record(clock.between(before, clock.now()));
         }
         Ok(histogram.latency())
+    }
+}
+
+fn is_write(transfers: Transfers, at: u64) -> bool {
+    match transfers {
+        Transfers::Reads => false,
+        Transfers::Writes => true,
+        Transfers::Both => (at / TRANSFER as u64).is_multiple_of(2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_write_has_sectors_of_its_own() {
+        let mut seen = std::collections::HashSet::new();
+        let mut buffer = Buffer::new(2 * PAGE);
+        for transfer in 0..3 {
+            buffer.freshen(transfer);
+            for sector in buffer.bytes().chunks(512) {
+                assert!(seen.insert(sector.to_vec()), "in transfer {transfer}");
+            }
+        }
+        assert_eq!(seen.len(), 3 * 16);
+    }
+
+    #[test]
+    fn half_of_both_is_writes() {
+        let at = |transfer: u64| transfer * TRANSFER as u64;
+        assert!(is_write(Transfers::Both, at(0)) && !is_write(Transfers::Both, at(1)));
+        assert!(is_write(Transfers::Writes, at(1)) && !is_write(Transfers::Reads, at(0)));
+    }
+
+    #[test]
+    fn a_file_is_written_and_read_from_end_to_end() {
+        let bytes = 4 * TRANSFER as u64;
+        let (disk, rate) = Disk::make(&std::env::temp_dir(), bytes, 2).unwrap();
+        assert!(rate > 0.0);
+        assert_eq!(disk.written.load(Ordering::Relaxed), 8);
+        let rates = disk.stream(3, Transfers::Both).unwrap();
+        assert!(rates.read_bytes_per_s > 0.0 && rates.written_bytes_per_s > 0.0);
+        assert_eq!(disk.written.load(Ordering::Relaxed), 10);
+        assert_eq!(
+            disk.stream(1, Transfers::Reads)
+                .unwrap()
+                .written_bytes_per_s,
+            0.0
+        );
     }
 }

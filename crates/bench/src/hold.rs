@@ -86,7 +86,7 @@ fn check(region: &Region, words: &Words) -> anyhow::Result<()> {
 }
 
 /// Resident anonymous bytes of this process.
-fn resident() -> Option<u64> {
+pub fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status
         .lines()

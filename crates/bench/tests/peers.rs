@@ -114,6 +114,50 @@ fn the_kernels_peers_swap_and_leave_nothing() {
 }
 
 #[test]
+fn a_pass_over_clean_data_writes_nothing_on_the_kernel_at_its_best() {
+    let _alone = kernel_alone();
+    if !is_root() {
+        return;
+    }
+    let place = Place::new("clean");
+    let before = system(&place);
+    let words =
+        "seq-read --runner kernel --against kernel --total 256M --memory 64M --turns 1 --warm-up 1";
+    let json = std::env::temp_dir().join(format!("foreswap-clean-{}.json", std::process::id()));
+    let output = bench(&place, &format!("{words} --json {}", json.display()));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text} {errors}");
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    fs::remove_file(json).unwrap();
+    let of = |peer: usize, figure: &str| {
+        let figures = &report["peers"][peer]["figures"];
+        figures[figure]["median"].as_f64().unwrap_or(f64::NAN)
+    };
+    // In the measured pass alone three quarters of the data at least came in; the device was asked for no less.
+    assert!(of(0, "pass_in_bytes") >= f64::from(192 << 20), "{text}");
+    assert!(
+        of(0, "pass_in_bytes") <= of(0, "swap_in_bytes") / 1.5,
+        "{text}"
+    );
+    assert!(
+        of(0, "pass_device_read_bytes") >= of(0, "pass_in_bytes"),
+        "{text}"
+    );
+    // More than half of a small swap file would be in use, and all of it written again.
+    assert!(of(0, "pass_again_bytes") < f64::from(1 << 20), "{text}");
+    assert!(of(0, "fill_out_bytes") >= f64::from(160 << 20), "{text}");
+    // The device by itself is beside it.
+    assert_eq!(report["peers"][1]["peer"], "device, 1 x 2 MiB");
+    assert!(of(3, "pass_in_bytes_per_s") > 0.0, "{text}");
+    assert!(
+        text.contains("bytes/s in to the area's fastest direct reads"),
+        "{text}"
+    );
+    assert_eq!(system(&place), before);
+}
+
+#[test]
 fn a_signal_undoes_everything() {
     let _alone = kernel_alone();
     if !is_root() {

@@ -193,6 +193,28 @@ fn all_of_readahead_ends_in_a_table() {
 }
 
 #[test]
+fn all_that_issue_4_names_ends_in_a_table() {
+    let place = Place::new("huge");
+    let words = "huge --runner bare --against bare --total 4M --memory 32M --seconds 0.1 --turns 1";
+    let (text, report) = report(&place, words);
+    assert_eq!(report["parts"].as_array().unwrap().len(), 16, "{text}");
+    // Against the kernel: two reads, five writers, reverse, two of interleaved, stride, two of
+    // random, the two that are otherwise against zram; three of combined.
+    let targets = report["targets"].as_array().unwrap();
+    assert_eq!(targets.len(), 18, "{text}");
+    let table = text.rsplit("huge: what was asked").next().unwrap();
+    for line in [
+        "seq-read, bytes/s to the kernel's",
+        "seq-write, 16 tasks, bytes/s to the kernel's",
+        "rand-write, time per page",
+        "combined, bytes/s",
+    ] {
+        assert!(table.contains(line), "{line}: {table}");
+    }
+    assert!(place.files().is_empty(), "{:?}", place.files());
+}
+
+#[test]
 fn without_scipy_readahead_goes_on_and_fails_in_the_end() {
     let place = Place::new("goes-on");
     let output = bench(

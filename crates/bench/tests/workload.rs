@@ -166,6 +166,55 @@ fn hold_does_what_it_is_told() {
     }
 }
 
+/// The lines of a workload that is answered so often.
+fn answered(words: &str, answers: usize) -> (Output, Vec<serde_json::Value>) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_foreswap-bench"))
+        .args(words.split_whitespace())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the workload starts");
+    let mut input = child.stdin.take().unwrap();
+    input.write_all("on\n".repeat(answers).as_bytes()).unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let lines = lines.collect();
+    (output, lines)
+}
+
+#[test]
+fn the_moments_of_the_passes_are_told_once_by_all_tasks_together() {
+    for tasks in ["--tasks 1", "--tasks 3", "--tasks 3 --mode thread"] {
+        let words = format!("workload usemem --total 3M --marks --op write --warm-up 2 {tasks}");
+        let (output, lines) = answered(&words, 4);
+        assert!(output.status.success(), "{words}");
+        let marks: Vec<_> = lines
+            .iter()
+            .filter_map(|line| line["mark"].as_str())
+            .collect();
+        assert_eq!(marks, ["start", "filled", "begin", "end"], "{words}");
+        // Passes before the measured ones are not in what was measured.
+        assert_eq!(lines.len(), 5);
+        assert_eq!(lines[4]["total"]["pages"], 768);
+        assert_eq!(lines[4]["total"]["first_touch"]["count"], 768);
+        assert!(lines[4]["total"]["other_bytes"].as_u64() > Some(0));
+
+        // Nobody answers the last one: no task goes on, and none waits for ever.
+        let (output, lines) = answered(&words, 3);
+        assert_eq!((output.status.code(), lines.len()), (Some(1), 4), "{words}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            errors.contains("--marks: standard output and input"),
+            "{errors}"
+        );
+    }
+}
+
 #[test]
 fn nonsense_is_refused() {
     for words in [

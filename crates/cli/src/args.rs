@@ -149,9 +149,13 @@ pub struct RunArgs {
 /// `foreswap ps`.
 #[derive(Debug, Args)]
 pub struct PsArgs {
-    /// As JSON: a list of runs, each with its processes and areas, all sizes in bytes
+    /// As JSON: a list of runs, each with its processes, areas and totals, all sizes in bytes
     #[arg(long)]
     pub json: bool,
+
+    /// Only the run that has this process: a managed program, or its `foreswap run`
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
 }
 
 /// `foreswap set`.

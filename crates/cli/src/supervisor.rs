@@ -170,7 +170,8 @@ impl Supervisor {
         for (client, request) in self.control.serve() {
             match request {
                 Ok(Request::Ps) => {
-                    let run = list::run(self.sessions.ledger(), self.command);
+                    let stats = self.sessions.totals_now().stats;
+                    let run = list::run(self.sessions.ledger(), &stats, self.command);
                     self.control.say(client, &Reply::Run(run), true);
                 }
                 Ok(request) => {

@@ -61,6 +61,61 @@ fn a_bench_runs_foreswap_and_its_peer_and_writes_what_it_found() {
     assert!(text.contains("windows of foreswap"), "{text}");
 }
 
+/// What moved in the measured passes alone, by the run's own count and by the device's.
+#[test]
+fn the_passes_are_counted_by_themselves_and_held_against_the_device() {
+    let (text, report) =
+        report("seq-write --tasks 2 --total 96M --memory 32M --turns 1 --against foreswap");
+    let whole = median(&report, 0, "swap_out_bytes");
+    let passes = median(&report, 0, "pass_out_bytes");
+    let fill = median(&report, 0, "fill_out_bytes");
+    // Two thirds at least in the filling, and again in the pass; the check is in neither.
+    assert!(fill >= f64::from(48 << 20), "{fill}: {text}");
+    assert!(passes >= f64::from(48 << 20), "{passes}: {text}");
+    assert!(
+        fill + passes <= whole,
+        "{fill} and {passes} of {whole}: {text}"
+    );
+    assert!(
+        median(&report, 0, "pass_device_written_bytes") > 0.0,
+        "{text}"
+    );
+    assert!(median(&report, 0, "pass_in_bytes_per_s") > 0.0, "{text}");
+    let rows: Vec<&Value> = report["peers"].as_array().expect("rows")[1..]
+        .iter()
+        .collect();
+    let names: Vec<&str> = rows.iter().filter_map(|row| row["peer"].as_str()).collect();
+    let expected = [
+        "device, 1 x 2 MiB writes",
+        "device, 4 x 2 MiB writes",
+        "device, 8 x 2 MiB writes",
+        "device, 8 x 2 MiB, half writes",
+    ];
+    assert_eq!(names, expected, "{text}");
+    for target in [
+        "bytes/s out to the area's fastest direct writes",
+        "faults per 2 MiB",
+        "huge pages split",
+    ] {
+        assert!(text.contains(target), "{target}: {text}");
+    }
+}
+
+#[test]
+fn compressed_memory_has_no_device_beside_it() {
+    let (text, report) = report(
+        "seq-read --total 96M --memory 32M --turns 1 --against bare --fill compressible \
+         --run-option=--swap=ram:96M",
+    );
+    assert_eq!(report["peers"].as_array().map(Vec::len), Some(2), "{text}");
+    assert!(median(&report, 0, "pass_in_bytes") > 0.0, "{text}");
+    assert!(!text.contains("fastest direct reads"), "{text}");
+    assert!(
+        text.contains("seq-read, in ram:, huge pages split"),
+        "{text}"
+    );
+}
+
 /// Processes once starved each other here: one that was granted all of the limit while it was alone
 /// kept it.
 #[test]

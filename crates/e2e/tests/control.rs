@@ -185,6 +185,17 @@ fn ps_lists_programs_and_areas_by_either_pid() {
     assert_eq!(run["areas"][0]["path"], session.folder("a"));
     assert!(bytes(&run["areas"][0], "used_bytes") > 90 * MIB, "{run}");
 
+    // All that is out was written, and counted.
+    assert!(bytes(&run["totals"], "swap_out_bytes") > 90 * MIB, "{run}");
+
+    for pid in [session.pid(), session.supervisor().to_string()] {
+        let output = session.tell(&["ps", "--json", &pid]);
+        let runs: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(runs.as_array().map(Vec::len), Some(1), "{runs}");
+        assert_eq!(runs[0]["supervisor"], session.supervisor());
+    }
+    session.refused(&["ps", "1"], &["no run of foreswap has process 1"]);
+
     let output = session.tell(&["ps"]);
     let table = String::from_utf8_lossy(&output.stdout);
     for part in [

@@ -44,6 +44,9 @@ pub enum BenchName {
     Linpack,
     /// All of the above that tell of readahead, with what is asked of each: takes an hour
     Readahead,
+    /// All of the above that tell of huge pages swapped whole, and compressed memory against zram,
+    /// with what is asked of each: takes an hour
+    Huge,
     /// A program that fits its limit: its time bare against under `foreswap run`
     Fits,
     /// What `foreswap run` adds to the start of /bin/true
@@ -64,12 +67,12 @@ pub enum BenchName {
 pub enum PeerName {
     /// `foreswap run`
     Foreswap,
-    /// The kernel's swap at its best: page-cluster 5, non-rotational, THP (needs root)
+    /// The kernel's swap at its best: page-cluster 5, non-rotational, THP always (needs root)
     Kernel,
     /// The kernel's swap as the system stands: page-cluster 3 (needs root)
     #[value(alias = "kernel-default")]
     KernelDefaults,
-    /// The kernel's swap on compressed memory: zram with lz4, page-cluster 0, THP (needs root)
+    /// The kernel's swap on compressed memory at its best: zram with lz4, THP always (needs root)
     Zram,
     /// As `kernel`, with zswap and lz4 before the swap file (needs root)
     Zswap,

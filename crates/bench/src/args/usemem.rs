@@ -95,6 +95,11 @@ pub struct UsememArgs {
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub repeat: u32,
 
+    /// Passes before the measured ones, after the filling
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[serde(default)]
+    pub warm_up: u32,
+
     /// Measure for this long instead of --repeat passes
     #[arg(long, value_name = "SECONDS", conflicts_with = "repeat")]
     pub seconds: Option<f64>,
@@ -110,6 +115,12 @@ pub struct UsememArgs {
     /// Ask for transparent huge pages by madvise
     #[arg(long)]
     pub thp: bool,
+
+    /// Tells on standard output when the measured passes begin and end, and waits for a line on
+    /// standard input each time
+    #[arg(long, hide = true)]
+    #[serde(default)]
+    pub marks: bool,
 
     /// Spoils this word after the fill: the verification must find it
     #[arg(long, hide = true, value_name = "INDEX")]
@@ -152,13 +163,18 @@ impl UsememArgs {
             Some(seconds) => put("seconds", seconds.to_string()),
             None => put("repeat", self.repeat.to_string()),
         }
+        if self.warm_up > 0 {
+            put("warm-up", self.warm_up.to_string());
+        }
         put("fill", word(self.fill));
         put("seed", self.seed.to_string());
         if let Some(word) = self.corrupt_word {
             put("corrupt-word", word.to_string());
         }
-        if self.thp {
-            command.push("--thp".to_owned());
+        for (flag, is_set) in [("--thp", self.thp), ("--marks", self.marks)] {
+            if is_set {
+                command.push(flag.to_owned());
+            }
         }
         command
     }

@@ -1,12 +1,16 @@
 //! What each bench runs, how often, and what it is held against.
 
 mod areas;
+mod asked;
 mod combined;
+mod device;
 mod digest;
 mod fault_latency;
 mod fits;
+mod huge;
 mod linpack;
 mod readahead;
+mod series;
 mod slots;
 mod startup;
 mod swapoff;
@@ -44,6 +48,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             BenchName::Slots => slots::run(&args, &session),
             BenchName::Digest => digest::run(&args, &session),
             BenchName::Readahead => readahead::run(&args, &mut session),
+            BenchName::Huge => huge::run(&args, &mut session),
             _ => one(name, &args, &mut session),
         }?;
         // Here the session is dropped, and with it all changes to the system undone:
@@ -65,7 +70,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A bench of those that `readahead` sums up.
+/// A bench of those that `readahead` and `huge` sum up.
 fn one(name: BenchName, args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     match name {
         BenchName::Combined => combined::run(args, session),
@@ -108,6 +113,7 @@ fn prepare(args: &BenchArgs) -> anyhow::Result<Session> {
         directory,
         limit: args.memory.unwrap_or(LIMIT),
         swap_bytes: 0,
+        in_order: false,
         foreswap: ForeswapOptions {
             readahead: args.readahead.clone(),
             more: args.run_options.clone(),

@@ -1,13 +1,8 @@
-//! Everything that tells of readahead and swapoff, one bench after the other, and a table of
-//! what was asked of each and what was found (issue 3, seeds 000 and 003).
-//!
-//! A bench that fails is reported and does not keep the others from running; Ctrl-C does.
+//! Everything that tells of readahead and swapoff (issue 3, seeds 000 and 003), with what is
+//! asked of each.
 
-use serde_json::json;
-
-use super::{new_report, one, value_name};
+use super::series::{self, Part};
 use crate::args::{BenchArgs, BenchName, Op, PeerName, UsememArgs};
-use crate::interrupt;
 use crate::peer::Session;
 use crate::report::Report;
 
@@ -26,37 +21,13 @@ const PARTS: [(BenchName, Option<u64>); 9] = [
 
 /// Runs all of them.
 pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
-    let mut targets = Vec::new();
-    let mut parts = Vec::new();
-    let mut failures = Vec::new();
-    for (name, scans) in PARTS {
-        eprintln!(
-            "foreswap bench readahead: {}{}",
-            value_name(name),
-            scans.map_or_else(String::new, |scans| format!(", {scans} scans"))
-        );
-        let args = part_of(args, name, scans);
-        match one(name, &args, session) {
-            Ok(part) => {
-                println!("{}", part.text());
-                targets.extend(part.targets.iter().cloned());
-                parts.push(part);
-            }
-            Err(error) => {
-                interrupt::check()?;
-                let what = format!("{}: {error:#}", value_name(name));
-                eprintln!("foreswap bench readahead: {what}");
-                failures.push(what);
-            }
-        }
-    }
-    let title = "what was asked, and what was found".to_owned();
-    let parameters = json!({ "memory_limit_bytes": session.limit, "turns": args.turns });
-    let mut report = new_report("readahead", title, session, parameters);
-    report.targets = targets;
-    report.failures = failures;
-    report.parts = parts;
-    Ok(report)
+    let part = |(name, scans): (BenchName, Option<u64>)| Part {
+        name,
+        detail: scans.map_or_else(String::new, |scans| format!("{scans} scans")),
+        args: part_of(args, name, scans),
+    };
+    let parts = PARTS.into_iter().map(part).collect();
+    series::run(BenchName::Readahead, parts, args, session)
 }
 
 /// The arguments of a part: those given, without what belongs to others.

@@ -4,17 +4,16 @@
 
 use serde_json::json;
 
+use super::device::{self, Device, Measured};
 use super::{new_report, peers, turns, usemem};
 use crate::args::{BenchArgs, PeerName};
-use crate::disk::{Disk, TRANSFER};
-use crate::peer::{Figures, Session};
-use crate::report::{Better, Column, PeerReport, Report, Target, Unit, peer_name};
+use crate::disk::Transfers;
+use crate::peer::Session;
+use crate::report::{Better, Column, Report, Target, Unit, peer_name};
 use crate::size::humane;
 
 const TURNS: u32 = 5;
 const BYTES: u64 = 1 << 30;
-/// Transfers at once.
-const DEPTHS: [usize; 3] = [1, 4, 8];
 /// What is asked: to the kernel's swapoff, and to the device.
 const TO_KERNEL: f64 = 6.0;
 const TO_DEVICE: f64 = 0.8;
@@ -26,14 +25,10 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     let bytes = given.bytes.or(given.total).unwrap_or(BYTES);
     session.swap_bytes = usemem::swap_for(bytes);
     let order = peers(args, &[PeerName::Kernel]);
-    let (disk, _) = Disk::make(&session.directory, bytes, 4)?;
-    let mut of_disk: Vec<Vec<Figures>> = vec![Vec::new(); DEPTHS.len()];
+    let mut device = Device::make(&session.directory, bytes, Measured::Reads)?;
     let results = turns::in_turns_by(session, &order, turns, |session, peer, progress| {
         if peer == order[0] {
-            for (depth, figures) in DEPTHS.iter().zip(&mut of_disk) {
-                let rate = disk.read_bandwidth(*depth)?;
-                figures.push(Figures::from([("bytes_per_s".to_owned(), rate)]));
-            }
+            device.turn()?;
         }
         let words = command(session, peer, args, bytes);
         let turn = session.swapoff_turn(peer, &words, progress)?;
@@ -51,12 +46,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     report.peers = results;
     report.compare("bytes_per_s", Better::More);
     usemem::say_windows(&mut report);
-    for (depth, figures) in DEPTHS.iter().zip(of_disk) {
-        let name = format!("device, {depth} x {}", humane(TRANSFER as u64));
-        report
-            .peers
-            .push(PeerReport::new(name, figures, Vec::new()));
-    }
+    device.show(&mut report);
     report.notes.push(
         "back is what was not in memory before; KiB/read is what the device was asked for at \
          once, the kernel's windows (which it does not tell) among them; hit ratio and windows \
@@ -91,10 +81,9 @@ fn command(
 
 fn judge(report: &mut Report) {
     let to_kernel = report.ratio("bytes_per_s", peer_name(PeerName::Kernel));
-    let rate = |peer: &PeerReport| peer.median("bytes_per_s");
-    let devices = report.peers.iter().rev().take(DEPTHS.len());
-    let fastest = devices.filter_map(rate).fold(0.0, f64::max);
-    let ours = report.peers.first().and_then(rate);
+    let fastest = device::fastest(report, Transfers::Reads);
+    let first = report.peers.first();
+    let ours = first.and_then(|peer| peer.median("bytes_per_s"));
     report.targets.extend([
         Target::at_least(
             "swapoff, bytes/s to the kernel's",
@@ -106,7 +95,7 @@ fn judge(report: &mut Report) {
             "swapoff, bytes/s to the area's fastest direct reads",
             TO_DEVICE,
             Unit::Ratio,
-            ours.filter(|_| fastest > 0.0).map(|ours| ours / fastest),
+            ours.zip(fastest).map(|(ours, fastest)| ours / fastest),
         ),
     ]);
 }

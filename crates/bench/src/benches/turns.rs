@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::args::PeerName;
 use crate::interrupt;
-use crate::peer::{Figures, Session, TurnError};
+use crate::peer::{Counting, Figures, Session, TurnError};
 use crate::progress::Progress;
 use crate::report::{PeerReport, peer_name};
 
@@ -25,12 +25,24 @@ pub fn in_turns(
 ) -> anyhow::Result<Vec<PeerReport>> {
     in_turns_by(session, peers, turns, |session, peer, progress| {
         let words = command(session, peer);
-        let turn = session.turn(peer, &words, progress)?;
-        let (mut figures, report) = read(&turn.output)?;
-        figures.extend(turn.figures);
-        let details = serde_json::json!({ "workload": report, "stats": turn.details });
-        Ok((figures, details))
+        one_turn(session, peer, &words, Counting::Whole, read, progress)
     })
+}
+
+/// One turn of `words`: the figures of its output and of its peer, and all else that is to be kept.
+pub fn one_turn(
+    session: &mut Session,
+    peer: PeerName,
+    words: &[OsString],
+    counting: Counting,
+    read: Read,
+    progress: &Progress,
+) -> Result<(Figures, Value), TurnError> {
+    let turn = session.turn(peer, words, counting, progress)?;
+    let (mut figures, report) = read(&turn.output)?;
+    figures.extend(turn.figures);
+    let details = serde_json::json!({ "workload": report, "stats": turn.details });
+    Ok((figures, details))
 }
 
 /// As [`in_turns`], where `turn` does one turn of a peer and returns its figures and all else

@@ -2,67 +2,36 @@
 
 use serde_json::{Value, json};
 
-use super::{new_report, peers, turns, value_name};
+use super::device::{Device, Measured};
+use super::{asked, new_report, peers, turns, value_name};
 use crate::args::{BenchArgs, BenchName, Op, Pattern, PeerName, UsememArgs};
-use crate::peer::{Figures, Session};
-use crate::report::{Better, Column, Report, Target, Unit, windows_line};
+use crate::peer::{Counting, Figures, Session};
+use crate::report::{Better, Column, Report, Unit, windows_line};
 use crate::size::humane;
-use crate::usemem;
+use crate::usemem::{self, PAGE};
 
 const TURNS: u32 = 5;
-
-/// What is asked of a pattern, against the kernel at its best (issue 3).
-struct Asked {
-    pattern: Pattern,
-    op: Op,
-    figure: &'static str,
-    /// What the figure's ratio is called.
-    words: &'static str,
-    bound: Bound,
-}
-
-enum Bound {
-    AtMost(f64),
-    AtLeast(f64),
-}
-
-const ASKED: [Asked; 5] = [
-    throughput(Pattern::Seq),
-    throughput(Pattern::Reverse),
-    throughput(Pattern::Interleaved),
-    throughput(Pattern::Stride),
-    Asked {
-        pattern: Pattern::Rand,
-        op: Op::Read,
-        figure: "ns_per_page",
-        words: "time per page to the kernel's",
-        bound: Bound::AtMost(1.05),
-    },
-];
-
-const fn throughput(pattern: Pattern) -> Asked {
-    Asked {
-        pattern,
-        op: Op::Read,
-        figure: "bytes_per_s",
-        words: "bytes/s to the kernel's",
-        bound: Bound::AtLeast(3.0),
-    }
-}
 
 /// Runs usemem as `name` says.
 pub fn run(name: BenchName, args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     let workload = parameters_of(name, &args.usemem);
     let turns = args.turns.unwrap_or(TURNS);
     session.swap_bytes = swap_for(workload.total_bytes());
+    session.in_order = asked::is_sequential(&workload);
     let order = peers(args, &[PeerName::Kernel]);
-    let results = turns::in_turns(
-        session,
-        &order,
-        turns,
-        |s, p| command(s, p, &workload),
-        read,
-    )?;
+    let mut device = device_for(session, order[0], &workload)?;
+    let results = turns::in_turns_by(session, &order, turns, |session, peer, progress| {
+        if let Some(device) = device.as_mut().filter(|_| peer == order[0]) {
+            device.turn()?;
+        }
+        let words = command(session, peer, &workload);
+        let counting = Counting::Passes;
+        let (mut figures, details) =
+            turns::one_turn(session, peer, &words, counting, read, progress)?;
+        figures.insert("fill_bytes".to_owned(), workload.total_bytes() as f64);
+        asked::add_rates(&mut figures, &workload);
+        Ok((figures, details))
+    })?;
 
     let tasks = match workload.tasks {
         1 => "1 task".to_owned(),
@@ -89,58 +58,48 @@ pub fn run(name: BenchName, args: &BenchArgs, session: &mut Session) -> anyhow::
     report.compare("ns_per_page", Better::Less);
     report.compare("bytes_per_s", Better::More);
     report.compare("fill_ns_per_page", Better::Less);
+    if workload.tasks > 1 {
+        report.compare("together_bytes_per_s", Better::More);
+        report.notes.push(
+            "MiB/s sums the tasks' own rates, of which one that found all in memory can be most; \
+             together is the bytes of all tasks over the time of the slowest, and is what is judged"
+                .to_owned(),
+        );
+    }
     say_windows(&mut report);
-    let compressed = order.contains(&PeerName::Zram);
-    if !compressed || order.contains(&PeerName::Kernel) {
-        judge(&mut report, &workload);
+    if let Some(device) = device {
+        device.show(&mut report);
     }
-    if compressed {
-        judge_compressed(&mut report, &workload);
-    }
+    let run = asked::Run {
+        workload: &workload,
+        peers: &order,
+        in_ram: session.foreswap.has_ram(),
+    };
+    asked::judge(&mut report, &run);
     Ok(report)
 }
 
-fn judge(report: &mut Report, workload: &UsememArgs) {
-    let asked = ASKED
-        .iter()
-        .find(|asked| (asked.pattern, asked.op) == (workload.pattern, workload.op));
-    let Some(asked) = asked else { return };
-    let found = report.ratio(asked.figure, crate::report::peer_name(PeerName::Kernel));
-    let what = format!("{}, {}", what_of(workload), asked.words);
-    report.targets.push(match asked.bound {
-        Bound::AtMost(bound) => Target::at_most(what, bound, Unit::Ratio, found),
-        Bound::AtLeast(bound) => Target::at_least(what, bound, Unit::Ratio, found),
-    });
-}
-
-/// What is asked of compressed memory, against zram (issue 4).
-fn judge_compressed(report: &mut Report, workload: &UsememArgs) {
-    let least = match workload.pattern {
-        Pattern::Seq => 4.0,
-        Pattern::Rand => 2.0,
-        _ => return,
+/// The area's device, for what is held against it: one stream, forwards, to or from an area that
+/// is on it.
+fn device_for(
+    session: &Session,
+    first: PeerName,
+    workload: &UsememArgs,
+) -> anyhow::Result<Option<Device>> {
+    let directory = match first {
+        PeerName::Foreswap => session.area_directory(),
+        PeerName::Kernel | PeerName::KernelDefaults => Some(session.directory.as_path()),
+        PeerName::Zram | PeerName::Zswap | PeerName::Bare => None,
     };
-    let zram = crate::report::peer_name(PeerName::Zram);
-    let found = report.ratio("bytes_per_s", zram);
-    let what = format!("{}, bytes/s to zram's", what_of(workload));
-    report
-        .targets
-        .push(Target::at_least(what, least, Unit::Ratio, found));
-}
-
-/// A pattern in words.
-fn what_of(workload: &UsememArgs) -> String {
-    let op = match workload.op {
-        Op::Read => "read",
-        Op::Write => "write",
+    let measured = match workload.op {
+        Op::Read => Measured::Reads,
+        Op::Write => Measured::Writes,
     };
-    match workload.pattern {
-        Pattern::Seq => format!("seq-{op}"),
-        Pattern::Rand => format!("rand-{op}"),
-        Pattern::Stride => format!("stride-{} {op}", workload.stride),
-        Pattern::Reverse => format!("reverse {op}"),
-        Pattern::Interleaved => format!("interleaved {op}, {} scans", workload.scans),
-    }
+    let sequential = workload.pattern == Pattern::Seq;
+    directory
+        .filter(|_| sequential)
+        .map(|directory| Device::make(directory, workload.total_bytes(), measured))
+        .transpose()
 }
 
 /// Notes how touches were timed, which each turn's report says at `clock`, and over what
@@ -154,7 +113,7 @@ pub fn note_clock(report: &mut Report, clock: fn(&Value) -> &Value) {
         report.notes.push(note);
     }
     report.notes.push(
-        "us/page, MiB/s, touches and faults/page (minor and major, as the kernel counts them \
+        "us/page, MiB/s, in and out MiB/s, touches and faults/page (minor and major, as the kernel counts them \
          for the tasks) are of the measured passes; hit ratio, in, out, pages/major (pages that \
          came in over major faults) and windows are of the whole run; for the kernel they are \
          the whole system's"
@@ -183,13 +142,17 @@ fn parameters_of(name: BenchName, given: &UsememArgs) -> UsememArgs {
     UsememArgs {
         pattern,
         op,
+        marks: true,
         ..given.clone()
     }
 }
 
-/// Swap for the kernel: `bytes`, and a quarter more for what its clusters waste.
+/// Swap for the kernel: so much that less than half of it is ever in use, with a quarter of
+/// `bytes` for what its clusters waste. Once half is in use the kernel gives up the slot of
+/// every page that comes back, and must write it again though it was only read: that is not the
+/// kernel at its best.
 pub fn swap_for(bytes: u64) -> u64 {
-    (bytes + bytes / 4 + (64 << 20)).next_multiple_of(2 << 20)
+    (2 * (bytes + bytes / 4) + (64 << 20)).next_multiple_of(2 << 20)
 }
 
 /// The words that run `workload` for a peer.
@@ -222,12 +185,18 @@ pub fn figures_of(total: &usemem::Total) -> Figures {
     put("pages_per_s", total.pages_per_s);
     put("bytes_per_s", total.bytes_per_s);
     put("fill_ns_per_page", total.fill_ns_per_page);
+    put("other_bytes", total.other_bytes as f64);
+    put("fill_ns", total.fill_ns as f64);
     put("work_ns", (total.fill_ns + total.pass_ns) as f64);
     put("check_ns", total.check_ns as f64);
     put("kernel_minor_faults", total.minor_faults as f64);
     put("kernel_major_faults", total.major_faults as f64);
     let faults = total.minor_faults + total.major_faults;
-    put("faults_per_page", faults as f64 / total.pages.max(1) as f64);
+    let faults_per_page = faults as f64 / total.pages.max(1) as f64;
+    put("faults_per_page", faults_per_page);
+    put("faults_per_2mib", 512.0 * faults_per_page);
+    put("pass_bytes", total.pages as f64 * PAGE as f64);
+    put("pass_ns", total.pass_ns as f64);
     put("task_ns_per_page", total.task_ns_per_page.median);
     for (name, latency) in [
         ("touch", &total.first_touch),
@@ -248,7 +217,11 @@ fn columns() -> Vec<Column> {
     vec![
         Column::spread("us/page", "ns_per_page", Unit::Microseconds),
         Column::median("MiB/s", "bytes_per_s", Unit::Mebibytes),
+        Column::median("together", "together_bytes_per_s", Unit::Mebibytes),
+        Column::median("in MiB/s", "pass_in_bytes_per_s", Unit::Mebibytes),
+        Column::median("out MiB/s", "pass_out_bytes_per_s", Unit::Mebibytes),
         Column::median("fill us/page", "fill_ns_per_page", Unit::Microseconds),
+        Column::median("fill out MiB/s", "fill_out_bytes_per_s", Unit::Mebibytes),
         Column::median("touch p50 us", "touch_p50_ns", Unit::Microseconds),
         Column::median("p99", "touch_p99_ns", Unit::Microseconds),
         Column::median("max", "touch_max_ns", Unit::Microseconds),

@@ -1,5 +1,6 @@
 //! Runs one command to its end: what it printed, how long it took, how it ended. Or
-//! talks with it, line by line, while it lives ([`Talk`]).
+//! talks with it, line by line, while it lives ([`Talk`]), such as at the moments in which
+//! it stands still to be counted ([`run_marked`]).
 //!
 //! The child dies with us, can be born inside a cgroup, and is killed (by its process
 //! id) when a signal asks us to end.
@@ -17,6 +18,7 @@ use anyhow::{Context, anyhow, bail};
 
 use crate::interrupt;
 use crate::progress::Progress;
+use crate::usemem::{Mark, Moment};
 
 /// A command that ended well.
 #[derive(Debug)]
@@ -51,6 +53,28 @@ pub fn run(
     Ok(Finished {
         output: content(&mut output)?,
         elapsed,
+    })
+}
+
+/// As [`run`], where the command tells of moments (`--marks`): `count` is called at each, with the
+/// process that was started, while the command stands still.
+pub fn run_marked(
+    command: &[OsString],
+    door: Option<&Path>,
+    progress: &Progress,
+    mut count: impl FnMut(u32, Moment) -> anyhow::Result<()>,
+) -> anyhow::Result<Finished> {
+    let start = Instant::now();
+    let mut talk = Talk::start(command, door)?;
+    let mut line = talk.listen(progress)?;
+    while let Ok(Mark { mark }) = serde_json::from_slice(&line) {
+        count(talk.pid(), mark)?;
+        line = talk.ask("go on", progress)?;
+    }
+    talk.finish(progress)?;
+    Ok(Finished {
+        output: line,
+        elapsed: start.elapsed(),
     })
 }
 

@@ -5,8 +5,10 @@ use std::ffi::OsString;
 use anyhow::Context;
 use serde_json::Value;
 
-use super::{Figures, Scratch, Session, Turn, child, derive};
+use super::passes::{Moved, Passes};
+use super::{Counting, Figures, Scratch, Session, Turn, child, derive};
 use crate::progress::Progress;
+use crate::system::device::Device;
 
 /// How foreswap is run.
 #[derive(Debug, Clone, Default)]
@@ -15,6 +17,22 @@ pub struct ForeswapOptions {
     pub readahead: Option<String>,
     /// Further options of `foreswap run`.
     pub more: Vec<String>,
+}
+
+impl ForeswapOptions {
+    /// The areas that the options name.
+    pub fn areas(&self) -> impl Iterator<Item = &str> {
+        let words = self.more.iter().enumerate();
+        words.filter_map(|(at, word)| match word.as_str() {
+            "--swap" => self.more.get(at + 1).map(String::as_str),
+            word => word.strip_prefix("--swap="),
+        })
+    }
+
+    /// Whether compressed memory is an area.
+    pub fn has_ram(&self) -> bool {
+        self.areas().any(|area| area.starts_with("ram:"))
+    }
 }
 
 /// Statistics whose meaning other peers share: their name here and there.
@@ -40,11 +58,7 @@ impl Run {
         let mut line =
             session.own_command(&["run".to_owned(), "--memory".to_owned(), size(session.limit)]);
         let mut put = |word: &str| line.push(OsString::from(word));
-        let areas_named = session
-            .foreswap
-            .more
-            .iter()
-            .any(|word| word.starts_with("--swap"));
+        let areas_named = session.foreswap.areas().next().is_some();
         put("--stats");
         line.push(statistics.0.clone().into_os_string());
         if !areas_named {
@@ -75,15 +89,46 @@ impl Run {
 }
 
 /// Runs `command` under `foreswap run`.
-pub fn turn(session: &Session, command: &[OsString], progress: &Progress) -> anyhow::Result<Turn> {
+pub fn turn(
+    session: &Session,
+    command: &[OsString],
+    counting: Counting,
+    progress: &Progress,
+) -> anyhow::Result<Turn> {
     let run = Run::of(session, command);
-    let finished = child::run(&run.line, None, progress)?;
+    let directory = session.area_directory();
+    let device = directory.and_then(|directory| Device::under(directory).ok());
+    let mut passes = Passes::new(device.as_ref());
+    let finished = match counting {
+        Counting::Whole => child::run(&run.line, None, progress),
+        Counting::Passes => child::run_marked(&run.line, None, progress, |pid, moment| {
+            passes.count(moment, moved(session, pid, progress)?);
+            Ok(())
+        }),
+    }?;
     let (mut figures, statistics) = run.statistics()?;
+    figures.extend(passes.figures());
     figures.insert("elapsed_ns".to_owned(), finished.elapsed.as_nanos() as f64);
     Ok(Turn {
         output: finished.output,
         figures,
         details: Some(statistics),
+    })
+}
+
+/// What the run of this supervisor has moved so far, by its control socket.
+fn moved(session: &Session, supervisor: u32, progress: &Progress) -> anyhow::Result<Option<Moved>> {
+    let words = ["ps", "--json", &supervisor.to_string()].map(str::to_owned);
+    let listed = child::run(&session.own_command(&words), None, progress)
+        .context("the run cannot be asked what it has read and written")?;
+    let runs: Value = serde_json::from_slice(&listed.output).context("`foreswap ps` is broken")?;
+    Ok(moved_of(&runs[0]["totals"]))
+}
+
+fn moved_of(totals: &Value) -> Option<Moved> {
+    Some(Moved {
+        in_bytes: totals["swap_in_bytes"].as_u64()?,
+        out_bytes: totals["swap_out_bytes"].as_u64()?,
     })
 }
 
@@ -126,6 +171,41 @@ mod tests {
         assert_eq!(figures["swap_in_bytes"], 4096.0);
         assert_eq!(figures["stats.fault_ns_p50"], 40000.0);
         assert!(!figures.contains_key("stats.vmas"));
+    }
+
+    #[test]
+    fn what_a_run_has_moved_is_in_its_totals() {
+        let runs =
+            serde_json::json!([{ "totals": { "swap_in_bytes": 8192, "swap_out_bytes": 4096 } }]);
+        let moved = moved_of(&runs[0]["totals"]).unwrap();
+        assert_eq!((moved.in_bytes, moved.out_bytes), (8192, 4096));
+        // A version that has no totals, and no run at all.
+        assert!(moved_of(&serde_json::json!([{ "totals": null }])[0]["totals"]).is_none());
+        assert!(moved_of(&serde_json::json!([])[0]["totals"]).is_none());
+    }
+
+    #[test]
+    fn areas_are_named_in_either_way() {
+        let areas = |words: &[&str]| {
+            let options = ForeswapOptions {
+                readahead: None,
+                more: words.iter().map(|word| (*word).to_owned()).collect(),
+            };
+            let areas: Vec<String> = options.areas().map(str::to_owned).collect();
+            (areas.join(" "), options.has_ram())
+        };
+        assert_eq!(
+            areas(&["--swap-size=1G", "--quiet"]),
+            (String::new(), false)
+        );
+        assert_eq!(
+            areas(&["--swap=/a", "--swap", "/b"]),
+            ("/a /b".to_owned(), false)
+        );
+        assert_eq!(
+            areas(&["--swap=ram:1G,lz4"]),
+            ("ram:1G,lz4".to_owned(), true)
+        );
     }
 
     #[test]

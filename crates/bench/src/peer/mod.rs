@@ -10,6 +10,7 @@
 mod child;
 mod foreswap;
 mod kernel;
+mod passes;
 mod swapoff;
 
 use std::collections::BTreeMap;
@@ -47,10 +48,21 @@ pub struct Session {
     pub limit: u64,
     /// How much swap the kernel's peers need.
     pub swap_bytes: u64,
+    /// Whether the workload touches its pages in an order, by which the kernel's peers are set.
+    pub in_order: bool,
     /// How foreswap is run.
     pub foreswap: ForeswapOptions,
     /// The kernel's peers; they share one swap file.
     pub kernels: Kernels,
+}
+
+/// What is counted of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counting {
+    /// The whole of it.
+    Whole,
+    /// Its measured passes by themselves as well (see [`passes`]); the command has `--marks`.
+    Passes,
 }
 
 /// Why a peer has no turn, or why its turn failed.
@@ -70,16 +82,20 @@ impl Session {
         &mut self,
         peer: PeerName,
         command: &[OsString],
+        counting: Counting,
         progress: &Progress,
     ) -> Result<Turn, TurnError> {
         match peer {
-            PeerName::Foreswap => Ok(foreswap::turn(self, command, progress)?),
+            PeerName::Foreswap => Ok(foreswap::turn(self, command, counting, progress)?),
             PeerName::Kernel | PeerName::KernelDefaults | PeerName::Zram | PeerName::Zswap => {
                 let (kernels, place) = self.kernels();
-                kernels.turn(kind_of(peer), place, command, progress)
+                kernels.turn(kind_of(peer), place, command, counting, progress)
             }
             PeerName::Bare => {
-                let finished = child::run(command, None, progress)?;
+                let finished = match counting {
+                    Counting::Whole => child::run(command, None, progress),
+                    Counting::Passes => child::run_marked(command, None, progress, |_, _| Ok(())),
+                }?;
                 let mut figures = Figures::new();
                 figures.insert("elapsed_ns".to_owned(), finished.elapsed.as_nanos() as f64);
                 Ok(Turn {
@@ -112,8 +128,19 @@ impl Session {
             directory: &self.directory,
             limit: self.limit,
             swap_bytes: self.swap_bytes,
+            in_order: self.in_order,
         };
         (&mut self.kernels, place)
+    }
+
+    /// Where foreswap's area is a file of its own: the folder that has it.
+    pub fn area_directory(&self) -> Option<&Path> {
+        let mut areas = self.foreswap.areas();
+        match (areas.next(), areas.next()) {
+            (None, _) => Some(&self.directory),
+            (Some(area), None) => Some(Path::new(area)).filter(|path| path.is_dir()),
+            (Some(_), Some(_)) => None,
+        }
     }
 
     /// The executable, followed by words for it.

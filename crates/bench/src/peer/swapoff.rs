@@ -187,11 +187,11 @@ impl Program {
     ) -> anyhow::Result<Figures> {
         let resident = self.answer.resident_bytes;
         let back = self.answer.bytes.saturating_sub(resident);
-        let reads = || self.device.as_ref().and_then(Device::reads);
-        let before = reads();
+        let counters = || self.device.as_ref().and_then(Device::counters);
+        let before = counters();
         progress.say("swapoff");
         let took = swapoff()?;
-        let read = reads().zip(before).map(|(now, then)| now.since(then));
+        let read = counters().zip(before).map(|(now, then)| now.since(then));
         self.ask("count", progress)?;
         let here = (self.answer.resident_bytes + COUNTED_ROUGHLY).max(self.answer.mapped_bytes);
         if here < self.answer.bytes {
@@ -214,11 +214,11 @@ impl Program {
             ),
             ("check_ns".to_owned(), self.answer.took_ns as f64),
         ]);
-        if let Some(read) = read.filter(|read| read.transfers > 0) {
-            figures.insert("device_transfers".to_owned(), read.transfers as f64);
+        if let Some(read) = read.filter(|read| read.reads > 0) {
+            figures.insert("device_transfers".to_owned(), read.reads as f64);
             figures.insert(
                 "device_transfer_bytes".to_owned(),
-                read.bytes as f64 / read.transfers as f64,
+                read.read_bytes as f64 / read.reads as f64,
             );
         }
         Ok(figures)

@@ -192,6 +192,11 @@ impl PeerReport {
         }
     }
 
+    /// The largest of a figure over the turns.
+    pub fn largest(&self, figure: &str) -> Option<f64> {
+        self.figures.get(figure).map(|spread| spread.max)
+    }
+
     /// The median of a figure.
     pub fn median(&self, figure: &str) -> Option<f64> {
         self.figures.get(figure).map(|spread| spread.median)

@@ -16,21 +16,24 @@ pub struct Device {
     counters: Option<PathBuf>,
 }
 
-/// What a device has read since the machine was started.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Reads {
-    /// Transfers, as the device saw them.
-    pub transfers: u64,
+/// What a device has read and written, by whomever.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Reads, as the device saw them.
+    pub reads: u64,
     /// Bytes in them.
-    pub bytes: u64,
+    pub read_bytes: u64,
+    /// Bytes of writes.
+    pub written_bytes: u64,
 }
 
-impl Reads {
-    /// What was read since `before`.
+impl Counters {
+    /// What was counted since `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
-            transfers: self.transfers.saturating_sub(before.transfers),
-            bytes: self.bytes.saturating_sub(before.bytes),
+            reads: self.reads.saturating_sub(before.reads),
+            read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
+            written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
         }
     }
 }
@@ -64,10 +67,11 @@ impl Device {
         })
     }
 
-    /// What it has read so far, by whomever; nothing where it does not count.
-    pub fn reads(&self) -> Option<Reads> {
+    /// What it has read and written since the machine was started; nothing where it does not
+    /// count.
+    pub fn counters(&self) -> Option<Counters> {
         let text = fs::read_to_string(self.counters.as_ref()?).ok()?;
-        reads_of(&text)
+        counters_of(&text)
     }
 
     /// The setting by which the kernel takes the device for a disk with an arm.
@@ -76,12 +80,17 @@ impl Device {
     }
 }
 
-/// The first and third number of a block device's `stat`: reads, and 512-byte sectors read.
-fn reads_of(text: &str) -> Option<Reads> {
-    let mut numbers = text.split_whitespace().map(str::parse);
-    Some(Reads {
-        transfers: numbers.next()?.ok()?,
-        bytes: 512 * numbers.nth(1)?.ok()?,
+/// Of a block device's `stat`: the first number is reads, the third 512-byte sectors read, the
+/// seventh sectors written.
+fn counters_of(text: &str) -> Option<Counters> {
+    let numbers: Vec<u64> = text
+        .split_whitespace()
+        .map_while(|word| word.parse().ok())
+        .collect();
+    Some(Counters {
+        reads: *numbers.first()?,
+        read_bytes: 512 * numbers.get(2)?,
+        written_bytes: 512 * numbers.get(6)?,
     })
 }
 
@@ -91,9 +100,20 @@ mod tests {
 
     #[test]
     fn a_devices_counters_are_read() {
-        let reads = reads_of("  12  3  80  9 0 0\n").unwrap();
-        assert_eq!((reads.transfers, reads.bytes), (12, 40_960));
-        assert!(reads_of("").is_none());
+        let then = counters_of("  12  3  80  9 5 0 16 0\n").unwrap();
+        let expected = Counters {
+            reads: 12,
+            read_bytes: 40_960,
+            written_bytes: 8192,
+        };
+        assert_eq!(then, expected);
+        let now = counters_of("  13  3  88  9 5 0 16 0\n").unwrap();
+        let since = now.since(then);
+        assert_eq!(
+            (since.reads, since.read_bytes, since.written_bytes),
+            (1, 4096, 0)
+        );
+        assert!(counters_of("").is_none() && counters_of("1 2 3 4 5 6").is_none());
     }
 
     #[test]

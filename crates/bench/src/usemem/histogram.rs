@@ -59,6 +59,12 @@ impl Histogram {
         }
     }
 
+    /// Forgets all values.
+    pub fn clear(&mut self) {
+        self.counts.fill(0);
+        (self.sum, self.max) = (0, 0);
+    }
+
     /// Counts one value.
     #[inline(always)]
     pub fn record(&mut self, ns: u64) {

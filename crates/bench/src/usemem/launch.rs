@@ -18,7 +18,8 @@ use super::task::{Measured, Task, TaskError};
 use crate::args::{Mode, UsememArgs};
 
 /// Another task failed, so the barrier will never be full.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("stopped, because another task failed")]
 pub struct Left;
 
 /// Where tasks wait for each other; usable any number of times.
@@ -113,7 +114,7 @@ fn in_threads(tasks: &Tasks<'_>, clock: Clock, barrier: &Barrier) -> anyhow::Res
     for (number, result) in results.into_iter().enumerate() {
         match result {
             Ok(Ok(measured)) => all.push(measured),
-            Ok(Err(TaskError::Left)) => {}
+            Ok(Err(TaskError::Left(_))) => {}
             Ok(Err(error)) => {
                 first_error.get_or_insert(format!("task {number}: {error}"));
             }
@@ -183,7 +184,7 @@ fn fork_task(
             drop(reader);
             let (words, status) = match run_one(args, number, clock, barrier) {
                 Ok(measured) => (serde_json::to_vec(&measured).unwrap_or_default(), 0),
-                Err(TaskError::Left) => (Vec::new(), 3),
+                Err(TaskError::Left(_)) => (Vec::new(), 3),
                 Err(error) => (format!("task {number}: {error}").into_bytes(), 1),
             };
             let written = writer.write_all(&words).is_ok();

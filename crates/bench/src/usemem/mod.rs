@@ -9,6 +9,7 @@
 mod clock;
 mod histogram;
 mod launch;
+mod marks;
 mod order;
 mod region;
 mod task;
@@ -20,8 +21,9 @@ use serde::{Deserialize, Serialize};
 
 pub use clock::Clock;
 pub use histogram::{Histogram, Latency};
+pub use marks::{Mark, Moment};
 pub use region::{PAGE, Region};
-pub use words::{Draw, WORDS, Words};
+pub use words::{Draw, WORDS, Words, mix};
 
 use crate::args::{CombinedArgs, UsememArgs};
 use crate::output::put_json;
@@ -46,6 +48,10 @@ pub struct Report {
 /// All tasks together.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Total {
+    /// Anonymous memory of the tasks' processes that is not their regions, in bytes; what they
+    /// share counts for each.
+    #[serde(default)]
+    pub other_bytes: u64,
     /// Pages touched in the measured passes.
     pub pages: u64,
     /// Pages per second, summed over tasks.
@@ -154,6 +160,7 @@ impl Report {
         let fill_ns = longest(|task| task.fill_ns);
         let each: Vec<f64> = tasks.iter().map(|task| task.ns_per_page).collect();
         let total = Total {
+            other_bytes: measured.iter().map(|task| task.other_bytes).sum(),
             pages: measured.iter().map(|task| task.pages).sum(),
             pages_per_s,
             bytes_per_s: pages_per_s * PAGE as f64,

@@ -1,5 +1,5 @@
-//! One task: it fills its region, walks it in measured passes, and checks at the end
-//! what it wrote.
+//! One task: it fills its region, walks it in measured passes (after others that are not, with
+//! `--warm-up`), and checks at the end what it wrote. No task checks before all have passed.
 //!
 //! A read pass compares every word that it reads with what the fill left there. A write
 //! pass compares before it overwrites, and its first access to a page is one exchange
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::clock::Clock;
 use super::histogram::Histogram;
 use super::launch::{Barrier, Left};
+use super::marks::{self, MarkError, Moment};
 use super::order::Order;
 use super::region::Region;
 use super::words::{Draw, GENERATION, WORDS, Words};
@@ -50,20 +51,28 @@ pub enum TaskError {
     /// `--thp` was asked for.
     #[error("huge pages refused: {0}")]
     HugePages(#[source] io::Error),
+    /// Nobody answered a mark.
+    #[error(transparent)]
+    Mark(MarkError),
     /// Another task failed; its own error says why.
-    #[error("stopped, because another task failed")]
-    Left,
+    #[error(transparent)]
+    Left(#[from] Left),
 }
 
-impl From<Left> for TaskError {
-    fn from(_: Left) -> Self {
-        Self::Left
+impl From<MarkError> for TaskError {
+    fn from(error: MarkError) -> Self {
+        match error {
+            MarkError::Left(left) => Self::Left(left),
+            alone => Self::Mark(alone),
+        }
     }
 }
 
 /// What a task measured, in nanoseconds and pages.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
+    /// Anonymous memory of its process that is not its region, in bytes.
+    pub other_bytes: u64,
     /// Time to fill the region.
     pub fill_ns: u64,
     /// First touches of the fill, by bucket.
@@ -96,6 +105,8 @@ pub struct Task<'a> {
     /// How often each page was touched by a write pass; empty when only reading.
     writes: Vec<u32>,
     touches: Histogram,
+    /// Where the next random touch goes; passes go on from each other.
+    draw: Draw,
 }
 
 impl<'a> Task<'a> {
@@ -106,7 +117,7 @@ impl<'a> Task<'a> {
             region.ask_for_huge_pages().map_err(TaskError::HugePages)?;
         }
         let writes = match args.op {
-            Op::Write => vec![0; region.pages() as usize],
+            Op::Write => in_memory(region.pages() as usize),
             Op::Read => Vec::new(),
         };
         Ok(Self {
@@ -117,27 +128,40 @@ impl<'a> Task<'a> {
             region,
             writes,
             touches: Histogram::new(),
+            draw: Draw::new(args.seed, u64::from(number)),
         })
     }
 
-    /// Does everything; meets the other tasks at `barrier` before the fill, and between
-    /// the fill and the passes.
+    /// Does everything; meets the other tasks at `barrier` before and after the fill, and before
+    /// and after the measured passes.
     pub fn run(mut self, barrier: &Barrier) -> Result<Measured, TaskError> {
-        barrier.wait()?;
+        // Nothing of any region is there yet.
+        let other_bytes = crate::hold::resident().unwrap_or(0);
+        self.meet(barrier, Moment::Start)?;
         let start = self.clock.now();
         self.fill();
         let fill_ns = self.clock.between(start, self.clock.now());
-        let fill = std::mem::replace(&mut self.touches, Histogram::new());
+        let fill = self.touches.clone();
         if let (Some(word), 0) = (self.args.corrupt_word, self.number) {
             self.corrupt(word);
         }
+        self.meet(barrier, Moment::Filled)?;
+        if self.args.warm_up > 0 {
+            self.passes(self.args.warm_up, None)?;
+        }
+        // Not a new one, whose memory would fault in the passes.
+        self.touches.clear();
 
-        barrier.wait()?;
+        self.meet(barrier, Moment::Begin)?;
         let (minor, major) = kernel_faults();
         let start = self.clock.now();
-        let pages = self.passes(start)?;
+        let pages = match self.args.seconds {
+            Some(seconds) => self.passes(u32::MAX, Some((start, seconds)))?,
+            None => self.passes(self.args.repeat, None)?,
+        };
         let pass_ns = self.clock.between(start, self.clock.now());
         let (minor_after, major_after) = kernel_faults();
+        self.meet(barrier, Moment::End)?;
 
         let mut check_ns = 0;
         if self.args.op == Op::Write {
@@ -150,6 +174,7 @@ impl<'a> Task<'a> {
         // the process ends is part of the report.
         std::mem::forget(self.region);
         Ok(Measured {
+            other_bytes,
             fill_ns,
             fill_buckets: fill.buckets(),
             fill_sum_max: (fill.sum(), fill_latency.max),
@@ -161,6 +186,14 @@ impl<'a> Task<'a> {
             minor_faults: minor_after - minor,
             major_faults: major_after - major,
         })
+    }
+
+    /// Waits for the other tasks, and for whoever counts, if somebody does.
+    fn meet(&self, barrier: &Barrier, moment: Moment) -> Result<(), TaskError> {
+        match self.args.marks {
+            true => Ok(marks::stand_still(barrier, moment, self.number == 0)?),
+            false => Ok(barrier.wait()?),
+        }
     }
 
     fn fill(&mut self) {
@@ -185,29 +218,24 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Runs the passes and returns how many pages they touched.
-    fn passes(&mut self, start: u64) -> Result<u64, TaskError> {
-        let time = self.args.seconds.map(|s| (s.max(0.0) * 1e9) as u64);
+    /// Runs passes, so many or until so many seconds after a reading of the clock, and returns how
+    /// many pages they touched.
+    fn passes(&mut self, count: u32, until: Option<(u64, f64)>) -> Result<u64, TaskError> {
+        let until = until.map(|(start, seconds)| (start, (seconds.max(0.0) * 1e9) as u64));
         let late = |clock: &Clock, touched: u64| {
-            time.is_some_and(|ns| {
+            until.is_some_and(|(start, ns)| {
                 touched.is_multiple_of(LOOK_AT_TIME) && clock.between(start, clock.now()) >= ns
             })
         };
-        let repeat = if time.is_some() {
-            u32::MAX
-        } else {
-            self.args.repeat
-        };
         let pages = self.region.pages();
-        let mut draw = Draw::new(self.args.seed, u64::from(self.number));
         let mut touched = 0;
-        for _ in 0..repeat {
+        for _ in 0..count {
             if self.args.pattern == Pattern::Rand {
                 for _ in 0..pages {
                     if late(&self.clock, touched) {
                         return Ok(touched);
                     }
-                    let drawn = draw.below(pages * WORDS as u64);
+                    let drawn = self.draw.below(pages * WORDS as u64);
                     self.touch_word(drawn / WORDS as u64, drawn as usize % WORDS)?;
                     touched += 1;
                 }
@@ -427,6 +455,15 @@ impl<'a> Task<'a> {
             found,
         }
     }
+}
+
+/// Counters at zero that stay in memory where that is allowed: they are ours and not the
+/// workload's, and none of its faults should be theirs.
+fn in_memory(count: usize) -> Vec<u32> {
+    let counters = vec![0; count];
+    // SAFETY: asks for memory of our own to stay; it does until it is unmapped.
+    unsafe { libc::mlock(counters.as_ptr().cast(), size_of_val(&counters[..])) };
+    counters
 }
 
 /// Minor and major faults of this thread so far.

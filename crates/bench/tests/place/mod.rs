@@ -10,10 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub const EXE: &str = env!("CARGO_BIN_EXE_foreswap-bench");
-const SETTINGS: [&str; 3] = [
+const SETTINGS: [&str; 4] = [
     "/proc/sys/vm/page-cluster",
     "/sys/kernel/mm/swap/vma_ra_enabled",
     "/sys/kernel/mm/transparent_hugepage/enabled",
+    "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled",
 ];
 
 pub fn kernel_alone() -> MutexGuard<'static, ()> {

@@ -163,16 +163,20 @@ fn list(path: &Path, socket: UnixStream) -> Result<Run, AskError> {
     }
 }
 
-/// Asks the run that has process `pid`.
-pub fn ask(pid: i32, request: &Request) -> Result<Asked, AskError> {
+/// The run that has process `pid`. Others that do not answer are no obstacle.
+pub fn find(pid: i32) -> Result<Found, AskError> {
     let (runs, mut silent) = all_runs();
     let has = |run: &Run| {
         let own = run.supervisor == pid || run.command_pid == Some(pid);
         own || run.processes.iter().any(|process| process.pid == pid)
     };
-    let Some(found) = runs.into_iter().find(|found| has(&found.run)) else {
-        return Err(silent.pop().unwrap_or(AskError::NoSuchRun { pid }));
-    };
+    let found = runs.into_iter().find(|found| has(&found.run));
+    found.ok_or_else(|| silent.pop().unwrap_or(AskError::NoSuchRun { pid }))
+}
+
+/// Asks the run that has process `pid`.
+pub fn ask(pid: i32, request: &Request) -> Result<Asked, AskError> {
+    let found = find(pid)?;
     let socket = place::connect(&found.path).map_err(|errno| AskError::Silent {
         path: found.path.clone(),
         why: errno.to_string(),

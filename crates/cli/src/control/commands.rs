@@ -33,9 +33,13 @@ fn fail(error: &AskError) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Lists all runs.
+/// Lists all runs, or one.
 pub fn ps(args: &PsArgs) -> ExitCode {
-    let (runs, silent) = asking::all_runs();
+    let (runs, silent) = match args.pid.map(asking::find) {
+        None => asking::all_runs(),
+        Some(Ok(found)) => (vec![found], Vec::new()),
+        Some(Err(error)) => return fail(&error),
+    };
     for error in &silent {
         voice::error(&error.to_string());
     }
@@ -352,6 +356,7 @@ mod tests {
                     state: "usable".into(),
                 },
             ],
+            totals: None,
         };
         let text = table(&[run]);
         assert!(!text.contains('\x1b'), "{text:?}");

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use foreswap::ledger::{AreaState, Ledger, ProcId, ProcessState};
+use foreswap::ledger::{AreaState, Ledger, ProcId, ProcessState, StatsSnapshot};
 use foreswap_store::area::PAGE_BYTES;
 use rustix::process::Pid;
 
-use super::words::{Area, Memory, Process, Run};
+use super::words::{Area, Memory, Process, Run, Totals};
 
 /// Characters of a command line that are told.
 const COMMAND: usize = 4096;
@@ -72,8 +72,8 @@ pub fn areas(ledger: &Ledger) -> Vec<Area> {
     areas
 }
 
-/// All that `foreswap ps` shows of a run.
-pub fn run(ledger: &Ledger, command: Option<Pid>) -> Run {
+/// All that `foreswap ps` shows of a run; `stats` is what all of its processes did so far.
+pub fn run(ledger: &Ledger, stats: &StatsSnapshot, command: Option<Pid>) -> Run {
     let live = |record: &ProcId| ledger.state(*record) == ProcessState::Live;
     let records = ledger.records_in_use().filter(live);
     let processes: Vec<Process> = records.map(|record| process(ledger, record)).collect();
@@ -86,5 +86,11 @@ pub fn run(ledger: &Ledger, command: Option<Pid>) -> Run {
         resident_bytes: ledger.charged_pages() * PAGE_BYTES,
         processes,
         areas: areas(ledger),
+        totals: Some(Totals {
+            swap_in_bytes: stats.swap_in_bytes,
+            swap_out_bytes: stats.swap_out_bytes,
+            faults_major: stats.faults_major,
+            huge_splits: stats.huge_splits,
+        }),
     }
 }

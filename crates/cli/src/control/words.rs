@@ -80,6 +80,22 @@ pub struct Run {
     pub processes: Vec<Process>,
     /// The swap areas.
     pub areas: Vec<Area>,
+    /// What was counted so far; `None` from a supervisor of a version that does not tell.
+    #[serde(default)]
+    pub totals: Option<Totals>,
+}
+
+/// What all processes of a run did since it began, those that have ended too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Bytes of pages that were read from areas.
+    pub swap_in_bytes: u64,
+    /// Bytes of pages that were written to areas.
+    pub swap_out_bytes: u64,
+    /// Faults that waited for an area.
+    pub faults_major: u64,
+    /// Huge pages that were split.
+    pub huge_splits: u64,
 }
 
 /// A managed process.

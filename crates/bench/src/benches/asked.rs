@@ -1,0 +1,548 @@
+//! What is asked of the patterns (issues 3 and 4; the stricter where both ask), and whether it
+//! was reached. Nothing here runs anything: a report goes in, targets come out.
+
+use super::device;
+use crate::args::{Fill, Op, Pattern, PeerName, UsememArgs};
+use crate::disk::Transfers;
+use crate::peer::Figures;
+use crate::report::{Report, Target, Unit, peer_name};
+
+/// What is asked against the kernel at its best.
+struct ToKernel {
+    pattern: Pattern,
+    op: Op,
+    bound: Bound,
+}
+
+enum Bound {
+    /// Of the time per page.
+    Time(f64),
+    /// Of the bytes per second.
+    Throughput(f64),
+}
+
+const TO_KERNEL: [ToKernel; 7] = [
+    to_kernel(Pattern::Seq, Op::Read, Bound::Throughput(6.0)),
+    to_kernel(Pattern::Seq, Op::Write, Bound::Throughput(4.0)),
+    to_kernel(Pattern::Reverse, Op::Read, Bound::Throughput(6.0)),
+    to_kernel(Pattern::Interleaved, Op::Read, Bound::Throughput(5.0)),
+    to_kernel(Pattern::Stride, Op::Read, Bound::Throughput(5.0)),
+    to_kernel(Pattern::Rand, Op::Read, Bound::Time(1.05)),
+    to_kernel(Pattern::Rand, Op::Write, Bound::Time(0.9)),
+];
+
+const fn to_kernel(pattern: Pattern, op: Op, bound: Bound) -> ToKernel {
+    ToKernel { pattern, op, bound }
+}
+
+/// Bytes that come in per second of sequential reads, to the device's fastest reads.
+const READS_TO_DEVICE: f64 = 0.8;
+/// Bytes that go out per second of sequential writes, to the device's fastest writes.
+const WRITES_TO_DEVICE: f64 = 0.7;
+/// Bytes per second to those of zram, by pattern.
+const TO_ZRAM: [(Pattern, f64); 2] = [(Pattern::Seq, 4.0), (Pattern::Rand, 2.0)];
+/// Faults per 2 MiB touched in order.
+const FAULTS: f64 = 1.1;
+
+/// A run that is judged.
+pub struct Run<'a> {
+    /// What was run.
+    pub workload: &'a UsememArgs,
+    /// On whom; the first is the one that is asked.
+    pub peers: &'a [PeerName],
+    /// Whether foreswap's area is compressed memory.
+    pub in_ram: bool,
+}
+
+/// Adds to `report` all that is asked of such a run. The rows of the device, if it has any, must
+/// be there.
+pub fn judge(report: &mut Report, run: &Run<'_>) {
+    let mut targets = Vec::new();
+    let with = |peer| run.peers.contains(&peer);
+    if !with(PeerName::Zram) || with(PeerName::Kernel) {
+        targets.extend(against_kernel(report, run));
+    }
+    if with(PeerName::Zram) {
+        targets.extend(against_zram(report, run));
+    }
+    targets.extend(against_device(report, run));
+    if run.peers.first() == Some(&PeerName::Foreswap) {
+        targets.extend(of_itself(report, run));
+    }
+    report.targets.extend(targets);
+}
+
+fn against_kernel(report: &Report, run: &Run<'_>) -> Option<Target> {
+    let UsememArgs { pattern, op, .. } = run.workload;
+    let asked = TO_KERNEL
+        .iter()
+        .find(|asked| (asked.pattern, asked.op) == (*pattern, *op))?;
+    let kernel = peer_name(PeerName::Kernel);
+    let what = what_of(run);
+    Some(match asked.bound {
+        Bound::Time(bound) => {
+            let found = report.ratio("ns_per_page", kernel);
+            let what = format!("{what}, time per page to the kernel's");
+            Target::at_most(what, bound, Unit::Ratio, found)
+        }
+        Bound::Throughput(bound) => {
+            let found = report.ratio(throughput_of(run.workload), kernel);
+            let what = format!("{what}, bytes/s to the kernel's");
+            Target::at_least(what, bound, Unit::Ratio, found)
+        }
+    })
+}
+
+/// Several tasks are judged by what they do together: a task that found its region in memory ends
+/// at once, with a rate that is most of the sum of all.
+fn throughput_of(workload: &UsememArgs) -> &'static str {
+    match workload.tasks {
+        1 => "bytes_per_s",
+        _ => "together_bytes_per_s",
+    }
+}
+
+/// Compressed memory against compressed memory, of data that compresses: anything else compares
+/// nothing.
+fn against_zram(report: &mut Report, run: &Run<'_>) -> Option<Target> {
+    let (_, least) = TO_ZRAM
+        .iter()
+        .find(|(pattern, _)| *pattern == run.workload.pattern && run.workload.op == Op::Read)?;
+    if !run.in_ram || run.workload.fill != Fill::Compressible {
+        report.notes.push(
+            "not judged against zram: that takes --fill compressible and an area in compressed \
+             memory (--run-option=--swap=ram:SIZE)"
+                .to_owned(),
+        );
+        return None;
+    }
+    let found = report.ratio(throughput_of(run.workload), peer_name(PeerName::Zram));
+    let what = format!("{}, bytes/s to zram's", what_of(run));
+    Some(Target::at_least(what, *least, Unit::Ratio, found))
+}
+
+fn against_device(report: &mut Report, run: &Run<'_>) -> Option<Target> {
+    if run.workload.pattern != Pattern::Seq {
+        return None;
+    }
+    let (transfers, figure, least, words) = match run.workload.op {
+        Op::Read => (
+            Transfers::Reads,
+            "pass_in_bytes_per_s",
+            READS_TO_DEVICE,
+            "bytes/s in to the area's fastest direct reads",
+        ),
+        Op::Write => (
+            Transfers::Writes,
+            "pass_out_bytes_per_s",
+            WRITES_TO_DEVICE,
+            "bytes/s out to the area's fastest direct writes",
+        ),
+    };
+    let fastest = device::fastest(report, transfers)?;
+    let of_first = |figure| report.peers.first()?.median(figure);
+    let to_device = |rate: f64| rate / fastest;
+    let found = of_first(figure).map(to_device);
+    let mut lines = Vec::new();
+    if let Some(program) = of_first("together_bytes_per_s").map(to_device) {
+        lines.push(format!(
+            "the program's bytes/s / the device's fastest: {program:.3}"
+        ));
+    }
+    if let (Op::Write, Some(fill)) = (run.workload.op, of_first("fill_out_bytes_per_s")) {
+        lines.push(format!(
+            "bytes/s out while it was filled / the device's fastest: {:.3}",
+            to_device(fill)
+        ));
+    }
+    lines.into_iter().for_each(|line| report.say(line));
+    let what = format!("{}, {words}", what_of(run));
+    Some(Target::at_least(what, least, Unit::Ratio, found))
+}
+
+/// What is asked of foreswap whatever its peers do.
+fn of_itself(report: &Report, run: &Run<'_>) -> Vec<Target> {
+    let workload = run.workload;
+    let first = report.peers.first();
+    let what = what_of(run);
+    let mut targets = Vec::new();
+    if is_sequential(workload) {
+        targets.push(Target::at_most(
+            format!("{what}, faults per 2 MiB"),
+            FAULTS,
+            Unit::Ratio,
+            first.and_then(|peer| peer.median("faults_per_2mib")),
+        ));
+        targets.push(Target::at_most(
+            format!("{what}, huge pages split"),
+            0.0,
+            Unit::Number,
+            // Of all turns, not of the middle one: none is none.
+            first.and_then(|peer| peer.largest("stats.huge_splits")),
+        ));
+    }
+    let is_scan = workload.pattern != Pattern::Rand && workload.op == Op::Read;
+    if is_scan && workload.warm_up > 0 && !run.in_ram {
+        targets.push(Target::at_most(
+            format!("{what}, clean data, written again"),
+            0.0,
+            Unit::Kibibytes,
+            first.and_then(|peer| peer.largest("pass_again_bytes")),
+        ));
+    }
+    targets
+}
+
+/// Every page in order, forwards or backwards.
+pub fn is_sequential(workload: &UsememArgs) -> bool {
+    matches!(workload.pattern, Pattern::Seq | Pattern::Reverse)
+}
+
+/// Adds what follows from what was counted in the filling and the measured passes: the rates at
+/// which bytes came in and went out, and the bytes that were written though they had been.
+///
+/// Bytes beyond those that the program touched make no rate: a page that is moved twice is no
+/// faster for it. And in passes that only read, each page of the program is written once at most,
+/// when it goes out for the first time; so all that is written beyond what cannot have been out is
+/// written again.
+pub fn add_rates(figures: &mut Figures, workload: &UsememArgs) {
+    let of = |name: &str| figures.get(name).copied();
+    let rate = |bytes: &str, touched: &str, ns: &str| {
+        Some(of(bytes)?.min(of(touched)?) * 1e9 / of(ns)?.max(1.0))
+    };
+    let again = || {
+        let data = workload.total_bytes() as f64 + of("other_bytes")?;
+        let never_out = (data - of("before_out_bytes")?).max(0.0);
+        Some((of("pass_out_bytes")? - never_out).max(0.0))
+    };
+    let derived = [
+        (
+            "together_bytes_per_s",
+            rate("pass_bytes", "pass_bytes", "pass_ns"),
+        ),
+        (
+            "pass_in_bytes_per_s",
+            rate("pass_in_bytes", "pass_bytes", "pass_ns"),
+        ),
+        (
+            "pass_out_bytes_per_s",
+            rate("pass_out_bytes", "pass_bytes", "pass_ns"),
+        ),
+        (
+            "fill_out_bytes_per_s",
+            rate("fill_out_bytes", "fill_bytes", "fill_ns"),
+        ),
+        (
+            "pass_again_bytes",
+            again().filter(|_| workload.op == Op::Read),
+        ),
+    ];
+    let derived = derived
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    figures.extend(
+        derived
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect::<Vec<_>>(),
+    );
+}
+
+/// A run in words.
+pub fn what_of(run: &Run<'_>) -> String {
+    let workload = run.workload;
+    let op = match workload.op {
+        Op::Read => "read",
+        Op::Write => "write",
+    };
+    let mut words = match workload.pattern {
+        Pattern::Seq => format!("seq-{op}"),
+        Pattern::Rand => format!("rand-{op}"),
+        Pattern::Stride => format!("stride-{} {op}", workload.stride),
+        Pattern::Reverse => format!("reverse {op}"),
+        Pattern::Interleaved => format!("interleaved {op}, {} scans", workload.scans),
+    };
+    if workload.tasks > 1 {
+        words.push_str(&format!(", {} tasks", workload.tasks));
+    }
+    match workload.warm_up {
+        0 => {}
+        1 => words.push_str(", second pass"),
+        n => words.push_str(&format!(", after {n} passes")),
+    }
+    if run.in_ram {
+        words.push_str(", in ram:");
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::BenchArgs;
+    use crate::report::{Better, Machine, PeerReport};
+    use clap::Parser;
+    use serde_json::Value;
+    use std::path::Path;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn workload(words: &str) -> UsememArgs {
+        let line = Line::parse_from(format!("x usemem {words}").split_whitespace());
+        line.bench.usemem
+    }
+
+    /// A turn of each peer, of so many figures.
+    fn report(peers: &[(&str, &[(&str, f64)])]) -> Report {
+        let machine = Machine::here(Path::new("/"));
+        let mut report = Report::new("usemem", String::new(), machine, Value::Null);
+        for (name, figures) in peers {
+            let turn = figures
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), *value));
+            let turns = vec![turn.collect()];
+            report.peers.push(PeerReport::new(*name, turns, Vec::new()));
+        }
+        report.compare("bytes_per_s", Better::More);
+        report.compare("ns_per_page", Better::Less);
+        report.compare("together_bytes_per_s", Better::More);
+        report
+    }
+
+    fn judged(mut report: Report, words: &str, peers: &[PeerName], in_ram: bool) -> Report {
+        let workload = workload(words);
+        let run = Run {
+            workload: &workload,
+            peers,
+            in_ram,
+        };
+        judge(&mut report, &run);
+        report
+    }
+
+    /// What was asked, its bound, what was found and whether it was reached.
+    fn targets(report: &Report) -> Vec<(&str, f64, Option<f64>, Option<bool>)> {
+        let targets = report.targets.iter();
+        targets
+            .map(|t| (t.what.as_str(), t.bound, t.found, t.reached))
+            .collect()
+    }
+
+    const BOTH: [PeerName; 2] = [PeerName::Foreswap, PeerName::Kernel];
+
+    #[test]
+    fn sequential_reads_are_held_against_the_kernel_the_device_and_themselves() {
+        let ours = [
+            ("bytes_per_s", 1300.0),
+            ("together_bytes_per_s", 1300.0),
+            ("pass_in_bytes_per_s", 900.0),
+            ("faults_per_2mib", 1.2),
+            ("stats.huge_splits", 0.0),
+        ];
+        let mut found = report(&[("foreswap", &ours), ("kernel", &[("bytes_per_s", 200.0)])]);
+        for (name, rate) in [("device, 1 x 2 MiB", 800.0), ("device, 8 x 2 MiB", 1000.0)] {
+            let turn = Figures::from([("bytes_per_s".to_owned(), rate)]);
+            found
+                .peers
+                .push(PeerReport::new(name, vec![turn], Vec::new()));
+        }
+        let found = judged(found, "--pattern seq", &BOTH, false);
+        let into = "seq-read, bytes/s in to the area's fastest direct reads";
+        let expected = [
+            (
+                "seq-read, bytes/s to the kernel's",
+                6.0,
+                Some(6.5),
+                Some(true),
+            ),
+            (into, 0.8, Some(0.9), Some(true)),
+            ("seq-read, faults per 2 MiB", 1.1, Some(1.2), Some(false)),
+            ("seq-read, huge pages split", 0.0, Some(0.0), Some(true)),
+        ];
+        assert_eq!(targets(&found), expected);
+        // What the program got is told, but part of it was in memory: it is not what is judged.
+        let text = found.text();
+        assert!(
+            text.contains("the program's bytes/s / the device's fastest: 1.300"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn sequential_writes_are_held_against_writes() {
+        let ours = [
+            ("bytes_per_s", 900.0),
+            ("together_bytes_per_s", 700.0),
+            ("pass_out_bytes_per_s", 600.0),
+            ("fill_out_bytes_per_s", 900.0),
+            ("stats.huge_splits", 1.0),
+        ];
+        // Of the kernel's tasks one found all of its region in memory.
+        let theirs = [("bytes_per_s", 2000.0), ("together_bytes_per_s", 200.0)];
+        let mut found = report(&[("foreswap", &ours), ("kernel", &theirs)]);
+        for (name, rate) in [
+            ("device, 4 x 2 MiB writes", 1000.0),
+            ("device, 8 x 2 MiB, half writes", 2000.0),
+        ] {
+            let turn = Figures::from([("bytes_per_s".to_owned(), rate)]);
+            found
+                .peers
+                .push(PeerReport::new(name, vec![turn], Vec::new()));
+        }
+        let found = judged(found, "--pattern seq --op write --tasks 8", &BOTH, false);
+        let out = "seq-write, 8 tasks, bytes/s out to the area's fastest direct writes";
+        let expected = [
+            (
+                "seq-write, 8 tasks, bytes/s to the kernel's",
+                4.0,
+                Some(3.5),
+                Some(false),
+            ),
+            (out, 0.7, Some(0.6), Some(false)),
+            ("seq-write, 8 tasks, faults per 2 MiB", 1.1, None, None),
+            (
+                "seq-write, 8 tasks, huge pages split",
+                0.0,
+                Some(1.0),
+                Some(false),
+            ),
+        ];
+        assert_eq!(targets(&found), expected);
+        assert!(
+            found
+                .text()
+                .contains("while it was filled / the device's fastest: 0.900")
+        );
+    }
+
+    #[test]
+    fn other_patterns_have_bounds_of_their_own() {
+        for (words, what, bound) in [
+            (
+                "--pattern reverse",
+                "reverse read, bytes/s to the kernel's",
+                6.0,
+            ),
+            (
+                "--pattern interleaved --scans 8",
+                "interleaved read, 8 scans, bytes/s to the kernel's",
+                5.0,
+            ),
+            (
+                "--pattern stride",
+                "stride-7 read, bytes/s to the kernel's",
+                5.0,
+            ),
+            (
+                "--pattern rand",
+                "rand-read, time per page to the kernel's",
+                1.05,
+            ),
+            (
+                "--pattern rand --op write",
+                "rand-write, time per page to the kernel's",
+                0.9,
+            ),
+        ] {
+            let found = report(&[("foreswap", &[]), ("kernel", &[])]);
+            let found = judged(found, words, &BOTH, false);
+            let (first, ..) = targets(&found)[0];
+            assert_eq!((first, found.targets[0].bound), (what, bound));
+            assert_eq!(found.targets[0].at_most, words.contains("rand"), "{words}");
+            // Only every page in order is asked for few faults.
+            let faults = if words.contains("reverse") { 2 } else { 0 };
+            assert_eq!(found.targets.len(), 1 + faults, "{words}");
+        }
+        // Nothing is asked of these, and no foreswap was measured.
+        let found = report(&[("bare", &[("faults_per_2mib", 0.0)])]);
+        let words = "--pattern reverse --op write";
+        assert!(
+            judged(found, words, &[PeerName::Bare], false)
+                .targets
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn clean_data_that_is_written_again_is_found_in_any_turn() {
+        let turn = |again: f64| Figures::from([("pass_again_bytes".to_owned(), again)]);
+        let mut found = report(&[]);
+        let turns = vec![turn(0.0), turn(4096.0), turn(0.0)];
+        found
+            .peers
+            .push(PeerReport::new("foreswap", turns, Vec::new()));
+        let found = judged(found, "--pattern stride --warm-up 2", &BOTH[..1], false);
+        let what = "stride-7 read, after 2 passes, clean data, written again";
+        assert_eq!(targets(&found)[1], (what, 0.0, Some(4096.0), Some(false)));
+        assert!(found.text().contains("4 KiB, at most 0 KiB: NOT reached"));
+    }
+
+    #[test]
+    fn compressed_memory_is_judged_against_compressed_memory_only() {
+        let peers = [PeerName::Foreswap, PeerName::Zram];
+        let both = || {
+            report(&[
+                ("foreswap", &[("bytes_per_s", 9.0)]),
+                ("zram", &[("bytes_per_s", 3.0)]),
+            ])
+        };
+        let compressible = "--fill compressible --pattern";
+        let found = judged(both(), &format!("{compressible} seq"), &peers, true);
+        let what = "seq-read, in ram:, bytes/s to zram's";
+        assert_eq!(targets(&found)[0], (what, 4.0, Some(3.0), Some(false)));
+        let found = judged(both(), &format!("{compressible} rand"), &peers, true);
+        let what = "rand-read, in ram:, bytes/s to zram's";
+        assert_eq!(targets(&found), [(what, 2.0, Some(3.0), Some(true))]);
+        for (words, in_ram) in [
+            ("--fill compressible --pattern rand", false),
+            ("--pattern rand", true),
+        ] {
+            let found = judged(both(), words, &peers, in_ram);
+            assert!(found.targets.is_empty(), "{words}");
+            assert!(found.text().contains("not judged against zram"), "{words}");
+        }
+    }
+
+    #[test]
+    fn rates_are_of_the_time_that_it_took_and_of_no_more_than_was_touched() {
+        let workload = workload("--total 4M");
+        let bytes = |mebibytes: u32| f64::from(mebibytes << 20);
+        let mut figures = Figures::from(
+            [
+                ("pass_ns", 2e9),
+                ("pass_bytes", bytes(4)),
+                ("pass_in_bytes", bytes(3)),
+                ("pass_out_bytes", bytes(5)),
+                ("fill_ns", 0.5e9),
+                ("fill_bytes", bytes(4)),
+                ("fill_out_bytes", bytes(1)),
+                ("before_out_bytes", bytes(2)),
+                ("other_bytes", bytes(1)),
+            ]
+            .map(|(name, value)| (name.to_owned(), value)),
+        );
+        let counted = figures.clone();
+        add_rates(&mut figures, &workload);
+        assert_eq!(figures["pass_in_bytes_per_s"], bytes(3) / 2.0);
+        assert_eq!(figures["pass_out_bytes_per_s"], bytes(4) / 2.0);
+        assert_eq!(figures["fill_out_bytes_per_s"], bytes(1) * 2.0);
+        assert_eq!(figures["together_bytes_per_s"], bytes(4) / 2.0);
+        // Three of five had never been out; of the five that were written two were written again.
+        assert_eq!(figures["pass_again_bytes"], bytes(2));
+
+        let mut figures = counted;
+        figures.remove("pass_in_bytes");
+        add_rates(
+            &mut figures,
+            &UsememArgs {
+                op: Op::Write,
+                ..workload
+            },
+        );
+        assert!(!figures.contains_key("pass_in_bytes_per_s"));
+        assert!(!figures.contains_key("pass_again_bytes"));
+    }
+}

@@ -1,0 +1,133 @@
+//! Rows of the area's device by itself, measured turn by turn beside the peers: 2 MiB transfers
+//! with direct I/O, some of them at once, from or to a file on the same file system. That is what
+//! no stream can beat.
+//!
+//! Writes go to a file that is allocated and was written before, as a swap file is, and no two
+//! sectors of them are the same. The row that reads and writes at once is beside them because a
+//! stream of writes over more than the memory does both: each page comes in before it goes out.
+
+use std::path::Path;
+
+use crate::disk::{Disk, Rates, TRANSFER, Transfers};
+use crate::peer::Figures;
+use crate::report::{PeerReport, Report};
+use crate::size::humane;
+
+/// Transfers at once.
+const DEPTHS: [usize; 3] = [1, 4, 8];
+
+/// What is measured of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measured {
+    /// Reads.
+    Reads,
+    /// Writes, and both at once.
+    Writes,
+}
+
+/// A device and what was measured of it so far.
+pub struct Device {
+    disk: Disk,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    name: String,
+    transfers: Transfers,
+    depth: usize,
+    turns: Vec<Figures>,
+}
+
+impl Device {
+    /// Makes the file, of `bytes`.
+    pub fn make(directory: &Path, bytes: u64, measured: Measured) -> anyhow::Result<Self> {
+        let (disk, _) = Disk::make(directory, bytes, 4)?;
+        let row = |transfers, depth: usize| Row {
+            name: row_name(transfers, depth),
+            transfers,
+            depth,
+            turns: Vec::new(),
+        };
+        let rows = match measured {
+            Measured::Reads => DEPTHS.map(|depth| row(Transfers::Reads, depth)).into(),
+            Measured::Writes => {
+                let writes = DEPTHS.map(|depth| row(Transfers::Writes, depth));
+                let both = row(Transfers::Both, DEPTHS[DEPTHS.len() - 1]);
+                writes.into_iter().chain([both]).collect()
+            }
+        };
+        Ok(Self { disk, rows })
+    }
+
+    /// One turn of all rows.
+    pub fn turn(&mut self) -> anyhow::Result<()> {
+        for row in &mut self.rows {
+            let rates = self.disk.stream(row.depth, row.transfers)?;
+            row.turns.push(figures_of(row.transfers, rates));
+        }
+        Ok(())
+    }
+
+    /// Puts the rows below the peers, after all comparisons with the first: these are none.
+    pub fn show(self, report: &mut Report) {
+        let rows = self.rows.into_iter();
+        let rows = rows.map(|row| PeerReport::new(row.name, row.turns, Vec::new()));
+        report.peers.extend(rows);
+    }
+}
+
+/// The fastest of the rows in `report` of one kind: the largest median, in bytes per second.
+pub fn fastest(report: &Report, transfers: Transfers) -> Option<f64> {
+    let names = DEPTHS.map(|depth| row_name(transfers, depth));
+    let rows = names.iter().filter_map(|name| report.peer(name));
+    let rates = rows.filter_map(|row| row.median("bytes_per_s"));
+    rates.reduce(f64::max)
+}
+
+fn row_name(transfers: Transfers, depth: usize) -> String {
+    let size = humane(TRANSFER as u64);
+    match transfers {
+        Transfers::Reads => format!("device, {depth} x {size}"),
+        Transfers::Writes => format!("device, {depth} x {size} writes"),
+        Transfers::Both => format!("device, {depth} x {size}, half writes"),
+    }
+}
+
+fn figures_of(transfers: Transfers, rates: Rates) -> Figures {
+    let (read, written) = (rates.read_bytes_per_s, rates.written_bytes_per_s);
+    let mut figures = Figures::from([("bytes_per_s".to_owned(), read + written)]);
+    if transfers != Transfers::Writes {
+        figures.insert("pass_in_bytes_per_s".to_owned(), read);
+    }
+    if transfers != Transfers::Reads {
+        figures.insert("pass_out_bytes_per_s".to_owned(), written);
+    }
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Machine;
+    use serde_json::Value;
+
+    #[test]
+    fn the_fastest_row_is_by_its_median_and_of_its_kind() {
+        let machine = Machine::here(Path::new("/"));
+        let mut report = Report::new("seq-read", String::new(), machine, Value::Null);
+        assert_eq!(fastest(&report, Transfers::Reads), None);
+        let turn = |rate: f64| Figures::from([("bytes_per_s".to_owned(), rate)]);
+        for (transfers, depth, rates) in [
+            (Transfers::Reads, 1, [1.0, 2.0, 90.0]),
+            (Transfers::Reads, 8, [4.0, 5.0, 3.0]),
+            (Transfers::Writes, 4, [7.0, 7.0, 7.0]),
+            (Transfers::Both, 8, [50.0, 50.0, 50.0]),
+        ] {
+            let name = row_name(transfers, depth);
+            let turns = rates.map(turn).into();
+            report.peers.push(PeerReport::new(name, turns, Vec::new()));
+        }
+        assert_eq!(fastest(&report, Transfers::Reads), Some(4.0));
+        assert_eq!(fastest(&report, Transfers::Writes), Some(7.0));
+    }
+}

@@ -1,0 +1,66 @@
+//! Several benches one after the other, and a table of what was asked of each and what was found.
+//!
+//! A bench that fails is reported and does not keep the others from running; Ctrl-C does.
+
+use serde_json::json;
+
+use super::{new_report, one, value_name};
+use crate::args::{BenchArgs, BenchName};
+use crate::interrupt;
+use crate::peer::Session;
+use crate::report::Report;
+
+/// A bench of a series.
+#[derive(Debug)]
+pub struct Part {
+    /// Which one.
+    pub name: BenchName,
+    /// What else tells it from the others, in words; may be empty.
+    pub detail: String,
+    /// Its arguments.
+    pub args: BenchArgs,
+}
+
+/// Runs all `parts`, and sums them up under the name of `series`.
+pub fn run(
+    series: BenchName,
+    parts: Vec<Part>,
+    args: &BenchArgs,
+    session: &mut Session,
+) -> anyhow::Result<Report> {
+    let series = value_name(series);
+    let mut targets = Vec::new();
+    let mut done = Vec::new();
+    let mut failures = Vec::new();
+    for part in parts {
+        let detail = match part.detail.as_str() {
+            "" => String::new(),
+            detail => format!(", {detail}"),
+        };
+        let name = value_name(part.name) + &detail;
+        eprintln!("foreswap bench {series}: {name}");
+        session.foreswap.more.clone_from(&part.args.run_options);
+        session.in_order = false;
+        match one(part.name, &part.args, session) {
+            Ok(part) => {
+                println!("{}", part.text());
+                targets.extend(part.targets.iter().cloned());
+                done.push(part);
+            }
+            Err(error) => {
+                interrupt::check()?;
+                let what = format!("{name}: {error:#}");
+                eprintln!("foreswap bench {series}: {what}");
+                failures.push(what);
+            }
+        }
+    }
+    session.foreswap.more.clone_from(&args.run_options);
+    let title = "what was asked, and what was found".to_owned();
+    let parameters = json!({ "memory_limit_bytes": session.limit, "turns": args.turns });
+    let mut report = new_report(&series, title, session, parameters);
+    report.targets = targets;
+    report.failures = failures;
+    report.parts = done;
+    Ok(report)
+}
