@@ -309,6 +309,7 @@ impl Mm {
         };
         if let Some(course) = course {
             self.map_ahead(w, course);
+            self.map_next_unit(w, course, pending.page);
         }
         outcome
     }

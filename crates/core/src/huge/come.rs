@@ -1,6 +1,6 @@
 //! Units on their way in.
 
-use super::clusters::{ClusterId, UNIT};
+use super::clusters::{ClusterId, List, UNIT};
 use super::{Thp, unit_of};
 use crate::ahead::Course;
 use crate::fault::{CREDIT_AGAIN, CREDIT_NEW};
@@ -303,6 +303,26 @@ impl Mm {
         }
         if holding.wanted {
             w.served(w.now().saturating_sub(holding.since), holding.again);
+        }
+    }
+
+    /// A stream has come to `page`, and its unit is mapped: so is the next one, if it is complete. The program
+    /// then finds every second unit there, and how far it is shows at the others.
+    pub(crate) fn map_next_unit(&mut self, w: &mut impl World, course: Course, page: Vpn) {
+        let Course::Stream(stream) = course else {
+            return;
+        };
+        if self.held || !self.table.is_huge(page) || !self.streams.is_dense(stream) {
+            return;
+        }
+        let next = self.streams.next_unit(stream, unit_of(page));
+        let Some(Entry::Cached(frame)) = next.map(|next| self.table.get(next)) else {
+            return;
+        };
+        if let Some((id, unit)) = self.frames.unit_of(frame)
+            && self.frames.clusters.get(id).list == List::Ahead
+        {
+            self.deliver_unit(w, id, unit, frame);
         }
     }
 

@@ -429,6 +429,15 @@ impl Streams {
         self.all[id.0].position(page).is_some()
     }
 
+    /// The unit that `id` comes to after the one that begins with `unit`.
+    pub fn next_unit(&self, id: StreamId, unit: Vpn) -> Option<Vpn> {
+        let pages = LEAF_PAGES as u64;
+        match self.all[id.0].stride > 0 {
+            true => Some(unit.plus(pages)),
+            false => unit.0.checked_sub(pages).map(Vpn),
+        }
+    }
+
     /// The unit that begins with `unit` was read whole for `id`: it goes on behind it, and a touch there
     /// is expected.
     pub fn pass_unit(&mut self, id: StreamId, unit: Vpn) {
