@@ -3,7 +3,7 @@
 //! A first touch maps zeros, a page in a frame is moved in (minor fault), one on an area is read
 //! together with what readahead foresees (major fault) and moved in when the read is done. The
 //! faulting thread waits in the kernel; mapping its page wakes it. What cannot be served now waits
-//! in one of two queues: for the address space to settle (`retry`), or for memory (`stalled`).
+//! in one of two queues: for the address space to settle (`retry`), or for memory (`stalled`, module `stalled`).
 
 use crate::frames::{Holding, NOTHING, State};
 use crate::huge::clusters::List;
@@ -11,16 +11,10 @@ use crate::mm::{Mm, Outcome, Pending};
 use crate::page_table::{EVICTED_BITS, Entry, Resident};
 use crate::readahead::streams::Returns;
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
-use crate::world::{Notice, Stop, World};
+use crate::world::{Stop, World};
 
 /// Credit of a page that was needed again soon after it was moved out.
 pub(crate) const CREDIT_AGAIN: u8 = 2;
-/// How long a fault waits for pages that cannot be moved out (locked, read-only, shared by fork)
-/// before the limit yields; and how long it then yields without more ado.
-const UNMOVABLE: Nanos = 200_000_000;
-/// How long a fault waits for a fork to be over before the limit yields: the forking thread itself,
-/// or one that holds a lock it needs, may be the one that waits.
-const HELD: Nanos = 50_000_000;
 /// A page comes back at once if less than this part of the memory was moved out since.
 const AT_ONCE: u64 = 8;
 /// Credit of a page that came in otherwise.
@@ -52,11 +46,6 @@ impl Mm {
         !self.retry.is_empty()
     }
 
-    /// Faults wait for memory.
-    pub fn is_stalled(&self) -> bool {
-        !self.stalled.is_empty()
-    }
-
     pub(crate) fn serve(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
         let page = pending.page;
         if self.vmas.find(page).is_none() {
@@ -80,15 +69,6 @@ impl Mm {
 
     fn again(&mut self, pending: Pending) -> Outcome {
         self.retry.push(pending);
-        Outcome::Waits
-    }
-
-    pub(crate) fn stall(&mut self, pending: Pending) -> Outcome {
-        #[cfg(feature = "planted")]
-        if self.has(crate::planted::Bug::ForgottenStall) && !self.stalled.is_empty() {
-            return Outcome::Waits;
-        }
-        self.stalled.push_back(pending);
         Outcome::Waits
     }
 
@@ -147,7 +127,9 @@ impl Mm {
                 vma.streams.mapped(page, mapped);
             }
             self.stats.faults_zero += 1;
-            w.served(w.now().saturating_sub(pending.since), false);
+            let now = w.now();
+            self.brought.note(page, now);
+            w.served(now.saturating_sub(pending.since), false);
             return Outcome::Served;
         }
         match stop {
@@ -400,7 +382,9 @@ impl Mm {
         }
         self.table
             .set(page, Entry::Resident(Resident { slot, credit }));
-        w.served(w.now().saturating_sub(holding.since), again);
+        let now = w.now();
+        self.brought.note(page, now);
+        w.served(now.saturating_sub(holding.since), again);
         Outcome::Served
     }
 
@@ -473,100 +457,6 @@ impl Mm {
         self.table.set(page, Entry::Cached(frame));
     }
 
-    /// Serve who waits for memory, in order, as far as it goes. One that waits longer than allowed
-    /// gets SIGBUS when the areas are full; when pages cannot be moved out for other reasons, the
-    /// limit yields. Returns whether it did.
-    pub(crate) fn serve_stalled(&mut self, w: &mut impl World) -> bool {
-        for _ in 0..self.stalled.len() {
-            let Some(pending) = self.stalled.pop_front() else {
-                return false;
-            };
-            let before = self.stalled.len();
-            if self.serve(w, pending) == Outcome::Unmanaged {
-                w.wake(pending.page);
-            }
-            if self.stalled.len() > before {
-                // Still no memory: keep the order.
-                if let Some(pending) = self.stalled.pop_back() {
-                    self.stalled.push_front(pending);
-                }
-                break;
-            }
-        }
-        let now = w.now();
-        let Some(&first) = self.stalled.front() else {
-            return false;
-        };
-        let patience = if self.held {
-            self.config.full_timeout.min(HELD)
-        } else if self.areas_full && self.is_draining() {
-            // Swapoff is given up before a fault is.
-            self.config.full_timeout.min(HELD)
-        } else if self.areas_full {
-            self.config.full_timeout
-        } else if now < self.passing_until {
-            0
-        } else {
-            self.config.full_timeout.min(UNMOVABLE)
-        };
-        if now.saturating_sub(first.since) < patience || self.frames.in_flight() > 0 {
-            return false;
-        }
-        if self.areas_full && !self.held && self.is_draining() {
-            self.drain.starve();
-        } else if self.areas_full && !self.held {
-            self.stalled.pop_front();
-            w.notice(Notice::OutOfMemory { page: first.page });
-            self.lose(w, first.page);
-        } else if self.pass_limit(w) {
-            if !self.held {
-                w.notice(Notice::LimitPassed);
-                self.passing_until = now + UNMOVABLE;
-            }
-            // At once: reclaim would give the frame back to where the limit wants it.
-            if let Some(pending) = self.stalled.pop_front()
-                && self.serve(w, pending) == Outcome::Unmanaged
-            {
-                w.wake(pending.page);
-            }
-            return true;
-        }
-        false
-    }
-
-    /// A frame with the memory that is kept back, when nothing can go out for want of slots.
-    fn last_frame(&mut self, w: &mut impl World) -> Option<(Frame, u32)> {
-        if !self.areas_full {
-            return None;
-        }
-        let (frame, n) = self.frames.take_empty(1)?;
-        let charged = w.try_charge_last();
-        if charged && w.fill(frame, 1).pages == 1 {
-            self.frames.get_mut(frame).state = State::Free;
-            return Some((frame, n));
-        }
-        if charged {
-            w.uncharge(1);
-        }
-        self.frames.untake(frame);
-        None
-    }
-
-    /// Take one page of memory beyond the limit, as a free frame.
-    fn pass_limit(&mut self, w: &mut impl World) -> bool {
-        let Some((frame, _)) = self.frames.take_empty(1) else {
-            return false;
-        };
-        let filled = w.fill(frame, 1).pages == 1;
-        if filled {
-            w.charge_existing(1);
-            self.frames.free_up(frame);
-        } else {
-            self.frames.untake(frame);
-        }
-        filled
-    }
-
     /// The content of a page is lost: every touch raises SIGBUS until the range is discarded.
     pub(crate) fn lose(&mut self, w: &mut impl World, page: Vpn) {
         match self.table.get(page) {
@@ -591,10 +481,5 @@ impl Mm {
         if self.serve(w, pending) == Outcome::Unmanaged {
             w.wake(page);
         }
-    }
-
-    /// How long service of a fault has taken so far.
-    pub fn oldest_stalled(&self) -> Option<Nanos> {
-        self.stalled.front().map(|pending| pending.since)
     }
 }

@@ -11,6 +11,7 @@ extern crate alloc;
 
 mod advice;
 mod ahead;
+mod brought;
 mod fault;
 mod first_touch;
 mod frames;
@@ -25,6 +26,7 @@ pub mod planted;
 pub mod readahead;
 mod reclaim;
 mod snapshot;
+mod stalled;
 pub mod stats;
 mod swap;
 pub mod units;

@@ -10,6 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::advice::{Advised, Hint};
+use crate::brought::Brought;
 use crate::frames::{Frames, State};
 use crate::huge::{Huge, Thp};
 use crate::io::Ios;
@@ -108,6 +109,8 @@ pub struct Mm {
     pub(crate) retry: Vec<Pending>,
     /// Faults that found no memory, in order.
     pub(crate) stalled: VecDeque<Pending>,
+    /// Pages that were mapped for threads a moment ago.
+    pub(crate) brought: Brought,
     /// Until then the limit yields at once, as nothing could be moved out lately.
     pub(crate) passing_until: Nanos,
     /// A fork is being held: nothing is moved out.
@@ -161,6 +164,7 @@ impl Mm {
             areas_full: false,
             retry: Vec::new(),
             stalled: VecDeque::new(),
+            brought: Brought::default(),
             passing_until: 0,
             held: false,
             victims: Vec::new(),

@@ -1,4 +1,4 @@
-//! Bugs to be found: eleven mistakes that a memory manager can be made with, each off until a test turns it
+//! Bugs to be found: twelve mistakes that a memory manager can be made with, each off until a test turns it
 //! on. They show that what looks for bugs (the lab's `torture`) finds such ones. Only built with the
 //! feature `planted`, which nothing that is shipped has.
 
@@ -29,6 +29,8 @@ pub enum Bug {
     MissedDiscard,
     /// Swapoff takes 512 pages of two leaves for one unit.
     UnitOfTwoLeaves,
+    /// Reclaim takes pages away before the threads that waited for them have touched them.
+    TakenUntouched,
 }
 
 impl Mm {

@@ -279,7 +279,7 @@ impl Mm {
             return 0;
         }
         let chosen = !victims.is_empty();
-        let (mut wraps, mut moved) = (0, 0);
+        let (mut wraps, mut moved, now) = (0, 0, w.now());
         self.take_units(&mut victims);
         let units = core::mem::take(&mut self.huge.units);
         for &unit in &units {
@@ -306,7 +306,7 @@ impl Mm {
                     break;
                 }
                 self.hand = leaf.end;
-                if self.table.age_huge(unit) {
+                if self.table.age_huge(unit) && !self.brought.is_in(unit, now) {
                     let (gone, stop) = self.move_unit_out(w, unit, false);
                     moved += gone;
                     if stop == Some(Stop::NoMemory) && !self.clusters_come() {
@@ -321,11 +321,24 @@ impl Mm {
                 .table
                 .sweep(&leaf, max as usize - victims.len(), &mut victims);
         }
+        self.leave_untouched(now, &mut victims);
         for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
             moved += self.move_out(w, run[0], run.len() as u32, false).0;
         }
         self.victims = victims;
         moved
+    }
+
+    /// What was mapped for a thread a moment ago stays.
+    fn leave_untouched(&self, now: Nanos, victims: &mut Vec<Vpn>) {
+        #[cfg(feature = "planted")]
+        if self.has(crate::planted::Bug::TakenUntouched) {
+            return;
+        }
+        if self.brought.untouched(now).next().is_some() {
+            let untouched = |page: Vpn| self.brought.untouched(now).any(|other| other == page);
+            victims.retain(|page| !untouched(*page));
+        }
     }
 
     /// Resident pages that a long stream has passed, and that did not prove to be needed again. False: they

@@ -260,7 +260,9 @@ impl Mm {
                     };
                     match stop {
                         Stop::Again => self.retry.push(pending),
-                        Stop::NoMemory => self.stalled.push_back(pending),
+                        Stop::NoMemory => {
+                            self.stall(pending);
+                        }
                         _ => {
                             // The mapping went away; its event is on the way.
                             self.frames.get_mut(frame).wanted = false;

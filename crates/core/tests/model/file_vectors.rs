@@ -186,8 +186,8 @@ fn waits(recording: &Value, policy: Policy) -> usize {
     accesses.iter().filter(waits).count()
 }
 
-/// `streams` finds what `linux` does not, and loses next to nothing of what it does: random reads that
-/// `linux` takes for a stream's are sometimes followed by others close by.
+/// `streams` finds what `linux` does not, and loses nothing of what it does; but for random reads of a file of
+/// which a part is in memory: what `linux` takes there for a stream's is sometimes followed by others close by.
 #[test]
 fn streams_wait_less_than_linux() {
     let (mut ours, mut theirs) = (0, 0);
@@ -197,7 +197,8 @@ fn streams_wait_less_than_linux() {
             waits(&recording, Policy::Linux),
         );
         let name = &recording["name"];
-        let most = linux + 1 + linux / 100;
+        let half_cached = name.as_str().is_some_and(|name| name.starts_with("oltp-"));
+        let most = linux + usize::from(half_cached) * linux / 100;
         assert!(streams <= most, "{name}: {streams}, linux {linux}");
         ours += streams;
         theirs += linux;

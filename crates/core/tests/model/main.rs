@@ -20,3 +20,4 @@ mod swapoff;
 mod swapped;
 mod system;
 mod vectors;
+mod waiting;

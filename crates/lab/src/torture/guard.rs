@@ -17,8 +17,9 @@ use super::plan::Plan;
 use super::step::Step;
 use super::summary::Summary;
 
-/// A run of so much host time without a step hangs.
-const HANG: Duration = Duration::from_secs(60);
+/// A run of so many looks without a sign of life hangs. Not of so much time: this process may have been stopped.
+const HANG: u32 = 60;
+const LOOK: Duration = Duration::from_secs(1);
 /// Steps between two signs of life.
 const SIGN: usize = 4096;
 
@@ -128,10 +129,12 @@ pub fn run(plan: Plan, steps: impl Iterator<Item = Step> + Send + 'static) -> Ve
     if let Err(error) = thread.spawn(body) {
         return lost(&format!("no thread could be started: {error}"), 0);
     }
+    let mut looks = 0;
     loop {
-        match receiver.recv_timeout(HANG) {
-            Ok(Told::Alive) => step += SIGN as u64,
+        match receiver.recv_timeout(LOOK) {
+            Ok(Told::Alive) => (step, looks) = (step + SIGN as u64, 0),
             Ok(Told::Ended(verdict)) => return verdict,
+            Err(RecvTimeoutError::Timeout) if looks < HANG => looks += 1,
             Err(RecvTimeoutError::Timeout) => {
                 return lost("the core has not come back for a minute of host time", step);
             }

@@ -15,6 +15,7 @@ mod fork;
 mod guard;
 mod machine;
 mod oracle;
+mod patience;
 mod plan;
 #[cfg(feature = "planted")]
 mod planted;

@@ -20,6 +20,7 @@ pub enum PlantedBug {
     ForgottenStall,
     MissedDiscard,
     UnitOfTwoLeaves,
+    TakenUntouched,
 }
 
 impl PlantedBug {
@@ -44,6 +45,7 @@ impl From<PlantedBug> for Bug {
             PlantedBug::ForgottenStall => Bug::ForgottenStall,
             PlantedBug::MissedDiscard => Bug::MissedDiscard,
             PlantedBug::UnitOfTwoLeaves => Bug::UnitOfTwoLeaves,
+            PlantedBug::TakenUntouched => Bug::TakenUntouched,
         }
     }
 }

@@ -11,6 +11,7 @@ use foreswap_core::units::{LEAF_PAGES, Nanos, Slot, Vpn};
 use foreswap_core::world::{Mmu as _, Notice};
 use foreswap_core::{Advice, Entry, Hint, Mm, Outcome};
 
+use super::patience::Kept;
 use super::plan::Plan;
 use super::space::{Mapping, Page, Space};
 use super::system::System;
@@ -42,6 +43,10 @@ pub struct Wait {
     pub write: Option<u64>,
     /// When it touched the page.
     pub since: Nanos,
+    /// The core knows of it.
+    pub told: bool,
+    /// How long the core has kept it waiting.
+    pub kept: Kept,
 }
 
 /// An event of the address space that waits to be read.
@@ -88,6 +93,8 @@ pub struct Tally {
     pub sigbus: u64,
     /// The longest that a thread waited, in virtual time.
     pub longest: Nanos,
+    /// The longest that the core kept one waiting: as before, without what went wrong.
+    pub kept: Nanos,
 }
 
 /// One process.
@@ -104,8 +111,8 @@ pub struct Process {
     pub hints: Vec<Hint>,
     /// What each thread waits for.
     pub threads: Vec<Option<Wait>>,
-    waiting: u32,
-    /// Fault messages on their way to the driver.
+    pub(super) waiting: u32,
+    /// Fault messages on their way to the driver, in the order in which it reads them.
     pub messages: Vec<usize>,
     /// Events that wait to be read.
     pub events: VecDeque<Event>,
@@ -228,11 +235,12 @@ impl Process {
                     self.waiting -= 1;
                     // A message that nobody read is withdrawn.
                     if let Some(old) = self.messages.iter().position(|m| *m == wait.at) {
-                        self.messages.swap_remove(old);
+                        self.messages.remove(old);
                     }
                     if self.go_on(sys, thread, wait) != Access::Waits {
                         let took = sys.now.saturating_sub(wait.since);
                         self.tally.longest = self.tally.longest.max(took);
+                        self.tally.kept = self.tally.kept.max(wait.kept.time);
                     }
                 }
             }
@@ -251,7 +259,14 @@ impl Process {
     ) -> Access {
         self.tally.touches += 1;
         let since = sys.now;
-        self.go_on(sys, thread, Wait { at, write, since })
+        let wait = Wait {
+            at,
+            write,
+            since,
+            told: false,
+            kept: Kept::default(),
+        };
+        self.go_on(sys, thread, wait)
     }
 
     fn go_on(&mut self, sys: &mut System, thread: usize, wait: Wait) -> Access {
@@ -271,7 +286,10 @@ impl Process {
                 self.tally.sigbus += 1;
                 return Access::Signal;
             }
-            self.threads[thread] = Some(wait);
+            self.threads[thread] = Some(Wait {
+                told: false,
+                ..wait
+            });
             self.waiting += 1;
             self.messages.push(at);
             return Access::Waits;
@@ -304,7 +322,10 @@ impl Process {
 
     /// The driver reads a fault message; the touch was `offset` bytes into its page.
     pub fn read_message(&mut self, sys: &mut System, n: usize, offset: u64) {
-        let at = self.messages.swap_remove(n);
+        let at = self.messages.remove(n);
+        for wait in self.threads.iter_mut().flatten() {
+            wait.told |= wait.at == at;
+        }
         let page = self.space.vpn(at);
         let address = page.address() + offset;
         self.tally.faults += 1;

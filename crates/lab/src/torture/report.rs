@@ -103,6 +103,7 @@ pub struct Report {
     deaths: u64,
     swapoffs: u64,
     longest_wait_ns: u64,
+    longest_kept_ns: u64,
     /// Equal for equal runs.
     trace: String,
     bug: Option<Bug>,
@@ -131,6 +132,7 @@ impl Report {
             deaths: summary.deaths,
             swapoffs: summary.swapoffs,
             longest_wait_ns: summary.tally.longest,
+            longest_kept_ns: summary.tally.kept,
             trace: format!("{:016x}", summary.trace),
             bug: None,
         }
@@ -200,7 +202,7 @@ impl Report {
         writeln!(
             text,
             "{} pages read, {} written, {} huge ones ({} by swapoff); {} forks, {} deaths, {} swapoffs, {} lost pages touched; the \
-             longest wait took {} ms of virtual time",
+             longest wait took {} ms of virtual time, {} ms the longest for which the core was the reason",
             count(self.swap_in_pages),
             count(self.swap_out_pages),
             count(self.huge_pages),
@@ -210,6 +212,7 @@ impl Report {
             count(self.swapoffs),
             count(self.sigbus),
             count(self.longest_wait_ns / 1_000_000),
+            count(self.longest_kept_ns / 1_000_000),
         )?;
         let Some(bug) = &self.bug else {
             writeln!(text, "no bug was found")?;

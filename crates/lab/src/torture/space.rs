@@ -56,6 +56,8 @@ pub struct Flight {
     pub done: usize,
     /// The device ends it then, unless it is early.
     pub due: Nanos,
+    /// It stalls.
+    pub stalls: bool,
 }
 
 /// What I/O does with a frame.
@@ -89,6 +91,10 @@ pub struct Space {
     pub flights: Vec<Flight>,
     /// To be used again.
     idle: Vec<Flight>,
+    /// Of those, the ones that stall.
+    pub stalls: u32,
+    /// Something that the core asked for went wrong by chance since time passed last.
+    pub unlucky: bool,
     /// I/Os that the queue holds.
     pub depth: usize,
     /// Pages whose threads were woken.
@@ -126,6 +132,8 @@ impl Space {
             charged: 0,
             changing: 0,
             flights: Vec::new(),
+            stalls: 0,
+            unlucky: false,
             idle: Vec::new(),
             depth,
             woken: Vec::new(),
@@ -193,6 +201,12 @@ impl Space {
         flight
     }
 
+    /// The number among the flights of the one that is due first, and when that is.
+    pub fn first_due(&self) -> Option<(usize, Nanos)> {
+        let dues = self.flights.iter().map(|flight| flight.due);
+        dues.enumerate().min_by_key(|&(_, due)| due)
+    }
+
     /// The number among the flights of one that has ended by now; the earlier ones first.
     pub fn ended(&self, now: Nanos) -> Option<usize> {
         self.flights.iter().position(|flight| flight.due <= now)
@@ -213,6 +227,7 @@ impl Space {
         }
         // In order, so that none is put off for ever where the first is always taken.
         let flight = self.flights.remove(at);
+        self.stalls -= u32::from(flight.stalls);
         let first = flight.slot.unwrap_or(Slot { area: 0, index: 0 });
         let trouble = sys.trouble(pages);
         let area = &mut sys.areas[usize::from(first.area)];

@@ -35,6 +35,7 @@ impl Summary {
         self.tally.touches += other.tally.touches;
         self.tally.sigbus += other.tally.sigbus;
         self.tally.longest = self.tally.longest.max(other.tally.longest);
+        self.tally.kept = self.tally.kept.max(other.tally.kept);
         self.swap_in += other.swap_in;
         self.swap_out += other.swap_out;
         self.huge += other.huge;

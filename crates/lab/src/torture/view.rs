@@ -9,9 +9,9 @@ use super::space::{Mapping, Page, Space, Use};
 use super::system::{GARBAGE, System};
 
 /// What an I/O takes, at the most, unless it stalls.
-const LATENCY: Nanos = 200_000;
+pub const LATENCY: Nanos = 200_000;
 /// How long one takes that stalls, at the most.
-pub const STALL: Nanos = 5_000_000_000;
+const STALL: Nanos = 5_000_000_000;
 
 /// One process' view of the world, for one call of the core.
 pub struct View<'a> {
@@ -43,6 +43,13 @@ impl View<'_> {
         );
     }
 
+    /// Something goes wrong so many times out of 1000.
+    fn unlucky(&mut self, per_mille: u32) -> bool {
+        let unlucky = self.sys.chance.one_in(per_mille);
+        self.space.unlucky |= unlucky;
+        unlucky
+    }
+
     /// Do one page after another until one is refused, or is busy by chance.
     fn each(
         &mut self,
@@ -51,16 +58,16 @@ impl View<'_> {
         mut one: impl FnMut(&mut Self, u32) -> Result<(), Stop>,
     ) -> Done {
         assert!(n > 0, "the MMU is called for no page");
-        if self.space.changing > 0 || self.sys.chance.one_in(self.sys.chaos.again) {
+        if self.space.changing > 0 || self.unlucky(self.sys.chaos.again) {
             return Done::stopped(0, Stop::Again);
         }
         let trouble = self.sys.trouble(n as usize);
         for i in 0..n {
             let due = trouble.is_none_or(|at| at == i as usize);
-            if due && i > 0 && self.sys.chance.one_in(self.sys.chaos.partial) {
+            if due && i > 0 && self.unlucky(self.sys.chaos.partial) {
                 return Done::stopped(i, Stop::Again);
             }
-            if due && self.sys.chance.one_in(busy) {
+            if due && self.unlucky(busy) {
                 return Done::stopped(i, Stop::Busy);
             }
             if let Err(stop) = one(self, i) {
@@ -91,7 +98,7 @@ impl View<'_> {
     }
 
     fn no_memory(&mut self) -> Result<(), Stop> {
-        if self.sys.chance.one_in(self.sys.chaos.no_memory) {
+        if self.unlucky(self.sys.chaos.no_memory) {
             return Err(Stop::NoMemory);
         }
         Ok(())
@@ -283,9 +290,7 @@ impl View<'_> {
             "an I/O of {} pages",
             frames.len()
         );
-        if self.space.flights.len() >= self.space.depth
-            || self.sys.chance.one_in(self.sys.chaos.queue_full)
-        {
+        if self.space.flights.len() >= self.space.depth || self.unlucky(self.sys.chaos.queue_full) {
             return false;
         }
         let in_flight = self.space.flights.iter().any(|flight| flight.io == io.0);
@@ -317,10 +322,9 @@ impl View<'_> {
         flight.as_it_is = as_it_is;
         flight.slot = Some(slot);
         flight.frames.extend_from_slice(frames);
-        let most = match self.sys.chance.one_in(self.sys.chaos.stall) {
-            true => STALL,
-            false => LATENCY,
-        };
+        flight.stalls = self.sys.chance.one_in(self.sys.chaos.stall);
+        self.space.stalls += u32::from(flight.stalls);
+        let most = if flight.stalls { STALL } else { LATENCY };
         flight.due = self.sys.now + self.sys.chance.below(most);
         self.space.flights.push(flight);
         true

@@ -1,0 +1,41 @@
+//! Pages that were mapped for threads a moment ago.
+//!
+//! A thread that waited for its page needs a moment to wake up and to touch it. Where memory is so short
+//! that reclaim goes around all that is mapped in one call, it would find that very page: the thread would
+//! wait again, and again, while everybody is served and nobody goes on. So the last few of these pages are
+//! left alone for that moment.
+
+use crate::units::{LEAF_PAGES, Nanos, Vpn};
+
+/// As many as threads are likely to be woken at once.
+const PAGES: usize = 16;
+/// What it takes a thread to wake up, on a CPU that slept and has others to run.
+const MOMENT: Nanos = 200_000;
+
+/// The last of these pages, each with when it was mapped.
+#[derive(Default)]
+pub(crate) struct Brought {
+    pages: [(Vpn, Nanos); PAGES],
+    next: usize,
+}
+
+impl Brought {
+    /// A page was mapped for a thread that waited for it.
+    pub(crate) fn note(&mut self, page: Vpn, now: Nanos) {
+        self.pages[self.next] = (page, now);
+        self.next = (self.next + 1) % PAGES;
+    }
+
+    /// Those that may not be touched yet.
+    pub(crate) fn untouched(&self, now: Nanos) -> impl Iterator<Item = Vpn> {
+        let lately = move |at: Nanos| at > 0 && now.saturating_sub(at) < MOMENT;
+        let pages = self.pages.iter().filter(move |(_, at)| lately(*at));
+        pages.map(|&(page, _)| page)
+    }
+
+    /// Whether one of them is among the pages of `unit`.
+    pub(crate) fn is_in(&self, unit: Vpn, now: Nanos) -> bool {
+        let end = unit.plus(LEAF_PAGES as u64);
+        self.untouched(now).any(|page| (unit..end).contains(&page))
+    }
+}

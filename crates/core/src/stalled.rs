@@ -1,0 +1,138 @@
+//! Faults that wait for memory: in which order they get it, and how long they wait.
+//!
+//! They are served in the order in which they came to the core, one that has to wait a second time in its old
+//! place: who is behind others must not be overtaken for ever. When nothing comes free in time, one loses its
+//! page where the areas are full, and otherwise the limit yields.
+
+use crate::frames::State;
+use crate::mm::{Mm, Outcome, Pending};
+use crate::units::{Frame, Nanos};
+use crate::world::{Notice, World};
+
+/// How long a fault waits for pages that cannot be moved out (locked, read-only, shared by fork)
+/// before the limit yields; and how long it then yields without more ado.
+const UNMOVABLE: Nanos = 200_000_000;
+/// How long a fault waits for a fork to be over before the limit yields: the forking thread itself,
+/// or one that holds a lock it needs, may be the one that waits.
+const HELD: Nanos = 50_000_000;
+
+impl Mm {
+    /// Faults wait for memory.
+    pub fn is_stalled(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
+    /// How long service of a fault has taken so far.
+    pub fn oldest_stalled(&self) -> Option<Nanos> {
+        self.stalled.front().map(|pending| pending.since)
+    }
+
+    pub(crate) fn stall(&mut self, pending: Pending) -> Outcome {
+        #[cfg(feature = "planted")]
+        if self.has(crate::planted::Bug::ForgottenStall) && !self.stalled.is_empty() {
+            return Outcome::Waits;
+        }
+        // One that had to leave its place, as the address space was changing, comes back to it.
+        let later = |other: &Pending| other.since > pending.since;
+        let before = self.stalled.iter().rev().take_while(|other| later(other));
+        let at = self.stalled.len() - before.count();
+        self.stalled.insert(at, pending);
+        Outcome::Waits
+    }
+
+    /// Serve who waits for memory, in order, as far as it goes. One that waits longer than allowed
+    /// gets SIGBUS when the areas are full; when pages cannot be moved out for other reasons, the
+    /// limit yields. Returns whether it did.
+    pub(crate) fn serve_stalled(&mut self, w: &mut impl World) -> bool {
+        for _ in 0..self.stalled.len() {
+            let Some(pending) = self.stalled.pop_front() else {
+                return false;
+            };
+            let before = self.stalled.len();
+            if self.serve(w, pending) == Outcome::Unmanaged {
+                w.wake(pending.page);
+            }
+            if self.stalled.len() > before {
+                // Still no memory. It stays the first of those that have waited as long.
+                let same = |other: &Pending| other.page == pending.page;
+                if let Some(at) = self.stalled.iter().position(same) {
+                    self.stalled.remove(at);
+                    self.stalled.push_front(pending);
+                }
+                break;
+            }
+        }
+        let now = w.now();
+        let Some(&first) = self.stalled.front() else {
+            return false;
+        };
+        let patience = if self.held {
+            self.config.full_timeout.min(HELD)
+        } else if self.areas_full && self.is_draining() {
+            // Swapoff is given up before a fault is.
+            self.config.full_timeout.min(HELD)
+        } else if self.areas_full {
+            self.config.full_timeout
+        } else if now < self.passing_until {
+            0
+        } else {
+            self.config.full_timeout.min(UNMOVABLE)
+        };
+        if now.saturating_sub(first.since) < patience || self.frames.in_flight() > 0 {
+            return false;
+        }
+        if self.areas_full && !self.held && self.is_draining() {
+            self.drain.starve();
+        } else if self.areas_full && !self.held {
+            self.stalled.pop_front();
+            w.notice(Notice::OutOfMemory { page: first.page });
+            self.lose(w, first.page);
+        } else if self.pass_limit(w) {
+            if !self.held {
+                w.notice(Notice::LimitPassed);
+                self.passing_until = now + UNMOVABLE;
+            }
+            // At once: reclaim would give the frame back to where the limit wants it.
+            if let Some(pending) = self.stalled.pop_front()
+                && self.serve(w, pending) == Outcome::Unmanaged
+            {
+                w.wake(pending.page);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// A frame with the memory that is kept back, when nothing can go out for want of slots.
+    pub(crate) fn last_frame(&mut self, w: &mut impl World) -> Option<(Frame, u32)> {
+        if !self.areas_full {
+            return None;
+        }
+        let (frame, n) = self.frames.take_empty(1)?;
+        let charged = w.try_charge_last();
+        if charged && w.fill(frame, 1).pages == 1 {
+            self.frames.get_mut(frame).state = State::Free;
+            return Some((frame, n));
+        }
+        if charged {
+            w.uncharge(1);
+        }
+        self.frames.untake(frame);
+        None
+    }
+
+    /// Take one page of memory beyond the limit, as a free frame.
+    fn pass_limit(&mut self, w: &mut impl World) -> bool {
+        let Some((frame, _)) = self.frames.take_empty(1) else {
+            return false;
+        };
+        let filled = w.fill(frame, 1).pages == 1;
+        if filled {
+            w.charge_existing(1);
+            self.frames.free_up(frame);
+        } else {
+            self.frames.untake(frame);
+        }
+        filled
+    }
+}
