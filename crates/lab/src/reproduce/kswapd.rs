@@ -86,7 +86,7 @@ pub fn simoop(machine: &Parameters, setup: &Setup, seed: u64) -> Result<Figures,
     for run in 0..RUNS {
         let seed = seed.wrapping_mul(RUNS).wrapping_add(run);
         let programs = (0..WORKERS as u32).flat_map(|n| Simoop::tasks(shape, n, seed));
-        let (files, gates) = (Simoop::files(shape, WORKERS as u32), 2 * WORKERS as usize);
+        let (files, gates) = (Simoop::files(shape), 2 * WORKERS as usize);
         let mut sim = Machine::new(machine, setup, &files, programs.collect(), gates, true)?;
         sim.run(|sim| sim.now() >= from)?;
         let before = sim.counts;
