@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 /// simoop: workers, and the threads that each starts in a round.
 const WORKERS: u64 = 16;
 const THREADS: u64 = 20;
-/// A block that is read or written.
+/// A block of the database, as it is read or written.
 const BLOCK: u64 = 2 * MIB;
 /// The region that is mapped, as mmtests has it.
 const REGION: u64 = 128 * MIB;

@@ -27,7 +27,8 @@ const QUEUE: usize = 128;
 /// The queue counts as congested from seven eighths on until it is down to thirteen sixteenths.
 const CONGESTED: usize = QUEUE * 7 / 8;
 const RELIEVED: usize = QUEUE * 13 / 16;
-/// For how long a page may stay dirty.
+/// For how long a page may stay dirty, on the full machine: on a smaller one all pages stay in memory for
+/// as much less.
 const OLD: Nanos = 30_000_000_000;
 /// Page without a transfer yet.
 pub const NO_IO: u32 = u32::MAX;
@@ -75,6 +76,8 @@ pub struct Files {
     /// Pages that are dirty or being written.
     dirty: u64,
     writeback: u64,
+    /// When something dirty is old.
+    old: Nanos,
     /// Pages to write back whatever their age, as reclaim met too many dirty ones.
     kicked: u64,
     /// An event to go on with writing back is planned.
@@ -112,6 +115,7 @@ impl Files {
             congested: false,
             dirty: 0,
             writeback: 0,
+            old: OLD / scale,
             kicked: 0,
             planned: false,
         }
@@ -374,7 +378,7 @@ impl<P: Program> Machine<P> {
                 file.sync = false;
                 continue;
             }
-            let old = file.since + OLD < self.now;
+            let old = file.since + self.files.old < self.now;
             let due = dirty > begin || file.sync || old || self.files.kicked > 0;
             if !due {
                 self.files.queue.push_back(id);

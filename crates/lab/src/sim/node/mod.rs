@@ -47,7 +47,7 @@ use zones::{FrameId, HIGHEST, HUGE, Memory};
 
 /// Frames that a CPU takes from a zone at a time (the kernel's per-CPU lists).
 const BATCH: u64 = 31;
-/// How often writing back looks for what has been dirty for long.
+/// How often writing back looks for what has been dirty for long, on the full machine.
 const PERIOD: Nanos = 5_000_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -166,7 +166,7 @@ impl<P: Program> Machine<P> {
         for node in 0..nodes as u32 {
             machine.plan(0, Event::Background(node, 0));
         }
-        machine.plan(PERIOD, Event::Period);
+        machine.plan(PERIOD / parameters.scale, Event::Period);
         Ok(machine)
     }
 
@@ -224,7 +224,7 @@ impl<P: Program> Machine<P> {
                     return Ok(());
                 }
                 self.flush();
-                self.plan(PERIOD, Event::Period);
+                self.plan(PERIOD / self.scale, Event::Period);
             }
         }
         Ok(())
