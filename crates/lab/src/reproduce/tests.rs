@@ -250,7 +250,6 @@ fn the_tails_of_seed_001_follow_what_is_free_when_a_burst_comes() {
     let part = |key: &str| simoop[1][key] / simoop[0][key];
     for (key, most) in [
         ("reclaimed_direct", 0.5),
-        ("write_p95", 0.95),
         ("write_p99", 0.8),
         ("allocation_p95", 0.95),
         ("allocation_p99", 0.8),
