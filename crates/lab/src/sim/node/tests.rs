@@ -155,7 +155,7 @@ fn dirty_pages_at_the_end_make_way_and_are_written_back() {
         first: 0,
         pages: 1_000,
     };
-    let rest = Op::Sleep(2_000_000_000);
+    let rest = Op::Sleep(1_000_000_000);
     let mut machine = machine(&[1_000], vec![write, rest, rest]);
     machine
         .run(|machine| machine.tasks[0].program.at == 3)
