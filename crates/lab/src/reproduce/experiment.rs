@@ -84,7 +84,6 @@ const KERNEL: Setup = Setup {
     file_state: FileState::Copied,
     defects: REPAIRED,
     headroom: 1,
-    asked_early: false,
 };
 
 /// foreswap with single pages.
@@ -98,7 +97,6 @@ pub const OURS: Setup = Setup {
     file_state: FileState::Shared,
     defects: REPAIRED,
     headroom: 8,
-    asked_early: false,
 };
 
 /// foreswap's own best policy, the same for all seeds: with huge pages, where memory is touched in

@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 /// simoop: workers, and the threads that each starts in a round.
 const WORKERS: u64 = 16;
 const THREADS: u64 = 20;
-/// A block that is read or written.
+/// A block of the database, as it is read or written.
 const BLOCK: u64 = 2 * MIB;
 /// The region that is mapped, as mmtests has it.
 const REGION: u64 = 128 * MIB;
@@ -86,7 +86,7 @@ pub fn simoop(machine: &Parameters, setup: &Setup, seed: u64) -> Result<Figures,
     for run in 0..RUNS {
         let seed = seed.wrapping_mul(RUNS).wrapping_add(run);
         let programs = (0..WORKERS as u32).flat_map(|n| Simoop::tasks(shape, n, seed));
-        let (files, gates) = (Simoop::files(shape, WORKERS as u32), 2 * WORKERS as usize);
+        let (files, gates) = (Simoop::files(shape), 2 * WORKERS as usize);
         let mut sim = Machine::new(machine, setup, &files, programs.collect(), gates, true)?;
         sim.run(|sim| sim.now() >= from)?;
         let before = sim.counts;

@@ -1,10 +1,10 @@
 //! simoop, the work of seed 001: something like a node of a Hadoop cluster.
 //!
 //! A few workers, each with a working set of its own, go through the same round again and again: start
-//! some threads, each of which writes a block to a temporary file, removes it, and reads a block at a
-//! random place of a large set of files; meanwhile map a region, touch each of its pages and unmap it;
-//! when all threads are done, compute over the working set. The region is of small pages: huge ones are
-//! seldom to be had where files come and go for long.
+//! some threads, each of which writes a block and reads one, both at random places of a large set of files
+//! (the seed: "random blocks from a simulated database"); meanwhile map a region, touch each of its pages
+//! and unmap it; when all threads are done, compute over the working set. The region is of small pages:
+//! huge ones are seldom to be had where files come and go for long.
 
 use foreswap_core::units::Nanos;
 
@@ -14,7 +14,7 @@ use crate::sim::rng::Rng;
 /// What a round consists of.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Files that are read, and the pages of each.
+    /// Files of the database, and the pages of each.
     pub files: u32,
     /// As above.
     pub file: u32,
@@ -55,13 +55,12 @@ pub struct Worker {
     pub allocations: Vec<Sample>,
 }
 
-/// A thread, which has a temporary file of its own.
+/// A thread.
 #[derive(Debug)]
 pub struct Thread {
     shape: Shape,
     start: GateId,
     end: GateId,
-    own: FileId,
     rng: Rng,
     round: u64,
     at: u32,
@@ -86,15 +85,13 @@ impl Simoop {
             began: 0,
             allocations: Vec::new(),
         });
-        let first = shape.files + number * shape.threads as u32;
         let thread = move |n: u64| {
-            let own = first + n as u32;
+            let own = u64::from(number) * shape.threads + n;
             Simoop::Thread(Thread {
                 shape,
                 start,
                 end,
-                own,
-                rng: Rng::new(seed ^ (u64::from(own) << 32)),
+                rng: Rng::new(seed ^ (own << 32)),
                 round: 0,
                 at: 0,
                 began: 0,
@@ -110,11 +107,8 @@ impl Simoop {
     }
 
     /// Pages of each file that they use.
-    pub fn files(shape: Shape, workers: u32) -> Vec<u32> {
-        let threads = workers * shape.threads as u32;
-        let mut files = vec![shape.file; shape.files as usize];
-        files.extend(std::iter::repeat_n(shape.block, threads as usize));
-        files
+    pub fn files(shape: Shape) -> Vec<u32> {
+        vec![shape.file; shape.files as usize]
     }
 }
 
@@ -145,28 +139,34 @@ impl Worker {
 }
 
 impl Thread {
+    /// A block of the database: its file and its first page.
+    fn block(&mut self) -> (FileId, u32) {
+        let Shape {
+            files, file, block, ..
+        } = self.shape;
+        let which = self.rng.below(files.into()) as u32;
+        (which, self.rng.below((file / block).into()) as u32 * block)
+    }
+
     fn next(&mut self) -> Op {
-        let Shape { file, block, .. } = self.shape;
-        self.at = self.at % 5 + 1;
+        let pages = self.shape.block;
+        self.at = self.at % 4 + 1;
         match self.at {
             1 => {
                 self.round += 1;
                 Op::Pass(self.start, self.round)
             }
-            2 => Op::Write {
-                file: self.own,
-                first: 0,
-                pages: block,
-            },
-            3 => Op::Remove(self.own),
-            4 => {
-                let which = self.rng.below(self.shape.files.into()) as u32;
-                let first = self.rng.below((file / block).into()) as u32 * block;
+            2 => {
+                let (file, first) = self.block();
+                Op::Write { file, first, pages }
+            }
+            3 => {
+                let (file, first) = self.block();
                 Op::Read {
-                    file: which,
+                    file,
                     first,
-                    pages: block,
-                    limit: first + block,
+                    pages,
+                    limit: first + pages,
                 }
             }
             _ => Op::Raise(self.end, 1),

@@ -68,9 +68,6 @@ pub struct Setup {
     pub defects: Defects,
     /// The distance between two levels of a zone is so many times the usual one.
     pub headroom: u64,
-    /// A node's thread is asked as soon as less than high is free, not only when less than low is free on
-    /// every node.
-    pub asked_early: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -22,7 +22,6 @@ const SETUP: Setup = Setup {
         zero_classzone: false,
     },
     headroom: 1,
-    asked_early: false,
 };
 
 /// `tasks` writers with so many percent of memory, all together.

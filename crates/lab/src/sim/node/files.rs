@@ -12,6 +12,7 @@ use foreswap_core::world::IoId;
 
 use super::lists::{List, Pages};
 use super::program::{FileId, Program};
+use super::scheduler::Scheduler;
 use super::zones::{FrameId, NONE};
 use super::{Event, Machine};
 use crate::sim::device::Transfer;
@@ -21,9 +22,13 @@ const REQUEST: u32 = 320;
 /// Pages that readahead brings at a time, the next ones when the first of them is used (128 KiB, Linux's
 /// `read_ahead_kb`).
 pub const WINDOW: u32 = 32;
-/// Requests of writing back that the disk is given at a time: its queue.
+/// Requests of writing back that wait for the disk at the most: its queue (Linux's `nr_requests`).
 const QUEUE: usize = 128;
-/// For how long a page may stay dirty.
+/// The queue counts as congested from seven eighths on until it is down to thirteen sixteenths.
+const CONGESTED: usize = QUEUE * 7 / 8;
+const RELIEVED: usize = QUEUE * 13 / 16;
+/// For how long a page may stay dirty, on the full machine: on a smaller one all pages stay in memory for
+/// as much less.
 const OLD: Nanos = 30_000_000_000;
 /// Page without a transfer yet.
 pub const NO_IO: u32 = u32::MAX;
@@ -64,12 +69,17 @@ pub struct Files {
     idle: Vec<u32>,
     /// Dirty files, in the order in which they became dirty.
     queue: VecDeque<FileId>,
-    /// Requests at the disk, and those among them that write.
-    pub waiting: usize,
+    scheduler: Scheduler,
+    /// Requests that write, and whether they are so many that the disk cannot keep up.
     writes: usize,
+    pub congested: bool,
     /// Pages that are dirty or being written.
     dirty: u64,
     writeback: u64,
+    /// When something dirty is old.
+    old: Nanos,
+    /// Pages to write back whatever their age, as reclaim met too many dirty ones.
+    kicked: u64,
     /// An event to go on with writing back is planned.
     planned: bool,
 }
@@ -100,10 +110,13 @@ impl Files {
             ios: Vec::new(),
             idle: Vec::new(),
             queue: VecDeque::new(),
-            waiting: 0,
+            scheduler: Scheduler::default(),
             writes: 0,
+            congested: false,
             dirty: 0,
             writeback: 0,
+            old: OLD / scale,
+            kicked: 0,
             planned: false,
         }
     }
@@ -205,14 +218,22 @@ impl<P: Program> Machine<P> {
             let frame = self.files.ios[id as usize].frames[n];
             self.pages[frame].io = id;
         }
-        self.files.waiting += 1;
         self.files.writes += usize::from(write);
+        self.files.congested |= self.files.writes > CONGESTED;
         let transfer = Transfer {
             write,
             first: self.files.files[file as usize].start + u64::from(first),
             pages: count,
         };
-        self.device.submit(self.now, IoId(id), transfer);
+        self.files.scheduler.add(self.now, id, transfer);
+        self.give_disk();
+    }
+
+    /// Gives the disk its next request.
+    fn give_disk(&mut self) {
+        if let Some((id, transfer)) = self.files.scheduler.next(self.now) {
+            self.device.submit(self.now, IoId(id), transfer);
+        }
     }
 
     /// A task waits for a page that is being read.
@@ -229,7 +250,8 @@ impl<P: Program> Machine<P> {
     pub(super) fn on_completion(&mut self, id: u32) {
         let io = std::mem::take(&mut self.files.ios[id as usize]);
         self.files.idle.push(id);
-        self.files.waiting -= 1;
+        self.files.scheduler.ended();
+        self.give_disk();
         for &frame in &io.frames {
             let page = &mut self.pages[frame];
             page.io = NO_IO;
@@ -247,7 +269,7 @@ impl<P: Program> Machine<P> {
                 self.pages.remove(node, frame);
                 self.files.forget(&mut self.pages, frame);
                 self.memory.give(frame);
-            } else if soon && self.pages[frame].list == List::Inactive {
+            } else if soon {
                 // Reclaim has met it already: it is next.
                 self.pages.remove(node, frame);
                 self.pages.put(node, List::Inactive, frame, true);
@@ -258,6 +280,10 @@ impl<P: Program> Machine<P> {
         }
         if io.write {
             self.files.writes -= 1;
+            if self.files.congested && self.files.writes < RELIEVED {
+                self.files.congested = false;
+                self.relieved();
+            }
             self.flush();
         }
     }
@@ -322,6 +348,12 @@ impl<P: Program> Machine<P> {
         self.flush();
     }
 
+    /// Reclaim met dirty pages only: all that is dirty now is written back, whatever its age.
+    pub(super) fn kick(&mut self) {
+        self.files.kicked = self.files.dirty;
+        self.flush();
+    }
+
     /// Writing back goes on soon, unless that is planned.
     pub(super) fn flush(&mut self) {
         if !std::mem::replace(&mut self.files.planned, true) {
@@ -346,12 +378,14 @@ impl<P: Program> Machine<P> {
                 file.sync = false;
                 continue;
             }
-            let due = dirty > begin || file.sync || file.since + OLD < self.now;
+            let old = file.since + self.files.old < self.now;
+            let due = dirty > begin || file.sync || old || self.files.kicked > 0;
             if !due {
                 self.files.queue.push_back(id);
                 continue;
             }
             let written = self.write_some(id);
+            self.files.kicked = self.files.kicked.saturating_sub(written);
             // It keeps its turn: neighbours are written together.
             self.files.queue.push_front(id);
             if written > 0 {

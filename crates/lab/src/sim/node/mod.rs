@@ -4,14 +4,15 @@
 //! something else: when a node's background reclaim works, naps and sleeps
 //! ([`foreswap_core::kswapd`]), and whether an allocation takes its page, asks for reclaim or reclaims
 //! for itself. Around that stands what a kernel has: nodes of zones ([`zones`]), lists of pages in use
-//! ([`lists`]), the locks of both ([`locks`]), files in memory with readahead and writing back ([`files`]),
-//! the thread of each node and the scan of a list's end ([`reclaim`]). Tasks go through the steps of their programs ([`tasks`]) in
-//! batches as a CPU takes frames, so that others act in between.
+//! ([`lists`]), the locks of both ([`locks`]), files in memory with readahead and writing back
+//! ([`files`]), the order in which the disk is given requests ([`scheduler`]), the thread of each node
+//! and the scan of a list's end ([`reclaim`]). Tasks go through the steps of their programs ([`tasks`])
+//! in batches as a CPU takes frames, so that others act in between.
 //!
-//! There is a CPU for each task that can run. Where the work keeps all CPUs busy besides, each task shares
-//! its CPU with one that computes, slice by slice; other waiting for CPUs is not modelled. Anonymous pages stay:
-//! none is moved out, as a kernel moves none out while file pages that were used once are enough; a run
-//! in which they are not ends with an error.
+//! There is a CPU for each task that can run. Where the work keeps all CPUs busy besides, each task
+//! shares its CPU with one that computes, slice by slice; other waiting for CPUs is not modelled.
+//! Anonymous pages stay: none is moved out, as a kernel moves none out while file pages that were used
+//! once are enough; a run in which they are not ends with an error.
 
 mod files;
 mod lists;
@@ -19,6 +20,7 @@ mod locks;
 mod prices;
 pub mod program;
 mod reclaim;
+mod scheduler;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -45,13 +47,15 @@ use zones::{FrameId, HIGHEST, HUGE, Memory};
 
 /// Frames that a CPU takes from a zone at a time (the kernel's per-CPU lists).
 const BATCH: u64 = 31;
-/// How often writing back looks for what has been dirty for long.
+/// How often writing back looks for what has been dirty for long, on the full machine.
 const PERIOD: Nanos = 5_000_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Event {
     /// A task goes on.
     Task(u32),
+    /// A task has waited long enough for the disk, unless it waits for something else since then.
+    Enough(u32, Nanos),
     /// A node's thread goes on, unless it has been woken or put to sleep since.
     Background(u32, u64),
     /// Writing back goes on.
@@ -103,16 +107,17 @@ pub struct Machine<P> {
     /// Each CPU has a task that computes all the time, so that whoever runs there has every other slice.
     busy: bool,
     gates: Vec<u64>,
-    /// The setup's choice of that name.
-    asked_early: bool,
     taken: Vec<FrameId>,
+    /// Tasks that wait until the disk keeps up again.
+    congested: Vec<u32>,
     /// What happened so far.
     pub counts: Counts,
 }
 
 impl<P: Program> Machine<P> {
     /// A machine with files of so many pages each, and one task for each program, on the node that is
-    /// named with it (those beyond the last begin again at the first). With `busy` a task that computes runs on each CPU besides.
+    /// named with it (those beyond the last begin again at the first). With `busy` a task that computes
+    /// runs on each CPU besides.
     ///
     /// # Errors
     ///
@@ -151,8 +156,8 @@ impl<P: Program> Machine<P> {
             tasks,
             busy,
             gates: vec![0; gates],
-            asked_early: setup.asked_early,
             taken: Vec::new(),
+            congested: Vec::new(),
             counts: Counts::default(),
         };
         for task in 0..machine.tasks.len() as u32 {
@@ -161,7 +166,7 @@ impl<P: Program> Machine<P> {
         for node in 0..nodes as u32 {
             machine.plan(0, Event::Background(node, 0));
         }
-        machine.plan(PERIOD, Event::Period);
+        machine.plan(PERIOD / parameters.scale, Event::Period);
         Ok(machine)
     }
 
@@ -211,6 +216,7 @@ impl<P: Program> Machine<P> {
     fn on_event(&mut self, event: Event) -> Result<(), SimError> {
         match event {
             Event::Task(task) => self.on_task(task as usize)?,
+            Event::Enough(task, since) => self.enough(task, since),
             Event::Background(node, turn) => self.on_background(node as usize, turn),
             Event::Flush => self.on_flush(),
             Event::Period => {
@@ -218,7 +224,7 @@ impl<P: Program> Machine<P> {
                     return Ok(());
                 }
                 self.flush();
-                self.plan(PERIOD, Event::Period);
+                self.plan(PERIOD / self.scale, Event::Period);
             }
         }
         Ok(())
@@ -272,11 +278,6 @@ impl<P: Program> Machine<P> {
                     }
                     Allocation::Reclaim => {}
                 }
-            }
-        }
-        if self.asked_early {
-            for at in (0..nodes).map(near) {
-                self.ask(at);
             }
         }
         let (at, zone) = found?;

@@ -1,11 +1,13 @@
 //! Who reclaims and how: the thread of each node, which the core tells what to do, and the scan of a
 //! list's end, which tasks that find no memory go through as well.
 //!
-//! A scan meets pages that are clean, which go; dirty ones, which stay until they have been written; and
-//! ones under writeback, which stay too. What it met it notes in the node's flags
-//! ([`foreswap_core::kswapd::NodeFlags`]): with `dirty` the thread writes pages itself, with `writeback`
-//! it waits when it meets the same pages again, with `congested` tasks wait for the disk. When the flags
-//! are forgotten is for the core to say.
+//! A scan meets pages that are clean, which go, and such as are dirty or under writeback. Those make way:
+//! they go to the list of pages used again, and are next as soon as they have been written (the kernel of
+//! seed 001, "mm: vmscan: move dirty pages out of the way until they're flushed"). Where dirty ones are all
+//! that is met, what writes back is called. What a scan met it notes in the node's flags
+//! ([`foreswap_core::kswapd::NodeFlags`]): with `dirty` the thread itself writes pages that it meets again,
+//! with `writeback` it waits when it meets such pages again, with `congested` tasks wait for the disk, until
+//! it keeps up or a tenth of a second has passed. When the flags are forgotten is for the core to say.
 
 use foreswap_core::kswapd::{
     Action, Config, Defects, FIRST_PRIORITY, Kswapd, NAP, RECLAIM_BATCH, Reclaimed, ZoneIndex,
@@ -19,10 +21,7 @@ use super::{Event, Machine};
 use crate::sim::machine::SimError;
 
 /// How long whoever waits for a disk that cannot keep up waits at the most.
-const CONGESTION: Nanos = 100_000_000;
-/// Requests that wait for the disk from which on it cannot keep up: seven eighths of the 128 that a
-/// queue has.
-const CONGESTED: usize = 128 * 7 / 8;
+pub(super) const CONGESTION: Nanos = 100_000_000;
 /// What a look at the zones takes.
 const LOOK: Nanos = 1_000;
 /// Times that a task reclaims for one allocation before memory counts as used up.
@@ -36,6 +35,8 @@ pub struct Background {
     /// Tells events that are out of date.
     turn: u64,
     waits: bool,
+    /// It waits for the disk.
+    stalls: bool,
     since: Nanos,
     /// What it has used of its slice.
     used: Nanos,
@@ -59,6 +60,7 @@ impl Background {
             round: None,
             turn: 0,
             waits: false,
+            stalls: false,
             since: 0,
             used: 0,
         }
@@ -89,11 +91,22 @@ impl Direct {
     }
 }
 
+/// How it stands with a task that reclaims for itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// There is more to look at.
+    GoesOn,
+    /// It waits until the disk keeps up again, or for [`CONGESTION`].
+    WaitsForDisk,
+    /// It tries to allocate again.
+    Done,
+}
+
 /// The outcome of looking at a few pages.
 #[derive(Clone, Copy, Debug)]
-struct Scan {
-    scanned: u64,
-    freed: u64,
+pub(super) struct Scan {
+    pub scanned: u64,
+    pub freed: u64,
     took: Nanos,
     /// The thread has to wait for pages under writeback.
     stall: bool,
@@ -121,6 +134,7 @@ impl<P: Program> Machine<P> {
         if thread.turn != turn {
             return;
         }
+        thread.stalls = false;
         if std::mem::take(&mut thread.waits) {
             thread.core.on_nap_over();
             thread.used = 0;
@@ -136,12 +150,16 @@ impl<P: Program> Machine<P> {
                 round.done.freed += scan.freed;
                 self.counts.background_freed += scan.freed;
                 self.background[node].round = Some(round);
-                let stall = if scan.stall { CONGESTION } else { 0 };
-                self.counts.stalls += u64::from(scan.stall);
                 let mut used = self.background[node].used;
-                let took = self.on_cpu(&mut used, scan.took);
-                self.background[node].used = used;
-                self.plan(took + stall, Event::Background(node as u32, turn));
+                let mut took = self.on_cpu(&mut used, scan.took);
+                if scan.stall {
+                    self.counts.stalls += 1;
+                    took += CONGESTION;
+                    used = 0;
+                }
+                let thread = &mut self.background[node];
+                (thread.used, thread.stalls) = (used, scan.stall);
+                self.plan(took, Event::Background(node as u32, turn));
                 return;
             }
             thread.core.on_reclaimed(round.done);
@@ -171,19 +189,42 @@ impl<P: Program> Machine<P> {
         }
     }
 
+    /// The disk keeps up again: who waited for that goes on.
+    pub(super) fn relieved(&mut self) {
+        for node in 0..self.background.len() {
+            let thread = &mut self.background[node];
+            if std::mem::take(&mut thread.stalls) {
+                thread.turn += 1;
+                let turn = thread.turn;
+                self.plan(self.prices.switch, Event::Background(node as u32, turn));
+            }
+        }
+        for task in std::mem::take(&mut self.congested) {
+            self.resume(task, 0);
+        }
+    }
+
     /// The part of a node's list to look at. It is that of the machine before it was made smaller.
     fn part(&self, node: usize, priority: u32) -> u64 {
         let pages = self.pages.count(node, List::Inactive);
         ((pages * self.scale) >> priority).clamp(RECLAIM_BATCH.min(pages), pages)
     }
 
-    /// A task reclaims for itself: for how long before it goes on, and whether it is done.
+    /// A task has waited for the disk for as long as it does.
+    pub(super) fn enough(&mut self, task: u32, since: Nanos) {
+        if self.tasks[task as usize].blocked_since(since) {
+            self.congested.retain(|&other| other != task);
+            self.resume(task, 0);
+        }
+    }
+
+    /// A task reclaims for itself: for how long before it goes on, and what then.
     pub(super) fn direct(
         &mut self,
         home: usize,
         used: &mut Nanos,
         direct: &mut Direct,
-    ) -> Result<(Nanos, bool), SimError> {
+    ) -> Result<(Nanos, Progress), SimError> {
         let nodes = self.memory.nodes.len();
         if direct.nodes < nodes {
             let node = (home + direct.nodes) % nodes;
@@ -198,23 +239,23 @@ impl<P: Program> Machine<P> {
                 self.background[node].core.on_direct_reclaim();
             }
             let left = left.saturating_sub(scan.scanned);
-            let mut took = self.on_cpu(used, scan.took);
+            let took = self.on_cpu(used, scan.took);
             if left == 0 || scan.scanned == 0 {
                 direct.nodes += 1;
                 direct.left = None;
-                let flags = self.background[node].core.flags();
-                if flags.congested && self.files.waiting >= CONGESTED {
-                    self.counts.congested += 1;
-                    took += CONGESTION;
-                }
             } else {
                 direct.left = Some(left);
             }
-            return Ok((took, false));
+            let flags = self.background[node].core.flags();
+            if flags.congested && self.files.congested {
+                self.counts.congested += 1;
+                return Ok((took, Progress::WaitsForDisk));
+            }
+            return Ok((took, Progress::GoesOn));
         }
         // Through all nodes: enough, or harder next time.
         if direct.freed >= RECLAIM_BATCH {
-            return Ok((0, true));
+            return Ok((0, Progress::Done));
         }
         direct.nodes = 0;
         direct.tries += 1;
@@ -223,10 +264,10 @@ impl<P: Program> Machine<P> {
         }
         if direct.priority == 0 {
             direct.priority = FIRST_PRIORITY;
-            return Ok((CONGESTION, direct.freed > 0));
+            return Ok((0, Progress::WaitsForDisk));
         }
         direct.priority -= 1;
-        Ok((0, false))
+        Ok((0, Progress::GoesOn))
     }
 
     /// Used-again pages beyond their share count as used once from now on. How many were looked at.
@@ -253,12 +294,14 @@ impl<P: Program> Machine<P> {
     }
 
     /// Looks at the oldest pages of a node's list of pages used once.
-    fn scan(&mut self, node: usize, count: u64, background: bool) -> Scan {
+    pub(super) fn scan(&mut self, node: usize, count: u64, background: bool) -> Scan {
         let aged = self.age(node);
         let flags = self.background[node].core.flags();
         let (mut scanned, mut freed) = (0, 0);
         let mut given = [0; ZONES];
-        let (mut dirty, mut writeback, mut immediate) = (0, 0, 0);
+        // Dirty ones that nobody writes yet; ones under writeback; those among both that the disk cannot
+        // keep up with; ones under writeback that were met before.
+        let (mut dirty, mut writeback, mut congested, mut immediate) = (0, 0, 0, 0);
         let mut to_write = Vec::new();
         while scanned < count {
             let Some(frame) = self.pages.oldest(node, List::Inactive) else {
@@ -270,19 +313,22 @@ impl<P: Program> Machine<P> {
             if page.locked {
                 self.pages.put(node, List::Inactive, frame, false);
             } else if page.writeback {
+                congested += u64::from(self.files.congested || page.reclaim);
+                writeback += 1;
                 if background && page.reclaim && flags.writeback {
                     immediate += 1;
-                } else {
-                    page.reclaim = true;
-                    writeback += 1;
                 }
-                self.pages.put(node, List::Inactive, frame, false);
-            } else if page.dirty {
-                dirty += 1;
                 page.reclaim = true;
-                self.pages.put(node, List::Inactive, frame, false);
-                if background && flags.dirty {
+                self.pages.put(node, List::Active, frame, false);
+            } else if page.dirty {
+                congested += u64::from(self.files.congested);
+                dirty += 1;
+                let again = std::mem::replace(&mut page.reclaim, true);
+                if background && again && flags.dirty {
                     to_write.push(frame);
+                    self.pages.put(node, List::Inactive, frame, false);
+                } else {
+                    self.pages.put(node, List::Active, frame, false);
                 }
             } else {
                 self.files.forget(&mut self.pages, frame);
@@ -296,10 +342,12 @@ impl<P: Program> Machine<P> {
             self.write_page(frame);
         }
         let flags = self.background[node].core.flags_mut();
-        if scanned > 0 {
-            flags.writeback |= writeback == scanned;
-            flags.dirty |= dirty == scanned;
-            flags.congested |= dirty + writeback == scanned && self.files.waiting >= CONGESTED;
+        let unclean = dirty + writeback;
+        flags.writeback |= writeback > 0 && writeback == scanned;
+        flags.dirty |= dirty > 0 && dirty == scanned;
+        flags.congested |= unclean > 0 && unclean == congested;
+        if dirty > 0 && dirty == scanned {
+            self.kick();
         }
         self.counts.scanned += scanned;
         // The lock of the lists is held to take the pages off and to put some back; that of a zone to

@@ -8,7 +8,7 @@ use foreswap_core::units::Nanos;
 use super::files::WINDOW;
 use super::lists::List;
 use super::program::{FileId, Op, Program};
-use super::reclaim::Direct;
+use super::reclaim::{CONGESTION, Direct, Progress};
 use super::zones::{BLOCK, FrameId};
 use super::{BATCH, Event, Machine};
 use crate::sim::machine::SimError;
@@ -76,6 +76,11 @@ impl<P> Task<P> {
             used: 0,
         }
     }
+
+    /// It waits, and has done so since then.
+    pub fn blocked_since(&self, since: Nanos) -> bool {
+        self.blocked && self.since == since
+    }
 }
 
 /// What comes of a step.
@@ -109,12 +114,20 @@ impl<P: Program> Machine<P> {
             let task = &mut self.tasks[n];
             if let Some(mut direct) = task.direct.take() {
                 let (home, mut used) = (task.node, task.used);
-                let (took, over) = self.direct(home, &mut used, &mut direct)?;
-                self.tasks[n].used = used;
-                if !over {
-                    self.tasks[n].direct = Some(direct);
+                let (took, progress) = self.direct(home, &mut used, &mut direct)?;
+                let now = self.now;
+                let task = &mut self.tasks[n];
+                task.used = used;
+                if progress != Progress::Done {
+                    task.direct = Some(direct);
                 }
-                self.plan(took, Event::Task(n as u32));
+                if progress == Progress::WaitsForDisk {
+                    (task.blocked, task.since) = (true, now);
+                    self.congested.push(n as u32);
+                    self.plan(took + CONGESTION, Event::Enough(n as u32, now));
+                } else {
+                    self.plan(took, Event::Task(n as u32));
+                }
                 return Ok(());
             }
             let task = &mut self.tasks[n];

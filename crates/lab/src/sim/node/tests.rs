@@ -40,7 +40,6 @@ const SETUP: Setup = Setup {
         zero_classzone: false,
     },
     headroom: 1,
-    asked_early: false,
 };
 
 fn machine(files: &[u32], steps: Vec<Op>) -> Machine<Steps> {
@@ -145,6 +144,81 @@ fn dirty_pages_reach_the_disk_and_a_removed_file_leaves_nothing() {
     assert!(took[0] > 200_000 * machine.prices.copy, "{took:?}");
     assert_eq!(machine.memory.free(), free);
     check_frames(&machine);
+}
+
+/// As the kernel of seed 001 does it: dirty pages at the end of the list go out of the way, reclaim writes
+/// none of them, and what writes back is called though they are few and young.
+#[test]
+fn dirty_pages_at_the_end_make_way_and_are_written_back() {
+    let write = Op::Write {
+        file: 0,
+        first: 0,
+        pages: 1_000,
+    };
+    let rest = Op::Sleep(1_000_000_000);
+    let mut machine = machine(&[1_000], vec![write, rest, rest]);
+    machine
+        .run(|machine| machine.tasks[0].program.at == 3)
+        .expect("goes on");
+    assert!(!machine.files.is_clean(0), "nothing is due yet");
+    let scan = machine.scan(0, 32, false);
+    assert_eq!((scan.scanned, scan.freed), (32, 0));
+    assert_eq!(machine.pages.count(0, List::Active), 32);
+    finish(&mut machine);
+    assert!(machine.files.is_clean(0));
+    assert_eq!(machine.counts.written, 0);
+    // They were met, so they are next; the others were not, but are clean as well.
+    assert_eq!(machine.pages.count(0, List::Active), 0);
+    assert_eq!(machine.scan(0, 32, false).freed, 32);
+    check_frames(&machine);
+}
+
+#[test]
+fn the_disk_is_congested_while_many_writes_wait() {
+    let pages = 600;
+    let mut steps: Vec<Op> = (0..pages / 2)
+        .map(|n| Op::Write {
+            file: 0,
+            first: 2 * n,
+            pages: 1,
+        })
+        .collect();
+    steps.push(Op::Sync(0));
+    let mut machine = machine(&[pages], steps);
+    machine
+        .run(|machine| machine.files.congested)
+        .expect("a full queue");
+    let full = machine.now();
+    machine
+        .run(|machine| !machine.files.congested)
+        .expect("it drains");
+    assert!(machine.now() > full + 1_000_000, "not at once");
+    assert!(!machine.files.is_clean(0), "some are left");
+    finish(&mut machine);
+}
+
+#[test]
+fn who_waits_for_the_disk_goes_on_when_it_keeps_up() {
+    let steps = vec![Op::Map {
+        pages: 300_000,
+        huge: false,
+    }];
+    let mut machine = machine(&[], steps);
+    let mut round = |relieved: bool| {
+        let wait = |machine: &Machine<Steps>| !machine.congested.is_empty();
+        machine.run(wait).expect("nothing is left to reclaim");
+        let began = machine.now();
+        if relieved {
+            machine.relieved();
+        }
+        machine
+            .run(|machine| machine.congested.is_empty())
+            .expect("goes on");
+        machine.run(wait).expect("waits again");
+        machine.now() - began
+    };
+    assert!(round(false) >= 100_000_000);
+    assert!(round(true) < 10_000_000);
 }
 
 #[test]
