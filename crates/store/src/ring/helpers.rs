@@ -53,8 +53,8 @@ unsafe impl Send for Job {}
 
 #[derive(Default)]
 struct Jobs {
-    todo: VecDeque<Box<Job>>,
-    done: Vec<Box<Job>>,
+    todo: VecDeque<Job>,
+    done: Vec<Job>,
     stop: bool,
 }
 
@@ -140,7 +140,7 @@ impl Job {
             }),
         };
         if self.result.is_ok() && !matches!(self.task, Task::Write(..)) {
-            self.hashes.extend(pages.iter().map(|page| hash(page)));
+            self.hashes.extend(pages.iter().map(hash));
         }
     }
 }
@@ -151,9 +151,9 @@ pub struct Helpers {
     spawn: Spawn,
     wanted: usize,
     running: usize,
-    free: Vec<Box<Job>>,
+    free: Vec<Job>,
     /// Reaped, and their hashes may still be asked for.
-    ended: Vec<Box<Job>>,
+    ended: Vec<Job>,
 }
 
 impl Helpers {
@@ -186,7 +186,7 @@ impl Helpers {
             wanted,
             running: 0,
             free: (0..if wanted > 0 { JOBS } else { 0 })
-                .map(|_| Box::new(job()))
+                .map(|_| job())
                 .collect(),
             ended: Vec::with_capacity(JOBS),
         }
