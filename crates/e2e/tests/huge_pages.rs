@@ -43,7 +43,7 @@ fn parts_of_huge_pages_change_alone() {
     }
 }
 
-/// Whoever hashes and compresses: the program's bytes are the same, and huge pages stay whole.
+/// Whoever hashes and compresses: the program's bytes are the same, and huge pages stay whole on files.
 #[test]
 fn helpers_or_none_do_the_work() {
     let Some(path) = program::compile("helpers", "huge_pages") else {
@@ -68,7 +68,9 @@ fn helpers_or_none_do_the_work() {
         );
         outcome.swapped();
         let splits = outcome.stats().count("huge_splits");
-        assert!(splits == 0 || helpers == "2", "{splits} splits, {more:?}");
+        // Compressed memory takes huge pages apart of which some pages do not compress.
+        let may_split = more.iter().any(|word| word.starts_with("ram:"));
+        assert!(splits == 0 || may_split, "{splits} splits, {more:?}");
     }
 }
 
