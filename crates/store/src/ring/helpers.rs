@@ -6,14 +6,13 @@
 //! more than the work, and when all helpers have enough to do the caller goes on by itself.
 //!
 //! The threads come from the caller, like [`super::Pool`]'s, and not before the first transfer that is large
-//! enough. They hold a lock only to take a job and to give it back, a few thousand times a second.
+//! enough.
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
+use super::handoff::{Hand, Handoff};
 use super::ram::{Counter, PAGE};
 use super::{Completion, IoError, SpawnRefused};
 
@@ -51,63 +50,18 @@ struct Job {
 // SAFETY: the memory was lent for the transfer, and whoever has the job has the transfer.
 unsafe impl Send for Job {}
 
-#[derive(Default)]
-struct Jobs {
-    todo: VecDeque<Job>,
-    done: Vec<Job>,
-    stop: bool,
-}
-
-struct Shared {
-    jobs: Mutex<Jobs>,
-    /// Rung for the helpers.
-    more: Condvar,
-    /// Jobs that are done; a look at it needs no lock.
-    done: AtomicUsize,
-    hash: Hash,
-    /// Rung for the reaping thread when the first of `done` comes.
-    event: OwnedFd,
-}
-
-impl Shared {
-    fn jobs(&self) -> MutexGuard<'_, Jobs> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// What one helper thread runs, exactly once, on a thread that shares memory and descriptors with the
 /// caller's. If the thread cannot be started, drop it.
 pub struct Helper {
-    shared: Arc<Shared>,
+    jobs: Hand<Job>,
+    hash: Hash,
     number: usize,
 }
 
 impl Helper {
     /// Does jobs until the [`Helpers`] are dropped.
     pub fn run(self) {
-        loop {
-            let jobs = self.shared.jobs();
-            let idle = |jobs: &mut Jobs| jobs.todo.is_empty() && !jobs.stop;
-            let waited = self.shared.more.wait_while(jobs, idle);
-            let Some(mut job) = waited
-                .unwrap_or_else(PoisonError::into_inner)
-                .todo
-                .pop_front()
-            else {
-                return;
-            };
-            job.carry_out(self.number, self.shared.hash);
-            let first = {
-                let mut jobs = self.shared.jobs();
-                jobs.done.push(job);
-                self.shared.done.store(jobs.done.len(), Ordering::Release);
-                jobs.done.len() == 1
-            };
-            if first {
-                // Fails only when the counter is about to overflow, and then it is readable anyway.
-                let _ = rustix::io::write(self.shared.event.as_fd(), &1u64.to_ne_bytes());
-            }
-        }
+        self.jobs.run(|job| job.carry_out(self.number, self.hash));
     }
 
     /// For raw clones: an argument for [`Helper::from_raw`], to be used exactly once.
@@ -130,7 +84,9 @@ impl Job {
         // SAFETY: `pages` pages from `first` on are mapped and were lent for the transfer; only a write's
         // may be read by others meanwhile, and that does not make use of the right to write.
         let pages = unsafe { std::slice::from_raw_parts_mut(self.first, self.pages) };
-        self.result = match &self.task {
+        // What waits to be reaped, or to be filled again, keeps no area alive.
+        let task = std::mem::replace(&mut self.task, Task::Hash);
+        self.result = match &task {
             Task::Hash => Ok(()),
             Task::Read(area, slot) => area.with_tools(number, |area, tools| {
                 area.read(tools, *slot, pages.iter_mut())
@@ -139,7 +95,7 @@ impl Job {
                 area.write(tools, *slot, pages.iter(), *as_it_is)
             }),
         };
-        if self.result.is_ok() && !matches!(self.task, Task::Write(..)) {
+        if self.result.is_ok() && !matches!(task, Task::Write(..)) {
             self.hashes.extend(pages.iter().map(hash));
         }
     }
@@ -147,20 +103,19 @@ impl Job {
 
 /// The queueing and reaping thread's side.
 pub struct Helpers {
-    shared: Arc<Shared>,
+    jobs: Handoff<Job>,
+    hash: Hash,
     spawn: Spawn,
     wanted: usize,
     running: usize,
-    free: Vec<Job>,
-    /// Reaped, and their hashes may still be asked for.
-    ended: Vec<Job>,
 }
 
 impl Helpers {
     /// Up to `count` threads (at most [`MOST_HELPERS`]), started by `spawn` when there is something to do.
-    /// `event` is an eventfd that is written to when a job is done after all had been reaped.
+    /// `event` is a non-blocking eventfd that is written to when a job is done after all had been reaped.
     pub fn new(count: usize, hash: Hash, event: OwnedFd, spawn: Spawn) -> Self {
-        let job = || Job {
+        let wanted = count.min(MOST_HELPERS);
+        let idle = |_| Job {
             token: 0,
             first: std::ptr::null_mut(),
             pages: 0,
@@ -168,41 +123,24 @@ impl Helpers {
             result: Ok(()),
             hashes: Vec::with_capacity(MOST_PAGES),
         };
-        let wanted = count.min(MOST_HELPERS);
-        let jobs = Jobs {
-            todo: VecDeque::with_capacity(JOBS),
-            done: Vec::with_capacity(JOBS),
-            stop: false,
-        };
+        let slots = if wanted > 0 { JOBS } else { 0 };
         Helpers {
-            shared: Arc::new(Shared {
-                jobs: Mutex::new(jobs),
-                more: Condvar::new(),
-                done: AtomicUsize::new(0),
-                hash,
-                event,
-            }),
+            jobs: Handoff::new((0..slots).map(idle), event),
+            hash,
             spawn,
             wanted,
             running: 0,
-            free: (0..if wanted > 0 { JOBS } else { 0 })
-                .map(|_| job())
-                .collect(),
-            ended: Vec::with_capacity(JOBS),
         }
     }
 
     /// Jobs that were handed over and not reaped.
     pub(super) fn in_flight(&self) -> usize {
-        match self.wanted {
-            0 => 0,
-            _ => JOBS - self.free.len() - self.ended.len(),
-        }
+        self.jobs.in_flight()
     }
 
     /// A job is done that was not reaped.
     pub(super) fn has_ended(&self) -> bool {
-        self.shared.done.load(Ordering::Acquire) > 0
+        self.jobs.has_ended()
     }
 
     /// Leaves `pages` pages from `first` on to the helpers. False: they have enough to do, or none runs.
@@ -216,26 +154,24 @@ impl Helpers {
         if pages > MOST_PAGES || !self.start() {
             return false;
         }
-        let Some(mut job) = self.free.pop() else {
-            return false;
-        };
-        (job.token, job.first, job.pages, job.task) = (token, first, pages, task);
-        self.shared.jobs().todo.push_back(job);
-        self.shared.more.notify_one();
-        true
+        let filled = self.jobs.fill(|job| {
+            (job.token, job.first, job.pages, job.task) = (token, first, pages, task);
+            job.hashes.clear();
+        });
+        // Nothing but the waking of a sleeper can be refused, and that only for arguments that are wrong.
+        let _ = self.jobs.flush();
+        filled
     }
 
     fn start(&mut self) -> bool {
         while self.running < self.wanted {
             let helper = Helper {
-                shared: Arc::clone(&self.shared),
+                jobs: self.jobs.hand(),
+                hash: self.hash,
                 number: self.running,
             };
             if (self.spawn)(helper).is_err() {
                 self.wanted = self.running;
-                if self.running == 0 {
-                    self.free.clear();
-                }
                 break;
             }
             self.running += 1;
@@ -245,17 +181,8 @@ impl Helpers {
 
     /// Appends the jobs that are done.
     pub(super) fn reap(&mut self, out: &mut Vec<Completion>) {
-        for mut job in self.ended.drain(..) {
-            job.hashes.clear();
-            job.task = Task::Hash;
-            self.free.push(job);
-        }
-        if self.has_ended() {
-            let mut jobs = self.shared.jobs();
-            self.shared.done.store(0, Ordering::Release);
-            self.ended.append(&mut jobs.done);
-        }
-        out.extend(self.ended.iter().map(|job| Completion {
+        self.jobs.reap();
+        out.extend(self.jobs.reaped().map(|job| Completion {
             token: job.token,
             result: job.result,
         }));
@@ -263,7 +190,7 @@ impl Helpers {
 
     /// The first byte and the hashes of the pages that a transfer brought which the last call of `reap` gave.
     pub(super) fn hashes(&self, token: u64) -> Option<(*const u8, &[u64])> {
-        let job = self.ended.iter().find(|job| job.token == token)?;
+        let job = self.jobs.reaped().find(|job| job.token == token)?;
         (!job.hashes.is_empty()).then(|| (job.first.cast_const().cast(), &job.hashes[..]))
     }
 }
@@ -271,13 +198,10 @@ impl Helpers {
 impl Drop for Helpers {
     /// Waits for what is being done, as it is done to the callers' memory.
     fn drop(&mut self) {
-        let mut reaped = Vec::with_capacity(JOBS);
         while self.in_flight() > 0 {
-            self.reap(&mut reaped);
+            self.jobs.reap();
             std::thread::yield_now();
         }
-        self.shared.jobs().stop = true;
-        self.shared.more.notify_all();
     }
 }
 

@@ -9,6 +9,7 @@
 //! need `errno` or a destructor of a thread-local. After construction nothing is allocated, except
 //! that a slot's vector grows once to the longest request it has carried.
 
+mod handoff;
 mod helpers;
 mod pool;
 mod ram;

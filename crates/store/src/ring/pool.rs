@@ -1,30 +1,22 @@
 //! Reads and writes through a few blocking threads, for sandboxes that refuse io_uring.
 //!
 //! The threads come from the caller, because they must be made like the engine's own and not by the
-//! standard library. One thread queues and reaps, several work. Requests travel through a ring of
-//! slot numbers that any worker may take from, ends through a list that the reaping thread takes as
-//! a whole; both need no lock. Workers sleep on a futex, the reaping thread on an eventfd, which is
-//! written only when the list was empty, so a busy queue costs few system calls.
+//! standard library. One thread queues and reaps, several work.
 
-use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
-use rustix::thread::futex;
 
+use super::handoff::{Hand, Handoff};
 use super::transfer::{Direction, Transfer, Verdict};
 use super::{Completion, Io, IoError, IoVec, MAX_DEPTH, QueueError};
 
 /// More threads than this only compete: a disk of a sandboxed machine is busy with four.
 const MAX_WORKERS: usize = 16;
-/// End of the list of ended slots.
-const NONE: u32 = u32::MAX;
 
 /// The caller's closure could not start a thread; it says why itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,20 +43,18 @@ pub enum PoolError {
 /// What one I/O thread runs: `entry(argument)`, exactly once, on a thread that shares memory and
 /// descriptors with the pool's. It returns after the pool was dropped. If the thread cannot be
 /// started, drop the `Worker`.
-pub struct Worker {
-    shared: Arc<Shared>,
-}
+pub struct Worker(Hand<Call>);
 
 impl Worker {
     /// Runs the thread's work on the calling thread, until the pool is dropped.
     pub fn run(self) {
-        self.shared.work();
+        self.0.run(Call::carry_out);
     }
 
     /// For raw clones: a function and its argument. The argument must be passed to the function
     /// exactly once, or back to [`Worker::from_raw`].
     pub fn into_raw(self) -> (unsafe extern "C" fn(*mut c_void), *mut c_void) {
-        (worker_entry, Arc::into_raw(self.shared).cast_mut().cast())
+        (worker_entry, Box::into_raw(Box::new(self)).cast())
     }
 
     /// Undoes [`Worker::into_raw`], for a thread that could not be started.
@@ -72,9 +62,8 @@ impl Worker {
     /// # Safety
     /// `argument` comes from `into_raw` and was not used since.
     pub unsafe fn from_raw(argument: *mut c_void) -> Self {
-        // SAFETY: by this function's contract it is the pointer that `Arc::into_raw` gave.
-        let shared = unsafe { Arc::from_raw(argument.cast_const().cast::<Shared>()) };
-        Worker { shared }
+        // SAFETY: by this function's contract it is the pointer that the box gave.
+        *unsafe { Box::from_raw(argument.cast()) }
     }
 }
 
@@ -83,105 +72,24 @@ unsafe extern "C" fn worker_entry(argument: *mut c_void) {
     unsafe { Worker::from_raw(argument) }.run();
 }
 
-struct Slot {
-    transfer: UnsafeCell<Transfer>,
-    result: UnsafeCell<Result<(), IoError>>,
-    /// The next slot in the list of ended ones; written before the slot is pushed.
-    next: AtomicU32,
+/// A slot's content.
+struct Call {
+    transfer: Transfer,
+    result: Result<(), IoError>,
 }
 
-struct Shared {
-    slots: Box<[Slot]>,
-    /// Slot numbers handed to the workers: a ring as long as there are slots, so it cannot overrun.
-    queue: Box<[AtomicU32]>,
-    head: AtomicU64,
-    tail: AtomicU64,
-    /// The futex: changes with every flush.
-    bell: AtomicU32,
-    sleepers: AtomicU32,
-    stop: AtomicBool,
-    /// First of the ended slots that were not reaped yet, or `NONE`.
-    ended: AtomicU32,
-    /// Pushes onto an empty list: each is followed by adding one to the eventfd.
-    notices: AtomicU64,
-    event: OwnedFd,
-}
+// SAFETY: the raw pointers inside `Transfer` are the caller's memory, lent by `Io`'s contract to whoever has
+// the transfer.
+unsafe impl Send for Call {}
 
-// SAFETY: a slot's cells belong to one thread at a time: the queueing thread until `tail` passes
-// the slot's entry, the worker whose exchange of `head` won it until it pushed the slot onto `ended`, then
-// again the queueing thread, which takes that list. Each handover is a release/acquire pair. The raw
-// pointers inside `Transfer` are the caller's memory, lent by `Io`'s contract.
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    /// Takes the oldest queued slot.
-    fn take(&self) -> Option<u32> {
-        let mut head = self.head.load(Ordering::Acquire);
-        loop {
-            if head == self.tail.load(Ordering::Acquire) {
-                return None;
-            }
-            let index = self.queue[head as usize % self.queue.len()].load(Ordering::Relaxed);
-            match self.head.compare_exchange_weak(
-                head,
-                head + 1,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return Some(index),
-                Err(seen) => head = seen,
-            }
-        }
-    }
-
-    fn work(&self) {
-        loop {
-            let bell = self.bell.load(Ordering::SeqCst);
-            while let Some(index) = self.take() {
-                self.carry_out(index);
-            }
-            if self.stop.load(Ordering::SeqCst) {
-                return;
-            }
-            self.sleepers.fetch_add(1, Ordering::SeqCst);
-            // Any answer is fine: woken, interrupted, or the bell rang meanwhile.
-            let _ = futex::wait(&self.bell, futex::Flags::PRIVATE, bell, None);
-            self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-
-    fn carry_out(&self, index: u32) {
-        let slot = &self.slots[index as usize];
-        // SAFETY: `take` gave this slot to this thread alone.
-        let transfer = unsafe { &mut *slot.transfer.get() };
-        let result = loop {
-            match transfer.on_result(one_step(transfer)) {
+impl Call {
+    fn carry_out(&mut self) {
+        self.result = loop {
+            match self.transfer.on_result(one_step(&self.transfer)) {
                 Verdict::Again => {}
                 Verdict::Ended(result) => break result,
             }
         };
-        // SAFETY: as above.
-        unsafe { *slot.result.get() = result };
-        let mut first = self.ended.load(Ordering::Relaxed);
-        loop {
-            slot.next.store(first, Ordering::Relaxed);
-            match self.ended.compare_exchange_weak(
-                first,
-                index,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => break,
-                Err(seen) => first = seen,
-            }
-        }
-        if first == NONE {
-            self.notices.fetch_add(1, Ordering::AcqRel);
-            // Fails only when the counter is about to overflow, and then it is readable anyway.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        }
     }
 }
 
@@ -233,15 +141,8 @@ fn one_step(transfer: &Transfer) -> i32 {
 
 /// The backend of blocking threads.
 pub struct Pool {
-    shared: Arc<Shared>,
+    calls: Handoff<Call>,
     areas: Vec<RawFd>,
-    free: Vec<u32>,
-    /// Queued since the last flush; the workers cannot see these yet.
-    unflushed: u64,
-    /// How much of `notices` was read from the eventfd.
-    heard: u64,
-    /// The list of ended slots is newest first; turned round here.
-    order: Vec<u32>,
 }
 
 impl Pool {
@@ -257,50 +158,24 @@ impl Pool {
         if workers == 0 {
             return Err(PoolError::NoWorkers);
         }
-        let depth = depth.clamp(1, MAX_DEPTH);
-        let event =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
-                PoolError::Event {
-                    errno: errno.raw_os_error(),
-                }
-            })?;
-        let slots = (0..depth)
-            .map(|_| Slot {
-                transfer: UnsafeCell::new(Transfer::idle()),
-                result: UnsafeCell::new(Ok(())),
-                next: AtomicU32::new(NONE),
-            })
-            .collect();
-        let shared = Arc::new(Shared {
-            slots,
-            queue: (0..depth).map(|_| AtomicU32::new(NONE)).collect(),
-            head: AtomicU64::new(0),
-            tail: AtomicU64::new(0),
-            bell: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
-            stop: AtomicBool::new(false),
-            ended: AtomicU32::new(NONE),
-            notices: AtomicU64::new(0),
-            event,
-        });
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let event = eventfd(0, flags).map_err(|errno| PoolError::Event {
+            errno: errno.raw_os_error(),
+        })?;
+        let idle = |_| Call {
+            transfer: Transfer::idle(),
+            result: Ok(()),
+        };
+        let calls = Handoff::new((0..depth.clamp(1, MAX_DEPTH)).map(idle), event);
         for started in 0..workers.min(MAX_WORKERS) {
-            let worker = Worker {
-                shared: Arc::clone(&shared),
-            };
-            match spawn(worker) {
+            match spawn(Worker(calls.hand())) {
                 Ok(()) => {}
                 Err(refused) if started == 0 => return Err(refused.into()),
                 Err(_) => break,
             }
         }
-        Ok(Pool {
-            shared,
-            areas: areas.to_vec(),
-            free: (0..depth).rev().collect(),
-            unflushed: 0,
-            heard: 0,
-            order: Vec::with_capacity(depth as usize),
-        })
+        let areas = areas.to_vec();
+        Ok(Pool { calls, areas })
     }
 }
 
@@ -315,55 +190,26 @@ impl Io for Pool {
     ) -> Result<(), QueueError> {
         let fd = super::file_of(&self.areas, area)?;
         let wanted = Transfer::length_of(offset, iov)?;
-        let index = self.free.pop().ok_or(QueueError::Full)?;
-        let slot = &self.shared.slots[index as usize];
-        // SAFETY: the slot was free, so no worker has it.
-        let transfer = unsafe { &mut *slot.transfer.get() };
-        transfer.begin(direction, token, fd, offset, wanted, iov);
-        let at = self.shared.tail.load(Ordering::Relaxed) + self.unflushed;
-        self.shared.queue[at as usize % self.shared.queue.len()].store(index, Ordering::Relaxed);
-        self.unflushed += 1;
-        Ok(())
+        let queued = self.calls.fill(|call| {
+            let transfer = &mut call.transfer;
+            transfer.begin(direction, token, fd, offset, wanted, iov);
+        });
+        queued.then_some(()).ok_or(QueueError::Full)
     }
 
     fn flush(&mut self) -> Result<(), IoError> {
-        if self.unflushed == 0 {
-            return Ok(());
-        }
-        let wake = u32::try_from(self.unflushed).unwrap_or(MAX_DEPTH);
-        self.shared.tail.fetch_add(self.unflushed, Ordering::AcqRel);
-        self.unflushed = 0;
-        self.shared.bell.fetch_add(1, Ordering::SeqCst);
-        if self.shared.sleepers.load(Ordering::SeqCst) > 0 {
-            futex::wake(&self.shared.bell, futex::Flags::PRIVATE, wake)
-                .map_err(IoError::from_errno)?;
-        }
-        Ok(())
+        self.calls.flush().map_err(IoError::from_errno)
     }
 
     fn reap(&mut self, out: &mut Vec<Completion>) {
-        if self.shared.notices.load(Ordering::Acquire) != self.heard {
-            let mut count = [0u8; 8];
-            // Empty when the worker is between its push and its write; the next call hears it.
-            if rustix::io::read(&self.shared.event, &mut count) == Ok(8) {
-                self.heard += u64::from_ne_bytes(count);
-            }
-        }
-        // After the eventfd was cleared: what is pushed from here on rings again.
-        let mut index = self.shared.ended.swap(NONE, Ordering::AcqRel);
-        while index != NONE {
-            self.order.push(index);
-            index = self.shared.slots[index as usize]
-                .next
-                .load(Ordering::Relaxed);
-        }
-        while let Some(index) = self.order.pop() {
-            let slot = &self.shared.slots[index as usize];
-            // SAFETY: the worker gave the slot back by pushing it onto the list just taken.
-            let (token, result) = unsafe { ((*slot.transfer.get()).token, *slot.result.get()) };
-            self.free.push(index);
-            out.push(Completion { token, result });
-        }
+        // Before the list is taken: what is pushed from then on rings again.
+        self.calls.hear();
+        self.calls.reap();
+        out.extend(self.calls.reaped().map(|call| Completion {
+            token: call.transfer.token,
+            result: call.result,
+        }));
+        self.calls.put_back();
     }
 
     fn wait(&mut self) -> Result<(), IoError> {
@@ -371,20 +217,11 @@ impl Io for Pool {
             return Ok(());
         }
         self.flush()?;
-        while self.shared.ended.load(Ordering::Acquire) == NONE {
-            let mut fds = [PollFd::from_borrowed_fd(
-                self.shared.event.as_fd(),
-                PollFlags::IN,
-            )];
+        while !self.calls.has_ended() {
+            let mut fds = [PollFd::from_borrowed_fd(self.calls.event(), PollFlags::IN)];
             match poll(&mut fds, None) {
-                Ok(_) => {
-                    let mut count = [0u8; 8];
-                    if self.shared.ended.load(Ordering::Acquire) == NONE
-                        && rustix::io::read(&self.shared.event, &mut count) == Ok(8)
-                    {
-                        self.heard += u64::from_ne_bytes(count);
-                    }
-                }
+                Ok(_) if self.calls.has_ended() => {}
+                Ok(_) => self.calls.hear(),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(IoError::from_errno(error)),
             }
@@ -393,11 +230,11 @@ impl Io for Pool {
     }
 
     fn poll_fd(&self) -> RawFd {
-        self.shared.event.as_raw_fd()
+        self.calls.event().as_raw_fd()
     }
 
     fn in_flight(&self) -> usize {
-        self.shared.slots.len() - self.free.len()
+        self.calls.in_flight()
     }
 
     fn set_area(&mut self, area: usize, fd: Option<RawFd>) {
@@ -410,15 +247,11 @@ impl Io for Pool {
 }
 
 impl Drop for Pool {
-    /// Lets the workers finish what is in flight, since they write to the callers' memory, and then
-    /// sends them home. They hold the shared part until they have left.
+    /// Lets the workers finish what is in flight, since they write to the callers' memory.
     fn drop(&mut self) {
         let mut ended = Vec::with_capacity(self.in_flight());
         while self.in_flight() > 0 && self.wait().is_ok() {
             self.reap(&mut ended);
         }
-        self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.bell.fetch_add(1, Ordering::SeqCst);
-        let _ = futex::wake(&self.shared.bell, futex::Flags::PRIVATE, u32::MAX / 2);
     }
 }

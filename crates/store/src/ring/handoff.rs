@@ -1,0 +1,249 @@
+//! How one thread hands work to others and takes it back, without a lock.
+//!
+//! Who is preempted with a lock held keeps the others waiting for as long as the scheduler likes, and the
+//! thread that hands out here is the one that serves faults. Work lies in slots. Their numbers travel through
+//! a ring from which any worker may take, and back through a list that the owner takes as a whole. Workers
+//! sleep on a futex. The owner is told by an eventfd, which is written to only when the list was empty, so
+//! that a busy owner costs few system calls.
+
+use std::cell::UnsafeCell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+/// End of the list of ended slots.
+const NONE: u32 = u32::MAX;
+
+struct Slot<T> {
+    work: UnsafeCell<T>,
+    /// The next slot in the list of ended ones; written before the slot is pushed.
+    next: AtomicU32,
+}
+
+struct Shared<T> {
+    slots: Box<[Slot<T>]>,
+    /// Slot numbers handed to the workers: a ring as long as there are slots, so it cannot overrun.
+    queue: Box<[AtomicU32]>,
+    head: AtomicU64,
+    tail: AtomicU64,
+    /// The futex: changes with every flush.
+    bell: AtomicU32,
+    sleepers: AtomicU32,
+    stop: AtomicBool,
+    /// First of the ended slots that were not reaped yet, or `NONE`.
+    ended: AtomicU32,
+    /// Pushes onto an empty list: each is followed by adding one to the eventfd.
+    notices: AtomicU64,
+    event: OwnedFd,
+}
+
+// SAFETY: a slot's cell belongs to one thread at a time: the owner until `tail` passes the slot's entry, the
+// worker whose exchange of `head` won it until it pushed the slot onto `ended`, then again the owner, who
+// takes that list. Each handover is a release/acquire pair.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// Takes the oldest queued slot.
+    fn take(&self) -> Option<u32> {
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            if head == self.tail.load(Ordering::Acquire) {
+                return None;
+            }
+            let index = self.queue[head as usize % self.queue.len()].load(Ordering::Relaxed);
+            let (won, lost) = (Ordering::AcqRel, Ordering::Acquire);
+            match self.head.compare_exchange_weak(head, head + 1, won, lost) {
+                Ok(_) => return Some(index),
+                Err(seen) => head = seen,
+            }
+        }
+    }
+
+    fn give_back(&self, index: u32) {
+        let slot = &self.slots[index as usize];
+        let mut first = self.ended.load(Ordering::Relaxed);
+        loop {
+            slot.next.store(first, Ordering::Relaxed);
+            let (won, lost) = (Ordering::AcqRel, Ordering::Relaxed);
+            match self.ended.compare_exchange_weak(first, index, won, lost) {
+                Ok(_) => break,
+                Err(seen) => first = seen,
+            }
+        }
+        if first == NONE {
+            self.notices.fetch_add(1, Ordering::AcqRel);
+            // Fails only when the counter is about to overflow, and then it is readable anyway.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// A worker's side.
+pub(super) struct Hand<T>(Arc<Shared<T>>);
+
+impl<T> Hand<T> {
+    /// Does work until the [`Handoff`] is dropped.
+    pub(super) fn run(&self, mut carry_out: impl FnMut(&mut T)) {
+        let shared = &*self.0;
+        loop {
+            let bell = shared.bell.load(Ordering::SeqCst);
+            while let Some(index) = shared.take() {
+                // SAFETY: `take` gave this slot to this thread alone.
+                carry_out(unsafe { &mut *shared.slots[index as usize].work.get() });
+                shared.give_back(index);
+            }
+            if shared.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            shared.sleepers.fetch_add(1, Ordering::SeqCst);
+            // Any answer is fine: woken, interrupted, or the bell rang meanwhile.
+            let _ = futex::wait(&shared.bell, futex::Flags::PRIVATE, bell, None);
+            shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// The owner's side: who fills slots and reaps them.
+pub(super) struct Handoff<T> {
+    shared: Arc<Shared<T>>,
+    free: Vec<u32>,
+    /// Filled since the last flush; the workers cannot see these yet.
+    unflushed: u64,
+    /// How much of `notices` was read from the eventfd.
+    heard: u64,
+    /// Reaped and not put back, oldest first.
+    reaped: Vec<u32>,
+}
+
+impl<T> Handoff<T> {
+    /// Slots for all of `works`, and nobody at work. `event` is a non-blocking eventfd, written to when a slot
+    /// has ended after all had been reaped.
+    pub(super) fn new(works: impl Iterator<Item = T>, event: OwnedFd) -> Self {
+        let slots: Box<[_]> = works
+            .map(|work| Slot {
+                work: UnsafeCell::new(work),
+                next: AtomicU32::new(NONE),
+            })
+            .collect();
+        let depth = slots.len() as u32;
+        let shared = Shared {
+            slots,
+            queue: (0..depth).map(|_| AtomicU32::new(NONE)).collect(),
+            head: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+            bell: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            ended: AtomicU32::new(NONE),
+            notices: AtomicU64::new(0),
+            event,
+        };
+        Handoff {
+            shared: Arc::new(shared),
+            free: (0..depth).rev().collect(),
+            unflushed: 0,
+            heard: 0,
+            reaped: Vec::with_capacity(depth as usize),
+        }
+    }
+
+    /// What one more worker runs.
+    pub(super) fn hand(&self) -> Hand<T> {
+        Hand(Arc::clone(&self.shared))
+    }
+
+    /// The descriptor that is written to.
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.shared.event.as_fd()
+    }
+
+    /// Lets `fill` fill a free slot, for the workers to see at the next [`Handoff::flush`]. False, and `fill`
+    /// was not called: none is free.
+    pub(super) fn fill(&mut self, fill: impl FnOnce(&mut T)) -> bool {
+        let Some(index) = self.free.pop() else {
+            return false;
+        };
+        // SAFETY: the slot was free, so no worker has it.
+        fill(unsafe { &mut *self.shared.slots[index as usize].work.get() });
+        let at = self.shared.tail.load(Ordering::Relaxed) + self.unflushed;
+        self.shared.queue[at as usize % self.shared.queue.len()].store(index, Ordering::Relaxed);
+        self.unflushed += 1;
+        true
+    }
+
+    /// Shows the workers what was filled.
+    pub(super) fn flush(&mut self) -> Result<(), Errno> {
+        if self.unflushed == 0 {
+            return Ok(());
+        }
+        let wake = u32::try_from(self.unflushed).unwrap_or(u32::MAX / 2);
+        self.shared.tail.fetch_add(self.unflushed, Ordering::AcqRel);
+        self.unflushed = 0;
+        self.shared.bell.fetch_add(1, Ordering::SeqCst);
+        if self.shared.sleepers.load(Ordering::SeqCst) > 0 {
+            futex::wake(&self.shared.bell, futex::Flags::PRIVATE, wake)?;
+        }
+        Ok(())
+    }
+
+    /// Slots have ended that were not reaped.
+    pub(super) fn has_ended(&self) -> bool {
+        self.shared.ended.load(Ordering::Acquire) != NONE
+    }
+
+    /// Filled and not reaped.
+    pub(super) fn in_flight(&self) -> usize {
+        self.shared.slots.len() - self.free.len() - self.reaped.len()
+    }
+
+    /// Reads the event if it was written to, or is about to be. Only for who has it alone.
+    pub(super) fn hear(&mut self) {
+        if self.shared.notices.load(Ordering::Acquire) != self.heard {
+            let mut count = [0; 8];
+            // Empty when the worker is between its push and its write; the next call hears it.
+            if rustix::io::read(&self.shared.event, &mut count) == Ok(8) {
+                self.heard += u64::from_ne_bytes(count);
+            }
+        }
+    }
+
+    /// Puts back what [`Handoff::reap`] gave.
+    pub(super) fn put_back(&mut self) {
+        self.free.append(&mut self.reaped);
+    }
+
+    /// Puts back what the last call gave and takes what has ended since, oldest first.
+    pub(super) fn reap(&mut self) {
+        self.put_back();
+        let mut index = self.shared.ended.swap(NONE, Ordering::AcqRel);
+        while index != NONE {
+            self.reaped.push(index);
+            index = self.shared.slots[index as usize]
+                .next
+                .load(Ordering::Relaxed);
+        }
+        self.reaped.reverse();
+    }
+
+    /// What the last call of [`Handoff::reap`] gave.
+    pub(super) fn reaped(&self) -> impl Iterator<Item = &T> {
+        self.reaped.iter().map(|&index| {
+            // SAFETY: a worker gave the slot back by pushing it onto the list that was taken, and it cannot be
+            // filled before it is put back, which needs this borrow to have ended.
+            unsafe { &*self.shared.slots[index as usize].work.get() }
+        })
+    }
+}
+
+impl<T> Drop for Handoff<T> {
+    /// Sends the workers home, once they have done what was flushed. They hold the shared part until they
+    /// have left. Whoever lent memory to the work waits before.
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.bell.fetch_add(1, Ordering::SeqCst);
+        let _ = futex::wake(&self.shared.bell, futex::Flags::PRIVATE, u32::MAX / 2);
+    }
+}
