@@ -12,7 +12,9 @@ use foreswap_core::readahead::Policy;
 use foreswap_core::units::{LEAF_PAGES, PAGE_SIZE, PageRange, Vpn, overlap};
 use foreswap_core::world::{Limit, SwapMap};
 use foreswap_core::{Config, Mm, Swapoff, Thp};
-use foreswap_store::ring::{Helper, Helpers, Io, Pool, SpawnRefused, Uring, WithRam, Worker};
+use foreswap_store::ring::{
+    Helper, Helpers, Io, Pool, Spawn, SpawnRefused, Uring, WithRam, Worker,
+};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
@@ -29,6 +31,7 @@ use crate::digest::number_in_order;
 use crate::ledger::protocol::{Client, ProtocolError, Severity};
 use crate::ledger::{IoBackend, Ledger, Options, ReadaheadPolicy, SeenKind, ThpMode};
 use crate::program::{Program, say, state};
+use crate::sys::cpu::Cpus;
 use crate::sys::doorbell::Doorbell;
 use crate::sys::own_memory::{self, Kind};
 use crate::sys::uffd::{Features, Uffd, UffdError};
@@ -203,7 +206,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         options.helpers as usize,
         number_in_order,
         rings,
-        Box::new(help),
+        helpers_of(Cpus::now()),
     );
     for (area, file) in &welcome.areas {
         io.set_area(area.0.into(), Some(file.as_raw_fd()));
@@ -419,20 +422,25 @@ fn open_io(options: &Options, client: &Client) -> Result<Box<dyn Io>, BootError>
     }
 }
 
-/// Start a helper.
-fn help(helper: Helper) -> Result<(), SpawnRefused> {
-    let argument = helper.into_raw();
-    // SAFETY: a helper keeps to what engine threads may do and gets its argument alone.
-    let spawned = unsafe { thread::spawn(c"fs-help", HELPER_STACK, true, run_helper, argument) };
-    spawned.map(drop).map_err(|errno| {
-        // SAFETY: the thread did not start, so the argument was not used.
-        drop(unsafe { Helper::from_raw(argument) });
-        SpawnRefused(errno.raw_os_error())
+/// Starts a helper, which may run on `cpus`.
+fn helpers_of(cpus: Cpus) -> Spawn {
+    Box::new(move |helper: Helper| {
+        let argument = helper.into_raw();
+        // SAFETY: a helper keeps to what engine threads may do and gets its argument alone.
+        let spawned =
+            unsafe { thread::spawn(c"fs-help", HELPER_STACK, true, run_helper, argument) };
+        spawned
+            .map(|thread| cpus.free(thread.tid()))
+            .map_err(|errno| {
+                // SAFETY: the thread did not start, so the argument was not used.
+                drop(unsafe { Helper::from_raw(argument) });
+                SpawnRefused(errno.raw_os_error())
+            })
     })
 }
 
 extern "C" fn run_helper(argument: *mut c_void) {
-    // SAFETY: `help` made the argument from a helper and gave it to this thread alone.
+    // SAFETY: `helpers_of` made the argument from a helper and gave it to this thread alone.
     unsafe { Helper::from_raw(argument) }.run();
 }
 

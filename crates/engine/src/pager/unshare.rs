@@ -14,6 +14,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{Advice, madvise};
 use rustix::thread::futex;
 
+use crate::sys::cpu::Cpus;
 use crate::sys::thread;
 
 /// Runs that may wait; more are met again by the next sweep.
@@ -31,6 +32,7 @@ struct Shared {
 /// The pager's side.
 pub struct Unsharer {
     shared: Arc<Shared>,
+    cpus: Cpus,
     started: bool,
 }
 
@@ -45,18 +47,18 @@ impl Unsharer {
                 pending: AtomicU32::new(0),
                 done,
             }),
+            cpus: Cpus::now(),
             started: false,
         }
     }
 
-    /// Write to `n` pages from `page` on, soon.
+    /// Write to `n` pages from `page` on, soon, or not at all; who needs it asks again.
     pub fn ask(&mut self, page: Vpn, n: u32) {
         {
-            let mut runs = self
-                .shared
-                .runs
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            // The other thread may have been preempted with the lock held: then the next sweep asks.
+            let Ok(mut runs) = self.shared.runs.try_lock() else {
+                return;
+            };
             if runs.len() == QUEUE || runs.contains(&(page, n)) {
                 return;
             }
@@ -70,7 +72,7 @@ impl Unsharer {
             // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
             let spawned = unsafe { thread::spawn(c"fs-unshare", 64 << 10, true, work, argument) };
             // Without the thread shared pages stay where they are; the next ask tries again.
-            self.started = spawned.is_ok();
+            self.started = spawned.map(|thread| self.cpus.free(thread.tid())).is_ok();
         }
         self.shared.bell.fetch_add(1, SeqCst);
         let _ = futex::wake(&self.shared.bell, futex::Flags::PRIVATE, 1);

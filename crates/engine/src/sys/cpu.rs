@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// Threads whose descriptors are kept open.
 const CACHED: usize = 16;
@@ -30,6 +30,31 @@ pub fn allowed() -> Result<Vec<usize>, Errno> {
     Ok((0..CpuSet::MAX_CPU)
         .filter(|&cpu| set.is_set(cpu))
         .collect())
+}
+
+/// CPUs on which a thread may run.
+#[derive(Clone, Copy, Debug)]
+pub struct Cpus(Option<CpuSet>);
+
+impl Cpus {
+    /// Those of the calling thread, as it is now.
+    pub fn now() -> Self {
+        Cpus(sched_getaffinity(None).ok())
+    }
+
+    /// Lets thread `tid` of this process run on all of them and yield to nobody, whatever its maker is bound
+    /// to and does: nobody watches whether it starves, and for what it holds then (a lock, the kernel's lock
+    /// of the address space) others wait.
+    pub fn free(&self, tid: u32) {
+        let Some(pid) = i32::try_from(tid).ok().and_then(Pid::from_raw) else {
+            return;
+        };
+        // A thread that is gone needs neither.
+        let _ = set_policy(tid, SCHED_OTHER);
+        if let Some(set) = &self.0 {
+            let _ = sched_setaffinity(Some(pid), set);
+        }
+    }
 }
 
 /// How many CPUs the calling thread may use, at least 1.
@@ -84,16 +109,22 @@ fn processor(stat: &[u8]) -> Option<usize> {
 }
 
 /// Lets the calling thread yield its CPU to whoever else wants it (`SCHED_IDLE`), or not any more. The
-/// scheduler takes a CPU that only such threads use for idle.
+/// scheduler takes a CPU that only such threads use for idle. Threads that it starts inherit it: see
+/// [`Cpus::free`].
 pub fn set_yielding(yielding: bool) -> Result<(), Errno> {
-    const SCHED_OTHER: usize = 0;
-    const SCHED_IDLE: usize = 5;
-    let policy = if yielding { SCHED_IDLE } else { SCHED_OTHER };
+    set_policy(0, if yielding { SCHED_IDLE } else { SCHED_OTHER })
+}
+
+const SCHED_OTHER: usize = 0;
+const SCHED_IDLE: usize = 5;
+
+/// Of thread `tid`; 0 is the calling one.
+fn set_policy(tid: u32, policy: usize) -> Result<(), Errno> {
     let priority = 0_i32;
     let parameter = (&raw const priority) as usize;
     let number = linux_raw_sys::general::__NR_sched_setscheduler;
-    // SAFETY: the parameter is one int, as the call says; 0 is the calling thread.
-    unsafe { super::syscall::syscall(number, [0, policy, parameter]) }.map(drop)
+    // SAFETY: the parameter is one int, as the call says.
+    unsafe { super::syscall::syscall(number, [tid as usize, policy, parameter]) }.map(drop)
 }
 
 /// How long a thread was ready to run and had to wait for a CPU.
@@ -118,6 +149,10 @@ impl RunDelay {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    use rustix::thread::futex;
+
     use super::*;
 
     #[test]
@@ -143,5 +178,56 @@ mod tests {
         assert_eq!(last.of(u32::MAX >> 2), None);
         assert!(count() >= 1);
         assert_eq!(set_affinity([usize::MAX]), Err(Errno::INVAL));
+    }
+
+    /// The policy and the CPUs of thread `tid`.
+    fn policy_and_cpus(tid: u32) -> (String, String) {
+        let read = |name: &str| {
+            let path = format!("/proc/self/task/{tid}/{name}");
+            std::fs::read_to_string(path).expect("of a thread that runs")
+        };
+        let (stat, status) = (read("stat"), read("status"));
+        // The 41st field, counted behind the name.
+        let policy = stat[stat.rfind(')').expect("a name") + 2..]
+            .split(' ')
+            .nth(38);
+        let cpus = status
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed:"));
+        (
+            policy.expect("a policy").to_owned(),
+            cpus.expect("a mask").to_owned(),
+        )
+    }
+
+    #[test]
+    fn a_thread_of_one_that_yields_and_is_pinned_does_neither() {
+        extern "C" fn wait(word: *mut core::ffi::c_void) {
+            // SAFETY: the word outlives the thread.
+            let word = unsafe { &*word.cast::<AtomicU32>() };
+            while word.load(SeqCst) == 0 {
+                let _ = futex::wait(word, futex::Flags::PRIVATE, 0, None);
+            }
+        }
+        std::thread::spawn(|| {
+            let (home, me) = (Cpus::now(), rustix::thread::gettid().as_raw_nonzero());
+            let before = policy_and_cpus(me.get() as u32);
+            set_yielding(true).expect("yielding is always allowed");
+            set_affinity([current()]).expect("pin");
+            let done = AtomicU32::new(0);
+            let word = (&raw const done).cast_mut().cast();
+            // SAFETY: it waits for the word only, which lives until it has ended.
+            let thread = unsafe { super::super::thread::spawn(c"test", 65536, true, wait, word) };
+            let thread = thread.expect("a thread");
+            home.free(thread.tid());
+            assert_eq!(policy_and_cpus(me.get() as u32).0, "5");
+            assert_eq!(policy_and_cpus(thread.tid()), before);
+            done.store(1, SeqCst);
+            let _ = futex::wake(&done, futex::Flags::PRIVATE, 1);
+            thread.join();
+            home.free(0);
+        })
+        .join()
+        .expect("no panic");
     }
 }
