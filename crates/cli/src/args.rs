@@ -120,9 +120,9 @@ pub struct RunArgs {
 
     /// Threads of each managed program that hash and compress huge pages beside the one that serves faults
     ///
-    /// 0 to 3. Not for machines whose CPUs are all busy: a helper that finds none holds up the program.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=3))]
-    pub helpers: u32,
+    /// 0 to 3. Default: one less than there are CPUs.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=3))]
+    pub helpers: Option<u32>,
 
     /// Write the run's statistics to FILE, as one JSON object
     ///

@@ -12,6 +12,7 @@ use foreswap::ledger::protocol::{self, SOCKET_VARIABLE, Severity, THRESHOLD_VARI
 use foreswap::ledger::{AreaId, Ledger, LedgerSpec, Options, ReadaheadPolicy};
 use foreswap::sys::uffd::{Features, Uffd};
 use foreswap_store::area::{OpenArea, PAGE_BYTES};
+use foreswap_store::ring::MOST_HELPERS;
 use rustix::process::{Resource, Rlimit};
 
 use crate::areas::Areas;
@@ -118,6 +119,12 @@ pub fn check_limit(option: &str, size: Size) -> anyhow::Result<u64> {
     Ok(limit / PAGE_BYTES * PAGE_BYTES)
 }
 
+/// As many helpers as find a CPU beside the program.
+fn default_helpers() -> u32 {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    (cpus - 1).min(MOST_HELPERS) as u32
+}
+
 fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let mut voice = Voice::new(args.quiet);
     let prepared = prepare(args, &mut voice)?;
@@ -131,7 +138,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
             readahead,
             thp: args.thp.into(),
             io: args.io.into(),
-            helpers: args.helpers,
+            helpers: args.helpers.unwrap_or_else(default_helpers),
             max_window: max_window.unwrap_or_else(|| readahead.default_window()),
             full_timeout: args.full_timeout,
             adopt_threshold: threshold,
