@@ -342,6 +342,7 @@ impl Process {
             return;
         };
         self.acks.push_back(event.clone());
+        self.wait_anew(&event);
         let space = &self.space;
         match &event {
             Event::Discard(range) => {
@@ -359,6 +360,19 @@ impl Process {
                 self.hints[from.clone()].fill(Hint::Normal);
                 let (from, to) = (space.range(from), space.vpn(*to));
                 self.call(sys, |mm, w| mm.remap(w, &from, to));
+            }
+        }
+    }
+
+    /// The program takes a page away for which a thread waits: it faults again, for another page.
+    fn wait_anew(&mut self, event: &Event) {
+        let (range, target) = match event {
+            Event::Discard(range) | Event::Unmap(range) => (range, 0..0),
+            Event::Remap(from, to) => (from, *to..to + from.len()),
+        };
+        for wait in self.threads.iter_mut().flatten() {
+            if range.contains(&wait.at) || target.contains(&wait.at) {
+                wait.kept = Kept::default();
             }
         }
     }
