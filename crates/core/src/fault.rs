@@ -24,9 +24,8 @@ impl Mm {
     /// A thread of the program touched the byte at `address` and found its page absent.
     pub fn on_fault(&mut self, w: &mut impl World, address: u64) -> Outcome {
         let pending = Pending {
-            page: Vpn::of(address),
             offset: (address % PAGE_SIZE as u64) as u16,
-            since: w.now(),
+            ..Pending::of(Vpn::of(address), w.now())
         };
         self.serve(w, pending)
     }
@@ -35,10 +34,22 @@ impl Mm {
     pub fn retry(&mut self, w: &mut impl World) {
         let waiting = core::mem::take(&mut self.retry);
         for pending in waiting {
-            if self.serve(w, pending) == Outcome::Unmanaged {
-                w.wake(pending.page);
-            }
+            self.serve_or_wake(w, pending);
         }
+    }
+
+    /// As [`Mm::on_fault`], where nobody else would wake who waits for a page that is not managed.
+    pub(crate) fn serve_or_wake(&mut self, w: &mut impl World, pending: Pending) {
+        if self.serve(w, pending) == Outcome::Unmanaged {
+            w.wake(pending.page);
+        }
+    }
+
+    /// The page for which a thread waits since `since` has just been mapped.
+    pub(crate) fn on_served(&mut self, w: &mut impl World, page: Vpn, since: Nanos, again: bool) {
+        let now = w.now();
+        self.brought.note(page, now);
+        w.served(now.saturating_sub(since), again);
     }
 
     /// Faults wait for the address space to settle.
@@ -127,9 +138,7 @@ impl Mm {
                 vma.streams.mapped(page, mapped);
             }
             self.stats.faults_zero += 1;
-            let now = w.now();
-            self.brought.note(page, now);
-            w.served(now.saturating_sub(pending.since), false);
+            self.on_served(w, page, pending.since, false);
             return Outcome::Served;
         }
         match stop {
@@ -145,7 +154,7 @@ impl Mm {
                 Outcome::Served
             }
             Some(Stop::Again) => self.again(pending),
-            Some(Stop::NoMemory) | None => self.stall(pending),
+            Some(Stop::NoMemory) | None => self.stall(w, pending),
             Some(_) => {
                 w.wake(page);
                 Outcome::Served
@@ -275,11 +284,12 @@ impl Mm {
         let holding = *self.frames.get(frame);
         let course = self.on_hit(w, pending.address(), frame);
         let outcome = if holding.state == State::Reading {
-            self.hasten(w, frame);
             if !holding.wanted {
                 self.frames.want(frame, pending.since);
                 self.stats.faults_major += 1;
             }
+            // Wanted by now: its read is not given up for want of a place in the queue.
+            self.hasten(w, frame);
             Outcome::Waits
         } else {
             self.frames.want(frame, pending.since);
@@ -305,11 +315,7 @@ impl Mm {
         if let Some((id, unit)) = self.frames.unit_of(frame) {
             return self.deliver_unit(w, id, unit, frame);
         }
-        let pending = Pending {
-            page,
-            offset: 0,
-            since: holding.since,
-        };
+        let pending = Pending::of(page, holding.since);
         if self.held {
             w.returns(page);
         }
@@ -335,7 +341,7 @@ impl Mm {
         match stop {
             None => {}
             Some(Stop::Again) => return self.again(pending),
-            Some(Stop::NoMemory) => return self.stall(pending),
+            Some(Stop::NoMemory) => return self.stall(w, pending),
             Some(Stop::Exists) => {
                 // Somebody else's doing: what is mapped is newer than what we have.
                 w.charge_existing(1);
@@ -382,9 +388,7 @@ impl Mm {
         }
         self.table
             .set(page, Entry::Resident(Resident { slot, credit }));
-        let now = w.now();
-        self.brought.note(page, now);
-        w.served(now.saturating_sub(holding.since), again);
+        self.on_served(w, page, holding.since, again);
         Outcome::Served
     }
 
@@ -407,7 +411,7 @@ impl Mm {
             return Outcome::Waits;
         }
         let Some((frame, _)) = self.obtain(w, 1).or_else(|| self.last_frame(w)) else {
-            return self.stall(pending);
+            return self.stall(w, pending);
         };
         let refault = self.was_here(evicted);
         let wanted = Holding {
@@ -473,13 +477,6 @@ impl Mm {
             Entry::Never | Entry::Poisoned => {}
         }
         self.table.set(page, Entry::Poisoned);
-        let pending = Pending {
-            page,
-            offset: 0,
-            since: w.now(),
-        };
-        if self.serve(w, pending) == Outcome::Unmanaged {
-            w.wake(page);
-        }
+        self.serve_or_wake(w, Pending::of(page, w.now()));
     }
 }

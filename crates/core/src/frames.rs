@@ -433,11 +433,13 @@ impl Frames {
         }
     }
 
-    /// A thread waits for the page since `since`.
+    /// A thread waits for the page since `since`, if none did before.
     pub fn want(&mut self, frame: Frame, since: Nanos) {
         let holding = self.get_mut(frame);
-        holding.since = since;
         let newly = !core::mem::replace(&mut holding.wanted, true);
+        if newly {
+            holding.since = since;
+        }
         self.awaited += u32::from(newly && self.get(frame).state == State::Reading);
     }
 

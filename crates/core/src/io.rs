@@ -178,29 +178,25 @@ impl Mm {
         awaited: bool,
     ) {
         let io = self.ios.begin(slot, false, w.now(), frames);
-        let started = match awaited {
-            true => w.read(io, slot, self.ios.frames(io)),
-            false => self.start_beside(w, io),
+        let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
+        let started = if self.ios.frames(io).iter().any(wanted) {
+            self.start_awaited(w, io);
+            true
+        } else if awaited {
+            !self.lacks_place() && w.read(io, slot, self.ios.frames(io))
+        } else {
+            self.start_beside(w, io)
         };
         if started {
             self.stats.swap_read_ios += 1;
             return;
         }
-        // The queue is full: the pages go back to where they were, who waits tries again.
+        // The queue is full: the pages go back to where they were.
         let Some((_, _, frames)) = self.ios.end(io) else {
             return;
         };
         for &frame in &frames {
-            let holding = *self.frames.get(frame);
             self.un_read(frame);
-            if let (true, Some(page)) = (holding.wanted, holding.page) {
-                self.stats.faults_major -= 1;
-                self.stall(crate::mm::Pending {
-                    page,
-                    offset: 0,
-                    since: holding.since,
-                });
-            }
         }
         self.ios.recycle(io, frames);
     }
@@ -253,10 +249,7 @@ impl Mm {
         for run in ios {
             let frames = run.iter().map(|&(_, frame)| frame);
             let io = self.ios.begin(run[0].0, true, 0, frames);
-            if self.in_flight() > self.config.depth as usize / 2
-                || self.writes_wait()
-                || !self.start_beside(w, io)
-            {
+            if !self.may_write() || !self.start_beside(w, io) {
                 self.ios.drop(io);
                 return false;
             }
@@ -274,7 +267,7 @@ impl Mm {
         let whole = first.is_some_and(|&frame| self.frames.get(frame).whole);
         let alike = |frame: &&Frame| self.frames.get(**frame).whole == whole;
         let oldest = oldest.by_ref().filter(alike);
-        if self.writes_wait() {
+        if !self.may_write() {
             return false;
         }
         let most = self.piece(SLOTS_PER_IO);

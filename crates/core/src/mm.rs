@@ -60,9 +60,21 @@ pub(crate) struct Pending {
     /// Where in the page, in bytes.
     pub offset: u16,
     pub since: Nanos,
+    /// Since when it waits for memory, if it does.
+    pub stalled: Option<Nanos>,
 }
 
 impl Pending {
+    /// A fault of `page` that came at `since`.
+    pub fn of(page: Vpn, since: Nanos) -> Self {
+        Pending {
+            page,
+            offset: 0,
+            since,
+            stalled: None,
+        }
+    }
+
     pub fn address(&self) -> u64 {
         self.page.address() + u64::from(self.offset)
     }
@@ -325,11 +337,7 @@ impl Mm {
                 if entry == Entry::Poisoned {
                     // Its mark may not be set yet, or not have moved along: set it again.
                     w.wake(page);
-                    self.retry.push(Pending {
-                        page: target(page),
-                        offset: 0,
-                        since: w.now(),
-                    });
+                    self.retry.push(Pending::of(target(page), w.now()));
                 }
                 at = page.plus(1);
             }

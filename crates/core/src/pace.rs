@@ -5,6 +5,9 @@
 //! I/Os, and many of them, are what a disk is best at. While pages are missed that nothing could foresee,
 //! reads ahead and writes are cut into pieces, and only a few of these are with the disk at a time; the
 //! others wait here, in order, unless a thread comes to wait for one of them.
+//!
+//! A read that a thread waits for is never held back. Where the queue has no place for it, it gets the next
+//! one, and nothing else begins before.
 
 use alloc::collections::VecDeque;
 
@@ -35,6 +38,8 @@ pub(crate) struct Pace {
     others: bool,
     /// Pages that the disk has.
     pub(crate) pages: u32,
+    /// Reads that threads wait for, and for which the queue had no place.
+    awaited: VecDeque<IoId>,
     /// What it is to have next: writes first, as they make the room for all else.
     writes: VecDeque<IoId>,
     reads: VecDeque<IoId>,
@@ -43,7 +48,7 @@ pub(crate) struct Pace {
 impl Pace {
     /// I/Os that wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.writes.len() + self.reads.len()
+        self.awaited.len() + self.writes.len() + self.reads.len()
     }
 }
 
@@ -85,14 +90,28 @@ impl Mm {
         self.paced_by().map_or(most, |who| most.min(PIECE[who]))
     }
 
-    /// Whether writes wait: there is no need to begin more.
-    pub(crate) fn writes_wait(&self) -> bool {
-        !self.pace.writes.is_empty()
+    /// A thread's read waits for a place in the queue: nothing else may take it.
+    pub(crate) fn lacks_place(&self) -> bool {
+        !self.pace.awaited.is_empty()
+    }
+
+    /// Whether one more write may begin. Half of the queue is for reads, and where writes wait already there is
+    /// no need to begin more.
+    pub(crate) fn may_write(&self) -> bool {
+        let places = self.config.depth as usize / 2;
+        self.in_flight() <= places && self.pace.writes.is_empty() && !self.lacks_place()
+    }
+
+    /// Start a read that a thread waits for, as soon as the queue has a place.
+    pub(crate) fn start_awaited(&mut self, w: &mut impl World, io: IoId) {
+        if self.lacks_place() || !self.start(w, io, false) {
+            self.pace.awaited.push_back(io);
+        }
     }
 
     /// Start an I/O that no thread waits for, now or later. False: the queue is full.
     pub(crate) fn start_beside(&mut self, w: &mut impl World, io: IoId) -> bool {
-        let started = !self.is_full() && self.pace.waiting() == 0 && self.start(w, io);
+        let started = !self.is_full() && self.pace.waiting() == 0 && self.start(w, io, true);
         let waits = !started && self.paced_by().is_some();
         if waits {
             match self.ios.what(io) {
@@ -103,7 +122,8 @@ impl Mm {
         started || waits
     }
 
-    fn start(&mut self, w: &mut impl World, io: IoId) -> bool {
+    /// Start an I/O; one that is `beside` counts as what no thread waits for.
+    fn start(&mut self, w: &mut impl World, io: IoId, beside: bool) -> bool {
         let Some((slot, write)) = self.ios.what(io) else {
             return true;
         };
@@ -111,7 +131,7 @@ impl Mm {
             true => w.write(io, slot, self.ios.frames(io)),
             false => w.read(io, slot, self.ios.frames(io)),
         };
-        if started {
+        if started && beside {
             self.pace.pages += self.ios.count_beside(io);
         }
         started
@@ -119,11 +139,11 @@ impl Mm {
 
     /// As [`Mm::start`], of an I/O that has waited. Pages may have been discarded meanwhile: their slots,
     /// which may be somebody else's by now, are not read.
-    fn start_late(&mut self, w: &mut impl World, io: IoId) -> bool {
+    fn start_late(&mut self, w: &mut impl World, io: IoId, beside: bool) -> bool {
         let gone = |frame: &Frame| self.frames.get(*frame).page.is_none();
         let read = self.ios.what(io).is_some_and(|(_, write)| !write);
         if !read || !self.ios.frames(io).iter().any(gone) {
-            return self.start(w, io);
+            return self.start(w, io, beside);
         }
         let Some((slot, _, frames)) = self.ios.end(io) else {
             return true;
@@ -153,12 +173,18 @@ impl Mm {
 
     /// Give the disk what waits, as far as that may be.
     pub(crate) fn start_waiting(&mut self, w: &mut impl World) {
+        while let Some(&io) = self.pace.awaited.front() {
+            if !self.start_late(w, io, false) {
+                return;
+            }
+            self.pace.awaited.pop_front();
+        }
         loop {
             let write = self.pace.writes.front().copied();
             let Some(io) = write.or_else(|| self.pace.reads.front().copied()) else {
                 return;
             };
-            if self.is_full() || !self.start_late(w, io) {
+            if self.is_full() || !self.start_late(w, io, true) {
                 return;
             }
             match write {
@@ -178,10 +204,13 @@ impl Mm {
                 (Some(id), Some(&first)) => self.frames.clusters.of(first) == Some(id),
                 _ => frames.contains(&frame),
             };
-            if concerned && self.start_late(w, io) {
-                self.pace.reads.remove(at);
-            } else {
+            if !concerned {
                 at += 1;
+                continue;
+            }
+            self.pace.reads.remove(at);
+            if self.lacks_place() || !self.start_late(w, io, true) {
+                self.pace.awaited.push_back(io);
             }
         }
     }

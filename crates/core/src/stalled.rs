@@ -12,14 +12,17 @@ use crate::world::{Notice, World};
 /// How long a fault waits for pages that cannot be moved out (locked, read-only, shared by fork)
 /// before the limit yields; and how long it then yields without more ado.
 const UNMOVABLE: Nanos = 200_000_000;
+/// So many times as long it waits while I/O is in flight, which may bring memory: one that never ends does
+/// not, nor do writes that others need more pages for all the time.
+const LONGER: Nanos = 25;
 /// How long a fault waits for a fork to be over before the limit yields: the forking thread itself,
 /// or one that holds a lock it needs, may be the one that waits.
 const HELD: Nanos = 50_000_000;
 
 impl Mm {
-    /// Faults wait for memory.
+    /// Faults wait for memory, or for a place in the queue.
     pub fn is_stalled(&self) -> bool {
-        !self.stalled.is_empty()
+        !self.stalled.is_empty() || self.lacks_place()
     }
 
     /// How long service of a fault has taken so far.
@@ -27,7 +30,8 @@ impl Mm {
         self.stalled.front().map(|pending| pending.since)
     }
 
-    pub(crate) fn stall(&mut self, pending: Pending) -> Outcome {
+    pub(crate) fn stall(&mut self, w: &impl World, mut pending: Pending) -> Outcome {
+        pending.stalled.get_or_insert(w.now());
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::ForgottenStall) && !self.stalled.is_empty() {
             return Outcome::Waits;
@@ -49,9 +53,7 @@ impl Mm {
                 return false;
             };
             let before = self.stalled.len();
-            if self.serve(w, pending) == Outcome::Unmanaged {
-                w.wake(pending.page);
-            }
+            self.serve_or_wake(w, pending);
             if self.stalled.len() > before {
                 // Still no memory. It stays the first of those that have waited as long.
                 let same = |other: &Pending| other.page == pending.page;
@@ -78,7 +80,11 @@ impl Mm {
         } else {
             self.config.full_timeout.min(UNMOVABLE)
         };
-        if now.saturating_sub(first.since) < patience || self.frames.in_flight() > 0 {
+        let waits = now.saturating_sub(first.stalled.unwrap_or(now));
+        let comes = self.frames.in_flight() > 0;
+        if waits < patience
+            || comes && (self.areas_full || waits < LONGER * patience.max(UNMOVABLE))
+        {
             return false;
         }
         if self.areas_full && !self.held && self.is_draining() {
@@ -93,10 +99,8 @@ impl Mm {
                 self.passing_until = now + UNMOVABLE;
             }
             // At once: reclaim would give the frame back to where the limit wants it.
-            if let Some(pending) = self.stalled.pop_front()
-                && self.serve(w, pending) == Outcome::Unmanaged
-            {
-                w.wake(pending.page);
+            if let Some(pending) = self.stalled.pop_front() {
+                self.serve_or_wake(w, pending);
             }
             return true;
         }

@@ -21,8 +21,9 @@ fn run(words: &[&str]) -> (bool, Value) {
     (found, serde_json::from_slice(&out).expect("JSON"))
 }
 
-/// Each must be found within so many steps from seed 1 on: 100 runs.
-const WITHIN: u64 = 2_000_000;
+/// Each must be found within so many runs from seed 1 on, of 20,000 steps each, and is not found in them
+/// where it is not.
+const RUNS: &str = "100";
 
 const BUGS: [&str; 12] = [
     "lost-wake-up",
@@ -43,24 +44,20 @@ const BUGS: [&str; 12] = [
 fn each_is_found_within_its_steps() {
     let mut missed = Vec::new();
     for bug in BUGS {
-        let (found, report) = run(&[
-            "--plant", bug, "--seed", "1", "--runs", "100", "--jobs", "1",
-        ]);
+        let (found, report) = run(&["--plant", bug, "--seed", "1", "--runs", RUNS, "--jobs", "1"]);
         let steps = report["steps"].as_u64().expect("a number")
             + report["bug"]["step"].as_u64().unwrap_or_default();
         println!("{bug}: {steps} steps, {}", report["bug"]["what"]);
-        if !found || steps > WITHIN {
-            missed.push(format!(
-                "{bug}: found {found}, {steps} steps, expected {WITHIN}"
-            ));
+        if !found {
+            missed.push(bug);
         }
     }
-    assert!(missed.is_empty(), "{missed:#?}");
+    assert!(missed.is_empty(), "{missed:?} not in {RUNS} runs");
 }
 
 #[test]
 fn without_them_the_same_seeds_are_sound() {
-    let (found, report) = run(&["--seed", "1", "--runs", "50"]);
+    let (found, report) = run(&["--seed", "1", "--runs", RUNS]);
     assert!(!found, "{report}");
 }
 

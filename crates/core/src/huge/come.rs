@@ -15,6 +15,15 @@ use crate::world::{Stop, World};
 /// How long a fault waits for a huge page rather than have single pages read.
 const UNIT_WAIT: Nanos = 20_000_000;
 
+/// What there is for a fault that a unit would serve.
+enum Cluster {
+    Taken(ClusterId),
+    /// One will be there in a moment.
+    Soon,
+    /// None: the page is to be served alone.
+    None,
+}
+
 /// For whom a unit is read.
 enum Reader {
     Thread(Pending),
@@ -37,10 +46,10 @@ impl Mm {
             return None;
         }
         self.want_unit(w);
-        let Some(id) = self.obtain_cluster(w, true) else {
-            // Units that are being written will make room soon.
-            let soon = self.frames.writing() > 0 && !self.held;
-            return soon.then(|| self.stall(pending));
+        let id = match self.cluster_for(w, pending, Mm::obtain_cluster) {
+            Cluster::Taken(id) => id,
+            Cluster::Soon => return Some(self.stall(w, pending)),
+            Cluster::None => return None,
         };
         if !self.frames.clusters.get(id).zeroed {
             for frame in self.frames.clusters.frames(id) {
@@ -66,7 +75,7 @@ impl Mm {
                 vma.streams.mapped(unit, UNIT);
             }
             self.stats.faults_zero += 1;
-            w.served(w.now().saturating_sub(pending.since), false);
+            self.on_served(w, pending.page, pending.since, false);
             return Some(Outcome::Served);
         }
         if done.pages > 0 {
@@ -95,18 +104,13 @@ impl Mm {
         if self.config.thp != Thp::Always && !self.streams.comes_to(page, w.now()) {
             return false;
         }
-        // A huge page that is being written comes sooner than all the unit's pages, one by one, would. They
-        // would also leave a page table behind, which splits the units that come after.
-        let may_wait = !self.held && w.now().saturating_sub(pending.since) < UNIT_WAIT;
-        let waits = |mm: &Mm| may_wait && mm.frames.writing() >= UNIT;
-        // While one is being written no further one is moved out for the fault.
-        let hard = !waits(self);
-        let Some(id) = self.cluster_to_read(w, hard) else {
-            let waits = waits(self);
-            if waits {
-                self.stall(pending);
+        let id = match self.cluster_for(w, pending, Mm::cluster_to_read) {
+            Cluster::Taken(id) => id,
+            Cluster::Soon => {
+                self.stall(w, pending);
+                return true;
             }
-            return waits;
+            Cluster::None => return false,
         };
         if let Some(Course::Stream(stream)) = self.course(pending.address(), w.now()) {
             self.streams.missed(stream);
@@ -116,6 +120,26 @@ impl Mm {
         self.stats.faults_major += 1;
         self.read_unit(w, id, unit_of(page), Reader::Thread(pending));
         true
+    }
+
+    /// A cluster for a fault, as `obtain` gives it. A huge page that is being written comes sooner than all the
+    /// unit's pages, one by one, would; they would also leave a page table behind, which splits the units that
+    /// come after. So for a moment the fault waits for one, and while there is one nothing further is moved
+    /// out for it.
+    fn cluster_for<W: World>(
+        &mut self,
+        w: &mut W,
+        pending: Pending,
+        obtain: impl FnOnce(&mut Self, &mut W, bool) -> Option<ClusterId>,
+    ) -> Cluster {
+        let patient = !self.held && w.now().saturating_sub(pending.since) < UNIT_WAIT;
+        let soon = |mm: &Mm| patient && mm.frames.writing() >= UNIT;
+        let hard = patient && !soon(self);
+        match obtain(self, w, hard) {
+            Some(id) => Cluster::Taken(id),
+            None if soon(self) => Cluster::Soon,
+            None => Cluster::None,
+        }
     }
 
     /// Whether a stream reads the unit of `page` whole.
@@ -253,15 +277,11 @@ impl Mm {
                         continue;
                     };
                     let since = holding.since;
-                    let pending = Pending {
-                        page,
-                        offset: 0,
-                        since,
-                    };
+                    let pending = Pending::of(page, since);
                     match stop {
                         Stop::Again => self.retry.push(pending),
                         Stop::NoMemory => {
-                            self.stall(pending);
+                            self.stall(w, pending);
                         }
                         _ => {
                             // The mapping went away; its event is on the way.
@@ -299,12 +319,13 @@ impl Mm {
             self.put(w, holding.slot);
         }
         self.frames.vacate(frame);
-        if let Some(page) = holding.page {
-            self.table
-                .set(page, Entry::Resident(Resident { slot, credit }));
-        }
+        let Some(page) = holding.page else {
+            return;
+        };
+        self.table
+            .set(page, Entry::Resident(Resident { slot, credit }));
         if holding.wanted {
-            w.served(w.now().saturating_sub(holding.since), holding.again);
+            self.on_served(w, page, holding.since, holding.again);
         }
     }
 
@@ -329,7 +350,7 @@ impl Mm {
     }
 
     fn on_unit_mapped(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) {
-        let (now, first) = (w.now(), self.frames.clusters.first(id));
+        let first = self.frames.clusters.first(id);
         let keeps = self
             .frames
             .get(first)
@@ -345,7 +366,7 @@ impl Mm {
             unseen += u64::from(holding.ahead);
             if holding.wanted {
                 needed |= holding.again || holding.refault;
-                w.served(now.saturating_sub(holding.since), holding.again);
+                self.on_served(w, unit.plus(n.into()), holding.since, holding.again);
             }
             let resident = Resident { slot, credit: 0 };
             self.table

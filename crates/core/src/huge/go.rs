@@ -156,7 +156,7 @@ impl Mm {
     /// Write units, as far as slots, queue and depth go. False: the queue is full.
     pub(crate) fn write_units(&mut self, w: &mut impl World) -> bool {
         while let Some(id) = self.frames.clusters.oldest(List::Dirty) {
-            if self.in_flight() > self.config.depth as usize / 2 || self.writes_wait() {
+            if !self.may_write() {
                 return false;
             }
             let homeless = |frame: &Frame| self.frames.get(*frame).slot.is_none();

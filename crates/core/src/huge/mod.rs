@@ -103,7 +103,9 @@ impl Mm {
     /// [`crate::frames::Frames::settle`] puts it back. Evicts for it if `hard`.
     pub(crate) fn obtain_cluster(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
         let taken = self.spare_cluster(w);
-        if taken.is_some() || !hard || self.held {
+        let some =
+            self.huge.rest == 0 || self.frames.clusters.bare < self.frames.clusters.number() * UNIT;
+        if taken.is_some() || !hard || self.held || !some || self.is_much_unwritten() {
             return taken;
         }
         self.stats.direct_reclaims += 1;
@@ -156,7 +158,10 @@ impl Mm {
             true => self.marks.high,
             false => self.marks.low / 2,
         };
-        if spare >= UNIT + kept {
+        if spare >= UNIT + kept
+            && self.huge.rest == 0
+            && self.frames.clusters.count(List::Empty) > 0
+        {
             // Memory is in single pages: it is exchanged.
             if self.frames.free() < UNIT {
                 self.drop_singles(UNIT - self.frames.free());

@@ -368,7 +368,10 @@ impl Mm {
         for run in runs.flat_map(|run| run.chunks(SLOTS_PER_SWAPOFF_IO)) {
             let frames = run.iter().map(|&(_, frame)| frame);
             let io = self.ios.begin(run[0].0, false, now, frames);
-            if self.drain.ios < IOS && w.read(io, run[0].0, self.ios.frames(io)) {
+            if self.drain.ios < IOS
+                && !self.lacks_place()
+                && w.read(io, run[0].0, self.ios.frames(io))
+            {
                 self.ios.set_drain(io);
                 self.drain.pages += run.len() as u32;
                 self.drain.ios += 1;

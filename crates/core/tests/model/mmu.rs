@@ -468,4 +468,8 @@ impl World for View<'_> {
     fn returns(&mut self, page: Vpn) {
         self.space.returned.push(page);
     }
+
+    fn others_miss(&self) -> bool {
+        self.sys.others_miss
+    }
 }

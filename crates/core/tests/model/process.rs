@@ -427,6 +427,7 @@ impl Process {
     pub fn complete(&mut self, sys: &mut System, n: usize) {
         let (io, result) = self.space.complete(sys, n);
         self.call(sys, |mm, w| mm.on_io(w, io, result));
+        self.space.brought.clear();
     }
 
     pub fn run(&mut self, sys: &mut System) -> bool {

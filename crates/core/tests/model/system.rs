@@ -70,6 +70,8 @@ pub struct System {
     pub order: Vec<u8>,
     /// The area that is being emptied.
     pub draining: Option<u8>,
+    /// Other processes miss pages that nothing could foresee.
+    pub others_miss: bool,
     /// Readahead windows by size.
     pub windows: BTreeMap<u64, u64>,
     pub chaos: Chaos,
@@ -100,6 +102,7 @@ impl System {
             order: (0..areas.len() as u8).collect(),
             draining: None,
             windows: BTreeMap::new(),
+            others_miss: false,
             chaos: Chaos::default(),
             bad_sectors: BTreeSet::new(),
             rng: Rng::new(seed),

@@ -1,4 +1,8 @@
-//! Threads that wait for memory: each run lets one go on, and the first of them first.
+//! Threads that wait: for memory, where each run lets one go on, and the first of them first; and for a place
+//! in the queue.
+
+use foreswap_core::readahead::Policy;
+use foreswap_core::{Advice, Config, Entry, Swapoff, Thp};
 
 use super::directed::{Machine, TIMEOUT};
 use super::process::Access;
@@ -72,6 +76,108 @@ fn who_waits_again_comes_back_to_his_place() {
     m.sys.chaos.no_memory = 0;
     m.p.space.pages[3].locked = false;
     m.sys.charged -= 60;
+    m.rest();
+    m.end();
+}
+
+/// Pages that are on an area only.
+fn swapped(m: &Machine) -> Vec<usize> {
+    let entry = |at: &usize| m.p.mm.entry(m.p.space.vpn(*at));
+    let pages = 0..m.p.cells.len();
+    pages
+        .filter(|at| matches!(entry(at), Entry::Swapped { .. }))
+        .collect()
+}
+
+#[test]
+fn the_next_place_in_the_queue_is_for_a_thread() {
+    let mut m = Machine::new(48, &[512], 300);
+    for at in 0..200 {
+        m.touch(at, Some(1000 + at as u64));
+    }
+    let wanted = swapped(&m)[0];
+    for at in m.resident() {
+        m.p.access(&mut m.sys, None, at, Some(5000 + at as u64));
+    }
+    m.p.space.depth = 0;
+    touch(&mut m, 0, wanted);
+    // Others need memory as well: pages that have changed go out for them.
+    for at in 200..210 {
+        m.p.access(&mut m.sys, None, at, None);
+        m.p.read_message(&mut m.sys, 0);
+        m.p.run(&mut m.sys);
+    }
+    m.p.space.depth = 1;
+    m.p.run(&mut m.sys);
+    let flights = &m.p.space.flights;
+    assert!(flights.len() == 1 && !flights[0].write, "its read is next");
+    m.p.space.depth = 8;
+    m.rest();
+    m.end();
+}
+
+#[test]
+fn a_page_of_a_read_that_waits_is_not_forgotten() {
+    let mut m = Machine::new(48, &[512], 200);
+    m.fill();
+    let away = swapped(&m);
+    let run = away.windows(4).find(|run| run[3] == run[0] + 3);
+    let run = run.expect("four in a row")[0];
+    // The disk is for others now, and takes nothing more.
+    m.sys.others_miss = true;
+    m.p.run(&mut m.sys);
+    m.p.space.depth = 0;
+    m.p.advise(&mut m.sys, run..run + 4, Advice::WillNeed);
+    m.p.run(&mut m.sys);
+    let entry = |m: &Machine, at| m.p.mm.entry(m.p.space.vpn(at));
+    assert!(
+        matches!(entry(&m, run + 2), Entry::Cached(_)),
+        "its read waits"
+    );
+    m.p.discard(run..run + 1);
+    m.p.read_event(&mut m.sys);
+    m.p.acknowledge();
+    m.p.zap();
+    touch(&mut m, 0, run + 2);
+    m.p.space.depth = 8;
+    m.rest();
+    assert_eq!(waiting(&m), 0);
+    m.sys.others_miss = false;
+    m.end();
+}
+
+/// Six threads touch pages of six huge pages, and there is memory for one: each is served, and finds its page.
+#[test]
+fn a_huge_page_that_a_thread_waited_for_stays_until_it_is_touched() {
+    let config = Config {
+        frames: 64,
+        depth: 128,
+        readahead: Policy::None,
+        full_timeout: TIMEOUT,
+        first_touch: 512,
+        thp: Thp::Always,
+        clusters: 4,
+        swapoff: Swapoff::Stream,
+    };
+    let mut m = Machine::configured(config, 600, &[8192], 6 * 512);
+    m.p.space.depth = 8;
+    for unit in 0..6 {
+        let access = m.p.access(&mut m.sys, Some(unit), unit * 512 + 7, Some(1));
+        assert_eq!(access, Access::Waits);
+    }
+    for _ in 0..6 {
+        m.p.read_message(&mut m.sys, 0);
+    }
+    let mut left = waiting(&m);
+    for _ in 0..200 {
+        m.p.run(&mut m.sys);
+        m.sys.now += 100;
+        while !m.p.space.flights.is_empty() {
+            m.p.complete(&mut m.sys, 0);
+        }
+        left = waiting(&m);
+    }
+    assert_eq!(left, 0, "threads wait");
     m.rest();
     m.end();
 }

@@ -9,8 +9,7 @@
 //! What is left is bounded: by what the core is told to wait for memory, its own patience with what cannot be
 //! moved, the naps of a driver in which it notices nothing, and the I/Os of a full queue. So what ends only
 //! because everybody else stops, or because a timer mends it, is found while everything goes wrong. While
-//! other I/O is in flight the core gives no fault up, as it may bring memory: that time has a bound of its own,
-//! which is wider.
+//! other I/O is in flight the core gives no fault up, as it may bring memory: that time has a bound of its own.
 
 use foreswap_core::Entry;
 use foreswap_core::units::{Frame, Nanos};
@@ -26,9 +25,8 @@ const NAP: Nanos = 10_000_000;
 const NAPS: Nanos = 4;
 /// The core's own patience with pages that cannot be moved out, where it is not told to have less.
 const UNMOVABLE: Nanos = 200_000_000;
-/// What a wait beside other I/O may take besides, and for each thread: all may be before it.
-const BESIDE_IO: Nanos = 1_000_000_000;
-const TURN: Nanos = 500_000_000;
+/// What a wait beside other I/O may take besides.
+const BESIDE_IO: Nanos = 100_000_000;
 /// Naps in a row after which something was refused by chance: at three times out of ten the most, once in
 /// 10^13.
 const MISFORTUNES: u32 = 25;
@@ -72,8 +70,7 @@ impl Process {
         }
         let idle = self.space.flights.is_empty();
         let patience = self.patience();
-        let threads = u64::from(self.plan.threads * self.plan.processes);
-        let beside = 3 * self.plan.full_timeout + BESIDE_IO + threads * TURN;
+        let beside = BESIDE_IO;
         for thread in 0..self.threads.len() {
             let Some(wait) = self.threads[thread].filter(|wait| wait.told) else {
                 continue;
@@ -82,6 +79,9 @@ impl Process {
                 continue;
             }
             let mut kept = wait.kept;
+            if !unlucky {
+                kept.misfortunes = 0;
+            }
             if unlucky && kept.misfortunes < MISFORTUNES {
                 kept.misfortunes += 1;
             } else {

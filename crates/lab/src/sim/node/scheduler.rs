@@ -174,7 +174,7 @@ mod tests {
         }
         // The batch goes on to its end, then the oldest has its turn though it lies behind.
         let order: Vec<u64> = order(&mut scheduler, late).iter().map(|o| o.1).collect();
-        assert_eq!(order[..14], (6_000..6_014).collect::<Vec<_>>());
+        assert_eq!(order[..15], (6_000..6_015).collect::<Vec<_>>());
         assert_eq!(order[15], 1);
     }
 }
