@@ -78,10 +78,6 @@ struct Call {
     result: Result<(), IoError>,
 }
 
-// SAFETY: the raw pointers inside `Transfer` are the caller's memory, lent by `Io`'s contract to whoever has
-// the transfer.
-unsafe impl Send for Call {}
-
 impl Call {
     fn carry_out(&mut self) {
         self.result = loop {
