@@ -155,6 +155,11 @@ impl Helpers {
         }
     }
 
+    /// The helpers' numbers are below this. It never grows.
+    pub(super) fn wanted(&self) -> usize {
+        self.wanted
+    }
+
     /// Jobs that were handed over and not reaped.
     pub(super) fn in_flight(&self) -> usize {
         self.jobs.in_flight()
