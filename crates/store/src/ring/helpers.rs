@@ -12,6 +12,8 @@ use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::handoff::{Hand, Handoff};
 use super::ram::{Counter, PAGE};
 use super::{Completion, IoError, SpawnRefused};
@@ -183,6 +185,8 @@ impl Helpers {
         }
         let filled = self.jobs.fill(|job| {
             (job.token, job.first, job.pages, job.task) = (token, Lent(first), pages, task);
+            // As it is told where the helper panics.
+            job.result = Err(IoError::from_errno(Errno::IO));
             job.hashes.clear();
         });
         // Nothing but the waking of a sleeper can be refused, and that only for arguments that are wrong.

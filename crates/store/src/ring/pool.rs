@@ -189,6 +189,8 @@ impl Io for Pool {
         let queued = self.calls.fill(|call| {
             let transfer = &mut call.transfer;
             transfer.begin(direction, token, fd, offset, wanted, iov);
+            // As it is told where the worker panics.
+            call.result = Err(IoError::from_errno(Errno::IO));
         });
         queued.then_some(()).ok_or(QueueError::Full)
     }

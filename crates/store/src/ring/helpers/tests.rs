@@ -87,6 +87,10 @@ struct Bench {
 }
 
 fn bench(helpers: usize, bytes: Vec<u8>, refuses: bool) -> Bench {
+    bench_that_hashes(hash, helpers, bytes, refuses)
+}
+
+fn bench_that_hashes(hash: Hash, helpers: usize, bytes: Vec<u8>, refuses: bool) -> Bench {
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
     let spawn = move |helper: Helper| {
         if refuses {
@@ -235,4 +239,22 @@ fn what_is_being_done_ends_before_the_helpers_are_dropped() {
         drop(bench);
         assert!(to == bytes);
     }
+}
+
+#[test]
+fn a_helper_that_panics_gives_the_job_back_and_goes_on() {
+    fn never(_: &[u8; PAGE]) -> u64 {
+        panic!("on purpose");
+    }
+    let bytes = content(512);
+    let mut to = vec![vec![0; LARGE * PAGE]; 3];
+    let mut bench = bench_that_hashes(never, 1, bytes, false);
+    for (n, to) in to.iter_mut().enumerate() {
+        bench.read(n as u64, 0, n, to);
+    }
+    // What was read is there, though nobody hashed it.
+    bench.await_ends(3, |io, ended| {
+        assert_eq!(ended.result, Ok(()));
+        assert!(io.hashes(ended.token).is_none());
+    });
 }
