@@ -9,7 +9,7 @@
 //! enough.
 
 use std::ffi::c_void;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -160,6 +160,11 @@ impl Helpers {
     /// The helpers' numbers are below this. It never grows.
     pub(super) fn wanted(&self) -> usize {
         self.wanted
+    }
+
+    /// What is written to when a job is done after all had been reaped.
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.jobs.event()
     }
 
     /// Jobs that were handed over and not reaped.

@@ -5,9 +5,10 @@
 //! A write may be taken in part: pages that do not compress, or for which there is no room, are named
 //! in the completion, and the caller puts them elsewhere.
 
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::helpers::{Helpers, LARGE, Task};
@@ -365,14 +366,25 @@ impl Io for WithRam {
         self.hand_over(out, from);
     }
 
+    /// Also ends when the helpers' event is readable, which it stays until its reader has read it.
     fn wait(&mut self) -> Result<(), IoError> {
         self.below.flush()?;
-        while !self.has_ended() && self.helpers.in_flight() > 0 {
-            std::thread::yield_now();
+        if self.has_ended() {
+            return Ok(());
         }
-        match self.has_ended() {
-            true => Ok(()),
-            false => self.below.wait(),
+        if self.helpers.in_flight() == 0 {
+            return self.below.wait();
+        }
+        let event = PollFd::from_borrowed_fd(self.helpers.event(), PollFlags::IN);
+        // SAFETY: the backend keeps it open as long as it lives.
+        let below = unsafe { BorrowedFd::borrow_raw(self.below.poll_fd()) };
+        let mut fds = [event, PollFd::from_borrowed_fd(below, PollFlags::IN)];
+        loop {
+            match poll(&mut fds, None) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(IoError::from_errno(error)),
+            }
         }
     }
 

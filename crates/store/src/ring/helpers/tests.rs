@@ -1,6 +1,6 @@
 //! The helpers behind [`WithRam`], over a file in memory and over a RAM area.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -13,6 +13,8 @@ use crate::ring::{Direction, Io, IoVec, Port, QueueError, WithRam};
 struct File {
     bytes: Vec<u8>,
     ended: Vec<Completion>,
+    /// Rung by each end.
+    bell: OwnedFd,
 }
 
 impl Io for File {
@@ -36,6 +38,7 @@ impl Io for File {
             at += piece.len;
         }
         self.ended.push(Completion { token, result });
+        rustix::io::write(&self.bell, &1_u64.to_ne_bytes()).expect("a bell");
         Ok(())
     }
     fn flush(&mut self) -> Result<(), IoError> {
@@ -43,12 +46,13 @@ impl Io for File {
     }
     fn reap(&mut self, out: &mut Vec<Completion>) {
         out.append(&mut self.ended);
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
     fn wait(&mut self) -> Result<(), IoError> {
         Ok(())
     }
     fn poll_fd(&self) -> RawFd {
-        -1
+        self.bell.as_raw_fd()
     }
     fn in_flight(&self) -> usize {
         self.ended.len()
@@ -86,12 +90,16 @@ struct Bench {
     event: OwnedFd,
 }
 
+fn bell() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd")
+}
+
 fn bench(helpers: usize, bytes: Vec<u8>, refuses: bool) -> Bench {
     bench_that_hashes(hash, helpers, bytes, refuses)
 }
 
 fn bench_that_hashes(hash: Hash, helpers: usize, bytes: Vec<u8>, refuses: bool) -> Bench {
-    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+    let event = bell();
     let spawn = move |helper: Helper| {
         if refuses {
             return Err(SpawnRefused(11));
@@ -101,9 +109,13 @@ fn bench_that_hashes(hash: Hash, helpers: usize, bytes: Vec<u8>, refuses: bool) 
     };
     let rings = event.try_clone().expect("a descriptor");
     let helpers = Helpers::new(helpers, hash, rings, Box::new(spawn));
-    let ended = Vec::new();
+    let below = File {
+        bytes,
+        ended: Vec::new(),
+        bell: bell(),
+    };
     Bench {
-        io: WithRam::new(Box::new(File { bytes, ended }), helpers),
+        io: WithRam::new(Box::new(below), helpers),
         event,
     }
 }
@@ -239,6 +251,21 @@ fn what_is_being_done_ends_before_the_helpers_are_dropped() {
         drop(bench);
         assert!(to == bytes);
     }
+}
+
+#[test]
+fn whoever_waits_is_woken_by_a_helper() {
+    let bytes = content(512);
+    let mut to = vec![0; bytes.len()];
+    let mut bench = bench(1, bytes, false);
+    bench.read(1, 0, 0, &mut to);
+    let mut out = Vec::new();
+    while out.is_empty() {
+        bench.io.wait().expect("a wait");
+        bench.io.reap(&mut out);
+    }
+    assert_eq!((out[0].token, out[0].result), (1, Ok(())));
+    assert!(bench.io.hashes(1).is_some());
 }
 
 #[test]
