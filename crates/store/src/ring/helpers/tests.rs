@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -187,18 +189,23 @@ fn large_reads_are_hashed_and_others_are_not() {
 #[test]
 fn more_than_the_helpers_take_is_done_by_the_caller() {
     for (helpers, refuses) in [(0, false), (1, false), (3, false), (2, true)] {
+        let helped = if refuses { 0 } else { helpers };
         let bytes = content(512);
         let mut bench = bench(helpers, bytes.clone(), refuses);
         let mut all = vec![vec![0; LARGE * PAGE]; 3 * JOBS];
         for (n, to) in all.iter_mut().enumerate() {
             bench.read(n as u64, 0, n, to);
         }
-        let mut seen = vec![0; all.len()];
-        bench.await_ends(all.len(), |_, ended| {
+        let (mut seen, mut hashed) = (vec![0; all.len()], 0);
+        bench.await_ends(all.len(), |io, ended| {
             assert_eq!(ended.result, Ok(()));
             seen[ended.token as usize] += 1;
+            hashed += usize::from(io.hashes(ended.token).is_some());
         });
         assert!(seen.iter().all(|&times| times == 1), "{seen:?}");
+        // All of them had come from the file when the first was reaped, and none came back before the last
+        // was handed over.
+        assert_eq!(hashed, if helped > 0 { JOBS } else { 0 });
         for (n, read) in all.iter().enumerate() {
             assert_eq!(read[..], bytes[n * PAGE..(n + LARGE) * PAGE]);
         }
@@ -242,15 +249,20 @@ fn a_ram_area_is_written_and_read_by_helpers() {
 
 #[test]
 fn what_is_being_done_ends_before_the_helpers_are_dropped() {
-    let bytes = content(512);
-    for _ in 0..50 {
-        let mut bench = bench(2, bytes.clone(), false);
-        let mut to = vec![0; bytes.len()];
-        bench.read(1, 0, 0, &mut to);
-        bench.io.reap(&mut Vec::new());
-        drop(bench);
-        assert!(to == bytes);
+    static HASHED: AtomicUsize = AtomicUsize::new(0);
+    fn slowly(page: &[u8; PAGE]) -> u64 {
+        std::thread::sleep(Duration::from_micros(50));
+        HASHED.fetch_add(1, Relaxed);
+        hash(page)
     }
+    let bytes = content(512);
+    let mut to = vec![0; bytes.len()];
+    let mut bench = bench_that_hashes(slowly, 2, bytes, false);
+    bench.read(1, 0, 0, &mut to);
+    bench.io.reap(&mut Vec::new());
+    assert!(bench.io.is_helped());
+    drop(bench);
+    assert_eq!(HASHED.load(Relaxed), 512);
 }
 
 #[test]
