@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use foreswap::ledger::{IoBackend, ReadaheadPolicy, ThpMode};
+use foreswap_store::ring::MOST_HELPERS;
 
 use crate::size::{self, Size};
 
@@ -118,10 +119,12 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "BACKEND", default_value_t = Io::Auto)]
     pub io: Io,
 
-    /// Threads of each managed program that hash and compress huge pages beside the one that serves faults
+    /// Threads of each managed program that hash and compress beside the one that serves faults
     ///
-    /// 0 to 3. Default: one less than there are CPUs.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=3))]
+    /// They take transfers of 256 KiB and more in one piece, such as huge pages: from swap files what is
+    /// read is hashed, and the work on what goes to ram:SIZE and comes from there is done. 0 to 3.
+    /// Default: one less than there are CPUs, at most 3.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MOST_HELPERS as i64))]
     pub helpers: Option<u32>,
 
     /// Write the run's statistics to FILE, as one JSON object
@@ -385,6 +388,8 @@ mod tests {
         assert!(error.contains("'10%'") && error.contains("20G"), "{error}");
         let error = run(&["--memory", "1G", "--max-window", "0", "--", "ls"]).expect_err("zero");
         assert!(error.contains("1..=512"), "{error}");
+        let error = run(&["--memory", "1G", "--helpers", "4", "--", "ls"]).expect_err("too many");
+        assert!(error.contains("0..=3"), "{error}");
         let error = run(&["--memory", "1G", "--full-timeout", "x", "--", "ls"]).expect_err("none");
         assert!(error.contains("500ms"), "{error}");
         assert!(run(&["--memory", "1G"]).is_err());

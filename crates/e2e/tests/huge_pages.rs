@@ -67,6 +67,8 @@ fn helpers_or_none_do_the_work() {
             outcome.stderr
         );
         outcome.swapped();
+        // They start at the first transfer that is large enough, and stay.
+        assert_eq!(outcome.note("helpers").to_string(), helpers, "{more:?}");
         let splits = outcome.stats().count("huge_splits");
         // Compressed memory takes huge pages apart of which some pages do not compress.
         let may_split = more.iter().any(|word| word.starts_with("ram:"));

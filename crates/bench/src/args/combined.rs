@@ -67,27 +67,18 @@ impl CombinedArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        combined: CombinedArgs,
-        #[command(flatten)]
-        usemem: UsememArgs,
-    }
+    use super::super::{CombinedWorkload, parse};
 
     #[test]
     fn written_out_it_is_the_same_again() {
-        let given = "x --sequential-tasks 2 --sequential-total 8M --random-total 4M --seconds 0.5 \
+        let given = "--sequential-tasks 2 --sequential-total 8M --random-total 4M --seconds 0.5 \
                      --mode thread --seed 9";
-        let line = Line::parse_from(given.split_whitespace());
-        let words = line.combined.to_command(&line.usemem);
+        let line: CombinedWorkload = parse(given);
+        let words = line.groups.to_command(&line.shared);
         assert_eq!(words[..2], ["workload", "combined"]);
-        let again = Line::parse_from(&words[1..]);
-        assert_eq!(again.combined.to_command(&again.usemem), words);
-        let (sequential, random) = again.combined.groups(&again.usemem);
+        let again: CombinedWorkload = parse(&words[2..].join(" "));
+        assert_eq!(again.groups.to_command(&again.shared), words);
+        let (sequential, random) = again.groups.groups(&again.shared);
         assert_eq!((sequential.tasks, sequential.region_bytes()), (2, 4 << 20));
         assert_eq!((random.tasks, random.region_bytes()), (4, 1 << 20));
         assert_eq!(sequential.seconds, Some(0.5));

@@ -181,6 +181,18 @@ impl WorkloadArgs {
     }
 }
 
+/// What these words say, for tests.
+#[cfg(test)]
+pub fn parse<T: Args>(words: &str) -> T {
+    #[derive(clap::Parser)]
+    struct Line<T: Args> {
+        #[command(flatten)]
+        args: T,
+    }
+    let words = std::iter::once("test").chain(words.split_whitespace());
+    <Line<T> as clap::Parser>::parse_from(words).args
+}
+
 /// The parameters of the combined workload.
 #[derive(Debug, Clone, Args)]
 struct CombinedWorkload {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::new_report;
 use crate::args::BenchArgs;
-use crate::disk::{Disk, TRANSFER};
+use crate::disk::{DEPTHS, Disk, TRANSFER};
 use crate::peer::{Figures, Session};
 use crate::progress::Progress;
 use crate::report::{Column, PeerReport, Report, Unit};
@@ -13,7 +13,6 @@ use crate::size::humane;
 const TURNS: u32 = 3;
 const BYTES: u64 = 1 << 30;
 const READS: u64 = 20_000;
-const DEPTHS: [usize; 3] = [1, 4, 8];
 
 /// Measures bandwidth at some depths, and the latency of random reads.
 pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<Report> {
@@ -21,7 +20,7 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<Report> {
     let bytes = args.usemem.bytes.or(args.usemem.total).unwrap_or(BYTES);
     let progress = Progress::over(u64::from(turns));
     progress.say("making a file");
-    let (disk, _) = Disk::make(&session.directory, bytes, 4)?;
+    let disk = Disk::make(&session.directory, bytes)?;
     let mut rows: Vec<(String, Vec<Figures>)> = Vec::new();
     for depth in DEPTHS {
         rows.push((

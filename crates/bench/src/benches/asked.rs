@@ -278,33 +278,19 @@ pub fn what_of(run: &Run<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::BenchArgs;
+    use crate::args;
+    use crate::peer::figures;
     use crate::report::{Better, Machine, PeerReport};
-    use clap::Parser;
     use serde_json::Value;
     use std::path::Path;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        bench: BenchArgs,
-    }
-
-    fn workload(words: &str) -> UsememArgs {
-        let line = Line::parse_from(format!("x usemem {words}").split_whitespace());
-        line.bench.usemem
-    }
 
     /// A turn of each peer, of so many figures.
     fn report(peers: &[(&str, &[(&str, f64)])]) -> Report {
         let machine = Machine::here(Path::new("/"));
         let mut report = Report::new("usemem", String::new(), machine, Value::Null);
         for (name, figures) in peers {
-            let turn = figures
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), *value));
-            let turns = vec![turn.collect()];
-            report.peers.push(PeerReport::new(*name, turns, Vec::new()));
+            let turn = figures.iter().copied();
+            report.peers.push(PeerReport::of(*name, [turn]));
         }
         report.compare("bytes_per_s", Better::More);
         report.compare("ns_per_page", Better::Less);
@@ -313,7 +299,7 @@ mod tests {
     }
 
     fn judged(mut report: Report, words: &str, peers: &[PeerName], in_ram: bool) -> Report {
-        let workload = workload(words);
+        let workload: UsememArgs = args::parse(words);
         let run = Run {
             workload: &workload,
             peers,
@@ -344,10 +330,8 @@ mod tests {
         ];
         let mut found = report(&[("foreswap", &ours), ("kernel", &[("bytes_per_s", 200.0)])]);
         for (name, rate) in [("device, 1 x 2 MiB", 800.0), ("device, 8 x 2 MiB", 1000.0)] {
-            let turn = Figures::from([("bytes_per_s".to_owned(), rate)]);
-            found
-                .peers
-                .push(PeerReport::new(name, vec![turn], Vec::new()));
+            let turn = [("bytes_per_s", rate)];
+            found.peers.push(PeerReport::of(name, [turn]));
         }
         let found = judged(found, "--pattern seq", &BOTH, false);
         let into = "seq-read, bytes/s in to the area's fastest direct reads";
@@ -387,10 +371,8 @@ mod tests {
             ("device, 4 x 2 MiB writes", 1000.0),
             ("device, 8 x 2 MiB, half writes", 2000.0),
         ] {
-            let turn = Figures::from([("bytes_per_s".to_owned(), rate)]);
-            found
-                .peers
-                .push(PeerReport::new(name, vec![turn], Vec::new()));
+            let turn = [("bytes_per_s", rate)];
+            found.peers.push(PeerReport::of(name, [turn]));
         }
         let found = judged(found, "--pattern seq --op write --tasks 8", &BOTH, false);
         let out = "seq-write, 8 tasks, bytes/s out to the area's fastest direct writes";
@@ -468,12 +450,9 @@ mod tests {
 
     #[test]
     fn clean_data_that_is_written_again_is_found_in_any_turn() {
-        let turn = |again: f64| Figures::from([("pass_again_bytes".to_owned(), again)]);
+        let turns = [0.0, 4096.0, 0.0].map(|again| [("pass_again_bytes", again)]);
         let mut found = report(&[]);
-        let turns = vec![turn(0.0), turn(4096.0), turn(0.0)];
-        found
-            .peers
-            .push(PeerReport::new("foreswap", turns, Vec::new()));
+        found.peers.push(PeerReport::of("foreswap", turns));
         let found = judged(found, "--pattern stride --warm-up 2", &BOTH[..1], false);
         let what = "stride-7 read, after 2 passes, clean data, written again";
         assert_eq!(targets(&found)[1], (what, 0.0, Some(4096.0), Some(false)));
@@ -508,22 +487,19 @@ mod tests {
 
     #[test]
     fn rates_are_of_the_time_that_it_took_and_of_no_more_than_was_touched() {
-        let workload = workload("--total 4M");
+        let workload: UsememArgs = args::parse("--total 4M");
         let bytes = |mebibytes: u32| f64::from(mebibytes << 20);
-        let mut figures = Figures::from(
-            [
-                ("pass_ns", 2e9),
-                ("pass_bytes", bytes(4)),
-                ("pass_in_bytes", bytes(3)),
-                ("pass_out_bytes", bytes(5)),
-                ("fill_ns", 0.5e9),
-                ("fill_bytes", bytes(4)),
-                ("fill_out_bytes", bytes(1)),
-                ("before_out_bytes", bytes(2)),
-                ("other_bytes", bytes(1)),
-            ]
-            .map(|(name, value)| (name.to_owned(), value)),
-        );
+        let mut figures = figures([
+            ("pass_ns", 2e9),
+            ("pass_bytes", bytes(4)),
+            ("pass_in_bytes", bytes(3)),
+            ("pass_out_bytes", bytes(5)),
+            ("fill_ns", 0.5e9),
+            ("fill_bytes", bytes(4)),
+            ("fill_out_bytes", bytes(1)),
+            ("before_out_bytes", bytes(2)),
+            ("other_bytes", bytes(1)),
+        ]);
         let counted = figures.clone();
         add_rates(&mut figures, &workload);
         assert_eq!(figures["pass_in_bytes_per_s"], bytes(3) / 2.0);

@@ -8,13 +8,10 @@
 
 use std::path::Path;
 
-use crate::disk::{Disk, Rates, TRANSFER, Transfers};
+use crate::disk::{DEPTHS, Disk, Rates, TRANSFER, Transfers};
 use crate::peer::Figures;
 use crate::report::{PeerReport, Report};
 use crate::size::humane;
-
-/// Transfers at once.
-const DEPTHS: [usize; 3] = [1, 4, 8];
 
 /// What is measured of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +38,7 @@ struct Row {
 impl Device {
     /// Makes the file, of `bytes`.
     pub fn make(directory: &Path, bytes: u64, measured: Measured) -> anyhow::Result<Self> {
-        let (disk, _) = Disk::make(directory, bytes, 4)?;
+        let disk = Disk::make(directory, bytes)?;
         let row = |transfers, depth: usize| Row {
             name: row_name(transfers, depth),
             transfers,
@@ -116,7 +113,6 @@ mod tests {
         let machine = Machine::here(Path::new("/"));
         let mut report = Report::new("seq-read", String::new(), machine, Value::Null);
         assert_eq!(fastest(&report, Transfers::Reads), None);
-        let turn = |rate: f64| Figures::from([("bytes_per_s".to_owned(), rate)]);
         for (transfers, depth, rates) in [
             (Transfers::Reads, 1, [1.0, 2.0, 90.0]),
             (Transfers::Reads, 8, [4.0, 5.0, 3.0]),
@@ -124,8 +120,8 @@ mod tests {
             (Transfers::Both, 8, [50.0, 50.0, 50.0]),
         ] {
             let name = row_name(transfers, depth);
-            let turns = rates.map(turn).into();
-            report.peers.push(PeerReport::new(name, turns, Vec::new()));
+            let turns = rates.map(|rate| [("bytes_per_s", rate)]);
+            report.peers.push(PeerReport::of(name, turns));
         }
         assert_eq!(fastest(&report, Transfers::Reads), Some(4.0));
         assert_eq!(fastest(&report, Transfers::Writes), Some(7.0));

@@ -2,7 +2,7 @@
 //! not cost.
 
 use super::series::{self, Part};
-use crate::args::{BenchArgs, BenchName, Fill, Op, PeerName, UsememArgs};
+use crate::args::{BenchArgs, BenchName, Fill, PeerName};
 use crate::peer::Session;
 use crate::report::Report;
 
@@ -21,7 +21,9 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
 fn parts(args: &BenchArgs) -> Vec<Part> {
     use BenchName::*;
     let part = |name, detail: &str, change: &dyn Fn(&mut BenchArgs)| {
-        let mut args = base(args);
+        let mut args = series::arguments(args, name, &[PeerName::Kernel]);
+        // Of these the parts have their own.
+        (args.usemem.tasks, args.usemem.warm_up) = (1, 0);
         change(&mut args);
         Part {
             name,
@@ -51,32 +53,11 @@ fn parts(args: &BenchArgs) -> Vec<Part> {
         }));
     }
     parts.push(plain(Stride));
-    parts.push(part(Combined, "", &|part| {
-        // The size given is that of the other programs; combined is scaled by the limit.
-        part.usemem.bytes = None;
-        part.usemem.total = None;
-        part.usemem.seconds = args.usemem.seconds;
-    }));
-    parts.push(plain(RandRead));
-    parts.push(plain(RandWrite));
+    parts.extend([Combined, RandRead, RandWrite].map(plain));
     for name in [SeqRead, RandRead] {
         parts.push(part(name, "compressible, in ram:", &in_ram));
     }
     parts
-}
-
-/// The arguments given, without what parts set themselves.
-fn base(args: &BenchArgs) -> BenchArgs {
-    let mut part = args.clone();
-    part.against.get_or_insert_with(|| vec![PeerName::Kernel]);
-    part.usemem = UsememArgs {
-        op: Op::Read,
-        tasks: 1,
-        warm_up: 0,
-        seconds: None,
-        ..part.usemem
-    };
-    part
 }
 
 /// Compressed memory on both sides, as large as what is in it would be without compression.
@@ -103,16 +84,10 @@ fn in_ram(part: &mut BenchArgs) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        bench: BenchArgs,
-    }
+    use crate::args;
 
     fn parts_of(words: &str) -> Vec<Part> {
-        parts(&Line::parse_from(format!("x huge {words}").split_whitespace()).bench)
+        parts(&args::parse(&format!("huge {words}")))
     }
 
     #[test]

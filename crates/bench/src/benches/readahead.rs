@@ -2,7 +2,7 @@
 //! asked of each.
 
 use super::series::{self, Part};
-use crate::args::{BenchArgs, BenchName, Op, PeerName, UsememArgs};
+use crate::args::{BenchArgs, BenchName, PeerName};
 use crate::peer::Session;
 use crate::report::Report;
 
@@ -30,22 +30,9 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     series::run(BenchName::Readahead, parts, args, session)
 }
 
-/// The arguments of a part: those given, without what belongs to others.
 fn part_of(args: &BenchArgs, name: BenchName, scans: Option<u64>) -> BenchArgs {
-    let mut part = args.clone();
-    let both = || vec![PeerName::Kernel, PeerName::KernelDefaults];
-    part.against.get_or_insert_with(both);
-    part.usemem = UsememArgs {
-        op: Op::Read,
-        scans: scans.unwrap_or(args.usemem.scans),
-        ..part.usemem
-    };
-    if name == BenchName::Combined {
-        // The size given is that of the other programs; combined is scaled by the limit.
-        part.usemem.bytes = None;
-        part.usemem.total = None;
-    } else {
-        part.usemem.seconds = None;
-    }
+    let both = [PeerName::Kernel, PeerName::KernelDefaults];
+    let mut part = series::arguments(args, name, &both);
+    part.usemem.scans = scans.unwrap_or(part.usemem.scans);
     part
 }

@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use super::{new_report, one, value_name};
-use crate::args::{BenchArgs, BenchName};
+use crate::args::{BenchArgs, BenchName, Op, PeerName};
 use crate::interrupt;
 use crate::peer::Session;
 use crate::report::Report;
@@ -19,6 +19,22 @@ pub struct Part {
     pub detail: String,
     /// Its arguments.
     pub args: BenchArgs,
+}
+
+/// The arguments of part `name`: those given, without what belongs to other parts. Its peers are
+/// `against` where none are named.
+pub fn arguments(args: &BenchArgs, name: BenchName, against: &[PeerName]) -> BenchArgs {
+    let mut part = args.clone();
+    part.against.get_or_insert_with(|| against.to_vec());
+    part.usemem.op = Op::Read;
+    if name == BenchName::Combined {
+        // The size given is that of the other programs; combined is scaled by the limit.
+        part.usemem.bytes = None;
+        part.usemem.total = None;
+    } else {
+        part.usemem.seconds = None;
+    }
+    part
 }
 
 /// Runs all `parts`, and sums them up under the name of `series`.

@@ -25,7 +25,7 @@ use crate::usemem::{Mark, Moment};
 pub struct Finished {
     /// Its standard output.
     pub output: Vec<u8>,
-    /// From before it was started to its end.
+    /// From before it was started to its end, but for the pauses in which it was counted.
     pub elapsed: Duration,
 }
 
@@ -67,14 +67,17 @@ pub fn run_marked(
     let start = Instant::now();
     let mut talk = Talk::start(command, door)?;
     let mut line = talk.listen(progress)?;
+    let mut paused = Duration::ZERO;
     while let Ok(Mark { mark }) = serde_json::from_slice(&line) {
+        let pause = Instant::now();
         count(talk.pid(), mark)?;
+        paused += pause.elapsed();
         line = talk.ask("go on", progress)?;
     }
     talk.finish(progress)?;
     Ok(Finished {
         output: line,
-        elapsed: start.elapsed(),
+        elapsed: start.elapsed().saturating_sub(paused),
     })
 }
 

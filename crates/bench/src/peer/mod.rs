@@ -27,6 +27,15 @@ use kernel::{Kind, Place};
 /// Figures by name, in base units (bytes, nanoseconds, pages, ratios).
 pub type Figures = BTreeMap<String, f64>;
 
+/// These figures, for tests.
+#[cfg(test)]
+pub fn figures<'a>(named: impl IntoIterator<Item = (&'a str, f64)>) -> Figures {
+    let named = named.into_iter();
+    named
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
 /// What one turn gave.
 #[derive(Debug)]
 pub struct Turn {

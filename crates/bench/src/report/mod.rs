@@ -192,6 +192,16 @@ impl PeerReport {
         }
     }
 
+    /// A peer with turns of these figures, for tests.
+    #[cfg(test)]
+    pub fn of<'a, T>(peer: impl Into<String>, turns: impl IntoIterator<Item = T>) -> Self
+    where
+        T: IntoIterator<Item = (&'a str, f64)>,
+    {
+        let turns = turns.into_iter().map(crate::peer::figures);
+        Self::new(peer, turns.collect(), Vec::new())
+    }
+
     /// The largest of a figure over the turns.
     pub fn largest(&self, figure: &str) -> Option<f64> {
         self.figures.get(figure).map(|spread| spread.max)
@@ -364,8 +374,7 @@ mod tests {
     use super::*;
 
     fn peer(name: &str, values: &[f64]) -> PeerReport {
-        let turn = |value: &f64| Figures::from([("ns_per_page".to_owned(), *value)]);
-        PeerReport::new(name, values.iter().map(turn).collect(), Vec::new())
+        PeerReport::of(name, values.iter().map(|value| [("ns_per_page", *value)]))
     }
 
     fn report() -> Report {

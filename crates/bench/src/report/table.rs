@@ -163,7 +163,6 @@ fn aligned(rows: &[Vec<String>], columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::Figures;
 
     #[test]
     fn targets_are_aligned() {
@@ -182,10 +181,9 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        let turn = |ns: f64| Figures::from([("ns".to_owned(), ns)]);
         let peers = [
-            PeerReport::new("a", vec![turn(1000.0)], Vec::new()),
-            PeerReport::new("longer", vec![turn(123_456.0), turn(1000.0)], Vec::new()),
+            PeerReport::of("a", [[("ns", 1000.0)]]),
+            PeerReport::of("longer", [123_456.0, 1000.0].map(|ns| [("ns", ns)])),
             PeerReport::not_run("c", "a reason that is quite long".to_owned()),
         ];
         let text = text(&[Column::spread("us", "ns", Unit::Microseconds)], &peers);

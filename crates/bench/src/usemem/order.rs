@@ -108,48 +108,40 @@ impl Iterator for Order {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
+    use crate::args;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: UsememArgs,
-    }
-
-    fn order(line: &[&str], pages: u64) -> Vec<u64> {
-        let line = std::iter::once("usemem").chain(line.iter().copied());
-        Order::new(&Line::parse_from(line).args, pages).collect()
+    fn order(words: &str, pages: u64) -> Vec<u64> {
+        Order::new(&args::parse(words), pages).collect()
     }
 
     #[test]
     fn every_order_visits_each_page_once() {
-        let lines: [&[&str]; 7] = [
-            &["--pattern=seq"],
-            &["--pattern=reverse"],
-            &["--pattern=stride"],
-            &["--pattern=stride", "--stride=1000"],
-            &["--pattern=interleaved", "--scans=2"],
-            &["--pattern=interleaved", "--scans=8"],
-            &["--pattern=interleaved", "--scans=4096"],
-        ];
-        for line in lines {
+        for words in [
+            "--pattern=seq",
+            "--pattern=reverse",
+            "--pattern=stride",
+            "--pattern=stride --stride=1000",
+            "--pattern=interleaved --scans=2",
+            "--pattern=interleaved --scans=8",
+            "--pattern=interleaved --scans=4096",
+        ] {
             for pages in [1, 2, 7, 10, 64, 1001] {
-                let mut seen = order(line, pages);
+                let mut seen = order(words, pages);
                 seen.sort_unstable();
-                assert!(seen.into_iter().eq(0..pages), "{line:?} over {pages}");
+                assert!(seen.into_iter().eq(0..pages), "{words} over {pages}");
             }
         }
     }
 
     #[test]
     fn orders_are_what_they_say() {
-        assert_eq!(order(&["--pattern=reverse"], 4), [3, 2, 1, 0]);
+        assert_eq!(order("--pattern=reverse", 4), [3, 2, 1, 0]);
         assert_eq!(
-            order(&["--pattern=stride", "--stride=3"], 7),
+            order("--pattern=stride --stride=3", 7),
             [0, 3, 6, 1, 4, 2, 5]
         );
         assert_eq!(
-            order(&["--pattern=interleaved", "--scans=2"], 6),
+            order("--pattern=interleaved --scans=2", 6),
             [0, 3, 1, 4, 2, 5]
         );
     }

@@ -5,9 +5,13 @@
 //! a ring from which any worker may take, and back through a list that the owner takes as a whole. Workers
 //! sleep on a futex. The owner is told by an eventfd, which is written to only when the list was empty, so
 //! that a busy owner costs few system calls.
+//!
+//! Work comes back even from a worker that panics. Released programs end at a panic; where they do not, the
+//! owner would wait for ever.
 
 use std::cell::UnsafeCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -85,14 +89,16 @@ impl<T> Shared<T> {
 pub(super) struct Hand<T>(Arc<Shared<T>>);
 
 impl<T> Hand<T> {
-    /// Does work until the [`Handoff`] is dropped.
+    /// Does work until the [`Handoff`] is dropped. Work at which `carry_out` panics is given back as it is
+    /// then.
     pub(super) fn run(&self, mut carry_out: impl FnMut(&mut T)) {
         let shared = &*self.0;
         loop {
             let bell = shared.bell.load(Ordering::SeqCst);
             while let Some(index) = shared.take() {
                 // SAFETY: `take` gave this slot to this thread alone.
-                carry_out(unsafe { &mut *shared.slots[index as usize].work.get() });
+                let work = unsafe { &mut *shared.slots[index as usize].work.get() };
+                let _ = catch_unwind(AssertUnwindSafe(|| carry_out(work)));
                 shared.give_back(index);
             }
             if shared.stop.load(Ordering::SeqCst) {

@@ -9,8 +9,10 @@
 //! enough.
 
 use std::ffi::c_void;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+
+use rustix::io::Errno;
 
 use super::handoff::{Hand, Handoff};
 use super::ram::{Counter, PAGE};
@@ -38,17 +40,36 @@ pub(super) enum Task {
     Write(Arc<Counter>, u32, bool),
 }
 
+/// The first page of memory that was lent for a transfer.
+struct Lent(*mut [u8; PAGE]);
+
+// SAFETY: whoever has the job has the transfer, and with it the memory.
+unsafe impl Send for Lent {}
+
+impl Lent {
+    /// # Safety
+    /// So many pages were lent, and nobody writes to them while the slice is in use.
+    unsafe fn drained(&self, pages: usize) -> &[[u8; PAGE]] {
+        // SAFETY: lent memory is mapped; the rest is this function's contract.
+        unsafe { std::slice::from_raw_parts(self.0, pages) }
+    }
+
+    /// # Safety
+    /// So many pages were lent, and nobody else uses them while the slice is in use.
+    unsafe fn filled(&mut self, pages: usize) -> &mut [[u8; PAGE]] {
+        // SAFETY: lent memory is mapped; the rest is this function's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.0, pages) }
+    }
+}
+
 struct Job {
     token: u64,
-    first: *mut [u8; PAGE],
+    first: Lent,
     pages: usize,
     task: Task,
     result: Result<(), IoError>,
     hashes: Vec<u64>,
 }
-
-// SAFETY: the memory was lent for the transfer, and whoever has the job has the transfer.
-unsafe impl Send for Job {}
 
 /// What one helper thread runs, exactly once, on a thread that shares memory and descriptors with the
 /// caller's. If the thread cannot be started, drop it.
@@ -81,21 +102,24 @@ impl Helper {
 
 impl Job {
     fn carry_out(&mut self, number: usize, hash: Hash) {
-        // SAFETY: `pages` pages from `first` on are mapped and were lent for the transfer; only a write's
-        // may be read by others meanwhile, and that does not make use of the right to write.
-        let pages = unsafe { std::slice::from_raw_parts_mut(self.first, self.pages) };
         // What waits to be reaped, or to be filled again, keeps no area alive.
         let task = std::mem::replace(&mut self.task, Task::Hash);
         self.result = match &task {
             Task::Hash => Ok(()),
             Task::Read(area, slot) => area.with_tools(number, |area, tools| {
+                // SAFETY: the transfer fills them, and until it has ended nobody else uses them.
+                let pages = unsafe { self.first.filled(self.pages) };
                 area.read(tools, *slot, pages.iter_mut())
             }),
             Task::Write(area, slot, as_it_is) => area.with_tools(number, |area, tools| {
+                // SAFETY: nobody writes to what the transfer drains. Others may read it.
+                let pages = unsafe { self.first.drained(self.pages) };
                 area.write(tools, *slot, pages.iter(), *as_it_is)
             }),
         };
         if self.result.is_ok() && !matches!(task, Task::Write(..)) {
+            // SAFETY: they are filled, and still lent.
+            let pages = unsafe { self.first.drained(self.pages) };
             self.hashes.extend(pages.iter().map(hash));
         }
     }
@@ -117,7 +141,7 @@ impl Helpers {
         let wanted = count.min(MOST_HELPERS);
         let idle = |_| Job {
             token: 0,
-            first: std::ptr::null_mut(),
+            first: Lent(std::ptr::null_mut()),
             pages: 0,
             task: Task::Hash,
             result: Ok(()),
@@ -131,6 +155,16 @@ impl Helpers {
             wanted,
             running: 0,
         }
+    }
+
+    /// The helpers' numbers are below this. It never grows.
+    pub(super) fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// What is written to when a job is done after all had been reaped.
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.jobs.event()
     }
 
     /// Jobs that were handed over and not reaped.
@@ -155,7 +189,9 @@ impl Helpers {
             return false;
         }
         let filled = self.jobs.fill(|job| {
-            (job.token, job.first, job.pages, job.task) = (token, first, pages, task);
+            (job.token, job.first, job.pages, job.task) = (token, Lent(first), pages, task);
+            // As it is told where the helper panics.
+            job.result = Err(IoError::from_errno(Errno::IO));
             job.hashes.clear();
         });
         // Nothing but the waking of a sleeper can be refused, and that only for arguments that are wrong.
@@ -191,7 +227,7 @@ impl Helpers {
     /// The first byte and the hashes of the pages that a transfer brought which the last call of `reap` gave.
     pub(super) fn hashes(&self, token: u64) -> Option<(*const u8, &[u64])> {
         let job = self.jobs.reaped().find(|job| job.token == token)?;
-        (!job.hashes.is_empty()).then(|| (job.first.cast_const().cast(), &job.hashes[..]))
+        (!job.hashes.is_empty()).then(|| (job.first.0.cast_const().cast(), &job.hashes[..]))
     }
 }
 

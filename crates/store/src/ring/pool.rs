@@ -78,10 +78,6 @@ struct Call {
     result: Result<(), IoError>,
 }
 
-// SAFETY: the raw pointers inside `Transfer` are the caller's memory, lent by `Io`'s contract to whoever has
-// the transfer.
-unsafe impl Send for Call {}
-
 impl Call {
     fn carry_out(&mut self) {
         self.result = loop {
@@ -193,6 +189,8 @@ impl Io for Pool {
         let queued = self.calls.fill(|call| {
             let transfer = &mut call.transfer;
             transfer.begin(direction, token, fd, offset, wanted, iov);
+            // As it is told where the worker panics.
+            call.result = Err(IoError::from_errno(Errno::IO));
         });
         queued.then_some(()).ok_or(QueueError::Full)
     }

@@ -5,14 +5,15 @@
 //! A write may be taken in part: pages that do not compress, or for which there is no room, are named
 //! in the completion, and the caller puts them elsewhere.
 
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::helpers::{Helpers, LARGE, MOST_HELPERS, Task};
+use super::helpers::{Helpers, LARGE, Task};
 use super::{Completion, Direction, Io, IoError, IoVec, MAX_DEPTH, QueueError};
-use crate::ram::{Ram, Reader, Refused, Writer};
+use crate::ram::{Method, Ram, Reader, Refused, Writer};
 
 pub(super) const PAGE: usize = 4096;
 /// The most pages of one write.
@@ -46,12 +47,21 @@ pub(super) struct Tools {
     writer: Writer,
 }
 
+impl Tools {
+    fn new(method: Method, owner: u16) -> Self {
+        Tools {
+            reader: Reader::new(method),
+            writer: Writer::new(owner, method),
+        }
+    }
+}
+
 /// A RAM area, over which one process' threads put pages and get them.
 pub(super) struct Counter {
     ram: Arc<Ram>,
     is_used: IsUsed,
     /// The helpers', by number. Each is locked by its own thread, but for a moment now and then.
-    helpers: [Mutex<Tools>; MOST_HELPERS],
+    helpers: Box<[Mutex<Tools>]>,
 }
 
 impl Counter {
@@ -111,34 +121,49 @@ impl Counter {
 
 /// One process' way to a RAM area.
 pub struct Port {
-    counter: Arc<Counter>,
-    tools: Tools,
+    ram: Arc<Ram>,
+    owner: u16,
+    is_used: IsUsed,
 }
 
 impl Port {
     /// For process number `owner` of the run.
     pub fn new(ram: Arc<Ram>, owner: u16, is_used: IsUsed) -> Self {
-        let method = ram.method();
-        let tools = || Tools {
-            reader: Reader::new(method),
-            writer: Writer::new(owner, method),
-        };
-        let helpers = std::array::from_fn(|_| Mutex::new(tools()));
         Port {
-            tools: tools(),
-            counter: Arc::new(Counter {
-                ram,
-                is_used,
-                helpers,
-            }),
+            ram,
+            owner,
+            is_used,
         }
     }
 
+    /// For the thread that asks, and so many helpers. All tools are made here, since a helper that is
+    /// preempted while it allocates holds up the one that serves faults.
+    fn open(self, helpers: usize) -> OpenPort {
+        let method = self.ram.method();
+        let tools = || Tools::new(method, self.owner);
+        OpenPort {
+            tools: tools(),
+            counter: Arc::new(Counter {
+                ram: self.ram,
+                is_used: self.is_used,
+                helpers: (0..helpers).map(|_| Mutex::new(tools())).collect(),
+            }),
+        }
+    }
+}
+
+/// A port that is in use.
+struct OpenPort {
+    counter: Arc<Counter>,
+    tools: Tools,
+}
+
+impl OpenPort {
     /// What is being filled, others may fill. A helper that is at work keeps its chunk.
     fn give_back(&mut self) {
         let ram = &self.counter.ram;
         self.tools.writer.give_back(ram);
-        for tools in &self.counter.helpers {
+        for tools in &*self.counter.helpers {
             if let Ok(mut tools) = tools.try_lock() {
                 tools.writer.give_back(ram);
             }
@@ -157,7 +182,7 @@ struct Large {
 /// A backend for files, with RAM areas beside it, and helpers for both.
 pub struct WithRam {
     below: Box<dyn Io>,
-    ports: Vec<Option<Port>>,
+    ports: Vec<Option<OpenPort>>,
     ended: Vec<Completion>,
     helpers: Helpers,
     large: Vec<Large>,
@@ -180,7 +205,7 @@ impl WithRam {
         if self.ports.len() <= area {
             self.ports.resize_with(area + 1, || None);
         }
-        self.ports[area] = port;
+        self.ports[area] = port.map(|port| port.open(self.helpers.wanted()));
     }
 
     /// Something has ended already: [`Io::reap`] finds it, [`Io::poll_fd`] does not tell.
@@ -195,7 +220,8 @@ impl WithRam {
 
     /// This process stops writing for a while: what it was filling, others may use.
     pub fn give_back(&mut self) {
-        self.ports.iter_mut().flatten().for_each(Port::give_back);
+        let ports = self.ports.iter_mut().flatten();
+        ports.for_each(OpenPort::give_back);
     }
 
     /// Of a read that the last [`Io::reap`] gave: the first byte of its memory and the hashes of the pages
@@ -269,7 +295,7 @@ impl WithRam {
             // SAFETY: each page lies in the piece.
             (0..piece.len / PAGE).map(|page| unsafe { piece.ptr.add(page * PAGE) }.cast())
         });
-        let Port { counter, tools } = port;
+        let OpenPort { counter, tools } = port;
         let result = match direction {
             Direction::Read => {
                 // SAFETY: the memory is mapped and, until the completion is reaped, used by nobody
@@ -340,14 +366,25 @@ impl Io for WithRam {
         self.hand_over(out, from);
     }
 
+    /// Also ends when the helpers' event is readable, which it stays until its reader has read it.
     fn wait(&mut self) -> Result<(), IoError> {
         self.below.flush()?;
-        while !self.has_ended() && self.helpers.in_flight() > 0 {
-            std::thread::yield_now();
+        if self.has_ended() {
+            return Ok(());
         }
-        match self.has_ended() {
-            true => Ok(()),
-            false => self.below.wait(),
+        if self.helpers.in_flight() == 0 {
+            return self.below.wait();
+        }
+        let event = PollFd::from_borrowed_fd(self.helpers.event(), PollFlags::IN);
+        // SAFETY: the backend keeps it open as long as it lives.
+        let below = unsafe { BorrowedFd::borrow_raw(self.below.poll_fd()) };
+        let mut fds = [event, PollFd::from_borrowed_fd(below, PollFlags::IN)];
+        loop {
+            match poll(&mut fds, None) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(IoError::from_errno(error)),
+            }
         }
     }
 

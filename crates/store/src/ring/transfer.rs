@@ -39,6 +39,13 @@ pub(super) enum Verdict {
     Ended(Result<(), IoError>),
 }
 
+/// Memory that was lent for a transfer.
+#[derive(Debug)]
+struct Lent(Vec<IoVec>);
+
+// SAFETY: the memory belongs to whoever has the transfer, by `Io`'s contract.
+unsafe impl Send for Lent {}
+
 #[derive(Debug)]
 pub(super) struct Transfer {
     pub(super) token: u64,
@@ -51,7 +58,7 @@ pub(super) struct Transfer {
     /// Bytes transferred.
     done: u64,
     /// Neighbouring pieces merged; the first one that is not finished is cut at its front.
-    vecs: Vec<IoVec>,
+    vecs: Lent,
     /// Index of that one.
     cursor: usize,
     retries: u16,
@@ -66,7 +73,7 @@ impl Transfer {
             start: 0,
             wanted: 0,
             done: 0,
-            vecs: Vec::with_capacity(8),
+            vecs: Lent(Vec::with_capacity(8)),
             cursor: 0,
             retries: 0,
         }
@@ -104,11 +111,12 @@ impl Transfer {
         self.done = 0;
         self.cursor = 0;
         self.retries = 0;
-        self.vecs.clear();
+        let vecs = &mut self.vecs.0;
+        vecs.clear();
         for piece in iov.iter().filter(|piece| piece.len > 0) {
-            match self.vecs.last_mut() {
+            match vecs.last_mut() {
                 Some(last) if last.ptr.wrapping_add(last.len) == piece.ptr => last.len += piece.len,
-                _ => self.vecs.push(*piece),
+                _ => vecs.push(*piece),
             }
         }
     }
@@ -121,7 +129,8 @@ impl Transfer {
     /// The memory of the next step: either one piece of at most 1 GiB or several pieces. The slice
     /// stays where it is until the next `begin` or `on_result`.
     pub(super) fn step(&self) -> &[IoVec] {
-        let rest = &self.vecs[self.cursor.min(self.vecs.len())..];
+        let vecs = &self.vecs.0;
+        let rest = &vecs[self.cursor.min(vecs.len())..];
         &rest[..rest.len().min(MAX_VECS)]
     }
 
@@ -169,7 +178,7 @@ impl Transfer {
     }
 
     fn advance(&mut self, mut bytes: usize) {
-        while let Some(piece) = self.vecs.get_mut(self.cursor) {
+        while let Some(piece) = self.vecs.0.get_mut(self.cursor) {
             if bytes < piece.len {
                 piece.ptr = piece.ptr.wrapping_add(bytes);
                 piece.len -= bytes;

@@ -26,7 +26,7 @@ pub(super) fn spec(limit_pages: u64, slots: &[u32]) -> LedgerSpec {
         options: Options {
             readahead: ReadaheadPolicy::Trend,
             thp: ThpMode::Never,
-            helpers: 0,
+            helpers: 2,
             io: IoBackend::Threads,
             max_window: 77,
             full_timeout: Duration::from_millis(1500),

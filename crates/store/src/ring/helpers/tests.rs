@@ -1,7 +1,9 @@
 //! The helpers behind [`WithRam`], over a file in memory and over a RAM area.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -13,6 +15,8 @@ use crate::ring::{Direction, Io, IoVec, Port, QueueError, WithRam};
 struct File {
     bytes: Vec<u8>,
     ended: Vec<Completion>,
+    /// Rung by each end.
+    bell: OwnedFd,
 }
 
 impl Io for File {
@@ -36,6 +40,7 @@ impl Io for File {
             at += piece.len;
         }
         self.ended.push(Completion { token, result });
+        rustix::io::write(&self.bell, &1_u64.to_ne_bytes()).expect("a bell");
         Ok(())
     }
     fn flush(&mut self) -> Result<(), IoError> {
@@ -43,12 +48,13 @@ impl Io for File {
     }
     fn reap(&mut self, out: &mut Vec<Completion>) {
         out.append(&mut self.ended);
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
     fn wait(&mut self) -> Result<(), IoError> {
         Ok(())
     }
     fn poll_fd(&self) -> RawFd {
-        -1
+        self.bell.as_raw_fd()
     }
     fn in_flight(&self) -> usize {
         self.ended.len()
@@ -86,8 +92,16 @@ struct Bench {
     event: OwnedFd,
 }
 
+fn bell() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd")
+}
+
 fn bench(helpers: usize, bytes: Vec<u8>, refuses: bool) -> Bench {
-    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+    bench_that_hashes(hash, helpers, bytes, refuses)
+}
+
+fn bench_that_hashes(hash: Hash, helpers: usize, bytes: Vec<u8>, refuses: bool) -> Bench {
+    let event = bell();
     let spawn = move |helper: Helper| {
         if refuses {
             return Err(SpawnRefused(11));
@@ -97,9 +111,13 @@ fn bench(helpers: usize, bytes: Vec<u8>, refuses: bool) -> Bench {
     };
     let rings = event.try_clone().expect("a descriptor");
     let helpers = Helpers::new(helpers, hash, rings, Box::new(spawn));
-    let ended = Vec::new();
+    let below = File {
+        bytes,
+        ended: Vec::new(),
+        bell: bell(),
+    };
     Bench {
-        io: WithRam::new(Box::new(File { bytes, ended }), helpers),
+        io: WithRam::new(Box::new(below), helpers),
         event,
     }
 }
@@ -171,18 +189,23 @@ fn large_reads_are_hashed_and_others_are_not() {
 #[test]
 fn more_than_the_helpers_take_is_done_by_the_caller() {
     for (helpers, refuses) in [(0, false), (1, false), (3, false), (2, true)] {
+        let helped = if refuses { 0 } else { helpers };
         let bytes = content(512);
         let mut bench = bench(helpers, bytes.clone(), refuses);
         let mut all = vec![vec![0; LARGE * PAGE]; 3 * JOBS];
         for (n, to) in all.iter_mut().enumerate() {
             bench.read(n as u64, 0, n, to);
         }
-        let mut seen = vec![0; all.len()];
-        bench.await_ends(all.len(), |_, ended| {
+        let (mut seen, mut hashed) = (vec![0; all.len()], 0);
+        bench.await_ends(all.len(), |io, ended| {
             assert_eq!(ended.result, Ok(()));
             seen[ended.token as usize] += 1;
+            hashed += usize::from(io.hashes(ended.token).is_some());
         });
         assert!(seen.iter().all(|&times| times == 1), "{seen:?}");
+        // All of them had come from the file when the first was reaped, and none came back before the last
+        // was handed over.
+        assert_eq!(hashed, if helped > 0 { JOBS } else { 0 });
         for (n, read) in all.iter().enumerate() {
             assert_eq!(read[..], bytes[n * PAGE..(n + LARGE) * PAGE]);
         }
@@ -226,13 +249,51 @@ fn a_ram_area_is_written_and_read_by_helpers() {
 
 #[test]
 fn what_is_being_done_ends_before_the_helpers_are_dropped() {
-    let bytes = content(512);
-    for _ in 0..50 {
-        let mut bench = bench(2, bytes.clone(), false);
-        let mut to = vec![0; bytes.len()];
-        bench.read(1, 0, 0, &mut to);
-        bench.io.reap(&mut Vec::new());
-        drop(bench);
-        assert!(to == bytes);
+    static HASHED: AtomicUsize = AtomicUsize::new(0);
+    fn slowly(page: &[u8; PAGE]) -> u64 {
+        std::thread::sleep(Duration::from_micros(50));
+        HASHED.fetch_add(1, Relaxed);
+        hash(page)
     }
+    let bytes = content(512);
+    let mut to = vec![0; bytes.len()];
+    let mut bench = bench_that_hashes(slowly, 2, bytes, false);
+    bench.read(1, 0, 0, &mut to);
+    bench.io.reap(&mut Vec::new());
+    assert!(bench.io.is_helped());
+    drop(bench);
+    assert_eq!(HASHED.load(Relaxed), 512);
+}
+
+#[test]
+fn whoever_waits_is_woken_by_a_helper() {
+    let bytes = content(512);
+    let mut to = vec![0; bytes.len()];
+    let mut bench = bench(1, bytes, false);
+    bench.read(1, 0, 0, &mut to);
+    let mut out = Vec::new();
+    while out.is_empty() {
+        bench.io.wait().expect("a wait");
+        bench.io.reap(&mut out);
+    }
+    assert_eq!((out[0].token, out[0].result), (1, Ok(())));
+    assert!(bench.io.hashes(1).is_some());
+}
+
+#[test]
+fn a_helper_that_panics_gives_the_job_back_and_goes_on() {
+    fn never(_: &[u8; PAGE]) -> u64 {
+        panic!("on purpose");
+    }
+    let bytes = content(512);
+    let mut to = vec![vec![0; LARGE * PAGE]; 3];
+    let mut bench = bench_that_hashes(never, 1, bytes, false);
+    for (n, to) in to.iter_mut().enumerate() {
+        bench.read(n as u64, 0, n, to);
+    }
+    // What was read is there, though nobody hashed it.
+    bench.await_ends(3, |io, ended| {
+        assert_eq!(ended.result, Ok(()));
+        assert!(io.hashes(ended.token).is_none());
+    });
 }
