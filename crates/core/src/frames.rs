@@ -30,7 +30,7 @@ pub enum State {
     Clean,
     /// A page that must be written first.
     Dirty,
-    /// A write of it is in flight.
+    /// A write of it is in flight, or its digest is being taken, which says whether it must be written.
     Writing,
 }
 

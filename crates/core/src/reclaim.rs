@@ -103,7 +103,11 @@ impl Mm {
         let asked = moved > 0;
         let brought = self.bring_needed(w);
         if self.awake || w.excess() > 0 {
-            if !self.is_much_unwritten() {
+            // What is being looked at will be memory in a moment, most of it.
+            let coming = self.digesting();
+            let wanted = u64::from(self.marks.high + kept);
+            let enough = self.headroom(w) + coming >= wanted && w.excess() <= coming;
+            if !self.is_much_unwritten() && !(coming > 0 && enough) {
                 // A read that completes meanwhile must not wait for a whole batch.
                 let batch = if self.is_awaited() {
                     BESIDE_READS
@@ -114,7 +118,7 @@ impl Mm {
                 self.submit_writes(w, self.hurry(w));
             }
             self.give_back(w);
-            if self.headroom(w) >= u64::from(self.marks.high + kept) {
+            if self.headroom(w) >= wanted {
                 self.awake = false;
             }
         }
@@ -498,7 +502,7 @@ impl Mm {
     /// Whether a page that has changed is written to where it was. Where touches are found near each
     /// other, pages that lie together are read together, and must stay together on the area; pages
     /// that are touched at random are better written together, wherever they are from.
-    fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
+    pub(crate) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
         let local = self
             .vmas
             .find(page)

@@ -83,7 +83,8 @@ pub trait Mmu {
     /// Digest of a frame's bytes.
     fn digest_of(&mut self, frame: Frame) -> Digest;
     /// As [`Mmu::digest_of`], of a frame that the read has filled whose end is being told
-    /// ([`crate::Mm::on_io`]), and that nothing has changed since: it may be known already.
+    /// ([`crate::Mm::on_io`]), or whose digest has been taken ([`crate::Mm::on_digested`]), and that nothing
+    /// has changed since: it may be known already.
     fn digest_read(&mut self, frame: Frame) -> Digest {
         self.digest_of(frame)
     }
@@ -140,6 +141,13 @@ pub trait Store {
     /// As [`Store::write`]; pages that do not compress are taken as they are.
     fn write_as_it_is(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
         self.write(io, slot, frames)
+    }
+    /// Begin to take the digests of the 512 full frames of a cluster, from `first` on, beside the core's work.
+    /// [`crate::Mm::on_digested`] tells the end; until then nothing changes these frames. False: nobody is
+    /// there to do it.
+    fn begin_digest(&mut self, first: Frame) -> bool {
+        let _ = first;
+        false
     }
 }
 

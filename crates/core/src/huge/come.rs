@@ -46,7 +46,7 @@ impl Mm {
             return None;
         }
         self.want_unit(w);
-        let id = match self.cluster_for(w, pending, Mm::obtain_cluster) {
+        let id = match self.cluster_for(w, pending, 1, Mm::obtain_cluster) {
             Cluster::Taken(id) => id,
             Cluster::Soon => return Some(self.stall(w, pending)),
             Cluster::None => return None,
@@ -104,7 +104,7 @@ impl Mm {
         if self.config.thp != Thp::Always && !self.streams.comes_to(page, w.now()) {
             return false;
         }
-        let id = match self.cluster_for(w, pending, Mm::cluster_to_read) {
+        let id = match self.cluster_for(w, pending, UNIT, Mm::cluster_to_read) {
             Cluster::Taken(id) => id,
             Cluster::Soon => {
                 self.stall(w, pending);
@@ -122,18 +122,19 @@ impl Mm {
         true
     }
 
-    /// A cluster for a fault, as `obtain` gives it. A huge page that is being written comes sooner than all the
-    /// unit's pages, one by one, would; they would also leave a page table behind, which splits the units that
-    /// come after. So for a moment the fault waits for one, and while there is one nothing further is moved
-    /// out for it.
+    /// A cluster for a fault, as `obtain` gives it. One that is being written comes sooner than all the unit's
+    /// pages, one by one, would; they would also leave a page table behind, which splits the units that come
+    /// after. So for a moment the fault waits for one, and while `least` pages are being written nothing further
+    /// is moved out for it.
     fn cluster_for<W: World>(
         &mut self,
         w: &mut W,
         pending: Pending,
+        least: u32,
         obtain: impl FnOnce(&mut Self, &mut W, bool) -> Option<ClusterId>,
     ) -> Cluster {
         let patient = !self.held && w.now().saturating_sub(pending.since) < UNIT_WAIT;
-        let soon = |mm: &Mm| patient && mm.frames.writing() >= UNIT;
+        let soon = |mm: &Mm| patient && mm.frames.writing() >= least;
         let hard = patient && !soon(self);
         match obtain(self, w, hard) {
             Some(id) => Cluster::Taken(id),

@@ -8,7 +8,7 @@ use crate::mm::Mm;
 use crate::page_table::{Entry, Resident};
 use crate::reclaim::REST;
 use crate::units::{Frame, Slot, Vpn};
-use crate::world::{Stop, World};
+use crate::world::{Digest, Stop, World};
 
 /// Separate stretches of changed pages that are written one by one; with more of them the whole unit is.
 const STRETCHES: usize = 8;
@@ -75,30 +75,73 @@ impl Mm {
         (cluster.whole, cluster.zeroed) = (whole, false);
         (cluster.leaves, cluster.ahead) = (leaves, false);
         self.evictions += u64::from(UNIT);
-        let mut zeros = 0;
         cluster.unit = Some(unit);
+        let beside = w.begin_digest(first);
         for n in 0..UNIT {
             let (page, frame) = (unit.plus(n.into()), first.plus(n));
             let slot = match self.table.get(page) {
                 Entry::Resident(resident) => resident.slot,
                 _ => None,
             };
-            let digest = w.digest_of(frame);
-            zeros += u32::from(digest == crate::world::Digest::Zero);
-            let digest = digest.number();
-            let clean = slot.is_some_and(|slot| w.digest(slot) == digest);
-            let state = if clean { State::Clean } else { State::Dirty };
             let holding = Holding {
-                state,
+                state: State::Writing,
                 page: Some(page),
-                digest,
                 slot,
                 ..NOTHING
             };
             self.frames.hold(frame, holding);
             self.table.set(page, Entry::Cached(frame));
         }
-        if zeros == UNIT {
+        if beside {
+            self.huge.digesting += UNIT;
+        } else {
+            self.weigh_unit(w, id, |w, frame| w.digest_of(frame));
+        }
+        (UNIT, None)
+    }
+
+    /// The digests are known of a unit that was moved out ([`crate::world::Store::begin_digest`]).
+    pub fn on_digested(&mut self, w: &mut impl World, first: Frame) {
+        if let Some(id) = self.frames.clusters.of(first) {
+            self.huge.digesting -= UNIT;
+            self.weigh_unit(w, id, |w, frame| w.digest_read(frame));
+        }
+    }
+
+    /// Pages that were moved out and whose digests are not known yet: some will be memory soon.
+    pub(crate) fn digesting(&self) -> u64 {
+        self.huge.digesting.into()
+    }
+
+    /// By their digests, say of the pages of a unit that was moved out which are clean and which must be
+    /// written. Meanwhile some may have been discarded, which disbands it, and threads may have come.
+    fn weigh_unit<W: World>(
+        &mut self,
+        w: &mut W,
+        id: ClusterId,
+        digest_of: impl Fn(&mut W, Frame) -> Digest,
+    ) {
+        let mut zeros = 0;
+        for frame in self.frames.clusters.frames(id) {
+            let Holding { page, slot, .. } = *self.frames.get(frame);
+            if page.is_none() {
+                self.put(w, slot);
+                self.frames.free_up(frame);
+                continue;
+            }
+            let digest = digest_of(w, frame).number();
+            zeros += u32::from(digest == Digest::Zero.number());
+            let clean = slot.is_some_and(|slot| w.digest(slot) == digest);
+            self.frames.get_mut(frame).digest = digest;
+            let state = if clean { State::Clean } else { State::Dirty };
+            self.frames.turn(frame, state);
+        }
+        let Some(unit) = self.frames.clusters.get(id).unit else {
+            return self.weigh_pages(w, id);
+        };
+        let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
+        let wanted = self.frames.clusters.frames(id).find(wanted);
+        if zeros == UNIT && wanted.is_none() {
             for frame in self.frames.clusters.frames(id) {
                 let Holding { page, slot, .. } = *self.frames.get(frame);
                 self.put(w, slot);
@@ -108,10 +151,39 @@ impl Mm {
             }
             self.stats.zero_drops += u64::from(UNIT);
             self.frames.end_all(id, State::Free);
-        } else {
-            self.choose_slots(w, id);
+            return;
         }
-        (UNIT, None)
+        self.choose_slots(w, id);
+        if let Some(frame) = wanted {
+            // If it was disbanded, `tidy` delivers what is wanted.
+            if self.frames.clusters.get(id).unit.is_some() {
+                self.deliver_unit(w, id, unit, frame);
+            }
+            self.deliver_orphans(w);
+        }
+    }
+
+    /// As [`Mm::weigh_unit`], where the unit was disbanded meanwhile.
+    fn weigh_pages(&mut self, w: &mut impl World, id: ClusterId) {
+        for frame in self.frames.clusters.frames(id) {
+            let holding = *self.frames.get(frame);
+            let Some(page) = holding.page else {
+                continue;
+            };
+            match holding.state {
+                State::Clean => self.stats.clean_drops += 1,
+                State::Dirty if !holding.slot.is_some_and(|at| self.keeps_home(w, page, at)) => {
+                    self.put(w, holding.slot);
+                    self.frames.get_mut(frame).slot = None;
+                }
+                _ => {}
+            }
+            if holding.wanted {
+                self.deliver(w, frame);
+            } else if holding.leaves && holding.state == State::Clean {
+                self.leave_frame(frame);
+            }
+        }
     }
 
     /// Say where a unit that was just moved out is to be written: to the slots that it had, if they

@@ -56,6 +56,8 @@ pub(crate) struct Huge {
     wanted_at: Option<Nanos>,
     /// Full leaves that are left as they are, as making them huge failed.
     pub(crate) lean: u32,
+    /// Pages of units that were moved out and whose digests are being taken.
+    digesting: u32,
     /// Room for a list that is made anew each time.
     pub(crate) units: alloc::vec::Vec<Vpn>,
 }

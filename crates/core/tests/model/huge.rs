@@ -107,7 +107,14 @@ fn a_fill_goes_out_in_whole_units() {
 
 #[test]
 fn scans_come_in_whole_units_and_clean_ones_go_without_a_write() {
+    for helpers in [0, 1, 3] {
+        scans_come_in_whole_units(helpers);
+    }
+}
+
+fn scans_come_in_whole_units(helpers: usize) {
     let mut m = filled(Thp::Adaptive);
+    m.sys.helpers = helpers;
     let forward = touch_all(&mut m, 0..PAGES);
     assert_whole(&forward, PAGES - LIMIT as usize);
     pause(&mut m);

@@ -261,13 +261,15 @@ impl View<'_> {
             .note(8, slot.pack(), frames.len() as u64 * 2 + u64::from(write));
         let most = foreswap_core::units::LEAF_PAGES;
         assert!(!frames.is_empty() && frames.len() <= most);
-        if self.space.flights.len() >= self.space.depth
-            || self.sys.rng.chance(self.sys.chaos.queue_full)
-        {
+        let ios = self.space.flights.iter().filter(|flight| !flight.digest);
+        if ios.count() >= self.space.depth || self.sys.rng.chance(self.sys.chaos.queue_full) {
             return false;
         }
         assert!(
-            self.space.flights.iter().all(|flight| flight.io != io),
+            self.space
+                .flights
+                .iter()
+                .all(|flight| flight.digest || flight.io != io),
             "{io:?} is in flight"
         );
         let mut data = Vec::new();
@@ -289,6 +291,7 @@ impl View<'_> {
             }
         }
         self.space.flights.push(Flight {
+            digest: false,
             io,
             write,
             as_it_is: false,
@@ -315,6 +318,30 @@ impl Store for View<'_> {
             flight.as_it_is = true;
         }
         begun
+    }
+
+    fn begin_digest(&mut self, first: Frame) -> bool {
+        let taken = self.space.flights.iter().filter(|flight| flight.digest);
+        if taken.count() >= self.sys.helpers {
+            return false;
+        }
+        let frames: Vec<_> = (0..512).map(|n| first.plus(n)).collect();
+        for &frame in &frames {
+            self.idle(frame);
+            self.full(frame);
+            self.space.frame_use[frame.0 as usize] = Use::Writing;
+        }
+        let content = |frame: &Frame| self.space.frames[frame.0 as usize].unwrap_or(GARBAGE);
+        self.space.flights.push(Flight {
+            digest: true,
+            io: IoId(u32::MAX),
+            write: false,
+            as_it_is: false,
+            slot: Slot { area: 0, index: 0 },
+            data: frames.iter().map(content).collect(),
+            frames,
+        });
+        true
     }
 }
 

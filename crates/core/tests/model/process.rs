@@ -11,7 +11,7 @@ use foreswap_core::world::Notice;
 use foreswap_core::{Advice, Config, Entry, Hint, Mm, Outcome};
 
 use super::mmu::View;
-use super::space::{Mapping, Page, Space};
+use super::space::{Ended, Mapping, Page, Space};
 use super::system::System;
 
 /// What a page must read as.
@@ -425,8 +425,10 @@ impl Process {
     }
 
     pub fn complete(&mut self, sys: &mut System, n: usize) {
-        let (io, result) = self.space.complete(sys, n);
-        self.call(sys, |mm, w| mm.on_io(w, io, result));
+        match self.space.complete(sys, n) {
+            Ended::Io(io, result) => self.call(sys, |mm, w| mm.on_io(w, io, result)),
+            Ended::Digest(first) => self.call(sys, |mm, w| mm.on_digested(w, first)),
+        }
         self.space.brought.clear();
     }
 

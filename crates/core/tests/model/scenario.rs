@@ -83,6 +83,9 @@ impl Scenario {
         let mut sys = System::new(rng.next(), plan.limit, &plan.areas);
         sys.chaos = plan.chaos;
         sys.mixing = plan.mixing;
+        if plan.config.clusters > 0 {
+            sys.helpers = rng.pick(&[0, 1, 3]);
+        }
         let mut first = Process::new(&mut sys, plan.config, plan.pages, plan.threads);
         first.map(0..plan.pages * 2 / 3);
         first.adopt(&mut sys, 0..plan.pages * 2 / 3);

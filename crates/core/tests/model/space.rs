@@ -30,8 +30,9 @@ pub struct Page {
     pub shared: bool,
 }
 
-/// An I/O in flight.
+/// An I/O in flight, or frames whose digests are being taken.
 pub struct Flight {
+    pub digest: bool,
     pub io: IoId,
     pub write: bool,
     /// A write that may not be refused for what the pages hold.
@@ -40,6 +41,12 @@ pub struct Flight {
     pub frames: Vec<Frame>,
     /// What the frames held when a write was submitted.
     pub data: Vec<u64>,
+}
+
+/// What has ended.
+pub enum Ended {
+    Io(IoId, IoResult),
+    Digest(Frame),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,9 +153,19 @@ impl Space {
     }
 
     /// The device ends flight number `at`: what comes of it is decided by chance and bad sectors.
-    pub fn complete(&mut self, sys: &mut System, at: usize) -> (IoId, IoResult) {
+    pub fn complete(&mut self, sys: &mut System, at: usize) -> Ended {
         // In order, so that none is put off for ever where the first is always taken.
         let flight = self.flights.remove(at);
+        let now = |&frame: &Frame| (frame, self.frames[frame.0 as usize]);
+        if flight.digest {
+            self.brought = flight.frames.iter().map(now).collect();
+            for frame in &flight.frames {
+                self.frame_use[frame.0 as usize] = Use::Idle;
+            }
+            let data = flight.data.iter().copied();
+            assert!(self.brought.iter().map(|b| b.1.unwrap_or(GARBAGE)).eq(data));
+            return Ended::Digest(flight.frames[0]);
+        }
         let chaos = sys.chaos;
         let mut result = IoResult::Ok;
         if flight.write {
@@ -212,6 +229,6 @@ impl Space {
             let now = |&frame: &Frame| (frame, self.frames[frame.0 as usize]);
             self.brought = flight.frames.iter().map(now).collect();
         }
-        (flight.io, result)
+        Ended::Io(flight.io, result)
     }
 }

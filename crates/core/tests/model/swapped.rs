@@ -103,8 +103,7 @@ impl Swapped {
     /// All I/O in flight is done.
     pub fn finish(&mut self) {
         while !self.p.space.flights.is_empty() {
-            let (io, result) = self.p.space.complete(&mut self.sys, 0);
-            self.call(|mm, view| mm.on_io(view, io, result));
+            self.p.complete(&mut self.sys, 0);
         }
         self.call(|mm, view| mm.run(view));
     }

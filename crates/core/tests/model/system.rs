@@ -72,6 +72,8 @@ pub struct System {
     pub draining: Option<u8>,
     /// Other processes miss pages that nothing could foresee.
     pub others_miss: bool,
+    /// Clusters whose digests may be taken at once beside the core.
+    pub helpers: usize,
     /// Readahead windows by size.
     pub windows: BTreeMap<u64, u64>,
     pub chaos: Chaos,
@@ -103,6 +105,7 @@ impl System {
             draining: None,
             windows: BTreeMap::new(),
             others_miss: false,
+            helpers: 0,
             chaos: Chaos::default(),
             bad_sectors: BTreeSet::new(),
             rng: Rng::new(seed),

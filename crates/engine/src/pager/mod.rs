@@ -25,7 +25,7 @@ mod world;
 
 use std::sync::Arc;
 
-use foreswap_core::units::{Nanos, PageRange, Vpn, len, overlap, without};
+use foreswap_core::units::{Frame, Nanos, PageRange, Vpn, len, overlap, without};
 use foreswap_core::world::{IoId, IoResult, Limit as _, Refusal};
 use foreswap_core::{Mm, Outcome};
 use foreswap_store::ring::{Completion, Io, IoError, MAX_DEPTH};
@@ -36,7 +36,7 @@ pub use boot::{renounce_parent, start};
 pub(crate) use fork::Fork;
 use placement::Placement;
 use snapshot::Sheet;
-use world::{Linux, now};
+use world::{DIGEST, Linux, now};
 
 use crate::ledger::protocol::{AreaOrder, Client};
 use crate::ledger::{AreaId, SeenKind};
@@ -432,8 +432,12 @@ impl Pager {
                 Err(error) => IoResult::Failed(error.errno()),
             };
             self.w.look_at_read(completion.token);
-            self.mm
-                .on_io(&mut self.w, IoId(completion.token as u32), result);
+            let number = completion.token as u32;
+            if completion.token & DIGEST != 0 {
+                self.mm.on_digested(&mut self.w, Frame(number));
+            } else {
+                self.mm.on_io(&mut self.w, IoId(number), result);
+            }
             self.w.forget_read();
         }
         self.completions = completions;

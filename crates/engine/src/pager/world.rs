@@ -94,6 +94,9 @@ pub struct Linux {
     read_hashes: Vec<u64>,
 }
 
+/// The token of a hashing has this bit, and the first frame below; others have the number of an I/O.
+pub const DIGEST: u64 = 1 << 32;
+
 /// What is done with slots.
 #[derive(Clone, Copy)]
 enum Transfer {
@@ -500,6 +503,16 @@ impl Store for Linux {
 
     fn write_as_it_is(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
         self.submit(Transfer::WriteAsItIs, io, slot, frames)
+    }
+
+    fn begin_digest(&mut self, first: Frame) -> bool {
+        let memory = self.arena.pointer(first).cast();
+        // SAFETY: 512 frames lie there, which the core leaves alone until it is told the end, and the arena
+        // lives as long as the helpers.
+        unsafe {
+            self.io
+                .begin_hashing(DIGEST | u64::from(first.0), memory, LEAF_PAGES)
+        }
     }
 }
 

@@ -87,6 +87,9 @@ pub struct Plan {
     /// Clusters of frames for huge pages.
     #[serde(default)]
     pub clusters: u32,
+    /// Clusters whose digests are taken at once beside the core.
+    #[serde(default)]
+    pub helpers: u32,
     /// Pages of memory for all.
     pub limit: u64,
     /// Slots of each area.
@@ -175,6 +178,7 @@ impl Plan {
             check_every: chance.pick(&[128, 512, 2048]),
             thp: Huge::Never,
             clusters: 0,
+            helpers: 0,
             #[cfg(feature = "planted")]
             plant: None,
         };
@@ -197,6 +201,7 @@ impl Plan {
             frames: chance.pick(&[400, 2048, 2048, 2048]),
             thp: chance.pick(&[Huge::Adaptive, Huge::Always, Huge::Always]),
             clusters: chance.pick(&[2, 4, 8]),
+            helpers: chance.pick(&[0, 1, 3]),
             readahead: chance.pick(&[plan.readahead, Readahead::Streams(512)]),
             first_touch: 256,
             swapoff: chance.pick(&[plan.swapoff, Emptying::Stream, Emptying::Stream]),

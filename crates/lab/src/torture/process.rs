@@ -13,7 +13,7 @@ use foreswap_core::{Advice, Entry, Hint, Mm, Outcome};
 
 use super::patience::Kept;
 use super::plan::Plan;
-use super::space::{Mapping, Page, Space};
+use super::space::{Ended, Mapping, Page, Space};
 use super::system::System;
 use super::view::View;
 
@@ -145,7 +145,7 @@ impl Process {
         Process {
             mm,
             plan: Rc::clone(plan),
-            space: Space::new(sys, base, pages, frames, plan.queue as usize),
+            space: Space::new(sys, base, pages, frames, plan),
             cells: vec![Cell::default(); pages],
             hints: vec![Hint::Normal; pages],
             threads: vec![None; plan.threads as usize],
@@ -538,8 +538,10 @@ impl Process {
 
     /// The device goes on with flight number `n`.
     pub fn complete(&mut self, sys: &mut System, n: usize) {
-        if let Some((io, result)) = self.space.complete(sys, n) {
-            self.call(sys, |mm, w| mm.on_io(w, io, result));
+        match self.space.complete(sys, n) {
+            Some(Ended::Io(io, result)) => self.call(sys, |mm, w| mm.on_io(w, io, result)),
+            Some(Ended::Digest(first)) => self.call(sys, |mm, w| mm.on_digested(w, first)),
+            None => {}
         }
     }
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
 use foreswap_core::world::{IoId, IoResult, Refusal};
 
+use super::plan::Plan;
 use super::system::{Area, GARBAGE, System};
 
 /// What maps a page.
@@ -37,7 +38,7 @@ pub struct Page {
     pub shared: bool,
 }
 
-/// An I/O in flight.
+/// An I/O in flight, or, without a slot, frames whose digests are being taken.
 #[derive(Default)]
 pub struct Flight {
     /// Its number.
@@ -58,6 +59,14 @@ pub struct Flight {
     pub due: Nanos,
     /// It stalls.
     pub stalls: bool,
+}
+
+/// What has ended.
+pub enum Ended {
+    /// An I/O.
+    Io(IoId, IoResult),
+    /// The digests of a cluster, from this frame on, have been taken.
+    Digest(Frame),
 }
 
 /// What I/O does with a frame.
@@ -97,6 +106,8 @@ pub struct Space {
     pub unlucky: bool,
     /// I/Os that the queue holds.
     pub depth: usize,
+    /// Clusters whose digests are taken at once beside the core.
+    pub helpers: usize,
     /// Pages whose threads were woken.
     pub woken: Vec<u64>,
     /// Pages that are to be made movable.
@@ -117,7 +128,7 @@ pub struct Space {
 
 impl Space {
     /// A process that has nothing yet.
-    pub fn new(sys: &mut System, base: u64, pages: usize, frames: u32, depth: usize) -> Self {
+    pub fn new(sys: &mut System, base: u64, pages: usize, frames: u32, plan: &Plan) -> Self {
         sys.pressure.push(0);
         let per_slot = || -> Vec<Vec<u16>> {
             let slots = |area: &Area| vec![0; area.counts.len()];
@@ -135,7 +146,8 @@ impl Space {
             stalls: 0,
             unlucky: false,
             idle: Vec::new(),
-            depth,
+            depth: plan.queue as usize,
+            helpers: plan.helpers as usize,
             woken: Vec::new(),
             unshare: Vec::new(),
             refs: per_slot(),
@@ -196,9 +208,11 @@ impl Space {
         let mut flight = self.idle.pop().unwrap_or_default();
         flight.frames.clear();
         flight.data.clear();
-        flight.done = 0;
-        flight.as_it_is = false;
-        flight
+        Flight {
+            frames: flight.frames,
+            data: flight.data,
+            ..Flight::default()
+        }
     }
 
     /// The number among the flights of the one that is due first, and when that is.
@@ -214,7 +228,10 @@ impl Space {
 
     /// The device goes on with flight number `at`: what comes of it is decided by chance, bad sectors
     /// and the device's health. `None` after a short transfer: the driver goes on with the rest.
-    pub fn complete(&mut self, sys: &mut System, at: usize) -> Option<(IoId, IoResult)> {
+    pub fn complete(&mut self, sys: &mut System, at: usize) -> Option<Ended> {
+        if self.flights[at].slot.is_none() {
+            return Some(Ended::Digest(self.end_digest(at)));
+        }
         let chaos = sys.chaos;
         let pages = self.flights[at].frames.len();
         let left = pages - self.flights[at].done;
@@ -304,6 +321,22 @@ impl Space {
         }
         let io = IoId(flight.io);
         self.idle.push(flight);
-        Some((io, result))
+        Some(Ended::Io(io, result))
+    }
+
+    fn end_digest(&mut self, at: usize) -> Frame {
+        let flight = self.flights.remove(at);
+        for (frame, content) in flight.frames.iter().zip(&flight.data) {
+            let here = frame.0 as usize;
+            self.frame_use[here] = Use::Idle;
+            assert_eq!(
+                self.frames[here],
+                Some(*content),
+                "{frame:?} changed while its digest was taken"
+            );
+        }
+        let first = flight.frames[0];
+        self.idle.push(flight);
+        first
     }
 }

@@ -290,10 +290,19 @@ impl View<'_> {
             "an I/O of {} pages",
             frames.len()
         );
-        if self.space.flights.len() >= self.space.depth || self.unlucky(self.sys.chaos.queue_full) {
+        let ios = self
+            .space
+            .flights
+            .iter()
+            .filter(|flight| flight.slot.is_some());
+        if ios.count() >= self.space.depth || self.unlucky(self.sys.chaos.queue_full) {
             return false;
         }
-        let in_flight = self.space.flights.iter().any(|flight| flight.io == io.0);
+        let in_flight = self
+            .space
+            .flights
+            .iter()
+            .any(|flight| flight.io == io.0 && flight.slot.is_some());
         assert!(!in_flight, "{io:?} is in flight already");
         let mut flight = self.space.new_flight();
         for (i, &frame) in (0..).zip(frames) {
@@ -332,6 +341,29 @@ impl View<'_> {
 }
 
 impl Store for View<'_> {
+    fn begin_digest(&mut self, first: Frame) -> bool {
+        let taken = self
+            .space
+            .flights
+            .iter()
+            .filter(|flight| flight.slot.is_none());
+        if taken.count() >= self.space.helpers {
+            return false;
+        }
+        let mut flight = self.space.new_flight();
+        for frame in (0..LEAF_PAGES as u32).map(|n| first.plus(n)) {
+            self.idle(frame);
+            self.full(frame);
+            self.space.frame_use[frame.0 as usize] = Use::Writing;
+            let content = self.space.frames[frame.0 as usize];
+            flight.data.push(content.unwrap_or(GARBAGE));
+            flight.frames.push(frame);
+        }
+        flight.due = self.sys.now + self.sys.chance.below(LATENCY);
+        self.space.flights.push(flight);
+        true
+    }
+
     fn read(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
         self.begin(io, slot, frames, false, false)
     }

@@ -224,8 +224,22 @@ impl WithRam {
         ports.for_each(OpenPort::give_back);
     }
 
-    /// Of a read that the last [`Io::reap`] gave: the first byte of its memory and the hashes of the pages
-    /// there, where a helper took them.
+    /// Have a helper hash `pages` pages from `first` on; the end is reaped as a transfer's is, whatever its
+    /// result, and [`WithRam::hashes`] has what was found. False: the caller does it.
+    ///
+    /// # Safety
+    /// The memory is mapped and nobody writes to it until the end has been reaped.
+    pub unsafe fn begin_hashing(
+        &mut self,
+        token: u64,
+        first: *mut [u8; PAGE],
+        pages: usize,
+    ) -> bool {
+        self.helpers.hand_over(token, first, pages, Task::Hash)
+    }
+
+    /// Of a read or a hashing that the last [`Io::reap`] gave: the first byte of its memory and the hashes of
+    /// the pages there, where a helper took them.
     pub fn hashes(&self, token: u64) -> Option<(*const u8, &[u64])> {
         self.helpers.hashes(token)
     }
