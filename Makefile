@@ -27,8 +27,8 @@ setup:
 test: setup build unit e2e
 
 unit:
-	$(CARGO) test --release --locked --workspace --exclude foreswap-e2e --no-fail-fast
-	$(CARGO) test --release --locked -p foreswap-lab --features planted --test planted
+	$(CARGO) test --profile quick --locked --workspace --exclude foreswap-e2e --no-fail-fast
+	$(CARGO) test --profile quick --locked -p foreswap-lab --features planted --test planted
 
 e2e:
 	$(CARGO) test --release --locked -p foreswap-e2e --no-fail-fast -- --test-threads=$(E2E_THREADS)

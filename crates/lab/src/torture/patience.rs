@@ -9,7 +9,8 @@
 //! What is left is bounded: by what the core is told to wait for memory, its own patience with what cannot be
 //! moved, the naps of a driver in which it notices nothing, and the I/Os of a full queue. So what ends only
 //! because everybody else stops, or because a timer mends it, is found while everything goes wrong. While
-//! other I/O is in flight the core gives no fault up, as it may bring memory: that time has a bound of its own.
+//! other I/O is in flight the core gives no fault up for long, as it may bring memory: that time has a bound of
+//! its own, and so has a wait in which writes fail.
 
 use foreswap_core::Entry;
 use foreswap_core::units::{Frame, Nanos};
@@ -25,6 +26,8 @@ const NAP: Nanos = 10_000_000;
 const NAPS: Nanos = 4;
 /// The core's own patience with pages that cannot be moved out, where it is not told to have less.
 const UNMOVABLE: Nanos = 200_000_000;
+/// The core's patience while I/O is in flight: with writes that fail, and are tried again, some always is.
+const FAILING: Nanos = 25 * UNMOVABLE;
 /// What a wait beside other I/O may take besides.
 const BESIDE_IO: Nanos = 100_000_000;
 /// Naps in a row after which something was refused by chance: at three times out of ten the most, once in
@@ -40,6 +43,8 @@ pub struct Kept {
     pub idle: Nanos,
     /// Naps that are not in it, as something was refused by chance.
     pub misfortunes: u32,
+    /// A write failed meanwhile.
+    pub failed: bool,
 }
 
 impl Process {
@@ -64,13 +69,15 @@ impl Process {
 
     /// Threads were kept waiting for so long.
     pub fn keep(&mut self, sys: &System, time: Nanos) {
-        let unlucky = std::mem::take(&mut self.space.unlucky) && self.space.flights.is_empty();
+        // What was refused is tried again after the next nap, not before.
+        let naps = time >= NAP;
+        let refused = self.space.unlucky;
+        self.space.unlucky &= !naps;
+        let unlucky = refused && self.space.flights.is_empty();
         if self.waiting == 0 || self.space.changing > 0 {
             return;
         }
         let idle = self.space.flights.is_empty();
-        let patience = self.patience();
-        let beside = BESIDE_IO;
         for thread in 0..self.threads.len() {
             let Some(wait) = self.threads[thread].filter(|wait| wait.told) else {
                 continue;
@@ -79,17 +86,16 @@ impl Process {
                 continue;
             }
             let mut kept = wait.kept;
-            if !unlucky {
-                kept.misfortunes = 0;
+            if naps {
+                kept.misfortunes = if unlucky { kept.misfortunes + 1 } else { 0 };
             }
-            if unlucky && kept.misfortunes < MISFORTUNES {
-                kept.misfortunes += 1;
-            } else {
+            if !unlucky || kept.misfortunes > MISFORTUNES {
                 kept.time += time;
                 kept.idle += if idle { time } else { 0 };
             }
+            let patience = self.patience() + if kept.failed { FAILING } else { 0 };
             assert!(
-                kept.idle <= patience && kept.time <= patience + beside,
+                kept.idle <= patience && kept.time <= patience + BESIDE_IO,
                 "a thread is kept waiting for page {} for {} ms, {} of them idly, {} are the most: {}",
                 wait.at,
                 kept.time / 1_000_000,

@@ -200,6 +200,11 @@ impl Process {
             }
             sys.told.push(notice);
             let page = match notice {
+                Notice::WriteFailed { .. } => {
+                    let waits = self.threads.iter_mut().flatten();
+                    waits.for_each(|wait| wait.kept.failed = true);
+                    continue;
+                }
                 Notice::ReadFailed { page, .. }
                 | Notice::Corrupt { page, .. }
                 | Notice::OutOfMemory { page } => page,
