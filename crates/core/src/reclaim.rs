@@ -106,8 +106,8 @@ impl Mm {
             // What is being looked at will be memory in a moment, most of it.
             let coming = self.digesting();
             let wanted = u64::from(self.marks.high + kept);
-            let enough = self.headroom(w) + coming >= wanted && w.excess() <= coming;
-            if !self.is_much_unwritten() && !(coming > 0 && enough) {
+            let soon = coming > 0 && self.headroom(w) + coming >= wanted && w.excess() <= coming;
+            if !soon && !self.is_much_unwritten() {
                 // A read that completes meanwhile must not wait for a whole batch.
                 let batch = if self.is_awaited() {
                     BESIDE_READS
