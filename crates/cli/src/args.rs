@@ -121,8 +121,8 @@ pub struct RunArgs {
 
     /// Threads of each managed program that hash and compress beside the one that serves faults
     ///
-    /// They take transfers of 256 KiB and more in one piece, such as huge pages: from swap files what is
-    /// read is hashed, and the work on what goes to ram:SIZE and comes from there is done. 0 to 3.
+    /// They hash what is read from swap files in pieces of 256 KiB and more, and huge pages that go out,
+    /// and do the work on such pieces that go to ram:SIZE and come from there. 0 to 3.
     /// Default: one less than there are CPUs, at most 3.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MOST_HELPERS as i64))]
     pub helpers: Option<u32>,

@@ -209,7 +209,7 @@ impl Mm {
                 continue;
             }
             self.pace.reads.remove(at);
-            if self.lacks_place() || !self.start_late(w, io, true) {
+            if self.lacks_place() || !self.start_late(w, io, false) {
                 self.pace.awaited.push_back(io);
             }
         }

@@ -105,10 +105,13 @@ impl Mm {
     /// [`crate::frames::Frames::settle`] puts it back. Evicts for it if `hard`.
     pub(crate) fn obtain_cluster(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
         let taken = self.spare_cluster(w);
-        let some =
-            self.huge.rest == 0 || self.frames.clusters.bare < self.frames.clusters.number() * UNIT;
-        if taken.is_some() || !hard || self.held || !some || self.is_much_unwritten() {
+        if taken.is_some() || !hard || self.held || self.is_much_unwritten() {
             return taken;
+        }
+        // Where the system has no huge page, what is evicted makes a cluster only if some have memory.
+        let clusters = &self.frames.clusters;
+        if self.huge.rest > 0 && clusters.bare == clusters.number() * UNIT {
+            return None;
         }
         self.stats.direct_reclaims += 1;
         self.evict(w, UNIT);

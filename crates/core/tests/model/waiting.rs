@@ -2,6 +2,7 @@
 //! in the queue.
 
 use foreswap_core::readahead::Policy;
+use foreswap_core::world::Notice;
 use foreswap_core::{Advice, Config, Entry, Swapoff, Thp};
 
 use super::directed::{Machine, TIMEOUT};
@@ -178,6 +179,41 @@ fn a_huge_page_that_a_thread_waited_for_stays_until_it_is_touched() {
         left = waiting(&m);
     }
     assert_eq!(left, 0, "threads wait");
+    m.rest();
+    m.end();
+}
+
+/// An I/O that never ends is no reason to wait for ever: the limit yields, but not before long.
+#[test]
+fn beside_an_io_that_does_not_end_the_limit_yields() {
+    let mut m = Machine::new(48, &[512], 200);
+    m.fill();
+    let wanted = swapped(&m)[0];
+    m.p.access(&mut m.sys, Some(1), wanted, None);
+    m.p.read_message(&mut m.sys, 0);
+    m.p.run(&mut m.sys);
+    assert!(!m.p.space.flights.is_empty(), "a read that will not end");
+    // Nothing that is mapped can be moved out, and what is in frames is for others.
+    for at in m.resident() {
+        m.p.space.pages[at].locked = true;
+    }
+    m.sys.charged += 60;
+    m.sys.excuse();
+    for _ in 0..200 {
+        m.p.run(&mut m.sys);
+    }
+    touch(&mut m, 0, wanted + 1);
+    let passed = |m: &Machine| m.told(|notice| matches!(notice, Notice::LimitPassed));
+    m.sys.now += 1_000_000_000;
+    m.p.run(&mut m.sys);
+    assert_eq!((passed(&m), waiting(&m)), (0, 2));
+    m.sys.now += 9_000_000_000;
+    m.p.run(&mut m.sys);
+    assert_eq!(passed(&m), 1);
+    for at in m.resident() {
+        m.p.space.pages[at].locked = false;
+    }
+    m.sys.charged -= 60;
     m.rest();
     m.end();
 }

@@ -17,10 +17,8 @@ use crate::sys::cpu::{self, LastCpu, RunDelay};
 
 /// How often the choice is looked at again.
 const PERIOD: Nanos = 4_000_000;
-/// For how long the pager does not yield after it was starved: the first time, and at the most. It is the
-/// first time again if yielding went well for so many times as long.
-const HOLD_OFF: (Nanos, Nanos) = (100_000_000, 16_000_000_000);
-const WENT_WELL: Nanos = 8;
+/// For how long the pager does not yield after it was starved: the first time, and at the most.
+const HOLD_OFF: (Nanos, Nanos) = (500_000_000, 16_000_000_000);
 
 /// Pages mapped ahead for each fault, from which on the program follows streams.
 const STREAMING: u64 = 8;
@@ -55,7 +53,6 @@ pub struct Placement {
     /// Nobody else wants the CPU.
     alone: bool,
     yielding: bool,
-    yielding_since: Nanos,
     hold_off: Nanos,
     not_before: Nanos,
 }
@@ -77,7 +74,6 @@ impl Placement {
             looked: 0,
             alone: false,
             yielding: false,
-            yielding_since: 0,
             hold_off: HOLD_OFF.0,
             not_before: 0,
         }
@@ -145,15 +141,12 @@ impl Placement {
         // Some waiting is the purpose: the thread that was served goes first. Three quarters of the
         // time mean that somebody else needs this CPU.
         if self.yielding && waited > passed / 4 * 3 {
-            if now - self.yielding_since > WENT_WELL * self.hold_off {
-                self.hold_off = HOLD_OFF.0;
-            }
             self.not_before = now + self.hold_off;
             self.hold_off = (self.hold_off * 2).min(HOLD_OFF.1);
         }
         let yielding = beside && self.may_yield && now >= self.not_before;
         if yielding != self.yielding && cpu::set_yielding(yielding).is_ok() {
-            (self.yielding, self.yielding_since) = (yielding, now);
+            self.yielding = yielding;
         }
     }
 }

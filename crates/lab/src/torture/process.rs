@@ -369,7 +369,7 @@ impl Process {
         }
     }
 
-    /// The program takes a page away for which a thread waits: it faults again, for another page.
+    /// The program takes a page away for which a thread waits: the thread faults anew, and so its wait is.
     fn wait_anew(&mut self, event: &Event) {
         let (range, target) = match event {
             Event::Discard(range) | Event::Unmap(range) => (range, 0..0),
