@@ -31,10 +31,10 @@ unit:
 	$(CARGO) test --profile quick --locked -p foreswap-lab --features planted --test planted
 
 e2e:
-	$(CARGO) test --release --locked -p foreswap-e2e --no-fail-fast -- --test-threads=$(E2E_THREADS)
+	$(CARGO) test --profile quick --locked -p foreswap-e2e --no-fail-fast -- --test-threads=$(E2E_THREADS)
 
 test-full: setup build unit
-	FORESWAP_E2E_FULL=1 $(CARGO) test --release --locked -p foreswap-e2e --no-fail-fast -- --test-threads=1
+	FORESWAP_E2E_FULL=1 $(CARGO) test --profile quick --locked -p foreswap-e2e --no-fail-fast -- --test-threads=1
 
 demo: setup build
 	@scripts/demo
