@@ -3,7 +3,8 @@
 //! A thread that waited for its page needs a moment to wake up and to touch it. Where memory is so short
 //! that reclaim goes around all that is mapped in one call, it would find that very page: the thread would
 //! wait again, and again, while everybody is served and nobody goes on. So the last few of these pages are
-//! left alone for that moment.
+//! left alone for that moment. After it, they are what can be moved out for sure, where all else is locked,
+//! read-only or shared by a fork, and the clock hand would have to go around all of that.
 
 use crate::units::{LEAF_PAGES, Nanos, Vpn};
 
@@ -31,6 +32,25 @@ impl Brought {
         let lately = move |at: Nanos| at > 0 && now.saturating_sub(at) < MOMENT;
         let pages = self.pages.iter().filter(move |(_, at)| lately(*at));
         pages.map(|&(page, _)| page)
+    }
+
+    /// How long until the last of them may go.
+    pub(crate) fn untouched_for(&self, now: Nanos) -> Option<Nanos> {
+        let last = self
+            .pages
+            .iter()
+            .map(|&(_, at)| at)
+            .max()
+            .filter(|&at| at > 0)?;
+        (last + MOMENT).checked_sub(now).filter(|&left| left > 0)
+    }
+
+    /// Those that had their moment, the first of them first.
+    pub(crate) fn touched(&self, now: Nanos) -> impl Iterator<Item = Vpn> {
+        let (later, first) = self.pages.split_at(self.next);
+        let pages = first.iter().chain(later);
+        let had = move |at: Nanos| at > 0 && now.saturating_sub(at) >= MOMENT;
+        pages.filter(move |(_, at)| had(*at)).map(|&(page, _)| page)
     }
 
     /// Whether one of them is among the pages of `unit`.

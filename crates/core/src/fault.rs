@@ -231,7 +231,9 @@ impl Mm {
             }
             if !self.is_much_unwritten() {
                 self.stats.direct_reclaims += 1;
-                self.evict(w, self.marks.batch);
+                if self.evict(w, self.marks.batch) == 0 && self.frames.in_flight() == 0 {
+                    self.evict_brought(w);
+                }
             }
             if self.frames.free() == 0 {
                 self.drop_clean(1);

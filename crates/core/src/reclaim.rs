@@ -310,16 +310,17 @@ impl Mm {
                     break;
                 }
                 self.hand = leaf.end;
-                if self.table.age_huge(unit) && !self.brought.is_in(unit, now) {
-                    let (gone, stop) = self.move_unit_out(w, unit, false);
-                    moved += gone;
-                    if stop == Some(Stop::NoMemory) && !self.clusters_come() {
-                        // All clusters hold pages that went their own ways: so do these.
-                        self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
-                        self.hand = leaf.start;
-                    }
+                if !self.table.age_huge(unit) || self.brought.is_in(unit, now) {
+                    continue;
                 }
-                continue;
+                let (gone, stop) = self.move_unit_out(w, unit, false);
+                moved += gone;
+                if stop != Some(Stop::NoMemory) || self.clusters_come() {
+                    continue;
+                }
+                // All clusters hold pages that went their own ways: so do these. At once, or the hand would
+                // find them a huge page again the next time.
+                self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
             }
             self.hand = self
                 .table
@@ -331,6 +332,18 @@ impl Mm {
         }
         self.victims = victims;
         moved
+    }
+
+    /// The clock hand found nothing that could be moved: a page that came in lately can.
+    pub(crate) fn evict_brought(&mut self, w: &mut impl World) {
+        let single = |page: &Vpn| {
+            let resident = matches!(self.table.get(*page), Entry::Resident(_));
+            resident && !self.table.is_huge(*page)
+        };
+        let page = self.brought.touched(w.now()).find(single);
+        if let Some(page) = page {
+            self.move_out(w, page, 1, false);
+        }
     }
 
     /// What was mapped for a thread a moment ago stays.

@@ -25,6 +25,12 @@ impl Mm {
         !self.stalled.is_empty() || self.lacks_place()
     }
 
+    /// How long until pages may go that were just mapped for threads, where faults wait for memory.
+    pub fn untouched_for(&self, now: Nanos) -> Option<Nanos> {
+        let waits = !self.stalled.is_empty();
+        self.brought.untouched_for(now).filter(|_| waits)
+    }
+
     /// How long service of a fault has taken so far.
     pub fn oldest_stalled(&self) -> Option<Nanos> {
         self.stalled.front().map(|pending| pending.since)

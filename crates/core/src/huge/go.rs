@@ -64,7 +64,11 @@ impl Mm {
             }
             self.frames.settle(id);
             match done.stop {
-                Some(Stop::Busy) => w.unshare(unit.plus(done.pages.into()), UNIT - done.pages),
+                Some(Stop::Busy) => {
+                    w.unshare(unit.plus(done.pages.into()), UNIT - done.pages);
+                    // Or it would be made a huge page again at the next pass, and be refused again.
+                    self.huge.lean = LEAN;
+                }
                 Some(Stop::Fixed) => self.table.rest(unit, REST),
                 _ => {}
             }

@@ -531,6 +531,10 @@ impl Pager {
         } else {
             IDLE
         };
+        let timeout = self
+            .mm
+            .untouched_for(now())
+            .map_or(timeout, |left| left.min(timeout));
         // SAFETY: the ring's descriptor stays open as long as the ring, which outlives the call.
         let io = unsafe { BorrowedFd::borrow_raw(self.w.io.poll_fd()) };
         let supervisor = self.w.client.as_ref().map_or(self.bell.as_fd(), Client::fd);
