@@ -137,6 +137,8 @@ pub struct PageTable {
     leaves: BTreeMap<u64, Box<Leaf>>,
     resident: u64,
     keeping: u64,
+    /// Leaves that are huge pages.
+    huge: u64,
 }
 
 const fn split(page: Vpn) -> (u64, usize) {
@@ -150,6 +152,11 @@ impl PageTable {
     /// Pages that are mapped in the program.
     pub fn resident(&self) -> u64 {
         self.resident
+    }
+
+    /// Of those, the ones that are not part of huge pages.
+    pub fn resident_singles(&self) -> u64 {
+        self.resident - self.huge * LEAF
     }
 
     /// Mapped pages that keep a slot.
@@ -189,7 +196,9 @@ impl PageTable {
         let (before, after) = (counted(old), counted(entry));
         self.resident = self.resident + after.0 - before.0;
         self.keeping = self.keeping + after.1 - before.1;
-        leaf.huge &= after.0 == 1;
+        if after.0 == 0 {
+            self.huge -= u64::from(core::mem::take(&mut leaf.huge));
+        }
         if leaf.used == 0 {
             self.leaves.remove(&key);
         }
@@ -202,14 +211,17 @@ impl PageTable {
         if let Some(leaf) = self.leaves.get_mut(&split(unit).0)
             && usize::from(leaf.resident) == LEAF_PAGES
         {
-            (leaf.huge, leaf.credit) = (true, credit);
+            self.huge += u64::from(!core::mem::replace(&mut leaf.huge, true));
+            leaf.credit = credit;
         }
     }
 
     /// The leaf of `page` is no huge page any more. Returns whether it was one.
     pub fn unmake_huge(&mut self, page: Vpn) -> bool {
         let leaf = self.leaves.get_mut(&split(page).0);
-        leaf.is_some_and(|leaf| core::mem::take(&mut leaf.huge))
+        let was = leaf.is_some_and(|leaf| core::mem::take(&mut leaf.huge));
+        self.huge -= u64::from(was);
+        was
     }
 
     /// Whether `page` is part of a huge page.

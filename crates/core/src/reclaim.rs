@@ -154,7 +154,7 @@ impl Mm {
             true => (2 * self.marks.high).min(self.marks.writes),
             false => self.marks.writes,
         };
-        self.frames.unwritten() >= most
+        self.frames.unwritten().saturating_sub(self.on_trial()) >= most
     }
 
     /// Let others have what they need more, or what a lower limit takes.
@@ -306,6 +306,10 @@ impl Mm {
             };
             let unit = unit_of(leaf.start);
             if self.table.is_huge(unit) || leaf.start == unit && self.collapse(w, unit) {
+                if wraps < 2 && self.spares_units(w) {
+                    self.hand = leaf.end;
+                    continue;
+                }
                 if self.awaits_cluster() {
                     break;
                 }
@@ -315,6 +319,7 @@ impl Mm {
                 }
                 let (gone, stop) = self.move_unit_out(w, unit, false);
                 moved += gone;
+                self.begin_trial(w, unit);
                 if stop != Some(Stop::NoMemory) || self.clusters_come() {
                     continue;
                 }

@@ -58,6 +58,7 @@ impl Frames {
             *self.get_mut(frame) = Holding { state, ..NOTHING };
             self.enter(frame);
         }
+        self.clusters.end_rest(id);
         let cluster = self.clusters.get_mut(id);
         (cluster.unit, cluster.zeroed) = (None, false);
         (cluster.ahead, cluster.leaves) = (false, false);
@@ -73,6 +74,7 @@ impl Frames {
         for frame in self.clusters.frames(id) {
             self.leave(frame);
         }
+        self.clusters.end_rest(id);
         let cluster = self.clusters.get_mut(id);
         (cluster.unit, cluster.ahead) = (None, false);
         let leaves = core::mem::take(&mut cluster.leaves);

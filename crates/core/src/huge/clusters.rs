@@ -8,7 +8,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::units::{Frame, LEAF_PAGES, Vpn};
+use crate::units::{Frame, LEAF_PAGES, Nanos, Vpn};
 
 /// Pages of a unit.
 pub const UNIT: u32 = LEAF_PAGES as u32;
@@ -50,6 +50,8 @@ pub struct Cluster {
     pub leaves: bool,
     /// Its memory is all zeros.
     pub zeroed: bool,
+    /// Its unit rests until then, if somebody does not touch it before ([`Clusters::rest`]).
+    rests: Option<Nanos>,
     /// Where it stands.
     pub list: List,
     /// Frames that hold a page.
@@ -78,6 +80,8 @@ pub struct Clusters {
     counts: [u32; 7],
     /// Frames without memory.
     pub bare: u32,
+    /// Units that rest.
+    pub resting: u32,
 }
 
 impl Clusters {
@@ -135,6 +139,31 @@ impl Clusters {
     /// How many there are.
     pub fn number(&self) -> u32 {
         self.all.len() as u32
+    }
+
+    /// The unit of a cluster is not due to be written before `until`.
+    pub fn rest(&mut self, id: ClusterId, until: Nanos) {
+        self.resting += u32::from(self.get_mut(id).rests.replace(until).is_none());
+    }
+
+    /// It rests no longer. Returns until when it was to.
+    pub fn end_rest(&mut self, id: ClusterId) -> Option<Nanos> {
+        let until = self.get_mut(id).rests.take();
+        self.resting -= u32::from(until.is_some());
+        until
+    }
+
+    /// Of the dirty units that do not rest, at the time `now`, the one that came first.
+    pub fn due(&mut self, now: Nanos) -> Option<ClusterId> {
+        let oldest = self.oldest(List::Dirty);
+        if self.resting == 0 {
+            return oldest;
+        }
+        let due = |&&(id, arrival): &&(ClusterId, u32)| {
+            let cluster = self.get(id);
+            cluster.arrival == arrival && cluster.rests.is_none_or(|until| until <= now)
+        };
+        self.dirty.iter().find(due).map(|&(id, _)| id)
     }
 
     /// Put a cluster on a list; it leaves the one that it is on.

@@ -1,6 +1,6 @@
 //! Units on their way out.
 
-use super::clusters::{ClusterId, List, UNIT};
+use super::clusters::{ClusterId, UNIT};
 use super::unit_of;
 use crate::fault::CREDIT_NEW;
 use crate::frames::{Holding, NOTHING, State};
@@ -210,6 +210,9 @@ impl Mm {
                 return;
             }
         }
+        if dirty == 0 {
+            self.frames.clusters.end_rest(id);
+        }
         self.frames.file(id);
         if dirty == 0 && self.frames.clusters.get(id).leaves {
             self.drop_unit(id);
@@ -231,10 +234,11 @@ impl Mm {
 
     /// Write units, as far as slots, queue and depth go. False: the queue is full.
     pub(crate) fn write_units(&mut self, w: &mut impl World) -> bool {
-        while let Some(id) = self.frames.clusters.oldest(List::Dirty) {
+        while let Some(id) = self.frames.clusters.due(self.rested_at(w)) {
             if !self.may_write() {
                 return false;
             }
+            self.end_trial(w, id);
             let homeless = |frame: &Frame| self.frames.get(*frame).slot.is_none();
             let homeless = self.frames.clusters.frames(id).filter(homeless).count() as u32;
             let slot = match homeless {

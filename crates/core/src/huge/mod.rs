@@ -14,6 +14,7 @@ pub mod clusters;
 mod come;
 mod drain;
 mod go;
+mod trial;
 
 pub(crate) use drain::Met;
 
@@ -58,6 +59,8 @@ pub(crate) struct Huge {
     pub(crate) lean: u32,
     /// Pages of units that were moved out and whose digests are being taken.
     digesting: u32,
+    /// How many units may be on trial.
+    trials: u32,
     /// Room for a list that is made anew each time.
     pub(crate) units: alloc::vec::Vec<Vpn>,
 }

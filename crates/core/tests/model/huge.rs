@@ -150,6 +150,37 @@ fn scattered_touches_read_single_pages() {
 
 /// Where parts of a leaf are in memory, a scan is seen with gaps, some of which look like strides; what
 /// those streams read must not keep the scan from being seen as what it is.
+/// Units that went out during `touches` at random, of all pages or only of those that were `away` before.
+fn gone_at_random(touches: usize, helpers: usize, away: bool) -> u64 {
+    let mut m = filled(Thp::Adaptive);
+    m.sys.helpers = helpers;
+    let before = m.p.mm.stats.huge_swap_out;
+    let mut there = vec![false; PAGES];
+    for at in m.resident() {
+        there[at] = away;
+    }
+    for at in (0..).map(scattered).filter(|&at| !there[at]).take(touches) {
+        assert_eq!(m.touch(at, None), Some(1000 + at as u64));
+    }
+    let gone = m.p.mm.stats.huge_swap_out - before;
+    m.end();
+    gone
+}
+
+/// Nothing says that a mapped page is touched. Huge pages that are in use show it while they rest before they are
+/// written.
+#[test]
+fn huge_pages_in_use_stay_while_pages_are_missed_at_random() {
+    let gone = gone_at_random(3000, 0, false);
+    assert!(gone <= 8, "{gone} huge pages of 16 went");
+}
+
+#[test]
+fn huge_pages_that_nobody_touches_make_room_for_random_misses() {
+    let gone = gone_at_random(8000, 1, true);
+    assert!(gone >= 10, "{gone} huge pages of 16 went");
+}
+
 #[test]
 fn what_is_touched_in_order_again_becomes_huge_again() {
     for (seed, count) in [(0, 100), (4, 100), (5, 300), (7, 2000)] {
