@@ -4,12 +4,13 @@
 //! that reclaim goes around all that is mapped in one call, it would find that very page: the thread would
 //! wait again, and again, while everybody is served and nobody goes on. So the last few of these pages are
 //! left alone for that moment. After it, they are what can be moved out for sure, where all else is locked,
-//! read-only or shared by a fork, and the clock hand would have to go around all of that.
+//! read-only or shared by a fork, and the clock hand would have to go around all of that. While they are fewer than
+//! threads may need at a time, the limit yields instead, or the threads would take each other's pages.
 
 use crate::units::{LEAF_PAGES, Nanos, Vpn};
 
 /// As many as threads are likely to be woken at once.
-const PAGES: usize = 16;
+pub(crate) const PAGES: usize = 16;
 /// What it takes a thread to wake up, on a CPU that slept and has others to run.
 const MOMENT: Nanos = 200_000;
 
@@ -43,6 +44,14 @@ impl Brought {
             .max()
             .filter(|&at| at > 0)?;
         (last + MOMENT).checked_sub(now).filter(|&left| left > 0)
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Vpn> {
+        self.pages
+            .iter()
+            .filter(|(_, at)| *at > 0)
+            .map(|&(page, _)| page)
     }
 
     /// Those that had their moment, the first of them first.

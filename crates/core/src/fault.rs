@@ -231,7 +231,8 @@ impl Mm {
             }
             if !self.is_much_unwritten() {
                 self.stats.direct_reclaims += 1;
-                if self.evict(w, self.marks.batch) == 0 && self.frames.in_flight() == 0 {
+                let moved = self.evict(w, self.marks.batch);
+                if moved == 0 && self.frames.in_flight() == 0 && !self.areas_full {
                     self.evict_brought(w);
                 }
             }

@@ -10,11 +10,13 @@
 
 use alloc::vec::Vec;
 
+use crate::brought;
 use crate::frames::{Holding, NOTHING, State};
 use crate::huge::clusters::{List, UNIT};
 use crate::huge::{Thp, unit_of};
 use crate::mm::Mm;
 use crate::page_table::{Entry, Resident};
+use crate::stalled::UNMOVABLE;
 use crate::units::{Frame, Nanos, Slot, Vpn};
 use crate::vma::LOCAL;
 use crate::world::{Digest, Stop, World};
@@ -339,25 +341,30 @@ impl Mm {
         moved
     }
 
-    /// The clock hand found nothing that could be moved: a page that came in lately can.
+    /// The clock hand found nothing that could be moved: of the pages that came in lately the first can, if they
+    /// are enough.
     pub(crate) fn evict_brought(&mut self, w: &mut impl World) {
         let single = |page: &Vpn| {
             let resident = matches!(self.table.get(*page), Entry::Resident(_));
             resident && !self.table.is_huge(*page)
         };
-        let page = self.brought.touched(w.now()).find(single);
-        if let Some(page) = page {
+        let mut pages = self.brought.touched(w.now()).filter(single);
+        let first = pages.next();
+        if let Some(page) = first.filter(|_| pages.count() + 1 == brought::PAGES) {
             self.move_out(w, page, 1, false);
+            self.passing_until = w.now() + UNMOVABLE;
         }
     }
 
-    /// What was mapped for a thread a moment ago stays.
+    /// What was mapped for a thread a moment ago stays, and what came in lately as long as the limit yields.
     fn leave_untouched(&self, now: Nanos, victims: &mut Vec<Vpn>) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::TakenUntouched) {
             return;
         }
-        if self.brought.untouched(now).next().is_some() {
+        if now < self.passing_until {
+            victims.retain(|page| !self.brought.all().any(|other| other == *page));
+        } else if self.brought.untouched(now).next().is_some() {
             let untouched = |page: Vpn| self.brought.untouched(now).any(|other| other == page);
             victims.retain(|page| !untouched(*page));
         }

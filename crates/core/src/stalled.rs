@@ -11,7 +11,7 @@ use crate::world::{Notice, World};
 
 /// How long a fault waits for pages that cannot be moved out (locked, read-only, shared by fork)
 /// before the limit yields; and how long it then yields without more ado.
-const UNMOVABLE: Nanos = 200_000_000;
+pub(crate) const UNMOVABLE: Nanos = 200_000_000;
 /// So many times as long it waits while I/O is in flight, which may bring memory: one that never ends does
 /// not, nor do writes that others need more pages for all the time.
 const LONGER: Nanos = 25;

@@ -217,25 +217,3 @@ fn beside_an_io_that_does_not_end_the_limit_yields() {
     m.rest();
     m.end();
 }
-
-#[test]
-fn what_cannot_be_moved_does_not_hold_up_what_can() {
-    const LIMIT: usize = 1500;
-    let mut m = Machine::new(LIMIT as u64, &[8192], 3 * LIMIT);
-    m.fill();
-    for at in m.resident() {
-        m.p.space.pages[at].pinned = true;
-    }
-    let away: Vec<_> = swapped(&m).into_iter().take(40).collect();
-    // The limit yields to the first one, as nothing can be moved. From then on what came in last makes room for the
-    // next, wherever the clock hand stands, and the limit need not yield again.
-    for &at in &away {
-        m.touch(at, None);
-    }
-    let above = m.sys.charged.saturating_sub(LIMIT as u64);
-    assert!(above <= 1, "{above} pages above the limit");
-    for page in &mut m.p.space.pages {
-        page.pinned = false;
-    }
-    m.end();
-}
