@@ -260,10 +260,10 @@ fn the_tails_of_seed_001_follow_what_is_free_when_a_burst_comes() {
     let [base, repaired, apart] = &simoop[..] else {
         panic!("three variants")
     };
-    eprintln!("{base:?}\n{repaired:?}\n{apart:?}");
-    assert!((1.0..0.03 * base["naps"]).contains(&base["slept_short"]));
-    assert_eq!(repaired["slept_short"], 0.0);
-    assert!(base["direct_after"] < 0.1 * base["direct"]);
+    let too_soon = 1.0..0.03 * base["naps"];
+    assert!(too_soon.contains(&base["slept_short"]), "{base:?}");
+    assert_eq!(repaired["slept_short"], 0.0, "{repaired:?}");
+    assert!(base["direct_after"] < 0.05 * base["direct"], "{base:?}");
     for (key, most) in [
         ("reclaimed_direct", 0.5),
         ("write_p99", 0.95),

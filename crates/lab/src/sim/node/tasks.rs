@@ -211,7 +211,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// In so long a task waits until the disk keeps up, or for as long as it does that.
+    /// After that long a task waits until the disk keeps up, or for [`CONGESTION`].
     fn wait_for_disk(&mut self, n: usize, after: Nanos) {
         let since = self.now + after;
         let task = &mut self.tasks[n];
