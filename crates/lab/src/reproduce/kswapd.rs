@@ -38,8 +38,11 @@ const RUN: Nanos = 4_800 * SECOND;
 /// depends on a few moments.
 const RUNS: u64 = 4;
 
-/// What is counted beside the latencies. "Short" is a node none of whose zones is up to its high level.
-const COUNTED: [(&str, fn(&Counts) -> u64); 8] = [
+/// Something that is counted beside the latencies: its name, and where it stands.
+type Counted = (&'static str, fn(&Counts) -> u64);
+
+/// All of that. "Short" is a node none of whose zones is up to its high level.
+const COUNTED: [Counted; 8] = [
     // Pages that tasks and the nodes' threads reclaimed.
     ("reclaimed_direct", |counts| counts.direct_freed),
     ("reclaimed_background", |counts| counts.background_freed),
