@@ -411,7 +411,8 @@ impl Kswapd {
         } else {
             self.any_balanced(zones, order, highest)
         };
-        if may {
+        // With early clearing the zones that were found balanced have done so, if there are any.
+        if may && !self.config.defects.early_flag_clear {
             self.flags = NodeFlags::default();
         }
         may

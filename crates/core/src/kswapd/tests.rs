@@ -283,6 +283,37 @@ fn a_balanced_node_has_no_flags() {
     assert_eq!(kswapd.flags(), NodeFlags::default());
 }
 
+/// A node that has no zone of the lowest kind (all but the first): with all defects it sleeps although
+/// nothing was freed, and what was noticed is not forgotten, as no zone was found balanced.
+#[test]
+fn a_node_without_a_low_zone_keeps_its_flags_where_they_are_cleared_early() {
+    let mut zones = node(0, 1_000);
+    zones[0] = Zone::default();
+    for (defects, flags) in [
+        (Defects::BASE, NOTICED),
+        (
+            defect("zero-classzone")
+                .with("strict-zone-check")
+                .expect("known"),
+            NodeFlags::default(),
+        ),
+    ] {
+        let mut kswapd = kswapd(defects);
+        assert_eq!(kswapd.next(&zones), Action::Nap);
+        assert!(kswapd.on_request(&zones, 0, NORMAL));
+        kswapd.on_woken();
+        *kswapd.flags_mut() = NOTICED;
+        while let Action::Reclaim(_) = kswapd.next(&zones) {
+            kswapd.on_reclaimed(Reclaimed {
+                scanned: 100,
+                freed: 0,
+            });
+        }
+        assert_eq!(kswapd.next(&zones), Action::Nap, "{defects:?}");
+        assert_eq!(kswapd.flags(), flags, "{defects:?}");
+    }
+}
+
 /// `zero-classzone`: the work is done, and while it naps the large zone runs short.
 #[test]
 fn no_request_is_taken_for_the_lowest_zone() {

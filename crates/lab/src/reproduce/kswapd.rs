@@ -10,7 +10,7 @@ use foreswap_core::units::Nanos;
 
 use super::experiment::Figures;
 use crate::sim::machine::{Setup, SimError};
-use crate::sim::node::Machine;
+use crate::sim::node::{Counts, Machine};
 use crate::sim::parameters::Parameters;
 use crate::work::pages;
 use crate::work::simoop::{Shape, Simoop};
@@ -37,6 +37,26 @@ const RUN: Nanos = 4_800 * SECOND;
 /// Machines with other random numbers whose latencies are taken together: what one shows of the tails
 /// depends on a few moments.
 const RUNS: u64 = 4;
+
+/// Something that is counted beside the latencies: its name, and where it stands.
+type Counted = (&'static str, fn(&Counts) -> u64);
+
+/// All of that. "Short" is a node none of whose zones is up to its high level.
+const COUNTED: [Counted; 8] = [
+    // Pages that tasks and the nodes' threads reclaimed.
+    ("reclaimed_direct", |counts| counts.direct_freed),
+    ("reclaimed_background", |counts| counts.background_freed),
+    // The threads' naps that nobody ended and that a request ended; the first after which the node was
+    // short, and the sleeps that followed all the same.
+    ("naps", |counts| counts.naps),
+    ("naps_cut", |counts| counts.naps_cut),
+    ("naps_short", |counts| counts.naps_short),
+    ("slept_short", |counts| counts.slept_short),
+    // Allocations that had to reclaim for themselves, and how many of them did so while a thread worked
+    // that had slept so.
+    ("direct", |counts| counts.direct),
+    ("direct_after", |counts| counts.direct_after),
+];
 
 /// stutter: what the probe maps, and how long it rests.
 const PROBE: u64 = 128 * MIB;
@@ -66,7 +86,7 @@ fn measured<'a>(samples: impl Iterator<Item = &'a (Nanos, Nanos)>, from: Nanos) 
     all
 }
 
-/// simoop's figures: latencies in microseconds, and the pages that tasks and the nodes' threads reclaimed.
+/// simoop's figures: latencies in microseconds, and how often what happened on the full machine.
 pub fn simoop(machine: &Parameters, setup: &Setup, seed: u64) -> Result<Figures, SimError> {
     let memory = machine.pages();
     let file = pages(FILE) as u32;
@@ -81,7 +101,7 @@ pub fn simoop(machine: &Parameters, setup: &Setup, seed: u64) -> Result<Figures,
         threads: THREADS,
     };
     let (mut reads, mut writes, mut allocations) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut direct, mut background) = (0, 0);
+    let mut counts = [0; COUNTED.len()];
     let from = WARM_UP / machine.scale;
     for run in 0..RUNS {
         let seed = seed.wrapping_mul(RUNS).wrapping_add(run);
@@ -91,8 +111,9 @@ pub fn simoop(machine: &Parameters, setup: &Setup, seed: u64) -> Result<Figures,
         sim.run(|sim| sim.now() >= from)?;
         let before = sim.counts;
         sim.run(|sim| sim.now() >= from + RUN / machine.scale)?;
-        direct += sim.counts.direct_freed - before.direct_freed;
-        background += sim.counts.background_freed - before.background_freed;
+        for (sum, (_, of)) in counts.iter_mut().zip(COUNTED) {
+            *sum += of(&sim.counts) - of(&before);
+        }
         for program in sim.programs() {
             match program {
                 Simoop::Worker(worker) => allocations.extend_from_slice(&worker.allocations),
@@ -115,9 +136,8 @@ pub fn simoop(machine: &Parameters, setup: &Setup, seed: u64) -> Result<Figures,
             figures.insert(format!("{name}_p{percent}"), took);
         }
     }
-    for (name, pages) in [("direct", direct), ("background", background)] {
-        let pages = pages * machine.scale / RUNS;
-        figures.insert(format!("reclaimed_{name}"), pages as f64);
+    for ((name, _), sum) in COUNTED.into_iter().zip(counts) {
+        figures.insert(name.into(), (sum * machine.scale / RUNS) as f64);
     }
     Ok(figures)
 }

@@ -192,74 +192,89 @@ fn a_machine_that_was_made_too_small_is_refused() {
     }
 }
 
-/// The memory is made smaller so that a run ends soon; half of it again changes little.
+/// By how much a figure may change where memory and time are made smaller once more: a tenth, unless it is
+/// named here.
+fn allowed(key: &str) -> Option<f64> {
+    match key {
+        // Other random numbers alone change this tail by a twentieth to a tenth.
+        "simoop/allocation_p95" => Some(0.2),
+        // Here the misses of the base begin; the next step of the histogram.
+        "usemem/p70" => Some(0.15),
+        // Bursts are those of the full machine, so dirty pages reach the end of a shorter list before they
+        // are written, and one in a hundred waits for the disk: not at the table's scale, nor at full size.
+        "simoop/write_p99" | "simoop/allocation_p99" => None,
+        _ => Some(0.1),
+    }
+}
+
+/// The memory is made smaller so that a run ends soon; half of it again changes little, in whichever row.
 #[test]
 fn the_figures_do_not_depend_on_the_scale() {
-    for (name, keys) in [
-        ("usemem", &["usemem/throughput", "usemem/average"][..]),
-        ("cluster", &["cluster/seconds"]),
-        ("vma", &["vma/seconds"]),
-        ("thp", &["thp/swap_out", "thp/throughput"]),
-        (
-            "simoop",
-            &[
-                "simoop/read_p50",
-                "simoop/write_p50",
-                "simoop/allocation_p50",
-                "simoop/allocation_p95",
-            ],
-        ),
-        ("stutter", &["stutter/q2", "stutter/mean"]),
-    ] {
-        let experiment = EXPERIMENTS.iter().find(|e| e.name == name).expect(name);
+    let seeds = published::seeds().expect("readable");
+    let tables = seeds.iter().flat_map(|seed| &seed.tables);
+    let rows: Vec<&str> = tables
+        .flat_map(|table| &table.rows)
+        .map(|row| row.key.as_str())
+        .collect();
+    let mut looked_at = 0;
+    for experiment in EXPERIMENTS.iter().filter(|e| e.scale > 1) {
         let machine = Parameters::named(experiment.machine).expect("a machine");
-        let scale = experiment.scale;
-        let [first, second] = [scale, 2 * scale].map(|scale| {
+        let [first, second] = [1, 2].map(|more| {
+            let scale = more * experiment.scale;
             experiment
                 .figures(&machine, scale, 1, jobs::number(None))
                 .expect("figures")
         });
-        for key in keys {
+        for key in rows.iter().filter(|key| first[0].contains_key(**key)) {
+            let Some(part) = allowed(key) else { continue };
             // Base and optimized.
             for n in 0..2 {
                 let (a, b) = (first[n][*key], second[n][*key]);
-                // Other random numbers alone change the tails by a twentieth to a tenth.
-                let part = if key.ends_with("_p95") { 0.2 } else { 0.1 };
-                assert!((a - b).abs() < part * a, "{key}, variant {n}: {a} and {b}");
+                assert!((a - b).abs() <= part * a, "{key}, variant {n}: {a} and {b}");
             }
+            looked_at += 1;
         }
     }
+    assert!(looked_at > 30, "{looked_at}");
 }
 
-/// What the notes under the tables of seed 001 say: fewer pages are reclaimed by tasks themselves the more
-/// is free when a burst comes, and the tails follow. More is free where the levels lie further apart, by
-/// which foreswap's column differs from the repaired variant.
+/// What the notes under the tables of seed 001 say. The threads of the base seldom sleep while their node
+/// is short, those of the repaired variant never do, and few direct reclaims fall into the time after that.
+/// These become fewer the more is free when a burst comes, and the tails follow: more is free where the
+/// levels lie further apart, by which foreswap's column differs from the repaired variant.
 #[test]
 fn the_tails_of_seed_001_follow_what_is_free_when_a_burst_comes() {
     let figures = |name: &str| {
         let experiment = EXPERIMENTS.iter().find(|e| e.name == name).expect(name);
         let machine = Parameters::named(experiment.machine).expect("a machine");
-        let [_, repaired, ours] = experiment.setups();
+        let [base, repaired, ours] = experiment.setups();
         let apart = Setup {
             headroom: ours.headroom,
             ..repaired
         };
         let machine = machine.scaled(experiment.scale);
         let run = |setup: &Setup| (experiment.run)(&machine, setup, 1).expect("figures");
-        jobs::each(jobs::number(None), &[repaired, apart], run)
+        jobs::each(jobs::number(None), &[base, repaired, apart], run)
     };
     let simoop = figures("simoop");
-    let part = |key: &str| simoop[1][key] / simoop[0][key];
+    let [base, repaired, apart] = &simoop[..] else {
+        panic!("three variants")
+    };
+    let too_soon = 1.0..0.03 * base["naps"];
+    assert!(too_soon.contains(&base["slept_short"]), "{base:?}");
+    assert_eq!(repaired["slept_short"], 0.0, "{repaired:?}");
+    assert!(base["direct_after"] < 0.05 * base["direct"], "{base:?}");
     for (key, most) in [
         ("reclaimed_direct", 0.5),
-        ("write_p99", 0.8),
+        ("write_p99", 0.95),
         ("allocation_p95", 0.95),
         ("allocation_p99", 0.8),
     ] {
-        assert!(part(key) < most, "{key}: {}", part(key));
+        let part = apart[key] / repaired[key];
+        assert!(part < most, "{key}: {part}");
     }
     let stutter = figures("stutter");
-    assert!(stutter[1]["p90"] < 0.95 * stutter[0]["p90"]);
+    assert!(stutter[2]["p90"] < 0.95 * stutter[1]["p90"]);
 }
 
 /// What the notes under the tables of seed 004 say: its headlines hold, and no change that is more than

@@ -2,8 +2,8 @@
 //! writing back what is dirty.
 //!
 //! Writing back begins when a tenth of what memory could hold of files is dirty, or when something has
-//! been dirty for half a minute; writers wait when it comes to more than halfway from there to a fifth.
-//! These are the levels that Linux starts with.
+//! been dirty for half a minute; writers wait when it comes, with what is being written, to more than
+//! halfway from there to a fifth. These are the levels that Linux starts with.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ use crate::sim::device::Transfer;
 /// Pages of the largest write that a disk is given (1280 KiB, Linux's `max_sectors_kb`).
 const REQUEST: u32 = 320;
 /// Pages that readahead brings at a time, the next ones when the first of them is used (128 KiB, Linux's
-/// `read_ahead_kb`).
+/// `read_ahead_kb`). Programs read piece by piece here: what one asks for at once is not cut since 4.10.
 pub const WINDOW: u32 = 32;
 /// Requests of writing back that wait for the disk at the most: its queue (Linux's `nr_requests`).
 const QUEUE: usize = 128;
@@ -78,7 +78,7 @@ pub struct Files {
     writeback: u64,
     /// When something dirty is old.
     old: Nanos,
-    /// Pages to write back whatever their age, as reclaim met too many dirty ones.
+    /// Pages to write back whatever their age, as reclaim met too many dirty ones; of those that are dirty.
     kicked: u64,
     /// An event to go on with writing back is planned.
     planned: bool,
@@ -125,6 +125,11 @@ impl Files {
     pub fn frame(&self, file: FileId, page: u32) -> Option<FrameId> {
         let frame = self.files[file as usize].pages.get(page as usize)?;
         Some(*frame).filter(|&frame| frame != NONE)
+    }
+
+    /// Pages that are dirty or being written.
+    pub fn unwritten(&self) -> u64 {
+        self.dirty + self.writeback
     }
 
     /// Nothing of a file is dirty or being written.
@@ -300,6 +305,7 @@ impl<P: Program> Machine<P> {
             let page = &mut self.pages[frame];
             if std::mem::take(&mut page.dirty) {
                 self.files.dirty -= 1;
+                self.files.kicked = self.files.kicked.saturating_sub(1);
                 self.files.files[file as usize].dirty -= 1;
             }
             if page.writeback {
@@ -315,31 +321,22 @@ impl<P: Program> Machine<P> {
         left
     }
 
-    /// How much is dirty or being written, and from what on it is written back and writers wait.
-    fn levels(&self) -> (u64, u64, u64) {
-        let high: u64 = self
-            .memory
-            .nodes
-            .iter()
-            .flatten()
-            .map(|zone| zone.marks.high)
-            .sum();
+    /// How much may be dirty before it is written back, and how much more with what is being written
+    /// before writers wait.
+    fn levels(&self) -> [u64; 2] {
+        let high: u64 = self.zones().map(|zone| zone.marks.high).sum();
         let could = (self.memory.free() + self.pages.file_pages()).saturating_sub(high);
         let (begin, limit) = (could / 10, could / 5);
-        (
-            self.files.dirty + self.files.writeback,
-            begin,
-            (begin + limit) / 2,
-        )
+        [begin, (begin + limit) / 2]
     }
 
     /// Whether a writer has to wait. Wakes writing back where that is due.
     pub(super) fn must_wait(&mut self) -> bool {
-        let (dirty, begin, wait) = self.levels();
-        if dirty > begin {
+        let [begin, wait] = self.levels();
+        if self.files.dirty > begin {
             self.flush();
         }
-        dirty > wait
+        self.files.unwritten() > wait
     }
 
     /// A file is wanted on the disk.
@@ -367,7 +364,8 @@ impl<P: Program> Machine<P> {
         if self.files.writes >= QUEUE {
             return;
         }
-        let (dirty, begin, _) = self.levels();
+        let [begin, _] = self.levels();
+        let many = self.files.dirty > begin;
         for _ in 0..self.files.queue.len() {
             let Some(id) = self.files.queue.pop_front() else {
                 return;
@@ -379,13 +377,12 @@ impl<P: Program> Machine<P> {
                 continue;
             }
             let old = file.since + self.files.old < self.now;
-            let due = dirty > begin || file.sync || old || self.files.kicked > 0;
+            let due = many || file.sync || old || self.files.kicked > 0;
             if !due {
                 self.files.queue.push_back(id);
                 continue;
             }
             let written = self.write_some(id);
-            self.files.kicked = self.files.kicked.saturating_sub(written);
             // It keeps its turn: neighbours are written together.
             self.files.queue.push_front(id);
             if written > 0 {
@@ -421,6 +418,7 @@ impl<P: Program> Machine<P> {
         file.dirty -= count;
         file.writeback += count;
         self.files.dirty -= u64::from(count);
+        self.files.kicked = self.files.kicked.saturating_sub(count.into());
         self.files.writeback += u64::from(count);
         let frames = file.pages[first as usize..(first + count) as usize].to_vec();
         for &frame in &frames {

@@ -29,10 +29,9 @@ mod zones;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use foreswap_core::kswapd::{Allocation, allocate};
+use foreswap_core::kswapd::{Allocation, Zone, allocate};
 use foreswap_core::units::Nanos;
 
-use super::cpus::SLICE;
 use super::device::Device;
 use super::machine::{Setup, SimError};
 use super::parameters::Parameters;
@@ -47,6 +46,9 @@ use zones::{FrameId, HIGHEST, HUGE, Memory};
 
 /// Frames that a CPU takes from a zone at a time (the kernel's per-CPU lists).
 const BATCH: u64 = 31;
+/// How long a task runs on a CPU where another one waits, and that one after it: half of the time in which
+/// Linux lets each of them run once, on eight CPUs and more (`sched_latency_ns`).
+const SLICE: Nanos = 12_000_000;
 /// How often writing back looks for what has been dirty for long, on the full machine.
 const PERIOD: Nanos = 5_000_000_000;
 
@@ -81,6 +83,17 @@ pub struct Counts {
     pub stalls: u64,
     /// Times that a task waited for a device that could not keep up.
     pub congested: u64,
+    /// Of those that had to, those that did so while a thread worked that had slept while its node was short.
+    pub direct_after: u64,
+    /// Naps of the nodes' threads that nobody ended, and of those the ones after which the node was short: no
+    /// zone of it was up to its high level.
+    pub naps: u64,
+    /// As above.
+    pub naps_short: u64,
+    /// Of those the ones after which the thread went to sleep all the same.
+    pub slept_short: u64,
+    /// Naps that a request ended.
+    pub naps_cut: u64,
     /// Huge pages, and times that none could be had.
     pub huge: u64,
     /// As above.
@@ -228,6 +241,11 @@ impl<P: Program> Machine<P> {
             }
         }
         Ok(())
+    }
+
+    /// The zones of all nodes.
+    fn zones(&self) -> impl Iterator<Item = &Zone> {
+        self.memory.nodes.iter().flatten()
     }
 
     /// How long `time` on the CPU takes, for one that has used so much of its slice.

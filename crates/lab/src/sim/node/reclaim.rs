@@ -10,7 +10,7 @@
 //! it keeps up or a tenth of a second has passed. When the flags are forgotten is for the core to say.
 
 use foreswap_core::kswapd::{
-    Action, Config, Defects, FIRST_PRIORITY, Kswapd, NAP, RECLAIM_BATCH, Reclaimed, ZoneIndex,
+    Action, Config, Defects, FIRST_PRIORITY, Kswapd, NAP, RECLAIM_BATCH, Reclaimed, Zone, ZoneIndex,
 };
 use foreswap_core::units::Nanos;
 
@@ -18,28 +18,31 @@ use super::lists::List;
 use super::program::Program;
 use super::zones::{HIGHEST, ZONES};
 use super::{Event, Machine};
-use crate::sim::machine::SimError;
 
 /// How long whoever waits for a disk that cannot keep up waits at the most.
 pub(super) const CONGESTION: Nanos = 100_000_000;
 /// What a look at the zones takes.
 const LOOK: Nanos = 1_000;
-/// Times that a task reclaims for one allocation before memory counts as used up.
-const TRIES: u32 = 1_000;
+/// Times in a row that a task looks at all there is, frees nothing and finds nothing free, before memory
+/// counts as used up (Linux's `MAX_RECLAIM_RETRIES`).
+const FRUITLESS: u32 = 16;
 
 /// A node's thread.
 #[derive(Debug)]
 pub struct Background {
-    core: Kswapd,
+    pub(super) core: Kswapd,
     round: Option<Round>,
     /// Tells events that are out of date.
     turn: u64,
     waits: bool,
     /// It waits for the disk.
     stalls: bool,
+    /// When it began to wait; for the disk, that is when its last scan is over.
     since: Nanos,
     /// What it has used of its slice.
     used: Nanos,
+    /// It went to sleep while its node was short, and has not waited again since.
+    slept_short: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,19 +66,27 @@ impl Background {
             stalls: false,
             since: 0,
             used: 0,
+            slept_short: false,
         }
+    }
+
+    /// At work after a sleep that began while its node was short.
+    pub fn makes_up(&self) -> bool {
+        self.slept_short && !self.core.waits()
     }
 }
 
-/// A task that reclaims for itself.
+/// A task that reclaims for itself: it goes through the ends of all nodes' lists, further at each turn,
+/// until it has freed a batch or seen everything. What others free meanwhile it learns when it tries to
+/// allocate again.
 #[derive(Clone, Copy, Debug)]
 pub struct Direct {
     priority: u32,
-    /// Nodes that it has been through, counted from its own, and what is left of the one at hand.
+    /// Nodes that it has been through in this turn, counted from its own.
     nodes: usize,
-    left: Option<u64>,
+    /// What is left of the one at hand, and what was freed there.
+    left: Option<(u64, u64)>,
     freed: u64,
-    tries: u32,
 }
 
 impl Direct {
@@ -86,7 +97,6 @@ impl Direct {
             nodes: 0,
             left: None,
             freed: 0,
-            tries: 0,
         }
     }
 }
@@ -100,6 +110,9 @@ pub enum Progress {
     WaitsForDisk,
     /// It tries to allocate again.
     Done,
+    /// It has seen all there is and freed nothing. It tries to allocate again, where others may have freed
+    /// something.
+    Fruitless,
 }
 
 /// The outcome of looking at a few pages.
@@ -120,6 +133,7 @@ impl<P: Program> Machine<P> {
             return;
         }
         thread.core.on_woken();
+        self.counts.naps_cut += u64::from(thread.waits);
         thread.waits = false;
         thread.used = 0;
         thread.turn += 1;
@@ -135,10 +149,16 @@ impl<P: Program> Machine<P> {
             return;
         }
         thread.stalls = false;
+        let mut short = false;
         if std::mem::take(&mut thread.waits) {
             thread.core.on_nap_over();
             thread.used = 0;
+            let high = |zone: &Zone| zone.allows(0, zone.marks.high, HIGHEST);
+            short = !self.memory.nodes[node].iter().any(high);
+            self.counts.naps += 1;
+            self.counts.naps_short += u64::from(short);
         }
+        let thread = &mut self.background[node];
         if let Some(mut round) = thread.round.take() {
             if round.left > 0 && round.done.freed < round.target {
                 let scan = self.scan(node, round.left.min(RECLAIM_BATCH), true);
@@ -152,12 +172,14 @@ impl<P: Program> Machine<P> {
                 self.background[node].round = Some(round);
                 let mut used = self.background[node].used;
                 let mut took = self.on_cpu(&mut used, scan.took);
+                let now = self.now;
+                let thread = &mut self.background[node];
                 if scan.stall {
+                    thread.since = now + took;
                     self.counts.stalls += 1;
                     took += CONGESTION;
                     used = 0;
                 }
-                let thread = &mut self.background[node];
                 (thread.used, thread.stalls) = (used, scan.stall);
                 self.plan(took, Event::Background(node as u32, turn));
                 return;
@@ -167,7 +189,10 @@ impl<P: Program> Machine<P> {
         let action = self.background[node].core.next(&self.memory.nodes[node]);
         match action {
             Action::Nap | Action::Sleep => {
+                let slept_short = short && action == Action::Sleep;
+                self.counts.slept_short += u64::from(slept_short);
                 let thread = &mut self.background[node];
+                thread.slept_short = slept_short;
                 thread.since = self.now;
                 thread.waits = action == Action::Nap;
                 if thread.waits {
@@ -196,7 +221,10 @@ impl<P: Program> Machine<P> {
             if std::mem::take(&mut thread.stalls) {
                 thread.turn += 1;
                 let turn = thread.turn;
-                self.plan(self.prices.switch, Event::Background(node as u32, turn));
+                // Its scan has to be over.
+                let busy = thread.since.saturating_sub(self.now);
+                let after = busy.max(self.prices.switch);
+                self.plan(after, Event::Background(node as u32, turn));
             }
         }
         for task in std::mem::take(&mut self.congested) {
@@ -224,13 +252,13 @@ impl<P: Program> Machine<P> {
         home: usize,
         used: &mut Nanos,
         direct: &mut Direct,
-    ) -> Result<(Nanos, Progress), SimError> {
+    ) -> (Nanos, Progress) {
         let nodes = self.memory.nodes.len();
         if direct.nodes < nodes {
             let node = (home + direct.nodes) % nodes;
-            let left = match direct.left {
+            let (left, before) = match direct.left {
                 Some(left) => left,
-                None => self.part(node, direct.priority),
+                None => (self.part(node, direct.priority), 0),
             };
             let scan = self.scan(node, left.min(RECLAIM_BATCH), false);
             direct.freed += scan.freed;
@@ -238,36 +266,54 @@ impl<P: Program> Machine<P> {
             if scan.freed > 0 {
                 self.background[node].core.on_direct_reclaim();
             }
-            let left = left.saturating_sub(scan.scanned);
+            let (left, freed) = (left.saturating_sub(scan.scanned), before + scan.freed);
             let took = self.on_cpu(used, scan.took);
-            if left == 0 || scan.scanned == 0 {
+            // In the first turn it goes through the part to its end, later only until it has a batch.
+            let enough = direct.priority < FIRST_PRIORITY && freed >= RECLAIM_BATCH;
+            if left == 0 || scan.scanned == 0 || enough {
                 direct.nodes += 1;
                 direct.left = None;
             } else {
-                direct.left = Some(left);
+                direct.left = Some((left, freed));
             }
             let flags = self.background[node].core.flags();
             if flags.congested && self.files.congested {
                 self.counts.congested += 1;
-                return Ok((took, Progress::WaitsForDisk));
+                return (took, Progress::WaitsForDisk);
             }
-            return Ok((took, Progress::GoesOn));
+            return (took, Progress::GoesOn);
         }
         // Through all nodes: enough, or harder next time.
-        if direct.freed >= RECLAIM_BATCH {
-            return Ok((0, Progress::Done));
+        let over = direct.freed >= RECLAIM_BATCH || direct.priority == 0;
+        if over {
+            return match direct.freed {
+                0 => (0, Progress::Fruitless),
+                _ => (0, Progress::Done),
+            };
         }
         direct.nodes = 0;
-        direct.tries += 1;
-        if direct.tries > TRIES {
-            return Err(SimError::NoMemory { at: self.now });
-        }
-        if direct.priority == 0 {
-            direct.priority = FIRST_PRIORITY;
-            return Ok((0, Progress::WaitsForDisk));
-        }
         direct.priority -= 1;
-        Ok((0, Progress::GoesOn))
+        (0, Progress::GoesOn)
+    }
+
+    /// Whether a task that has freed nothing so many times in a row tries again (true: after a wait for
+    /// the disk), or memory is used up (none). As Linux does: it goes on where a node would have enough with
+    /// what could be reclaimed there, less a sixteenth for each time, and waits where more than half of all
+    /// that has to be written first.
+    pub(super) fn tries_again(&self, fruitless: u32) -> Option<bool> {
+        let left = u64::from(FRUITLESS.checked_sub(fruitless)?);
+        let enough = |node: &usize| {
+            let files = [List::Inactive, List::Active].map(|list| self.pages.count(*node, list));
+            let hope = files.iter().sum::<u64>() * left / u64::from(FRUITLESS);
+            let mut zones = self.memory.nodes[*node].iter();
+            zones.any(|zone| {
+                let free = zone.free + hope;
+                let with = Zone { free, ..*zone };
+                zone.pages > 0 && with.allows(0, zone.marks.min, HIGHEST)
+            })
+        };
+        (0..self.memory.nodes.len()).find(enough)?;
+        Some(self.files.unwritten() * 2 > self.pages.file_pages())
     }
 
     /// Used-again pages beyond their share count as used once from now on. How many were looked at.
@@ -299,9 +345,10 @@ impl<P: Program> Machine<P> {
         let flags = self.background[node].core.flags();
         let (mut scanned, mut freed) = (0, 0);
         let mut given = [0; ZONES];
-        // Dirty ones that nobody writes yet; ones under writeback; those among both that the disk cannot
-        // keep up with; ones under writeback that were met before.
-        let (mut dirty, mut writeback, mut congested, mut immediate) = (0, 0, 0, 0);
+        // Dirty ones that nobody writes yet; ones under writeback, and such as the thread waits for since it
+        // meets them again; all of these, and those among them that the disk cannot keep up with.
+        let (mut dirty, mut writeback, mut immediate) = (0, 0, 0);
+        let (mut unclean, mut congested) = (0, 0);
         let mut to_write = Vec::new();
         while scanned < count {
             let Some(frame) = self.pages.oldest(node, List::Inactive) else {
@@ -314,14 +361,17 @@ impl<P: Program> Machine<P> {
                 self.pages.put(node, List::Inactive, frame, false);
             } else if page.writeback {
                 congested += u64::from(self.files.congested || page.reclaim);
-                writeback += 1;
+                unclean += 1;
                 if background && page.reclaim && flags.writeback {
                     immediate += 1;
+                } else {
+                    writeback += 1;
                 }
                 page.reclaim = true;
                 self.pages.put(node, List::Active, frame, false);
             } else if page.dirty {
                 congested += u64::from(self.files.congested);
+                unclean += 1;
                 dirty += 1;
                 let again = std::mem::replace(&mut page.reclaim, true);
                 if background && again && flags.dirty {
@@ -342,7 +392,6 @@ impl<P: Program> Machine<P> {
             self.write_page(frame);
         }
         let flags = self.background[node].core.flags_mut();
-        let unclean = dirty + writeback;
         flags.writeback |= writeback > 0 && writeback == scanned;
         flags.dirty |= dirty > 0 && dirty == scanned;
         flags.congested |= unclean > 0 && unclean == congested;

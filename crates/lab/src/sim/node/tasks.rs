@@ -8,7 +8,7 @@ use foreswap_core::units::Nanos;
 use super::files::WINDOW;
 use super::lists::List;
 use super::program::{FileId, Op, Program};
-use super::reclaim::{CONGESTION, Direct, Progress};
+use super::reclaim::{Background, CONGESTION, Direct, Progress};
 use super::zones::{BLOCK, FrameId};
 use super::{BATCH, Event, Machine};
 use crate::sim::machine::SimError;
@@ -53,8 +53,11 @@ pub struct Task<P> {
     direct: Option<Direct>,
     regions: Vec<Region>,
     stream: Stream,
+    /// When it began to wait; for the disk, that is when its last scan is over.
     since: Nanos,
     blocked: bool,
+    /// Times in a row that it has seen all there is and freed nothing.
+    fruitless: u32,
     /// What it has used of its slice.
     used: Nanos,
 }
@@ -73,6 +76,7 @@ impl<P> Task<P> {
             stream: Stream::default(),
             since: 0,
             blocked: false,
+            fruitless: 0,
             used: 0,
         }
     }
@@ -98,15 +102,22 @@ enum Step {
 }
 
 impl<P: Program> Machine<P> {
-    /// A task that was blocked goes on, after `first` and what it takes to wake up.
+    /// A task that was blocked goes on, after `first` and what it takes to wake up; one that has not come
+    /// to its wait yet, when it would have.
     pub(super) fn resume(&mut self, task: u32, first: Nanos) {
         let entry = &mut self.tasks[task as usize];
         if !std::mem::take(&mut entry.blocked) {
             return;
         }
-        entry.used = 0;
         let since = entry.since;
-        self.plan(first + self.wake_up(since), Event::Task(task));
+        let after = match since.checked_sub(self.now) {
+            Some(busy) if busy > 0 => busy.max(first),
+            _ => {
+                entry.used = 0;
+                first + self.wake_up(since)
+            }
+        };
+        self.plan(after, Event::Task(task));
     }
 
     pub(super) fn on_task(&mut self, n: usize) -> Result<(), SimError> {
@@ -114,17 +125,28 @@ impl<P: Program> Machine<P> {
             let task = &mut self.tasks[n];
             if let Some(mut direct) = task.direct.take() {
                 let (home, mut used) = (task.node, task.used);
-                let (took, progress) = self.direct(home, &mut used, &mut direct)?;
-                let now = self.now;
+                let (took, progress) = self.direct(home, &mut used, &mut direct);
                 let task = &mut self.tasks[n];
                 task.used = used;
-                if progress != Progress::Done {
+                if matches!(progress, Progress::GoesOn | Progress::WaitsForDisk) {
                     task.direct = Some(direct);
                 }
-                if progress == Progress::WaitsForDisk {
-                    (task.blocked, task.since) = (true, now);
-                    self.congested.push(n as u32);
-                    self.plan(took + CONGESTION, Event::Enough(n as u32, now));
+                let waits = match progress {
+                    Progress::GoesOn => false,
+                    Progress::WaitsForDisk => true,
+                    Progress::Done => {
+                        task.fruitless = 0;
+                        false
+                    }
+                    Progress::Fruitless => {
+                        task.fruitless += 1;
+                        let fruitless = task.fruitless;
+                        let again = self.tries_again(fruitless);
+                        again.ok_or(SimError::NoMemory { at: self.now })?
+                    }
+                };
+                if waits {
+                    self.wait_for_disk(n, took);
                 } else {
                     self.plan(took, Event::Task(n as u32));
                 }
@@ -141,7 +163,11 @@ impl<P: Program> Machine<P> {
                     op
                 }
             };
-            match self.step(n, op) {
+            let step = self.step(n, op);
+            if !matches!(step, Step::Reclaim) {
+                self.tasks[n].fruitless = 0;
+            }
+            match step {
                 Step::Waits(time) => {
                     self.tasks[n].used = 0;
                     self.plan(time, Event::Task(n as u32));
@@ -171,6 +197,8 @@ impl<P: Program> Machine<P> {
                 }
                 Step::Reclaim => {
                     self.counts.direct += 1;
+                    let after = self.background.iter().any(Background::makes_up);
+                    self.counts.direct_after += u64::from(after);
                     self.tasks[n].direct = Some(Direct::new());
                 }
                 Step::Blocked => {
@@ -181,6 +209,15 @@ impl<P: Program> Machine<P> {
                 }
             }
         }
+    }
+
+    /// After that long a task waits until the disk keeps up, or for [`CONGESTION`].
+    fn wait_for_disk(&mut self, n: usize, after: Nanos) {
+        let since = self.now + after;
+        let task = &mut self.tasks[n];
+        (task.blocked, task.since) = (true, since);
+        self.congested.push(n as u32);
+        self.plan(after + CONGESTION, Event::Enough(n as u32, since));
     }
 
     fn step(&mut self, n: usize, op: Op) -> Step {

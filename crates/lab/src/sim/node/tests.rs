@@ -173,6 +173,28 @@ fn dirty_pages_at_the_end_make_way_and_are_written_back() {
     check_frames(&machine);
 }
 
+/// Reclaim wants what is dirty written; then it is removed. Nothing that comes later is meant.
+#[test]
+fn what_is_removed_need_not_be_written_back_any_more() {
+    let write = |file| Op::Write {
+        file,
+        first: 0,
+        pages: 1_000,
+    };
+    let rest = Op::Sleep(1_000_000_000);
+    let mut machine = machine(&[1_000; 2], vec![write(0), rest, write(1), rest, rest]);
+    machine
+        .run(|machine| machine.tasks[0].program.at == 2)
+        .expect("goes on");
+    machine.kick();
+    machine.remove(0);
+    machine
+        .run(|machine| machine.tasks[0].program.at == 5)
+        .expect("goes on");
+    assert!(!machine.files.is_clean(1), "it is young, and little");
+    check_frames(&machine);
+}
+
 #[test]
 fn the_disk_is_congested_while_many_writes_wait() {
     let pages = 600;
@@ -197,28 +219,104 @@ fn the_disk_is_congested_while_many_writes_wait() {
     finish(&mut machine);
 }
 
+/// When the first task goes on.
+fn goes_on(machine: &Machine<Steps>) -> Nanos {
+    let events = machine.events.iter();
+    let task = events.filter(|Reverse(event)| event.2 == Event::Task(0));
+    task.map(|Reverse(event)| event.0).min().expect("planned")
+}
+
+/// Somebody takes all memory that can be had without reclaim.
+fn use_up(machine: &mut Machine<Steps>) -> Vec<FrameId> {
+    let mut frames = Vec::new();
+    while machine.take(0, BATCH).is_some() {
+        frames.append(&mut machine.taken);
+    }
+    frames
+}
+
+/// A machine with so many pages of a file, dirty or clean, and a task that maps `map` pages; the first few
+/// it has, and then all is used up.
+fn short_of_memory(pages: u32, dirty: bool, map: u64) -> (Machine<Steps>, Vec<FrameId>) {
+    let (file, first, limit) = (0, 0, pages);
+    let bring = match dirty {
+        true => Op::Write { file, first, pages },
+        false => Op::Read {
+            file,
+            first,
+            pages,
+            limit,
+        },
+    };
+    let map = Op::Map {
+        pages: map,
+        huge: false,
+    };
+    let mut machine = machine(&[pages], vec![bring, map]);
+    machine
+        .run(|machine| machine.tasks[0].program.at == 2)
+        .expect("goes on");
+    let frames = use_up(&mut machine);
+    (machine, frames)
+}
+
+fn waits(machine: &Machine<Steps>) -> bool {
+    !machine.congested.is_empty()
+}
+
 #[test]
 fn who_waits_for_the_disk_goes_on_when_it_keeps_up() {
-    let steps = vec![Op::Map {
-        pages: 300_000,
-        huge: false,
-    }];
-    let mut machine = machine(&[], steps);
-    let mut round = |relieved: bool| {
-        let wait = |machine: &Machine<Steps>| !machine.congested.is_empty();
-        machine.run(wait).expect("nothing is left to reclaim");
-        let began = machine.now();
-        if relieved {
-            machine.relieved();
-        }
-        machine
-            .run(|machine| machine.congested.is_empty())
-            .expect("goes on");
-        machine.run(wait).expect("waits again");
-        machine.now() - began
-    };
-    assert!(round(false) >= 100_000_000);
-    assert!(round(true) < 10_000_000);
+    let (mut machine, _) = short_of_memory(20_000, true, 20_000);
+    machine.run(waits).expect("all has to be written first");
+    let began = machine.now();
+    machine
+        .run(|machine| !waits(machine))
+        .expect("goes on by itself");
+    assert_eq!(machine.now(), began + 100_000_000);
+    machine.run(waits).expect("waits again");
+    machine.relieved();
+    assert!(goes_on(&machine) < machine.now() + 1_000_000);
+}
+
+#[test]
+fn who_is_told_that_the_disk_keeps_up_ends_its_scan_first() {
+    let (mut machine, _) = short_of_memory(1_000, false, 1_000);
+    machine.files.congested = true;
+    machine.background[0].core.flags_mut().congested = true;
+    machine.run(waits).expect("it may wait");
+    let scan = machine.counts.direct_freed * machine.prices.drop;
+    assert!(scan > 0);
+    machine.relieved();
+    assert!(goes_on(&machine) >= machine.now() + scan);
+}
+
+/// It can free nothing, all it meets is dirty; others give something back.
+#[test]
+fn who_reclaims_in_vain_takes_what_others_have_freed() {
+    let (mut machine, frames) = short_of_memory(1_000, true, 500);
+    machine.run(waits).expect("all has to be written first");
+    let freed = machine.counts.direct_freed;
+    for frame in frames {
+        machine.memory.give(frame);
+    }
+    let took = finish(&mut machine);
+    assert_eq!(machine.counts.direct_freed, freed, "it need not any more");
+    assert!(took[1] < 150_000_000, "{took:?}");
+    check_frames(&machine);
+}
+
+/// There is less than a batch to free, and that is enough.
+#[test]
+fn who_reclaims_takes_the_little_that_there_was() {
+    let (mut machine, _) = short_of_memory(20, false, 40);
+    let took = finish(&mut machine);
+    assert!(took[1] < 50_000_000, "{took:?}");
+    let Counts {
+        direct_freed,
+        background_freed,
+        ..
+    } = machine.counts;
+    assert_eq!(direct_freed + background_freed, 20);
 }
 
 #[test]
