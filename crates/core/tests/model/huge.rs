@@ -148,8 +148,6 @@ fn scattered_touches_read_single_pages() {
     m.end();
 }
 
-/// Where parts of a leaf are in memory, a scan is seen with gaps, some of which look like strides; what
-/// those streams read must not keep the scan from being seen as what it is.
 /// Units that went out during `touches` at random, of all pages or only of those that were `away` before.
 fn gone_at_random(touches: usize, helpers: usize, away: bool) -> u64 {
     let mut m = filled(Thp::Adaptive);
@@ -181,6 +179,8 @@ fn huge_pages_that_nobody_touches_make_room_for_random_misses() {
     assert!(gone >= 10, "{gone} huge pages of 16 went");
 }
 
+/// Where parts of a leaf are in memory, a scan is seen with gaps, some of which look like strides; what
+/// those streams read must not keep the scan from being seen as what it is.
 #[test]
 fn what_is_touched_in_order_again_becomes_huge_again() {
     for (seed, count) in [(0, 100), (4, 100), (5, 300), (7, 2000)] {
