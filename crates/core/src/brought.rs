@@ -12,7 +12,7 @@ use crate::units::{LEAF_PAGES, Nanos, Vpn};
 /// As many as threads are likely to be woken at once.
 pub(crate) const PAGES: usize = 16;
 /// What it takes a thread to wake up, on a CPU that slept and has others to run.
-const MOMENT: Nanos = 200_000;
+pub(crate) const MOMENT: Nanos = 200_000;
 
 /// The last of these pages, each with when it was mapped.
 #[derive(Default)]

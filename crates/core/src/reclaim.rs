@@ -344,16 +344,27 @@ impl Mm {
     /// The clock hand found nothing that could be moved: of the pages that came in lately the first can, if they
     /// are enough.
     pub(crate) fn evict_brought(&mut self, w: &mut impl World) {
-        let single = |page: &Vpn| {
-            let resident = matches!(self.table.get(*page), Entry::Resident(_));
-            resident && !self.table.is_huge(*page)
-        };
-        let mut pages = self.brought.touched(w.now()).filter(single);
-        let first = pages.next();
-        if let Some(page) = first.filter(|_| pages.count() + 1 == brought::PAGES) {
+        let first = self
+            .brought
+            .touched(w.now())
+            .find(|page| self.is_single(*page));
+        if let Some(page) = first.filter(|_| self.enough_brought()) {
             self.move_out(w, page, 1, false);
             self.passing_until = w.now() + UNMOVABLE;
         }
+    }
+
+    /// Of what came in lately as much is there as threads may need at a time.
+    pub(crate) fn enough_brought(&self) -> bool {
+        self.brought
+            .all()
+            .filter(|page| self.is_single(*page))
+            .count()
+            == brought::PAGES
+    }
+
+    fn is_single(&self, page: Vpn) -> bool {
+        matches!(self.table.get(page), Entry::Resident(_)) && !self.table.is_huge(page)
     }
 
     /// What was mapped for a thread a moment ago stays, and what came in lately as long as the limit yields.

@@ -4,6 +4,7 @@
 //! place: who is behind others must not be overtaken for ever. When nothing comes free in time, one loses its
 //! page where the areas are full, and otherwise the limit yields.
 
+use crate::brought::MOMENT;
 use crate::frames::State;
 use crate::mm::{Mm, Outcome, Pending};
 use crate::units::{Frame, Nanos};
@@ -82,7 +83,8 @@ impl Mm {
         } else if self.areas_full {
             self.config.full_timeout
         } else if now < self.passing_until {
-            0
+            // One of those that came in lately may go in a moment.
+            if self.enough_brought() { MOMENT } else { 0 }
         } else {
             self.config.full_timeout.min(UNMOVABLE)
         };

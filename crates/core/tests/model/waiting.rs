@@ -183,6 +183,28 @@ fn a_huge_page_that_a_thread_waited_for_stays_until_it_is_touched() {
     m.end();
 }
 
+#[test]
+fn what_cannot_be_moved_does_not_hold_up_what_can() {
+    const LIMIT: usize = 1500;
+    let mut m = Machine::new(LIMIT as u64, &[8192], 3 * LIMIT);
+    m.fill();
+    for at in m.resident() {
+        m.p.space.pages[at].pinned = true;
+    }
+    let away: Vec<_> = swapped(&m).into_iter().take(200).collect();
+    // The limit yields to the first ones, as nothing can be moved. From then on these make room for each other,
+    // wherever the clock hand stands.
+    for &at in &away {
+        m.touch(at, None);
+    }
+    let above = m.sys.charged.saturating_sub(LIMIT as u64);
+    assert!(above <= 20, "{above} pages above the limit");
+    for page in &mut m.p.space.pages {
+        page.pinned = false;
+    }
+    m.end();
+}
+
 /// An I/O that never ends is no reason to wait for ever: the limit yields, but not before long.
 #[test]
 fn beside_an_io_that_does_not_end_the_limit_yields() {
