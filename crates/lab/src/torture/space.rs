@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
-use foreswap_core::world::{IoId, IoResult, Refusal};
+use foreswap_core::world::{IoId, IoResult, Refusal, Stop};
 
 use super::plan::Plan;
 use super::system::{Area, GARBAGE, System};
@@ -36,6 +36,17 @@ pub struct Page {
     pub pinned: bool,
     /// A parent or a child has it as well.
     pub shared: bool,
+}
+
+impl Page {
+    /// Why it cannot be moved out, where it is in memory.
+    pub fn stays(&self, protected: bool) -> Option<Stop> {
+        match self {
+            _ if protected || self.locked => Some(Stop::Fixed),
+            _ if self.pinned || self.shared => Some(Stop::Busy),
+            _ => None,
+        }
+    }
 }
 
 /// An I/O in flight, or, without a slot, frames whose digests are being taken.
@@ -110,6 +121,14 @@ pub struct Space {
     pub helpers: usize,
     /// Pages whose threads were woken.
     pub woken: Vec<u64>,
+    /// Touches for which the program mostly only reads.
+    pub reads: u32,
+    /// Nobody may write to any page, until the program has read enough: none can be moved, in or out.
+    pub protected: bool,
+    /// Moves that were refused since the core was called, as the page cannot be moved.
+    pub refused: u32,
+    /// Huge pages made since then of which a page cannot be moved.
+    pub in_vain: u32,
     /// Pages that are to be made movable.
     pub unshare: Vec<(Vpn, u32)>,
     /// References that this process holds, by area and slot.
@@ -149,6 +168,10 @@ impl Space {
             depth: plan.queue as usize,
             helpers: plan.helpers as usize,
             woken: Vec::new(),
+            reads: 0,
+            protected: false,
+            refused: 0,
+            in_vain: 0,
             unshare: Vec::new(),
             refs: per_slot(),
             bad: per_slot(),

@@ -246,6 +246,20 @@ impl System {
         Some(cluster as u32)
     }
 
+    /// Whether `pid` may still put pages somewhere.
+    pub fn has_room(&self, pid: usize) -> bool {
+        self.order.iter().any(|&area| {
+            let area = &self.areas[usize::from(area)];
+            let ours = |claim: &Option<usize>| claim.is_none_or(|who| who == pid);
+            let room = |c: usize| {
+                let slots = (area.counts.len() - c * LEAF_PAGES).min(LEAF_PAGES);
+                (area.cluster_used[c] as usize) < slots
+            };
+            let mut claims = area.claims.iter().enumerate();
+            !area.dead && claims.any(|(c, claim)| ours(claim) && room(c))
+        })
+    }
+
     /// A further area, or one in the place of another; `at` is its place in the order.
     pub fn set_area(&mut self, area: usize, slots: u32, at: usize) {
         if area == self.areas.len() {
