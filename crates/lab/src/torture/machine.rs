@@ -470,6 +470,10 @@ impl Machine {
                 left.min().map_or(nap, |left| left.min(nap))
             };
             self.pass(1_000 + nap);
+            for process in &mut self.processes {
+                // These naps are the machine's.
+                process.excuse_crawl();
+            }
             assert!(
                 round < ROUNDS,
                 "the machine does not come to rest: {}",

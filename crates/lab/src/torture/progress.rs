@@ -7,8 +7,8 @@
 //! - *Time*: how long threads were kept waiting idly. The core's patience ends once, then the limit yields, and what
 //!   came in by that makes room for what comes next. So time in which nobody is kept is taken off again, and
 //!   something for each fault that was served.
-//! - *The limit*: it yields to as many pages as threads may need at a time. More, while pages are there that
-//!   could be moved instead, is a limit that creeps up.
+//! - *The limit*: it yields to as many pages as threads may need at a time. More than are given back meanwhile, while
+//!   pages are there that could be moved instead, is a limit that creeps up.
 //! - *Work*: pages that the MMU was asked for and refused.
 
 use foreswap_core::units::Nanos;
@@ -22,8 +22,9 @@ use super::system::System;
 const MOST: Nanos = 3 * UNMOVABLE;
 /// What is taken off for a fault that was served.
 const SERVED: Nanos = 2_000_000;
-/// Pages to which the limit yields in a row, though as many as the second figure could be moved.
-const YIELDS: u32 = 48;
+/// Pages that a process may gain as the limit yields again and again, though as many as the second figure could be
+/// moved.
+const GAINED: u64 = 48;
 const MOVABLE: usize = 20;
 
 /// Moves that may be refused in one call of the core.
@@ -41,8 +42,8 @@ pub struct Progress {
     kept: Nanos,
     /// When that was reckoned.
     at: Nanos,
-    /// Pages to which the limit yielded.
-    yields: u32,
+    /// The fewest pages that were charged as the limit yielded lately.
+    fewest: u64,
     /// When it did last.
     yielded: Nanos,
     /// Huge pages made in vain, each counted as the calls of the core that allow it.
@@ -110,19 +111,22 @@ impl Process {
         }
         let progress = &mut self.progress;
         if sys.now.saturating_sub(progress.yielded) >= UNMOVABLE {
-            progress.yields = 0;
+            progress.fewest = self.space.charged;
         }
         progress.yielded = sys.now;
+        // What is given back meanwhile makes up for it.
+        progress.fewest = progress.fewest.min(self.space.charged);
+        let gained = self.space.charged - progress.fewest;
+        if gained <= GAINED {
+            return;
+        }
         let space = &self.space;
         let there = |page: &&Page| page.mapping == Mapping::Managed && page.present.is_some();
         let movable = |page: &&Page| there(page) && page.stays(space.protected).is_none();
-        if space.pages.iter().filter(movable).count() >= MOVABLE {
-            self.progress.yields += 1;
-        }
+        let movable = space.pages.iter().filter(movable).count();
         assert!(
-            self.progress.yields <= YIELDS,
-            "the limit has yielded to {} pages, though others could be moved: {}",
-            self.progress.yields,
+            movable < MOVABLE,
+            "the limit creeps up: it has yielded to {gained} pages, and {movable} could be moved: {}",
             self.state(sys)
         );
     }
