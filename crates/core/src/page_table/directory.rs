@@ -1,8 +1,7 @@
 //! Where the leaves are found: by number, in groups of 512.
 //!
-//! Every step of the pager looks up leaves, a huge page's 512 entries one after the other. A balanced tree
-//! of all leaves costs some 25 ns each time; this costs one look into a tree of a few groups, a gibibyte
-//! each, and one into the group.
+//! Every step of the pager looks up leaves, a huge page's 512 entries one after the other: that is one look
+//! into a tree of a few groups, a gibibyte each, and one into the group, and not a walk through a tree of all.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -42,6 +41,12 @@ const fn split(key: u64) -> (u64, usize) {
     (key / PLACES, (key % PLACES) as usize)
 }
 
+/// The groups that keys of `range` are in.
+fn groups_of(range: &Range<u64>) -> Range<u64> {
+    let first = range.start / PLACES;
+    first..range.end.div_ceil(PLACES).max(first)
+}
+
 /// The places of group number `group` that are in `range`.
 fn places_in(group: u64, range: &Range<u64>) -> Range<usize> {
     let first = group * PLACES;
@@ -75,8 +80,8 @@ impl<T> Directory<T> {
 
     /// The values of `keys`, in order.
     pub fn range(&self, keys: Range<u64>) -> impl Iterator<Item = (u64, &T)> {
-        let groups = split(keys.start).0..keys.end.div_ceil(PLACES).max(split(keys.start).0);
-        self.groups.range(groups).flat_map(move |(&number, group)| {
+        let groups = self.groups.range(groups_of(&keys));
+        groups.flat_map(move |(&number, group)| {
             let places = places_in(number, &keys);
             let first = number * PLACES + places.start as u64;
             let values = (first..).zip(group.places[places].iter());
@@ -86,8 +91,7 @@ impl<T> Directory<T> {
 
     /// As [`Directory::range`], to be changed.
     pub fn range_mut(&mut self, keys: Range<u64>) -> impl Iterator<Item = (u64, &mut T)> {
-        let groups = split(keys.start).0..keys.end.div_ceil(PLACES).max(split(keys.start).0);
-        let groups = self.groups.range_mut(groups);
+        let groups = self.groups.range_mut(groups_of(&keys));
         groups.flat_map(move |(&number, group)| {
             let places = places_in(number, &keys);
             let first = number * PLACES + places.start as u64;
