@@ -56,7 +56,7 @@ const STALLED_WANT: u64 = 64;
 const SOON: Nanos = 5_000_000;
 /// How long it polls for a read's completion: a fast disk's latency and some.
 const POLLING: Nanos = 120_000;
-/// How often it then looks at the ring before it looks at all else: some microseconds.
+/// How often it then looks at the ring alone before it looks at all else again.
 const GLANCES: u32 = 64;
 /// How long it stays awake between two touches of a stream.
 const STREAMING: Nanos = 500_000;
@@ -247,8 +247,7 @@ impl Pager {
             self.polling_since = now;
         }
         if beside {
-            // Without a system call, which would take as long as ten looks, and begin anew when a read ends
-            // in it.
+            // Without a system call: it would see nothing, and begin anew when a read ends in it.
             for _ in 0..GLANCES {
                 if self.w.io.has_ended() {
                     break;
