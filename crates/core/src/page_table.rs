@@ -4,8 +4,9 @@
 //! a reserved but unused terabyte costs nothing. The clock hand of reclaim walks these leaves; the
 //! counts in each let it skip what holds no resident page.
 
-use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+mod directory;
+
+use directory::Directory;
 
 use crate::units::{Frame, LEAF_PAGES, PageRange, Slot, Vpn};
 
@@ -134,7 +135,7 @@ impl Leaf {
 /// The page table of one process.
 #[derive(Default)]
 pub struct PageTable {
-    leaves: BTreeMap<u64, Box<Leaf>>,
+    leaves: Directory<Leaf>,
     resident: u64,
     keeping: u64,
     /// Leaves that are huge pages.
@@ -167,24 +168,28 @@ impl PageTable {
     /// Bytes of memory that the table takes.
     #[cfg(test)]
     pub fn bytes(&self) -> u64 {
-        self.leaves.len() as u64 * (size_of::<Leaf>() as u64 + 24)
+        self.leaves.bytes()
     }
 
     /// Where `page` is.
     pub fn get(&self, page: Vpn) -> Entry {
         let (leaf, index) = split(page);
         self.leaves
-            .get(&leaf)
+            .get(leaf)
             .map_or(Entry::Never, |leaf| unpack(leaf.words[index]))
     }
 
     /// Record where `page` is; the previous entry comes back.
     pub fn set(&mut self, page: Vpn, entry: Entry) -> Entry {
         let (key, index) = split(page);
-        if entry == Entry::Never && !self.leaves.contains_key(&key) {
-            return Entry::Never;
-        }
-        let leaf = self.leaves.entry(key).or_default();
+        let leaf = if entry == Entry::Never {
+            let Some(leaf) = self.leaves.get_mut(key) else {
+                return Entry::Never;
+            };
+            leaf
+        } else {
+            self.leaves.get_or_default(key)
+        };
         let old = unpack(leaf.words[index]);
         leaf.words[index] = pack(entry);
         leaf.count(old, -1);
@@ -200,7 +205,7 @@ impl PageTable {
             self.huge -= u64::from(core::mem::take(&mut leaf.huge));
         }
         if leaf.used == 0 {
-            self.leaves.remove(&key);
+            self.leaves.remove(key);
         }
         old
     }
@@ -208,7 +213,7 @@ impl PageTable {
     /// The whole leaf that begins with `unit` is one huge page in the program from now on, which
     /// survives `credit` passes of the clock hand. All its pages are resident.
     pub fn make_huge(&mut self, unit: Vpn, credit: u8) {
-        if let Some(leaf) = self.leaves.get_mut(&split(unit).0)
+        if let Some(leaf) = self.leaves.get_mut(split(unit).0)
             && usize::from(leaf.resident) == LEAF_PAGES
         {
             self.huge += u64::from(!core::mem::replace(&mut leaf.huge, true));
@@ -218,7 +223,7 @@ impl PageTable {
 
     /// The leaf of `page` is no huge page any more. Returns whether it was one.
     pub fn unmake_huge(&mut self, page: Vpn) -> bool {
-        let leaf = self.leaves.get_mut(&split(page).0);
+        let leaf = self.leaves.get_mut(split(page).0);
         let was = leaf.is_some_and(|leaf| core::mem::take(&mut leaf.huge));
         self.huge -= u64::from(was);
         was
@@ -226,20 +231,18 @@ impl PageTable {
 
     /// Whether `page` is part of a huge page.
     pub fn is_huge(&self, page: Vpn) -> bool {
-        self.leaves
-            .get(&split(page).0)
-            .is_some_and(|leaf| leaf.huge)
+        self.leaves.get(split(page).0).is_some_and(|leaf| leaf.huge)
     }
 
     /// How many passes of the clock hand the huge page of `page` survives.
     pub fn huge_credit(&self, page: Vpn) -> u8 {
-        let leaf = self.leaves.get(&split(page).0);
+        let leaf = self.leaves.get(split(page).0);
         leaf.map_or(0, |leaf| leaf.credit)
     }
 
     /// The clock hand has come to a huge page: it loses one credit, or goes if it has none.
     pub fn age_huge(&mut self, unit: Vpn) -> bool {
-        let Some(leaf) = self.leaves.get_mut(&split(unit).0) else {
+        let Some(leaf) = self.leaves.get_mut(split(unit).0) else {
             return false;
         };
         let goes = leaf.credit == 0;
@@ -261,13 +264,13 @@ impl PageTable {
 
     /// Whether every page of the leaf of `page` is mapped.
     pub fn is_full(&self, page: Vpn) -> bool {
-        let leaf = self.leaves.get(&split(page).0);
+        let leaf = self.leaves.get(split(page).0);
         leaf.is_some_and(|leaf| usize::from(leaf.resident) == LEAF_PAGES)
     }
 
     /// Whether every page of the leaf of `page` is on an area, and nowhere else.
     pub fn is_away(&self, page: Vpn) -> bool {
-        let leaf = self.leaves.get(&split(page).0);
+        let leaf = self.leaves.get(split(page).0);
         leaf.is_some_and(|leaf| usize::from(leaf.swapped) == LEAF_PAGES)
     }
 
@@ -276,7 +279,7 @@ impl PageTable {
     pub fn usage(&self, range: &PageRange) -> (u64, u64) {
         let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
         let (mut resident, mut elsewhere) = (0, 0);
-        for (&key, leaf) in self.leaves.range(first..last.max(first)) {
+        for (key, leaf) in self.leaves.range(first..last.max(first)) {
             let whole = key * LEAF >= range.start.0 && (key + 1) * LEAF <= range.end.0;
             if whole {
                 resident += u64::from(leaf.resident);
@@ -304,7 +307,7 @@ impl PageTable {
         found: &mut alloc::vec::Vec<Vpn>,
     ) -> Vpn {
         let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
-        for (&key, leaf) in self.leaves.range(first..last.max(first)) {
+        for (key, leaf) in self.leaves.range(first..last.max(first)) {
             for (i, &word) in (0..).zip(&leaf.words) {
                 let page = Vpn(key * LEAF + i);
                 if word == 0 || !range.contains(&page) || !wanted(unpack(word)) {
@@ -322,7 +325,7 @@ impl PageTable {
     /// Resident pages of `range` lose all credit.
     pub fn chill(&mut self, range: &PageRange) {
         let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
-        for (&key, leaf) in self.leaves.range_mut(first..last.max(first)) {
+        for (key, leaf) in self.leaves.range_mut(first..last.max(first)) {
             leaf.credit = 0;
             for (i, word) in (0..).zip(&mut leaf.words) {
                 if *word & 7 == TAG_RESIDENT && range.contains(&Vpn(key * LEAF + i)) {
@@ -335,7 +338,8 @@ impl PageTable {
     /// The first page at or after `from` and before `end` that is not `Never`.
     pub fn next_used(&self, from: Vpn, end: Vpn) -> Option<(Vpn, Entry)> {
         let (first, mut index) = split(from);
-        for (&key, leaf) in self.leaves.range(first..) {
+        let last = end.0.div_ceil(LEAF).max(first);
+        for (key, leaf) in self.leaves.range(first..last) {
             if key > first {
                 index = 0;
             }
@@ -354,7 +358,7 @@ impl PageTable {
 
     /// All pages that are not `Never`, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Vpn, Entry)> {
-        self.leaves.iter().flat_map(|(&key, leaf)| {
+        self.leaves.range(0..u64::MAX).flat_map(|(key, leaf)| {
             let used = leaf
                 .words
                 .iter()
@@ -375,7 +379,7 @@ impl PageTable {
         found: &mut alloc::vec::Vec<(Vpn, Entry)>,
     ) -> Option<Vpn> {
         let (first, mut index) = split(from);
-        for (looked, (&key, leaf)) in self.leaves.range(first..).enumerate() {
+        for (looked, (key, leaf)) in self.leaves.range(first..u64::MAX).enumerate() {
             let whole = usize::from(leaf.swapped) == LEAF_PAGES;
             if looked == LEAVES_PER_LOOK || whole && !found.is_empty() {
                 return Some(Vpn(key * LEAF));
@@ -407,7 +411,7 @@ impl PageTable {
     /// of pages. A resting leaf that is passed has one rest less.
     pub fn next_resident_leaf(&mut self, from: Vpn) -> Option<PageRange> {
         let (first, _) = split(from);
-        for (&key, leaf) in self.leaves.range_mut(first..) {
+        for (key, leaf) in self.leaves.range_mut(first..u64::MAX) {
             if leaf.resident == 0 {
                 continue;
             }
@@ -423,7 +427,7 @@ impl PageTable {
 
     /// Let reclaim pass the leaf of `page` over for some passes.
     pub fn rest(&mut self, page: Vpn, passes: u8) {
-        if let Some(leaf) = self.leaves.get_mut(&split(page).0) {
+        if let Some(leaf) = self.leaves.get_mut(split(page).0) {
             leaf.rest = passes;
         }
     }
@@ -443,7 +447,7 @@ impl PageTable {
         } else {
             split(range.end).1
         };
-        let Some(leaf) = self.leaves.get_mut(&key) else {
+        let Some(leaf) = self.leaves.get_mut(key) else {
             return range.end;
         };
         let mut found = 0;

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use foreswap_store::area::{self, AreaSpec, OpenArea};
 use foreswap_store::ring::{
@@ -454,6 +455,32 @@ fn the_descriptor_is_readable_exactly_when_there_is_something() {
                 std::thread::yield_now();
             }
             assert!(out.is_empty());
+        }
+    });
+}
+
+/// The end of a transfer shows without any call that would bring it about.
+#[test]
+fn an_end_shows_in_memory_alone() {
+    let area = new_area(1 << 20);
+    on_all(&[area.file.as_raw_fd()], 4, |io| {
+        for turn in 0..50 {
+            assert!(!io.has_ended(), "{}: nothing is in flight", io.name());
+            let mut page = Page::filled(turn);
+            // SAFETY: the completion is awaited before `page` goes.
+            unsafe { io.write(turn, 0, turn * PAGE as u64, &[page.piece()]) }.expect("queued");
+            io.flush().expect("a flush");
+            let (began, mut out) = (Instant::now(), Vec::new());
+            while out.is_empty() {
+                let waited = began.elapsed();
+                assert!(waited < Duration::from_secs(20), "{}: no end", io.name());
+                if io.has_ended() {
+                    io.reap(&mut out);
+                }
+                std::hint::spin_loop();
+            }
+            let ended = out.iter().map(|end| (end.token, end.result));
+            assert_eq!(ended.collect::<Vec<_>>(), [(turn, Ok(()))]);
         }
     });
 }

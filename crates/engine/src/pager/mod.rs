@@ -56,6 +56,8 @@ const STALLED_WANT: u64 = 64;
 const SOON: Nanos = 5_000_000;
 /// How long it polls for a read's completion: a fast disk's latency and some.
 const POLLING: Nanos = 120_000;
+/// How often it then looks at the ring alone before it looks at all else again.
+const GLANCES: u32 = 64;
 /// How long it stays awake between two touches of a stream.
 const STREAMING: Nanos = 500_000;
 /// How long it lets the program run while an event is being worked off.
@@ -185,12 +187,15 @@ impl Pager {
     pub(crate) fn serve(&mut self) {
         self.pulse.begin();
         loop {
+            // While the only thread that faults waits for a read, its end is what comes next, and after that
+            // the thread's next fault: it has run when we go on.
+            let ended = self.watches_a_read() && self.reap();
             let mut busy = self.read_program();
             if busy {
                 // Reads that a thread waits for start before anything else is done.
                 let _ = self.w.io.flush();
             }
-            busy |= self.reap();
+            busy |= ended || self.reap();
             busy |= self.read_doorbell();
             if !busy && self.polling_since != 0 && self.stays_awake() {
                 continue;
@@ -233,7 +238,7 @@ impl Pager {
             // They may wait for this very CPU.
             return false;
         }
-        let beside = self.mm.is_awaited() && self.placement.is_beside_the_program();
+        let beside = self.watches_a_read();
         if !beside && !self.placement.may_stay_awake() {
             return false;
         }
@@ -241,7 +246,21 @@ impl Pager {
         if self.polling_since == 0 {
             self.polling_since = now;
         }
+        if beside {
+            // Without a system call: it would see nothing, and begin anew when a read ends in it.
+            for _ in 0..GLANCES {
+                if self.w.io.has_ended() {
+                    break;
+                }
+                core::hint::spin_loop();
+            }
+        }
         now - self.polling_since < if beside { POLLING } else { STREAMING }
+    }
+
+    /// It runs beside the only thread that faults, and that one waits for a read.
+    fn watches_a_read(&self) -> bool {
+        self.mm.is_awaited() && self.placement.is_beside_the_program()
     }
 
     /// Events first, then the faults; returns whether there were any.

@@ -178,6 +178,9 @@ pub trait Io {
     /// call when none has ended. Reserve [`MAX_DEPTH`] in `out` once and it never allocates.
     fn reap(&mut self, out: &mut Vec<Completion>);
 
+    /// Whether [`Io::reap`] has something to do, as far as memory tells. Makes no system call.
+    fn has_ended(&mut self) -> bool;
+
     /// Blocks until a completion can be reaped or `poll_fd` would be readable. Returns at once when
     /// nothing is in flight. Starts what is queued.
     fn wait(&mut self) -> Result<(), IoError>;

@@ -210,6 +210,10 @@ impl Io for Pool {
         self.calls.put_back();
     }
 
+    fn has_ended(&mut self) -> bool {
+        self.calls.has_ended()
+    }
+
     fn wait(&mut self) -> Result<(), IoError> {
         if self.in_flight() == 0 {
             return Ok(());

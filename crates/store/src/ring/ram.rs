@@ -208,11 +208,6 @@ impl WithRam {
         self.ports[area] = port.map(|port| port.open(self.helpers.wanted()));
     }
 
-    /// Something has ended already: [`Io::reap`] finds it, [`Io::poll_fd`] does not tell.
-    pub fn has_ended(&self) -> bool {
-        !self.ended.is_empty() || self.helpers.has_ended()
-    }
-
     /// Helpers are at work, or about to.
     pub fn is_helped(&self) -> bool {
         self.helpers.in_flight() > 0
@@ -378,6 +373,11 @@ impl Io for WithRam {
         let from = out.len();
         self.below.reap(out);
         self.hand_over(out, from);
+    }
+
+    /// Also where [`Io::poll_fd`] does not tell.
+    fn has_ended(&mut self) -> bool {
+        !self.ended.is_empty() || self.helpers.has_ended() || self.below.has_ended()
     }
 
     /// Also ends when the helpers' event is readable, which it stays until its reader has read it.

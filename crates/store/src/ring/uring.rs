@@ -291,6 +291,11 @@ impl Io for Uring {
         }
     }
 
+    fn has_ended(&mut self) -> bool {
+        // What is deferred to us is told there, in every mode but `Plain`.
+        self.ring.submission().taskrun() || !self.ring.completion().is_empty()
+    }
+
     fn wait(&mut self) -> Result<(), IoError> {
         if self.in_flight() == 0 {
             return Ok(());

@@ -50,6 +50,9 @@ impl Io for File {
         out.append(&mut self.ended);
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
+    fn has_ended(&mut self) -> bool {
+        !self.ended.is_empty()
+    }
     fn wait(&mut self) -> Result<(), IoError> {
         Ok(())
     }
