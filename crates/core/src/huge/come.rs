@@ -134,13 +134,19 @@ impl Mm {
         obtain: impl FnOnce(&mut Self, &mut W, bool) -> Option<ClusterId>,
     ) -> Cluster {
         let patient = !self.held && w.now().saturating_sub(pending.since) < UNIT_WAIT;
-        let soon = |mm: &Mm| patient && mm.frames.writing() >= least;
+        let soon = |mm: &Mm| patient && mm.comes_soon(least);
         let hard = patient && !soon(self);
         match obtain(self, w, hard) {
             Some(id) => Cluster::Taken(id),
             None if soon(self) => Cluster::Soon,
             None => Cluster::None,
         }
+    }
+
+    /// So many pages are being written, or will be with the next batch.
+    fn comes_soon(&self, pages: u32) -> bool {
+        let due = || self.frames.unwritten().saturating_sub(self.on_trial());
+        self.frames.writing() >= pages || self.pace.batched && due() >= pages
     }
 
     /// Whether a stream reads the unit of `page` whole.

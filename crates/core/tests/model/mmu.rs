@@ -3,7 +3,9 @@
 //! while it is written, memory that is not there.
 
 use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
-use foreswap_core::world::{Digest, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World};
+use foreswap_core::world::{
+    Digest, Disk, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
+};
 
 use super::rng::mix;
 use super::space::{Flight, Mapping, Page, Space, Use};
@@ -290,6 +292,8 @@ impl View<'_> {
                 *self.frame(frame) = Some(GARBAGE);
             }
         }
+        self.space.begun += 1;
+        self.space.added += u64::from(self.space.had > 0);
         self.space.flights.push(Flight {
             digest: false,
             io,
@@ -498,5 +502,13 @@ impl World for View<'_> {
 
     fn others_miss(&self) -> bool {
         self.sys.others_miss
+    }
+
+    fn disk(&self) -> Disk {
+        let ios = self.space.flights.iter().filter(|flight| !flight.digest);
+        Disk {
+            begun: self.space.begun,
+            left: ios.count() as u64,
+        }
     }
 }

@@ -68,6 +68,13 @@ pub struct Space {
     /// Events that wait to be read or whose thread has not gone on yet: the MMU answers Again.
     pub changing: u32,
     pub flights: Vec<Flight>,
+    /// I/Os that were begun, and of these those that were by a call before which others were in flight, and how
+    /// many were so.
+    pub begun: u64,
+    pub added: u64,
+    pub had: usize,
+    /// I/Os in flight that are worked off, on a device that ends all at once.
+    pub worked_off: usize,
     /// What the last read that ended has brought, if it went well.
     pub brought: Vec<(Frame, Option<u64>)>,
     pub depth: usize,
@@ -103,6 +110,10 @@ impl Space {
             charged: 0,
             changing: 0,
             flights: Vec::new(),
+            begun: 0,
+            added: 0,
+            had: 0,
+            worked_off: 0,
             brought: Vec::new(),
             depth: 8,
             woken: Vec::new(),
