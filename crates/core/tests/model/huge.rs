@@ -250,6 +250,25 @@ fn a_discard_of_a_part_splits_and_the_rest_stays() {
     m.end();
 }
 
+/// Memory that the mapping does not let go is no longer made huge pages of, each time that reclaim comes by.
+#[test]
+fn what_cannot_be_moved_is_not_made_huge_again_and_again() {
+    let mut m = filled(Thp::Always);
+    let before = m.p.space.collapsed;
+    for n in 0..200 {
+        for page in &mut m.p.space.pages {
+            page.locked = page.present.is_some();
+        }
+        touch_all(&mut m, [scattered(n)]);
+    }
+    let made = m.p.space.collapsed - before;
+    assert!(made <= 8, "{made} huge pages were made of locked memory");
+    for page in &mut m.p.space.pages {
+        page.locked = false;
+    }
+    m.end();
+}
+
 /// Everything is emptied from area 0 on, in rounds of the driver.
 fn emptied(m: &mut Machine) {
     m.sys.begin_drain(0);

@@ -226,7 +226,9 @@ impl Mmu for View<'_> {
 
     fn collapse(&mut self, unit: Vpn) -> bool {
         let there = |w: &mut Self, i| w.page(unit.plus(i)).is_some_and(|p| p.present.is_some());
-        (0..512).all(|i| there(self, i)) && !self.sys.rng.chance(self.sys.chaos.partial)
+        let done = (0..512).all(|i| there(self, i)) && !self.sys.rng.chance(self.sys.chaos.partial);
+        self.space.collapsed += u32::from(done);
+        done
     }
 
     fn clear(&mut self, frame: Frame) {

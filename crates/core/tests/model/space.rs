@@ -80,6 +80,8 @@ pub struct Space {
     pub depth: usize,
     pub woken: Vec<u64>,
     pub unshare: Vec<(Vpn, u32)>,
+    /// Huge pages that were made of small ones.
+    pub collapsed: u32,
     /// References that this process holds, by area and slot.
     pub refs: Vec<Vec<u16>>,
     /// Of those, references to slots that are left alone as they are bad.
@@ -118,6 +120,7 @@ impl Space {
             depth: 8,
             woken: Vec::new(),
             unshare: Vec::new(),
+            collapsed: 0,
             refs: per_slot(),
             bad: per_slot(),
             shares: Vec::new(),
