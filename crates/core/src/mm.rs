@@ -421,6 +421,8 @@ impl Mm {
         if charged != self.resident() {
             return Err("the charge is not what is resident");
         }
+        self.table.check()?;
+        self.frames.clusters.check()?;
         for (frame, holding) in self.frames.iter() {
             if let Some((id, unit)) = self.frames.unit_of(frame) {
                 let n = frame.0 - self.frames.clusters.first(id).0;

@@ -250,6 +250,19 @@ impl PageTable {
         goes
     }
 
+    /// Check what must always hold; for tests. Names what does not.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let leaves = || self.leaves.range(0..u64::MAX).map(|(_, leaf)| leaf);
+        let huge = || leaves().filter(|leaf| leaf.huge);
+        if huge().count() as u64 != self.huge {
+            return Err("the huge pages are not as many as are counted");
+        }
+        if huge().any(|leaf| usize::from(leaf.resident) < LEAF_PAGES) {
+            return Err("a huge page is not mapped whole");
+        }
+        Ok(())
+    }
+
     /// Whether every page of the leaf of `page` is mapped.
     pub fn is_full(&self, page: Vpn) -> bool {
         let leaf = self.leaves.get(split(page).0);

@@ -153,6 +153,15 @@ impl Clusters {
         until
     }
 
+    /// Check what must always hold; for tests. Names what does not.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let rest = self.all.iter().filter(|cluster| cluster.rests.is_some());
+        if rest.count() as u32 != self.resting {
+            return Err("the units that rest are not as many as are counted");
+        }
+        Ok(())
+    }
+
     /// Of the dirty units that do not rest, at the time `now`, the one that came first.
     pub fn due(&mut self, now: Nanos) -> Option<ClusterId> {
         let oldest = self.oldest(List::Dirty);
