@@ -175,7 +175,7 @@ impl Mm {
         }
         self.pace.others = w.others_miss();
         let batched = self.pace.at_once.look(w.disk());
-        self.pace.batched = batched && self.paced_by().is_none();
+        self.pace.batched = batched && self.paced_by().is_none() && !has_ram(w);
         self.start_waiting(w);
     }
 
@@ -222,4 +222,9 @@ impl Mm {
             }
         }
     }
+}
+
+/// An area is memory: what goes there, and comes from there, is not to wait for a disk.
+fn has_ram(w: &impl World) -> bool {
+    (0..).map_while(|n| w.nth(n)).any(|area| w.compresses(area))
 }
