@@ -109,6 +109,9 @@ impl Mmu for View<'_> {
 
     fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
         self.sys.note(2, page.0, u64::from(frame.0));
+        if self.space.holds(frame, n) {
+            return Done::stopped(0, Stop::Busy);
+        }
         self.each(n, |w, i| {
             let (page, frame) = (page.plus(u64::from(i)), frame.plus(i));
             w.idle(frame);

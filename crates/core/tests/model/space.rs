@@ -1,5 +1,6 @@
 //! One modelled process as the kernel sees it: its pages, the engine's frames, its I/O in flight.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use foreswap_core::units::{Frame, Slot, Vpn};
@@ -73,6 +74,9 @@ pub struct Space {
     pub begun: u64,
     pub added: u64,
     pub had: usize,
+    /// For how many tries to move it the kernel holds a frame whose I/O has ended, and for how many more it does.
+    pub lingers: u32,
+    pub lingering: BTreeMap<u32, u32>,
     /// I/Os in flight that are worked off, on a device that ends all at once.
     pub worked_off: usize,
     /// What the last read that ended has brought, if it went well.
@@ -115,6 +119,8 @@ impl Space {
             begun: 0,
             added: 0,
             had: 0,
+            lingers: 0,
+            lingering: BTreeMap::new(),
             worked_off: 0,
             brought: Vec::new(),
             depth: 8,
@@ -128,6 +134,17 @@ impl Space {
             existed: false,
             lenient: false,
         }
+    }
+
+    /// Whether the kernel still holds one of `n` frames, all of one huge page perhaps. It will not for ever.
+    pub fn holds(&mut self, first: Frame, n: u32) -> bool {
+        let frames = first.0..first.0 + n;
+        let held = self.lingering.range(frames.clone()).next().is_some();
+        self.lingering.retain(|frame, tries| {
+            *tries -= u32::from(frames.contains(frame));
+            *tries > 0
+        });
+        held
     }
 
     pub fn at(&self, page: Vpn) -> usize {
@@ -203,6 +220,9 @@ impl Space {
             let slot = flight.slot.plus(i);
             let here = frame.0 as usize;
             self.frame_use[here] = Use::Idle;
+            if self.lingers > 0 {
+                self.lingering.insert(frame.0, self.lingers);
+            }
             let area = &mut sys.areas[usize::from(slot.area)];
             let on_area = &mut area.content[slot.index as usize];
             if flight.write {
