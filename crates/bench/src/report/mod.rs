@@ -335,7 +335,7 @@ impl Report {
         let much = |peer: &PeerReport| {
             let share = peer.largest(STOLEN).filter(|share| *share >= MUCH)?;
             Some(format!(
-                "in a turn of {} the host gave {:.0} % of this machine's CPU time to others: repeat it in a quieter hour",
+                "in a turn of {} the host gave {:.0} % of this machine's CPU time to others: repeat it in a quieter hour, or with --pause",
                 peer.peer,
                 share * 100.0
             ))
