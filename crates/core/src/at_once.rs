@@ -3,8 +3,8 @@
 //! Disks of virtual machines may be worked off by one thread, an I/O after the other, that tells of their ends only
 //! when nothing is left in the queue. Who gives such a disk more to do as he finds room hears nothing until no room is
 //! left; then all has ended, and the disk does nothing until there is room again. It is fastest in
-//! batches: while it has anything, nothing begins that no thread waits for, and when all has ended, as much as
-//! there is room for. A disk that tells of each end by itself is fastest if it has more to do, so which kind it is
+//! batches: while it has anything, neither reads ahead nor writes begin, and when all has ended, as many as there is
+//! room for. A disk that tells of each end by itself is fastest if it has more to do, so which kind it is
 //! must be found out, and is found out again all the time.
 
 use crate::world::Disk;
@@ -19,12 +19,13 @@ const SURE: u32 = 6;
 pub(crate) struct AtOnce {
     /// As it was looked at last.
     seen: Disk,
+    /// From none (0) to [`SURE`].
     evidence: u32,
     believed: bool,
 }
 
 impl AtOnce {
-    /// The disk is looked at. True: nothing shall begin now that no thread waits for.
+    /// The disk is looked at. True: neither reads ahead nor writes shall begin now.
     pub fn look(&mut self, disk: Disk) -> bool {
         let begun = disk.begun.saturating_sub(self.seen.begun);
         let ended = (self.seen.left + begun).saturating_sub(disk.left);

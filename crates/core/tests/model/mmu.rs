@@ -268,8 +268,8 @@ impl View<'_> {
             .note(8, slot.pack(), frames.len() as u64 * 2 + u64::from(write));
         let most = foreswap_core::units::LEAF_PAGES;
         assert!(!frames.is_empty() && frames.len() <= most);
-        let ios = self.space.flights.iter().filter(|flight| !flight.digest);
-        if ios.count() >= self.space.depth || self.sys.rng.chance(self.sys.chaos.queue_full) {
+        let full = self.disk().left >= self.space.depth as u64;
+        if full || self.sys.rng.chance(self.sys.chaos.queue_full) {
             return false;
         }
         assert!(
