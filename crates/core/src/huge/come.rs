@@ -147,19 +147,13 @@ impl Mm {
         obtain: impl FnOnce(&mut Self, &mut W, bool) -> Option<ClusterId>,
     ) -> Cluster {
         let patient = !self.held && w.now().saturating_sub(pending.since) < UNIT_WAIT;
-        let soon = |mm: &Mm| patient && mm.comes_soon(least);
+        let soon = |mm: &Mm| patient && mm.frames.writing() >= least;
         let hard = patient && !soon(self);
         match obtain(self, w, hard) {
             Some(id) => Cluster::Taken(id),
             None if soon(self) => Cluster::Soon,
             None => Cluster::None,
         }
-    }
-
-    /// So many pages are being written, or will be with the next batch.
-    fn comes_soon(&self, pages: u32) -> bool {
-        let due = || self.frames.unwritten().saturating_sub(self.on_trial());
-        self.frames.writing() >= pages || self.pace.batched && due() >= pages
     }
 
     /// Whether a stream reads the unit of `page` whole.
@@ -285,12 +279,8 @@ impl Mm {
         }
         let first = self.frames.clusters.first(id);
         let done = w.move_in(first, unit, UNIT);
-        let &Holding {
-            wanted: asked,
-            since,
-            ..
-        } = self.frames.get(wanted);
-        let since = if asked { since } else { w.now() };
+        let asked = self.frames.get(wanted);
+        let since = if asked.wanted { asked.since } else { w.now() };
         match (done.pages, passing(done, since, w.now())) {
             (UNIT, _) => {
                 self.on_unit_mapped(w, id, unit);
