@@ -5,6 +5,10 @@
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often a pause looks for a signal.
+const LOOK: Duration = Duration::from_millis(50);
 
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
@@ -35,6 +39,19 @@ pub fn watch() {
             libc::sigemptyset(&mut action.sa_mask);
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }
+    }
+}
+
+/// Sleeps for `time`; fails as soon as a signal has come.
+pub fn pause(time: Duration) -> Result<(), Interrupted> {
+    let end = Instant::now() + time;
+    loop {
+        check()?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(LOOK));
     }
 }
 

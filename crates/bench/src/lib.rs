@@ -28,6 +28,7 @@ mod report;
 mod size;
 mod slots;
 mod spread;
+mod steal;
 mod system;
 mod usemem;
 

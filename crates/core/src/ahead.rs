@@ -185,6 +185,9 @@ impl Mm {
 
     /// Read on, ahead of every stream and lattice, as far as each may go.
     pub(crate) fn read_on(&mut self, w: &mut impl World) {
+        if self.pace.batched {
+            return;
+        }
         self.read_streams(w);
         let now = w.now();
         for id in self.lattices.ids() {

@@ -11,6 +11,7 @@ extern crate alloc;
 
 mod advice;
 mod ahead;
+mod at_once;
 mod brought;
 mod fault;
 mod first_touch;

@@ -4,13 +4,15 @@
 //! all that streams and reclaim have asked for before. While only streams miss pages that is well: large
 //! I/Os, and many of them, are what a disk is best at. While pages are missed that nothing could foresee,
 //! reads ahead and writes are cut into pieces, and only a few of these are with the disk at a time; the
-//! others wait here, in order, unless a thread comes to wait for one of them.
+//! others wait here, in order, unless a thread comes to wait for one of them. A disk that ends at once all that it
+//! has gets batches ([`crate::at_once`]).
 //!
 //! A read that a thread waits for is never held back. Where the queue has no place for it, it gets the next
 //! one, and nothing else begins before.
 
 use alloc::collections::VecDeque;
 
+use crate::at_once::AtOnce;
 use crate::huge::clusters::ClusterId;
 use crate::mm::Mm;
 use crate::units::{Frame, Nanos};
@@ -38,6 +40,9 @@ pub(crate) struct Pace {
     others: bool,
     /// Pages that the disk has.
     pub(crate) pages: u32,
+    at_once: AtOnce,
+    /// The disk is to end what it has before more begins.
+    pub(crate) batched: bool,
     /// Reads that threads wait for, and for which the queue had no place.
     awaited: VecDeque<IoId>,
     /// What it is to have next: writes first, as they make the room for all else.
@@ -99,7 +104,8 @@ impl Mm {
     /// no need to begin more.
     pub(crate) fn may_write(&self) -> bool {
         let places = self.config.depth as usize / 2;
-        self.in_flight() <= places && self.pace.writes.is_empty() && !self.lacks_place()
+        let place = self.in_flight() <= places && self.pace.writes.is_empty();
+        place && !self.lacks_place() && !self.pace.batched
     }
 
     /// Start a read that a thread waits for, as soon as the queue has a place.
@@ -168,6 +174,8 @@ impl Mm {
             w.misses();
         }
         self.pace.others = w.others_miss();
+        let batched = self.pace.at_once.look(w.disk());
+        self.pace.batched = batched && self.paced_by().is_none() && !has_ram(w);
         self.start_waiting(w);
     }
 
@@ -214,4 +222,9 @@ impl Mm {
             }
         }
     }
+}
+
+/// An area is memory: what goes there, and comes from there, is not to wait for a disk.
+fn has_ram(w: &impl World) -> bool {
+    (0..).map_while(|n| w.nth(n)).any(|area| w.compresses(area))
 }

@@ -280,6 +280,15 @@ pub enum Notice {
     LimitPassed,
 }
 
+/// What the disk was given, whoever waits for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Disk {
+    /// I/Os that were begun so far.
+    pub begun: u64,
+    /// Of these, those whose end the disk has not told.
+    pub left: u64,
+}
+
 /// Everything outside the core.
 pub trait World: Mmu + Store + SwapMap + Limit {
     /// The clock.
@@ -293,6 +302,10 @@ pub trait World: Mmu + Store + SwapMap + Limit {
     /// Readahead chose a window of `pages`.
     fn window(&mut self, pages: u64) {
         let _ = pages;
+    }
+    /// The disk as it is now. What else is done with the bytes that it brought does not count.
+    fn disk(&self) -> Disk {
+        Disk::default()
     }
     /// Pages are missed now that nothing could foresee: others on the same disk should know.
     fn misses(&mut self) {}

@@ -65,11 +65,12 @@ impl Drop for Scratch {
     }
 }
 
-/// Seconds from `FORESWAP_E2E_TIMEOUT`, or ten to a hundred times what a run takes.
+/// Seconds from `FORESWAP_E2E_TIMEOUT`, or ten to a hundred times what a run takes: hosts take most of the CPU time
+/// for minutes.
 fn default_timeout() -> Duration {
     let asked = std::env::var("FORESWAP_E2E_TIMEOUT").ok();
     let seconds = asked.and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(if crate::full_size() { 1200 } else { 120 }))
+    Duration::from_secs(seconds.unwrap_or(if crate::full_size() { 1200 } else { 300 }))
 }
 
 /// A command with all that a run of it needs.

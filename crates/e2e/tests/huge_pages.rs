@@ -32,8 +32,9 @@ fn what_is_touched_in_order_stays_whole() {
     assert!(gone * 10 > count("swap_out_bytes") * 8, "{:?}", stats.0);
     assert_eq!(count("huge_splits"), 0);
     let faults = count("faults_major") + count("faults_minor") + count("faults_zero");
-    // Six passes over 96 huge pages, and the beginnings of each.
-    assert!(faults < 6 * 96 * 11 / 10 + 400, "{faults} faults");
+    // Six passes over 96 huge pages. A scan begins with single pages, and does so again where it had to stop for
+    // longer than streams are remembered; `foreswap bench` judges the number more narrowly.
+    assert!(faults < 6 * 96 * 3, "{faults} faults");
 }
 
 #[test]

@@ -106,6 +106,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub turns: Option<u32>,
 
+    /// Seconds of rest before each turn, where the host lends CPU time only for a while
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=3600))]
+    pub pause: u64,
+
     /// Write everything that was measured to FILE, as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -19,6 +19,7 @@ mod usemem;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
@@ -114,6 +115,7 @@ fn prepare(args: &BenchArgs) -> anyhow::Result<Session> {
         limit: args.memory.unwrap_or(LIMIT),
         swap_bytes: 0,
         in_order: false,
+        pause: Duration::from_secs(args.pause),
         foreswap: ForeswapOptions {
             readahead: args.readahead.clone(),
             more: args.run_options.clone(),

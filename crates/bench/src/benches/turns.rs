@@ -9,6 +9,7 @@ use crate::interrupt;
 use crate::peer::{Counting, Figures, Session, TurnError};
 use crate::progress::Progress;
 use crate::report::{PeerReport, peer_name};
+use crate::steal::CpuTime;
 
 /// What a turn's output means: its figures, and the report in full.
 pub type Read = fn(&[u8]) -> anyhow::Result<(Figures, Value)>;
@@ -62,10 +63,15 @@ pub fn in_turns_by(
                 continue;
             }
             progress.say(&format!("{} turn {}", peer_name(*peer), number + 1));
+            interrupt::pause(session.pause)?;
+            let before = CpuTime::now();
             let result = turn(session, *peer, &progress);
             interrupt::check()?;
             match result {
-                Ok((measured, report)) => {
+                Ok((mut measured, report)) => {
+                    if let Some(before) = before {
+                        before.note(&mut measured);
+                    }
                     figures.push(measured);
                     details.push(report);
                     progress.step();

@@ -16,6 +16,7 @@ mod swapoff;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::args::PeerName;
 use crate::progress::Progress;
@@ -59,6 +60,8 @@ pub struct Session {
     pub swap_bytes: u64,
     /// Whether the workload touches its pages in an order, by which the kernel's peers are set.
     pub in_order: bool,
+    /// The rest before each turn.
+    pub pause: Duration,
     /// How foreswap is run.
     pub foreswap: ForeswapOptions,
     /// The kernel's peers; they share one swap file.

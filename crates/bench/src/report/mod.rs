@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::args::PeerName;
 use crate::peer::Figures;
 use crate::spread::Spread;
+use crate::steal::{MUCH, STOLEN};
 pub use table::{Column, Unit};
 pub use windows::{regions_hit_ratio, windows_line};
 
@@ -323,10 +324,23 @@ impl Report {
         for failure in &self.failures {
             let _ = writeln!(text, "FAILED: {failure}");
         }
-        for note in &self.notes {
+        for note in self.notes.iter().chain(&self.stolen()) {
             let _ = writeln!(text, "note: {note}");
         }
         text
+    }
+
+    /// A note for each peer that had to do without CPU time which the host gave to others.
+    fn stolen(&self) -> Vec<String> {
+        let much = |peer: &PeerReport| {
+            let share = peer.largest(STOLEN).filter(|share| *share >= MUCH)?;
+            Some(format!(
+                "in a turn of {} the host gave {:.0} % of this machine's CPU time to others: repeat it in a quieter hour, or with --pause",
+                peer.peer,
+                share * 100.0
+            ))
+        };
+        self.peers.iter().filter_map(much).collect()
     }
 
     /// Writes the JSON report.
@@ -422,6 +436,19 @@ mod tests {
         assert!(text.contains("1.050, at most 1.100: reached"), "{text}");
         assert!(text.contains("1.050, at most 1.000: NOT reached"), "{text}");
         assert!(text.contains("unknown"), "{text}");
+    }
+
+    #[test]
+    fn a_host_that_took_cpu_time_is_told_of() {
+        let mut report = report();
+        assert!(!report.text().contains("the host gave"));
+        let turns = [[(STOLEN, 0.004)], [(STOLEN, 0.25)]];
+        report.peers[1] = PeerReport::of("kernel", turns);
+        let text = report.text();
+        assert!(
+            text.contains("in a turn of kernel the host gave 25 %"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -10,10 +10,11 @@ use crate::mm::{Mm, Outcome, Pending};
 use crate::page_table::{Entry, Resident};
 use crate::readahead::streams::StreamId;
 use crate::units::{Frame, Nanos, PageRange, Vpn, overlap};
-use crate::world::{Stop, World};
+use crate::world::{Done, Stop, World};
 
-/// How long a fault waits for a huge page rather than have single pages read.
-const UNIT_WAIT: Nanos = 20_000_000;
+/// How long a fault waits for a huge page rather than have single pages moved. Only a disk that has stopped takes
+/// longer to write one, or a host that gives this machine no CPU time; single pages would wait for these as well.
+const UNIT_WAIT: Nanos = 1_000_000_000;
 
 /// What there is for a fault that a unit would serve.
 enum Cluster {
@@ -22,6 +23,18 @@ enum Cluster {
     Soon,
     /// None: the page is to be served alone.
     None,
+}
+
+/// Why a unit's move stopped, where `since` is when a thread began to wait for it. The kernel lets go of a frame a
+/// moment after it has told of the end of its I/O: it is tried again.
+fn passing(done: Done, since: Nanos, now: Nanos) -> Option<Stop> {
+    match done {
+        Done {
+            pages: 0,
+            stop: Some(Stop::Busy),
+        } if now.saturating_sub(since) < UNIT_WAIT => Some(Stop::Again),
+        Done { stop, .. } => stop,
+    }
 }
 
 /// For whom a unit is read.
@@ -88,7 +101,7 @@ impl Mm {
         if matches!(self.table.get(pending.page), Entry::Resident(_)) {
             return Some(Outcome::Served);
         }
-        (done.stop == Some(Stop::Again)).then(|| {
+        (passing(done, pending.since, w.now()) == Some(Stop::Again)).then(|| {
             self.retry.push(pending);
             Outcome::Waits
         })
@@ -266,7 +279,9 @@ impl Mm {
         }
         let first = self.frames.clusters.first(id);
         let done = w.move_in(first, unit, UNIT);
-        match (done.pages, done.stop) {
+        let asked = self.frames.get(wanted);
+        let since = if asked.wanted { asked.since } else { w.now() };
+        match (done.pages, passing(done, since, w.now())) {
             (UNIT, _) => {
                 self.on_unit_mapped(w, id, unit);
                 return Outcome::Served;

@@ -23,9 +23,9 @@ const FEW: u32 = 32;
 /// What became of a unit that swapoff met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Met {
-    /// It is read into a cluster; the reads are to be started.
+    /// It is read into a cluster, and the reads are to be started; or it has left one.
     Taken,
-    /// A cluster will be free soon.
+    /// A cluster will be free soon, or the kernel let go of one.
     Later,
     /// Its pages are to come one by one.
     Single,
@@ -104,20 +104,24 @@ impl Mm {
             self.on_read(w, slot.plus(i), frame, IoResult::Ok);
         }
         self.settle_units(w, frames, false);
-        if let Some(&frame) = frames.first() {
-            self.place_unit(w, frame);
+        if let Some(&frame) = frames.first()
+            && let Some((_, unit)) = self.frames.unit_of(frame)
+            && self.place_unit(w, frame) == Met::Later
+        {
+            // Before its cluster is wanted for another, or it would be read again and again.
+            self.drain.go_back(unit);
         }
     }
 
     /// The clean unit of `frame` leaves the area that is being emptied: into the program, or towards
-    /// another area. False: it stays where it is, or is none.
-    pub(crate) fn place_unit(&mut self, w: &mut impl World, frame: Frame) -> bool {
+    /// another area.
+    pub(crate) fn place_unit(&mut self, w: &mut impl World, frame: Frame) -> Met {
         let Some((id, unit)) = self.frames.unit_of(frame) else {
-            return false;
+            return Met::Single;
         };
         let first = self.frames.clusters.first(id);
         if self.held || self.frames.clusters.get(id).list != List::Clean {
-            return false;
+            return Met::Single;
         }
         let goes = |frame| {
             let holding = self.frames.get(frame);
@@ -125,7 +129,7 @@ impl Mm {
             !holding.wanted && holding.slot.is_some_and(here)
         };
         if !self.frames.clusters.frames(id).all(goes) {
-            return false;
+            return Met::Single;
         }
         let elsewhere = self.slots.room(w) > 0;
         let keep = match elsewhere {
@@ -134,16 +138,19 @@ impl Mm {
         };
         // It counts as memory that can be had.
         if self.headroom(w) < u64::from(keep + UNIT) {
-            return elsewhere && self.send_unit_elsewhere(w, first);
+            let sent = elsewhere && self.send_unit_elsewhere(w, first);
+            return if sent { Met::Taken } else { Met::Single };
         }
         let done = w.move_in(first, unit, UNIT);
         let all = done.pages == UNIT;
-        if !all && (done.pages > 0 || done.stop != Some(Stop::Again)) {
+        // The kernel lets go of a frame a moment after it has told of the end of its read.
+        if done.pages == 0 && matches!(done.stop, Some(Stop::Again | Stop::Busy)) {
+            return Met::Later;
+        }
+        if !all {
             self.stats.huge_splits += 1;
             self.frames.disband(id);
-        }
-        if !all && done.pages > 0 {
-            self.frames.clusters.get_mut(id).whole = false;
+            self.frames.clusters.get_mut(id).whole &= done.pages == 0;
         }
         for n in 0..done.pages {
             let slot = self.frames.get(first.plus(n)).slot;
@@ -161,7 +168,7 @@ impl Mm {
                 self.table.make_huge(unit, 0);
             }
         }
-        all
+        if all { Met::Taken } else { Met::Single }
     }
 
     fn send_unit_elsewhere(&mut self, w: &mut impl World, first: Frame) -> bool {

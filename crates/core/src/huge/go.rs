@@ -64,13 +64,13 @@ impl Mm {
             }
             self.frames.settle(id);
             match done.stop {
-                Some(Stop::Busy) => {
-                    w.unshare(unit.plus(done.pages.into()), UNIT - done.pages);
-                    // Or it would be made a huge page again at the next pass, and be refused again.
-                    self.huge.lean = LEAN;
-                }
+                Some(Stop::Busy) => w.unshare(unit.plus(done.pages.into()), UNIT - done.pages),
                 Some(Stop::Fixed) => self.table.rest(unit, REST),
                 _ => {}
+            }
+            if matches!(done.stop, Some(Stop::Busy | Stop::Fixed)) {
+                // Or it would be made a huge page again at the next pass, and be refused again.
+                self.huge.lean = LEAN;
             }
             return (done.pages, done.stop);
         }

@@ -93,6 +93,11 @@ impl Drain {
         self.ios -= 1;
     }
 
+    /// The pass goes on at `page`, if it has come farther.
+    pub(crate) fn go_back(&mut self, page: Vpn) {
+        self.cursor = self.cursor.min(page);
+    }
+
     /// A fault waits in vain.
     pub(crate) fn starve(&mut self) {
         self.starved = true;
@@ -262,6 +267,7 @@ impl Mm {
         let mut come = core::mem::take(&mut self.drain.come);
         batch.clear();
         come.clear();
+        let mut later = None;
         for &(page, entry) in met.iter() {
             match entry {
                 Entry::Resident(resident) => self.give_slot_back(w, page, resident),
@@ -274,7 +280,15 @@ impl Mm {
                     }
                     let in_flight = matches!(holding.state, State::Reading | State::Writing);
                     let unit = self.frames.unit_of(frame).is_some();
-                    if unit && (in_flight || self.place_unit(w, frame)) {
+                    let placed = match unit && in_flight {
+                        true => Met::Taken,
+                        false => self.place_unit(w, frame),
+                    };
+                    if placed == Met::Later {
+                        later = Some(page);
+                        break;
+                    }
+                    if placed == Met::Taken {
                         self.drain.found = true;
                         continue;
                     }
@@ -301,6 +315,9 @@ impl Mm {
             }
             self.drain.found = true;
         }
+        if let Some(page) = later {
+            met.retain(|&(other, _)| other < page);
+        }
         // Before frames are looked for, which may drop clean pages.
         self.place(w, &come);
         let stopped = match self.drain_unit(w, met, self.drain.pages, &mut batch) {
@@ -312,10 +329,7 @@ impl Mm {
         self.drain.come = come;
         let refused = self.submit_drain(w, &mut batch);
         self.drain.batch = batch;
-        let stopped = match (stopped, refused) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        let stopped = [stopped, refused, later].into_iter().flatten().min();
         if stopped.is_some() {
             // No memory or no place in the queue now: something that ends makes some.
             self.drain.cursor = stopped.unwrap_or_default();

@@ -105,6 +105,29 @@ fn a_fill_goes_out_in_whole_units() {
     m.end();
 }
 
+/// The kernel lets go of a frame a moment after it has told of the end of its I/O. What has come whole is not
+/// taken apart for that, neither on its way to a thread that waits nor by swapoff.
+#[test]
+fn frames_that_the_kernel_still_holds_are_waited_for() {
+    for lingers in [1, 5] {
+        let mut m = machine_with(Thp::Adaptive, &[65_536, 65_536]);
+        m.p.space.lingers = lingers;
+        m.fill();
+        pause(&mut m);
+        let stats = touch_all(&mut m, 0..PAGES);
+        // What could not be mapped ahead of its touch has a fault of its own.
+        let faults = stats.faults_major + stats.faults_minor;
+        assert!(faults <= 2 * FAULTS, "{faults} faults");
+        let limit = (PAGES + 4 * UNIT) as u64;
+        m.sys.limit = limit;
+        m.p.mm.on_limit(limit);
+        emptied(&mut m);
+        assert!(m.p.mm.stats.huge_drained >= 20);
+        assert_eq!(m.p.mm.stats.huge_splits, 0);
+        m.end();
+    }
+}
+
 #[test]
 fn scans_come_in_whole_units_and_clean_ones_go_without_a_write() {
     for helpers in [0, 1, 3] {
@@ -247,6 +270,25 @@ fn a_discard_of_a_part_splits_and_the_rest_stays() {
     assert_eq!(m.touch(22 * UNIT + 15, None), Some(0));
     touch_all(&mut m, 22 * UNIT + 20..23 * UNIT);
     assert_eq!(m.p.mm.stats.huge_splits, 1);
+    m.end();
+}
+
+/// Memory that the mapping does not let go is no longer made huge pages of, each time that reclaim comes by.
+#[test]
+fn what_cannot_be_moved_is_not_made_huge_again_and_again() {
+    let mut m = filled(Thp::Always);
+    let before = m.p.space.collapsed;
+    for n in 0..200 {
+        for page in &mut m.p.space.pages {
+            page.locked = page.present.is_some();
+        }
+        touch_all(&mut m, [scattered(n)]);
+    }
+    let made = m.p.space.collapsed - before;
+    assert!(made <= 8, "{made} huge pages were made of locked memory");
+    for page in &mut m.p.space.pages {
+        page.locked = false;
+    }
     m.end();
 }
 

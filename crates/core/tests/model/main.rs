@@ -2,6 +2,7 @@
 //! from a seed, and an oracle that knows what every page must read as.
 
 mod advice;
+mod at_once;
 mod compressed;
 mod directed;
 mod file_vectors;

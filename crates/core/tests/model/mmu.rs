@@ -3,7 +3,9 @@
 //! while it is written, memory that is not there.
 
 use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
-use foreswap_core::world::{Digest, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World};
+use foreswap_core::world::{
+    Digest, Disk, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
+};
 
 use super::rng::mix;
 use super::space::{Flight, Mapping, Page, Space, Use};
@@ -107,6 +109,9 @@ impl Mmu for View<'_> {
 
     fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
         self.sys.note(2, page.0, u64::from(frame.0));
+        if self.space.holds(frame, n) {
+            return Done::stopped(0, Stop::Busy);
+        }
         self.each(n, |w, i| {
             let (page, frame) = (page.plus(u64::from(i)), frame.plus(i));
             w.idle(frame);
@@ -224,7 +229,9 @@ impl Mmu for View<'_> {
 
     fn collapse(&mut self, unit: Vpn) -> bool {
         let there = |w: &mut Self, i| w.page(unit.plus(i)).is_some_and(|p| p.present.is_some());
-        (0..512).all(|i| there(self, i)) && !self.sys.rng.chance(self.sys.chaos.partial)
+        let done = (0..512).all(|i| there(self, i)) && !self.sys.rng.chance(self.sys.chaos.partial);
+        self.space.collapsed += u32::from(done);
+        done
     }
 
     fn clear(&mut self, frame: Frame) {
@@ -261,8 +268,8 @@ impl View<'_> {
             .note(8, slot.pack(), frames.len() as u64 * 2 + u64::from(write));
         let most = foreswap_core::units::LEAF_PAGES;
         assert!(!frames.is_empty() && frames.len() <= most);
-        let ios = self.space.flights.iter().filter(|flight| !flight.digest);
-        if ios.count() >= self.space.depth || self.sys.rng.chance(self.sys.chaos.queue_full) {
+        let full = self.disk().left >= self.space.depth as u64;
+        if full || self.sys.rng.chance(self.sys.chaos.queue_full) {
             return false;
         }
         assert!(
@@ -290,6 +297,8 @@ impl View<'_> {
                 *self.frame(frame) = Some(GARBAGE);
             }
         }
+        self.space.begun += 1;
+        self.space.added += u64::from(self.space.had > 0);
         self.space.flights.push(Flight {
             digest: false,
             io,
@@ -498,5 +507,13 @@ impl World for View<'_> {
 
     fn others_miss(&self) -> bool {
         self.sys.others_miss
+    }
+
+    fn disk(&self) -> Disk {
+        let ios = self.space.flights.iter().filter(|flight| !flight.digest);
+        Disk {
+            begun: self.space.begun,
+            left: ios.count() as u64,
+        }
     }
 }

@@ -117,6 +117,7 @@ impl Process {
     ) -> T {
         sys.steps += 1;
         self.space.lenient |= self.fork != Fork::No;
+        self.space.had = self.space.flights.len();
         let mut view = View {
             sys,
             space: &mut self.space,
@@ -460,7 +461,9 @@ impl Process {
         if !self.messages.is_empty() {
             self.read_message(sys, 0);
         }
-        if io && !self.space.flights.is_empty() {
+        if io && sys.at_once {
+            self.work_off(sys);
+        } else if io && !self.space.flights.is_empty() {
             self.complete(sys, 0);
         }
         if self.mm.must_retry() {

@@ -1,5 +1,6 @@
 //! One modelled process as the kernel sees it: its pages, the engine's frames, its I/O in flight.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use foreswap_core::units::{Frame, Slot, Vpn};
@@ -68,11 +69,23 @@ pub struct Space {
     /// Events that wait to be read or whose thread has not gone on yet: the MMU answers Again.
     pub changing: u32,
     pub flights: Vec<Flight>,
+    /// I/Os that were begun, and of these those that were by a call before which others were in flight, and how
+    /// many were so.
+    pub begun: u64,
+    pub added: u64,
+    pub had: usize,
+    /// For how many tries to move it the kernel holds a frame whose I/O has ended, and for how many more it does.
+    pub lingers: u32,
+    pub lingering: BTreeMap<u32, u32>,
+    /// I/Os in flight that are worked off, on a device that ends all at once.
+    pub worked_off: usize,
     /// What the last read that ended has brought, if it went well.
     pub brought: Vec<(Frame, Option<u64>)>,
     pub depth: usize,
     pub woken: Vec<u64>,
     pub unshare: Vec<(Vpn, u32)>,
+    /// Huge pages that were made of small ones.
+    pub collapsed: u32,
     /// References that this process holds, by area and slot.
     pub refs: Vec<Vec<u16>>,
     /// Of those, references to slots that are left alone as they are bad.
@@ -103,10 +116,17 @@ impl Space {
             charged: 0,
             changing: 0,
             flights: Vec::new(),
+            begun: 0,
+            added: 0,
+            had: 0,
+            lingers: 0,
+            lingering: BTreeMap::new(),
+            worked_off: 0,
             brought: Vec::new(),
             depth: 8,
             woken: Vec::new(),
             unshare: Vec::new(),
+            collapsed: 0,
             refs: per_slot(),
             bad: per_slot(),
             shares: Vec::new(),
@@ -114,6 +134,17 @@ impl Space {
             existed: false,
             lenient: false,
         }
+    }
+
+    /// Whether the kernel still holds one of `n` frames, all of one huge page perhaps. It will not for ever.
+    pub fn holds(&mut self, first: Frame, n: u32) -> bool {
+        let frames = first.0..first.0 + n;
+        let held = self.lingering.range(frames.clone()).next().is_some();
+        self.lingering.retain(|frame, tries| {
+            *tries -= u32::from(frames.contains(frame));
+            *tries > 0
+        });
+        held
     }
 
     pub fn at(&self, page: Vpn) -> usize {
@@ -189,6 +220,9 @@ impl Space {
             let slot = flight.slot.plus(i);
             let here = frame.0 as usize;
             self.frame_use[here] = Use::Idle;
+            if self.lingers > 0 {
+                self.lingering.insert(frame.0, self.lingers);
+            }
             let area = &mut sys.areas[usize::from(slot.area)];
             let on_area = &mut area.content[slot.index as usize];
             if flight.write {

@@ -72,6 +72,8 @@ pub struct System {
     pub draining: Option<u8>,
     /// Other processes miss pages that nothing could foresee.
     pub others_miss: bool,
+    /// The device works off one I/O after the other, and tells of their ends when none is left.
+    pub at_once: bool,
     /// Clusters whose digests may be taken at once beside the core.
     pub helpers: usize,
     /// Readahead windows by size.
@@ -105,6 +107,7 @@ impl System {
             draining: None,
             windows: BTreeMap::new(),
             others_miss: false,
+            at_once: false,
             helpers: 0,
             chaos: Chaos::default(),
             bad_sectors: BTreeSet::new(),

@@ -8,7 +8,7 @@ mod shared;
 use std::ffi::c_void;
 
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, PageRange, Slot, Vpn};
-use foreswap_core::world::{Digest, Done, IoId, Mmu, Notice, Stop, Store, World};
+use foreswap_core::world::{Digest, Disk, Done, IoId, Mmu, Notice, Stop, Store, World};
 use foreswap_store::ring::{Io, IoVec, Port, QueueError, WithRam};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -533,6 +533,14 @@ impl World for Linux {
         self.ledger
             .stats(self.me)
             .on_window(pages.min(u64::from(u32::MAX)) as u32);
+    }
+
+    fn disk(&self) -> Disk {
+        let (begun, left) = self.io.disk();
+        Disk {
+            begun,
+            left: left as u64,
+        }
     }
 
     fn misses(&mut self) {

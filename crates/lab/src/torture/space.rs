@@ -109,6 +109,8 @@ pub struct Space {
     pub changing: u32,
     /// I/Os in flight, in the order of their submission.
     pub flights: Vec<Flight>,
+    /// I/Os that were begun.
+    pub begun: u64,
     /// To be used again.
     idle: Vec<Flight>,
     /// Of those, the ones that stall.
@@ -162,6 +164,7 @@ impl Space {
             charged: 0,
             changing: 0,
             flights: Vec::new(),
+            begun: 0,
             stalls: 0,
             unlucky: false,
             idle: Vec::new(),

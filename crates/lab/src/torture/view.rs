@@ -3,7 +3,9 @@
 //! while it is written, memory that is not there. A failed assertion ends the run: see `guard`.
 
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
-use foreswap_core::world::{Digest, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World};
+use foreswap_core::world::{
+    Digest, Disk, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
+};
 
 use super::space::{Mapping, Page, Space, Use};
 use super::system::{GARBAGE, System};
@@ -349,6 +351,7 @@ impl View<'_> {
         let most = if flight.stalls { STALL } else { LATENCY };
         flight.due = self.sys.now + self.sys.chance.below(most);
         self.space.flights.push(flight);
+        self.space.begun += 1;
         true
     }
 }
@@ -555,5 +558,17 @@ impl World for View<'_> {
 
     fn returns(&mut self, page: Vpn) {
         self.space.returned.push(page);
+    }
+
+    fn disk(&self) -> Disk {
+        let ios = self
+            .space
+            .flights
+            .iter()
+            .filter(|flight| flight.slot.is_some());
+        Disk {
+            begun: self.space.begun,
+            left: ios.count() as u64,
+        }
     }
 }

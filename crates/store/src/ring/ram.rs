@@ -182,6 +182,8 @@ struct Large {
 /// A backend for files, with RAM areas beside it, and helpers for both.
 pub struct WithRam {
     below: Box<dyn Io>,
+    /// Transfers that it was given.
+    started: u64,
     ports: Vec<Option<OpenPort>>,
     ended: Vec<Completion>,
     helpers: Helpers,
@@ -193,6 +195,7 @@ impl WithRam {
     pub fn new(below: Box<dyn Io>, helpers: Helpers) -> Self {
         WithRam {
             below,
+            started: 0,
             ports: Vec::new(),
             ended: Vec::with_capacity(MAX_DEPTH as usize),
             helpers,
@@ -206,6 +209,12 @@ impl WithRam {
             self.ports.resize_with(area + 1, || None);
         }
         self.ports[area] = port.map(|port| port.open(self.helpers.wanted()));
+    }
+
+    /// Transfers of files that were started so far, and of these those that have not ended. What helpers do
+    /// with the bytes afterwards does not count.
+    pub fn disk(&self) -> (u64, usize) {
+        (self.started, self.below.in_flight())
     }
 
     /// Helpers are at work, or about to.
@@ -272,6 +281,7 @@ impl WithRam {
         let Some(port) = self.ports.get_mut(area).and_then(Option::as_mut) else {
             // SAFETY: the caller's promise.
             unsafe { self.below.start(direction, token, area, offset, iov) }?;
+            self.started += 1;
             if let (Direction::Read, Some((first, pages))) = (direction, large) {
                 self.large.push(Large {
                     token,
