@@ -93,6 +93,9 @@ pub struct Plan {
     /// Clusters whose digests are taken at once beside the core.
     #[serde(default)]
     pub helpers: u32,
+    /// The device tells of the ends of I/Os only when it has none left.
+    #[serde(default)]
+    pub at_once: bool,
     /// Pages of memory for all.
     pub limit: u64,
     /// Slots of each area.
@@ -183,10 +186,15 @@ impl Plan {
             thp: Huge::Never,
             clusters: 0,
             helpers: 0,
+            at_once: false,
             #[cfg(feature = "planted")]
             plant: None,
         };
         if chance.one_in(700) {
+            let plan = Plan {
+                at_once: chance.below(4) == 0,
+                ..plan
+            };
             return plan.with_readers(chance);
         }
         let pages = chance.pick(&[1600, 2600, 5200, 5200]);
@@ -206,6 +214,7 @@ impl Plan {
             thp: chance.pick(&[Huge::Adaptive, Huge::Always, Huge::Always]),
             clusters: chance.pick(&[2, 4, 8]),
             helpers: chance.pick(&[0, 1, 3]),
+            at_once: chance.below(3) == 0,
             readahead: chance.pick(&[plan.readahead, Readahead::Streams(512)]),
             first_touch: 256,
             swapoff: chance.pick(&[plan.swapoff, Emptying::Stream, Emptying::Stream]),

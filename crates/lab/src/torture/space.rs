@@ -121,6 +121,8 @@ pub struct Space {
     pub depth: usize,
     /// Clusters whose digests are taken at once beside the core.
     pub helpers: usize,
+    /// The device tells of the ends of I/Os only when it has none left.
+    pub at_once: bool,
     /// Pages whose threads were woken.
     pub woken: Vec<u64>,
     /// Touches for which the program mostly only reads.
@@ -170,6 +172,7 @@ impl Space {
             idle: Vec::new(),
             depth: plan.queue as usize,
             helpers: plan.helpers as usize,
+            at_once: plan.at_once,
             woken: Vec::new(),
             reads: 0,
             protected: false,

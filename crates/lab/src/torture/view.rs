@@ -350,6 +350,12 @@ impl View<'_> {
         self.space.stalls += u32::from(flight.stalls);
         let most = if flight.stalls { STALL } else { LATENCY };
         flight.due = self.sys.now + self.sys.chance.below(most);
+        if self.space.at_once && !flight.stalls {
+            // What is begun while the first of them is in flight ends with it.
+            let mut others = self.space.flights.iter();
+            let first = others.find(|other| other.slot.is_some() && !other.stalls);
+            flight.due = first.map_or(flight.due + LATENCY, |first| first.due);
+        }
         self.space.flights.push(flight);
         self.space.begun += 1;
         true
