@@ -331,7 +331,7 @@ impl Mm {
         self.drain.batch = batch;
         let stopped = [stopped, refused, later].into_iter().flatten().min();
         if stopped.is_some() {
-            // No memory or no place in the queue now: something that ends makes some.
+            // No memory or no place in the queue now, or a page that is held: something that ends makes some.
             self.drain.cursor = stopped.unwrap_or_default();
             if !worked {
                 self.drain.resume = now + PAUSE;
