@@ -44,8 +44,10 @@ pub struct Progress {
     at: Nanos,
     /// The fewest pages that were charged as the limit yielded lately.
     fewest: u64,
+    /// How often it did since.
+    times: u64,
     /// When it did last.
-    yielded: Nanos,
+    yielded: Option<Nanos>,
     /// Huge pages made in vain, each counted as the calls of the core that allow it.
     in_vain: u32,
 }
@@ -109,14 +111,15 @@ impl Process {
         if hasty || self.has_other_reason(sys) {
             return self.excuse_crawl();
         }
-        let progress = &mut self.progress;
-        if sys.now.saturating_sub(progress.yielded) >= UNMOVABLE {
-            progress.fewest = self.space.charged;
+        let (progress, charged) = (&mut self.progress, self.space.charged);
+        let lately = |at: Nanos| sys.now.saturating_sub(at) < UNMOVABLE;
+        let goes_on = progress.yielded.replace(sys.now).is_some_and(lately);
+        // What is given back meanwhile makes up for it, and what there was memory for does not count.
+        if !goes_on || charged < progress.fewest {
+            (progress.fewest, progress.times) = (charged, 0);
         }
-        progress.yielded = sys.now;
-        // What is given back meanwhile makes up for it.
-        progress.fewest = progress.fewest.min(self.space.charged);
-        let gained = self.space.charged - progress.fewest;
+        progress.times += 1;
+        let gained = progress.times.min(charged - progress.fewest);
         if gained <= GAINED {
             return;
         }
