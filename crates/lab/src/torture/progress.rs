@@ -42,10 +42,8 @@ pub struct Progress {
     kept: Nanos,
     /// When that was reckoned.
     at: Nanos,
-    /// The fewest pages that were charged as the limit yielded lately.
-    fewest: u64,
-    /// How often it did since.
-    times: u64,
+    /// Pages that it gained as the limit yielded again and again, and has not given back.
+    gained: u64,
     /// When it did last.
     yielded: Option<Nanos>,
     /// Huge pages made in vain, each counted as the calls of the core that allow it.
@@ -111,15 +109,14 @@ impl Process {
         if hasty || self.has_other_reason(sys) {
             return self.excuse_crawl();
         }
-        let (progress, charged) = (&mut self.progress, self.space.charged);
+        let (progress, back) = (&mut self.progress, &mut self.space.given_back);
         let lately = |at: Nanos| sys.now.saturating_sub(at) < UNMOVABLE;
-        let goes_on = progress.yielded.replace(sys.now).is_some_and(lately);
-        // What is given back meanwhile makes up for it, and what there was memory for does not count.
-        if !goes_on || charged < progress.fewest {
-            (progress.fewest, progress.times) = (charged, 0);
+        if !progress.yielded.replace(sys.now).is_some_and(lately) {
+            progress.gained = 0;
         }
-        progress.times += 1;
-        let gained = progress.times.min(charged - progress.fewest);
+        // What was given back meanwhile makes up for it.
+        progress.gained = progress.gained.saturating_sub(std::mem::take(back)) + 1;
+        let gained = progress.gained;
         if gained <= GAINED {
             return;
         }

@@ -105,6 +105,8 @@ pub struct Space {
     pub frame_use: Vec<Use>,
     /// Pages that are charged for it.
     pub charged: u64,
+    /// Of which it was relieved since the limit yielded last.
+    pub given_back: u64,
     /// Events that wait to be read or whose thread has not gone on yet: the MMU answers EAGAIN.
     pub changing: u32,
     /// I/Os in flight, in the order of their submission.
@@ -164,6 +166,7 @@ impl Space {
             frames: vec![None; frames as usize],
             frame_use: vec![Use::Idle; frames as usize],
             charged: 0,
+            given_back: 0,
             changing: 0,
             flights: Vec::new(),
             begun: 0,

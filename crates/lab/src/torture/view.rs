@@ -531,6 +531,7 @@ impl Limit for View<'_> {
         );
         self.sys.charged -= n;
         self.space.charged -= n;
+        self.space.given_back += n;
         let pressure = &mut self.sys.pressure[self.space.pid];
         *pressure = pressure.saturating_sub(n);
     }
