@@ -6,6 +6,7 @@
 
 use crate::brought::MOMENT;
 use crate::frames::State;
+use crate::huge::clusters::List;
 use crate::mm::{Mm, Outcome, Pending};
 use crate::units::{Frame, Nanos};
 use crate::world::{Notice, World};
@@ -75,6 +76,7 @@ impl Mm {
         let Some(&first) = self.stalled.front() else {
             return false;
         };
+        self.look_for_slots(w);
         let patience = if self.held {
             self.config.full_timeout.min(HELD)
         } else if self.areas_full && self.is_draining() {
@@ -113,6 +115,20 @@ impl Mm {
             return true;
         }
         false
+    }
+
+    /// Others may have left the areas since they were full. A write would have found out; where there is nothing to
+    /// be written, it is found out here.
+    fn look_for_slots(&mut self, w: &mut impl World) {
+        let units = self.frames.clusters.count(List::Dirty);
+        if !self.areas_full || units > 0 || !self.frames.dirty().is_empty() {
+            return;
+        }
+        if let Some((slot, n)) = self.slots.take(w, 1) {
+            for i in 0..n {
+                self.put(w, Some(slot.plus(i)));
+            }
+        }
     }
 
     /// A frame with the memory that is kept back, when nothing can go out for want of slots.

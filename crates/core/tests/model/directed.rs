@@ -255,6 +255,40 @@ fn an_area_that_others_left_is_not_full_any_more() {
     m.end();
 }
 
+/// As the test before, where nothing is left that could be written: a write would have found out.
+#[test]
+fn an_area_that_others_left_is_not_full_where_nothing_is_to_be_written() {
+    let mut m = Machine::new(48, &[512], 100);
+    m.sys.foreign_fill();
+    for at in 0..60 {
+        m.p.access(&mut m.sys, Some(0), at, Some(9));
+        m.p.round(&mut m.sys, true);
+    }
+    assert_eq!(m.told(|n| matches!(n, Notice::AreasFull)), 1);
+    let cached: Vec<_> = (0..60)
+        .filter(|&at| matches!(m.p.mm.entry(m.p.space.vpn(at)), Entry::Cached(_)))
+        .collect();
+    for page in &mut m.p.space.pages {
+        page.locked = true;
+    }
+    assert!(!cached.is_empty());
+    for &at in &cached {
+        m.p.discard(at..at + 1);
+        m.p.round(&mut m.sys, true);
+    }
+    m.sys.foreign_free(&|_| 0);
+    m.rest();
+    for at in 0..100 {
+        assert!(m.touch(at, None).is_some(), "page {at} is lost");
+    }
+    assert!(m.told(|n| matches!(n, Notice::LimitPassed)) > 0);
+    assert_eq!(m.told(|n| matches!(n, Notice::OutOfMemory { .. })), 0);
+    for page in &mut m.p.space.pages {
+        page.locked = false;
+    }
+    m.end();
+}
+
 #[test]
 fn a_full_queue_delays_and_loses_nothing() {
     let mut m = Machine::new(48, &[512], 100);
