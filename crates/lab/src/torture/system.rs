@@ -128,6 +128,8 @@ pub struct System {
     pub areas: Vec<Area>,
     /// The areas that may be written to, the first to be filled in front.
     pub order: Vec<u8>,
+    /// A write failed, or an area refused a page: for some time, or for good, processes pass it over.
+    pub refused: bool,
     /// The area that is being emptied.
     pub draining: Option<u8>,
     /// What goes wrong now.
@@ -164,6 +166,7 @@ impl System {
             pressure: Vec::new(),
             areas: areas.iter().map(|&slots| Area::new(slots)).collect(),
             order: (0..areas.len() as u8).collect(),
+            refused: false,
             draining: None,
             chaos,
             compressing: chaos.refuse > 0,

@@ -549,6 +549,13 @@ impl World for View<'_> {
     }
 
     fn notice(&mut self, notice: Notice) {
+        if let Notice::OutOfMemory { page } = notice {
+            let trouble = self.sys.refused || self.sys.chaos.queue_full > 0;
+            assert!(
+                trouble || !self.sys.has_room(self.space.pid),
+                "{page:?} is given up for want of slots, and some are free"
+            );
+        }
         match notice {
             Notice::ReadFailed { slot, .. } | Notice::Corrupt { slot, .. } => {
                 assert!(
