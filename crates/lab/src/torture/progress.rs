@@ -27,8 +27,8 @@ const SERVED: Nanos = 2_000_000;
 const GAINED: u64 = 48;
 const MOVABLE: usize = 20;
 
-/// Moves that may be refused in one call of the core.
-const REFUSED: u32 = 400;
+/// Moves that may be refused in one call of the core, which may serve each of 16 threads by trying a batch.
+const REFUSED: u32 = 1_000;
 /// Huge pages that may be made in vain, beyond one in so many calls of the core.
 const IN_VAIN: u32 = 64;
 const CALLS: u32 = 4;
