@@ -1,4 +1,4 @@
-//! Bugs to be found: twelve mistakes that a memory manager can be made with, each off until a test turns it
+//! Bugs to be found: thirteen mistakes that a memory manager can be made with, each off until a test turns it
 //! on. They show that what looks for bugs (the lab's `torture`) finds such ones. Only built with the
 //! feature `planted`, which nothing that is shipped has.
 
@@ -31,6 +31,8 @@ pub enum Bug {
     UnitOfTwoLeaves,
     /// Reclaim takes pages away before the threads that waited for them have touched them.
     TakenUntouched,
+    /// Where nothing can be moved, what came in lately does not make room for what comes next.
+    CreepingLimit,
 }
 
 impl Mm {

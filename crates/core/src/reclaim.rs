@@ -344,6 +344,10 @@ impl Mm {
     /// The clock hand found nothing that could be moved: of the pages that came in lately the first can, if they
     /// are enough.
     pub(crate) fn evict_brought(&mut self, w: &mut impl World) {
+        #[cfg(feature = "planted")]
+        if self.has(crate::planted::Bug::CreepingLimit) {
+            return;
+        }
         let first = self
             .brought
             .touched(w.now())

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::process::{Fork, Process};
+use super::process::{Cell, Event, Fork, Process};
 use super::space::{Mapping, Page};
 use super::step::Act;
 use super::system::System;
@@ -72,5 +72,98 @@ pub fn change(process: &mut Process, sys: &mut System, act: Act) {
             }
         }
         _ => {}
+    }
+}
+
+impl Process {
+    fn send(&mut self, event: Event) {
+        self.space.changing += 1;
+        self.events.push_back(event);
+    }
+
+    /// mmap where nothing is mapped.
+    pub fn map(&mut self, range: Range<usize>) {
+        for at in range {
+            if self.space.pages[at].mapping == Mapping::None {
+                self.space.pages[at] = Page {
+                    mapping: Mapping::Plain,
+                    ..Page::default()
+                };
+                let changing = self.cells[at].changing;
+                self.cells[at] = Cell {
+                    changing,
+                    ..Cell::default()
+                };
+            }
+        }
+    }
+
+    /// The engine adopts what is mapped plainly.
+    pub fn adopt(&mut self, sys: &mut System, range: Range<usize>) {
+        let mut present = Vec::new();
+        for at in range.clone() {
+            let page = &mut self.space.pages[at];
+            page.mapping = Mapping::Managed;
+            if page.present.is_some() {
+                present.push(self.space.range(&(at..at + 1)));
+            }
+        }
+        let range = self.space.range(&range);
+        self.space.lenient = true;
+        self.call(sys, |mm, w| mm.adopt(w, range, &present));
+    }
+
+    /// madvise(MADV_DONTNEED).
+    pub fn discard(&mut self, range: Range<usize>) {
+        for cell in &mut self.cells[range.clone()] {
+            cell.discarding = true;
+            cell.maybe_zero = true;
+            cell.written = false;
+        }
+        self.changing(&range, true);
+        self.send(Event::Discard(range));
+    }
+
+    /// munmap.
+    pub fn unmap(&mut self, range: Range<usize>) {
+        for at in range.clone() {
+            self.space.pages[at] = Page::default();
+            let changing = self.cells[at].changing;
+            self.cells[at] = Cell {
+                changing,
+                ..Cell::default()
+            };
+        }
+        self.changing(&range, true);
+        self.send(Event::Unmap(range));
+    }
+
+    /// mremap with MREMAP_FIXED: what was at the destination is unmapped.
+    pub fn remap(&mut self, from: Range<usize>, to: usize) {
+        let target = to..to + from.len();
+        self.unmap(target.clone());
+        for (source, target) in from.clone().zip(target) {
+            self.space.pages[target] = std::mem::take(&mut self.space.pages[source]);
+            let changing = self.cells[target].changing;
+            self.cells[target] = Cell {
+                changing: changing + 1,
+                ..std::mem::take(&mut self.cells[source])
+            };
+        }
+        self.changing(&from, true);
+        self.send(Event::Remap(from.clone(), to));
+        self.send(Event::Unmap(from));
+    }
+
+    /// The kernel takes pages back that MADV_FREE gave it; there is no event.
+    pub fn silently_discard(&mut self, range: Range<usize>) {
+        for at in range {
+            let page = &mut self.space.pages[at];
+            if page.mapping != Mapping::None && page.present.take().is_some() {
+                page.shared = false;
+                self.cells[at].value = 0;
+                self.cells[at].maybe_zero = false;
+            }
+        }
     }
 }

@@ -64,6 +64,7 @@ impl Process {
         }
         child.cells.clone_from(&self.cells);
         child.hints.clone_from(&self.hints);
+        child.only_read(self.space.reads, self.space.protected);
         for slot in self.space.shares.drain(..) {
             *child.space.refs_mut(slot) += 1;
         }

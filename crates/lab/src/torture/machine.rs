@@ -75,7 +75,7 @@ impl Machine {
                 self.settle();
                 self.check();
             }
-            Act::Fork | Act::Die => self.family(n, step.act),
+            Act::Fork | Act::Die | Act::Readers { .. } => self.family(n, step.act),
             Act::Fill
             | Act::Swapon { .. }
             | Act::Swapoff
@@ -138,6 +138,7 @@ impl Machine {
             self.round(n, usize::from(count));
         }
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        process.only_read(0, false);
         let range = stretch(process, page, count);
         for page in &mut process.space.pages[range.clone()] {
             (page.locked, page.pinned) = (false, false);
@@ -240,7 +241,7 @@ impl Machine {
         let naps = waits && due.is_none();
         if waits {
             // Nothing is to be done before an I/O ends, or before the core's patience does.
-            let to = due.unwrap_or_else(|| sys.now + process.nap());
+            let to = due.unwrap_or_else(|| sys.now + process.nap(sys.now));
             process.pass(sys, to);
         }
         while let Some(at) = process.space.ended(sys.now) {
@@ -336,6 +337,9 @@ impl Machine {
                 if count < self.plan.processes as usize && self.processes[n].fork == Fork::No =>
             {
                 self.processes[n].hold(&mut self.sys);
+            }
+            Act::Readers { touches, protected } => {
+                self.processes[n].only_read(touches, protected);
             }
             Act::Die if count > 1 => {
                 let process = self.processes.remove(n);
@@ -460,9 +464,16 @@ impl Machine {
             let nap = if comes {
                 0
             } else {
-                self.plan.full_timeout / 16
+                let waits = self.processes.iter();
+                let left = waits.filter_map(|p| p.mm.untouched_for(self.sys.now));
+                let nap = self.plan.full_timeout / 16;
+                left.min().map_or(nap, |left| left.min(nap))
             };
             self.pass(1_000 + nap);
+            for process in &mut self.processes {
+                // These naps are the machine's.
+                process.excuse_crawl();
+            }
             assert!(
                 round < ROUNDS,
                 "the machine does not come to rest: {}",
@@ -548,6 +559,9 @@ impl Machine {
         self.sys.chaos = Chaos::default();
         if self.sys.foreign {
             self.foreign_free();
+        }
+        for process in &mut self.processes {
+            process.only_read(0, false);
         }
         while !self.processes.is_empty() {
             let n = self.processes.len() - 1;

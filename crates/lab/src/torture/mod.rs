@@ -20,6 +20,7 @@ mod plan;
 #[cfg(feature = "planted")]
 mod planted;
 mod process;
+mod progress;
 mod report;
 mod shrink;
 mod space;

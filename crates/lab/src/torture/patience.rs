@@ -20,12 +20,13 @@ use super::space::Use;
 use super::system::System;
 use super::view::LATENCY;
 
-/// What passes at the least where threads wait and nothing is in flight.
-const NAP: Nanos = 10_000_000;
+/// What passes where threads wait and nothing is in flight; at the least twice that, but where it is looked at
+/// whether a program crawls (`progress`).
+const NAP: Nanos = 5_000_000;
 /// Of what the core is told to wait for memory, what passes then; so that it need not be asked too often.
 const NAPS: Nanos = 4;
 /// The core's own patience with pages that cannot be moved out, where it is not told to have less.
-const UNMOVABLE: Nanos = 200_000_000;
+pub const UNMOVABLE: Nanos = 200_000_000;
 /// The core's patience while I/O is in flight: with writes that fail, and are tried again, some always is.
 const FAILING: Nanos = 25 * UNMOVABLE;
 /// What a wait beside other I/O may take besides.
@@ -48,16 +49,25 @@ pub struct Kept {
 }
 
 impl Process {
-    /// What passes when threads wait and nothing is in flight.
-    pub fn nap(&self) -> Nanos {
-        NAP.max(self.plan.full_timeout / NAPS)
+    /// What passes when threads wait and nothing is in flight: less where the core says that it need not be so long.
+    pub fn nap(&self, now: Nanos) -> Nanos {
+        let nap = if self.space.reads > 0 {
+            NAP
+        } else {
+            self.longest_nap()
+        };
+        self.mm.untouched_for(now).map_or(nap, |left| left.min(nap))
+    }
+
+    fn longest_nap(&self) -> Nanos {
+        (2 * NAP).max(self.plan.full_timeout / NAPS)
     }
 
     /// The longest that the core may keep a thread waiting.
     fn patience(&self) -> Nanos {
         let timeout = self.plan.full_timeout;
         let queue = u64::from(self.plan.queue) * LATENCY;
-        timeout + timeout.min(UNMOVABLE) + 3 * self.nap() + 4 * queue
+        timeout + timeout.min(UNMOVABLE) + 3 * self.longest_nap() + 4 * queue
     }
 
     /// Time passes until `to` while this driver waits: for I/O, or for nothing but time.
@@ -78,6 +88,7 @@ impl Process {
             return;
         }
         let idle = self.space.flights.is_empty();
+        let mut idly = false;
         for thread in 0..self.threads.len() {
             let Some(wait) = self.threads[thread].filter(|wait| wait.told) else {
                 continue;
@@ -92,6 +103,7 @@ impl Process {
             if !unlucky || kept.misfortunes > MISFORTUNES {
                 kept.time += time;
                 kept.idle += if idle { time } else { 0 };
+                idly |= idle && !unlucky;
             }
             let patience = self.patience() + if kept.failed { FAILING } else { 0 };
             assert!(
@@ -106,6 +118,9 @@ impl Process {
             if let Some(wait) = &mut self.threads[thread] {
                 wait.kept = kept;
             }
+        }
+        if idly {
+            self.keep_idly(sys, time);
         }
     }
 

@@ -57,6 +57,9 @@ pub struct Rates {
     pub changes: u32,
     /// Forks, locks, limits and the like, of 1000 steps.
     pub rare: u32,
+    /// Programs that fork and then only read, of 1000 steps.
+    #[serde(default)]
+    pub readers: u32,
     /// Advice, of 1000 steps.
     pub advice: u32,
     /// Steps of the driver alone, out of order, of 1000 steps; otherwise it works in whole rounds.
@@ -175,6 +178,7 @@ impl Plan {
             rates: Rates {
                 changes: chance.pick(&[1, 2, 10, 60]),
                 rare: chance.pick(&[0, 1, 5, 30]),
+                readers: 0,
                 advice: chance.pick(&[0, 5, 50]),
                 disorder: chance.pick(&[0, 0, 100, 500]),
             },
@@ -187,10 +191,11 @@ impl Plan {
             plant: None,
         };
         if chance.one_in(700) {
-            return Plan {
+            let plan = Plan {
                 at_once: chance.below(4) == 0,
                 ..plan
             };
+            return plan.with_readers(chance);
         }
         let pages = chance.pick(&[1600, 2600, 5200, 5200]);
         // Huge pages are what is left of a region in which nothing is lost.
@@ -224,6 +229,33 @@ impl Plan {
                 ..plan.rates
             },
             ..plan
+        }
+        .with_readers(chance)
+    }
+
+    /// One machine in four has programs whose forks only read: most of memory cannot be moved then. The areas have
+    /// room for what can, and the core its own patience, so that it can be said what to expect.
+    fn with_readers(self, chance: &mut Chance) -> Self {
+        if chance.below(4) > 0 {
+            return self;
+        }
+        let areas = match self.clusters {
+            0 => chance.pick(&[&[4096][..], &[2048, 4096], &[8192]]).to_vec(),
+            _ => self.areas,
+        };
+        Plan {
+            full_timeout: chance.pick(&[self.full_timeout, 1_000_000_000, 1_000_000_000]),
+            areas,
+            processes: self.processes.max(chance.pick(&[2, 3, 4])),
+            chaos: Chaos {
+                again: chance.pick(&[self.chaos.again, 0]),
+                ..self.chaos
+            },
+            rates: Rates {
+                readers: chance.pick(&[2, 5, 10]),
+                ..self.rates
+            },
+            ..self
         }
     }
 

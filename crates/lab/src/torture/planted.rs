@@ -21,6 +21,7 @@ pub enum PlantedBug {
     MissedDiscard,
     UnitOfTwoLeaves,
     TakenUntouched,
+    CreepingLimit,
 }
 
 impl PlantedBug {
@@ -46,6 +47,7 @@ impl From<PlantedBug> for Bug {
             PlantedBug::MissedDiscard => Bug::MissedDiscard,
             PlantedBug::UnitOfTwoLeaves => Bug::UnitOfTwoLeaves,
             PlantedBug::TakenUntouched => Bug::TakenUntouched,
+            PlantedBug::CreepingLimit => Bug::CreepingLimit,
         }
     }
 }

@@ -13,7 +13,8 @@ use foreswap_core::{Advice, Entry, Hint, Mm, Outcome};
 
 use super::patience::Kept;
 use super::plan::Plan;
-use super::space::{Ended, Mapping, Page, Space};
+use super::progress::Progress;
+use super::space::{Ended, Mapping, Space};
 use super::system::System;
 use super::view::View;
 
@@ -122,6 +123,8 @@ pub struct Process {
     pub zaps: Vec<Range<usize>>,
     /// How far a fork is.
     pub fork: Fork,
+    /// What it costs while it only reads.
+    pub(super) progress: Progress,
     /// What came of it so far.
     pub tally: Tally,
     /// Calls of the core since the last full check.
@@ -155,6 +158,7 @@ impl Process {
             acks: VecDeque::new(),
             zaps: Vec::new(),
             fork: Fork::No,
+            progress: Progress::default(),
             tally: Tally::default(),
             unchecked: 0,
             references: Vec::new(),
@@ -168,6 +172,7 @@ impl Process {
         call: impl FnOnce(&mut Mm, &mut View<'_>) -> T,
     ) -> T {
         sys.calls = 0;
+        (self.space.refused, self.space.in_vain) = (0, 0);
         self.space.lenient |= self.fork != Fork::No;
         let mut view = View {
             sys,
@@ -180,6 +185,9 @@ impl Process {
             self.heed_notices(sys);
         }
         self.check_limit(sys);
+        if self.space.reads > 0 {
+            self.weigh_work(sys);
+        }
         self.unchecked += 1;
         if self.unchecked >= self.plan.check_every {
             self.unchecked = 0;
@@ -193,14 +201,20 @@ impl Process {
 
     /// A page's content is lost where a notice says so. The core may not know yet that it moved.
     fn heed_notices(&mut self, sys: &mut System) {
-        for (pid, notice) in sys.notices.drain(..) {
+        let mut notices = std::mem::take(&mut sys.notices);
+        for (pid, notice) in notices.drain(..) {
             assert_eq!(pid, self.space.pid, "a notice of another process");
             if sys.told.len() == 8 {
                 sys.told.remove(0);
             }
             sys.told.push(notice);
             let page = match notice {
+                Notice::LimitPassed => {
+                    self.limit_yielded(sys);
+                    continue;
+                }
                 Notice::WriteFailed { .. } => {
+                    self.excuse_crawl();
                     let waits = self.threads.iter_mut().flatten();
                     waits.for_each(|wait| wait.kept.failed = true);
                     continue;
@@ -220,6 +234,7 @@ impl Process {
             }
             self.cells[at].lost = true;
         }
+        sys.notices = notices;
     }
 
     /// Threads whose page was woken try again.
@@ -246,6 +261,7 @@ impl Process {
                         let took = sys.now.saturating_sub(wait.since);
                         self.tally.longest = self.tally.longest.max(took);
                         self.tally.kept = self.tally.kept.max(wait.kept.time);
+                        self.went_on();
                     }
                 }
             }
@@ -263,6 +279,8 @@ impl Process {
         write: Option<u64>,
     ) -> Access {
         self.tally.touches += 1;
+        let reads = self.reads_only(sys);
+        let write = write.filter(|_| !reads);
         let since = sys.now;
         let wait = Wait {
             at,
@@ -301,6 +319,7 @@ impl Process {
         };
         if let Some(value) = write {
             page.present = Some(value);
+            page.shared = false;
             // What a page was before a discard no longer counts.
             cell.value = value;
             cell.maybe_zero = cell.discarding;
@@ -418,7 +437,7 @@ impl Process {
         self.changing(&range, false);
     }
 
-    fn changing(&mut self, range: &Range<usize>, changing: bool) {
+    pub(super) fn changing(&mut self, range: &Range<usize>, changing: bool) {
         for cell in &mut self.cells[range.clone()] {
             if changing {
                 cell.changing += 1;
@@ -440,100 +459,11 @@ impl Process {
         self.events.is_empty() && self.acks.is_empty() && self.zaps.is_empty()
     }
 
-    fn send(&mut self, event: Event) {
-        self.space.changing += 1;
-        self.events.push_back(event);
-    }
-
-    /// mmap where nothing is mapped.
-    pub fn map(&mut self, range: Range<usize>) {
-        for at in range {
-            if self.space.pages[at].mapping == Mapping::None {
-                self.space.pages[at] = Page {
-                    mapping: Mapping::Plain,
-                    ..Page::default()
-                };
-                let changing = self.cells[at].changing;
-                self.cells[at] = Cell {
-                    changing,
-                    ..Cell::default()
-                };
-            }
-        }
-    }
-
-    /// The engine adopts what is mapped plainly.
-    pub fn adopt(&mut self, sys: &mut System, range: Range<usize>) {
-        let mut present = Vec::new();
-        for at in range.clone() {
-            let page = &mut self.space.pages[at];
-            page.mapping = Mapping::Managed;
-            if page.present.is_some() {
-                present.push(self.space.range(&(at..at + 1)));
-            }
-        }
-        let range = self.space.range(&range);
-        self.space.lenient = true;
-        self.call(sys, |mm, w| mm.adopt(w, range, &present));
-    }
-
-    /// madvise(MADV_DONTNEED).
-    pub fn discard(&mut self, range: Range<usize>) {
-        for cell in &mut self.cells[range.clone()] {
-            cell.discarding = true;
-            cell.maybe_zero = true;
-            cell.written = false;
-        }
-        self.changing(&range, true);
-        self.send(Event::Discard(range));
-    }
-
-    /// munmap.
-    pub fn unmap(&mut self, range: Range<usize>) {
-        for at in range.clone() {
-            self.space.pages[at] = Page::default();
-            let changing = self.cells[at].changing;
-            self.cells[at] = Cell {
-                changing,
-                ..Cell::default()
-            };
-        }
-        self.changing(&range, true);
-        self.send(Event::Unmap(range));
-    }
-
-    /// mremap with MREMAP_FIXED: what was at the destination is unmapped.
-    pub fn remap(&mut self, from: Range<usize>, to: usize) {
-        let target = to..to + from.len();
-        self.unmap(target.clone());
-        for (source, target) in from.clone().zip(target) {
-            self.space.pages[target] = std::mem::take(&mut self.space.pages[source]);
-            let changing = self.cells[target].changing;
-            self.cells[target] = Cell {
-                changing: changing + 1,
-                ..std::mem::take(&mut self.cells[source])
-            };
-        }
-        self.changing(&from, true);
-        self.send(Event::Remap(from.clone(), to));
-        self.send(Event::Unmap(from));
-    }
-
-    /// The kernel takes pages back that MADV_FREE gave it; there is no event.
-    pub fn silently_discard(&mut self, range: Range<usize>) {
-        for at in range {
-            let page = &mut self.space.pages[at];
-            if page.mapping != Mapping::None && page.present.take().is_some() {
-                page.shared = false;
-                self.cells[at].value = 0;
-                self.cells[at].maybe_zero = false;
-            }
-        }
-    }
-
-    /// The helper made pages movable that fork shared.
+    /// The helper made pages movable that fork shared. What is only read it cannot write to either.
     pub fn unshare(&mut self) {
-        if let Some((page, n)) = self.space.unshare.pop() {
+        if let Some((page, n)) = self.space.unshare.pop()
+            && self.space.reads == 0
+        {
             let at = self.space.at(page);
             for page in self.space.pages.iter_mut().skip(at).take(n as usize) {
                 page.shared = false;

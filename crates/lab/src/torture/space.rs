@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
-use foreswap_core::world::{IoId, IoResult, Refusal};
+use foreswap_core::world::{IoId, IoResult, Refusal, Stop};
 
 use super::plan::Plan;
 use super::system::{Area, GARBAGE, System};
@@ -36,6 +36,17 @@ pub struct Page {
     pub pinned: bool,
     /// A parent or a child has it as well.
     pub shared: bool,
+}
+
+impl Page {
+    /// Why it cannot be moved out, where it is in memory.
+    pub fn stays(&self, protected: bool) -> Option<Stop> {
+        match self {
+            _ if protected || self.locked => Some(Stop::Fixed),
+            _ if self.pinned || self.shared => Some(Stop::Busy),
+            _ => None,
+        }
+    }
 }
 
 /// An I/O in flight, or, without a slot, frames whose digests are being taken.
@@ -94,6 +105,8 @@ pub struct Space {
     pub frame_use: Vec<Use>,
     /// Pages that are charged for it.
     pub charged: u64,
+    /// Of which it was relieved since the limit yielded last.
+    pub given_back: u64,
     /// Events that wait to be read or whose thread has not gone on yet: the MMU answers EAGAIN.
     pub changing: u32,
     /// I/Os in flight, in the order of their submission.
@@ -114,6 +127,14 @@ pub struct Space {
     pub at_once: bool,
     /// Pages whose threads were woken.
     pub woken: Vec<u64>,
+    /// Touches for which the program mostly only reads.
+    pub reads: u32,
+    /// Nobody may write to any page, until the program has read enough: none can be moved, in or out.
+    pub protected: bool,
+    /// Moves that were refused since the core was called, as the page cannot be moved.
+    pub refused: u32,
+    /// Huge pages made since then of which a page cannot be moved.
+    pub in_vain: u32,
     /// Pages that are to be made movable.
     pub unshare: Vec<(Vpn, u32)>,
     /// References that this process holds, by area and slot.
@@ -145,6 +166,7 @@ impl Space {
             frames: vec![None; frames as usize],
             frame_use: vec![Use::Idle; frames as usize],
             charged: 0,
+            given_back: 0,
             changing: 0,
             flights: Vec::new(),
             begun: 0,
@@ -155,6 +177,10 @@ impl Space {
             helpers: plan.helpers as usize,
             at_once: plan.at_once,
             woken: Vec::new(),
+            reads: 0,
+            protected: false,
+            refused: 0,
+            in_vain: 0,
             unshare: Vec::new(),
             refs: per_slot(),
             bad: per_slot(),
@@ -277,6 +303,7 @@ impl Space {
         } else if sys.chance.one_in(chaos.read_error) {
             result = IoResult::Failed(5);
         }
+        sys.refused |= flight.write && result != IoResult::Ok;
         for (i, &frame) in (0..).zip(&flight.frames) {
             let due = trouble.is_none_or(|at| at == i as usize);
             let slot = first.plus(i);

@@ -165,6 +165,13 @@ pub enum Act {
     },
     /// A fork begins.
     Fork,
+    /// The program mostly only reads, and the children that it has meanwhile, for so many touches each.
+    Readers {
+        /// Touches.
+        touches: u32,
+        /// It took the right to write away from itself.
+        protected: bool,
+    },
     /// The process dies.
     Die,
     /// Another user fills the areas, or goes.
@@ -427,6 +434,39 @@ impl Steps {
         Act::Map { page, n }
     }
 
+    /// A program and its forks only read for a while, from memory that was full as they were forked.
+    fn readers(&mut self) -> Act {
+        let reads = Act::Readers {
+            touches: self.chance.pick(&[100, 1_000, 1_000, 10_000]),
+            protected: self.chance.below(4) == 0,
+        };
+        let all = Act::Burst {
+            page: 0,
+            n: self.pages as u16,
+            stride: 1,
+        };
+        let mut acts = Vec::new();
+        if self.chance.below(2) > 0 {
+            // Room for a child.
+            acts.push(Act::Die);
+        }
+        if self.chance.below(2) > 0 {
+            acts.push(all);
+        }
+        // The parent alone reads, or its children as well.
+        let alone = self.chance.below(4) == 0;
+        if !alone {
+            acts.push(reads);
+        }
+        for _ in 0..1 + self.chance.below(self.processes) {
+            acts.extend([Act::Fork, Act::Quiet { rounds: 20 }]);
+        }
+        acts.extend(alone.then_some(reads));
+        acts.reverse();
+        self.script = acts;
+        Act::Round { faults: u8::MAX }
+    }
+
     fn disorder(&mut self) -> Act {
         match self.chance.below(12) {
             0..4 => Act::Fault,
@@ -445,6 +485,9 @@ impl Steps {
         let rates = self.rates;
         if self.chance.one_in(rates.changes) {
             return self.change();
+        }
+        if self.chance.one_in(rates.readers) {
+            return self.readers();
         }
         if self.chance.one_in(rates.rare) {
             return self.rare();

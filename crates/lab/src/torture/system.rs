@@ -128,6 +128,8 @@ pub struct System {
     pub areas: Vec<Area>,
     /// The areas that may be written to, the first to be filled in front.
     pub order: Vec<u8>,
+    /// A write failed, or an area refused a page: for some time, or for good, processes pass it over.
+    pub refused: bool,
     /// The area that is being emptied.
     pub draining: Option<u8>,
     /// What goes wrong now.
@@ -164,6 +166,7 @@ impl System {
             pressure: Vec::new(),
             areas: areas.iter().map(|&slots| Area::new(slots)).collect(),
             order: (0..areas.len() as u8).collect(),
+            refused: false,
             draining: None,
             chaos,
             compressing: chaos.refuse > 0,
@@ -244,6 +247,20 @@ impl System {
         let cluster = cluster.min_by_key(|&c| area.cluster_used[c] > 0)?;
         area.claims[cluster] = Some(who);
         Some(cluster as u32)
+    }
+
+    /// Whether `pid` may still put pages somewhere.
+    pub fn has_room(&self, pid: usize) -> bool {
+        self.order.iter().any(|&area| {
+            let area = &self.areas[usize::from(area)];
+            let ours = |claim: &Option<usize>| claim.is_none_or(|who| who == pid);
+            let room = |c: usize| {
+                let slots = (area.counts.len() - c * LEAF_PAGES).min(LEAF_PAGES);
+                (area.cluster_used[c] as usize) < slots
+            };
+            let mut claims = area.claims.iter().enumerate();
+            !area.dead && claims.any(|(c, claim)| ours(claim) && room(c))
+        })
     }
 
     /// A further area, or one in the place of another; `at` is its place in the order.

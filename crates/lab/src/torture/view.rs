@@ -114,15 +114,18 @@ impl Mmu for View<'_> {
             let (page, frame) = (page.plus(u64::from(i)), frame.plus(i));
             w.idle(frame);
             assert!(w.frame(frame).is_none(), "{frame:?} is not empty");
+            let protected = w.space.protected;
             let Some(p) = w.page(page) else {
                 return Err(Stop::Gone);
             };
             match *p {
                 p if p.mapping != Mapping::Managed => return Err(Stop::Gone),
                 p if p.present.is_none() => return Err(Stop::Absent),
-                p if p.locked => return Err(Stop::Fixed),
-                p if p.pinned || p.shared => return Err(Stop::Busy),
                 _ => {}
+            }
+            if let Some(stop) = p.stays(protected) {
+                w.space.refused += 1;
+                return Err(stop);
             }
             let content = p.present.take();
             *w.frame(frame) = content;
@@ -137,7 +140,7 @@ impl Mmu for View<'_> {
             w.idle(frame);
             w.full(frame);
             w.absent(page)?;
-            if w.page(page).is_some_and(|p| p.locked) {
+            if w.space.protected || w.page(page).is_some_and(|p| p.locked) {
                 return Err(Stop::Fixed);
             }
             let content = w.frame(frame).take().unwrap_or(GARBAGE);
@@ -251,7 +254,17 @@ impl Mmu for View<'_> {
     fn collapse(&mut self, unit: Vpn) -> bool {
         let there = |w: &mut Self, i| w.page(unit.plus(i)).is_some_and(|p| p.present.is_some());
         let all = (0..LEAF_PAGES as u64).all(|i| there(self, i));
-        all && !self.sys.chance.one_in(self.sys.chaos.partial)
+        let done = all && !self.sys.chance.one_in(self.sys.chaos.partial);
+        if done && self.space.reads > 0 {
+            let protected = self.space.protected;
+            let stays = |i| {
+                self.page(unit.plus(i))
+                    .is_some_and(|p| p.stays(protected).is_some())
+            };
+            let stays = (0..LEAF_PAGES as u64).any(stays);
+            self.space.in_vain += u32::from(stays);
+        }
+        done
     }
 
     fn clear(&mut self, frame: Frame) {
@@ -518,6 +531,7 @@ impl Limit for View<'_> {
         );
         self.sys.charged -= n;
         self.space.charged -= n;
+        self.space.given_back += n;
         let pressure = &mut self.sys.pressure[self.space.pid];
         *pressure = pressure.saturating_sub(n);
     }
@@ -535,6 +549,13 @@ impl World for View<'_> {
     }
 
     fn notice(&mut self, notice: Notice) {
+        if let Notice::OutOfMemory { page } = notice {
+            let trouble = self.sys.refused || self.sys.chaos.queue_full > 0;
+            assert!(
+                trouble || !self.sys.has_room(self.space.pid),
+                "{page:?} is given up for want of slots, and some are free"
+            );
+        }
         match notice {
             Notice::ReadFailed { slot, .. } | Notice::Corrupt { slot, .. } => {
                 assert!(
