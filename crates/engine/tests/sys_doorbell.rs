@@ -68,6 +68,9 @@ fn check(ring: Ring, a: u64, b: u64) {
     assert_eq!(answer, Some([a.wrapping_mul(3), b ^ a, 6, a + b]));
 }
 
+/// Of each caller; all of them compete for the machine's few CPUs.
+const CALLS: u64 = 100;
+
 #[test]
 fn every_call_gets_its_own_answer() {
     let (engine, thread) = start();
@@ -75,7 +78,7 @@ fn every_call_gets_its_own_answer() {
     // More callers than slots, so that some must wait for one.
     let callers: Vec<_> = (0..SLOTS as u64 + 16)
         .map(|caller| {
-            thread::spawn(move || (0..300).for_each(|i| check(ring, caller << 32 | i, i)))
+            thread::spawn(move || (0..CALLS).for_each(|i| check(ring, caller << 32 | i, i)))
         })
         .collect();
     for caller in callers {
@@ -83,7 +86,7 @@ fn every_call_gets_its_own_answer() {
     }
     assert_eq!(
         engine.served.load(Ordering::Relaxed),
-        (SLOTS as u64 + 16) * 300
+        (SLOTS as u64 + 16) * CALLS
     );
     engine.stop.store(true, Ordering::Relaxed);
     thread.join();
