@@ -14,6 +14,9 @@ use super::mmu::View;
 use super::space::{Ended, Mapping, Page, Space};
 use super::system::System;
 
+/// Pages whose books are checked after every call of the core.
+const CHECKED_AT_ONCE: u64 = 1_024;
+
 /// What a page must read as.
 #[derive(Clone, Copy, Default)]
 pub struct Cell {
@@ -483,7 +486,7 @@ impl Process {
             && !self.mm.is_stalled()
     }
 
-    /// What must hold after every call.
+    /// What must hold after every call; on a large machine all of it is looked at after every few.
     fn check(&mut self, sys: &mut System) {
         let over = sys.charged.saturating_sub(sys.limit);
         assert!(
@@ -493,6 +496,12 @@ impl Process {
         sys.excused = over;
         let charged = self.space.charged;
         self.checks += 1;
+        // All books of a large machine take longer to check than all else together.
+        let pages = self.cells.len() as u64;
+        if !self.checks.is_multiple_of(1 + pages / CHECKED_AT_ONCE) {
+            assert_eq!(charged, self.mm.resident(), "the charge is wrong");
+            return;
+        }
         let view = View {
             sys,
             space: &mut self.space,
@@ -503,7 +512,10 @@ impl Process {
         if self.settled() {
             assert!(self.space.physical() <= charged, "memory is not charged");
         }
-        if self.checks.is_multiple_of(8) {
+        if self
+            .checks
+            .is_multiple_of(8 * (1 + pages / CHECKED_AT_ONCE))
+        {
             self.check_references();
             self.check_presence();
             self.check_hints();
