@@ -121,27 +121,35 @@ fn room_in_the_store_comes_back() {
     }
 }
 
+const FORKS: [&str; 5] = [
+    "child_sees_parent",
+    "grandchildren",
+    "fork_while_threads_work",
+    "killed_child",
+    "killed_parent",
+];
+
 #[test]
 fn forks_share_what_is_in_the_store() {
     let test = "forks_share_what_is_in_the_store";
-    let scratch = Scratch::new(test);
-    let folder = scratch.path().display().to_string();
-    let plain = program::compile(test, "fork_calls");
-    let (Some(plain), Some(squeezable)) = (plain, squeezable(test, "fork_calls")) else {
+    let Some(path) = squeezable(test, "fork_calls") else {
         return;
     };
-    for part in [
-        "child_sees_parent",
-        "grandchildren",
-        "fork_while_threads_work",
-        "killed_child",
-        "killed_parent",
-    ] {
-        let shared = |managed: Managed, path: &PathBuf| -> Outcome {
-            managed.equals_bare_swapping(&Job::new(path).arg(part))
-        };
-        shared(with_areas(&["ram:256M"]), &squeezable);
-        shared(with_areas(&["ram:12M", &folder]), &plain);
+    for part in FORKS {
+        with_areas(&["ram:256M"]).equals_bare_swapping(&Job::new(&path).arg(part));
+    }
+}
+
+#[test]
+fn forks_share_what_is_in_the_store_and_behind_it() {
+    let test = "forks_share_what_is_in_the_store_and_behind_it";
+    let scratch = Scratch::new(test);
+    let folder = scratch.path().display().to_string();
+    let Some(path) = program::compile(test, "fork_calls") else {
+        return;
+    };
+    for part in FORKS {
+        with_areas(&["ram:12M", &folder]).equals_bare_swapping(&Job::new(&path).arg(part));
     }
 }
 
