@@ -124,10 +124,8 @@ impl Mm {
         if !self.areas_full || units > 0 || !self.frames.dirty().is_empty() {
             return;
         }
-        if let Some((slot, n)) = self.slots.take(w, 1) {
-            for i in 0..n {
-                self.put(w, Some(slot.plus(i)));
-            }
+        if let Some((slot, _)) = self.slots.take(w, 1) {
+            self.put(w, Some(slot));
         }
     }
 

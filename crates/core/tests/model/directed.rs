@@ -229,8 +229,8 @@ fn a_full_area_costs_the_thread_that_finds_no_room_and_then_has_room_again() {
     m.end();
 }
 
-#[test]
-fn an_area_that_others_left_is_not_full_any_more() {
+/// More was touched than there is memory, and others have all slots.
+fn filled_by_others() -> Machine {
     let mut m = Machine::new(48, &[512], 100);
     m.sys.foreign_fill();
     for at in 0..60 {
@@ -238,6 +238,12 @@ fn an_area_that_others_left_is_not_full_any_more() {
         m.p.round(&mut m.sys, true);
     }
     assert_eq!(m.told(|n| matches!(n, Notice::AreasFull)), 1);
+    m
+}
+
+#[test]
+fn an_area_that_others_left_is_not_full_any_more() {
+    let mut m = filled_by_others();
     m.sys.foreign_free(&|_| 0);
     m.rest();
     // Nothing can be moved: that is not for want of slots, so nothing may be lost.
@@ -258,13 +264,7 @@ fn an_area_that_others_left_is_not_full_any_more() {
 /// As the test before, where nothing is left that could be written: a write would have found out.
 #[test]
 fn an_area_that_others_left_is_not_full_where_nothing_is_to_be_written() {
-    let mut m = Machine::new(48, &[512], 100);
-    m.sys.foreign_fill();
-    for at in 0..60 {
-        m.p.access(&mut m.sys, Some(0), at, Some(9));
-        m.p.round(&mut m.sys, true);
-    }
-    assert_eq!(m.told(|n| matches!(n, Notice::AreasFull)), 1);
+    let mut m = filled_by_others();
     let cached: Vec<_> = (0..60)
         .filter(|&at| matches!(m.p.mm.entry(m.p.space.vpn(at)), Entry::Cached(_)))
         .collect();
