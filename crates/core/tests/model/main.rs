@@ -9,6 +9,7 @@ mod file_vectors;
 mod fork;
 mod huge;
 mod mmu;
+mod oracle;
 mod plan;
 mod process;
 mod random;

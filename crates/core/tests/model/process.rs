@@ -14,9 +14,6 @@ use super::mmu::View;
 use super::space::{Ended, Mapping, Page, Space};
 use super::system::System;
 
-/// Pages whose books are checked after every call of the core.
-const CHECKED_AT_ONCE: u64 = 1_024;
-
 /// What a page must read as.
 #[derive(Clone, Copy, Default)]
 pub struct Cell {
@@ -85,8 +82,9 @@ pub struct Process {
     pub zaps: Vec<Range<usize>>,
     pub fork: Fork,
     pub sigbus: u64,
-    checks: u64,
-    references: Vec<Slot>,
+    /// Calls of the core.
+    pub(super) calls: u64,
+    pub(super) references: Vec<Slot>,
 }
 
 impl Process {
@@ -107,7 +105,7 @@ impl Process {
             zaps: Vec::new(),
             fork: Fork::No,
             sigbus: 0,
-            checks: 0,
+            calls: 0,
             references: Vec::new(),
         }
     }
@@ -486,42 +484,6 @@ impl Process {
             && !self.mm.is_stalled()
     }
 
-    /// What must hold after every call; on a large machine all of it is looked at after every few.
-    fn check(&mut self, sys: &mut System) {
-        let over = sys.charged.saturating_sub(sys.limit);
-        assert!(
-            over <= sys.excused,
-            "the limit is passed by {over} without a reason"
-        );
-        sys.excused = over;
-        let charged = self.space.charged;
-        self.checks += 1;
-        // All books of a large machine take longer to check than all else together.
-        let pages = self.cells.len() as u64;
-        if !self.checks.is_multiple_of(1 + pages / CHECKED_AT_ONCE) {
-            assert_eq!(charged, self.mm.resident(), "the charge is wrong");
-            return;
-        }
-        let view = View {
-            sys,
-            space: &mut self.space,
-        };
-        if let Err(what) = self.mm.check(&view, charged) {
-            panic!("{what}");
-        }
-        if self.settled() {
-            assert!(self.space.physical() <= charged, "memory is not charged");
-        }
-        if self
-            .checks
-            .is_multiple_of(8 * (1 + pages / CHECKED_AT_ONCE))
-        {
-            self.check_references();
-            self.check_presence();
-            self.check_hints();
-        }
-    }
-
     /// The program says something of a range.
     pub fn advise(&mut self, sys: &mut System, range: Range<usize>, advice: Advice) {
         if let Advice::Use(hint) = advice {
@@ -533,80 +495,5 @@ impl Process {
         }
         let range = self.space.range(&range);
         self.call(sys, |mm, w| mm.advise(w, &range, advice));
-    }
-
-    /// Each page's region has the hint that was given for it, and regions differ where they meet.
-    fn check_hints(&self) {
-        let mut before: Option<&foreswap_core::Vma> = None;
-        for vma in self.mm.regions() {
-            for page in foreswap_core::units::pages(&vma.range) {
-                assert_eq!(
-                    vma.hint,
-                    self.hints[self.space.at(page)],
-                    "hint of {page:?}"
-                );
-            }
-            let meets = before.filter(|before| before.range.end == vma.range.start);
-            assert!(meets.is_none_or(|before| before.hint != vma.hint));
-            before = Some(vma);
-        }
-    }
-
-    /// Each reference that was taken is known to the core, or was given up with a bad slot.
-    pub fn check_references(&mut self) {
-        self.references.clear();
-        self.mm.references(&mut self.references);
-        for &slot in &self.references {
-            let refs = &mut self.space.refs[usize::from(slot.area)][slot.index as usize];
-            assert!(*refs > 0, "{slot:?} is used without a reference");
-            *refs -= 1;
-        }
-        assert!(self.space.refs == self.space.bad, "references have leaked");
-        for &slot in &self.references {
-            *self.space.refs_mut(slot) += 1;
-        }
-    }
-
-    /// What the core believes to be absent is absent.
-    fn check_presence(&self) {
-        for (at, page) in self.space.pages.iter().enumerate() {
-            if page.mapping == Mapping::Managed
-                && self.cells[at].changing == 0
-                && page.present.is_some()
-            {
-                let entry = self.mm.entry(self.space.vpn(at));
-                assert!(
-                    matches!(entry, Entry::Resident(_)),
-                    "page {at} is mapped, the core has {entry:?}"
-                );
-            }
-        }
-    }
-
-    /// What to know when it hangs.
-    pub fn state(&self, sys: &System) -> String {
-        let (mut mapped, mut cached, mut swapped, mut poisoned) = (0, 0, 0, 0);
-        for at in 0..self.cells.len() {
-            match self.mm.entry(self.space.vpn(at)) {
-                Entry::Resident(_) => mapped += 1,
-                Entry::Cached(_) => cached += 1,
-                Entry::Swapped { .. } => swapped += 1,
-                Entry::Poisoned => poisoned += 1,
-                Entry::Never => {}
-            }
-        }
-        let used: Vec<_> = sys.areas.iter().map(|area| area.used).collect();
-        let full = self.space.frames.iter().flatten().count();
-        let waits: Vec<_> = self.threads.iter().flatten().map(|wait| wait.at).collect();
-        format!(
-            "limit {}, charged {} of {}, {mapped} mapped, {cached} cached, {swapped} swapped, \
-             {poisoned} poisoned, {full} of {} frames full, slots used {used:?}, waiting for {waits:?}, \
-             notices {:?}",
-            sys.limit,
-            self.space.charged,
-            sys.charged,
-            self.space.frames.len(),
-            &sys.told[sys.told.len().saturating_sub(3)..],
-        )
     }
 }
