@@ -303,7 +303,7 @@ impl Space {
         } else if sys.chance.one_in(chaos.read_error) {
             result = IoResult::Failed(5);
         }
-        sys.refused |= flight.write && result != IoResult::Ok;
+        sys.write_failed |= flight.write && result != IoResult::Ok;
         for (i, &frame) in (0..).zip(&flight.frames) {
             let due = trouble.is_none_or(|at| at == i as usize);
             let slot = first.plus(i);

@@ -128,8 +128,8 @@ pub struct System {
     pub areas: Vec<Area>,
     /// The areas that may be written to, the first to be filled in front.
     pub order: Vec<u8>,
-    /// A write failed, or an area refused a page: for some time, or for good, processes pass it over.
-    pub refused: bool,
+    /// A write failed, or an area refused a page: for some time, or for good, processes pass that area over.
+    pub write_failed: bool,
     /// The area that is being emptied.
     pub draining: Option<u8>,
     /// What goes wrong now.
@@ -166,7 +166,7 @@ impl System {
             pressure: Vec::new(),
             areas: areas.iter().map(|&slots| Area::new(slots)).collect(),
             order: (0..areas.len() as u8).collect(),
-            refused: false,
+            write_failed: false,
             draining: None,
             chaos,
             compressing: chaos.refuse > 0,

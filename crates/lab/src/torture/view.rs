@@ -549,13 +549,6 @@ impl World for View<'_> {
     }
 
     fn notice(&mut self, notice: Notice) {
-        if let Notice::OutOfMemory { page } = notice {
-            let trouble = self.sys.refused || self.sys.chaos.queue_full > 0;
-            assert!(
-                trouble || !self.sys.has_room(self.space.pid),
-                "{page:?} is given up for want of slots, and some are free"
-            );
-        }
         match notice {
             Notice::ReadFailed { slot, .. } | Notice::Corrupt { slot, .. } => {
                 assert!(
@@ -563,6 +556,13 @@ impl World for View<'_> {
                     "{notice:?}, though the device did nothing wrong"
                 );
                 *self.space.bad_mut(slot) += 1;
+            }
+            Notice::OutOfMemory { page } => {
+                let trouble = self.sys.write_failed || self.sys.chaos.queue_full > 0;
+                assert!(
+                    trouble || !self.sys.has_room(self.space.pid),
+                    "{page:?} is given up for want of slots, and some are free"
+                );
             }
             Notice::LimitPassed => self.sys.excuse(),
             _ => {}
