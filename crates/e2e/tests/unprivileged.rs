@@ -104,6 +104,7 @@ fn access_to_the_device_is_enough() {
     let parts = [
         ("fork_calls", "child_sees_parent"),
         ("mapping_calls", "mremap_move"),
+        ("system_calls", "direct_files"),
         ("heap_calls", "aligned"),
         ("fork_calls", "killed_child"),
         ("system_calls", "futexes"),
