@@ -15,7 +15,7 @@ use anyhow::Context;
 
 use crate::args::Fill;
 use crate::interrupt;
-use crate::usemem::{Clock, Draw, Histogram, Latency, PAGE, WORDS, Words, mix};
+use crate::usemem::{Clock, Draw, Histogram, Latency, PAGE, Region, WORDS, Words, mix};
 
 /// One transfer of a sequential measurement.
 pub const TRANSFER: usize = 2 << 20;
@@ -53,42 +53,41 @@ pub struct Rates {
     pub written_bytes_per_s: f64,
 }
 
-/// A buffer as O_DIRECT wants it.
-#[repr(align(4096))]
-#[derive(Clone, Copy)]
-struct Aligned([u64; WORDS]);
-
 /// Words in a device's smallest block.
 const SECTOR: usize = 512 / 8;
 
-struct Buffer(Vec<Aligned>);
+/// A buffer as O_DIRECT wants it, on huge pages where the system has them: a transfer from or to 512 pages that
+/// lie apart is more than a request of a virtio disk can hold, and would be slower than what it is the reference for.
+struct Buffer(Region);
 
 impl Buffer {
     /// Pseudo-random pages, of which no two are the same: a device takes them for no hole, and
     /// can neither compress them nor keep one for another.
-    fn new(bytes: usize) -> Self {
+    fn new(bytes: usize) -> anyhow::Result<Self> {
+        let mut region = Region::map(bytes as u64).context("cannot map a buffer")?;
+        // Refused where the kernel was built without them: then pages must do.
+        let _ = region.ask_for_huge_pages();
         let words = Words::new(Fill::Random, 1, 0);
-        let pages = (0..bytes.div_ceil(PAGE) as u64).map(|page| {
+        for page in 0..region.pages() {
             let values = words.page(page, 0);
-            Aligned(std::array::from_fn(|i| values.at(i)))
-        });
-        Self(pages.collect())
+            *region.page_mut(page) = std::array::from_fn(|i| values.at(i));
+        }
+        Ok(Self(region))
     }
 
     /// Makes every sector another than it was in all transfers before. Cheap: it is timed.
     fn freshen(&mut self, transfer: u64) {
-        for (page, words) in self.0.iter_mut().enumerate() {
-            for (sector, words) in words.0.chunks_exact_mut(SECTOR).enumerate() {
-                let number = (page * WORDS / SECTOR + sector) as u64;
+        for page in 0..self.0.pages() {
+            let words = self.0.page_mut(page);
+            for (sector, words) in words.chunks_exact_mut(SECTOR).enumerate() {
+                let number = page * (WORDS / SECTOR) as u64 + sector as u64;
                 words[0] = mix(transfer << 32 | number);
             }
         }
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        let length = self.0.len() * PAGE;
-        // SAFETY: `Aligned` is exactly its page of words, with no padding between.
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), length) }
+        self.0.bytes_mut()
     }
 }
 
@@ -149,7 +148,8 @@ impl Disk {
             }
         };
         // Made before the clock starts.
-        let buffers: Vec<Buffer> = (0..depth).map(|_| Buffer::new(TRANSFER)).collect();
+        let buffers = (0..depth).map(|_| Buffer::new(TRANSFER));
+        let buffers: Vec<Buffer> = buffers.collect::<anyhow::Result<_>>()?;
         let start = Instant::now();
         std::thread::scope(|scope| {
             let threads: Vec<_> = buffers
@@ -180,7 +180,7 @@ impl Disk {
         let clock = Clock::calibrated();
         let mut draw = Draw::new(seed, 7);
         let mut histogram = Histogram::new();
-        let mut buffer = Buffer::new(PAGE);
+        let mut buffer = Buffer::new(PAGE)?;
         for _ in 0..count {
             interrupt::check()?;
             let at = draw.below(self.bytes / PAGE as u64) * PAGE as u64;
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn every_write_has_sectors_of_its_own() {
         let mut seen = std::collections::HashSet::new();
-        let mut buffer = Buffer::new(2 * PAGE);
+        let mut buffer = Buffer::new(2 * PAGE).unwrap();
         for transfer in 0..3 {
             buffer.freshen(transfer);
             for sector in buffer.bytes().chunks(512) {

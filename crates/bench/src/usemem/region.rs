@@ -138,6 +138,12 @@ impl Region {
         // SAFETY: as in `page`; exclusive, as `self` is.
         unsafe { &mut *self.at(page, 0).cast() }
     }
+
+    /// All of it.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `page_mut`, for every page of the mapping.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.bytes) }
+    }
 }
 
 impl Drop for Region {
@@ -162,5 +168,7 @@ mod tests {
         assert_eq!(region.replace(3, 511, 10), 9);
         assert_eq!(region.read(3, 511), 10);
         assert_eq!(region.page_mut(3)[511], 10);
+        assert_eq!(region.bytes_mut().len(), 4 * PAGE);
+        assert_eq!(region.bytes_mut()[4 * PAGE - 8], 10);
     }
 }
