@@ -40,6 +40,10 @@ const OFFERED: u64 = 4 * UNIT as u64;
 const UNITS: u32 = 6;
 const UNITS_PART: u64 = 8;
 
+/// Where as many pages are kept for units, reclaim takes one as soon as one is taken: the disk always has some to
+/// write. Where they are fewer, it rests between, and a scan finds more of what it read ahead.
+const FLOWING: u32 = 4 * UNIT;
+
 /// When reclaim starts and stops, in pages that a fault could have at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Watermarks {
@@ -94,10 +98,12 @@ impl Mm {
         self.read_on(w);
         let headroom = self.headroom(w);
         let kept = self.units_kept(w);
-        if !self.awake
-            && headroom < u64::from(self.marks.low + kept / 2)
-            && self.table.resident() > 0
-        {
+        let wanted = u64::from(self.marks.high + kept);
+        let short = match kept {
+            FLOWING.. => headroom + self.coming(kept) < wanted,
+            _ => headroom < u64::from(self.marks.low + kept / 2),
+        };
+        if !self.awake && short && self.table.resident() > 0 {
             self.awake = true;
             self.stats.kswapd_wakeups += 1;
         }
@@ -105,9 +111,7 @@ impl Mm {
         let asked = moved > 0;
         let brought = self.bring_needed(w);
         if self.awake || w.excess() > 0 {
-            // What is being looked at will be memory in a moment, most of it.
-            let coming = self.digesting();
-            let wanted = u64::from(self.marks.high + kept);
+            let coming = self.coming(kept);
             let soon = coming > 0 && self.headroom(w) + coming >= wanted && w.excess() <= coming;
             if !soon && !self.is_much_unwritten() {
                 // A read that completes meanwhile must not wait for a whole batch.
@@ -135,6 +139,18 @@ impl Mm {
         }
         let drained = self.drain_step(w) || self.write_back_step(w);
         drained || brought || moved > 0 && (asked || self.awake || w.excess() > 0)
+    }
+
+    /// Pages that were moved out and will be memory without anybody's doing: what is being looked at is clean, most of
+    /// it. Of units, what is to be written counts by half: of what reclaim keeps ready, or twice as much, the disk has
+    /// some at any time, and whoever takes units has the others.
+    fn coming(&self, kept: u32) -> u64 {
+        let looked_at = self.digesting();
+        if kept < FLOWING || self.areas_full {
+            return looked_at;
+        }
+        let written = u64::from(self.frames.unwritten().saturating_sub(self.on_trial()));
+        looked_at + written.saturating_sub(looked_at) / 2
     }
 
     /// Whether pages must be written at once, be they few: nothing is going on that would make them

@@ -67,7 +67,7 @@ impl Machine {
     }
 
     /// Go on without any I/O.
-    fn rounds_without_io(&mut self) {
+    pub fn rounds_without_io(&mut self) {
         for _ in 0..20 {
             self.p.round(&mut self.sys, false);
         }

@@ -6,6 +6,7 @@ use foreswap_core::stats::Stats;
 use foreswap_core::{Config, Entry, Swapoff, Thp};
 
 use super::directed::Machine;
+use super::process::Access;
 
 const UNIT: usize = 512;
 const PAGES: usize = 40 * UNIT;
@@ -102,6 +103,41 @@ fn a_fill_goes_out_in_whole_units() {
         stats.faults_zero
     );
     assert_eq!(stats.huge_splits, 0);
+    m.end();
+}
+
+/// What is filled in order takes a unit at a time, and the disk shall have one to write at any time: reclaim begins with
+/// the first of those that are kept ready, and when the disk is slow it does not move out ever more.
+#[test]
+fn the_disk_writes_while_units_are_taken() {
+    const MEMORY: usize = 40 * UNIT;
+    const KEPT: usize = 5 * UNIT;
+    let config = Config {
+        clusters: 32,
+        ..machine(Thp::Adaptive).p.config
+    };
+    let mut m = Machine::configured(config, MEMORY as u64, &[65_536], 2 * MEMORY);
+    m.p.space.depth = 128;
+    let mut begun = None;
+    for at in 0..2 * MEMORY {
+        let value = Some(1000 + at as u64);
+        if m.p.access(&mut m.sys, Some(0), at, value) == Access::Waits {
+            m.rounds_without_io();
+        }
+        if begun.is_none() && !m.p.space.flights.is_empty() {
+            begun = Some(at);
+        }
+        if m.p.threads[0].is_some() {
+            break;
+        }
+    }
+    // All that is left is in flight.
+    let (begun, left) = (begun.unwrap(), m.p.mm.mapped() as usize);
+    assert!(begun < MEMORY - KEPT + UNIT, "after {begun} pages");
+    let out = MEMORY - left;
+    assert!(out <= 2 * KEPT + 3 * UNIT, "{out} pages in flight");
+    m.rest();
+    assert_eq!(m.p.mm.stats.huge_splits, 0);
     m.end();
 }
 
