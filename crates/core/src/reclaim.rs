@@ -40,7 +40,7 @@ const OFFERED: u64 = 4 * UNIT as u64;
 const UNITS: u32 = 6;
 const UNITS_PART: u64 = 8;
 
-/// Where as many pages are kept for units, reclaim takes one as soon as one is taken: the disk always has some to
+/// Where as many pages are kept for units, reclaim moves one out as soon as one is taken: the disk always has some to
 /// write. Where they are fewer, it rests between, and a scan finds more of what it read ahead.
 const FLOWING: u32 = 4 * UNIT;
 
@@ -99,9 +99,10 @@ impl Mm {
         let headroom = self.headroom(w);
         let kept = self.units_kept(w);
         let wanted = u64::from(self.marks.high + kept);
-        let short = match kept {
-            FLOWING.. => headroom + self.coming(kept) < wanted,
-            _ => headroom < u64::from(self.marks.low + kept / 2),
+        let flows = kept >= FLOWING;
+        let short = match flows {
+            true => headroom + self.coming(flows) < wanted,
+            false => headroom < u64::from(self.marks.low + kept / 2),
         };
         if !self.awake && short && self.table.resident() > 0 {
             self.awake = true;
@@ -111,7 +112,7 @@ impl Mm {
         let asked = moved > 0;
         let brought = self.bring_needed(w);
         if self.awake || w.excess() > 0 {
-            let coming = self.coming(kept);
+            let coming = self.coming(flows);
             let soon = coming > 0 && self.headroom(w) + coming >= wanted && w.excess() <= coming;
             if !soon && !self.is_much_unwritten() {
                 // A read that completes meanwhile must not wait for a whole batch.
@@ -142,11 +143,11 @@ impl Mm {
     }
 
     /// Pages that were moved out and will be memory without anybody's doing: what is being looked at is clean, most of
-    /// it. Of units, what is to be written counts by half: of what reclaim keeps ready, or twice as much, the disk has
-    /// some at any time, and whoever takes units has the others.
-    fn coming(&self, kept: u32) -> u64 {
+    /// it. Where units flow, what is to be written counts by half: the disk has some of it at any time while others are
+    /// ready, and at the most twice what is kept.
+    fn coming(&self, flows: bool) -> u64 {
         let looked_at = self.digesting();
-        if kept < FLOWING || self.areas_full {
+        if !flows || self.areas_full {
             return looked_at;
         }
         let written = u64::from(self.frames.unwritten().saturating_sub(self.on_trial()));

@@ -131,7 +131,8 @@ fn the_disk_writes_while_units_are_taken() {
             break;
         }
     }
-    // All that is left is in flight.
+    // The thread waits, and all that is not mapped is in flight.
+    assert!(m.p.threads[0].is_some());
     let (begun, left) = (begun.unwrap(), m.p.mm.mapped() as usize);
     assert!(begun < MEMORY - KEPT + UNIT, "after {begun} pages");
     let out = MEMORY - left;
