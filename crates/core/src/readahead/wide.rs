@@ -4,7 +4,8 @@
 //! one read and one mapping instead of 73. Which is faster is the disk's affair. Huge pages come first, and
 //! the stream's time per touch is measured; where it is longer than single pages take on a fast disk, these
 //! are tried as well, and the faster way is kept, for the streams that follow, too; the other is tried again
-//! now and then.
+//! now and then. Nothing is decided by a single measurement: a machine that does something else for a moment
+//! makes one slower, never faster, so the faster of two in a row counts.
 //!
 //! What is faster once may be slower for ever: where the same pages are touched again and again, they might
 //! stay in memory without the others. So huge pages are for touches at places where no stream of this
@@ -14,14 +15,14 @@ use crate::units::{LEAF_PAGES, Nanos};
 
 /// The largest stride, in pages, for which huge pages are tried.
 pub const WIDE: u64 = 8;
-/// Leaves over which one way is measured, after as many in which the other still shows.
+/// Leaves over which one way is measured; after a change of ways, as many pass in which the other still shows.
 const LEAVES: u64 = 64;
 /// Time per touch that is no reason to try single pages: moving one in and another out takes about that.
 const FAST: Nanos = 25_000;
 /// Single pages must be slower than huge ones by this part.
 const CLEARLY: u64 = 8;
 /// The part by which the way that is not gone is thought to become faster at each measurement.
-const HOPE: u64 = 64;
+const HOPE: u64 = 128;
 
 /// What is known of the wide streams of one region.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,6 +42,8 @@ pub struct Trial {
     /// It reads single pages, come what may.
     fixed: bool,
     measures: bool,
+    /// Time per touch by the measurement before, if it was of the same way.
+    before: Option<Nanos>,
     /// Where, in touches, and when what goes on now began.
     from: u64,
     since: Nanos,
@@ -65,6 +68,7 @@ impl Wide {
             whole: !fixed && self.prefers_whole(),
             fixed,
             measures: false,
+            before: None,
             from: touched,
             since: now,
         }
@@ -95,9 +99,15 @@ impl Trial {
         }
         if self.measures {
             let pace = now.saturating_sub(self.since) / passed;
-            self.whole = region.weigh(self.whole, pace);
+            if let Some(before) = self.before.replace(pace) {
+                let whole = region.weigh(self.whole, pace.min(before));
+                if whole != self.whole {
+                    (self.whole, self.measures, self.before) = (whole, false, None);
+                }
+            }
+        } else {
+            self.measures = true;
         }
-        self.measures = !self.measures;
         (self.from, self.since) = (touched, now);
     }
 }
@@ -147,6 +157,25 @@ mod tests {
         pass(&mut wide, 1, 1000, [19_000, 90_000]);
         let (whole, all) = pass(&mut wide, 2, 1000, [19_000, 90_000]);
         assert!(whole * 10 < all, "{whole} of {all}");
+    }
+
+    #[test]
+    fn a_moment_in_which_the_machine_does_something_else_decides_nothing() {
+        let takes = [19_000, 10_000];
+        for pause in [0, 300, 600, 900] {
+            let (mut wide, mut now, mut alone) = (Wide::default(), 0, 0);
+            let mut trial = wide.begin(7, 0, 16, now);
+            let touches = 2000 * LEAF_PAGES as u64 / 7;
+            for touched in 17..=touches {
+                now += takes[usize::from(trial.whole)];
+                if touched == pause * LEAF_PAGES as u64 / 7 {
+                    now += 1_000_000_000;
+                }
+                alone += u64::from(!trial.whole);
+                trial.go_on(&mut wide, touched, now);
+            }
+            assert_eq!(alone, 0, "a second at leaf {pause}");
+        }
     }
 
     #[test]
