@@ -154,8 +154,8 @@ impl Mm {
         most: usize,
     ) {
         let most = match first {
-            Some(_) => most,
-            None => self.piece(most),
+            Some(_) if !self.shares_disk() => most,
+            _ => self.piece(most),
         };
         batch.sort_unstable_by_key(|&(slot, _)| slot);
         let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
@@ -179,7 +179,8 @@ impl Mm {
     ) {
         let io = self.ios.begin(slot, false, w.now(), frames);
         let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
-        let started = if self.ios.frames(io).iter().any(wanted) {
+        let shared = awaited && self.shares_disk();
+        let started = if shared || self.ios.frames(io).iter().any(wanted) {
             self.start_awaited(w, io);
             true
         } else if awaited {

@@ -7,8 +7,9 @@
 //! others wait here, in order, unless a thread comes to wait for one of them. A disk that ends at once all that it
 //! has gets batches ([`crate::at_once`]).
 //!
-//! A read that a thread waits for is never held back. Where the queue has no place for it, it gets the next
-//! one, and nothing else begins before.
+//! A read that a thread waits for is not held back, but for a huge page's while other processes miss pages that nothing
+//! could foresee: a stream waits for most of its huge pages where it has few ahead, and would give the disk as much as
+//! before. Where the queue has no place for what is waited for, it gets the next one, and nothing else begins before.
 
 use alloc::collections::VecDeque;
 
@@ -19,15 +20,15 @@ use crate::units::{Frame, Nanos};
 use crate::world::{IoId, World};
 
 /// Pages of a piece, and of those that are with the disk at a time: 64 and 256 KiB while threads of this
-/// process miss pages, 512 KiB and 2 MiB while those of others do, each of which gets its share.
-const PIECE: [usize; 2] = [16, 128];
-const AT_A_TIME: [u32; 2] = [64, 512];
+/// process miss pages, 256 KiB and 1.25 MiB while those of others do, each of which gets its share.
+const PIECE: [usize; 2] = [16, 64];
+const AT_A_TIME: [u32; 2] = [64, 320];
 /// Misses that nothing could foresee are forgotten when this part of what is resident was moved out since;
 /// fewer of them than this are how every scan begins.
 const LATELY: u64 = 8;
 const ENOUGH: u32 = 16;
-/// And when there was none for this long.
-const CALM: Nanos = 10_000_000;
+/// And when there was none for this long: what a thread misses may have waited behind all that a scan has in flight.
+const CALM: Nanos = 50_000_000;
 
 /// I/Os that no thread waits for.
 #[derive(Default)]
@@ -43,7 +44,7 @@ pub(crate) struct Pace {
     at_once: AtOnce,
     /// The disk is to end what it has before more begins.
     pub(crate) batched: bool,
-    /// Reads that threads wait for, and for which the queue had no place.
+    /// Reads that threads wait for, and that the disk could not have yet.
     awaited: VecDeque<IoId>,
     /// What it is to have next: writes first, as they make the room for all else.
     writes: VecDeque<IoId>,
@@ -108,11 +109,23 @@ impl Mm {
         place && !self.lacks_place() && !self.pace.batched
     }
 
-    /// Start a read that a thread waits for, as soon as the queue has a place.
+    /// Only other processes miss such pages: the disk is shared with them.
+    pub(crate) fn shares_disk(&self) -> bool {
+        self.paced_by() == Some(1)
+    }
+
+    /// Start a read that a thread waits for, as soon as the disk may have it.
     pub(crate) fn start_awaited(&mut self, w: &mut impl World, io: IoId) {
-        if self.lacks_place() || !self.start(w, io, false) {
+        if self.lacks_place() || !self.try_awaited(w, io) {
             self.pace.awaited.push_back(io);
         }
+    }
+
+    /// As [`Mm::start_awaited`], if the disk may have it now. Where it is shared, a part of a huge page counts as what
+    /// no thread waits for.
+    fn try_awaited(&mut self, w: &mut impl World, io: IoId) -> bool {
+        let counts = self.shares_disk() && self.ios.frames(io).len() > PIECE[0];
+        !(counts && self.is_full()) && self.start_late(w, io, counts)
     }
 
     /// Start an I/O that no thread waits for, now or later. False: the queue is full.
@@ -182,7 +195,7 @@ impl Mm {
     /// Give the disk what waits, as far as that may be.
     pub(crate) fn start_waiting(&mut self, w: &mut impl World) {
         while let Some(&io) = self.pace.awaited.front() {
-            if !self.start_late(w, io, false) {
+            if !self.try_awaited(w, io) {
                 return;
             }
             self.pace.awaited.pop_front();
@@ -217,9 +230,7 @@ impl Mm {
                 continue;
             }
             self.pace.reads.remove(at);
-            if self.lacks_place() || !self.start_late(w, io, false) {
-                self.pace.awaited.push_back(io);
-            }
+            self.start_awaited(w, io);
         }
     }
 }

@@ -148,6 +148,39 @@ fn the_disk_writes_while_units_are_taken() {
     m.end();
 }
 
+/// Another process misses single pages, each of which the disk serves after all that it has been given: a scan gives it
+/// little at a time, be it what its own thread waits for, and its huge pages come whole all the same.
+#[test]
+fn a_scan_leaves_the_disk_to_those_who_miss_single_pages() {
+    const AT_A_TIME: usize = UNIT / 4 * 3;
+    let mut m = filled(Thp::Adaptive);
+    m.sys.others_miss = true;
+    let before = m.p.mm.stats.clone();
+    for at in 0..PAGES {
+        let mut access = m.p.access(&mut m.sys, Some(0), at, None);
+        while access == Access::Waits {
+            m.rounds_without_io();
+            let flights = m.p.space.flights.iter();
+            let flights = flights.filter(|flight| !flight.digest);
+            let given = flights.map(|flight| flight.frames.len()).sum::<usize>();
+            assert!(given <= AT_A_TIME, "{given} pages at page {at}");
+            if m.p.threads[0].is_none() {
+                break;
+            }
+            m.p.complete(&mut m.sys, 0);
+            access = Access::Waits;
+        }
+    }
+    m.rest();
+    let after = &m.p.mm.stats;
+    assert_eq!(after.huge_splits, before.huge_splits);
+    let faults =
+        after.faults_major + after.faults_minor - before.faults_major - before.faults_minor;
+    assert!(faults <= 2 * FAULTS, "{faults} faults");
+    m.sys.others_miss = false;
+    m.end();
+}
+
 /// The kernel lets go of a frame a moment after it has told of the end of its I/O. What has come whole is not
 /// taken apart for that, neither on its way to a thread that waits nor by swapoff.
 #[test]

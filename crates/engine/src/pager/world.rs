@@ -32,7 +32,7 @@ const MOST_WANTED: u64 = 512;
 /// How often other processes are told that pages are missed which nothing could foresee, and for how long
 /// they heed it.
 const TOLD_EVERY: Nanos = 1_000_000;
-const OTHERS_MISS: Nanos = 10_000_000;
+const OTHERS_MISS: Nanos = 50_000_000;
 /// How often a short wait inside the kernel (a page that is under migration, say) is repeated.
 const TRIES: u32 = 4;
 /// How often a move of our own memory is repeated. What is in the way passes soon.
