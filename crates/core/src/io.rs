@@ -179,6 +179,7 @@ impl Mm {
     ) {
         let io = self.ios.begin(slot, false, w.now(), frames);
         let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
+        // What no thread waits for yet of a unit that one waits for is queued and counted with the rest of it.
         let shared = awaited && self.shares_disk();
         let started = if shared || self.ios.frames(io).iter().any(wanted) {
             self.start_awaited(w, io);

@@ -114,17 +114,23 @@ impl Mm {
         self.paced_by() == Some(1)
     }
 
-    /// Start a read that a thread waits for, as soon as the disk may have it.
+    /// Start a read that a thread waits for, as soon as the disk may have it. A single page does not wait for what is
+    /// held back of a huge one.
     pub(crate) fn start_awaited(&mut self, w: &mut impl World, io: IoId) {
-        if self.lacks_place() || !self.try_awaited(w, io) {
+        let passes = self.shares_disk() && !self.counts_beside(io);
+        if self.lacks_place() && !passes || !self.try_awaited(w, io) {
             self.pace.awaited.push_back(io);
         }
     }
 
-    /// As [`Mm::start_awaited`], if the disk may have it now. Where it is shared, a part of a huge page counts as what
-    /// no thread waits for.
+    /// Where the disk is shared, a part of a huge page counts as what no thread waits for.
+    fn counts_beside(&self, io: IoId) -> bool {
+        self.shares_disk() && self.ios.frames(io).len() > PIECE[0]
+    }
+
+    /// As [`Mm::start_awaited`], if the disk may have it now.
     fn try_awaited(&mut self, w: &mut impl World, io: IoId) -> bool {
-        let counts = self.shares_disk() && self.ios.frames(io).len() > PIECE[0];
+        let counts = self.counts_beside(io);
         !(counts && self.is_full()) && self.start_late(w, io, counts)
     }
 

@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_moment_in_which_the_machine_does_something_else_decides_nothing() {
         let takes = [19_000, 10_000];
-        for pause in [0, 300, 600, 900] {
+        for pause in [70, 300, 600, 900] {
             let (mut wide, mut now, mut alone) = (Wide::default(), 0, 0);
             let mut trial = wide.begin(7, 0, 16, now);
             let touches = 2000 * LEAF_PAGES as u64 / 7;

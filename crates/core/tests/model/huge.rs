@@ -148,6 +148,13 @@ fn the_disk_writes_while_units_are_taken() {
     m.end();
 }
 
+/// Pages of each I/O that the disk has.
+fn given(m: &Machine) -> impl Iterator<Item = usize> {
+    let flights = m.p.space.flights.iter();
+    let ios = flights.filter(|flight| !flight.digest);
+    ios.map(|flight| flight.frames.len())
+}
+
 /// Another process misses single pages, each of which the disk serves after all that it has been given: a scan gives it
 /// little at a time, be it what its own thread waits for, and its huge pages come whole all the same.
 #[test]
@@ -157,18 +164,17 @@ fn a_scan_leaves_the_disk_to_those_who_miss_single_pages() {
     m.sys.others_miss = true;
     let before = m.p.mm.stats.clone();
     for at in 0..PAGES {
-        let mut access = m.p.access(&mut m.sys, Some(0), at, None);
-        while access == Access::Waits {
+        if m.p.access(&mut m.sys, Some(0), at, None) != Access::Waits {
+            continue;
+        }
+        loop {
             m.rounds_without_io();
-            let flights = m.p.space.flights.iter();
-            let flights = flights.filter(|flight| !flight.digest);
-            let given = flights.map(|flight| flight.frames.len()).sum::<usize>();
+            let given = given(&m).sum::<usize>();
             assert!(given <= AT_A_TIME, "{given} pages at page {at}");
             if m.p.threads[0].is_none() {
                 break;
             }
             m.p.complete(&mut m.sys, 0);
-            access = Access::Waits;
         }
     }
     m.rest();
@@ -177,6 +183,40 @@ fn a_scan_leaves_the_disk_to_those_who_miss_single_pages() {
     let faults =
         after.faults_major + after.faults_minor - before.faults_major - before.faults_minor;
     assert!(faults <= 2 * FAULTS, "{faults} faults");
+    m.sys.others_miss = false;
+    m.end();
+}
+
+/// A single page that a thread waits for does not wait for what is held back of a huge page.
+#[test]
+fn a_single_page_goes_before_the_rest_of_a_huge_one() {
+    let mut m = filled(Thp::Adaptive);
+    m.sys.others_miss = true;
+    let mut held = false;
+    'scan: for at in 0..PAGES / 4 {
+        if m.p.access(&mut m.sys, Some(0), at, None) != Access::Waits {
+            continue;
+        }
+        loop {
+            m.rounds_without_io();
+            if m.p.threads[0].is_none() {
+                break;
+            }
+            held = given(&m).sum::<usize>() >= UNIT / 2;
+            if held {
+                break 'scan;
+            }
+            m.p.complete(&mut m.sys, 0);
+        }
+    }
+    assert!(held, "nothing was held back");
+    let away = |at: &usize| matches!(m.p.mm.entry(m.p.space.vpn(*at)), Entry::Swapped { .. });
+    let far = (PAGES / 2..PAGES).find(away).unwrap();
+    let before = given(&m).count();
+    m.p.access(&mut m.sys, Some(1), far, None);
+    m.rounds_without_io();
+    assert!(given(&m).count() > before, "page {far} waits");
+    m.rest();
     m.sys.others_miss = false;
     m.end();
 }
