@@ -141,8 +141,9 @@ impl Mm {
         match course {
             Some(Course::Stream(id)) => {
                 self.streams.missed(id);
+                let share = self.streams.share(now);
                 if self.judge(id)
-                    && let Some(run) = self.streams.window(id, &region, now)
+                    && let Some(run) = self.streams.window(id, &region, share)
                 {
                     let run = self.before_units(id, run);
                     let count = run.count.min(SLOTS_PER_IO as u64 - 1);
@@ -227,13 +228,14 @@ impl Mm {
         self.streams
             .set_means(self.ios.latency(), self.memory_ahead());
         let now = w.now();
+        let share = self.streams.share(now);
         for id in self.streams.ids() {
             let mut windows = 0;
             while windows < WINDOWS
-                && let Some(next) = self.streams.next_page(id, now)
+                && let Some(next) = self.streams.next_page(id, share, now)
                 && let Some(vma) = self.vmas.find(next)
                 && vma.hint != Hint::Random
-                && let Some(run) = self.streams.window(id, &vma.range, now)
+                && let Some(run) = self.streams.window(id, &vma.range, share)
             {
                 if self.reads_whole(id, next) {
                     if !self.read_unit_ahead(w, id, next) {

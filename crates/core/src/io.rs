@@ -231,7 +231,10 @@ impl Mm {
             let oldest = self.frames.dirty().iter().take(BATCH);
             batch.extend(oldest.filter_map(|&frame| Some((self.frames.get(frame).slot?, frame))));
             let done = if batch.is_empty() {
-                self.write_anew(w)
+                let mut frames = core::mem::take(&mut self.homeless);
+                let done = self.write_anew(w, &mut frames);
+                self.homeless = frames;
+                done
             } else {
                 batch.sort_unstable_by_key(|&(slot, _)| slot);
                 self.write_at_home(w, &batch)
@@ -262,7 +265,7 @@ impl Mm {
 
     /// Write pages that have no slot to slots that follow each other. False: no slot is free, or the
     /// queue is full.
-    fn write_anew(&mut self, w: &mut impl World) -> bool {
+    fn write_anew(&mut self, w: &mut impl World, frames: &mut Vec<Frame>) -> bool {
         let homeless = |frame: &&Frame| self.frames.get(**frame).slot.is_none();
         let mut oldest = self.frames.dirty().iter().take(BATCH).filter(homeless);
         let first = oldest.clone().next();
@@ -273,7 +276,8 @@ impl Mm {
             return false;
         }
         let most = self.piece(SLOTS_PER_IO);
-        let frames: Vec<Frame> = oldest.copied().take(most).collect();
+        frames.clear();
+        frames.extend(oldest.copied().take(most));
         let max = frames.len() as u32;
         let take = |slots: &mut Slots, w: &mut _| match whole {
             true => slots.take_whole(w, max),

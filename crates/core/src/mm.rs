@@ -133,6 +133,7 @@ pub struct Mm {
     pub(crate) huge: Huge,
     /// Room for lists that are made anew each time.
     pub(crate) batch: Vec<(Slot, Frame)>,
+    pub(crate) homeless: Vec<Frame>,
     pub(crate) wants: Vec<(u64, Vpn, Slot)>,
     pub(crate) maps: Vec<(Vpn, Frame)>,
     pub(crate) advised: Advised,
@@ -181,6 +182,7 @@ impl Mm {
             held: false,
             victims: Vec::new(),
             batch: Vec::new(),
+            homeless: Vec::new(),
             wants: Vec::new(),
             maps: Vec::new(),
             advised: Advised::default(),
@@ -217,6 +219,11 @@ impl Mm {
     /// Background reclaim is awake: memory is short.
     pub fn is_reclaiming(&self) -> bool {
         self.awake
+    }
+
+    /// No area took a page when one was to be written last, and nothing has shown since that one would.
+    pub fn is_out_of_slots(&self) -> bool {
+        self.areas_full
     }
 
     /// Pages that are mapped in the program.
@@ -449,6 +456,7 @@ impl Mm {
                 _ => {}
             }
         }
+        let mut vmas = self.vmas.iter().peekable();
         for (page, entry) in self.table.iter() {
             let slot = match entry {
                 Entry::Swapped { slot, .. } => Some(slot),
@@ -461,7 +469,8 @@ impl Mm {
             if slot.is_some_and(|s| w.count(s) == 0) {
                 return Err("a page's slot is free");
             }
-            if self.vmas.find(page).is_none() {
+            while vmas.next_if(|vma| vma.range.end <= page).is_some() {}
+            if vmas.peek().is_none_or(|vma| page < vma.range.start) {
                 return Err("a page outside of all regions");
             }
         }

@@ -4,8 +4,10 @@
 //! a reserved but unused terabyte costs nothing. The clock hand of reclaim walks these leaves; the
 //! counts in each let it skip what holds no resident page.
 
+mod bits;
 mod directory;
 
+use bits::Bits;
 use directory::Directory;
 
 use crate::units::{Frame, LEAF_PAGES, PageRange, Slot, Vpn};
@@ -49,7 +51,6 @@ const TAG_RESIDENT: u64 = 1;
 const TAG_CACHED: u64 = 2;
 const TAG_SWAPPED: u64 = 3;
 const TAG_POISONED: u64 = 4;
-const TAG_RESIDENT_WITH_SLOT: u64 = TAG_RESIDENT | 8;
 const PAYLOAD: u32 = 4;
 const SLOT_BITS: u32 = 36;
 
@@ -91,8 +92,20 @@ fn unpack(word: u64) -> Entry {
     }
 }
 
+/// Whether a page is in a frame of the engine or has a slot.
+const fn is_stored(entry: Entry) -> bool {
+    match entry {
+        Entry::Never | Entry::Poisoned => false,
+        Entry::Resident(resident) => resident.slot.is_some(),
+        Entry::Cached(_) | Entry::Swapped { .. } => true,
+    }
+}
+
 struct Leaf {
     words: [u64; LEAF_PAGES],
+    /// Which of them are mapped, and which are in a frame or have a slot.
+    mapped: Bits,
+    stored: Bits,
     resident: u16,
     used: u16,
     /// Pages that are on an area only.
@@ -109,6 +122,8 @@ impl Default for Leaf {
     fn default() -> Self {
         Leaf {
             words: [0; LEAF_PAGES],
+            mapped: Bits::default(),
+            stored: Bits::default(),
             resident: 0,
             used: 0,
             swapped: 0,
@@ -192,6 +207,8 @@ impl PageTable {
         };
         let old = unpack(leaf.words[index]);
         leaf.words[index] = pack(entry);
+        leaf.mapped.set(index, matches!(entry, Entry::Resident(_)));
+        leaf.stored.set(index, is_stored(entry));
         leaf.count(old, -1);
         leaf.count(entry, 1);
         let counted = |entry| match entry {
@@ -259,6 +276,9 @@ impl PageTable {
         }
         if huge().any(|leaf| usize::from(leaf.resident) < LEAF_PAGES) {
             return Err("a huge page is not mapped whole");
+        }
+        if leaves().any(|leaf| leaf.mapped.count() != u32::from(leaf.resident)) {
+            return Err("the mapped pages of a leaf are not as many as are counted");
         }
         Ok(())
     }
@@ -328,9 +348,9 @@ impl PageTable {
         let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
         for (key, leaf) in self.leaves.range_mut(first..last.max(first)) {
             leaf.credit = 0;
-            for (i, word) in (0..).zip(&mut leaf.words) {
-                if *word & 7 == TAG_RESIDENT && range.contains(&Vpn(key * LEAF + i)) {
-                    *word &= (1 << (PAYLOAD + SLOT_BITS)) - 1;
+            for i in leaf.mapped.within(0..LEAF_PAGES) {
+                if range.contains(&Vpn(key * LEAF + i as u64)) {
+                    leaf.words[i] &= (1 << (PAYLOAD + SLOT_BITS)) - 1;
                 }
             }
         }
@@ -388,16 +408,10 @@ impl PageTable {
             if key > first {
                 index = 0;
             }
-            for (i, &word) in (0..).zip(&leaf.words).skip(index) {
-                let here = match word & 15 {
-                    TAG_CACHED => true,
-                    TAG_SWAPPED | TAG_RESIDENT_WITH_SLOT => {
-                        word >> (PAYLOAD + 32) & 15 == u64::from(area)
-                    }
-                    _ => false,
-                };
-                if here {
-                    let page = Vpn(key * LEAF + i);
+            for i in leaf.stored.within(index..LEAF_PAGES) {
+                let word = leaf.words[i];
+                if word & 7 == TAG_CACHED || word >> (PAYLOAD + 32) & 15 == u64::from(area) {
+                    let page = Vpn(key * LEAF + i as u64);
                     found.push((page, unpack(word)));
                     if found.len() >= max {
                         return Some(page.plus(1));
@@ -452,10 +466,8 @@ impl PageTable {
             return range.end;
         };
         let mut found = 0;
-        for (i, word) in leaf.words.iter_mut().enumerate().take(last).skip(index) {
-            if *word & 7 != TAG_RESIDENT {
-                continue;
-            }
+        for i in leaf.mapped.within(index..last) {
+            let word = &mut leaf.words[i];
             if *word >> (PAYLOAD + SLOT_BITS) > 0 {
                 *word -= 1 << (PAYLOAD + SLOT_BITS);
                 continue;

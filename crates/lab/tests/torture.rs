@@ -67,6 +67,13 @@ fn what_was_found_by_emptying_units() {
     is_sound_again("unit-came-in-part.jsonl");
 }
 
+/// Writes had failed until the area was passed over for good. Each fault waited for slots and lost its page in the end,
+/// which was taken for a program that crawls.
+#[test]
+fn an_area_that_failed_is_a_reason_to_wait() {
+    is_sound(&["--seed", "1087644426", "--steps", "7000"]);
+}
+
 fn is_sound_again(name: &str) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/");
     is_sound(&["--replay", &format!("{folder}{name}")]);

@@ -7,6 +7,8 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use core::ops::Range;
 
+use super::bits::Bits;
+
 /// Places of a group.
 const PLACES: u64 = 512;
 
@@ -17,7 +19,7 @@ pub(super) struct Directory<T> {
 
 struct Group<T> {
     places: Box<[Option<Box<T>>; PLACES as usize]>,
-    used: usize,
+    used: Bits,
 }
 
 impl<T> Default for Directory<T> {
@@ -32,7 +34,7 @@ impl<T> Default for Group<T> {
     fn default() -> Self {
         Group {
             places: Box::new([const { None }; PLACES as usize]),
-            used: 0,
+            used: Bits::default(),
         }
     }
 }
@@ -71,8 +73,9 @@ impl<T> Directory<T> {
     pub fn remove(&mut self, key: u64) {
         let (number, place) = split(key);
         if let Some(group) = self.groups.get_mut(&number) {
-            group.used -= usize::from(group.places[place].take().is_some());
-            if group.used == 0 {
+            group.places[place] = None;
+            group.used.set(place, false);
+            if group.used.is_empty() {
                 self.groups.remove(&number);
             }
         }
@@ -82,10 +85,11 @@ impl<T> Directory<T> {
     pub fn range(&self, keys: Range<u64>) -> impl Iterator<Item = (u64, &T)> {
         let groups = self.groups.range(groups_of(&keys));
         groups.flat_map(move |(&number, group)| {
-            let places = places_in(number, &keys);
-            let first = number * PLACES + places.start as u64;
-            let values = (first..).zip(group.places[places].iter());
-            values.filter_map(|(key, value)| Some((key, value.as_deref()?)))
+            let places = group.used.within(places_in(number, &keys));
+            let first = number * PLACES;
+            places.filter_map(move |place| {
+                Some((first + place as u64, group.places[place].as_deref()?))
+            })
         })
     }
 
@@ -93,19 +97,22 @@ impl<T> Directory<T> {
     pub fn range_mut(&mut self, keys: Range<u64>) -> impl Iterator<Item = (u64, &mut T)> {
         let groups = self.groups.range_mut(groups_of(&keys));
         groups.flat_map(move |(&number, group)| {
-            let places = places_in(number, &keys);
-            let first = number * PLACES + places.start as u64;
-            let values = (first..).zip(group.places[places].iter_mut());
-            values.filter_map(|(key, value)| Some((key, value.as_deref_mut()?)))
+            let places = group.used.within(places_in(number, &keys));
+            let (first, mut from, mut rest) = (number * PLACES, 0, group.places.iter_mut());
+            places.filter_map(move |place| {
+                let value = rest.nth(place - from)?;
+                from = place + 1;
+                Some((first + place as u64, value.as_deref_mut()?))
+            })
         })
     }
 
     /// Bytes of memory that it takes.
     #[cfg(test)]
     pub fn bytes(&self) -> u64 {
-        let values: usize = self.groups.values().map(|group| group.used).sum();
+        let values: u32 = self.groups.values().map(|group| group.used.count()).sum();
         let group = PLACES as usize * size_of::<Option<Box<T>>>() + size_of::<Group<T>>();
-        (values * size_of::<T>() + self.groups.len() * group) as u64
+        (values as usize * size_of::<T>() + self.groups.len() * group) as u64
     }
 }
 
@@ -114,9 +121,8 @@ impl<T: Default> Directory<T> {
     pub fn get_or_default(&mut self, key: u64) -> &mut T {
         let (group, place) = split(key);
         let group = self.groups.entry(group).or_default();
-        let place = &mut group.places[place];
-        group.used += usize::from(place.is_none());
-        place.get_or_insert_default()
+        group.used.set(place, true);
+        group.places[place].get_or_insert_default()
     }
 }
 

@@ -283,7 +283,7 @@ impl Streams {
         stream.last = now;
         stream.rests = false;
         stream.ahead = stream.ahead.max(at + 1);
-        let farthest = self.farthest(n, now);
+        let farthest = self.farthest(n, self.share(now));
         let stream = &mut self.all[n];
         let (least, most) = BLOCK;
         stream.block = (farthest / 8 + 1).next_power_of_two().clamp(least, most);
@@ -338,13 +338,25 @@ impl Streams {
         StreamId(place)
     }
 
-    /// How far a stream that has proved itself is read ahead of its last touch, in pages: one
-    /// window, and what it passes while that is read, within its share of the memory.
-    fn farthest(&self, n: usize, now: Nanos) -> u64 {
+    /// Pages that each stream may read ahead: its share of the memory.
+    pub fn share(&self, now: Nanos) -> u64 {
         let has_share = |s: &&Stream| s.touched >= PROVEN && now.saturating_sub(s.last) < ASLEEP;
         let sharers = self.all.iter().filter(has_share).count().max(1) as u64;
+        (self.memory / sharers).max(LEAST)
+    }
+
+    /// How far a stream that has proved itself is read ahead of its last touch, in pages: one
+    /// window, and what it passes while that is read, within its `share`.
+    fn farthest(&self, n: usize, share: u64) -> u64 {
         let passed = 2 * self.latency / self.all[n].pace.max(FASTEST);
-        (u64::from(self.max) + passed).min((self.memory / sharers).max(LEAST))
+        (u64::from(self.max) + passed).min(share)
+    }
+
+    /// The position before which a stream is read, were its region endless.
+    fn end(&self, n: usize, share: u64) -> u64 {
+        let stream = &self.all[n];
+        let distance = (4 * stream.touched).min(self.farthest(n, share)) + stream.present;
+        stream.touched + 1 + distance
     }
 
     /// Every stream.
@@ -352,21 +364,23 @@ impl Streams {
         (0..self.all.len()).map(StreamId)
     }
 
-    /// The next page that `id` would read, unless its program has paused.
-    pub fn next_page(&self, id: StreamId, now: Nanos) -> Option<Vpn> {
+    /// The next page that `id` would read with its `share`, unless its program has paused or it has read far enough.
+    pub fn next_page(&self, id: StreamId, share: u64, now: Nanos) -> Option<Vpn> {
         let stream = &self.all[id.0];
         let awake = now.saturating_sub(stream.last) < ASLEEP && !stream.rests;
-        awake.then(|| stream.page(stream.ahead))
+        let reads = awake && stream.ahead < self.end(id.0, share);
+        reads.then(|| stream.page(stream.ahead))
     }
 
-    /// What `id` should read next, within `region`; `None` when it has read far enough.
-    pub fn window(&mut self, id: StreamId, region: &PageRange, now: Nanos) -> Option<Run> {
-        let farthest = self.farthest(id.0, now);
+    /// What `id` should read next with its `share`, within `region`; `None` when it has read far enough.
+    pub fn window(&mut self, id: StreamId, region: &PageRange, share: u64) -> Option<Run> {
+        let end = self.end(id.0, share);
         let stream = &mut self.all[id.0];
         stream.room = stream.within(region);
-        let distance = (4 * stream.touched).min(farthest) + stream.present;
-        let end = (stream.touched + 1 + distance).min(stream.room);
-        let count = end.checked_sub(stream.ahead)?.min(self.max.into());
+        let count = end
+            .min(stream.room)
+            .checked_sub(stream.ahead)?
+            .min(self.max.into());
         (count > 0).then(|| stream.run(stream.ahead, count))
     }
 

@@ -74,9 +74,12 @@ impl Process {
         self.progress = Progress::default();
     }
 
-    /// Something else than memory that cannot be moved may be why threads wait.
+    /// Something else than memory that cannot be moved may be why threads wait. An area that failed is passed over,
+    /// whatever room it has.
     fn has_other_reason(&self, sys: &System) -> bool {
-        self.space.reads == 0 || self.fork != Fork::No || !sys.has_room(self.space.pid)
+        let failed = sys.write_failed && self.mm.is_out_of_slots();
+        let full = failed || !sys.has_room(self.space.pid);
+        self.space.reads == 0 || self.fork != Fork::No || full
     }
 
     /// Threads were kept idly for so long, until now.
