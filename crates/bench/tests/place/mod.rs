@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub const EXE: &str = env!("CARGO_BIN_EXE_foreswap-bench");
+/// What a bench says when another has the system.
+const BUSY: &str = "another foreswap bench";
 const SETTINGS: [&str; 4] = [
     "/proc/sys/vm/page-cluster",
     "/sys/kernel/mm/swap/vma_ra_enabled",
@@ -17,9 +19,25 @@ const SETTINGS: [&str; 4] = [
     "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled",
 ];
 
+/// Until the guard is dropped, no other test changes the system; and no bench outside of these
+/// tests has changed it when this returns, neither one that runs nor one that was killed.
+/// Otherwise what a test finds "before" would be that bench's, gone when it ends.
 pub fn kernel_alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = Instant::now();
+    while is_root() {
+        let undo = Command::new(EXE).args(["bench", "--undo"]).output();
+        let undo = undo.expect("the bench starts");
+        let errors = String::from_utf8_lossy(&undo.stderr);
+        if undo.status.success() {
+            break;
+        }
+        let waits = errors.contains(BUSY) && start.elapsed() < Duration::from_secs(300);
+        assert!(waits, "the system is not as these tests need it: {errors}");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    guard
 }
 
 pub fn is_root() -> bool {
@@ -76,7 +94,7 @@ pub fn bench(place: &Place, words: &str) -> Output {
     let start = Instant::now();
     loop {
         let output = command(place, words).output().expect("the bench starts");
-        let busy = String::from_utf8_lossy(&output.stdout).contains("another foreswap bench");
+        let busy = String::from_utf8_lossy(&output.stdout).contains(BUSY);
         if !busy || start.elapsed() > Duration::from_secs(120) {
             return output;
         }
