@@ -146,7 +146,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "linpack",
         seed: "vma-readahead",
         machine: "xeon-e5-v3",
-        scale: 16,
+        scale: 64,
         common: KERNEL,
         variants: [
             Choice::Readahead(Policy::Cluster(8)),

@@ -18,7 +18,7 @@ mod thp_swap;
 mod thp_threads;
 mod vma_readahead;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -182,15 +182,16 @@ pub fn reproduce(
             continue;
         };
         let mut all = <[Figures; 3]>::default();
-        let mut where_ = BTreeSet::new();
+        let mut machines = BTreeMap::new();
         for experiment in seed.experiments() {
             let scale = args.scale.unwrap_or(experiment.scale);
             let own = || Parameters::named(experiment.machine);
             let machine = machine.clone().map_or_else(own, Ok)?;
-            where_.insert(match scale {
-                1 => format!("{}, at full size", machine.name),
-                scale => format!("{}, memory and time 1/{scale}", machine.name),
-            });
+            let size = match scale {
+                1 => "at full size".to_owned(),
+                scale => format!("memory and time 1/{scale}"),
+            };
+            machines.insert(experiment.name, format!("{}, {size}", machine.name));
             match experiment.figures(&machine, scale, args.random, jobs::number(args.jobs)) {
                 Ok(figures) => {
                     for (sum, more) in all.iter_mut().zip(figures) {
@@ -203,8 +204,7 @@ pub fn reproduce(
                 }
             }
         }
-        let machine = Vec::from_iter(where_).join("; ");
-        reports.push(Report::new(tables, &all, &machine));
+        reports.push(Report::new(tables, &all, &machines));
     }
     if !reports.is_empty() {
         let text = if args.json {

@@ -1,5 +1,6 @@
 //! The seeds' tables with the simulated figures beside the published ones: as text, Markdown, JSON.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -94,11 +95,25 @@ impl Compared {
 }
 
 impl Report {
-    /// The seed's tables beside what was simulated; `machine` says on what.
-    pub fn new(seed: &Seed, figures: &[Figures; 3], machine: &str) -> Self {
+    /// The seed's tables beside what was simulated; `machines` says on what, by the names of the
+    /// experiments.
+    pub fn new(
+        seed: &Seed,
+        figures: &[Figures; 3],
+        machines: &BTreeMap<&'static str, String>,
+    ) -> Self {
+        let machine = |table: &super::published::Table| {
+            let experiments = table
+                .rows
+                .iter()
+                .filter_map(|row| row.key.split('/').next());
+            let machines: BTreeSet<_> = experiments.filter_map(|name| machines.get(name)).collect();
+            let machines: Vec<&str> = machines.into_iter().map(String::as_str).collect();
+            machines.join("; ")
+        };
         let table = |table: &super::published::Table| Table {
             name: table.name.clone(),
-            machine: machine.to_owned(),
+            machine: machine(table),
             source: table.source.clone(),
             notes: table.notes.clone(),
             rows: table
@@ -335,7 +350,10 @@ mod tests {
     fn a_figure_that_is_not_modelled_says_so() {
         let seeds = super::super::published::seeds().expect("readable");
         let none = [Figures::new(), Figures::new(), Figures::new()];
-        let report = Report::new(&seeds[0], &none, "nowhere");
+        let machines = ["usemem", "linpack"].map(|name| (name, format!("where {name} ran")));
+        let report = Report::new(&seeds[0], &none, &machines.into());
+        assert_eq!(report.tables[0].machine, "where usemem ran");
+        assert_eq!(report.tables[1].machine, "where linpack ran");
         assert!(
             report.tables[0]
                 .rows

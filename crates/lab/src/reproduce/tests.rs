@@ -218,8 +218,11 @@ fn allowed(key: &str) -> Option<f64> {
     match key {
         // Other random numbers alone change this tail by a twentieth to a tenth.
         "simoop/allocation_p95" => Some(0.2),
-        // Here the misses of the base begin; the next step of the histogram.
-        "usemem/p70" => Some(0.15),
+        // Here the misses of the base begin: this side of them, or the other.
+        "usemem/p70" => None,
+        // How much of the last pass finds its pages hangs on where reclaim stands when that begins, and a
+        // mean over five sizes still moves by a sixth.
+        "linpack/seconds" => Some(0.2),
         // Bursts are those of the full machine, so dirty pages reach the end of a shorter list before they
         // are written, and one in a hundred waits for the disk: not at the table's scale, nor at full size.
         "simoop/write_p99" | "simoop/allocation_p99" => None,

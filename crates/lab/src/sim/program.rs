@@ -14,6 +14,8 @@ pub enum Op {
         /// CPU time of the computation.
         work: Nanos,
     },
+    /// Compute without memory, for so long.
+    Spin(Nanos),
     /// Map fresh memory.
     Map(PageRange),
     /// Unmap it.

@@ -1,15 +1,23 @@
 //! Linpack: LU factorisation of a matrix in column order, blocked and right-looking.
 //!
 //! One thread fills the matrix. Then, block column by block column: the panel below the diagonal is
-//! factored by all threads together, and the rest to its right is updated, each thread on block
-//! columns of its own. In the end one thread goes over the matrix once more to check the result.
-//! Kept are the pages that each step touches and the time that its arithmetic takes; the numbers
-//! themselves are not.
+//! factored, and the rest to its right is updated with it. Which thread does what is decided as it
+//! goes, as MKL does it: whoever is idle updates the block column that comes next, and whoever has
+//! brought the next panel up to date factors it at once, while the others go on (look-ahead), so
+//! threads wait for each other only where what they need is not there yet. In the end one thread goes
+//! over the matrix once more to check the result. Kept are the pages that each step touches and the
+//! time that its arithmetic takes; the numbers themselves are not.
+
+use std::cell::RefCell;
+use std::rc::Rc;
 
 use foreswap_core::units::{Nanos, PageRange, len};
 
 use super::nth;
 use crate::sim::program::{Op, Program};
+
+/// A thread that has nothing to do looks again after so long.
+const LOOK: Nanos = 500_000;
 
 /// The matrix, as threads share it.
 #[derive(Clone, Debug)]
@@ -18,6 +26,8 @@ pub struct Matrix {
     pub region: PageRange,
     /// Block columns, and as many block rows.
     pub blocks: u64,
+    /// Pages of a column.
+    pub column: u64,
     /// Threads.
     pub threads: u64,
     /// To make up a page's elements, by one thread.
@@ -26,10 +36,87 @@ pub struct Matrix {
     pub update: Nanos,
 }
 
+/// A part of the factorisation that one thread does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    /// Factor the panel.
+    Panel(u64),
+    /// With this panel, update a block column.
+    Update(u64, u64),
+}
+
+/// How far the factorisation is.
+#[derive(Debug)]
+struct Progress {
+    /// Panels that are factored.
+    panels: u64,
+    /// The update to be begun next.
+    next: (u64, u64),
+    /// By how many panels each block column is updated.
+    updated: Vec<u64>,
+}
+
+impl Progress {
+    /// Nothing is done.
+    fn new(blocks: u64) -> Self {
+        Progress {
+            panels: 0,
+            next: (0, 1),
+            updated: vec![0; blocks as usize],
+        }
+    }
+
+    /// What an idle thread does, if there is anything.
+    fn take(&mut self, blocks: u64) -> Option<Part> {
+        let (mut panel, mut column) = self.next;
+        if column == blocks {
+            (panel, column) = (panel + 1, panel + 2);
+        }
+        let there = panel < self.panels && column < blocks;
+        if !there || self.updated[column as usize] != panel {
+            return None;
+        }
+        self.next = (panel, column + 1);
+        Some(Part::Update(panel, column))
+    }
+
+    /// A part is done. Returns what the thread does next whatever else there is.
+    fn done(&mut self, part: Part) -> Option<Part> {
+        match part {
+            Part::Panel(panel) => {
+                self.panels = panel + 1;
+                None
+            }
+            Part::Update(panel, column) => {
+                self.updated[column as usize] = panel + 1;
+                (column == panel + 1).then_some(Part::Panel(column))
+            }
+        }
+    }
+}
+
 impl Matrix {
     /// Pages of a block column.
     fn width(&self) -> u64 {
         len(&self.region) / self.blocks
+    }
+
+    /// Pages of each column from block row `row` on.
+    fn below(&self, row: u64) -> u64 {
+        self.column - self.column * row / self.blocks
+    }
+
+    /// Pages of a block column from block row `row` on.
+    fn part(&self, row: u64) -> u64 {
+        self.width() / self.column * self.below(row)
+    }
+
+    /// Page number `n` of those of block column `block` that lie in rows from block row `row` on: of
+    /// each column its lower part.
+    fn place(&self, block: u64, row: u64, n: u64) -> u64 {
+        let below = self.below(row);
+        let above = self.column - below;
+        block * self.width() + n / below * self.column + above + n % below
     }
 }
 
@@ -37,8 +124,7 @@ impl Matrix {
 enum Phase {
     Map,
     Generate,
-    Panel(u64),
-    Update(u64),
+    Factor,
     Check,
 }
 
@@ -46,187 +132,189 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub struct Thread {
     matrix: Matrix,
+    progress: Rc<RefCell<Progress>>,
     id: u64,
     phase: Phase,
-    /// Block column and page in it that come next.
-    block: u64,
+    part: Option<Part>,
+    /// Page of the part, or of the matrix, that comes next.
     page: u64,
-    gather: bool,
 }
 
 impl Thread {
-    /// Thread number `id`.
-    pub fn new(matrix: Matrix, id: u64) -> Self {
-        Thread {
-            matrix,
+    /// All threads.
+    pub fn all(matrix: &Matrix) -> Vec<Self> {
+        let progress = Rc::new(RefCell::new(Progress::new(matrix.blocks)));
+        let thread = |id| Thread {
+            matrix: matrix.clone(),
+            progress: Rc::clone(&progress),
             id,
             phase: Phase::Map,
-            block: 0,
+            // The first panel waits for nothing.
+            part: (id == 0).then_some(Part::Panel(0)),
             page: 0,
-            gather: false,
-        }
-    }
-
-    fn enter(&mut self, phase: Phase) {
-        self.phase = phase;
-        (self.block, self.page) = match phase {
-            Phase::Panel(k) => (k, 0),
-            // The first block column to the right of the panel that is this thread's.
-            Phase::Update(k) => {
-                let first = k + 1;
-                let threads = self.matrix.threads;
-                (first + (self.id + threads - first % threads) % threads, 0)
-            }
-            Phase::Map | Phase::Generate | Phase::Check => (0, 0),
         };
+        (0..matrix.threads).map(thread).collect()
     }
 
-    /// The next page of this phase and its work; `None` at its end.
-    fn step(&mut self) -> Option<(u64, Nanos)> {
+    /// The first thread goes over the whole matrix. `None` at its end, and for the others.
+    fn over_all(&mut self) -> Option<Op> {
         let m = &self.matrix;
-        let (width, blocks) = (m.width(), m.blocks);
-        match self.phase {
-            Phase::Generate | Phase::Check => {
-                let n = self.block * width + self.page;
-                let mine = self.id == 0 && n < width * blocks;
-                self.page += 1;
-                mine.then_some((n, m.generate))
-            }
-            // The threads share a panel's pages; of each column the rows from the diagonal on.
-            Phase::Panel(k) => {
-                let used = width * (blocks - k) / blocks;
-                let n = self.page * m.threads + self.id;
-                self.page += 1;
-                (n < used).then_some((self.place(k, k, n), m.update))
-            }
-            Phase::Update(k) => {
-                let used = width * (blocks - k) / blocks;
-                if self.page >= used {
-                    self.page = 0;
-                    self.block += m.threads;
-                }
-                if self.block >= blocks {
-                    return None;
-                }
-                let n = self.page;
-                self.page += 1;
-                let m = &self.matrix;
-                Some((self.place(self.block, k, n), m.update))
-            }
-            Phase::Map => None,
+        let n = self.page;
+        self.page += 1;
+        (self.id == 0 && n < m.width() * m.blocks).then(|| self.touch(n, self.matrix.generate))
+    }
+
+    fn touch(&self, n: u64, work: Nanos) -> Op {
+        Op::Touch {
+            page: nth(&self.matrix.region, n),
+            write: self.phase != Phase::Check,
+            work,
         }
     }
 
-    /// Page number `n` of those of block column `block` that lie in rows from block row `row` on: of
-    /// each column its lower part.
-    fn place(&self, block: u64, row: u64, n: u64) -> u64 {
-        let m = &self.matrix;
-        let width = m.width();
-        // A column is so many pages high; shorter ones share a page.
-        let column = (width / m.columns_of_block()).max(1);
-        let above = column * row / m.blocks;
-        let below = column - above;
-        let at = n / below * column + above + n % below;
-        block * width + at.min(width - 1)
-    }
-}
-
-impl Matrix {
-    /// Columns of a block, so that a block is as high as it is wide.
-    fn columns_of_block(&self) -> u64 {
-        // The matrix is square: N columns of N / 512 pages make all of its pages.
-        let elements = len(&self.region) * 512;
-        let side = elements.isqrt();
-        (side / self.blocks).max(1)
+    /// `None` once all panels are factored.
+    fn factor(&mut self) -> Option<Op> {
+        let blocks = self.matrix.blocks;
+        loop {
+            let mut progress = self.progress.borrow_mut();
+            if progress.panels == blocks {
+                return None;
+            }
+            let Some(part) = self.part.or_else(|| progress.take(blocks)) else {
+                return Some(Op::Spin(LOOK));
+            };
+            let (row, column) = match part {
+                Part::Panel(panel) => (panel, panel),
+                Part::Update(panel, column) => (panel, column),
+            };
+            self.part = Some(part);
+            if self.page < self.matrix.part(row) {
+                drop(progress);
+                let n = self.matrix.place(column, row, self.page);
+                self.page += 1;
+                return Some(self.touch(n, self.matrix.update));
+            }
+            self.part = progress.done(part);
+            self.page = 0;
+        }
     }
 }
 
 impl Program for Thread {
     fn next(&mut self, _: Nanos) -> Op {
-        loop {
-            if std::mem::take(&mut self.gather) {
-                return Op::Gather;
+        let op = match self.phase {
+            Phase::Map => {
+                self.phase = Phase::Generate;
+                return Op::Map(self.matrix.region.clone());
             }
-            if let Some((n, work)) = self.step() {
-                return Op::Touch {
-                    page: nth(&self.matrix.region, n),
-                    write: self.phase != Phase::Check,
-                    work,
-                };
-            }
-            let next = match self.phase {
-                Phase::Map => {
-                    self.enter(Phase::Generate);
-                    return Op::Map(self.matrix.region.clone());
-                }
-                Phase::Generate => Phase::Panel(0),
-                Phase::Panel(k) => Phase::Update(k),
-                Phase::Update(k) if k + 1 < self.matrix.blocks => Phase::Panel(k + 1),
-                Phase::Update(_) => Phase::Check,
+            Phase::Generate | Phase::Check => self.over_all(),
+            Phase::Factor => self.factor(),
+        };
+        op.unwrap_or_else(|| {
+            self.page = 0;
+            self.phase = match self.phase {
+                Phase::Map | Phase::Generate => Phase::Factor,
+                Phase::Factor => Phase::Check,
                 Phase::Check => return Op::End,
             };
-            self.enter(next);
-            self.gather = true;
-        }
+            Op::Gather
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::rng::Rng;
     use foreswap_core::units::Vpn;
-    use std::collections::BTreeSet;
 
     fn matrix(pages: u64) -> Matrix {
         Matrix {
             region: Vpn(0)..Vpn(pages),
             blocks: 16,
+            column: 32,
             threads: 4,
             generate: 1,
             update: 2,
         }
     }
 
-    /// Runs the threads phase by phase; the pages of each phase.
-    fn phases(matrix: &Matrix) -> Vec<BTreeSet<u64>> {
-        let thread = |id| Thread::new(matrix.clone(), id);
-        let mut threads: Vec<Thread> = (0..matrix.threads).map(thread).collect();
-        let mut all = vec![BTreeSet::new()];
-        let mut going = true;
-        while going {
-            for thread in &mut threads {
-                loop {
+    /// Runs the threads in turns; how often each page is touched between two gatherings.
+    fn phases(matrix: &Matrix) -> Vec<Vec<u32>> {
+        let mut all = Vec::new();
+        let mut threads = Thread::all(matrix);
+        while !threads.is_empty() {
+            let mut touches = vec![0; len(&matrix.region) as usize];
+            let mut going: Vec<Thread> = std::mem::take(&mut threads);
+            while !going.is_empty() {
+                for mut thread in std::mem::take(&mut going) {
                     match thread.next(0) {
-                        Op::Touch { page, .. } => all.last_mut().expect("one").insert(page.0),
-                        Op::Map(_) => continue,
-                        Op::Gather => break,
-                        _ => {
-                            going = false;
-                            break;
+                        Op::Touch { page, .. } => touches[page.0 as usize] += 1,
+                        Op::Gather => {
+                            threads.push(thread);
+                            continue;
                         }
-                    };
+                        Op::End => continue,
+                        _ => {}
+                    }
+                    going.push(thread);
                 }
             }
-            all.push(BTreeSet::new());
+            all.push(touches);
         }
         all
     }
 
     #[test]
-    fn the_whole_matrix_is_made_shrinks_and_is_checked() {
+    fn the_whole_matrix_is_made_factored_and_checked() {
         let matrix = matrix(4096);
         let all = phases(&matrix);
-        assert_eq!(all[0].len(), 4096, "made");
-        assert_eq!(all[2 * 16 + 1].len(), 4096, "checked");
-        let panel = |k: usize| &all[1 + 2 * k];
-        let update = |k: usize| &all[2 + 2 * k];
-        assert_eq!(panel(0), &(0..256).collect());
-        assert_eq!(update(0), &(256..4096).collect());
-        for k in 1..16 {
-            assert!(panel(k).len() < panel(k - 1).len() + 16, "{k}");
-            assert!(update(k).len() < update(k - 1).len(), "{k}");
-            assert!(update(k).iter().all(|page| page / 256 > k as u64), "{k}");
+        let [made, factored, checked] = &all[..] else {
+            panic!("{}", all.len());
+        };
+        assert!(made.iter().all(|&n| n == 1));
+        assert!(checked.iter().all(|&n| n == 1));
+        // A block column is touched with each panel up to its own, from that panel's rows on.
+        for block in 0..16 {
+            let column = &factored[block * 256..][..256];
+            assert!(column.iter().all(|&n| n > 0), "{block}");
+            let sum: usize = (0..=block).map(|k| 256 * (16 - k) / 16).sum();
+            assert_eq!(column.iter().sum::<u32>() as usize, sum, "{block}");
         }
-        assert_eq!(update(8).len(), 7 * 128);
+    }
+
+    /// However long each part takes, it begins when all that it needs is there, and is done once.
+    #[test]
+    fn a_part_waits_for_what_it_needs_and_for_nothing_else() {
+        const BLOCKS: u64 = 9;
+        for seed in 0..50 {
+            let mut rng = Rng::new(seed);
+            let mut progress = Progress::new(BLOCKS);
+            let mut under_way = vec![Part::Panel(0)];
+            let mut done = Vec::new();
+            let mut ahead = false;
+            while progress.panels < BLOCKS {
+                while under_way.len() < 4
+                    && let Some(part) = progress.take(BLOCKS)
+                {
+                    under_way.push(part);
+                }
+                let part = under_way.swap_remove(rng.below(under_way.len() as u64) as usize);
+                let panel = |part: &Part| matches!(part, Part::Panel(_));
+                ahead |= panel(&part) && !under_way.is_empty();
+                let needs = match part {
+                    Part::Panel(0) => vec![],
+                    Part::Panel(n) => vec![Part::Update(n - 1, n)],
+                    Part::Update(0, _) => vec![Part::Panel(0)],
+                    Part::Update(n, column) => vec![Part::Panel(n), Part::Update(n - 1, column)],
+                };
+                assert!(needs.iter().all(|need| done.contains(need)), "{part:?}");
+                assert!(!done.contains(&part), "{part:?}");
+                done.push(part);
+                under_way.extend(progress.done(part));
+            }
+            assert_eq!(done.len() as u64, BLOCKS * (BLOCKS + 1) / 2);
+            assert!(ahead, "a panel was factored while others updated");
+        }
     }
 }

@@ -18,7 +18,7 @@ use std::collections::BinaryHeap;
 
 use foreswap_core::kswapd::Defects;
 use foreswap_core::readahead::{Policy, file};
-use foreswap_core::units::{Nanos, PageRange, Vpn};
+use foreswap_core::units::{Nanos, PAGE_SIZE, PageRange, Vpn};
 use foreswap_core::world::{IoId, IoResult, Notice};
 use foreswap_core::{Advice, Config, Mm, Swapoff, Thp};
 
@@ -33,7 +33,8 @@ use crate::sim::program::{Op, Program};
 
 /// Where the tasks' memory begins.
 pub const BASE: Vpn = Vpn(512 * 77);
-/// Times memory that the swap area holds at the most, however large its device is.
+/// Times memory that the swap area holds at the most, however large its device is, where the machine's
+/// file does not say how large the area is.
 const AREA: u64 = 8;
 /// Clusters of frames for huge pages, as in the engine: a quarter of memory, but at least and at most so
 /// many.
@@ -156,6 +157,7 @@ impl<P: Program> Machine<P> {
     ) -> Self {
         let device = Device::new(&parameters.device);
         let limit = parameters.pages();
+        let area = parameters.area.map(|bytes| bytes / PAGE_SIZE as u64);
         let frames = (limit / 4) as u32;
         let (thp, frames, clusters) = match setup.huge_swap {
             HugeSwap::SplitFirst | HugeSwap::SplitAfter => (Thp::Never, frames, 0),
@@ -173,7 +175,7 @@ impl<P: Program> Machine<P> {
             pages,
             frames,
             clusters,
-            slots: device.pages().min(limit * AREA),
+            slots: device.pages().min(area.unwrap_or(limit * AREA)),
             limit,
             depth,
             huge_swap: setup.huge_swap,

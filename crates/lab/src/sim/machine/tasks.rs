@@ -40,6 +40,7 @@ impl<P: Program> Machine<P> {
                     self.use_page(page, write)?;
                     self.touch + work
                 }
+                Op::Spin(time) => time,
                 Op::Map(range) => {
                     self.mm.adopt(&mut self.memory, range, &[]);
                     self.set_out(who, self.fault);

@@ -58,6 +58,9 @@ pub struct Parameters {
     pub locks: Locks,
     /// What swap is on.
     pub device: DeviceParameters,
+    /// Bytes of the device that are the swap area; `None` where the device is no smaller than any
+    /// program needs.
+    pub area: Option<u64>,
 }
 
 /// CPU time of the system's work, in nanoseconds.
@@ -244,6 +247,10 @@ impl Parameters {
                 handover: text.time("lock.handover")?,
             },
             device: DeviceParameters::parse(&text)?,
+            area: match text.has("swap.area") {
+                true => Some(text.bytes("swap.area")?),
+                false => None,
+            },
         };
         text.finish()?;
         Ok(parameters)
@@ -252,6 +259,7 @@ impl Parameters {
     /// The same machine with `scale` times less memory and swap; every speed stays.
     pub fn scaled(mut self, scale: u64) -> Self {
         self.memory /= scale;
+        self.area = self.area.map(|bytes| bytes / scale);
         self.scale *= scale;
         match &mut self.device {
             DeviceParameters::Flash(flash) => flash.capacity /= scale,
