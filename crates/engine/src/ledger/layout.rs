@@ -27,7 +27,7 @@ pub const AREA_RAM: u32 = 2;
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 const PAGE: u64 = 4096;
 
 /// The first bytes of the ledger.
@@ -73,6 +73,9 @@ pub(super) struct AreaWords {
     pub(super) cursor: AtomicU32,
     pub(super) first_byte: AtomicU64,
     pub(super) name_len: AtomicU32,
+    /// No cluster from this one on was ever claimed.
+    pub(super) reached: AtomicU32,
+    pub(super) unused: AtomicU32,
     /// An [`super::AreaState`].
     pub(super) state: AtomicU32,
     pub(super) name: [AtomicU64; AREA_NAME_BYTES / 8],
@@ -94,7 +97,7 @@ pub(super) struct Record {
     pub(super) stats: StatsRecord,
 }
 
-const _: () = assert!(size_of::<AreaWords>() == 32 + AREA_NAME_BYTES);
+const _: () = assert!(size_of::<AreaWords>() == 40 + AREA_NAME_BYTES);
 const _: () = assert!(size_of::<ChargeWords>() == 128);
 const _: () = assert!(size_of::<Header>() <= PAGE as usize);
 const _: () = assert!(size_of::<Record>() == 3 * PAGE as usize);

@@ -258,6 +258,7 @@ impl Ledger {
         words.priority.store(info.priority.cast_unsigned(), Relaxed);
         words.flags.store(info.flags, Relaxed);
         words.cursor.store(0, Relaxed);
+        words.reached.store(0, Relaxed);
         words.first_byte.store(info.first_byte, Relaxed);
     }
 

@@ -135,28 +135,36 @@ impl Ledger {
 
     /// Takes a cluster that nobody owns: an empty one if there is any, else one in which other
     /// processes still use slots (see [`Ledger::cluster_free_slots`]). `None`: the area is full.
+    ///
+    /// Of the empty ones those come first that were claimed before: a place that was never written has to be found
+    /// by the file system and often by what lies below it, which makes its first write half as fast as the next, and
+    /// the file would grow over what others need the disk for.
     pub fn claim_cluster(&self, area: AreaId, process: ProcId) -> Option<ClusterIndex> {
         let at = self.tables(area)?;
         let owners = at.words32(at.owners, at.clusters);
         let used = at.words32(at.used, at.clusters);
-        let cursor = &self.header().area[usize::from(area.0)].cursor;
-        let start = cursor.load(Relaxed) % at.clusters;
-        for most in [0, CLUSTER_SLOTS - 1] {
-            for cluster in (start..at.clusters).chain(0..start) {
-                let index = cluster as usize;
-                let slots = (at.slots - cluster * CLUSTER_SLOTS).min(CLUSTER_SLOTS);
-                let most = most.min(slots - 1);
-                if number(used[index].load(Relaxed)) > most || owners[index].load(Relaxed) != 0 {
-                    continue;
-                }
-                let own = process.index() as u32 + 1;
-                if owners[index]
-                    .compare_exchange(0, own, SeqCst, Relaxed)
-                    .is_ok()
-                {
-                    cursor.store((cluster + 1) % at.clusters, Relaxed);
-                    return Some(ClusterIndex(cluster));
-                }
+        let words = &self.header().area[usize::from(area.0)];
+        let reached = words.reached.load(Relaxed).min(at.clusters);
+        let start = words.cursor.load(Relaxed).min(reached);
+        let empty = (start..reached).chain(0..start).chain(reached..at.clusters);
+        let any = (start..at.clusters).chain(0..start);
+        let wanted = empty.map(|cluster| (cluster, 0));
+        let wanted = wanted.chain(any.map(|cluster| (cluster, CLUSTER_SLOTS - 1)));
+        for (cluster, most) in wanted {
+            let index = cluster as usize;
+            let slots = (at.slots - cluster * CLUSTER_SLOTS).min(CLUSTER_SLOTS);
+            let most = most.min(slots - 1);
+            if number(used[index].load(Relaxed)) > most || owners[index].load(Relaxed) != 0 {
+                continue;
+            }
+            let own = process.index() as u32 + 1;
+            if owners[index]
+                .compare_exchange(0, own, SeqCst, Relaxed)
+                .is_ok()
+            {
+                words.cursor.store(cluster + 1, Relaxed);
+                words.reached.fetch_max(cluster + 1, Relaxed);
+                return Some(ClusterIndex(cluster));
             }
         }
         None

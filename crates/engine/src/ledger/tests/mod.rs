@@ -309,6 +309,34 @@ fn clusters_have_one_owner() {
     );
 }
 
+/// What was written before is written over first, in turn, and the area grows only where that is all in use.
+#[test]
+fn clusters_that_were_used_before_come_first() {
+    let ledger = ledger(100, &[16 * CLUSTER_SLOTS]);
+    let process = process(&ledger);
+    let take = || {
+        let cluster = ledger.claim_cluster(AREA, process).expect("a cluster");
+        assert!(ledger.slots_get(process, AREA, cluster.first_slot(), CLUSTER_SLOTS));
+        assert!(ledger.release_cluster(AREA, process, cluster));
+        cluster.0
+    };
+    let put = |cluster: u32| {
+        for slot in 0..CLUSTER_SLOTS {
+            ledger.slot_put(process, AREA, SlotIndex(cluster * CLUSTER_SLOTS + slot));
+        }
+    };
+    assert_eq!([take(), take(), take()], [0, 1, 2]);
+    put(0);
+    put(1);
+    put(2);
+    // Next fit among these, as what is written together shall lie together.
+    assert_eq!([take(), take()], [0, 1]);
+    put(0);
+    assert_eq!([take(), take(), take()], [2, 0, 3]);
+    put(1);
+    assert_eq!([take(), take()], [1, 4]);
+}
+
 #[test]
 fn records_live_and_end() {
     let ledger = ledger(100, &[512]);
