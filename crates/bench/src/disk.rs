@@ -40,6 +40,8 @@ pub enum Transfers {
     Reads,
     /// It is written over.
     Writes,
+    /// It is new and sparse, and every transfer the first write to its place: a swap area that nobody has named.
+    FirstWrites,
     /// Every second transfer is a write.
     Both,
 }
@@ -94,6 +96,18 @@ impl Buffer {
 impl Disk {
     /// Makes a file of `bytes` in `directory` as a swap file is: allocated, then written, twice.
     pub fn make(directory: &Path, bytes: u64) -> anyhow::Result<Self> {
+        let disk = Self::sparse(directory, bytes)?;
+        // Where the file system cannot, the first write does it.
+        // SAFETY: allocates in a file that is open.
+        unsafe { libc::fallocate(disk.file.as_raw_fd(), 0, 0, disk.bytes as libc::off_t) };
+        disk.stream(DEPTH, Transfers::Writes)
+            .context("the first write")?;
+        disk.stream(DEPTH, Transfers::Writes)?;
+        Ok(disk)
+    }
+
+    /// Makes a file of `bytes` of which nothing is allocated.
+    pub fn sparse(directory: &Path, bytes: u64) -> anyhow::Result<Self> {
         let bytes = bytes.next_multiple_of(TRANSFER as u64);
         let path = directory.join(format!("foreswap-bench-{}.area", std::process::id()));
         let file = OpenOptions::new()
@@ -105,18 +119,12 @@ impl Disk {
             .open(&path)
             .with_context(|| format!("cannot make {} for direct I/O", path.display()))?;
         std::fs::remove_file(&path)?;
-        // Where the file system cannot, the first write does it.
-        // SAFETY: allocates in a file that is open.
-        unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) };
-        let disk = Self {
+        file.set_len(bytes).context("cannot make a sparse file")?;
+        Ok(Self {
             file,
             bytes,
             written: AtomicU64::new(0),
-        };
-        disk.stream(DEPTH, Transfers::Writes)
-            .context("the first write")?;
-        disk.stream(DEPTH, Transfers::Writes)?;
-        Ok(disk)
+        })
     }
 
     /// Reads the file from end to end, `depth` transfers at once; bytes per second.
@@ -195,7 +203,7 @@ impl Disk {
 fn is_write(transfers: Transfers, at: u64) -> bool {
     match transfers {
         Transfers::Reads => false,
-        Transfers::Writes => true,
+        Transfers::Writes | Transfers::FirstWrites => true,
         Transfers::Both => (at / TRANSFER as u64).is_multiple_of(2),
     }
 }

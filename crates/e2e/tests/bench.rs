@@ -89,11 +89,15 @@ fn the_passes_are_counted_by_themselves_and_held_against_the_device() {
         "device, 1 x 2 MiB writes",
         "device, 4 x 2 MiB writes",
         "device, 8 x 2 MiB writes",
+        "device, 1 x 2 MiB first writes",
+        "device, 4 x 2 MiB first writes",
+        "device, 8 x 2 MiB first writes",
         "device, 8 x 2 MiB, half writes",
     ];
     assert_eq!(names, expected, "{text}");
     for target in [
         "bytes/s out to the area's fastest direct writes",
+        "bytes/s out while it is filled to the area's fastest first writes",
         "faults per 2 MiB",
         "huge pages split",
     ] {

@@ -122,6 +122,11 @@ pub struct UsememArgs {
     #[serde(default)]
     pub marks: bool,
 
+    /// With --marks, also when so much of all regions is filled
+    #[arg(long, hide = true, value_name = "SIZE", value_parser = size::parse, requires = "marks")]
+    #[serde(default)]
+    pub full: Option<u64>,
+
     /// Spoils this word after the fill: the verification must find it
     #[arg(long, hide = true, value_name = "INDEX")]
     pub corrupt_word: Option<u64>,
@@ -140,6 +145,13 @@ impl UsememArgs {
     /// Bytes of all regions.
     pub fn total_bytes(&self) -> u64 {
         self.region_bytes() * u64::from(self.tasks)
+    }
+
+    /// Pages of one task's region that are filled when all have filled `--full`.
+    pub fn full_pages(&self) -> u64 {
+        self.full.map_or(u64::MAX, |bytes| {
+            bytes / 4096 / u64::from(self.tasks.max(1))
+        })
     }
 
     /// The words after `EXE` that run this workload.
@@ -168,6 +180,9 @@ impl UsememArgs {
         }
         put("fill", word(self.fill));
         put("seed", self.seed.to_string());
+        if let Some(bytes) = self.full {
+            put("full", bytes.to_string());
+        }
         if let Some(word) = self.corrupt_word {
             put("corrupt-word", word.to_string());
         }

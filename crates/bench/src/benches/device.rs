@@ -3,10 +3,12 @@
 //! no stream can beat.
 //!
 //! Writes go to a file that is allocated and was written before, as a swap file is, and no two
-//! sectors of them are the same. The row that reads and writes at once is beside them because a
-//! stream of writes over more than the memory does both: each page comes in before it goes out.
+//! sectors of them are the same. First writes go to one that is new and sparse, as the area is that
+//! foreswap makes where none is named: the file system, and what lies below it, has to find the place of
+//! each. The row that reads and writes at once is beside them because a stream of writes over more than
+//! the memory does both: each page comes in before it goes out.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::disk::{DEPTHS, Disk, Rates, TRANSFER, Transfers};
 use crate::peer::Figures;
@@ -24,6 +26,8 @@ pub enum Measured {
 
 /// A device and what was measured of it so far.
 pub struct Device {
+    directory: PathBuf,
+    bytes: u64,
     disk: Disk,
     rows: Vec<Row>,
 }
@@ -49,17 +53,29 @@ impl Device {
             Measured::Reads => DEPTHS.map(|depth| row(Transfers::Reads, depth)).into(),
             Measured::Writes => {
                 let writes = DEPTHS.map(|depth| row(Transfers::Writes, depth));
+                let first = DEPTHS.map(|depth| row(Transfers::FirstWrites, depth));
                 let both = row(Transfers::Both, DEPTHS[DEPTHS.len() - 1]);
-                writes.into_iter().chain([both]).collect()
+                writes.into_iter().chain(first).chain([both]).collect()
             }
         };
-        Ok(Self { disk, rows })
+        let directory = directory.to_owned();
+        Ok(Self {
+            directory,
+            bytes,
+            disk,
+            rows,
+        })
     }
 
     /// One turn of all rows.
     pub fn turn(&mut self) -> anyhow::Result<()> {
         for row in &mut self.rows {
-            let rates = self.disk.stream(row.depth, row.transfers)?;
+            let rates = match row.transfers {
+                Transfers::FirstWrites => {
+                    Disk::sparse(&self.directory, self.bytes)?.stream(row.depth, row.transfers)
+                }
+                _ => self.disk.stream(row.depth, row.transfers),
+            }?;
             row.turns.push(figures_of(row.transfers, rates));
         }
         Ok(())
@@ -86,6 +102,7 @@ fn row_name(transfers: Transfers, depth: usize) -> String {
     match transfers {
         Transfers::Reads => format!("device, {depth} x {size}"),
         Transfers::Writes => format!("device, {depth} x {size} writes"),
+        Transfers::FirstWrites => format!("device, {depth} x {size} first writes"),
         Transfers::Both => format!("device, {depth} x {size}, half writes"),
     }
 }
@@ -93,7 +110,7 @@ fn row_name(transfers: Transfers, depth: usize) -> String {
 fn figures_of(transfers: Transfers, rates: Rates) -> Figures {
     let (read, written) = (rates.read_bytes_per_s, rates.written_bytes_per_s);
     let mut figures = Figures::from([("bytes_per_s".to_owned(), read + written)]);
-    if transfers != Transfers::Writes {
+    if matches!(transfers, Transfers::Reads | Transfers::Both) {
         figures.insert("pass_in_bytes_per_s".to_owned(), read);
     }
     if transfers != Transfers::Reads {
@@ -117,6 +134,7 @@ mod tests {
             (Transfers::Reads, 1, [1.0, 2.0, 90.0]),
             (Transfers::Reads, 8, [4.0, 5.0, 3.0]),
             (Transfers::Writes, 4, [7.0, 7.0, 7.0]),
+            (Transfers::FirstWrites, 1, [3.0, 3.0, 3.0]),
             (Transfers::Both, 8, [50.0, 50.0, 50.0]),
         ] {
             let name = row_name(transfers, depth);
@@ -125,5 +143,6 @@ mod tests {
         }
         assert_eq!(fastest(&report, Transfers::Reads), Some(4.0));
         assert_eq!(fastest(&report, Transfers::Writes), Some(7.0));
+        assert_eq!(fastest(&report, Transfers::FirstWrites), Some(3.0));
     }
 }

@@ -14,7 +14,8 @@ const TURNS: u32 = 5;
 
 /// Runs usemem as `name` says.
 pub fn run(name: BenchName, args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
-    let workload = parameters_of(name, &args.usemem);
+    let mut workload = parameters_of(name, &args.usemem);
+    workload.full = Some(session.limit).filter(|limit| *limit < workload.total_bytes());
     let turns = args.turns.unwrap_or(TURNS);
     session.swap_bytes = swap_for(workload.total_bytes());
     session.in_order = asked::is_sequential(&workload);
@@ -187,6 +188,7 @@ pub fn figures_of(total: &usemem::Total) -> Figures {
     put("fill_ns_per_page", total.fill_ns_per_page);
     put("other_bytes", total.other_bytes as f64);
     put("fill_ns", total.fill_ns as f64);
+    put("over_ns", total.over_ns as f64);
     put("work_ns", (total.fill_ns + total.pass_ns) as f64);
     put("check_ns", total.check_ns as f64);
     put("kernel_minor_faults", total.minor_faults as f64);

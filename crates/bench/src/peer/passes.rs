@@ -5,7 +5,8 @@
 //! of the measured passes as `pass_in_bytes` and `pass_out_bytes`, as the memory management counts
 //! them (a page counts when it is read from the area, whether or not it is used), and
 //! `pass_device_read_bytes` and `pass_device_written_bytes`, as the area's device does, anybody's.
-//! The same of the filling begin with `fill_`, of all before the passes with `before_`.
+//! The same of the filling begin with `fill_`, of that part of it in which there was more than the limit with
+//! `over_`, of all before the passes with `before_`.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +31,9 @@ pub struct Passes<'a> {
 }
 
 /// What lies between which moments.
-const SPANS: [(&str, Moment, Moment); 3] = [
+const SPANS: [(&str, Moment, Moment); 4] = [
     ("fill", Moment::Start, Moment::Filled),
+    ("over", Moment::Full, Moment::Filled),
     ("before", Moment::Start, Moment::Begin),
     ("pass", Moment::Begin, Moment::End),
 ];
@@ -91,6 +93,7 @@ mod tests {
         };
         let mut passes = Passes::new(None);
         passes.count(Moment::Start, moved(0, 5));
+        passes.count(Moment::Full, moved(0, 6));
         passes.count(Moment::Filled, moved(0, 1 << 19));
         passes.count(Moment::Begin, moved(4096, 1 << 20));
         passes.count(Moment::End, moved(12_288, 1 << 20));
@@ -98,8 +101,9 @@ mod tests {
         assert_eq!(figures["pass_in_bytes"], 8192.0);
         assert_eq!(figures["pass_out_bytes"], 0.0);
         assert_eq!(figures["fill_out_bytes"], f64::from((1 << 19) - 5));
+        assert_eq!(figures["over_out_bytes"], f64::from((1 << 19) - 6));
         assert_eq!(figures["before_out_bytes"], f64::from((1 << 20) - 5));
-        assert_eq!(figures.len(), 6);
+        assert_eq!(figures.len(), 8);
     }
 
     #[test]

@@ -17,6 +17,8 @@ use super::launch::{Barrier, Left};
 pub enum Moment {
     /// Nothing of the regions was touched.
     Start,
+    /// So much is filled as there is memory (`--full`).
+    Full,
     /// All is filled.
     Filled,
     /// The measured passes have not begun, but those before them have ended.

@@ -66,6 +66,8 @@ pub struct Total {
     pub pass_ns: u64,
     /// The longest fill.
     pub fill_ns: u64,
+    /// The longest part of a fill in which there was more than `--full`.
+    pub over_ns: u64,
     /// `fill_ns` over the pages of all regions.
     pub fill_ns_per_page: f64,
     /// The longest check at the end; 0 when nothing was written.
@@ -168,6 +170,7 @@ impl Report {
             task_ns_per_page: Spread::of(&each),
             pass_ns: longest(|task| task.pass_ns),
             fill_ns,
+            over_ns: longest(|task| task.over_ns),
             fill_ns_per_page: fill_ns as f64 / (args.total_bytes() / PAGE as u64) as f64,
             check_ns: longest(|task| task.check_ns),
             first_touch: touches.latency(),

@@ -9,6 +9,7 @@
 //! word of it was drawn.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use serde::{Deserialize, Serialize};
@@ -75,6 +76,8 @@ pub struct Measured {
     pub other_bytes: u64,
     /// Time to fill the region.
     pub fill_ns: u64,
+    /// That part of it in which there was more than `--full`.
+    pub over_ns: u64,
     /// First touches of the fill, by bucket.
     pub fill_buckets: Vec<(u64, u64)>,
     /// Sum and maximum of these.
@@ -138,9 +141,15 @@ impl<'a> Task<'a> {
         // Nothing of any region is there yet.
         let other_bytes = crate::hold::resident().unwrap_or(0);
         self.meet(barrier, Moment::Start)?;
-        let start = self.clock.now();
-        self.fill();
-        let fill_ns = self.clock.between(start, self.clock.now());
+        let pages = self.region.pages();
+        let full = self.args.full_pages().min(pages);
+        let mut fill_ns = self.fill(0..full);
+        let mut over_ns = 0;
+        if full < pages {
+            self.meet(barrier, Moment::Full)?;
+            over_ns = self.fill(full..pages);
+            fill_ns += over_ns;
+        }
         let fill = self.touches.clone();
         if let (Some(word), 0) = (self.args.corrupt_word, self.number) {
             self.corrupt(word);
@@ -176,6 +185,7 @@ impl<'a> Task<'a> {
         Ok(Measured {
             other_bytes,
             fill_ns,
+            over_ns,
             fill_buckets: fill.buckets(),
             fill_sum_max: (fill.sum(), fill_latency.max),
             pass_ns,
@@ -196,8 +206,10 @@ impl<'a> Task<'a> {
         }
     }
 
-    fn fill(&mut self) {
-        for page in 0..self.region.pages() {
+    /// Fills these pages; returns how long it took.
+    fn fill(&mut self, pages: Range<u64>) -> u64 {
+        let start = self.clock.now();
+        for page in pages {
             let values = self.words.page(page, 0);
             let before = self.clock.now();
             self.region.write(page, 0, values.at(0));
@@ -208,6 +220,7 @@ impl<'a> Task<'a> {
             }
         }
         compiler_fence(Ordering::SeqCst);
+        self.clock.between(start, self.clock.now())
     }
 
     fn corrupt(&mut self, word: u64) {
