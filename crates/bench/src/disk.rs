@@ -7,7 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use anyhow::Context;
 
 use crate::args::Fill;
 use crate::interrupt;
-use crate::usemem::{Clock, Draw, Histogram, Latency, PAGE, Region, WORDS, Words, mix};
+use crate::usemem::{Clock, Draw, Histogram, Latency, PAGE, Region, Words, mix};
 
 /// One transfer of a sequential measurement.
 pub const TRANSFER: usize = 2 << 20;
@@ -28,7 +28,9 @@ const DEPTH: usize = 4;
 #[derive(Debug)]
 pub struct Disk {
     file: File,
+    directory: PathBuf,
     bytes: u64,
+    memory: Region,
     /// How many transfers were written: each has other bytes than all before it.
     written: AtomicU64,
 }
@@ -38,6 +40,8 @@ pub struct Disk {
 pub enum Transfers {
     /// The file is read.
     Reads,
+    /// It is read, and each transfer goes where the last one went: to the processor's cache.
+    ReadsToCache,
     /// It is written over.
     Writes,
     /// It is new and sparse, and every transfer the first write to its place: a swap area that nobody has named.
@@ -55,114 +59,120 @@ pub struct Rates {
     pub written_bytes_per_s: f64,
 }
 
-/// Words in a device's smallest block.
-const SECTOR: usize = 512 / 8;
+/// Bytes in a device's smallest block.
+const SECTOR: usize = 512;
 
-/// A buffer as O_DIRECT wants it, on huge pages where the system has them: a transfer from or to 512 pages that
+/// Memory as O_DIRECT wants it, on huge pages where the system has them: a transfer from or to 512 pages that
 /// lie apart is more than a request of a virtio disk can hold, and would be slower than what it is the reference for.
-struct Buffer(Region);
-
-impl Buffer {
-    /// Pseudo-random pages, of which no two are the same: a device takes them for no hole, and
-    /// can neither compress them nor keep one for another.
-    fn new(bytes: usize) -> anyhow::Result<Self> {
-        let mut region = Region::map(bytes as u64).context("cannot map a buffer")?;
-        // Refused where the kernel was built without them: then pages must do.
-        let _ = region.ask_for_huge_pages();
-        let words = Words::new(Fill::Random, 1, 0);
-        for page in 0..region.pages() {
-            let values = words.page(page, 0);
-            *region.page_mut(page) = std::array::from_fn(|i| values.at(i));
-        }
-        Ok(Self(region))
+/// It holds pseudo-random pages, of which no two are the same: a device takes them for no hole, and can neither
+/// compress them nor keep one for another.
+fn buffer(bytes: u64) -> anyhow::Result<Region> {
+    let mut region = Region::map(bytes).context("cannot map a buffer")?;
+    // Refused where the kernel was built without them: then pages must do.
+    let _ = region.ask_for_huge_pages();
+    let words = Words::new(Fill::Random, 1, 0);
+    for page in 0..region.pages() {
+        let values = words.page(page, 0);
+        *region.page_mut(page) = std::array::from_fn(|i| values.at(i));
     }
+    Ok(region)
+}
 
-    /// Makes every sector another than it was in all transfers before. Cheap: it is timed.
-    fn freshen(&mut self, transfer: u64) {
-        for page in 0..self.0.pages() {
-            let words = self.0.page_mut(page);
-            for (sector, words) in words.chunks_exact_mut(SECTOR).enumerate() {
-                let number = page * (WORDS / SECTOR) as u64 + sector as u64;
-                words[0] = mix(transfer << 32 | number);
-            }
-        }
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        self.0.bytes_mut()
+/// Makes every sector another than it was in all transfers before. Cheap: it is timed.
+fn freshen(bytes: &mut [u8], transfer: u64) {
+    for (number, sector) in (0..).zip(bytes.chunks_exact_mut(SECTOR)) {
+        sector[..8].copy_from_slice(&mix(transfer << 32 | number).to_le_bytes());
     }
 }
 
+/// A new file of `bytes` without a name, of which nothing is allocated.
+fn sparse(directory: &Path, bytes: u64) -> anyhow::Result<File> {
+    let path = directory.join(format!("foreswap-bench-{}.area", std::process::id()));
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .custom_flags(libc::O_DIRECT)
+        .open(&path)
+        .with_context(|| format!("cannot make {} for direct I/O", path.display()))?;
+    std::fs::remove_file(&path)?;
+    file.set_len(bytes).context("cannot make a sparse file")?;
+    Ok(file)
+}
+
 impl Disk {
-    /// Makes a file of `bytes` in `directory` as a swap file is: allocated, then written, twice.
-    pub fn make(directory: &Path, bytes: u64) -> anyhow::Result<Self> {
-        let disk = Self::sparse(directory, bytes)?;
+    /// Makes a file of `bytes` in `directory` as a swap file is: allocated, then written, twice. What is read goes to
+    /// `memory` bytes in turn, and what is written comes from there: whoever moves pages has that many of them, while
+    /// one buffer for all would stay in the processor's cache.
+    pub fn make(directory: &Path, bytes: u64, memory: u64) -> anyhow::Result<Self> {
+        let bytes = bytes.next_multiple_of(TRANSFER as u64);
+        let least = (DEPTHS[DEPTHS.len() - 1] * TRANSFER) as u64;
+        let memory = memory.max(least).next_multiple_of(TRANSFER as u64);
+        let mut disk = Self {
+            file: sparse(directory, bytes)?,
+            directory: directory.to_owned(),
+            bytes,
+            memory: buffer(memory)?,
+            written: AtomicU64::new(0),
+        };
         // Where the file system cannot, the first write does it.
         // SAFETY: allocates in a file that is open.
-        unsafe { libc::fallocate(disk.file.as_raw_fd(), 0, 0, disk.bytes as libc::off_t) };
+        unsafe { libc::fallocate(disk.file.as_raw_fd(), 0, 0, bytes as libc::off_t) };
         disk.stream(DEPTH, Transfers::Writes)
             .context("the first write")?;
         disk.stream(DEPTH, Transfers::Writes)?;
         Ok(disk)
     }
 
-    /// Makes a file of `bytes` of which nothing is allocated.
-    pub fn sparse(directory: &Path, bytes: u64) -> anyhow::Result<Self> {
-        let bytes = bytes.next_multiple_of(TRANSFER as u64);
-        let path = directory.join(format!("foreswap-bench-{}.area", std::process::id()));
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .custom_flags(libc::O_DIRECT)
-            .open(&path)
-            .with_context(|| format!("cannot make {} for direct I/O", path.display()))?;
-        std::fs::remove_file(&path)?;
-        file.set_len(bytes).context("cannot make a sparse file")?;
-        Ok(Self {
-            file,
-            bytes,
-            written: AtomicU64::new(0),
-        })
-    }
-
     /// Reads the file from end to end, `depth` transfers at once; bytes per second.
-    pub fn read_bandwidth(&self, depth: usize) -> anyhow::Result<f64> {
+    pub fn read_bandwidth(&mut self, depth: usize) -> anyhow::Result<f64> {
         Ok(self.stream(depth, Transfers::Reads)?.read_bytes_per_s)
     }
 
     /// Writes it so.
-    pub fn write_bandwidth(&self, depth: usize) -> anyhow::Result<f64> {
+    pub fn write_bandwidth(&mut self, depth: usize) -> anyhow::Result<f64> {
         Ok(self.stream(depth, Transfers::Writes)?.written_bytes_per_s)
     }
 
-    /// Goes through the file from end to end, `depth` transfers at once.
-    pub fn stream(&self, depth: usize, transfers: Transfers) -> anyhow::Result<Rates> {
+    /// Goes through the file from end to end, `depth` transfers at once; through a new one for first writes.
+    pub fn stream(&mut self, depth: usize, transfers: Transfers) -> anyhow::Result<Rates> {
+        let new = match transfers {
+            Transfers::FirstWrites => Some(sparse(&self.directory, self.bytes)?),
+            _ => None,
+        };
+        let file = new.as_ref().unwrap_or(&self.file);
+        let (bytes, written) = (self.bytes, &self.written);
         let next = AtomicU64::new(0);
-        let part = |mut buffer: Buffer| -> anyhow::Result<()> {
-            loop {
+        let part = |memory: &mut [u8]| -> anyhow::Result<()> {
+            let buffers = memory.len() / TRANSFER;
+            for turn in 0.. {
                 let at = next.fetch_add(TRANSFER as u64, Ordering::Relaxed);
-                if at >= self.bytes {
-                    return Ok(());
+                if at >= bytes {
+                    break;
                 }
                 interrupt::check()?;
+                let buffer = &mut memory[turn % buffers * TRANSFER..][..TRANSFER];
                 if is_write(transfers, at) {
-                    buffer.freshen(self.written.fetch_add(1, Ordering::Relaxed));
-                    self.file.write_all_at(buffer.bytes(), at)?;
+                    freshen(buffer, written.fetch_add(1, Ordering::Relaxed));
+                    file.write_all_at(buffer, at)?;
                 } else {
-                    self.file.read_exact_at(buffer.bytes(), at)?;
+                    file.read_exact_at(buffer, at)?;
                 }
             }
+            Ok(())
         };
-        // Made before the clock starts.
-        let buffers = (0..depth).map(|_| Buffer::new(TRANSFER));
-        let buffers: Vec<Buffer> = buffers.collect::<anyhow::Result<_>>()?;
+        let memory = self.memory.bytes_mut();
+        let each = match transfers {
+            Transfers::ReadsToCache => TRANSFER,
+            _ => memory.len() / TRANSFER / depth * TRANSFER,
+        };
         let start = Instant::now();
         std::thread::scope(|scope| {
-            let threads: Vec<_> = buffers
-                .into_iter()
-                .map(|buffer| scope.spawn(|| part(buffer)))
+            let threads: Vec<_> = memory
+                .chunks_exact_mut(each)
+                .take(depth)
+                .map(|memory| scope.spawn(|| part(memory)))
                 .collect();
             threads
                 .into_iter()
@@ -188,12 +198,12 @@ impl Disk {
         let clock = Clock::calibrated();
         let mut draw = Draw::new(seed, 7);
         let mut histogram = Histogram::new();
-        let mut buffer = Buffer::new(PAGE)?;
+        let mut buffer = buffer(PAGE as u64)?;
         for _ in 0..count {
             interrupt::check()?;
             let at = draw.below(self.bytes / PAGE as u64) * PAGE as u64;
             let before = clock.now();
-            self.file.read_exact_at(buffer.bytes(), at)?;
+            self.file.read_exact_at(buffer.bytes_mut(), at)?;
             histogram.record(clock.between(before, clock.now()));
         }
         Ok(histogram.latency())
@@ -202,7 +212,7 @@ impl Disk {
 
 fn is_write(transfers: Transfers, at: u64) -> bool {
     match transfers {
-        Transfers::Reads => false,
+        Transfers::Reads | Transfers::ReadsToCache => false,
         Transfers::Writes | Transfers::FirstWrites => true,
         Transfers::Both => (at / TRANSFER as u64).is_multiple_of(2),
     }
@@ -215,8 +225,8 @@ mod tests {
     /// On scattered pages the reference was half as fast as the disk, and who was held against it too good.
     #[test]
     fn a_transfer_is_one_huge_page() {
-        let mut buffer = Buffer::new(TRANSFER).unwrap();
-        let at = buffer.bytes().as_ptr() as usize;
+        let mut buffer = buffer(TRANSFER as u64).unwrap();
+        let at = buffer.bytes_mut().as_ptr() as usize;
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let of_it = smaps.lines().skip_while(|line| {
             let range = line
@@ -245,14 +255,31 @@ mod tests {
     #[test]
     fn every_write_has_sectors_of_its_own() {
         let mut seen = std::collections::HashSet::new();
-        let mut buffer = Buffer::new(2 * PAGE).unwrap();
+        let mut buffer = buffer(2 * PAGE as u64).unwrap();
         for transfer in 0..3 {
-            buffer.freshen(transfer);
-            for sector in buffer.bytes().chunks(512) {
+            freshen(buffer.bytes_mut(), transfer);
+            for sector in buffer.bytes_mut().chunks(SECTOR) {
                 assert!(seen.insert(sector.to_vec()), "in transfer {transfer}");
             }
         }
         assert_eq!(seen.len(), 3 * 16);
+    }
+
+    /// One buffer for all stays in the processor's cache, which no pages of a program do.
+    #[test]
+    fn reads_go_to_all_of_the_memory() {
+        let bytes = 8 * TRANSFER as u64;
+        let mut disk = Disk::make(&std::env::temp_dir(), bytes, bytes).unwrap();
+        let mut filled_by = |transfers| {
+            disk.memory.bytes_mut().fill(0);
+            disk.stream(1, transfers).unwrap();
+            let parts = disk.memory.bytes_mut().chunks(TRANSFER);
+            parts
+                .filter(|part| part.iter().any(|byte| *byte != 0))
+                .count()
+        };
+        assert_eq!(filled_by(Transfers::Reads), 8);
+        assert_eq!(filled_by(Transfers::ReadsToCache), 1);
     }
 
     #[test]
@@ -265,7 +292,7 @@ mod tests {
     #[test]
     fn a_file_is_written_and_read_from_end_to_end() {
         let bytes = 4 * TRANSFER as u64;
-        let disk = Disk::make(&std::env::temp_dir(), bytes).unwrap();
+        let mut disk = Disk::make(&std::env::temp_dir(), bytes, 0).unwrap();
         assert_eq!(disk.written.load(Ordering::Relaxed), 8);
         let rates = disk.stream(3, Transfers::Both).unwrap();
         assert!(rates.read_bytes_per_s > 0.0 && rates.written_bytes_per_s > 0.0);

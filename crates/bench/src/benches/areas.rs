@@ -20,7 +20,7 @@ pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<Report> {
     let bytes = args.usemem.bytes.or(args.usemem.total).unwrap_or(BYTES);
     let progress = Progress::over(u64::from(turns));
     progress.say("making a file");
-    let disk = Disk::make(&session.directory, bytes)?;
+    let mut disk = Disk::make(&session.directory, bytes, session.limit)?;
     let mut rows: Vec<(String, Vec<Figures>)> = Vec::new();
     for depth in DEPTHS {
         rows.push((

@@ -2,13 +2,16 @@
 //! with direct I/O, some of them at once, from or to a file on the same file system. That is what
 //! no stream can beat.
 //!
+//! Reads go to as much memory as the peers have, in turn, as a stream's do. The row of one buffer is there to show
+//! what the processor's cache makes of it.
+//!
 //! Writes go to a file that is allocated and was written before, as a swap file is, and no two
 //! sectors of them are the same. First writes go to one that is new and sparse, as the area is that
 //! foreswap makes where none is named: the file system, and what lies below it, has to find the place of
 //! each. The row that reads and writes at once is beside them because a stream of writes over more than
 //! the memory does both: each page comes in before it goes out.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::disk::{DEPTHS, Disk, Rates, TRANSFER, Transfers};
 use crate::peer::Figures;
@@ -26,8 +29,6 @@ pub enum Measured {
 
 /// A device and what was measured of it so far.
 pub struct Device {
-    directory: PathBuf,
-    bytes: u64,
     disk: Disk,
     rows: Vec<Row>,
 }
@@ -40,9 +41,14 @@ struct Row {
 }
 
 impl Device {
-    /// Makes the file, of `bytes`.
-    pub fn make(directory: &Path, bytes: u64, measured: Measured) -> anyhow::Result<Self> {
-        let disk = Disk::make(directory, bytes)?;
+    /// Makes the file, of `bytes`; `memory` bytes is what pages are moved to and from.
+    pub fn make(
+        directory: &Path,
+        bytes: u64,
+        memory: u64,
+        measured: Measured,
+    ) -> anyhow::Result<Self> {
+        let disk = Disk::make(directory, bytes, memory)?;
         let row = |transfers, depth: usize| Row {
             name: row_name(transfers, depth),
             transfers,
@@ -50,7 +56,11 @@ impl Device {
             turns: Vec::new(),
         };
         let rows = match measured {
-            Measured::Reads => DEPTHS.map(|depth| row(Transfers::Reads, depth)).into(),
+            Measured::Reads => {
+                let reads = DEPTHS.map(|depth| row(Transfers::Reads, depth));
+                let to_cache = row(Transfers::ReadsToCache, DEPTHS[0]);
+                reads.into_iter().chain([to_cache]).collect()
+            }
             Measured::Writes => {
                 let writes = DEPTHS.map(|depth| row(Transfers::Writes, depth));
                 let first = DEPTHS.map(|depth| row(Transfers::FirstWrites, depth));
@@ -58,25 +68,14 @@ impl Device {
                 writes.into_iter().chain(first).chain([both]).collect()
             }
         };
-        let directory = directory.to_owned();
-        Ok(Self {
-            directory,
-            bytes,
-            disk,
-            rows,
-        })
+        Ok(Self { disk, rows })
     }
 
     /// One turn of all rows.
     pub fn turn(&mut self) -> anyhow::Result<()> {
         for row in &mut self.rows {
-            let rates = match row.transfers {
-                Transfers::FirstWrites => {
-                    Disk::sparse(&self.directory, self.bytes)?.stream(row.depth, row.transfers)
-                }
-                _ => self.disk.stream(row.depth, row.transfers),
-            }?;
-            row.turns.push(figures_of(row.transfers, rates));
+            let rates = self.disk.stream(row.depth, row.transfers)?;
+            row.turns.push(figures_of(rates));
         }
         Ok(())
     }
@@ -101,20 +100,23 @@ fn row_name(transfers: Transfers, depth: usize) -> String {
     let size = humane(TRANSFER as u64);
     match transfers {
         Transfers::Reads => format!("device, {depth} x {size}"),
+        Transfers::ReadsToCache => format!("device, {depth} x {size}, one buffer"),
         Transfers::Writes => format!("device, {depth} x {size} writes"),
         Transfers::FirstWrites => format!("device, {depth} x {size} first writes"),
         Transfers::Both => format!("device, {depth} x {size}, half writes"),
     }
 }
 
-fn figures_of(transfers: Transfers, rates: Rates) -> Figures {
+fn figures_of(rates: Rates) -> Figures {
     let (read, written) = (rates.read_bytes_per_s, rates.written_bytes_per_s);
     let mut figures = Figures::from([("bytes_per_s".to_owned(), read + written)]);
-    if matches!(transfers, Transfers::Reads | Transfers::Both) {
-        figures.insert("pass_in_bytes_per_s".to_owned(), read);
-    }
-    if transfers != Transfers::Reads {
-        figures.insert("pass_out_bytes_per_s".to_owned(), written);
+    for (figure, rate) in [
+        ("pass_in_bytes_per_s", read),
+        ("pass_out_bytes_per_s", written),
+    ] {
+        if rate > 0.0 {
+            figures.insert(figure.to_owned(), rate);
+        }
     }
     figures
 }
@@ -133,6 +135,7 @@ mod tests {
         for (transfers, depth, rates) in [
             (Transfers::Reads, 1, [1.0, 2.0, 90.0]),
             (Transfers::Reads, 8, [4.0, 5.0, 3.0]),
+            (Transfers::ReadsToCache, 1, [6.0, 6.0, 6.0]),
             (Transfers::Writes, 4, [7.0, 7.0, 7.0]),
             (Transfers::FirstWrites, 1, [3.0, 3.0, 3.0]),
             (Transfers::Both, 8, [50.0, 50.0, 50.0]),

@@ -47,7 +47,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
         .get_or_insert_with(|| "none".to_owned());
     let order = super::peers(args, &[]);
 
-    let disk = Disk::make(&session.directory, workload.total_bytes())?;
+    let disk = Disk::make(&session.directory, workload.total_bytes(), session.limit)?;
     let mut of_disk = Vec::new();
     let mut results: Vec<PeerReport> = Vec::new();
     let mut scans: Vec<PeerReport> = Vec::new();

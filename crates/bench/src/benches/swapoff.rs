@@ -25,7 +25,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     let bytes = given.bytes.or(given.total).unwrap_or(BYTES);
     session.swap_bytes = usemem::swap_for(bytes);
     let order = peers(args, &[PeerName::Kernel]);
-    let mut device = Device::make(&session.directory, bytes, Measured::Reads)?;
+    let mut device = Device::make(&session.directory, bytes, bytes, Measured::Reads)?;
     let results = turns::in_turns_by(session, &order, turns, |session, peer, progress| {
         if peer == order[0] {
             device.turn()?;

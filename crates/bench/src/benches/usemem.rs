@@ -99,7 +99,7 @@ fn device_for(
     let sequential = workload.pattern == Pattern::Seq;
     directory
         .filter(|_| sequential)
-        .map(|directory| Device::make(directory, workload.total_bytes(), measured))
+        .map(|directory| Device::make(directory, workload.total_bytes(), session.limit, measured))
         .transpose()
 }
 
