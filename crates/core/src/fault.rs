@@ -138,6 +138,7 @@ impl Mm {
                 vma.streams.mapped(page, mapped);
             }
             self.stats.faults_zero += 1;
+            self.stats.first_touched += u64::from(mapped);
             self.on_served(w, page, pending.since, false);
             return Outcome::Served;
         }

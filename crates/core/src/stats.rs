@@ -50,6 +50,8 @@ pub struct Stats {
     pub faults_minor: u64,
     /// First touches.
     pub faults_zero: u64,
+    /// Pages that these mapped.
+    pub first_touched: u64,
     /// Pages read.
     pub swap_in: u64,
     /// Pages written.

@@ -88,6 +88,7 @@ impl Mm {
                 vma.streams.mapped(unit, UNIT);
             }
             self.stats.faults_zero += 1;
+            self.stats.first_touched += u64::from(UNIT);
             self.on_served(w, pending.page, pending.since, false);
             return Some(Outcome::Served);
         }

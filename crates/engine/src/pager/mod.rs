@@ -213,7 +213,9 @@ impl Pager {
             let _ = self.w.io.flush();
             publish::counters(self.w.ledger, self.w.me, &self.mm, self.own_bytes());
             let now = now();
-            let (ahead, draining) = (self.mm.stats.ahead.unseen, self.mm.is_draining());
+            let stats = &self.mm.stats;
+            let ahead = stats.ahead.unseen + stats.first_touched;
+            let draining = self.mm.is_draining();
             self.placement.look(now, ahead, draining);
             self.share(now);
             if busy || (more && flushed) || self.w.io.has_ended() {

@@ -6,10 +6,10 @@
 //! scheduler to leave the thread there although the pager runs when it wakes it, the pager yields to
 //! everybody (`SCHED_IDLE`), where it may (root) and as long as that does not starve it.
 //!
-//! When that thread follows streams, most of the work is not for a fault but for the pages to come,
-//! and can be done while the thread runs: then the pager stays *apart* from it, on the other CPUs, and
-//! does not sleep between two faults unless somebody else wants the CPU. As soon as several threads
-//! fault, the scheduler decides.
+//! When that thread follows streams, or fills memory in order, most of the work is not for a fault but for
+//! the pages to come, and can be done while the thread runs: then the pager stays *apart* from it, on the
+//! other CPUs, and does not sleep between two faults unless somebody else wants the CPU. As soon as several
+//! threads fault, the scheduler decides.
 
 use foreswap_core::units::Nanos;
 
@@ -20,7 +20,7 @@ const PERIOD: Nanos = 4_000_000;
 /// For how long the pager does not yield after it was starved: the first time, and at the most.
 const HOLD_OFF: (Nanos, Nanos) = (500_000_000, 16_000_000_000);
 
-/// Pages mapped ahead for each fault, from which on the program follows streams.
+/// Pages mapped for each fault, from which on the program follows streams.
 const STREAMING: u64 = 8;
 
 /// Where the pager runs.
@@ -41,7 +41,7 @@ pub struct Placement {
     /// The only thread that has faulted since the last look; `None` when there were several.
     only: Option<u32>,
     faults: u64,
-    /// Pages that had been mapped ahead at the last look.
+    /// Pages that had been mapped before they were touched, or by a first touch, at the last look.
     ahead: u64,
     last: LastCpu,
     due: Nanos,
@@ -53,8 +53,44 @@ pub struct Placement {
     /// Nobody else wants the CPU.
     alone: bool,
     yielding: bool,
+    patience: Patience,
+}
+
+/// When the pager yields its CPU.
+struct Patience {
     hold_off: Nanos,
     not_before: Nanos,
+    /// It yields since then.
+    since: Option<Nanos>,
+}
+
+impl Patience {
+    const fn new() -> Self {
+        Patience {
+            hold_off: HOLD_OFF.0,
+            not_before: 0,
+            since: None,
+        }
+    }
+
+    /// Whether to yield from `now` on, where that is wanted. Of the last `passed` nanoseconds the pager was ready to
+    /// run and had no CPU for `waited`.
+    fn yields(&mut self, now: Nanos, wanted: bool, waited: Nanos, passed: Nanos) -> bool {
+        if let Some(since) = self.since {
+            // Some waiting is the purpose: the thread that was served goes first. Three quarters of the time mean
+            // that somebody else needs this CPU.
+            if waited > passed / 4 * 3 {
+                self.not_before = now + self.hold_off;
+                self.hold_off = (self.hold_off * 2).min(HOLD_OFF.1);
+            } else if now.saturating_sub(since) > self.hold_off {
+                // Whoever it was is gone.
+                self.hold_off = HOLD_OFF.0;
+            }
+        }
+        let yields = wanted && now >= self.not_before;
+        self.since = yields.then(|| self.since.unwrap_or(now));
+        yields
+    }
 }
 
 impl Placement {
@@ -74,8 +110,7 @@ impl Placement {
             looked: 0,
             alone: false,
             yielding: false,
-            hold_off: HOLD_OFF.0,
-            not_before: 0,
+            patience: Patience::new(),
         }
     }
 
@@ -99,8 +134,8 @@ impl Placement {
         matches!(self.here, Place::Apart(_)) && self.alone
     }
 
-    /// Move if that is better; cheap when nothing is due. `ahead` pages were mapped ahead so far; the
-    /// pager is `at_work` on something else than faults.
+    /// Move if that is better; cheap when nothing is due. `ahead` pages were mapped ahead, or by first touches, so
+    /// far; the pager is `at_work` on something else than faults.
     pub fn look(&mut self, now: Nanos, ahead: u64, at_work: bool) {
         if now < self.due || self.faults == 0 && !at_work {
             return;
@@ -138,15 +173,35 @@ impl Placement {
         let waited = total - core::mem::replace(&mut self.delayed, total).min(total);
         let passed = now - core::mem::replace(&mut self.looked, now).min(now);
         self.alone = waited <= passed / 8;
-        // Some waiting is the purpose: the thread that was served goes first. Three quarters of the
-        // time mean that somebody else needs this CPU.
-        if self.yielding && waited > passed / 4 * 3 {
-            self.not_before = now + self.hold_off;
-            self.hold_off = (self.hold_off * 2).min(HOLD_OFF.1);
-        }
-        let yielding = beside && self.may_yield && now >= self.not_before;
+        let wanted = beside && self.may_yield;
+        let yielding = self.patience.yields(now, wanted, waited, passed);
         if yielding != self.yielding && cpu::set_yielding(yielding).is_ok() {
             self.yielding = yielding;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever wanted the CPU for a while must not cost the faults of later hours.
+    #[test]
+    fn who_was_starved_holds_off_and_forgets_it() {
+        let mut patience = Patience::new();
+        let ms = |n: u64| n * 1_000_000;
+        assert!(patience.yields(ms(4), true, 0, ms(4)));
+        // Starved: not for half a second, then, starved again, not for a whole one.
+        assert!(!patience.yields(ms(8), true, ms(4), ms(4)));
+        assert!(!patience.yields(ms(507), true, 0, ms(4)));
+        assert!(patience.yields(ms(508), true, 0, ms(4)));
+        assert!(!patience.yields(ms(512), true, ms(4), ms(4)));
+        assert!(!patience.yields(ms(1511), true, 0, ms(4)));
+        assert!(patience.yields(ms(1512), true, 0, ms(4)));
+        // It went well for longer than the next time would be.
+        assert!(patience.yields(ms(3513), true, 0, ms(4)));
+        assert!(!patience.yields(ms(3517), true, ms(4), ms(4)));
+        assert!(patience.yields(ms(4017), true, 0, ms(4)));
+        assert!(!patience.yields(ms(4021), false, 0, ms(4)), "not wanted");
     }
 }
