@@ -186,10 +186,10 @@ impl Mm {
 
     /// Read on, ahead of every stream and lattice, as far as each may go.
     pub(crate) fn read_on(&mut self, w: &mut impl World) {
+        self.read_streams(w);
         if self.pace.batched {
             return;
         }
-        self.read_streams(w);
         let now = w.now();
         for id in self.lattices.ids() {
             if let Some(next) = self.lattices.next_page(id, now)
@@ -238,13 +238,22 @@ impl Mm {
                 && let Some(run) = self.streams.window(id, &vma.range, share)
             {
                 if self.reads_whole(id, next) {
-                    if !self.read_unit_ahead(w, id, next) {
+                    if self.pace.batched || !self.read_unit_ahead(w, id, next) {
                         break;
                     }
                     windows += 1;
                     continue;
                 }
-                let run = self.before_units(id, run);
+                let mut run = self.before_units(id, run);
+                if self.pace.batched {
+                    // It may go on over what is in memory.
+                    let away = |page| matches!(self.table.get(page), Entry::Swapped { .. });
+                    match run.pages().position(away) {
+                        Some(0) => break,
+                        Some(n) => run = run.shortened(n as u64),
+                        None => {}
+                    }
+                }
                 let mut batch = core::mem::take(&mut self.batch);
                 batch.clear();
                 let passed = self.read_run(w, id, run, &mut batch);
@@ -473,7 +482,7 @@ impl Mm {
             }
             match holding.state {
                 State::Reading => holding.direct = true,
-                State::Clean => maps.push((page, frame)),
+                State::Clean | State::Dirty if !holding.leaves => maps.push((page, frame)),
                 _ => {}
             }
         }
@@ -481,7 +490,7 @@ impl Mm {
         self.maps = maps;
     }
 
-    /// Map clean pages that nobody waits for, runs of neighbours by one call.
+    /// Map pages that nobody waits for, runs of neighbours by one call.
     pub(crate) fn map_pages(&mut self, w: &mut impl World, maps: &[(Vpn, Frame)]) {
         let follows = |a: &(Vpn, Frame), b: &(Vpn, Frame)| a.0.plus(1) == b.0 && a.1.plus(1) == b.1;
         for mut run in maps.chunk_by(follows) {

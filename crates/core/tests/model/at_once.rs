@@ -3,7 +3,7 @@
 use foreswap_core::readahead::Policy;
 
 use super::directed::Machine;
-use super::process::Process;
+use super::process::{Access, Process};
 use super::system::System;
 
 const PAGES: usize = 14_000;
@@ -57,5 +57,36 @@ fn any_other_gets_more_while_it_has_some() {
     scan(&mut m);
     let (begun, added) = scan(&mut m);
     assert!(added * 50 >= begun, "{added} of {begun}");
+    m.end();
+}
+
+/// While it has a batch, a scan goes on over what is in memory, which is mapped ahead.
+#[test]
+fn what_is_in_memory_is_mapped_ahead_meanwhile() {
+    let mut m = filled(true);
+    scan(&mut m);
+    let pages = 1_500;
+    m.p.unmap(pages..PAGES);
+    m.rest();
+    for at in 0..pages {
+        m.touch(at, Some(at as u64));
+    }
+    m.rest();
+    m.sys.pressure[0] = 5_000;
+    for _ in 0..20 {
+        m.rounds_without_io();
+    }
+    m.sys.pressure[0] = 0;
+    assert!(!m.p.space.flights.is_empty(), "no batch");
+    let before = m.p.mm.stats.faults_minor;
+    for at in 0..pages {
+        if m.p.access(&mut m.sys, Some(0), at, None) == Access::Waits {
+            m.rounds_without_io();
+        }
+        assert!(m.p.threads[0].is_none(), "page {at} is not in memory");
+    }
+    let faults = m.p.mm.stats.faults_minor - before;
+    assert!(faults < 300, "{faults} faults for {pages} pages");
+    m.rest();
     m.end();
 }

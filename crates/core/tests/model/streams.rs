@@ -301,3 +301,26 @@ fn pages_that_go_out_before_a_scan_are_read_ahead_again() {
     assert!(faults < 150, "{faults} faults for 3010 pages");
     m.end();
 }
+
+/// What a scan comes to was moved out a moment ago and waits for its write: it is mapped ahead as well.
+#[test]
+fn what_waits_for_its_write_is_mapped_ahead() {
+    let pages = 1_500;
+    let mut m = Machine::of(Policy::Streams(512), 4_096, LIMIT, &[32_768], pages);
+    m.p.space.depth = 0;
+    m.fill();
+    m.sys.pressure[0] = LIMIT;
+    for _ in 0..20 {
+        m.rounds_without_io();
+    }
+    let left = m.resident().len();
+    assert!(left < pages / 8, "{left} were not moved out");
+    m.sys.pressure[0] = 0;
+    let stats = touch_all(&mut m, 0..pages);
+    assert_eq!((stats.faults_major, stats.swap_out), (0, 0));
+    assert!(stats.faults_minor < 100, "{} faults", stats.faults_minor);
+    m.p.space.depth = 128;
+    m.rest();
+    assert!(m.read_all().is_empty());
+    m.end();
+}

@@ -58,8 +58,6 @@ const SOON: Nanos = 5_000_000;
 const POLLING: Nanos = 120_000;
 /// How often it then looks at the ring alone before it looks at all else again.
 const GLANCES: u32 = 64;
-/// How long it stays awake between two touches of a stream.
-const STREAMING: Nanos = 500_000;
 /// How long it lets the program run while an event is being worked off.
 const SETTLING: Nanos = 20_000;
 
@@ -231,33 +229,30 @@ impl Pager {
         }
     }
 
-    /// Whether to look again at once instead of sleeping. Beside the program: a thread waits for a
-    /// read that will be done sooner than an idle CPU of a virtual machine wakes up, and it waits on
-    /// this very CPU, so that nobody else misses it. Apart from it: the next touch of its stream is
-    /// near, and nobody else wants this CPU.
+    /// Whether to look again at once instead of sleeping. Helpers have something to do that a thread waits for: a
+    /// part of it was done here. Or a thread waits for a read that will be done sooner than an idle CPU of a virtual
+    /// machine wakes up, and it waits on this very CPU, so that nobody else misses it.
     fn stays_awake(&mut self) -> bool {
-        if self.w.io.is_helped() {
-            // They may wait for this very CPU.
-            return false;
-        }
-        let beside = self.watches_a_read();
-        if !beside && !self.placement.may_stay_awake() {
-            return false;
-        }
         let now = now();
         if self.polling_since == 0 {
             self.polling_since = now;
         }
-        if beside {
-            // Without a system call: it would see nothing, and begin anew when a read ends in it.
-            for _ in 0..GLANCES {
-                if self.w.io.has_ended() {
-                    break;
-                }
-                core::hint::spin_loop();
-            }
+        if self.w.io.is_helped() {
+            // Otherwise they may wait for this very CPU.
+            let waits = self.mm.is_awaited() || self.mm.is_stalled();
+            return self.w.io.help(waits);
         }
-        now - self.polling_since < if beside { POLLING } else { STREAMING }
+        if !self.watches_a_read() {
+            return false;
+        }
+        // Without a system call: it would see nothing, and begin anew when a read ends in it.
+        for _ in 0..GLANCES {
+            if self.w.io.has_ended() {
+                break;
+            }
+            core::hint::spin_loop();
+        }
+        now - self.polling_since < POLLING
     }
 
     /// It runs beside the only thread that faults, and that one waits for a read.

@@ -7,9 +7,9 @@
 //! everybody (`SCHED_IDLE`), where it may (root) and as long as that does not starve it.
 //!
 //! When that thread follows streams, or fills memory in order, most of the work is not for a fault but for
-//! the pages to come, and can be done while the thread runs: then the pager stays *apart* from it, on the
-//! other CPUs, and does not sleep between two faults unless somebody else wants the CPU. As soon as several
-//! threads fault, the scheduler decides.
+//! the pages to come, and can be done while the thread runs. Then, and as soon as several threads fault, the
+//! scheduler decides: pinned to the other CPUs the pager would have to share them with the helpers while the thread
+//! waits and its CPU is idle.
 
 use foreswap_core::units::Nanos;
 
@@ -30,8 +30,6 @@ enum Place {
     Anywhere,
     /// On this CPU, with the thread that faults.
     Beside(usize),
-    /// On any but this CPU.
-    Apart(usize),
 }
 
 /// The pager's placement.
@@ -50,8 +48,6 @@ pub struct Placement {
     delay: Option<RunDelay>,
     delayed: Nanos,
     looked: Nanos,
-    /// Nobody else wants the CPU.
-    alone: bool,
     yielding: bool,
     patience: Patience,
 }
@@ -108,7 +104,6 @@ impl Placement {
             delay: RunDelay::of_this_thread().ok(),
             delayed: 0,
             looked: 0,
-            alone: false,
             yielding: false,
             patience: Patience::new(),
         }
@@ -129,11 +124,6 @@ impl Placement {
         matches!(self.here, Place::Beside(_))
     }
 
-    /// On another CPU than the program, which nobody else wants.
-    pub fn may_stay_awake(&self) -> bool {
-        matches!(self.here, Place::Apart(_)) && self.alone
-    }
-
     /// Move if that is better; cheap when nothing is due. `ahead` pages were mapped ahead, or by first touches, so
     /// far; the pager is `at_work` on something else than faults.
     pub fn look(&mut self, now: Nanos, ahead: u64, at_work: bool) {
@@ -147,7 +137,6 @@ impl Placement {
         let wanted = match theirs.filter(|cpu| self.all.contains(cpu)) {
             _ if at_work => Place::Anywhere,
             Some(cpu) if !streaming => Place::Beside(cpu),
-            Some(cpu) if self.all.len() > 1 => Place::Apart(cpu),
             _ => Place::Anywhere,
         };
         self.look_at_delay(now, matches!(wanted, Place::Beside(_)));
@@ -158,7 +147,6 @@ impl Placement {
         let set = match wanted {
             Place::Anywhere => cpu::set_affinity(others),
             Place::Beside(cpu) => cpu::set_affinity([cpu]),
-            Place::Apart(cpu) => cpu::set_affinity(others.filter(|other| *other != cpu)),
         };
         if set.is_ok() {
             self.here = wanted;
@@ -172,7 +160,6 @@ impl Placement {
         };
         let waited = total - core::mem::replace(&mut self.delayed, total).min(total);
         let passed = now - core::mem::replace(&mut self.looked, now).min(now);
-        self.alone = waited <= passed / 8;
         let wanted = beside && self.may_yield;
         let yielding = self.patience.yields(now, wanted, waited, passed);
         if yielding != self.yielding && cpu::set_yielding(yielding).is_ok() {

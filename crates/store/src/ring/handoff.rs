@@ -66,18 +66,22 @@ impl<T> Shared<T> {
         }
     }
 
-    fn give_back(&self, index: u32) {
+    /// Ends a slot. Returns whether all that ended before had been reaped.
+    fn end(&self, index: u32) -> bool {
         let slot = &self.slots[index as usize];
         let mut first = self.ended.load(Ordering::Relaxed);
         loop {
             slot.next.store(first, Ordering::Relaxed);
             let (won, lost) = (Ordering::AcqRel, Ordering::Relaxed);
             match self.ended.compare_exchange_weak(first, index, won, lost) {
-                Ok(_) => break,
+                Ok(_) => return first == NONE,
                 Err(seen) => first = seen,
             }
         }
-        if first == NONE {
+    }
+
+    fn give_back(&self, index: u32) {
+        if self.end(index) {
             self.notices.fetch_add(1, Ordering::AcqRel);
             // Fails only when the counter is about to overflow, and then it is readable anyway.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
@@ -122,6 +126,8 @@ pub(super) struct Handoff<T> {
     heard: u64,
     /// Reaped and not put back, oldest first.
     reaped: Vec<u32>,
+    /// The owner works on it itself.
+    own: Option<u32>,
 }
 
 impl<T> Handoff<T> {
@@ -153,6 +159,7 @@ impl<T> Handoff<T> {
             unflushed: 0,
             heard: 0,
             reaped: Vec::with_capacity(depth as usize),
+            own: None,
         }
     }
 
@@ -193,6 +200,25 @@ impl<T> Handoff<T> {
             futex::wake(&self.shared.bell, futex::Flags::PRIVATE, wake)?;
         }
         Ok(())
+    }
+
+    /// Works on the owner's thread, on what it has begun or else, if it may `begin`, on the oldest that was flushed
+    /// and that no worker has. `work` does a part and says whether that was the last; the end is not told by the
+    /// event. Returns whether there was anything.
+    pub(super) fn work(&mut self, begin: bool, work: impl FnOnce(&mut T) -> bool) -> bool {
+        if self.own.is_none() && begin {
+            self.own = self.shared.take();
+        }
+        let Some(index) = self.own else {
+            return false;
+        };
+        // SAFETY: `take` gave this slot to this thread alone, and `end` has not taken it back.
+        let part = unsafe { &mut *self.shared.slots[index as usize].work.get() };
+        if catch_unwind(AssertUnwindSafe(|| work(part))).unwrap_or(true) {
+            self.own = None;
+            self.shared.end(index);
+        }
+        true
     }
 
     /// Slots have ended that were not reaped.

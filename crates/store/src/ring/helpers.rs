@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::handoff::{Hand, Handoff};
-use super::ram::{Counter, PAGE};
+use super::ram::{Counter, PAGE, Refusal};
 use super::{Completion, IoError, SpawnRefused};
 
 /// Pages of the smallest transfer that is handed over: 256 KiB, some 30 us of hashing.
@@ -26,6 +26,10 @@ pub const MOST_HELPERS: usize = 3;
 const JOBS: usize = 16;
 /// The most pages of a job.
 const MOST_PAGES: usize = 512;
+/// Pages of a job that are done before anything else is looked at: 15 us of hashing, 60 of unfolding.
+const PART: usize = 64;
+/// The number of the thread that hands over, where it does a job itself; the helpers' follow.
+const OWNER: usize = 0;
 
 /// The number by which the bytes of pages are compared. Called with the pages in order of address.
 pub type Hash = fn(&[u8; PAGE]) -> u64;
@@ -66,7 +70,10 @@ struct Job {
     token: u64,
     first: Lent,
     pages: usize,
+    /// Pages that are done.
+    done: usize,
     task: Task,
+    refusal: Refusal,
     result: Result<(), IoError>,
     hashes: Vec<u64>,
 }
@@ -82,7 +89,8 @@ pub struct Helper {
 impl Helper {
     /// Does jobs until the [`Helpers`] are dropped.
     pub fn run(self) {
-        self.jobs.run(|job| job.carry_out(self.number, self.hash));
+        self.jobs
+            .run(|job| while !job.do_part(self.number, self.hash) {});
     }
 
     /// For raw clones: an argument for [`Helper::from_raw`], to be used exactly once.
@@ -101,27 +109,40 @@ impl Helper {
 }
 
 impl Job {
-    fn carry_out(&mut self, number: usize, hash: Hash) {
+    /// Does the next [`PART`] pages. Returns whether they were the last.
+    fn do_part(&mut self, number: usize, hash: Hash) -> bool {
         // What waits to be reaped, or to be filled again, keeps no area alive.
         let task = std::mem::replace(&mut self.task, Task::Hash);
-        self.result = match &task {
+        let part = self.done..self.pages.min(self.done + PART);
+        let done = match &task {
             Task::Hash => Ok(()),
             Task::Read(area, slot) => area.with_tools(number, |area, tools| {
                 // SAFETY: the transfer fills them, and until it has ended nobody else uses them.
                 let pages = unsafe { self.first.filled(self.pages) };
-                area.read(tools, *slot, pages.iter_mut())
+                let slot = *slot + part.start as u32;
+                area.read(tools, slot, pages[part.clone()].iter_mut())
             }),
             Task::Write(area, slot, as_it_is) => area.with_tools(number, |area, tools| {
                 // SAFETY: nobody writes to what the transfer drains. Others may read it.
                 let pages = unsafe { self.first.drained(self.pages) };
-                area.write(tools, *slot, pages.iter(), *as_it_is)
+                let pages = part.clone().zip(&pages[part.clone()]);
+                area.write(tools, *slot, pages, *as_it_is, &mut self.refusal)
             }),
         };
-        if self.result.is_ok() && !matches!(task, Task::Write(..)) {
+        self.done = part.end;
+        let (failed, last) = (done.is_err(), done.is_err() || self.done == self.pages);
+        if last || matches!(task, Task::Hash) {
+            self.result = done.and(self.refusal.into_result());
+        }
+        if !failed && !matches!(task, Task::Write(..)) {
             // SAFETY: they are filled, and still lent.
             let pages = unsafe { self.first.drained(self.pages) };
-            self.hashes.extend(pages.iter().map(hash));
+            self.hashes.extend(pages[part].iter().map(hash));
         }
+        if !last {
+            self.task = task;
+        }
+        last
     }
 }
 
@@ -143,7 +164,9 @@ impl Helpers {
             token: 0,
             first: Lent(std::ptr::null_mut()),
             pages: 0,
+            done: 0,
             task: Task::Hash,
+            refusal: Refusal::default(),
             result: Ok(()),
             hashes: Vec::with_capacity(MOST_PAGES),
         };
@@ -157,9 +180,12 @@ impl Helpers {
         }
     }
 
-    /// The helpers' numbers are below this. It never grows.
-    pub(super) fn wanted(&self) -> usize {
-        self.wanted
+    /// Numbers of those who do jobs are below this. It never grows.
+    pub(super) fn numbers(&self) -> usize {
+        match self.wanted {
+            0 => 0,
+            wanted => wanted + 1,
+        }
     }
 
     /// What is written to when a job is done after all had been reaped.
@@ -177,7 +203,8 @@ impl Helpers {
         self.jobs.has_ended()
     }
 
-    /// Leaves `pages` pages from `first` on to the helpers. False: they have enough to do, or none runs.
+    /// Leaves `pages` pages from `first` on to the helpers, who begin at the next [`Helpers::flush`]. False: they
+    /// have enough to do, or none runs.
     pub(super) fn hand_over(
         &mut self,
         token: u64,
@@ -188,15 +215,26 @@ impl Helpers {
         if pages > MOST_PAGES || !self.start() {
             return false;
         }
-        let filled = self.jobs.fill(|job| {
+        self.jobs.fill(|job| {
             (job.token, job.first, job.pages, job.task) = (token, Lent(first), pages, task);
+            (job.done, job.refusal) = (0, Refusal::default());
             // As it is told where the helper panics.
             job.result = Err(IoError::from_errno(Errno::IO));
             job.hashes.clear();
-        });
+        })
+    }
+
+    /// Lets the helpers begin with what was handed over.
+    pub(super) fn flush(&mut self) {
         // Nothing but the waking of a sleeper can be refused, and that only for arguments that are wrong.
         let _ = self.jobs.flush();
-        filled
+    }
+
+    /// Does a part of a job on this thread: of the one that it has begun, or else, if it may `begin`, of one that
+    /// no helper has. False: there is none.
+    pub(super) fn help(&mut self, begin: bool) -> bool {
+        let hash = self.hash;
+        self.jobs.work(begin, |job| job.do_part(OWNER, hash))
     }
 
     fn start(&mut self) -> bool {
@@ -204,7 +242,7 @@ impl Helpers {
             let helper = Helper {
                 jobs: self.jobs.hand(),
                 hash: self.hash,
-                number: self.running,
+                number: OWNER + 1 + self.running,
             };
             if (self.spawn)(helper).is_err() {
                 self.wanted = self.running;
@@ -235,8 +273,10 @@ impl Drop for Helpers {
     /// Waits for what is being done, as it is done to the callers' memory.
     fn drop(&mut self) {
         while self.in_flight() > 0 {
+            if !self.help(false) {
+                std::thread::yield_now();
+            }
             self.jobs.reap();
-            std::thread::yield_now();
         }
     }
 }

@@ -33,8 +33,11 @@ impl Refusal {
         self.pages[page / 64] |= 1 << (page % 64);
     }
 
-    fn is_empty(&self) -> bool {
-        self.pages.iter().all(|&word| word == 0)
+    pub(super) fn into_result(self) -> Result<(), IoError> {
+        match self.pages.iter().all(|&word| word == 0) {
+            true => Ok(()),
+            false => Err(IoError::Refused(self)),
+        }
     }
 }
 
@@ -60,12 +63,12 @@ impl Tools {
 pub(super) struct Counter {
     ram: Arc<Ram>,
     is_used: IsUsed,
-    /// The helpers', by number. Each is locked by its own thread, but for a moment now and then.
+    /// Those who do jobs, by number. Each is locked by its own thread, but for a moment now and then.
     helpers: Box<[Mutex<Tools>]>,
 }
 
 impl Counter {
-    /// Calls `with` with the tools of helper number `number`.
+    /// Calls `with` with the tools of number `number` of those who do jobs.
     pub(super) fn with_tools<T>(
         &self,
         number: usize,
@@ -88,20 +91,21 @@ impl Counter {
         Ok(())
     }
 
+    /// `pages` with their numbers in the write. Those that are not taken are added to `refusal`.
     pub(super) fn write<'a>(
         &self,
         tools: &mut Tools,
         slot: u32,
-        pages: impl Iterator<Item = &'a [u8; PAGE]>,
+        pages: impl Iterator<Item = (usize, &'a [u8; PAGE])>,
         as_it_is: bool,
+        refusal: &mut Refusal,
     ) -> Result<(), IoError> {
-        let mut refusal = Refusal::default();
-        for (at, (slot, page)) in (slot..).zip(pages).enumerate() {
+        for (at, page) in pages {
             if refusal.full {
                 refusal.add(at);
                 continue;
             }
-            let (ram, used) = (&self.ram, &*self.is_used);
+            let (ram, used, slot) = (&self.ram, &*self.is_used, slot + at as u32);
             match tools.writer.write(ram, slot, page, as_it_is, used) {
                 Ok(()) => {}
                 Err(Refused::Incompressible) => refusal.add(at),
@@ -112,10 +116,7 @@ impl Counter {
                 Err(Refused::NoSuchSlot) => return Err(IoError::from_errno(Errno::INVAL)),
             }
         }
-        match refusal.is_empty() {
-            true => Ok(()),
-            false => Err(IoError::Refused(refusal)),
-        }
+        Ok(())
     }
 }
 
@@ -136,7 +137,7 @@ impl Port {
         }
     }
 
-    /// For the thread that asks, and so many helpers. All tools are made here, since a helper that is
+    /// For the thread that asks, and so many who do jobs. All tools are made here, since a helper that is
     /// preempted while it allocates holds up the one that serves faults.
     fn open(self, helpers: usize) -> OpenPort {
         let method = self.ram.method();
@@ -208,7 +209,7 @@ impl WithRam {
         if self.ports.len() <= area {
             self.ports.resize_with(area + 1, || None);
         }
-        self.ports[area] = port.map(|port| port.open(self.helpers.wanted()));
+        self.ports[area] = port.map(|port| port.open(self.helpers.numbers()));
     }
 
     /// Transfers of files that were started so far, and of these those that have not ended. What helpers do
@@ -239,7 +240,15 @@ impl WithRam {
         first: *mut [u8; PAGE],
         pages: usize,
     ) -> bool {
-        self.helpers.hand_over(token, first, pages, Task::Hash)
+        let handed = self.helpers.hand_over(token, first, pages, Task::Hash);
+        self.helpers.flush();
+        handed
+    }
+
+    /// Does a part of what helpers have to do on this thread, 64 pages: of what it has begun before, which is
+    /// to be ended so, or else, if it may `begin`, of what no helper has begun. False: there is none.
+    pub fn help(&mut self, begin: bool) -> bool {
+        self.helpers.help(begin)
     }
 
     /// Of a read or a hashing that the last [`Io::reap`] gave: the first byte of its memory and the hashes of
@@ -289,6 +298,11 @@ impl WithRam {
                     pages,
                 });
             }
+            if large.is_some() && self.below.in_flight() == 1 {
+                // The disk has nothing to do: it begins while the caller prepares more. What is refused now stays
+                // queued.
+                let _ = self.below.flush();
+            }
             return Ok(());
         };
         if self.ended.len() >= MAX_DEPTH as usize {
@@ -307,6 +321,7 @@ impl WithRam {
                 Direction::Write => Task::Write(area, slot, as_it_is),
             };
             if self.helpers.hand_over(token, first, pages, task) {
+                self.helpers.flush();
                 return Ok(());
             }
         }
@@ -325,7 +340,9 @@ impl WithRam {
             Direction::Write => {
                 // SAFETY: as above; it is only read.
                 let pages = each.map(|page: *mut [u8; PAGE]| unsafe { &*page.cast_const() });
-                counter.write(tools, slot, pages, as_it_is)
+                let mut refusal = Refusal::default();
+                let done = counter.write(tools, slot, pages.enumerate(), as_it_is, &mut refusal);
+                done.and(refusal.into_result())
             }
         };
         self.ended.push(Completion { token, result });
@@ -357,6 +374,7 @@ impl WithRam {
                 at += 1;
             }
         }
+        self.helpers.flush();
     }
 }
 
@@ -393,6 +411,7 @@ impl Io for WithRam {
     /// Also ends when the helpers' event is readable, which it stays until its reader has read it.
     fn wait(&mut self) -> Result<(), IoError> {
         self.below.flush()?;
+        while self.helpers.help(false) {}
         if self.has_ended() {
             return Ok(());
         }

@@ -15,6 +15,7 @@ use crate::ring::{Direction, Io, IoVec, Port, QueueError, WithRam};
 struct File {
     bytes: Vec<u8>,
     ended: Vec<Completion>,
+    flushed: Arc<AtomicUsize>,
     /// Rung by each end.
     bell: OwnedFd,
 }
@@ -44,6 +45,7 @@ impl Io for File {
         Ok(())
     }
     fn flush(&mut self) -> Result<(), IoError> {
+        self.flushed.fetch_add(1, Relaxed);
         Ok(())
     }
     fn reap(&mut self, out: &mut Vec<Completion>) {
@@ -93,6 +95,8 @@ fn content(pages: usize) -> Vec<u8> {
 struct Bench {
     io: WithRam,
     event: OwnedFd,
+    /// How often the file was flushed.
+    flushed: Arc<AtomicUsize>,
 }
 
 fn bell() -> OwnedFd {
@@ -104,7 +108,6 @@ fn bench(helpers: usize, bytes: Vec<u8>, refuses: bool) -> Bench {
 }
 
 fn bench_that_hashes(hash: Hash, helpers: usize, bytes: Vec<u8>, refuses: bool) -> Bench {
-    let event = bell();
     let spawn = move |helper: Helper| {
         if refuses {
             return Err(SpawnRefused(11));
@@ -112,16 +115,28 @@ fn bench_that_hashes(hash: Hash, helpers: usize, bytes: Vec<u8>, refuses: bool) 
         std::thread::spawn(|| helper.run());
         Ok(())
     };
+    bench_with(Box::new(spawn), hash, helpers, bytes)
+}
+
+/// With helpers that never come to do anything.
+fn bench_without_help(hash: Hash, bytes: Vec<u8>) -> Bench {
+    bench_with(Box::new(|_| Ok(())), hash, 1, bytes)
+}
+
+fn bench_with(spawn: Spawn, hash: Hash, helpers: usize, bytes: Vec<u8>) -> Bench {
+    let (event, flushed) = (bell(), Arc::new(AtomicUsize::new(0)));
     let rings = event.try_clone().expect("a descriptor");
-    let helpers = Helpers::new(helpers, hash, rings, Box::new(spawn));
+    let helpers = Helpers::new(helpers, hash, rings, spawn);
     let below = File {
         bytes,
         ended: Vec::new(),
+        flushed: Arc::clone(&flushed),
         bell: bell(),
     };
     Bench {
         io: WithRam::new(Box::new(below), helpers),
         event,
+        flushed,
     }
 }
 
@@ -147,6 +162,18 @@ impl Bench {
             rustix::io::read(&self.event, &mut rung).expect("it rang");
         }
         assert_eq!((ends, self.io.in_flight()), (count, 0));
+    }
+
+    /// Reaps one transfer, all of which is done on this thread. Returns in how many parts.
+    fn end_one_here(&mut self) -> (usize, Completion) {
+        let (mut out, mut parts) = (Vec::new(), 0);
+        self.io.reap(&mut out);
+        while self.io.help(true) {
+            parts += 1;
+        }
+        self.io.reap(&mut out);
+        assert_eq!((out.len(), self.io.in_flight()), (1, 0));
+        (parts, out[0])
     }
 
     fn read(&mut self, token: u64, area: usize, page: usize, to: &mut [u8]) {
@@ -299,4 +326,85 @@ fn a_helper_that_panics_gives_the_job_back_and_goes_on() {
         assert_eq!(ended.result, Ok(()));
         assert!(io.hashes(ended.token).is_none());
     });
+}
+
+#[test]
+fn what_no_helper_has_begun_is_done_in_parts_by_the_owner() {
+    let mut bytes = content(500);
+    let mut bench = bench_without_help(hash, bytes.clone());
+    let port = Port::new(Arc::new(area(8 << 20, Method::Lz4)), 0, Box::new(|_| true));
+    bench.io.set_ram(1, Some(port));
+    assert!(!bench.io.help(true), "nothing to do");
+    let parts = 500_usize.div_ceil(PART);
+    // What a file gave.
+    let mut to = vec![0; bytes.len()];
+    bench.read(1, 0, 0, &mut to);
+    let ended = bench.end_one_here();
+    let all_well = |token| Completion {
+        token,
+        result: Ok(()),
+    };
+    assert_eq!(ended, (parts, all_well(1)));
+    assert_eq!(bench.io.hashes(1).expect("hashed").1, hashes_of(&bytes));
+    // To a RAM area and back: pages are refused in each part.
+    let iov = [IoVec {
+        ptr: bytes.as_mut_ptr(),
+        len: bytes.len(),
+    }];
+    // SAFETY: the end is awaited.
+    unsafe { bench.io.write(2, 1, 0, &iov) }.expect("queued");
+    let (done, Completion { token: 2, result }) = bench.end_one_here() else {
+        panic!("another one");
+    };
+    let Err(IoError::Refused(refusal)) = result else {
+        panic!("{result:?}");
+    };
+    let refused = |page: usize| refusal.pages[page / 64] >> (page % 64) & 1 != 0;
+    assert!((0..512).all(|page| refused(page) == (page < 500 && page.is_multiple_of(3))));
+    // SAFETY: the end is awaited.
+    unsafe { bench.io.write_as_it_is(3, 1, 0, &iov) }.expect("queued");
+    assert_eq!((done, bench.end_one_here()), (parts, (parts, all_well(3))));
+    to.fill(0);
+    bench.read(4, 1, 0, &mut to);
+    assert_eq!(bench.end_one_here(), (parts, all_well(4)));
+    assert_eq!(bench.io.hashes(4).expect("hashed").1, hashes_of(&bytes));
+    assert!(to == bytes);
+}
+
+#[test]
+fn what_the_owner_has_begun_it_ends() {
+    let bytes = content(512);
+    let mut to = vec![vec![0; bytes.len()]; 2];
+    let mut bench = bench_without_help(hash, bytes.clone());
+    for (n, to) in to.iter_mut().enumerate() {
+        bench.read(n as u64, 0, 0, to);
+    }
+    let mut out = Vec::new();
+    bench.io.reap(&mut out);
+    assert!(!bench.io.help(false), "nothing was begun");
+    assert!(bench.io.help(true));
+    // It may be what is waited for.
+    bench.io.wait().expect("a wait");
+    bench.io.reap(&mut out);
+    assert_eq!(out.len(), 1);
+    assert_eq!(bench.io.hashes(0).expect("hashed").1, hashes_of(&bytes));
+    // And before the memory is anybody else's.
+    assert!(bench.io.help(true));
+    drop(bench);
+}
+
+#[test]
+fn a_disk_that_has_nothing_begins_with_a_large_transfer_at_once() {
+    let bytes = content(512);
+    let mut to = vec![vec![0; LARGE * PAGE]; 2];
+    let mut small = vec![0; PAGE];
+    let mut bench = bench(1, bytes, false);
+    bench.read(1, 0, 0, &mut small);
+    assert_eq!(bench.flushed.load(Relaxed), 0, "one for all");
+    bench.await_ends(1, |_, _| {});
+    for (n, to) in to.iter_mut().enumerate() {
+        bench.read(n as u64, 0, n, to);
+        assert_eq!(bench.flushed.load(Relaxed), 1);
+    }
+    bench.await_ends(2, |_, _| {});
 }
