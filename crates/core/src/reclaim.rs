@@ -351,7 +351,13 @@ impl Mm {
                 .sweep(&leaf, max as usize - victims.len(), &mut victims);
         }
         self.leave_untouched(now, &mut victims);
+        let beside = !chosen && self.is_awaited();
         for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
+            if beside && moved > 0 && w.has_ended() {
+                // What the thread waits for is there: the hand goes on from here.
+                self.hand = run[0];
+                break;
+            }
             moved += self.move_out(w, run[0], run.len() as u32, false).0;
         }
         self.victims = victims;

@@ -313,6 +313,10 @@ pub trait World: Mmu + Store + SwapMap + Limit {
     fn others_miss(&self) -> bool {
         false
     }
+    /// Something has ended that a thread may wait for: what can wait does. Cheap, as it is asked often.
+    fn has_ended(&mut self) -> bool {
+        false
+    }
     /// While a fork is held: the page is about to come back to the program (see `snapshot`).
     fn returns(&mut self, page: Vpn);
 }

@@ -509,6 +509,11 @@ impl World for View<'_> {
         self.sys.others_miss
     }
 
+    fn has_ended(&mut self) -> bool {
+        let mut ios = self.space.flights.iter();
+        self.sys.ends_show && ios.any(|flight| !flight.digest)
+    }
+
     fn disk(&self) -> Disk {
         let ios = self.space.flights.iter().filter(|flight| !flight.digest);
         Disk {

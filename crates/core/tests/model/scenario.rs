@@ -83,6 +83,7 @@ impl Scenario {
         let mut sys = System::new(rng.next(), plan.limit, &plan.areas);
         sys.chaos = plan.chaos;
         sys.mixing = plan.mixing;
+        sys.ends_show = rng.pick(&[false, true]);
         if plan.config.clusters > 0 {
             sys.helpers = rng.pick(&[0, 1, 3]);
         }

@@ -74,6 +74,8 @@ pub struct System {
     pub others_miss: bool,
     /// The device works off one I/O after the other, and tells of their ends when none is left.
     pub at_once: bool,
+    /// I/Os have ended as soon as they are in flight, but are told later.
+    pub ends_show: bool,
     /// Clusters whose digests may be taken at once beside the core.
     pub helpers: usize,
     /// Readahead windows by size.
@@ -108,6 +110,7 @@ impl System {
             windows: BTreeMap::new(),
             others_miss: false,
             at_once: false,
+            ends_show: false,
             helpers: 0,
             chaos: Chaos::default(),
             bad_sectors: BTreeSet::new(),

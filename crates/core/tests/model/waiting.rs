@@ -239,3 +239,38 @@ fn beside_an_io_that_does_not_end_the_limit_yields() {
     m.rest();
     m.end();
 }
+
+/// The most pages that one run moved out while a thread waited for a read.
+fn moved_out_at_a_time(ends_show: bool) -> usize {
+    let mut m = Machine::new(2048, &[8192], 8192);
+    // No neighbours: each is moved by itself.
+    for at in (0..8192).step_by(2) {
+        m.touch(at, Some(1000 + at as u64));
+    }
+    m.sys.ends_show = ends_show;
+    let (mut most, away) = (0, swapped(&m));
+    for &at in away.iter().take(500) {
+        if m.p.access(&mut m.sys, Some(0), at, None) != Access::Waits {
+            continue;
+        }
+        m.p.read_message(&mut m.sys, 0);
+        while m.p.mm.is_awaited() {
+            let before = m.resident().len();
+            m.p.run(&mut m.sys);
+            most = most.max(before - m.resident().len());
+            m.p.complete(&mut m.sys, 0);
+        }
+        m.rest();
+    }
+    m.sys.ends_show = false;
+    m.rest();
+    m.end();
+    most
+}
+
+#[test]
+fn a_read_that_has_ended_does_not_wait_for_pages_that_are_moved_out() {
+    let most = moved_out_at_a_time(false);
+    assert!(most > 1, "nothing to wait for: {most} pages at a time");
+    assert_eq!(moved_out_at_a_time(true), 1);
+}

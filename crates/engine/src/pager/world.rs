@@ -556,6 +556,10 @@ impl World for Linux {
         at > 0 && now().saturating_sub(at) < OTHERS_MISS
     }
 
+    fn has_ended(&mut self) -> bool {
+        self.io.has_ended()
+    }
+
     fn returns(&mut self, page: Vpn) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.returns(page);
