@@ -111,12 +111,34 @@ fn processor(stat: &[u8]) -> Option<usize> {
 /// Lets the calling thread yield its CPU to whoever else wants it (`SCHED_IDLE`), or not any more. The
 /// scheduler takes a CPU that only such threads use for idle. Threads that it starts inherit it: see
 /// [`Cpus::free`].
+///
+/// The priority of its I/O would follow: a disk's queue (mq-deadline) would hold its reads back, for ten seconds at
+/// the most, as long as anybody else has any. So that is what it was from now on.
 pub fn set_yielding(yielding: bool) -> Result<(), Errno> {
+    if yielding && io_priority()? == 0 {
+        set_io_priority(IO_NORMAL)?;
+    }
     set_policy(0, if yielding { SCHED_IDLE } else { SCHED_OTHER })
 }
 
 const SCHED_OTHER: usize = 0;
 const SCHED_IDLE: usize = 5;
+const IO_OF_THREAD: usize = 1;
+/// Class "best effort", level 4 of 0 to 7: what a thread has that asks for nothing.
+const IO_NORMAL: usize = 2 << 13 | 4;
+
+/// The priority of the calling thread's I/O, as the kernel writes it; 0 where it follows from the policy.
+fn io_priority() -> Result<usize, Errno> {
+    let number = linux_raw_sys::general::__NR_ioprio_get;
+    // SAFETY: the arguments are numbers.
+    unsafe { super::syscall::syscall(number, [IO_OF_THREAD, 0]) }
+}
+
+fn set_io_priority(priority: usize) -> Result<(), Errno> {
+    let number = linux_raw_sys::general::__NR_ioprio_set;
+    // SAFETY: the arguments are numbers.
+    unsafe { super::syscall::syscall(number, [IO_OF_THREAD, 0, priority]) }.map(drop)
+}
 
 /// Of thread `tid`; 0 is the calling one.
 fn set_policy(tid: u32, policy: usize) -> Result<(), Errno> {
@@ -198,6 +220,21 @@ mod tests {
             policy.expect("a policy").to_owned(),
             cpus.expect("a mask").to_owned(),
         )
+    }
+
+    /// Otherwise a disk's queue would serve everybody else's reads before those that threads wait for.
+    #[test]
+    fn one_that_yields_its_cpu_keeps_the_priority_of_its_io() {
+        std::thread::spawn(|| {
+            assert_eq!(io_priority(), Ok(0), "what follows from the policy");
+            set_yielding(true).expect("yielding is always allowed");
+            assert_eq!(io_priority(), Ok(IO_NORMAL));
+            set_io_priority(IO_NORMAL + 1).expect("lower is allowed");
+            set_yielding(true).expect("yielding is always allowed");
+            assert_eq!(io_priority(), Ok(IO_NORMAL + 1), "the user's own");
+        })
+        .join()
+        .expect("no panic");
     }
 
     #[test]
