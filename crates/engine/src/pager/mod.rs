@@ -568,6 +568,7 @@ impl Pager {
         self.pulse.sleep();
         let polled = poll(&mut fds, Some(&timeout));
         self.pulse.wake();
+        self.placement.on_slept();
         if polled.is_err() {
             return;
         }

@@ -17,6 +17,9 @@ use crate::sys::cpu::{self, LastCpu, RunDelay};
 
 /// How often the choice is looked at again.
 const PERIOD: Nanos = 4_000_000;
+/// And when the pager slept although it is beside the thread: the scheduler may have moved that one, when a third had
+/// something to do on this CPU.
+const AFTER_SLEEP: Nanos = 300_000;
 /// For how long the pager does not yield after it was starved: the first time, and at the most.
 const HOLD_OFF: (Nanos, Nanos) = (500_000_000, 16_000_000_000);
 
@@ -43,6 +46,9 @@ pub struct Placement {
     ahead: u64,
     last: LastCpu,
     due: Nanos,
+    /// When the thread's CPU was looked up last, and whether the pager slept since.
+    found: Nanos,
+    slept: bool,
     may_yield: bool,
     /// The pager's waiting for a CPU so far.
     delay: Option<RunDelay>,
@@ -100,6 +106,8 @@ impl Placement {
             ahead: 0,
             last: LastCpu::new(),
             due: 0,
+            found: 0,
+            slept: false,
             may_yield: rustix::process::geteuid().is_root(),
             delay: RunDelay::of_this_thread().ok(),
             delayed: 0,
@@ -124,13 +132,36 @@ impl Placement {
         matches!(self.here, Place::Beside(_))
     }
 
+    /// The pager has slept: beside the thread that faults it mostly need not.
+    pub fn on_slept(&mut self) {
+        self.slept = true;
+    }
+
+    /// Stay beside the thread that faults, if the scheduler has moved it.
+    fn follow(&mut self, now: Nanos) {
+        let Place::Beside(here) = self.here else {
+            return;
+        };
+        if !self.slept || self.faults == 0 || now < self.found + AFTER_SLEEP {
+            return;
+        }
+        (self.slept, self.found) = (false, now);
+        let theirs = self.only.and_then(|tid| self.last.of(tid));
+        if let Some(cpu) = theirs.filter(|cpu| *cpu != here && self.all.contains(cpu))
+            && cpu::set_affinity([cpu]).is_ok()
+        {
+            self.here = Place::Beside(cpu);
+        }
+    }
+
     /// Move if that is better; cheap when nothing is due. `ahead` pages were mapped ahead, or by first touches, so
     /// far; the pager is `at_work` on something else than faults.
     pub fn look(&mut self, now: Nanos, ahead: u64, at_work: bool) {
         if now < self.due || self.faults == 0 && !at_work {
+            self.follow(now);
             return;
         }
-        self.due = now + PERIOD;
+        (self.due, self.found, self.slept) = (now + PERIOD, now, false);
         let mapped = ahead - core::mem::replace(&mut self.ahead, ahead);
         let streaming = mapped > STREAMING * core::mem::take(&mut self.faults);
         let theirs = self.only.and_then(|tid| self.last.of(tid));
@@ -171,6 +202,39 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Apart from it each of its faults takes twice as long.
+    #[test]
+    fn it_follows_the_thread_that_was_moved() {
+        std::thread::spawn(|| {
+            let cpus = cpu::allowed().expect("allowed");
+            assert!(cpus.len() > 1, "this test needs two CPUs");
+            let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            let mut placement = Placement::new();
+            let ms = |n: u64| n * 1_000_000;
+            let place = |placement: &mut Placement, on: usize, now: Nanos| {
+                cpu::set_affinity([cpus[on]]).expect("pin");
+                placement.on_fault(me);
+                placement.look(now, 0, false);
+                placement.here == Place::Beside(cpus[on])
+            };
+            assert!(place(&mut placement, 0, ms(10)));
+            assert!(!place(&mut placement, 1, ms(11)), "it did not sleep");
+            placement.on_slept();
+            assert!(place(&mut placement, 1, ms(12)));
+            placement.on_slept();
+            assert!(!place(&mut placement, 0, ms(12) + 1), "just looked up");
+            assert!(place(&mut placement, 0, ms(13)));
+            assert!(
+                !place(&mut placement, 1, ms(13) + 500_000),
+                "it did not sleep"
+            );
+            assert!(place(&mut placement, 1, ms(14)), "due anyway");
+            cpu::set_affinity(cpus.iter().copied()).expect("unpin");
+        })
+        .join()
+        .expect("no panic");
+    }
 
     /// Whoever wanted the CPU for a while must not cost the faults of later hours.
     #[test]
