@@ -5,6 +5,7 @@
 //! faulting thread waits in the kernel; mapping its page wakes it. What cannot be served now waits
 //! in one of two queues: for the address space to settle (`retry`), or for memory (`stalled`, module `stalled`).
 
+use crate::advice::Hint;
 use crate::frames::{Holding, NOTHING, State};
 use crate::huge::clusters::List;
 use crate::mm::{Mm, Outcome, Pending};
@@ -135,7 +136,8 @@ impl Mm {
         }
         if mapped > 0 {
             if let Some(vma) = self.vmas.find_mut(page) {
-                vma.streams.mapped(page, mapped);
+                let run = vma.streams.mapped(page, mapped);
+                self.streams.filled(&run, mapped);
             }
             self.stats.faults_zero += 1;
             self.stats.first_touched += u64::from(mapped);
@@ -411,6 +413,13 @@ impl Mm {
         evicted: u32,
     ) -> Outcome {
         let page = pending.page;
+        if self
+            .vmas
+            .find(page)
+            .is_some_and(|vma| vma.hint != Hint::Random)
+        {
+            self.streams.begin_again(page, w.now());
+        }
         if self.swap_in_unit(w, pending) {
             return Outcome::Waits;
         }

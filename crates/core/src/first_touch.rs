@@ -5,37 +5,52 @@
 //! gets one page, so sparse use stays sparse. A few runs are told apart per region, one for each
 //! thread that fills its own part.
 
-use crate::units::Vpn;
+use crate::units::{PageRange, Vpn};
 
 /// The largest batch, in pages.
 pub const MAX_BATCH: u32 = 256;
 const RUNS: usize = 4;
 
+/// Touches that follow each other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    begin: Vpn,
+    /// Where it goes on.
+    next: Option<Vpn>,
+    /// Pages of its last batch.
+    last: u32,
+}
+
 /// Recent runs of first touches in one region.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Streams {
-    /// Where each run goes on, and how many pages its last batch had.
-    runs: [(Option<Vpn>, u32); RUNS],
+    runs: [Run; RUNS],
     oldest: usize,
 }
 
 impl Streams {
     /// Pages to map for a first touch of `page`, this one included.
     pub fn batch(&self, page: Vpn) -> u32 {
-        match self.runs.iter().find(|(next, _)| *next == Some(page)) {
-            Some(&(_, last)) => last.saturating_mul(4).min(MAX_BATCH),
+        match self.runs.iter().find(|run| run.next == Some(page)) {
+            Some(run) => run.last.saturating_mul(4).min(MAX_BATCH),
             None => 1,
         }
     }
 
-    /// `pages` pages from `page` on were mapped.
-    pub fn mapped(&mut self, page: Vpn, pages: u32) {
-        let run = self.runs.iter().position(|(next, _)| *next == Some(page));
-        let run = run.unwrap_or_else(|| {
+    /// `pages` pages from `page` on were mapped. Returns all of the run that they belong to.
+    pub fn mapped(&mut self, page: Vpn, pages: u32) -> PageRange {
+        let known = self.runs.iter().position(|run| run.next == Some(page));
+        let n = known.unwrap_or_else(|| {
             self.oldest = (self.oldest + 1) % RUNS;
             self.oldest
         });
-        self.runs[run] = (Some(page.plus(u64::from(pages))), pages);
+        let run = &mut self.runs[n];
+        if known.is_none() {
+            run.begin = page;
+        }
+        let end = page.plus(u64::from(pages));
+        (run.next, run.last) = (Some(end), pages);
+        run.begin..end
     }
 }
 
@@ -50,8 +65,9 @@ mod tests {
         for expected in [1, 4, 16, 64, 256, 256] {
             let batch = streams.batch(page);
             assert_eq!(batch, expected);
-            streams.mapped(page, batch);
+            let run = streams.mapped(page, batch);
             page = page.plus(u64::from(batch));
+            assert_eq!(run, Vpn(100)..page);
         }
         assert_eq!(streams.batch(Vpn(7)), 1);
     }

@@ -85,7 +85,8 @@ impl Mm {
                 self.table.make_huge(unit, CREDIT_NEW);
             }
             if let Some(vma) = self.vmas.find_mut(unit) {
-                vma.streams.mapped(unit, UNIT);
+                let run = vma.streams.mapped(unit, UNIT);
+                self.streams.filled(&run, UNIT);
             }
             self.stats.faults_zero += 1;
             self.stats.first_touched += u64::from(UNIT);

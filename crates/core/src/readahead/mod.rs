@@ -5,11 +5,13 @@
 //! of the window that are on an area and not in memory yet. Each policy has its file and one type
 //! for its state; the kernel's (`vma`, `cluster`) give the decisions of Linux 6.18.
 
+mod begins;
 mod cluster;
 pub mod file;
 pub(crate) mod lattice;
 mod none;
 mod recent;
+mod run;
 pub(crate) mod streams;
 mod trend;
 mod vma;

@@ -12,13 +12,18 @@
 //! hits of the pages around it are estimated from the marks. So a confirmed stream costs one fault
 //! per block.
 //!
+//! Programs go over the same memory again and again. Where a stream that went far has begun, the next touch that misses
+//! begins another one, which need not prove itself again.
+//!
 //! Touches that belong to no stream are answered as `vma` does.
 
 use alloc::vec::Vec;
 
+use super::begins::{Begins, FAR};
 use super::recent::Recent;
+pub use super::run::Run;
 use super::wide::{Trial, WIDE, Wide};
-use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
+use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn, len};
 
 /// Pages of a stream of which one is left unmapped: the least and the most.
 const BLOCK: (u64, u64) = (16, 256);
@@ -32,6 +37,9 @@ const STREAMS: usize = 64;
 const DENSE: u64 = 4;
 /// Pages after which a stream has a share of the memory; two neighbours by chance have none.
 const PROVEN: u64 = 16;
+/// Pages that one which begins where another did is thought to have gone over: enough for a leaf to be read, and
+/// one ahead of it.
+const LEAD: u64 = 128;
 /// Marks that may be left out one after the other.
 const DOUBTS: u32 = 2;
 /// A stream goes on if it was touched within the time in which it passes so many leaves, or within this.
@@ -92,6 +100,10 @@ struct Stream {
     returns: Returns,
     /// Of such a stream, reclaim takes the pages every other time.
     takes: bool,
+    /// The page that was touched first.
+    begin: Vpn,
+    /// Position of that page if another stream had begun there.
+    lead: Option<u64>,
 }
 
 impl Stream {
@@ -181,45 +193,7 @@ pub struct Streams {
     memory: u64,
     /// The stream that offered what it left behind last.
     offered: usize,
-}
-
-/// Pages at equal distances, in rising order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Run {
-    /// The lowest page.
-    pub first: Vpn,
-    /// Distance from one to the next, in pages.
-    pub step: u64,
-    /// How many.
-    pub count: u64,
-    /// The stream goes from the last one to the first.
-    pub falling: bool,
-}
-
-impl Run {
-    /// Its pages, in the order of the stream.
-    pub fn pages(self) -> impl Iterator<Item = Vpn> {
-        (0..self.count).map(move |n| {
-            let n = if self.falling { self.count - 1 - n } else { n };
-            self.first.plus(n * self.step)
-        })
-    }
-
-    /// Its pages, from the lowest to the highest.
-    pub fn rising(self) -> impl Iterator<Item = Vpn> {
-        (0..self.count).map(move |n| self.first.plus(n * self.step))
-    }
-
-    /// Its first `count` pages, in the order of the stream.
-    pub fn shortened(self, count: u64) -> Self {
-        let dropped = self.count - count;
-        let first = if self.falling { dropped * self.step } else { 0 };
-        Run {
-            first: self.first.plus(first),
-            count,
-            ..self
-        }
-    }
+    begins: Begins,
 }
 
 impl Streams {
@@ -289,7 +263,45 @@ impl Streams {
         stream.block = (farthest / 8 + 1).next_power_of_two().clamp(least, most);
         let mappable = at + 1 + (2 * at).min(2 * stream.block);
         stream.mappable = stream.mappable.max(mappable);
+        let (begin, stride) = (stream.begin, stream.stride);
+        if stream.lead.is_none() && at * stride.unsigned_abs() >= FAR {
+            stream.lead = Some(0);
+            self.begins.add(begin, stride);
+        }
         Some(StreamId(n))
+    }
+
+    /// A program that filled its memory in order is likely to go over it in order: `run` was filled so, the last
+    /// `pages` of it just now.
+    pub fn filled(&mut self, run: &PageRange, pages: u32) {
+        let length = len(run);
+        if length >= FAR && length - u64::from(pages) < FAR && self.max > 1 {
+            self.begins.add(run.start, 1);
+        }
+    }
+
+    /// A touch of an absent page that no stream expects: if one that went far has begun there, another one is about to
+    /// come to it. Unless the last time it was a touch and no stream: then it is not thought so again.
+    pub fn begin_again(&mut self, page: Vpn, now: Nanos) {
+        let Some(stride) = self.begins.take(page) else {
+            return;
+        };
+        let stopped = |stream: &Stream| stream.begin == page && stream.lead == Some(stream.touched);
+        if self.all.iter().any(stopped) {
+            return;
+        }
+        self.begins.add(page, stride);
+        let expects = |stream: &Stream| stream.expected(page) > Some(stream.touched);
+        if self.all.iter().any(expects) {
+            return;
+        }
+        let lead = (LEAD / stride.unsigned_abs()).max(PROVEN);
+        let StreamId(n) = self.begin(page, stride, now);
+        let stream = &mut self.all[n];
+        stream.origin = Vpn(page.0.wrapping_add_signed(-stride * lead as i64));
+        (stream.begin, stream.lead) = (page, Some(lead));
+        (stream.before, stream.touched) = (lead - 1, lead - 1);
+        (stream.mappable, stream.seen, stream.ahead, stream.tail) = (lead, lead, lead, lead);
     }
 
     /// How much of the memory at `page` the streams that go the way of `n` take there, of [`FULL`].
@@ -307,9 +319,10 @@ impl Streams {
     }
 
     fn begin(&mut self, page: Vpn, stride: i64, now: Nanos) -> StreamId {
+        // The touch before this one is its beginning.
+        let origin = Vpn(page.0.wrapping_add_signed(-stride));
         let stream = Stream {
-            // The touch before this one is its beginning.
-            origin: Vpn(page.0.wrapping_add_signed(-stride)),
+            origin,
             stride,
             touched: 1,
             before: 0,
@@ -327,6 +340,8 @@ impl Streams {
             trial: None,
             returns: Returns::Late,
             takes: false,
+            begin: origin,
+            lead: None,
         };
         if self.all.len() < STREAMS {
             self.all.push(stream);

@@ -324,3 +324,40 @@ fn what_waits_for_its_write_is_mapped_ahead() {
     assert!(m.read_all().is_empty());
     m.end();
 }
+
+/// Others need the memory; then something else is in it.
+fn push_out(m: &mut Machine) {
+    m.sys.pressure[0] = LIMIT;
+    pause(m);
+    m.sys.pressure[0] = 0;
+    touch_all(m, 7_000..11_000);
+    pause(m);
+}
+
+#[test]
+fn where_a_scan_began_the_next_one_need_not_prove_itself() {
+    let mut m = filled();
+    push_out(&mut m);
+    let first = touch_all(&mut m, 3_000..3_400);
+    touch_all(&mut m, 3_400..6_000);
+    push_out(&mut m);
+    let again = touch_all(&mut m, 3_000..3_400);
+    let faults = |stats: &Stats| stats.faults_major + stats.faults_minor;
+    assert!(faults(&first) >= 9, "{} faults", faults(&first));
+    assert!(faults(&again) <= 6, "{} faults", faults(&again));
+    m.end();
+}
+
+/// What is read in vain where a scan began, as only that page is touched, is read once.
+#[test]
+fn where_no_scan_goes_on_none_is_thought_to_begin() {
+    let mut m = filled();
+    touch_all(&mut m, 3_000..6_000);
+    push_out(&mut m);
+    let first = touch_all(&mut m, [3_000]);
+    assert!((100..1_000).contains(&first.swap_in), "{}", first.swap_in);
+    push_out(&mut m);
+    let second = touch_all(&mut m, [3_000]);
+    assert!(second.swap_in <= 8, "{} pages", second.swap_in);
+    m.end();
+}

@@ -1,0 +1,50 @@
+//! Where a program has gone over its memory in order: it is likely to begin there again.
+
+use alloc::vec::Vec;
+
+use crate::units::{LEAF_PAGES, Vpn};
+
+/// Pages that it must have gone over.
+pub const FAR: u64 = 2 * LEAF_PAGES as u64;
+/// Places that are known at a time.
+const PLACES: usize = 64;
+
+/// First pages and strides; those that came last at the end.
+#[derive(Debug, Default)]
+pub struct Begins(Vec<(Vpn, i64)>);
+
+impl Begins {
+    /// A run in steps of `stride` pages began with `page` and went far.
+    pub fn add(&mut self, page: Vpn, stride: i64) {
+        self.0.retain(|known| *known != (page, stride));
+        if self.0.len() == PLACES {
+            self.0.remove(0);
+        }
+        self.0.push((page, stride));
+    }
+
+    /// The stride of the run that began with `page`; it is not known any more.
+    pub fn take(&mut self, page: Vpn) -> Option<i64> {
+        let n = self.0.iter().rposition(|(begin, _)| *begin == page)?;
+        Some(self.0.remove(n).1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_places_are_known() {
+        let mut begins = Begins::default();
+        for n in 0..PLACES as u64 + 1 {
+            begins.add(Vpn(n), 1);
+            begins.add(Vpn(0), -1);
+        }
+        assert_eq!(begins.take(Vpn(1)), None);
+        assert_eq!(begins.take(Vpn(2)), Some(1));
+        assert_eq!(begins.take(Vpn(2)), None);
+        assert_eq!(begins.take(Vpn(0)), Some(-1), "added again and again");
+        assert_eq!(begins.take(Vpn(0)), None);
+    }
+}
