@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
+use rustix::process::getpriority_process;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// Threads whose descriptors are kept open.
@@ -116,7 +117,7 @@ fn processor(stat: &[u8]) -> Option<usize> {
 /// the most, as long as anybody else has any. So that is what it was from now on.
 pub fn set_yielding(yielding: bool) -> Result<(), Errno> {
     if yielding && io_priority()? == 0 {
-        set_io_priority(IO_NORMAL)?;
+        set_io_priority(io_priority_of(getpriority_process(None)?))?;
     }
     set_policy(0, if yielding { SCHED_IDLE } else { SCHED_OTHER })
 }
@@ -124,14 +125,19 @@ pub fn set_yielding(yielding: bool) -> Result<(), Errno> {
 const SCHED_OTHER: usize = 0;
 const SCHED_IDLE: usize = 5;
 const IO_OF_THREAD: usize = 1;
-/// Class "best effort", level 4 of 0 to 7: what a thread has that asks for nothing.
-const IO_NORMAL: usize = 2 << 13 | 4;
+/// Its class is above the levels, of which 0 goes first and 7 last.
+const BEST_EFFORT: usize = 2 << 13;
 
 /// The priority of the calling thread's I/O, as the kernel writes it; 0 where it follows from the policy.
 fn io_priority() -> Result<usize, Errno> {
     let number = linux_raw_sys::general::__NR_ioprio_get;
     // SAFETY: the arguments are numbers.
     unsafe { super::syscall::syscall(number, [IO_OF_THREAD, 0]) }
+}
+
+/// What the kernel takes for the I/O of an ordinary thread of this nice value, -20 to 19.
+fn io_priority_of(nice: i32) -> usize {
+    BEST_EFFORT | ((nice + 20) as usize / 5)
 }
 
 fn set_io_priority(priority: usize) -> Result<(), Errno> {
@@ -228,10 +234,13 @@ mod tests {
         std::thread::spawn(|| {
             assert_eq!(io_priority(), Ok(0), "what follows from the policy");
             set_yielding(true).expect("yielding is always allowed");
-            assert_eq!(io_priority(), Ok(IO_NORMAL));
-            set_io_priority(IO_NORMAL + 1).expect("lower is allowed");
+            let nice = getpriority_process(None).expect("of this thread");
+            assert_eq!(io_priority(), Ok(io_priority_of(nice)));
+            set_io_priority(BEST_EFFORT | 7).expect("lower is allowed");
             set_yielding(true).expect("yielding is always allowed");
-            assert_eq!(io_priority(), Ok(IO_NORMAL + 1), "the user's own");
+            assert_eq!(io_priority(), Ok(BEST_EFFORT | 7), "the user's own");
+            let levels = [-20, 0, 19].map(|nice| io_priority_of(nice) - BEST_EFFORT);
+            assert_eq!(levels, [0, 4, 7]);
         })
         .join()
         .expect("no panic");
