@@ -77,7 +77,8 @@ fn hints_decide_the_windows() {
     let Some((pages, major)) = ahead("no_hint") else {
         return;
     };
-    assert!(pages > READ / 2 && major < READ / 2, "{pages} {major}");
+    // The first half is a huge page, which is read for the fault itself, as the program filled memory from there.
+    assert!(pages >= READ / 2 && major < READ / 2, "{pages} {major}");
     for name in [
         "random_hint",
         "random_hint_before",
