@@ -100,9 +100,7 @@ struct Stream {
     returns: Returns,
     /// Of such a stream, reclaim takes the pages every other time.
     takes: bool,
-    /// The page that was touched first.
-    begin: Vpn,
-    /// Position of that page if another stream had begun there.
+    /// Position of the page that was touched first, once it is known that streams begin there.
     lead: Option<u64>,
 }
 
@@ -263,10 +261,9 @@ impl Streams {
         stream.block = (farthest / 8 + 1).next_power_of_two().clamp(least, most);
         let mappable = at + 1 + (2 * at).min(2 * stream.block);
         stream.mappable = stream.mappable.max(mappable);
-        let (begin, stride) = (stream.begin, stream.stride);
-        if stream.lead.is_none() && at * stride.unsigned_abs() >= FAR {
+        if stream.lead.is_none() && at * stream.stride.unsigned_abs() >= FAR {
             stream.lead = Some(0);
-            self.begins.add(begin, stride);
+            self.begins.add(stream.origin, stream.stride);
         }
         Some(StreamId(n))
     }
@@ -286,7 +283,8 @@ impl Streams {
         let Some(stride) = self.begins.take(page) else {
             return;
         };
-        let stopped = |stream: &Stream| stream.begin == page && stream.lead == Some(stream.touched);
+        let at = |stream: &Stream| stream.page(stream.touched) == page;
+        let stopped = |stream: &Stream| stream.lead == Some(stream.touched) && at(stream);
         if self.all.iter().any(stopped) {
             return;
         }
@@ -299,7 +297,7 @@ impl Streams {
         let StreamId(n) = self.begin(page, stride, now);
         let stream = &mut self.all[n];
         stream.origin = Vpn(page.0.wrapping_add_signed(-stride * lead as i64));
-        (stream.begin, stream.lead) = (page, Some(lead));
+        stream.lead = Some(lead);
         (stream.before, stream.touched) = (lead - 1, lead - 1);
         (stream.mappable, stream.seen, stream.ahead, stream.tail) = (lead, lead, lead, lead);
     }
@@ -319,10 +317,9 @@ impl Streams {
     }
 
     fn begin(&mut self, page: Vpn, stride: i64, now: Nanos) -> StreamId {
-        // The touch before this one is its beginning.
-        let origin = Vpn(page.0.wrapping_add_signed(-stride));
         let stream = Stream {
-            origin,
+            // The touch before this one is its beginning.
+            origin: Vpn(page.0.wrapping_add_signed(-stride)),
             stride,
             touched: 1,
             before: 0,
@@ -340,7 +337,6 @@ impl Streams {
             trial: None,
             returns: Returns::Late,
             takes: false,
-            begin: origin,
             lead: None,
         };
         if self.all.len() < STREAMS {

@@ -4,7 +4,8 @@
 //! thread of the program does all the faulting, the pager runs *beside* it, on that thread's CPU: it is
 //! free the moment the thread waits, and so is the thread's when the pager has served it. For the
 //! scheduler to leave the thread there although the pager runs when it wakes it, the pager yields to
-//! everybody (`SCHED_IDLE`), where it may (root) and as long as that does not starve it.
+//! everybody (`SCHED_IDLE`), where it may (root) and as long as that does not starve it. When a third has something to do
+//! on this CPU the scheduler moves the thread all the same, and the pager follows.
 //!
 //! When that thread follows streams, or fills memory in order, most of the work is not for a fault but for
 //! the pages to come, and can be done while the thread runs. Then, and as soon as several threads fault, the
@@ -17,8 +18,7 @@ use crate::sys::cpu::{self, LastCpu, RunDelay};
 
 /// How often the choice is looked at again.
 const PERIOD: Nanos = 4_000_000;
-/// And when the pager slept although it is beside the thread: the scheduler may have moved that one, when a third had
-/// something to do on this CPU.
+/// And after it slept although it is beside the thread, which may have been moved.
 const AFTER_SLEEP: Nanos = 300_000;
 /// For how long the pager does not yield after it was starved: the first time, and at the most.
 const HOLD_OFF: (Nanos, Nanos) = (500_000_000, 16_000_000_000);

@@ -114,7 +114,7 @@ fn processor(stat: &[u8]) -> Option<usize> {
 /// [`Cpus::free`].
 ///
 /// The priority of its I/O would follow: a disk's queue (mq-deadline) would hold its reads back, for ten seconds at
-/// the most, as long as anybody else has any. So that is what it was from now on.
+/// the most, as long as anybody else has any. So it is kept, and who may not do that does not yield.
 pub fn set_yielding(yielding: bool) -> Result<(), Errno> {
     if yielding && io_priority()? == 0 {
         set_io_priority(io_priority_of(getpriority_process(None)?))?;
