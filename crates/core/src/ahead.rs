@@ -55,7 +55,12 @@ impl Mm {
         if !holding.wanted {
             // Otherwise another thread was here first.
             match self.course(address, w.now()) {
-                Some(Course::Stream(id)) => return self.judge(id).then_some(Course::Stream(id)),
+                Some(Course::Stream(id)) => {
+                    if self.frames.unit_of(frame).is_some() {
+                        self.streams.saw_unit(id);
+                    }
+                    return self.judge(id).then_some(Course::Stream(id));
+                }
                 Some(lattice) => return Some(lattice),
                 None => {}
             }

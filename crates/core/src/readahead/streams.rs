@@ -85,6 +85,8 @@ struct Stream {
     present: u64,
     /// What was read ahead had to be given up: nothing more until the next touch.
     rests: bool,
+    /// Its touches brought huge pages, one each, and so hide others: it reads nothing for so many more.
+    hidden: u32,
     /// Pages of which one is a mark; a power of two.
     block: u64,
     /// When it was touched last, and its time per page, smoothed.
@@ -254,6 +256,7 @@ impl Streams {
         stream.touched = at;
         stream.last = now;
         stream.rests = false;
+        stream.hidden = stream.hidden.saturating_sub(1);
         stream.ahead = stream.ahead.max(at + 1);
         let farthest = self.farthest(n, self.share(now));
         let stream = &mut self.all[n];
@@ -329,6 +332,7 @@ impl Streams {
             ahead: 2,
             present: 0,
             rests: false,
+            hidden: 0,
             block: BLOCK.0,
             last: now,
             pace: 0,
@@ -367,7 +371,7 @@ impl Streams {
     fn end(&self, n: usize, share: u64) -> u64 {
         let stream = &self.all[n];
         let distance = (4 * stream.touched).min(self.farthest(n, share)) + stream.present;
-        stream.touched + 1 + distance
+        stream.touched + 1 + if stream.hidden > 0 { 0 } else { distance }
     }
 
     /// Every stream.
@@ -402,6 +406,15 @@ impl Streams {
         if !stream.rests {
             stream.ahead += count;
             stream.present += present;
+        }
+    }
+
+    /// The touch of `id` brought a huge page. Whether the program steps from one to the next or goes over all of each
+    /// shows where they come page by page: a second touch there, and it steps.
+    pub fn saw_unit(&mut self, id: StreamId) {
+        let stream = &mut self.all[id.0];
+        if stream.stride.unsigned_abs() >= LEAF_PAGES as u64 {
+            stream.hidden = 2;
         }
     }
 

@@ -273,6 +273,59 @@ fn scans_come_in_whole_units(helpers: usize) {
     m.end();
 }
 
+/// Huge pages that lie in frames are touched once each, a huge page apart. That is no stride: what is read after them
+/// would be one page of each huge page, and the rest of it in pieces.
+#[test]
+fn a_scan_over_huge_pages_in_frames_goes_on_in_huge_pages() {
+    let mut m = filled_with_units_in_frames();
+    let away = units(&m, |entry| matches!(entry, Entry::Swapped { .. }));
+    let reverse = touch_all(&mut m, (0..FILLED).rev());
+    // The one in which the scan is found comes in pieces.
+    let whole = reverse.huge_swap_in as usize;
+    assert!(whole + 1 >= away, "{whole} of {away} whole");
+    m.end();
+}
+
+/// A program that does touch one page in each of them is foreseen where they come page by page.
+#[test]
+fn steps_over_huge_pages_read_single_pages_ahead() {
+    let mut m = filled_with_units_in_frames();
+    let away = units(&m, |entry| matches!(entry, Entry::Swapped { .. })) as u64;
+    let stats = touch_all(&mut m, (0..FILLED).rev().step_by(UNIT));
+    assert_eq!(stats.huge_swap_in, 0);
+    assert!(stats.swap_in <= 2 * away, "{} of {away}", stats.swap_in);
+    assert!(
+        stats.faults_major * 2 < away,
+        "{} major",
+        stats.faults_major
+    );
+    m.end();
+}
+
+const FILLED: usize = 80 * UNIT;
+
+/// Twice its memory is filled in order, a moment ago: some of the last huge pages are in frames, and in no page table.
+fn filled_with_units_in_frames() -> Machine {
+    let config = Config {
+        frames: 16 * UNIT as u32,
+        clusters: 16,
+        ..machine(Thp::Adaptive).p.config
+    };
+    let mut m = Machine::configured(config, FILLED as u64 / 2, &[65_536], FILLED);
+    m.p.space.depth = 128;
+    m.fill();
+    let in_frames = units(&m, |entry| matches!(entry, Entry::Cached(_)));
+    assert!(in_frames >= 4, "{in_frames} huge pages in frames");
+    m
+}
+
+/// How many units consist of pages like this.
+fn units(m: &Machine, is: fn(&Entry) -> bool) -> usize {
+    let entry = |at: usize| m.p.mm.entry(m.p.space.vpn(at));
+    let whole = |&unit: &usize| (0..UNIT).all(|n| is(&entry(unit * UNIT + n)));
+    (0..FILLED / UNIT).filter(whole).count()
+}
+
 #[test]
 fn scattered_touches_read_single_pages() {
     let mut m = filled(Thp::Adaptive);
