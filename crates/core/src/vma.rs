@@ -33,6 +33,8 @@ pub struct Vma {
 
 /// The highest [`Vma::local`].
 pub const LOCAL: u8 = 64;
+/// What a huge page that is come to in order adds to it.
+const UNIT_FORESEEN: u8 = 8;
 
 impl Vma {
     fn new(range: PageRange) -> Self {
@@ -62,6 +64,11 @@ impl Vma {
         } else {
             self.local.saturating_sub(1)
         };
+    }
+
+    /// A huge page was come to in order, and one fault brings all of it.
+    pub fn took_unit(&mut self) {
+        self.local = (self.local + UNIT_FORESEEN).min(LOCAL);
     }
 }
 

@@ -131,6 +131,9 @@ impl Mm {
             self.streams.missed(stream);
             self.judge(stream);
             self.streams.pass_unit(stream, unit_of(page));
+            if let Some(vma) = self.vmas.find_mut(page) {
+                vma.took_unit();
+            }
         }
         self.stats.faults_major += 1;
         self.read_unit(w, id, unit_of(page), Reader::Thread(pending));
