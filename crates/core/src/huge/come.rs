@@ -85,6 +85,9 @@ impl Mm {
                 self.table.make_huge(unit, CREDIT_NEW);
             }
             if let Some(vma) = self.vmas.find_mut(unit) {
+                if in_order {
+                    vma.took_unit();
+                }
                 let run = vma.streams.mapped(unit, UNIT);
                 self.streams.filled(&run, UNIT);
             }

@@ -86,6 +86,27 @@ fn assert_whole(stats: &Stats, pages: usize) {
     assert_eq!(stats.huge_splits, 0);
 }
 
+/// The first touches of a filling map single pages, until they are seen to come in order.
+#[test]
+fn where_a_filling_began_is_a_huge_page_when_it_goes_out() {
+    let mut m = machine(Thp::Adaptive);
+    let first = first_unit(&m);
+    for at in first..PAGES {
+        m.touch(at, Some(1000 + at as u64));
+    }
+    pause(&mut m);
+    let slots: Vec<u32> = (first..first + UNIT)
+        .filter_map(|at| match m.p.mm.entry(m.p.space.vpn(at)) {
+            Entry::Swapped { slot, .. } => Some(slot.index),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(slots.len(), UNIT);
+    assert!(slots.is_sorted_by(|a, b| a + 1 == *b), "{slots:?}");
+    assert_eq!(slots[0] as usize % UNIT, 0);
+    m.end();
+}
+
 #[test]
 fn a_fill_goes_out_in_whole_units() {
     let m = filled(Thp::Adaptive);
@@ -282,19 +303,20 @@ fn what_is_missed_in_order_becomes_huge_again() {
     };
     let mut m = Machine::configured(config, 6 * UNIT as u64, &[65_536], PAGES);
     m.p.space.depth = 128;
-    // The first ones are filled in no order, which leaves page tables of small pages behind.
+    let first = first_unit(&m);
+    // Filled in no order, which leaves page tables of small pages behind.
     for n in 0..4 * UNIT as u64 {
-        let at = super::rng::mix(n) as usize % (4 * UNIT);
+        let at = first + super::rng::mix(n) as usize % (4 * UNIT);
         m.touch(at, Some(1000 + at as u64));
     }
     m.fill();
     for _ in 0..3 {
         pause(&mut m);
-        touch_all(&mut m, 0..PAGES);
+        touch_all(&mut m, first..PAGES);
     }
     pause(&mut m);
-    let first = touch_all(&mut m, 0..4 * UNIT);
-    let faults = first.faults_major + first.faults_minor;
+    let stats = touch_all(&mut m, first..first + 4 * UNIT);
+    let faults = stats.faults_major + stats.faults_minor;
     assert!(faults <= 8, "{faults} faults in four huge pages");
     m.end();
 }
@@ -348,8 +370,15 @@ fn filled_with_units_in_frames() -> Machine {
 /// How many units consist of pages like this.
 fn units(m: &Machine, is: fn(&Entry) -> bool) -> usize {
     let entry = |at: usize| m.p.mm.entry(m.p.space.vpn(at));
-    let whole = |&unit: &usize| (0..UNIT).all(|n| is(&entry(unit * UNIT + n)));
-    (0..FILLED / UNIT).filter(whole).count()
+    let whole = |&unit: &usize| (unit..unit + UNIT).all(|at| is(&entry(at)));
+    let starts = (first_unit(m)..=FILLED - UNIT).step_by(UNIT);
+    starts.filter(whole).count()
+}
+
+/// The first page that begins a unit.
+fn first_unit(m: &Machine) -> usize {
+    let begins = |at: &usize| m.p.space.vpn(*at).0.is_multiple_of(UNIT as u64);
+    (0..UNIT).find(begins).expect("every 512th page does")
 }
 
 #[test]
