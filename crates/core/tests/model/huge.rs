@@ -294,33 +294,6 @@ fn scans_come_in_whole_units(helpers: usize) {
     m.end();
 }
 
-/// Where memory allows no huge page to be read ahead, each is read as it is missed: that is in order all the same.
-#[test]
-fn what_is_missed_in_order_becomes_huge_again() {
-    let config = Config {
-        clusters: 2,
-        ..machine(Thp::Adaptive).p.config
-    };
-    let mut m = Machine::configured(config, 6 * UNIT as u64, &[65_536], PAGES);
-    m.p.space.depth = 128;
-    let first = first_unit(&m);
-    // Filled in no order, which leaves page tables of small pages behind.
-    for n in 0..4 * UNIT as u64 {
-        let at = first + super::rng::mix(n) as usize % (4 * UNIT);
-        m.touch(at, Some(1000 + at as u64));
-    }
-    m.fill();
-    for _ in 0..3 {
-        pause(&mut m);
-        touch_all(&mut m, first..PAGES);
-    }
-    pause(&mut m);
-    let stats = touch_all(&mut m, first..first + 4 * UNIT);
-    let faults = stats.faults_major + stats.faults_minor;
-    assert!(faults <= 8, "{faults} faults in four huge pages");
-    m.end();
-}
-
 /// Huge pages that lie in frames are touched once each, a huge page apart. That is no stride: what is read after them
 /// would be one page of each huge page, and the rest of it in pieces.
 #[test]
