@@ -12,6 +12,7 @@ pub(crate) mod lattice;
 mod none;
 mod recent;
 mod run;
+mod stream;
 pub(crate) mod streams;
 mod trend;
 mod vma;

@@ -22,7 +22,8 @@ use alloc::vec::Vec;
 use super::begins::{Begins, FAR};
 use super::recent::Recent;
 pub use super::run::Run;
-use super::wide::{Trial, WIDE, Wide};
+use super::stream::Stream;
+use super::wide::{WIDE, Wide};
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn, len};
 
 /// Pages of a stream of which one is left unmapped: the least and the most.
@@ -42,13 +43,10 @@ const PROVEN: u64 = 16;
 const LEAD: u64 = 128;
 /// Marks that may be left out one after the other.
 const DOUBTS: u32 = 2;
-/// A stream goes on if it was touched within the time in which it passes so many leaves, or within this.
-const GOES_ON: u64 = 8;
-const GOES_ON_LEAST: Nanos = 20_000_000;
 /// Measure of a stream that takes every page.
 const FULL: u64 = 64;
 /// A stream that was not touched for this long has no share of the memory any more.
-const ASLEEP: Nanos = 100_000_000;
+pub(super) const ASLEEP: Nanos = 100_000_000;
 
 /// How much was moved out since a page was that is read again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,122 +62,6 @@ pub enum Returns {
 /// Names a stream; a later stream may take its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamId(usize);
-
-/// One run of touches. Positions count its pages from `origin` on, in steps of `stride`.
-#[derive(Clone, Copy, Debug)]
-struct Stream {
-    origin: Vpn,
-    stride: i64,
-    /// Position of the last touch, and of the one before it.
-    touched: u64,
-    before: u64,
-    /// Marks that it left out since one was touched.
-    doubts: u32,
-    /// First position that may not be mapped before it is touched.
-    mappable: u64,
-    /// First position that was not looked at for being mapped.
-    seen: u64,
-    /// First position that was not read, and of those before it and not touched yet how many pages are
-    /// in memory anyway: the stream will pass them without a touch that is seen.
-    ahead: u64,
-    present: u64,
-    /// What was read ahead had to be given up: nothing more until the next touch.
-    rests: bool,
-    /// Its touches brought huge pages, one each, and so hide others: it reads nothing for so many more.
-    hidden: u32,
-    /// Pages of which one is a mark; a power of two.
-    block: u64,
-    /// When it was touched last, and its time per page, smoothed.
-    last: Nanos,
-    pace: Nanos,
-    /// Positions that lie in its region, as far as is known.
-    room: u64,
-    /// First position behind it that was not offered to reclaim.
-    tail: u64,
-    /// It leaves out most pages: how it reads.
-    trial: Option<Trial>,
-    /// What it reads was in memory not long ago.
-    returns: Returns,
-    /// Of such a stream, reclaim takes the pages every other time.
-    takes: bool,
-    /// Position of the page that was touched first, once it is known that streams begin there.
-    lead: Option<u64>,
-}
-
-impl Stream {
-    const fn page(&self, position: u64) -> Vpn {
-        Vpn(self
-            .origin
-            .0
-            .wrapping_add_signed((position as i64).wrapping_mul(self.stride)))
-    }
-
-    /// Take every page on the way from now on.
-    fn go_over_all(&mut self) {
-        let step = self.stride.unsigned_abs();
-        self.stride = self.stride.signum();
-        self.touched *= step;
-        (self.before, self.tail) = (self.touched, self.tail * step);
-        (self.seen, self.ahead) = (self.touched + 1, self.touched + 1);
-        (self.mappable, self.room) = (self.mappable * step, u64::MAX);
-        (self.present, self.trial) = (0, None);
-    }
-
-    /// Whether it has come to the last leaf of its region.
-    fn is_at_end(&self) -> bool {
-        self.touched + LEAF_PAGES as u64 / self.stride.unsigned_abs() >= self.room
-    }
-
-    /// How long after a touch the stream may be at work on what was read for it.
-    fn patience(&self) -> Nanos {
-        (GOES_ON * self.pace * LEAF_PAGES as u64).clamp(GOES_ON_LEAST, ASLEEP)
-    }
-
-    fn position(&self, page: Vpn) -> Option<u64> {
-        let distance = page.0.wrapping_sub(self.origin.0) as i64;
-        let position = distance / self.stride;
-        (distance % self.stride == 0 && position >= 0).then_some(position as u64)
-    }
-
-    /// As [`Stream::position`], but only as far as the stream has read; most streams are elsewhere, and
-    /// are told without a division.
-    fn expected(&self, page: Vpn) -> Option<u64> {
-        let distance = page.0.wrapping_sub(self.origin.0) as i64;
-        let forward = if self.stride < 0 { -distance } else { distance };
-        let farthest = (self.ahead * self.stride.unsigned_abs()) as i64;
-        (0..=farthest)
-            .contains(&forward)
-            .then(|| self.position(page))?
-    }
-
-    /// The position in its block that is left unmapped.
-    fn mark(&self, block: u64) -> u64 {
-        let mut hash = (self.origin.0 ^ block << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        hash ^= hash >> 29;
-        hash = hash.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        block * self.block + (hash >> 32) % self.block
-    }
-
-    fn run(&self, position: u64, count: u64) -> Run {
-        let last = self.page(position + count - 1);
-        Run {
-            first: self.page(position).min(last),
-            step: self.stride.unsigned_abs(),
-            count,
-            falling: self.stride < 0,
-        }
-    }
-
-    /// Positions whose pages lie in `region`, from 0 on.
-    fn within(&self, region: &PageRange) -> u64 {
-        let room = if self.stride > 0 {
-            region.end.0.saturating_sub(self.origin.0 + 1)
-        } else {
-            self.origin.0.saturating_sub(region.start.0)
-        };
-        room / self.stride.unsigned_abs() + 1
-    }
-}
 
 /// All streams of a process.
 #[derive(Default)]

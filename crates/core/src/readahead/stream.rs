@@ -1,0 +1,126 @@
+//! One stream: where it is, how far it was read and mapped, and where its pages are.
+
+use super::run::Run;
+use super::streams::{ASLEEP, Returns};
+use super::wide::Trial;
+use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
+
+/// A stream goes on if it was touched within the time in which it passes so many leaves, or within this.
+const GOES_ON: u64 = 8;
+const GOES_ON_LEAST: Nanos = 20_000_000;
+
+/// One run of touches. Positions count its pages from `origin` on, in steps of `stride`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream {
+    pub(super) origin: Vpn,
+    pub(super) stride: i64,
+    /// Position of the last touch, and of the one before it.
+    pub(super) touched: u64,
+    pub(super) before: u64,
+    /// Marks that it left out since one was touched.
+    pub(super) doubts: u32,
+    /// First position that may not be mapped before it is touched.
+    pub(super) mappable: u64,
+    /// First position that was not looked at for being mapped.
+    pub(super) seen: u64,
+    /// First position that was not read, and of those before it and not touched yet how many pages are
+    /// in memory anyway: the stream will pass them without a touch that is seen.
+    pub(super) ahead: u64,
+    pub(super) present: u64,
+    /// What was read ahead had to be given up: nothing more until the next touch.
+    pub(super) rests: bool,
+    /// Its touches brought huge pages, one each, and so hide others: it reads nothing for so many more.
+    pub(super) hidden: u32,
+    /// Pages of which one is a mark; a power of two.
+    pub(super) block: u64,
+    /// When it was touched last, and its time per page, smoothed.
+    pub(super) last: Nanos,
+    pub(super) pace: Nanos,
+    /// Positions that lie in its region, as far as is known.
+    pub(super) room: u64,
+    /// First position behind it that was not offered to reclaim.
+    pub(super) tail: u64,
+    /// It leaves out most pages: how it reads.
+    pub(super) trial: Option<Trial>,
+    /// What it reads was in memory not long ago.
+    pub(super) returns: Returns,
+    /// Of such a stream, reclaim takes the pages every other time.
+    pub(super) takes: bool,
+    /// Position of the page that was touched first, once it is known that streams begin there.
+    pub(super) lead: Option<u64>,
+}
+
+impl Stream {
+    pub(super) const fn page(&self, position: u64) -> Vpn {
+        Vpn(self
+            .origin
+            .0
+            .wrapping_add_signed((position as i64).wrapping_mul(self.stride)))
+    }
+
+    /// Take every page on the way from now on.
+    pub(super) fn go_over_all(&mut self) {
+        let step = self.stride.unsigned_abs();
+        self.stride = self.stride.signum();
+        self.touched *= step;
+        (self.before, self.tail) = (self.touched, self.tail * step);
+        (self.seen, self.ahead) = (self.touched + 1, self.touched + 1);
+        (self.mappable, self.room) = (self.mappable * step, u64::MAX);
+        (self.present, self.trial) = (0, None);
+    }
+
+    /// Whether it has come to the last leaf of its region.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.touched + LEAF_PAGES as u64 / self.stride.unsigned_abs() >= self.room
+    }
+
+    /// How long after a touch the stream may be at work on what was read for it.
+    pub(super) fn patience(&self) -> Nanos {
+        (GOES_ON * self.pace * LEAF_PAGES as u64).clamp(GOES_ON_LEAST, ASLEEP)
+    }
+
+    pub(super) fn position(&self, page: Vpn) -> Option<u64> {
+        let distance = page.0.wrapping_sub(self.origin.0) as i64;
+        let position = distance / self.stride;
+        (distance % self.stride == 0 && position >= 0).then_some(position as u64)
+    }
+
+    /// As [`Stream::position`], but only as far as the stream has read; most streams are elsewhere, and
+    /// are told without a division.
+    pub(super) fn expected(&self, page: Vpn) -> Option<u64> {
+        let distance = page.0.wrapping_sub(self.origin.0) as i64;
+        let forward = if self.stride < 0 { -distance } else { distance };
+        let farthest = (self.ahead * self.stride.unsigned_abs()) as i64;
+        (0..=farthest)
+            .contains(&forward)
+            .then(|| self.position(page))?
+    }
+
+    /// The position in its block that is left unmapped.
+    pub(super) fn mark(&self, block: u64) -> u64 {
+        let mut hash = (self.origin.0 ^ block << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash ^= hash >> 29;
+        hash = hash.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        block * self.block + (hash >> 32) % self.block
+    }
+
+    pub(super) fn run(&self, position: u64, count: u64) -> Run {
+        let last = self.page(position + count - 1);
+        Run {
+            first: self.page(position).min(last),
+            step: self.stride.unsigned_abs(),
+            count,
+            falling: self.stride < 0,
+        }
+    }
+
+    /// Positions whose pages lie in `region`, from 0 on.
+    pub(super) fn within(&self, region: &PageRange) -> u64 {
+        let room = if self.stride > 0 {
+            region.end.0.saturating_sub(self.origin.0 + 1)
+        } else {
+            self.origin.0.saturating_sub(region.start.0)
+        };
+        room / self.stride.unsigned_abs() + 1
+    }
+}
