@@ -195,13 +195,12 @@ pub trait SwapMap {
         let _ = area;
         false
     }
-    /// Take a slot cluster that nobody allocates from and that has a free slot; an empty one if
-    /// there is any.
+    /// Take a slot cluster that nobody allocates from and that has a free slot; the emptier the better.
     fn claim_cluster(&mut self, area: u8) -> Option<u32>;
+    /// Take a slot cluster that nobody allocates from, of 512 slots of which none is in use.
+    fn claim_empty_cluster(&mut self, area: u8) -> Option<u32>;
     /// Stop allocating from a cluster; what is used in it stays used.
     fn release_cluster(&mut self, area: u8, cluster: u32);
-    /// Slots in use in a cluster.
-    fn cluster_used(&self, area: u8, cluster: u32) -> u32;
     /// Use count of a slot.
     fn count(&self, slot: Slot) -> u32;
     /// Take the first reference to a free slot of a claimed cluster.

@@ -55,10 +55,9 @@ impl Area {
         })
     }
 
-    /// Whether nobody has claimed one of those clusters of 512 slots that are empty.
-    fn has_whole_cluster(&self) -> bool {
-        let mut clusters = 0..self.owners.len();
-        clusters.any(|c| {
+    /// The clusters of 512 slots that are empty and that nobody has claimed.
+    fn whole_clusters(&self) -> impl Iterator<Item = usize> {
+        (0..self.owners.len()).filter(|&c| {
             self.owners[c].is_none() && self.cluster(c).len() == LEAF_PAGES && self.is_empty(c)
         })
     }
@@ -101,10 +100,18 @@ impl SwapMap for View<'_> {
         let table = &mut *self.table.borrow_mut();
         let area = &mut table.areas[usize::from(area)];
         let will_do = |&c: &usize| area.owners[c].is_none() && area.cluster(c).contains(&None);
-        let mut clusters: Vec<usize> = (0..area.owners.len()).filter(will_do).collect();
-        if clusters.iter().any(|&c| area.is_empty(c)) {
-            clusters.retain(|&c| area.is_empty(c));
+        let clusters: Vec<usize> = (0..area.owners.len()).filter(will_do).collect();
+        if clusters.is_empty() {
+            return None;
         }
+        let cluster = table.rng.pick(&clusters);
+        area.owners[cluster] = Some(self.me);
+        Some(cluster as u32)
+    }
+    fn claim_empty_cluster(&mut self, area: u8) -> Option<u32> {
+        let table = &mut *self.table.borrow_mut();
+        let area = &mut table.areas[usize::from(area)];
+        let clusters: Vec<usize> = area.whole_clusters().collect();
         if clusters.is_empty() {
             return None;
         }
@@ -119,10 +126,6 @@ impl SwapMap for View<'_> {
             Some(self.me),
             "cluster {cluster} of area {area}"
         );
-    }
-    fn cluster_used(&self, area: u8, cluster: u32) -> u32 {
-        let area = &self.table.borrow().areas[usize::from(area)];
-        area.cluster(cluster as usize).iter().flatten().count() as u32
     }
     fn count(&self, slot: Slot) -> u32 {
         let area = &self.table.borrow().areas[usize::from(slot.area)];
@@ -218,7 +221,7 @@ impl Process {
     }
 
     fn take_cluster(&mut self, mut view: View) {
-        let can = self.open_areas(view, Area::has_whole_cluster);
+        let can = self.open_areas(view, |area| area.whole_clusters().next().is_some());
         let taken = self.slots.take_cluster(&mut view);
         assert_eq!(
             taken.map(|first| first.area),
@@ -344,7 +347,13 @@ fn live(seed: u64) {
     // And when all is put back, every whole cluster.
     let table_is = |whole: bool| {
         let table = table.borrow();
-        assert_eq!(table.areas.iter().any(Area::has_whole_cluster), whole);
+        assert_eq!(
+            table
+                .areas
+                .iter()
+                .any(|area| area.whole_clusters().next().is_some()),
+            whole
+        );
     };
     for (me, process) in processes.iter_mut().enumerate() {
         process.put(view(me), usize::MAX, true);

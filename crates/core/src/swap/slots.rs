@@ -117,30 +117,12 @@ impl Slots {
                 state.rest = state.rest.saturating_sub(1);
                 continue;
             }
-            let first = |cluster: u32| Slot {
-                area,
-                index: cluster * LEAF_PAGES as u32,
-            };
-            let is_empty = |map: &M, cluster: u32| {
-                let end = first(cluster).index + LEAF_PAGES as u32;
-                end <= map.slots(area) && map.cluster_used(area, cluster) == 0
-            };
-            // The last cluster of an area may be cut short: the next one is asked for then.
-            let mut claims = [map.claim_cluster(area), None];
-            let mut taken = claims[0].filter(|&cluster| is_empty(map, cluster));
-            if claims[0].is_some() && taken.is_none() {
-                claims[1] = map.claim_cluster(area);
-                taken = claims[1].filter(|&cluster| is_empty(map, cluster));
-            }
-            if let Some(cluster) = taken {
-                map.get_all(first(cluster), LEAF_PAGES as u32);
-            }
-            // Used up, or of no use here: either way nobody goes on with it for us.
-            for cluster in claims.into_iter().flatten() {
+            if let Some(cluster) = map.claim_empty_cluster(area) {
+                let index = cluster * LEAF_PAGES as u32;
+                let first = Slot { area, index };
+                map.get_all(first, LEAF_PAGES as u32);
                 map.release_cluster(area, cluster);
-            }
-            if let Some(cluster) = taken {
-                return Some(first(cluster));
+                return Some(first);
             }
         }
         None
@@ -262,6 +244,15 @@ mod tests {
         }
     }
 
+    impl Map {
+        fn cluster_used(&self, area: u8, cluster: u32) -> u32 {
+            let counts = &self.counts[usize::from(area)];
+            let first = cluster as usize * LEAF_PAGES;
+            let last = counts.len().min(first + LEAF_PAGES);
+            counts[first..last].iter().filter(|n| **n > 0).count() as u32
+        }
+    }
+
     impl SwapMap for Map {
         fn nth(&self, n: u8) -> Option<u8> {
             (usize::from(n) < self.counts.len()).then_some(n)
@@ -289,11 +280,14 @@ mod tests {
             let ours = &mut self.ours[usize::from(area)][cluster as usize];
             assert_eq!(ours.take(), Some(true));
         }
-        fn cluster_used(&self, area: u8, cluster: u32) -> u32 {
-            let counts = &self.counts[usize::from(area)];
-            let first = cluster as usize * LEAF_PAGES;
-            let last = counts.len().min(first + LEAF_PAGES);
-            counts[first..last].iter().filter(|n| **n > 0).count() as u32
+        fn claim_empty_cluster(&mut self, area: u8) -> Option<u32> {
+            let whole = 0..self.slots(area) / LEAF_PAGES as u32;
+            let free = |c: &u32| self.ours[usize::from(area)][*c as usize].is_none();
+            let cluster = whole
+                .filter(free)
+                .find(|&c| self.cluster_used(area, c) == 0)?;
+            self.ours[usize::from(area)][cluster as usize] = Some(true);
+            Some(cluster)
         }
         fn count(&self, slot: Slot) -> u32 {
             self.counts[usize::from(slot.area)][slot.index as usize]

@@ -84,14 +84,15 @@ impl SwapMap for ProcessMap<'_> {
             .map(|cluster| cluster.0)
     }
 
+    fn claim_empty_cluster(&mut self, area: u8) -> Option<u32> {
+        self.ledger
+            .claim_empty_cluster(AreaId(area), self.me)
+            .map(|cluster| cluster.0)
+    }
+
     fn release_cluster(&mut self, area: u8, cluster: u32) {
         self.ledger
             .release_cluster(AreaId(area), self.me, ClusterIndex(cluster));
-    }
-
-    fn cluster_used(&self, area: u8, cluster: u32) -> u32 {
-        self.ledger
-            .cluster_used(AreaId(area), ClusterIndex(cluster))
     }
 
     fn count(&self, slot: Slot) -> u32 {

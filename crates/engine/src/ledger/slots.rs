@@ -13,6 +13,7 @@
 //!
 //! A process runs one slot operation at a time (its pager's); different processes run freely.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -21,6 +22,10 @@ use super::mapping::Ledger;
 use super::records::ProcessState;
 use super::tables::AreaTables;
 use super::{AreaId, ClusterIndex, ProcId, SlotIndex};
+
+/// Of the clusters that were claimed before those are filled up again before the area grows that have at most so many
+/// slots in use: what is free in one lies in runs of eight slots or so, hardly more writes than for an empty one.
+const SPARSE: u32 = CLUSTER_SLOTS / 8;
 
 /// Words of a cluster's slot mask.
 pub const CLUSTER_WORDS: usize = CLUSTER_SLOTS as usize / 64;
@@ -111,6 +116,17 @@ fn take_off(word: &AtomicU32) -> u32 {
     number(word.fetch_update(SeqCst, SeqCst, change).unwrap_or(0))
 }
 
+impl AreaTables {
+    /// Slots of a cluster that are in use.
+    fn used_of(&self, cluster: u32) -> u32 {
+        number(self.words32(self.used, self.clusters)[cluster as usize].load(Relaxed))
+    }
+
+    fn owner_of(&self, cluster: u32) -> &AtomicU32 {
+        &self.words32(self.owners, self.clusters)[cluster as usize]
+    }
+}
+
 impl Ledger {
     /// The slots of an area; 0 where there is no such area.
     pub fn area_slots(&self, area: AreaId) -> u32 {
@@ -133,41 +149,68 @@ impl Ledger {
             .sum()
     }
 
-    /// Takes a cluster that nobody owns: an empty one if there is any, else one in which other
-    /// processes still use slots (see [`Ledger::cluster_free_slots`]). `None`: the area is full.
+    /// Takes a cluster that nobody owns and that has free slots (see [`Ledger::cluster_free_slots`]); others may use
+    /// the rest. `None`: the area is full.
     ///
-    /// Of the empty ones those come first that were claimed before: a place that was never written has to be found
+    /// What was claimed before comes first, if it is empty or nearly: a place that was never written has to be found
     /// by the file system and often by what lies below it, which makes its first write half as fast as the next, and
-    /// the file would grow over what others need the disk for.
+    /// the file would grow over what others need the disk for. Pages that go out at random leave clusters that are
+    /// hardly ever empty: by this rule the file comes to less than three times what they have on it, instead of seven.
     pub fn claim_cluster(&self, area: AreaId, process: ProcId) -> Option<ClusterIndex> {
         let at = self.tables(area)?;
-        let owners = at.words32(at.owners, at.clusters);
-        let used = at.words32(at.used, at.clusters);
+        let (again, never) = self.clusters_in_order(area, at);
+        let mut sparse = None;
+        for cluster in again.clone() {
+            let used = at.used_of(cluster);
+            if used == 0 && self.own(area, at, process, cluster) {
+                return Some(ClusterIndex(cluster));
+            }
+            if used <= SPARSE && sparse.is_none() && at.owner_of(cluster).load(Relaxed) == 0 {
+                sparse = Some(cluster);
+            }
+        }
+        let empty = never.filter(|&cluster| at.used_of(cluster) == 0);
+        let mut wanted = sparse.into_iter().chain(empty).chain(again);
+        wanted
+            .find(|&cluster| {
+                at.used_of(cluster) < CLUSTER_SLOTS && self.own(area, at, process, cluster)
+            })
+            .map(ClusterIndex)
+    }
+
+    /// Takes a cluster that nobody owns, one that is empty; those that were claimed before come first.
+    pub fn claim_empty_cluster(&self, area: AreaId, process: ProcId) -> Option<ClusterIndex> {
+        let at = self.tables(area)?;
+        let (again, never) = self.clusters_in_order(area, at);
+        let mut all = again.chain(never);
+        all.find(|&cluster| at.used_of(cluster) == 0 && self.own(area, at, process, cluster))
+            .map(ClusterIndex)
+    }
+
+    /// The clusters of an area that were claimed before, from where the search goes on, and the others.
+    fn clusters_in_order(
+        &self,
+        area: AreaId,
+        at: &AreaTables,
+    ) -> (impl Iterator<Item = u32> + Clone, Range<u32>) {
         let words = &self.header().area[usize::from(area.0)];
         let reached = words.reached.load(Relaxed).min(at.clusters);
         let start = words.cursor.load(Relaxed).min(reached);
-        let empty = (start..reached).chain(0..start).chain(reached..at.clusters);
-        let any = (start..at.clusters).chain(0..start);
-        let wanted = empty.map(|cluster| (cluster, 0));
-        let wanted = wanted.chain(any.map(|cluster| (cluster, CLUSTER_SLOTS - 1)));
-        for (cluster, most) in wanted {
-            let index = cluster as usize;
-            let slots = (at.slots - cluster * CLUSTER_SLOTS).min(CLUSTER_SLOTS);
-            let most = most.min(slots - 1);
-            if number(used[index].load(Relaxed)) > most || owners[index].load(Relaxed) != 0 {
-                continue;
-            }
-            let own = process.index() as u32 + 1;
-            if owners[index]
-                .compare_exchange(0, own, SeqCst, Relaxed)
-                .is_ok()
-            {
-                words.cursor.store(cluster + 1, Relaxed);
-                words.reached.fetch_max(cluster + 1, Relaxed);
-                return Some(ClusterIndex(cluster));
-            }
+        ((start..reached).chain(0..start), reached..at.clusters)
+    }
+
+    /// Makes `process` the owner of a cluster, unless somebody is.
+    fn own(&self, area: AreaId, at: &AreaTables, process: ProcId, cluster: u32) -> bool {
+        let owner = at.owner_of(cluster);
+        let own = process.index() as u32 + 1;
+        let is_ours =
+            owner.load(Relaxed) == 0 && owner.compare_exchange(0, own, SeqCst, Relaxed).is_ok();
+        if is_ours {
+            let words = &self.header().area[usize::from(area.0)];
+            words.cursor.store(cluster + 1, Relaxed);
+            words.reached.fetch_max(cluster + 1, Relaxed);
         }
-        None
+        is_ours
     }
 
     /// Gives a cluster up; its used slots stay used, its free ones become anybody's. False where

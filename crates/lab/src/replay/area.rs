@@ -45,6 +45,15 @@ impl Area {
 
     /// An empty cluster if there is one, else one with a free slot.
     pub fn claim(&mut self) -> Option<u32> {
+        self.claim_empty().or_else(|| {
+            let cluster = self.partly.pop_first()?;
+            self.claimed.insert(cluster);
+            Some(cluster)
+        })
+    }
+
+    /// An empty cluster.
+    pub fn claim_empty(&mut self) -> Option<u32> {
         let cluster = self.empty.pop_first().or_else(|| {
             let next = self.clusters.len() as u32;
             (next < CLUSTERS).then(|| {
@@ -56,8 +65,7 @@ impl Area {
                 });
                 next
             })
-        });
-        let cluster = cluster.or_else(|| self.partly.pop_first())?;
+        })?;
         self.claimed.insert(cluster);
         Some(cluster)
     }
@@ -79,8 +87,7 @@ impl Area {
         };
     }
 
-    /// Slots in use of `cluster`.
-    pub fn cluster_used(&self, cluster: u32) -> u32 {
+    fn cluster_used(&self, cluster: u32) -> u32 {
         self.clusters.get(cluster as usize).map_or(0, |c| c.used)
     }
 

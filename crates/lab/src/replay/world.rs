@@ -369,12 +369,12 @@ impl SwapMap for Simulated {
         self.area.claim()
     }
 
-    fn release_cluster(&mut self, _: u8, cluster: u32) {
-        self.area.release(cluster);
+    fn claim_empty_cluster(&mut self, _: u8) -> Option<u32> {
+        self.area.claim_empty()
     }
 
-    fn cluster_used(&self, _: u8, cluster: u32) -> u32 {
-        self.area.cluster_used(cluster)
+    fn release_cluster(&mut self, _: u8, cluster: u32) {
+        self.area.release(cluster);
     }
 
     fn count(&self, slot: Slot) -> u32 {

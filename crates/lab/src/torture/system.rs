@@ -249,6 +249,16 @@ impl System {
         Some(cluster as u32)
     }
 
+    /// Claim a whole cluster of which no slot is in use.
+    pub fn claim_empty(&mut self, area: u8, who: usize) -> Option<u32> {
+        let area = &mut self.areas[usize::from(area)];
+        let whole = area.counts.len() / LEAF_PAGES;
+        let is_empty = |&c: &usize| area.claims[c].is_none() && area.cluster_used[c] == 0;
+        let cluster = (0..whole).find(is_empty)?;
+        area.claims[cluster] = Some(who);
+        Some(cluster as u32)
+    }
+
     /// Whether `pid` may still put pages somewhere.
     pub fn has_room(&self, pid: usize) -> bool {
         self.order.iter().any(|&area| {

@@ -421,6 +421,11 @@ impl SwapMap for View<'_> {
         self.sys.claim(area, pid)
     }
 
+    fn claim_empty_cluster(&mut self, area: u8) -> Option<u32> {
+        let pid = self.space.pid;
+        self.sys.claim_empty(area, pid)
+    }
+
     fn release_cluster(&mut self, area: u8, cluster: u32) {
         let claim = &mut self.sys.areas[usize::from(area)].claims[cluster as usize];
         let ours = Some(self.space.pid);
@@ -429,10 +434,6 @@ impl SwapMap for View<'_> {
             ours,
             "cluster {cluster} is not ours to release"
         );
-    }
-
-    fn cluster_used(&self, area: u8, cluster: u32) -> u32 {
-        self.sys.areas[usize::from(area)].cluster_used[cluster as usize]
     }
 
     fn count(&self, slot: Slot) -> u32 {

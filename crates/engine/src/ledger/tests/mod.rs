@@ -337,6 +337,51 @@ fn clusters_that_were_used_before_come_first() {
     assert_eq!([take(), take()], [1, 4]);
 }
 
+/// Pages that go out at random leave no cluster empty for long: what is nearly so is filled up again, or the file would
+/// come to seven times what is on it.
+#[test]
+fn an_area_does_not_grow_by_pages_that_change_at_random() {
+    const PAGES: u32 = 8 * CLUSTER_SLOTS;
+    let ledger = ledger(100, &[64 * CLUSTER_SLOTS]);
+    let process = process(&ledger);
+    let mut slots = std::collections::VecDeque::new();
+    let mut random = 1_u64;
+    let (mut reached, mut claims) = (0, 0);
+    while claims < 200 {
+        let cluster = ledger.claim_cluster(AREA, process).expect("a cluster");
+        (claims, reached) = (claims + 1, reached.max(cluster.0 + 1));
+        let free = ledger.cluster_free_slots(AREA, cluster);
+        let least = if claims > 8 {
+            CLUSTER_SLOTS / 8 * 7
+        } else {
+            CLUSTER_SLOTS
+        };
+        assert!(free.iter().map(|word| word.count_ones()).sum::<u32>() >= least);
+        for slot in
+            (0..CLUSTER_SLOTS).filter(|slot| free[*slot as usize / 64] >> (slot % 64) & 1 == 1)
+        {
+            let slot = SlotIndex(cluster.first_slot().0 + slot);
+            assert!(ledger.slot_get(process, AREA, slot));
+            slots.push_back(slot);
+            if slots.len() > PAGES as usize {
+                random = random
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                let any = (random >> 33) as usize % slots.len();
+                let gone = slots.swap_remove_back(any).expect("there is one");
+                assert_eq!(ledger.slot_put(process, AREA, gone), Put::Freed);
+            }
+        }
+        assert!(ledger.release_cluster(AREA, process, cluster));
+    }
+    assert!(reached <= 24, "{reached} clusters for the pages of 8");
+    // A unit goes to one that is empty, also when the area must grow for it.
+    let empty = ledger
+        .claim_empty_cluster(AREA, process)
+        .expect("one is empty");
+    assert_eq!(ledger.cluster_used(AREA, empty), 0);
+}
+
 #[test]
 fn records_live_and_end() {
     let ledger = ledger(100, &[512]);

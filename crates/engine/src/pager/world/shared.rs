@@ -28,12 +28,12 @@ impl SwapMap for Linux {
         self.map.claim_cluster(area)
     }
 
-    fn release_cluster(&mut self, area: u8, cluster: u32) {
-        self.map.release_cluster(area, cluster);
+    fn claim_empty_cluster(&mut self, area: u8) -> Option<u32> {
+        self.map.claim_empty_cluster(area)
     }
 
-    fn cluster_used(&self, area: u8, cluster: u32) -> u32 {
-        self.map.cluster_used(area, cluster)
+    fn release_cluster(&mut self, area: u8, cluster: u32) {
+        self.map.release_cluster(area, cluster);
     }
 
     fn count(&self, slot: Slot) -> u32 {

@@ -15,6 +15,21 @@ impl Store for Memory {
     }
 }
 
+impl Memory {
+    /// Claim the next cluster that will do, by its slots that are in use and all of them.
+    fn claim_where(&mut self, will_do: impl Fn(usize, usize) -> bool) -> Option<u32> {
+        let area = &mut self.area;
+        let count = area.claimed.len();
+        let cluster = (0..count).map(|n| (area.next + n) % count).find(|&c| {
+            let slots = (area.counts.len() - c * LEAF_PAGES).min(LEAF_PAGES);
+            !area.claimed[c] && will_do(area.cluster_used[c].into(), slots)
+        })?;
+        area.claimed[cluster] = true;
+        area.next = cluster;
+        Some(cluster as u32)
+    }
+}
+
 impl SwapMap for Memory {
     fn nth(&self, n: u8) -> Option<u8> {
         (n == 0 && !self.closed).then_some(0)
@@ -29,26 +44,16 @@ impl SwapMap for Memory {
     }
 
     fn claim_cluster(&mut self, _: u8) -> Option<u32> {
-        let count = self.area.claimed.len();
-        let area = &self.area;
-        let room = |c: &usize| {
-            let slots = (area.counts.len() - c * LEAF_PAGES).min(LEAF_PAGES);
-            !area.claimed[*c] && usize::from(area.cluster_used[*c]) < slots
-        };
-        let order = || (0..count).map(|n| (area.next + n) % count);
-        let empty = order().find(|&c| !area.claimed[c] && area.cluster_used[c] == 0);
-        let cluster = empty.or_else(|| order().find(room))?;
-        self.area.claimed[cluster] = true;
-        self.area.next = cluster;
-        Some(cluster as u32)
+        let empty = self.claim_where(|used, _| used == 0);
+        empty.or_else(|| self.claim_where(|used, slots| used < slots))
+    }
+
+    fn claim_empty_cluster(&mut self, _: u8) -> Option<u32> {
+        self.claim_where(|used, slots| used == 0 && slots == LEAF_PAGES)
     }
 
     fn release_cluster(&mut self, _: u8, cluster: u32) {
         self.area.claimed[cluster as usize] = false;
-    }
-
-    fn cluster_used(&self, _: u8, cluster: u32) -> u32 {
-        self.area.cluster_used[cluster as usize].into()
     }
 
     fn count(&self, slot: Slot) -> u32 {
