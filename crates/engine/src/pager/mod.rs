@@ -547,9 +547,10 @@ impl Pager {
         } else {
             IDLE
         };
+        let since = now();
         let timeout = self
             .mm
-            .untouched_for(now())
+            .untouched_for(since)
             .map_or(timeout, |left| left.min(timeout));
         // SAFETY: the ring's descriptor stays open as long as the ring, which outlives the call.
         let io = unsafe { BorrowedFd::borrow_raw(self.w.io.poll_fd()) };
@@ -568,7 +569,7 @@ impl Pager {
         self.pulse.sleep();
         let polled = poll(&mut fds, Some(&timeout));
         self.pulse.wake();
-        self.placement.on_slept();
+        self.placement.on_slept(since);
         if polled.is_err() {
             return;
         }

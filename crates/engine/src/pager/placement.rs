@@ -5,21 +5,28 @@
 //! free the moment the thread waits, and so is the thread's when the pager has served it. For the
 //! scheduler to leave the thread there although the pager runs when it wakes it, the pager yields to
 //! everybody (`SCHED_IDLE`), where it may (root) and as long as that does not starve it. When a third has something to do
-//! on this CPU the scheduler moves the thread all the same, and the pager follows.
+//! on this CPU the scheduler moves the thread all the same, and the pager follows. Of two CPUs one may be the better (see
+//! `sides`). The thread's own affinity is not ours to change: when it shall be on the other CPU, the pager does not yield to
+//! it while it wakes it, so that the scheduler puts it there, and follows.
 //!
 //! When that thread follows streams, or fills memory in order, most of the work is not for a fault but for
 //! the pages to come, and can be done while the thread runs. Then, and as soon as several threads fault, the
 //! scheduler decides: pinned to the other CPUs the pager would have to share them with the helpers while the thread
 //! waits and its CPU is idle.
 
+mod sides;
+
 use foreswap_core::units::Nanos;
 
+use self::sides::Sides;
 use crate::sys::cpu::{self, LastCpu, RunDelay};
 
 /// How often the choice is looked at again.
 const PERIOD: Nanos = 4_000_000;
 /// And after it slept although it is beside the thread, which may have been moved.
 const AFTER_SLEEP: Nanos = 300_000;
+/// Waiting without a period in which it waited less that counts as starved.
+const STARVED: Nanos = 32_000_000;
 /// For how long the pager does not yield after it was starved: the first time, and at the most.
 const HOLD_OFF: (Nanos, Nanos) = (500_000_000, 16_000_000_000);
 
@@ -46,6 +53,13 @@ pub struct Placement {
     ahead: u64,
     last: LastCpu,
     due: Nanos,
+    /// Since when it has been where it is, or was last looked at, and the faults from then on.
+    stay: (Nanos, u64),
+    /// When it was busy last before it slept, and the faults until then.
+    awake: (Nanos, u64),
+    sides: Sides,
+    /// The CPU that the thread shall be on.
+    wish: Option<usize>,
     /// When the thread's CPU was looked up last, and whether the pager slept since.
     found: Nanos,
     slept: bool,
@@ -64,6 +78,8 @@ struct Patience {
     not_before: Nanos,
     /// It yields since then.
     since: Option<Nanos>,
+    /// For how long it has waited, in periods of which it waited for most.
+    waited: Nanos,
 }
 
 impl Patience {
@@ -72,7 +88,12 @@ impl Patience {
             hold_off: HOLD_OFF.0,
             not_before: 0,
             since: None,
+            waited: 0,
         }
+    }
+
+    fn is_yielding(&self) -> bool {
+        self.since.is_some()
     }
 
     /// Whether to yield from `now` on, where that is wanted. Of the last `passed` nanoseconds the pager was ready to
@@ -80,8 +101,13 @@ impl Patience {
     fn yields(&mut self, now: Nanos, wanted: bool, waited: Nanos, passed: Nanos) -> bool {
         if let Some(since) = self.since {
             // Some waiting is the purpose: the thread that was served goes first. Three quarters of the time mean
-            // that somebody else needs this CPU.
-            if waited > passed / 4 * 3 {
+            // that somebody else needs this CPU, if it is not over at once.
+            self.waited = match waited > passed / 4 * 3 {
+                true => self.waited + waited,
+                false => 0,
+            };
+            if self.waited >= STARVED {
+                self.waited = 0;
                 self.not_before = now + self.hold_off;
                 self.hold_off = (self.hold_off * 2).min(HOLD_OFF.1);
             } else if now.saturating_sub(since) > self.hold_off {
@@ -106,6 +132,10 @@ impl Placement {
             ahead: 0,
             last: LastCpu::new(),
             due: 0,
+            stay: (0, 0),
+            awake: (0, 0),
+            sides: Sides::new(),
+            wish: None,
             found: 0,
             slept: false,
             may_yield: rustix::process::geteuid().is_root(),
@@ -125,6 +155,7 @@ impl Placement {
             self.only = None;
         }
         self.faults += 1;
+        self.stay.1 += 1;
     }
 
     /// On the CPU of the only thread that faults.
@@ -132,9 +163,24 @@ impl Placement {
         matches!(self.here, Place::Beside(_))
     }
 
-    /// The pager has slept: beside the thread that faults it mostly need not.
-    pub fn on_slept(&mut self) {
-        self.slept = true;
+    /// The pager has slept, since then: beside the thread that faults it mostly need not.
+    pub fn on_slept(&mut self, since: Nanos) {
+        if !self.slept {
+            (self.slept, self.awake) = (true, (since, self.stay.1));
+        }
+    }
+
+    /// The stay where the pager is ends, or is counted up to now; `of_use` if all of it is about one thread that missed
+    /// pages. If that one was moved, they were apart since the pager slept.
+    fn end_stay(&mut self, now: Nanos, moved: bool, of_use: bool) {
+        let (since, faults) = core::mem::replace(&mut self.stay, (now, 0));
+        let (until, faults) = if moved { self.awake } else { (now, faults) };
+        if let (Place::Beside(cpu), [_, other]) = (self.here, &self.all[..])
+            && of_use
+        {
+            let time = until.saturating_sub(since);
+            self.sides.on_stay(cpu == *other, time, faults);
+        }
     }
 
     /// Stay beside the thread that faults, if the scheduler has moved it.
@@ -150,7 +196,10 @@ impl Placement {
         if let Some(cpu) = theirs.filter(|cpu| *cpu != here && self.all.contains(cpu))
             && cpu::set_affinity([cpu]).is_ok()
         {
+            self.end_stay(now, true, true);
             self.here = Place::Beside(cpu);
+            let is_right = self.wish.is_none_or(|wish| wish == cpu);
+            self.set_yielding(self.patience.is_yielding() && is_right);
         }
     }
 
@@ -161,7 +210,8 @@ impl Placement {
             self.follow(now);
             return;
         }
-        (self.due, self.found, self.slept) = (now + PERIOD, now, false);
+        let slept = core::mem::replace(&mut self.slept, false);
+        (self.due, self.found) = (now + PERIOD, now);
         let mapped = ahead - core::mem::replace(&mut self.ahead, ahead);
         let streaming = mapped > STREAMING * core::mem::take(&mut self.faults);
         let theirs = self.only.and_then(|tid| self.last.of(tid));
@@ -170,7 +220,16 @@ impl Placement {
             Some(cpu) if !streaming => Place::Beside(cpu),
             _ => Place::Anywhere,
         };
-        self.look_at_delay(now, matches!(wanted, Place::Beside(_)));
+        let moved = wanted != self.here && slept;
+        self.end_stay(now, moved, !streaming && self.only.is_some());
+        self.wish = match self.all[..] {
+            [one, other] if self.may_yield => {
+                let wish = self.sides.on_period(now);
+                wish.map(|side| if side { other } else { one })
+            }
+            _ => None,
+        };
+        self.look_at_delay(now, wanted);
         if wanted == self.here {
             return;
         }
@@ -185,14 +244,21 @@ impl Placement {
     }
 
     /// Yield or not.
-    fn look_at_delay(&mut self, now: Nanos, beside: bool) {
+    fn look_at_delay(&mut self, now: Nanos, place: Place) {
         let Some(total) = self.delay.as_ref().and_then(RunDelay::total) else {
             return;
         };
         let waited = total - core::mem::replace(&mut self.delayed, total).min(total);
         let passed = now - core::mem::replace(&mut self.looked, now).min(now);
-        let wanted = beside && self.may_yield;
-        let yielding = self.patience.yields(now, wanted, waited, passed);
+        let beside = matches!(place, Place::Beside(_));
+        let yields = self
+            .patience
+            .yields(now, beside && self.may_yield, waited, passed);
+        let goes_over = self.wish.is_some_and(|cpu| place != Place::Beside(cpu));
+        self.set_yielding(yields && !goes_over);
+    }
+
+    fn set_yielding(&mut self, yielding: bool) {
         if yielding != self.yielding && cpu::set_yielding(yielding).is_ok() {
             self.yielding = yielding;
         }
@@ -220,9 +286,9 @@ mod tests {
             };
             assert!(place(&mut placement, 0, ms(10)));
             assert!(!place(&mut placement, 1, ms(11)), "it did not sleep");
-            placement.on_slept();
+            placement.on_slept(0);
             assert!(place(&mut placement, 1, ms(12)));
-            placement.on_slept();
+            placement.on_slept(0);
             assert!(!place(&mut placement, 0, ms(12) + 1), "just looked up");
             assert!(place(&mut placement, 0, ms(13)));
             assert!(
@@ -242,16 +308,18 @@ mod tests {
         let mut patience = Patience::new();
         let ms = |n: u64| n * 1_000_000;
         assert!(patience.yields(ms(4), true, 0, ms(4)));
+        // That may be over at once.
+        assert!(patience.yields(ms(4), true, ms(4), ms(4)));
         // Starved: not for half a second, then, starved again, not for a whole one.
-        assert!(!patience.yields(ms(8), true, ms(4), ms(4)));
+        assert!(!patience.yields(ms(8), true, ms(28), ms(28)));
         assert!(!patience.yields(ms(507), true, 0, ms(4)));
         assert!(patience.yields(ms(508), true, 0, ms(4)));
-        assert!(!patience.yields(ms(512), true, ms(4), ms(4)));
+        assert!(!patience.yields(ms(512), true, ms(32), ms(32)));
         assert!(!patience.yields(ms(1511), true, 0, ms(4)));
         assert!(patience.yields(ms(1512), true, 0, ms(4)));
         // It went well for longer than the next time would be.
         assert!(patience.yields(ms(3513), true, 0, ms(4)));
-        assert!(!patience.yields(ms(3517), true, ms(4), ms(4)));
+        assert!(!patience.yields(ms(3517), true, ms(32), ms(32)));
         assert!(patience.yields(ms(4017), true, 0, ms(4)));
         assert!(!patience.yields(ms(4021), false, 0, ms(4)), "not wanted");
     }
