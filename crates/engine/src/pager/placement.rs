@@ -175,10 +175,12 @@ impl Placement {
     fn end_stay(&mut self, now: Nanos, moved: bool, of_use: bool) {
         let (since, faults) = core::mem::replace(&mut self.stay, (now, 0));
         let (until, faults) = if moved { self.awake } else { (now, faults) };
+        let time = until.saturating_sub(since);
+        // Longer ones are not about faults alone.
         if let (Place::Beside(cpu), [_, other]) = (self.here, &self.all[..])
             && of_use
+            && time < 2 * PERIOD
         {
-            let time = until.saturating_sub(since);
             self.sides.on_stay(cpu == *other, time, faults);
         }
     }

@@ -33,6 +33,8 @@ pub struct Sides {
     /// By how many thousandths a fault is shorter on the side `true`.
     advantage: i64,
     better: Option<bool>,
+    /// Periods for which it was not there at all.
+    astray: u32,
     due: Nanos,
 }
 
@@ -46,6 +48,7 @@ impl Sides {
             compared: 0,
             advantage: 0,
             better: None,
+            astray: 0,
             due: 0,
         }
     }
@@ -54,6 +57,9 @@ impl Sides {
     pub fn on_stay(&mut self, side: bool, time: Nanos, faults: u64) {
         self.time[usize::from(side)] += time;
         self.faults[usize::from(side)] += faults;
+        if self.better == Some(side) {
+            self.astray = 0;
+        }
     }
 
     /// A period ended. Returns the side to be on, if that matters.
@@ -71,6 +77,12 @@ impl Sides {
             ([false, true], None) => self.tried = Some((false, 0)),
             ([true, false], None) => self.tried = Some((true, 0)),
             ([false, false], None) => {}
+        }
+        self.astray = self.better.map_or(0, |_| self.astray + 1);
+        if self.astray > PATIENCE {
+            // Somebody else has that CPU.
+            (self.better, self.compared, self.advantage) = (None, 0, 0);
+            (self.tried, self.due) = (None, now + APART[1]);
         }
         for side in 0..2 {
             self.time[side] -= self.time[side] / FORGOTTEN;
@@ -159,5 +171,14 @@ mod tests {
         };
         assert!((1..300).contains(&wishes(60)), "{}", wishes(60));
         assert_eq!(wishes(3), 0, "it hardly faults");
+        // Nor one whose better side is somebody else's from some time on.
+        let mut sides = Sides::new();
+        run(&mut sides, [70_000, 60_000], 1000);
+        assert_eq!(sides.better, Some(true));
+        let wishes = (1001..=6000).filter(|n| {
+            sides.on_stay(false, PERIOD, 60);
+            sides.on_period(n * PERIOD) == Some(true)
+        });
+        assert!(wishes.count() < 300);
     }
 }
