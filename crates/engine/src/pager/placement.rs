@@ -114,6 +114,8 @@ impl Patience {
                 // Whoever it was is gone.
                 self.hold_off = HOLD_OFF.0;
             }
+        } else {
+            self.waited = 0;
         }
         let yields = wanted && now >= self.not_before;
         self.since = yields.then(|| self.since.unwrap_or(now));
@@ -304,6 +306,38 @@ mod tests {
         .expect("no panic");
     }
 
+    /// Faults that found the pager on another CPU say nothing of either.
+    #[test]
+    fn a_stay_ends_where_the_pager_slept_if_the_thread_was_moved() {
+        let mut placement = Placement::new();
+        placement.all = vec![3, 5];
+        let us = |n: u64| n * 1_000;
+        let mut stay = |cpu, begin, slept, end, moved| {
+            placement.here = Place::Beside(cpu);
+            placement.end_stay(begin, false, false);
+            (0..10).for_each(|_| placement.on_fault(7));
+            placement.slept = false;
+            placement.on_slept(slept);
+            (0..3).for_each(|_| placement.on_fault(7));
+            placement.on_slept(end);
+            placement.end_stay(end, moved, true);
+            placement.sides.known()
+        };
+        assert_eq!(
+            stay(3, us(0), us(700), us(1000), true),
+            ([us(700), 0], [10, 0])
+        );
+        assert_eq!(
+            stay(5, us(1000), us(1700), us(2000), false),
+            ([us(700), us(1000)], [10, 13])
+        );
+        // It computed for a while.
+        assert_eq!(
+            stay(5, us(2000), us(2700), us(20_000), false),
+            ([us(700), us(1000)], [10, 13])
+        );
+    }
+
     /// Whoever wanted the CPU for a while must not cost the faults of later hours.
     #[test]
     fn who_was_starved_holds_off_and_forgets_it() {
@@ -324,5 +358,12 @@ mod tests {
         assert!(!patience.yields(ms(3517), true, ms(32), ms(32)));
         assert!(patience.yields(ms(4017), true, 0, ms(4)));
         assert!(!patience.yields(ms(4021), false, 0, ms(4)), "not wanted");
+        // What it waited before it stopped is forgotten.
+        let mut patience = Patience::new();
+        assert!(patience.yields(ms(4), true, 0, ms(4)));
+        assert!(!patience.yields(ms(32), false, ms(28), ms(28)));
+        assert!(!patience.yields(ms(36), false, 0, ms(4)));
+        assert!(patience.yields(ms(40), true, 0, ms(4)));
+        assert!(patience.yields(ms(44), true, ms(4), ms(4)));
     }
 }

@@ -20,10 +20,10 @@ const LONGEST: u64 = 40;
 const WORKERS: usize = 5;
 const KILLS: usize = 100;
 
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
 
+use self::hammer::Random;
 use super::*;
 
 pub(super) fn area(slots: u32) -> AreaInfo {
@@ -344,8 +345,7 @@ fn an_area_does_not_grow_by_pages_that_change_at_random() {
     const PAGES: u32 = 8 * CLUSTER_SLOTS;
     let ledger = ledger(100, &[64 * CLUSTER_SLOTS]);
     let process = process(&ledger);
-    let mut slots = std::collections::VecDeque::new();
-    let mut random = 1_u64;
+    let (mut slots, mut random) = (Vec::new(), Random(1));
     let (mut reached, mut claims) = (0, 0);
     while claims < 200 {
         let cluster = ledger.claim_cluster(AREA, process).expect("a cluster");
@@ -362,13 +362,9 @@ fn an_area_does_not_grow_by_pages_that_change_at_random() {
         {
             let slot = SlotIndex(cluster.first_slot().0 + slot);
             assert!(ledger.slot_get(process, AREA, slot));
-            slots.push_back(slot);
+            slots.push(slot);
             if slots.len() > PAGES as usize {
-                random = random
-                    .wrapping_mul(6364136223846793005)
-                    .wrapping_add(1442695040888963407);
-                let any = (random >> 33) as usize % slots.len();
-                let gone = slots.swap_remove_back(any).expect("there is one");
+                let gone = slots.swap_remove(random.below(slots.len() as u64) as usize);
                 assert_eq!(ledger.slot_put(process, AREA, gone), Put::Freed);
             }
         }

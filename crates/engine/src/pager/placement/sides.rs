@@ -53,6 +53,12 @@ impl Sides {
         }
     }
 
+    /// Time and faults of each side, of late.
+    #[cfg(test)]
+    pub const fn known(&self) -> ([Nanos; 2], [u64; 2]) {
+        (self.time, self.faults)
+    }
+
     /// The thread was on `side` for `time` and faulted so often.
     pub fn on_stay(&mut self, side: bool, time: Nanos, faults: u64) {
         self.time[usize::from(side)] += time;
