@@ -109,11 +109,11 @@ impl SwapMap for ProcessMap<'_> {
 
     fn get_all(&mut self, first: Slot, n: u32) {
         let (area, slot) = (AreaId(first.area), SlotIndex(first.index));
-        if !self.ledger.slots_get(self.me, area, slot, n) {
+        match self.ledger.slots_get(self.me, area, slot, n) {
+            // Better no program than one that reads what another has written.
+            Some(free) => assert_eq!(free, n, "{n} slots from {first:?} on are ours alone"),
             // All or none: one that is ours already must not leave the others without a reference.
-            for i in 0..n {
-                self.get(first.plus(i));
-            }
+            None => (0..n).for_each(|i| self.get(first.plus(i))),
         }
     }
 

@@ -178,13 +178,26 @@ impl Ledger {
             .map(ClusterIndex)
     }
 
-    /// Takes a cluster that nobody owns, one that is empty; those that were claimed before come first.
+    /// Takes a cluster that nobody owns, one that is empty; those that were claimed before come first. Nobody can use a
+    /// slot of it as long as it is owned.
     pub fn claim_empty_cluster(&self, area: AreaId, process: ProcId) -> Option<ClusterIndex> {
         let at = self.tables(area)?;
         let (again, never) = self.clusters_in_order(area, at);
-        let mut all = again.chain(never);
-        all.find(|&cluster| at.used_of(cluster) == 0 && self.own(area, at, process, cluster))
-            .map(ClusterIndex)
+        let mut all = again
+            .chain(never)
+            .filter(|&cluster| at.used_of(cluster) == 0);
+        all.find(|&cluster| {
+            if !self.own(area, at, process, cluster) {
+                return false;
+            }
+            // Since the look at it somebody may have owned it, filled it and given it up.
+            let is_empty = at.used_of(cluster) == 0;
+            if !is_empty {
+                self.release_cluster(area, process, ClusterIndex(cluster));
+            }
+            is_empty
+        })
+        .map(ClusterIndex)
     }
 
     /// The clusters of an area that were claimed before, from where the search goes on, and the others.
@@ -261,15 +274,22 @@ impl Ledger {
     /// one more on a slot that another process is known to hold. False, and nothing changed,
     /// where it holds one already or there is no such slot.
     pub fn slot_get(&self, process: ProcId, area: AreaId, slot: SlotIndex) -> bool {
-        self.reference(process, process, Run::one(area, slot))
+        let taken = self.reference(process, process, Run::one(area, slot));
+        taken.is_some()
     }
 
-    /// As [`Ledger::slot_get`], `count` slots of one cluster from `first` on in one step. False, and
-    /// nothing changed, also where they are of more than one cluster.
-    pub fn slots_get(&self, process: ProcId, area: AreaId, first: SlotIndex, count: u32) -> bool {
+    /// As [`Ledger::slot_get`], `count` slots of one cluster from `first` on in one step. Returns how many of them
+    /// nobody used. `None`, and nothing changed, also where they are of more than one cluster.
+    pub fn slots_get(
+        &self,
+        process: ProcId,
+        area: AreaId,
+        first: SlotIndex,
+        count: u32,
+    ) -> Option<u32> {
         let in_cluster = first.0 % CLUSTER_SLOTS;
         if count == 0 || count > CLUSTER_SLOTS - in_cluster {
-            return false;
+            return None;
         }
         self.reference(process, process, Run { area, first, count })
     }
@@ -277,19 +297,20 @@ impl Ledger {
     /// Takes a reference on a slot that `parent` holds for its coming `child`. False where the
     /// child has it already, or the parent has not.
     pub fn share(&self, parent: ProcId, child: ProcId, area: AreaId, slot: SlotIndex) -> bool {
-        self.slot_held(parent, area, slot) && self.reference(parent, child, Run::one(area, slot))
+        let taken = || self.reference(parent, child, Run::one(area, slot));
+        self.slot_held(parent, area, slot) && taken().is_some()
     }
 
-    fn reference(&self, by: ProcId, process: ProcId, run: Run) -> bool {
+    /// Takes references. Returns how many of the slots nobody used; `None`, and nothing changed, where `process` holds
+    /// one already or there are no such slots.
+    fn reference(&self, by: ProcId, process: ProcId, run: Run) -> Option<u32> {
         // Areas have whole clusters, and so all slots of the run if they have its first.
         let tables = self.tables(run.area);
-        let Some(at) = tables.filter(|at| run.first.0 < at.slots) else {
-            return false;
-        };
+        let at = tables.filter(|at| run.first.0 < at.slots)?;
         let references = self.references(at, process);
         let is_held = |(word, bits): (usize, u64)| references[word].load(SeqCst) & bits != 0;
         if run.words().any(is_held) {
-            return false;
+            return None;
         }
         let cluster = run.cluster().0 as usize;
         let acting = self.record(by);
@@ -312,7 +333,7 @@ impl Ledger {
             add(&at.words32(at.used, at.clusters)[cluster], were_free);
         }
         acting.intent.store(0, SeqCst);
-        true
+        Some(were_free)
     }
 
     /// Gives the reference of `process` back.

@@ -256,16 +256,16 @@ fn a_run_of_slots_is_taken_in_one_step_or_not_at_all() {
     let get = |process, first, count| ledger.slots_get(process, AREA, SlotIndex(first), count);
     // Across words of the bitmaps, to the end of one, a single one, and a whole cluster.
     for (first, count) in [(60, 140), (0, 64), (511, 1), (512, 512)] {
-        assert!(get(one, first, count));
+        assert_eq!(get(one, first, count), Some(count));
         assert_eq!(held(one), (first..first + count).collect::<Vec<_>>());
         assert_eq!(ledger.area_used(AREA), u64::from(count));
         let cluster = SlotIndex(first).cluster();
         assert_eq!(ledger.cluster_used(AREA, cluster), count);
         for overlapping in [(first, 1), (first + count - 1, 1), (first, count)] {
-            assert!(!get(one, overlapping.0, overlapping.1), "held already");
+            assert_eq!(get(one, overlapping.0, overlapping.1), None, "held already");
         }
         // Another process shares a part: what is used already is not counted again.
-        assert!(get(other, first, count.div_ceil(2)));
+        assert_eq!(get(other, first, count.div_ceil(2)), Some(0));
         assert_eq!(ledger.cluster_used(AREA, cluster), count);
         assert_eq!(ledger.slot_count(AREA, SlotIndex(first)), 2);
         for slot in (first..first + count).map(SlotIndex) {
@@ -275,7 +275,7 @@ fn a_run_of_slots_is_taken_in_one_step_or_not_at_all() {
         assert_eq!((ledger.area_used(AREA), held(one)), (0, vec![]));
     }
     for (first, count) in [(0, 0), (0, 513), (511, 2), (1024, 1), (u32::MAX, 1)] {
-        assert!(!get(one, first, count), "{count} from {first} on");
+        assert_eq!(get(one, first, count), None, "{count} from {first} on");
     }
     assert_eq!(ledger.area_used(AREA), 0);
     assert_eq!(ledger.area_used(AreaId(1)), 0);
@@ -317,7 +317,8 @@ fn clusters_that_were_used_before_come_first() {
     let process = process(&ledger);
     let take = || {
         let cluster = ledger.claim_cluster(AREA, process).expect("a cluster");
-        assert!(ledger.slots_get(process, AREA, cluster.first_slot(), CLUSTER_SLOTS));
+        let taken = ledger.slots_get(process, AREA, cluster.first_slot(), CLUSTER_SLOTS);
+        assert_eq!(taken, Some(CLUSTER_SLOTS));
         assert!(ledger.release_cluster(AREA, process, cluster));
         cluster.0
     };
@@ -376,6 +377,32 @@ fn an_area_does_not_grow_by_pages_that_change_at_random() {
         .claim_empty_cluster(AREA, process)
         .expect("one is empty");
     assert_eq!(ledger.cluster_used(AREA, empty), 0);
+}
+
+/// Between a look at how much of a cluster is in use and owning it, others may fill it and give it up.
+#[test]
+fn an_empty_cluster_is_empty_when_it_is_owned() {
+    const CLAIMS: u32 = 500_000;
+    let ledger = ledger(100, &[8 * CLUSTER_SLOTS]);
+    let fill = |process| {
+        for _ in 0..CLAIMS {
+            let Some(cluster) = ledger.claim_empty_cluster(AREA, process) else {
+                continue;
+            };
+            let (first, used) = (cluster.first_slot(), ledger.cluster_used(AREA, cluster));
+            assert_eq!(used, 0, "{cluster:?} of {process:?}");
+            assert!(ledger.slot_get(process, AREA, first));
+            assert!(ledger.release_cluster(AREA, process, cluster));
+            assert_eq!(ledger.slot_put(process, AREA, first), Put::Freed);
+        }
+    };
+    let processes = [(); 3].map(|()| process(&ledger));
+    std::thread::scope(|scope| {
+        for process in processes {
+            scope.spawn(move || fill(process));
+        }
+    });
+    assert_eq!(ledger.area_used(AREA), 0);
 }
 
 #[test]
