@@ -54,7 +54,9 @@ fn command_not_executable_is_126() {
 #[test]
 fn death_by_signal_is_told_as_a_shell_tells_it() {
     for signal in ["TERM", "SEGV", "KILL", "ABRT", "PIPE", "INT", "HUP"] {
-        let job = Job::shell(&format!("ulimit -c 0; kill -{signal} $$"));
+        // Tests that a script runs in the background ignore INT, which no shell undoes.
+        let shell = Job::shell(&format!("ulimit -c 0; kill -{signal} $$"));
+        let job = shell.under(["env", "--default-signal"]);
         let outcome = Managed::limit(LIMIT).equals_bare(&job);
         assert!(outcome.code() > 128, "{signal}: {}", outcome.code());
     }
