@@ -155,7 +155,7 @@ impl Mm {
     ) {
         let most = match first {
             Some(_) if !self.shares_disk() => most,
-            _ => self.piece(most),
+            _ => self.piece(most, false),
         };
         batch.sort_unstable_by_key(|&(slot, _)| slot);
         let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
@@ -224,7 +224,15 @@ impl Mm {
         if !self.write_units(w) {
             return;
         }
-        let least = if hurry { 1 } else { WORTH_WRITING };
+        let least = match hurry {
+            true => 1,
+            false if self.gathers(w) => self.gathered(),
+            false => WORTH_WRITING,
+        };
+        if self.frames.dirty().len() < least {
+            return;
+        }
+        let least = least.min(SLOTS_PER_IO);
         while self.frames.dirty().len() >= least && self.frames.writing() < self.marks.writes {
             let mut batch = core::mem::take(&mut self.batch);
             batch.clear();
@@ -249,7 +257,7 @@ impl Mm {
     /// Write pages to the slots that they had. False: the queue is full.
     fn write_at_home(&mut self, w: &mut impl World, batch: &[(Slot, Frame)]) -> bool {
         let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
-        let most = self.piece(SLOTS_PER_IO);
+        let most = self.piece(SLOTS_PER_IO, true);
         let ios = batch.chunk_by(follows).flat_map(|run| run.chunks(most));
         for run in ios {
             let frames = run.iter().map(|&(_, frame)| frame);
@@ -275,7 +283,7 @@ impl Mm {
         if !self.may_write() {
             return false;
         }
-        let most = self.piece(SLOTS_PER_IO);
+        let most = self.piece(SLOTS_PER_IO, true);
         frames.clear();
         frames.extend(oldest.copied().take(most));
         let max = frames.len() as u32;

@@ -3,9 +3,13 @@
 //! A disk serves what it is given in about the order in which it is given: who misses one page waits for
 //! all that streams and reclaim have asked for before. While only streams miss pages that is well: large
 //! I/Os, and many of them, are what a disk is best at. While pages are missed that nothing could foresee,
-//! reads ahead and writes are cut into pieces, and only a few of these are with the disk at a time; the
+//! reads ahead are cut into pieces, and only a few of these are with the disk at a time; the
 //! others wait here, in order, unless a thread comes to wait for one of them. A disk that ends at once all that it
 //! has gets batches ([`crate::at_once`]).
+//!
+//! A write keeps the disk from the reads behind it, and many small ones do so more often than a few large ones: while
+//! this process misses such pages, what has to be written is gathered, as long as there is memory for the misses to
+//! come.
 //!
 //! A read that a thread waits for is not held back, but for a huge page's while other processes miss pages that nothing
 //! could foresee: a stream waits for most of its huge pages where it has few ahead, and would give the disk as much as
@@ -19,10 +23,32 @@ use crate::mm::Mm;
 use crate::units::{Frame, Nanos};
 use crate::world::{IoId, World};
 
-/// Pages of a piece, and of those that are with the disk at a time: 64 and 256 KiB while threads of this
-/// process miss pages, 256 KiB and 1.25 MiB while those of others do, each of which gets its share.
-const PIECE: [usize; 2] = [16, 64];
-const AT_A_TIME: [u32; 2] = [64, 320];
+/// What the disk may have that no thread waits for.
+#[derive(Clone, Copy)]
+struct Part {
+    /// The most pages of one I/O.
+    piece: usize,
+    /// Pages that it has when no further I/O begins.
+    at_a_time: u32,
+}
+
+/// While threads of this process miss pages.
+const READS: Part = Part {
+    piece: 16,
+    at_a_time: 64,
+};
+const WRITES: Part = Part {
+    piece: 128,
+    at_a_time: GATHERED,
+};
+/// While those of others do: each of them gets its share.
+const BESIDE_OTHERS: Part = Part {
+    piece: 64,
+    at_a_time: 320,
+};
+/// Pages that are gathered before they are written, and the part of what reclaim keeps ready that they may be at the most.
+const GATHERED: u32 = 512;
+const GATHERED_PART: u32 = 2;
 /// Misses that nothing could foresee are forgotten when this part of what is resident was moved out since;
 /// fewer of them than this are how every scan begins.
 const LATELY: u64 = 8;
@@ -73,27 +99,42 @@ impl Mm {
         self.pace.misses == ENOUGH && self.is_lately(self.pace.missed)
     }
 
-    /// Who does, if anybody: this process (0) or another one (1), as the disk is the same.
-    fn paced_by(&self) -> Option<usize> {
-        match self.is_missed_at_random() {
-            true => Some(0),
-            false => self.pace.others.then_some(1),
+    /// So it is, and there is memory for the next ones: writes can wait until there are many.
+    pub(crate) fn gathers(&self, w: &impl World) -> bool {
+        self.is_missed_at_random()
+            && self.headroom(w) >= u64::from(self.marks.low / 2)
+            && w.excess() == 0
+    }
+
+    /// How many it takes then.
+    pub(crate) fn gathered(&self) -> usize {
+        GATHERED.min(self.marks.high / GATHERED_PART).max(1) as usize
+    }
+
+    /// What the disk may have, if that is bounded: this process misses such pages, or another one does, as the disk
+    /// is the same.
+    fn part(&self, write: bool) -> Option<Part> {
+        match (self.is_missed_at_random(), write) {
+            (true, true) => Some(WRITES),
+            (true, false) => Some(READS),
+            (false, _) => self.pace.others.then_some(BESIDE_OTHERS),
         }
     }
 
-    /// The disk has as much as it may have.
-    fn is_full(&self) -> bool {
-        let most = self.paced_by().map(|who| AT_A_TIME[who]);
-        most.is_some_and(|most| self.pace.pages >= most)
+    /// The disk has as much as it may have before another read or write.
+    fn is_full(&self, write: bool) -> bool {
+        let part = self.part(write);
+        part.is_some_and(|part| self.pace.pages >= part.at_a_time)
     }
 
     fn is_lately(&self, evictions: u64) -> bool {
         self.evictions.saturating_sub(evictions) < self.table.resident() / LATELY
     }
 
-    /// The most pages that an I/O may have which could have `most`.
-    pub(crate) fn piece(&self, most: usize) -> usize {
-        self.paced_by().map_or(most, |who| most.min(PIECE[who]))
+    /// The most pages that a read or write may have which could have `most`.
+    pub(crate) fn piece(&self, most: usize, write: bool) -> usize {
+        let part = self.part(write);
+        part.map_or(most, |part| most.min(part.piece))
     }
 
     /// A thread's read waits for a place in the queue: nothing else may take it.
@@ -111,7 +152,7 @@ impl Mm {
 
     /// Only other processes miss such pages: the disk is shared with them.
     pub(crate) fn shares_disk(&self) -> bool {
-        self.paced_by() == Some(1)
+        self.pace.others && !self.is_missed_at_random()
     }
 
     /// Start a read that a thread waits for, as soon as the disk may have it. A single page does not wait for what is
@@ -125,23 +166,24 @@ impl Mm {
 
     /// Where the disk is shared, a part of a huge page counts as what no thread waits for.
     fn counts_beside(&self, io: IoId) -> bool {
-        self.shares_disk() && self.ios.frames(io).len() > PIECE[0]
+        self.shares_disk() && self.ios.frames(io).len() > READS.piece
     }
 
     /// As [`Mm::start_awaited`], if the disk may have it now.
     fn try_awaited(&mut self, w: &mut impl World, io: IoId) -> bool {
         let counts = self.counts_beside(io);
-        !(counts && self.is_full()) && self.start_late(w, io, counts)
+        !(counts && self.is_full(false)) && self.start_late(w, io, counts)
     }
 
     /// Start an I/O that no thread waits for, now or later. False: the queue is full.
     pub(crate) fn start_beside(&mut self, w: &mut impl World, io: IoId) -> bool {
-        let started = !self.is_full() && self.pace.waiting() == 0 && self.start(w, io, true);
-        let waits = !started && self.paced_by().is_some();
+        let write = self.ios.what(io).is_some_and(|(_, write)| write);
+        let started = !self.is_full(write) && self.pace.waiting() == 0 && self.start(w, io, true);
+        let waits = !started && self.part(write).is_some();
         if waits {
-            match self.ios.what(io) {
-                Some((_, true)) => self.pace.writes.push_back(io),
-                _ => self.pace.reads.push_back(io),
+            match write {
+                true => self.pace.writes.push_back(io),
+                false => self.pace.reads.push_back(io),
             }
         }
         started || waits
@@ -194,7 +236,7 @@ impl Mm {
         }
         self.pace.others = w.others_miss();
         let batched = self.pace.at_once.look(w.disk());
-        self.pace.batched = batched && self.paced_by().is_none() && !has_ram(w);
+        self.pace.batched = batched && self.part(false).is_none() && !has_ram(w);
         self.start_waiting(w);
     }
 
@@ -211,7 +253,7 @@ impl Mm {
             let Some(io) = write.or_else(|| self.pace.reads.front().copied()) else {
                 return;
             };
-            if self.is_full() || !self.start_late(w, io, true) {
+            if self.is_full(write.is_some()) || !self.start_late(w, io, true) {
                 return;
             }
             match write {

@@ -134,7 +134,7 @@ impl Mm {
             self.serve_stalled(w);
         }
         if moved == 0 {
-            self.submit_writes(w, true);
+            self.submit_writes(w, !self.gathers(w));
         } else if w.excess() == 0 {
             self.passing_until = 0;
         }
@@ -157,7 +157,8 @@ impl Mm {
     /// Whether pages must be written at once, be they few: nothing is going on that would make them
     /// more, or memory is short.
     fn hurry(&self, w: &impl World) -> bool {
-        !self.awake || self.headroom(w) < u64::from(self.marks.low / 2)
+        let at_once = !self.awake || self.headroom(w) < u64::from(self.marks.low / 2);
+        at_once && !self.gathers(w)
     }
 
     /// Pages that a fault could have without waiting.

@@ -302,7 +302,7 @@ impl Mm {
     ) -> bool {
         let first = self.frames.clusters.first(id).plus(at);
         let new = self.frames.get(first).slot.is_none();
-        let piece = self.piece(UNIT as usize) as u32;
+        let piece = self.piece(UNIT as usize, true) as u32;
         let mut done = 0;
         while done < n {
             let (part, begin) = (piece.min(n - done), done);

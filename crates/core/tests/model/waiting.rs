@@ -274,3 +274,25 @@ fn a_read_that_has_ended_does_not_wait_for_pages_that_are_moved_out() {
     assert!(most > 1, "nothing to wait for: {most} pages at a time");
     assert_eq!(moved_out_at_a_time(true), 1);
 }
+
+/// A write costs the disk time that the next read waits for, however short it is.
+#[test]
+fn writes_are_gathered_while_pages_are_missed_at_random() {
+    const PAGES: usize = 32_768;
+    let config = Config {
+        frames: 4096,
+        ..Machine::new(48, &[512], 8).p.config
+    };
+    let mut m = Machine::configured(config, PAGES as u64 / 2, &[65_536], PAGES);
+    m.fill();
+    let before = m.p.mm.stats.clone();
+    for n in 0..8000 {
+        let at = super::rng::mix(n) as usize % PAGES;
+        m.touch(at, Some(n));
+    }
+    let pages = m.p.mm.stats.swap_out - before.swap_out;
+    let ios = m.p.mm.stats.swap_write_ios - before.swap_write_ios;
+    assert!(pages > 2000, "{pages} pages written");
+    assert!(pages > 64 * ios, "{pages} pages in {ios} writes");
+    m.end();
+}
