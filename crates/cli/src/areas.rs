@@ -4,7 +4,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use foreswap::ledger::{
-    AREA_DIRECT, AREA_RAM, AreaId, AreaInfo, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS,
+    AREA_DIRECT, AREA_RAM, AreaId, AreaInfo, CLUSTER_SLOTS, IoBackend, MAX_AREA_SLOTS, MAX_AREAS,
 };
 use foreswap_store::area::{self, AreaError, AreaSpec, OpenArea, PAGE_BYTES};
 
@@ -152,6 +152,23 @@ fn erase(area: &OpenArea) {
     }
 }
 
+/// What may do the I/O on `areas`, where `wanted` was asked for. io_uring's transfers may outlive who began them, so
+/// that the areas must show when they have ended; threads end after theirs. The text says why it is not what was wanted.
+pub fn backend(wanted: IoBackend, areas: &[OpenArea]) -> (IoBackend, Option<String>) {
+    let silent = |area: &&OpenArea| !area.shows_transfers();
+    let Some(area) = areas.iter().find(silent) else {
+        return (wanted, None);
+    };
+    let why = format!(
+        "swap area {}: its file system has no locks of open files, which show when the writes of an ended process are over",
+        area.path.display()
+    );
+    (
+        IoBackend::Threads,
+        (wanted != IoBackend::Threads).then_some(why),
+    )
+}
+
 /// The priority of the `order`th area of the command line.
 pub fn priority(order: usize) -> i32 {
     -(order as i32) - 1
@@ -180,4 +197,34 @@ pub fn describe(area: &OpenArea, priority: i32) -> Result<AreaInfo, AreasError> 
         first_byte: area.reserved_bytes,
         name,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn threads_do_the_io_where_transfers_do_not_show_their_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = |spec| area::open(&spec, Some(4 << 20), 0).expect("an area");
+        let mut areas = vec![
+            open(parse("ram:4M").expect("a specification")),
+            open(AreaSpec::Path(folder.path().to_owned())),
+        ];
+        let all = [IoBackend::Auto, IoBackend::Uring, IoBackend::Threads];
+        for wanted in all {
+            assert_eq!(backend(wanted, &areas), (wanted, None));
+        }
+        // As a file system without locks refuses it: this description cannot be locked for writing.
+        let path = folder.path().join("read-only");
+        std::fs::write(&path, "").expect("a file");
+        areas[1].file = File::open(path).expect("it can be read");
+        for wanted in all {
+            let (used, why) = backend(wanted, &areas);
+            assert_eq!(used, IoBackend::Threads);
+            assert_eq!(why.is_none(), wanted == IoBackend::Threads, "{why:?}");
+        }
+    }
 }

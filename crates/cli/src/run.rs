@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use foreswap::ledger::protocol::{self, SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE};
-use foreswap::ledger::{AreaId, Ledger, LedgerSpec, Options, ReadaheadPolicy};
+use foreswap::ledger::{AreaId, IoBackend, Ledger, LedgerSpec, Options, ReadaheadPolicy};
 use foreswap::sys::uffd::{Features, Uffd};
 use foreswap_store::area::{OpenArea, PAGE_BYTES};
 use foreswap_store::ring::MOST_HELPERS;
@@ -58,6 +58,7 @@ struct Prepared {
     stats: Option<StatsFile>,
     recording: Option<Recording>,
     areas: Vec<OpenArea>,
+    io: IoBackend,
     limit: u64,
 }
 
@@ -79,6 +80,14 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
         );
     }
     let areas = areas::open(&args.swap, args.swap_size, limit)?;
+    let (io, why_not) = areas::backend(args.io.into(), &areas);
+    match why_not {
+        Some(why) if args.io == Io::Uring => anyhow::bail!(
+            "--io uring was asked for, but {why}; leave --io out and threads take its place"
+        ),
+        Some(why) => voice.remark(Severity::Note, &format!("{why}; threads do the I/O")),
+        None => {}
+    }
     let recording = args
         .trace
         .as_deref()
@@ -93,6 +102,7 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
         stats,
         recording,
         areas,
+        io,
         limit,
     })
 }
@@ -137,7 +147,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         options: Options {
             readahead,
             thp: args.thp.into(),
-            io: args.io.into(),
+            io: prepared.io,
             helpers: args.helpers.unwrap_or_else(default_helpers),
             max_window: max_window.unwrap_or_else(|| readahead.default_window()),
             full_timeout: args.full_timeout,

@@ -1,7 +1,8 @@
 //! The processes that are connected: who they are, what they ask for, and cleaning up when they go.
 //!
 //! A connection lives as long as its process' engine. Its end is the only sign of death that cannot
-//! be missed, so that is where clean-up starts. What a process sent before it died is read first.
+//! be missed, so that is where clean-up starts. What a process sent before it died is read first. Its memory is
+//! others' at once, its slots are when the disk has ended what it was asked for.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,6 +12,7 @@ use foreswap::ledger::protocol::{
     self, AreaOrder, AreaStep, Message, ProtocolError, Refusal, Severity,
 };
 use foreswap::ledger::{AreaId, Cleanup, Ledger, ProcId, ProcessState, StatsSnapshot};
+use foreswap_store::area::lease;
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags};
 
@@ -67,7 +69,7 @@ pub struct Sessions {
     starved: Option<AreaId>,
     sessions: Vec<Session>,
     reservations: HashMap<ProcId, Reservation>,
-    /// Dead ones whose clean-up was in somebody's way.
+    /// Dead ones whose clean-up was in somebody's way, or whose last transfers are still under way.
     unfinished: Vec<ProcId>,
     totals: Totals,
     /// What engines see is written here.
@@ -364,20 +366,29 @@ impl Sessions {
     }
 
     fn answer(&self, index: usize, message: &Message, with_memory: bool) -> bool {
+        let session = &self.sessions[index];
+        let record = session.record.filter(|_| with_memory);
+        let own = record.map_or_else(Vec::new, |record| {
+            let files = self.areas.iter();
+            files.filter_map(|(_, file)| own(file, record)).collect()
+        });
+        if with_memory && own.len() < self.areas.len() {
+            return false;
+        }
         let mut fds = Vec::new();
         if with_memory {
             fds.push(self.ledger.fd());
             // By number, as the engine looks for them.
-            for (area, file) in &self.areas {
+            let files = self.areas.iter().zip(&own);
+            for ((area, file), own) in files {
                 fds.extend(self.ledger.area_fd(*area));
-                fds.push(file.as_fd());
+                fds.extend([file.as_fd(), own.as_fd()]);
             }
-            if let (Some(recording), Some(record)) = (&self.recording, self.sessions[index].record)
-            {
+            if let (Some(recording), Some(record)) = (&self.recording, record) {
                 fds.extend(recording.ring(record));
             }
         }
-        protocol::send(&self.sessions[index].socket, message, &fds).is_ok()
+        protocol::send(&session.socket, message, &fds).is_ok()
     }
 
     /// An area is there for engines that come up from now on.
@@ -399,18 +410,27 @@ impl Sessions {
             step,
             round: self.rounds,
         };
-        let mut fds = Vec::new();
+        let mut joining = Vec::new();
         if step == AreaStep::Attach {
-            fds.extend(self.ledger.area_fd(area));
             let file = self.areas.iter().find(|(number, _)| *number == area);
-            fds.extend(file.map(|(_, file)| file.as_fd()));
+            joining.extend(self.ledger.area_fd(area).zip(file.map(|(_, file)| file)));
         }
         let mut pending = Pending {
             order,
             waiting: HashSet::new(),
             failed: None,
         };
-        for session in self.sessions.iter().filter(|s| s.record.is_some()) {
+        for session in &self.sessions {
+            let Some(record) = session.record else {
+                continue;
+            };
+            let own: Vec<_> = joining.iter().map(|(_, file)| own(file, record)).collect();
+            let mut fds = Vec::new();
+            for ((tables, file), own) in joining.iter().zip(&own) {
+                fds.extend([*tables, file.as_fd()]);
+                // Without it the engine cannot join, and says so.
+                fds.extend(own.as_ref().map(OwnedFd::as_fd));
+            }
             // One whose connection is broken ends soon, and with it what it would have to do.
             if protocol::send(&session.socket, &Message::Area(order), &fds).is_ok() {
                 pending.waiting.insert(session.id);
@@ -457,6 +477,13 @@ impl Sessions {
             recording.end(record);
         }
         let engines = self.engines_now();
+        self.ledger.mark_dead(record);
+        self.ledger.give_memory_back(record);
+        let writes = |(_, file): &(AreaId, OwnedFd)| lease::is_held(file.as_fd(), record.index());
+        if self.areas.iter().any(writes) {
+            self.unfinished.push(record);
+            return;
+        }
         match self.ledger.cleanup(record) {
             Cleanup::Done(ended) => {
                 self.totals.stats.add(&ended.stats);
@@ -492,6 +519,13 @@ impl Sessions {
             processes: self.totals.processes,
         }
     }
+}
+
+/// The description of an area that the process of `record` makes its transfers through; where file systems offer no
+/// way to see their end, that of us all.
+fn own(file: &OwnedFd, record: ProcId) -> Option<OwnedFd> {
+    let own = lease::open(file.as_fd(), record.index());
+    own.or_else(|_| rustix::io::dup(file)).ok()
 }
 
 fn readable_for_good() -> Option<OwnedFd> {

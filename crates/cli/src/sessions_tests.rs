@@ -114,7 +114,7 @@ fn what_a_process_held_is_free_when_its_connection_ends() {
     let (ledger, me) = (&welcome.ledger, welcome.record);
     assert!(ledger.try_charge(me, 10) && ledger.slot_get(me, AREA, SLOT));
     ledger.stats(me).set_managed(4096);
-    drop(client);
+    drop((client, welcome.areas));
     office.serve_until(|sessions| sessions.open() == 0);
     assert_eq!(
         (ledger.charged_pages(), ledger.slot_count(AREA, SLOT)),
@@ -125,6 +125,29 @@ fn what_a_process_held_is_free_when_its_connection_ends() {
 }
 
 #[test]
+fn slots_are_not_free_before_the_transfers_of_the_dead_have_ended() {
+    let mut office = office("transfers");
+    let (client, welcome) = office.engine();
+    let (ledger, me) = (&welcome.ledger, welcome.record);
+    assert!(ledger.try_charge(me, 10) && ledger.slot_get(me, AREA, SLOT));
+    // As a transfer that is under way holds it.
+    let transfer = rustix::io::dup(&welcome.areas[0].1.own).expect("a copy");
+    drop((client, welcome.areas));
+    office.serve_until(|sessions| sessions.open() == 0);
+    for _ in 0..10 {
+        office.sessions.finish();
+        assert!(office.sessions.has_unfinished());
+        assert_eq!(office.state(me), ProcessState::Ended);
+        assert_eq!(ledger.slot_count(AREA, SLOT), 1);
+        assert_eq!(ledger.charged_pages(), 0, "memory is gone with the process");
+    }
+    drop(transfer);
+    office.serve_until(|sessions| !sessions.has_unfinished());
+    assert_eq!(office.state(me), ProcessState::Free);
+    assert_eq!(ledger.slot_count(AREA, SLOT), 0);
+}
+
+#[test]
 fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     let mut office = office("fork");
     let (mut parent, welcome) = office.engine();
@@ -132,7 +155,7 @@ fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     assert!(ledger.slot_get(me, AREA, SLOT));
     let child = office.with(|_| parent.reserve().expect("a record"));
     assert!(ledger.share(me, child, AREA, SLOT));
-    drop(parent);
+    drop((parent, welcome.areas));
     office.serve_until(|sessions| sessions.open() == 0);
     assert_eq!(ledger.slot_count(AREA, SLOT), 1, "the child's");
     let (client, hello) = office.with(|name| {
@@ -142,7 +165,7 @@ fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     });
     assert_eq!(hello.record, child);
     assert_eq!(ledger.slot_put(child, AREA, SLOT), Put::Freed);
-    drop(client);
+    drop((client, hello.areas));
     office.serve_until(|sessions| sessions.open() == 0);
     assert_eq!(office.sessions.totals_now().processes, 2);
 }

@@ -21,7 +21,7 @@ use crate::signals::{self, Signals};
 use crate::voice::Voice;
 
 /// How soon an unfinished clean-up is tried again.
-const RETRY_MS: i64 = 20;
+const RETRY_MS: i64 = 2;
 /// How often a change that is under way is looked at: an area is empty from one moment to the next.
 const CHANGE_MS: i64 = 5;
 /// How long descendants that are on their way out may take after the command has ended.
@@ -68,7 +68,7 @@ impl Supervisor {
         }
     }
 
-    /// Serves descendants that are about to end as well. True when none is left.
+    /// Serves descendants that are about to end as well. True when nothing is left of them.
     pub fn farewell(&mut self) -> io::Result<bool> {
         for _ in 0..FAREWELL_MS / FAREWELL_STEP_MS {
             self.serve(Some(&milliseconds(0)))?;
@@ -77,12 +77,12 @@ impl Supervisor {
             }
             self.serve(Some(&milliseconds(FAREWELL_STEP_MS)))?;
         }
-        Ok(self.sessions.open() == 0)
+        Ok(self.sessions.open() == 0 && !self.sessions.has_unfinished())
     }
 
-    /// Serves until the last descendant has ended.
+    /// Serves until the last descendant has ended, and what the disk was asked for.
     pub fn until_all_have_ended(&mut self) -> io::Result<()> {
-        while self.sessions.open() > 0 {
+        while self.sessions.open() > 0 || self.sessions.has_unfinished() {
             let timeout = self.timeout();
             self.serve(timeout.as_ref())?;
             // Nobody is left to pass them on to.

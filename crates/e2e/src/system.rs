@@ -25,6 +25,22 @@ pub fn system(line: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
+/// A cgroup (v1) of tests that writes at most `rate` bytes a second to the block device `device`.
+#[track_caller]
+pub fn slow_writes(device: &str, rate: u64) -> (PathBuf, Undo) {
+    let name = device.trim_start_matches("/dev/");
+    let number = fs::read_to_string(format!("/sys/block/{name}/dev")).expect("a block device");
+    let cgroup = PathBuf::from(format!(
+        "/sys/fs/cgroup/blkio/foreswap-test-{}-{name}",
+        std::process::id()
+    ));
+    fs::create_dir(&cgroup).expect("a cgroup can be made");
+    let guard = undo(&["rmdir", &cgroup.display().to_string()]);
+    let rule = format!("{} {rate}", number.trim());
+    fs::write(cgroup.join("blkio.throttle.write_bps_device"), rule).expect("and given a rate");
+    (cgroup, guard)
+}
+
 /// Runs a command when dropped.
 pub struct Undo(Vec<String>);
 

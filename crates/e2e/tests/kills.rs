@@ -1,10 +1,11 @@
-//! kill -9 at random moments leaves nothing behind: no process, no file, no socket.
+//! kill -9 at random moments leaves nothing behind: no process, no file, no socket, no write to what others use.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use foreswap_e2e::process::{Running, Scratch, processes_with_tag};
-use foreswap_e2e::{Job, Managed, program};
+use foreswap_e2e::system::{area_file, loop_device, slow_writes};
+use foreswap_e2e::{Job, MIB, Managed, program, requirement};
 use rustix::process::{Signal, kill_process};
 
 /// Mebibytes.
@@ -115,5 +116,33 @@ fn of_everything_at_once() {
             pids.push(running.pid());
             pids
         });
+    }
+}
+
+/// The slots of a process that ended are not used before the disk has ended what it had begun.
+#[test]
+fn of_a_process_with_writes_under_way() {
+    let test = "of_a_process_with_writes_under_way";
+    let Some(path) = program::compile(test, "last_writes") else {
+        return;
+    };
+    let has_blkio = fs::exists("/sys/fs/cgroup/blkio").unwrap_or(false);
+    if !requirement::root(test) || !requirement::required(has_blkio, test, "cgroup v1's blkio") {
+        return;
+    }
+    for io in ["uring", "threads"] {
+        let scratch = Scratch::new(test);
+        // Small enough that the second process gets the slots of the first.
+        let (device, _detach) = loop_device(&area_file(&scratch, 160));
+        let (cgroup, _remove) = slow_writes(&device, 8 * MIB);
+        let job = Job::new(&path).arg(cgroup.join("tasks")).arg(&device);
+        let outcome = Managed::limit(LIMIT)
+            .options(["--swap", &device, "--io", io])
+            .run(&job.timeout(60))
+            .succeeded();
+        outcome.swapped();
+        // Threads end after their writes.
+        let outlived = outcome.note("outlived") > 0;
+        assert!(outlived || io == "threads", "the test shows nothing");
     }
 }

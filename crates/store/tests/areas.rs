@@ -3,11 +3,11 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use foreswap_store::area::{self, AreaError, AreaSpec, OpenArea};
+use foreswap_store::area::{self, AreaError, AreaSpec, OpenArea, lease};
 use foreswap_store::ram::Method;
 use tempfile::TempDir;
 
@@ -231,6 +231,22 @@ fn a_file_in_use_is_refused_until_the_last_copy_is_closed() {
         AreaError::InUse { .. }
     ));
     drop(elsewhere);
+    open(&path, None).expect("free again");
+}
+
+/// The run was killed, and the disk still writes for one of its processes.
+#[test]
+fn a_file_is_in_use_until_the_last_transfer_has_ended() {
+    let directory = directory();
+    let path = file_in(&directory, 0o600, MIB);
+    let area = open(&path, None).expect("an area");
+    let transfer = lease::open(area.file.as_fd(), 7).expect("a description");
+    drop(area);
+    assert!(matches!(
+        refusal(&path, None, "wait"),
+        AreaError::InUse { .. }
+    ));
+    drop(transfer);
     open(&path, None).expect("free again");
 }
 

@@ -180,6 +180,10 @@ fn begin_on(
     let say = |error: &dyn std::error::Error| error.to_string();
     let spec = areas::parse(path).map_err(|e| say(&e))?;
     let open = area::open(&spec, size, limit).map_err(|e| say(&e))?;
+    let io = ledger.options().io;
+    if let (_, Some(why)) = areas::backend(io, std::slice::from_ref(&open)) {
+        return Err(format!("{why}; start the run with --io threads to use it"));
+    }
     let info = areas::describe(&open, priority).map_err(|e| say(&e))?;
     let file = open.file.try_clone().map_err(|e| say(&e))?;
     let added = ledger.add_area(&info, AreaState::Joining);

@@ -30,8 +30,8 @@ pub const SOCKET_VARIABLE: &str = "FORESWAP_SOCKET";
 pub const THRESHOLD_VARIABLE: &str = "FORESWAP_THRESHOLD";
 /// Longest text of one log message; longer ones are cut.
 pub const LOG_BYTES: usize = 1000;
-/// The ledger, for each area its tables and its file, and a ring.
-const MAX_FDS: usize = 2 * MAX_AREAS + 2;
+/// The ledger, for each area its tables and its file twice, and a ring.
+const MAX_FDS: usize = 3 * MAX_AREAS + 2;
 
 /// How much a log message matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,15 @@ pub enum Severity {
     Warning,
     /// Something the user must know.
     Error,
+}
+
+/// What an engine gets of an area's file.
+#[derive(Debug)]
+pub struct AreaFiles {
+    /// The supervisor's description: as long as it is open, the area is this run's.
+    pub file: OwnedFd,
+    /// The process' own, which all transfers go through: see `foreswap_store::area::lease`.
+    pub own: OwnedFd,
 }
 
 /// A message, in either direction.
@@ -56,8 +65,8 @@ pub enum Message {
         /// The record that was reserved.
         record: Option<ProcId>,
     },
-    /// Supervisor: this is your record; the ledger comes beside it, then tables and file of each
-    /// area, then the ring of a run that is traced.
+    /// Supervisor: this is your record; the ledger comes beside it, then of each area its tables and
+    /// [`AreaFiles`], then the ring of a run that is traced.
     Welcome {
         /// The record.
         record: ProcId,

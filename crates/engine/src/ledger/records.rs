@@ -143,9 +143,19 @@ impl Ledger {
         }
     }
 
+    /// Supervisor: a dead process has no memory any more, though the rest may take a while.
+    pub fn give_memory_back(&self, process: ProcId) {
+        let has_some = self.record(process).charged.load(SeqCst) > 0;
+        let is_dead = self.state(process) == ProcessState::Ended;
+        if is_dead && has_some && self.settle_charge(process) {
+            self.raise_pressure();
+        }
+    }
+
     /// Supervisor: returns everything that a dead process held (slot references, clusters,
-    /// charge) and frees its record. The process must be dead, or its engine gone for good. May be
-    /// called again at any time.
+    /// charge) and frees its record. The process must be dead, or its engine gone for good, and what it
+    /// asked the areas for must have ended: who gets one of its slots writes there at once. May be called
+    /// again at any time.
     pub fn cleanup(&self, process: ProcId) -> Cleanup {
         if self.state(process) == ProcessState::Free {
             return Cleanup::Nothing;

@@ -13,7 +13,7 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use super::boot::hide;
 use super::world::now;
 use super::{Pager, SOON};
-use crate::ledger::protocol::{AreaOrder, AreaStep, Client};
+use crate::ledger::protocol::{AreaFiles, AreaOrder, AreaStep, Client};
 use crate::ledger::{AreaId, AreaState};
 use crate::sys::own_memory;
 
@@ -69,7 +69,7 @@ impl Pager {
     }
 
     fn attach(&mut self, area: AreaId, fds: Vec<OwnedFd>) -> Option<()> {
-        let [tables, file] = <[OwnedFd; 2]>::try_from(fds).ok()?;
+        let [tables, file, own] = <[OwnedFd; 3]>::try_from(fds).ok()?;
         let range = self.w.ledger.attach_area(area, tables).ok()?;
         let ram = self.w.ledger.attach_ram(area, file.as_fd());
         let hidden = |range: &Range<usize>| hide(range).is_ok();
@@ -77,9 +77,9 @@ impl Pager {
             self.close(area);
             return None;
         }
-        self.w.io.set_area(area.0.into(), Some(file.as_raw_fd()));
+        self.w.io.set_area(area.0.into(), Some(own.as_raw_fd()));
         self.w.open_ram(area);
-        self.areas.push((area, file));
+        self.areas.push((area, AreaFiles { file, own }));
         self.w.look_at_areas();
         Some(())
     }

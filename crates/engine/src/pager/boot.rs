@@ -208,8 +208,8 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         rings,
         helpers_of(Cpus::now()),
     );
-    for (area, file) in &welcome.areas {
-        io.set_area(area.0.into(), Some(file.as_raw_fd()));
+    for (area, files) in &welcome.areas {
+        io.set_area(area.0.into(), Some(files.own.as_raw_fd()));
     }
     let areas: Vec<_> = welcome.areas.iter().map(|(area, _)| *area).collect();
     let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;

@@ -38,7 +38,7 @@ use placement::Placement;
 use snapshot::Sheet;
 use world::{DIGEST, Linux, now};
 
-use crate::ledger::protocol::{AreaOrder, Client};
+use crate::ledger::protocol::{AreaFiles, AreaOrder, Client};
 use crate::ledger::{AreaId, SeenKind};
 use crate::program::{Program, request};
 use crate::sys::doorbell::{Doorbell, Knock, SlotIndex};
@@ -99,7 +99,7 @@ pub(crate) struct Pager {
     /// Rung by the unsharer, the watcher and the helpers.
     bell: OwnedFd,
     /// The areas' files, open as long as the ring may use them.
-    areas: Vec<(AreaId, OwnedFd)>,
+    areas: Vec<(AreaId, AreaFiles)>,
     /// Areas that are to be closed when no I/O on them is in flight any more.
     detaching: Vec<AreaOrder>,
     /// The supervisor was told that a drained area starves a fault.
@@ -139,7 +139,7 @@ impl Pager {
         mm: Mm,
         w: Linux,
         bell: OwnedFd,
-        areas: Vec<(AreaId, OwnedFd)>,
+        areas: Vec<(AreaId, AreaFiles)>,
         space: space::Space,
     ) -> Self {
         let pressure = w.ledger.pressure();

@@ -8,15 +8,17 @@
 //!
 //! Runs in the supervisor, before the command starts; the descriptors then travel to the managed
 //! processes. The lock that keeps a second foreswap out belongs to the open file itself and lasts as
-//! long as any of them lives.
+//! long as any of them lives; and where they have all been killed, as long as the disk writes ([`lease`]).
 
 mod contents;
 mod error;
+pub mod lease;
 mod occupancy;
 mod room;
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -114,6 +116,11 @@ impl OpenArea {
     /// [`OpenArea::erase`].
     pub fn is_named(&self) -> bool {
         self.named
+    }
+
+    /// Whether it can be seen when the transfers of a process that ended are over: see [`lease`].
+    pub fn shows_transfers(&self) -> bool {
+        self.is_ram || lease::open(self.file.as_fd(), 0).is_ok()
     }
 
     /// Makes the pages unreadable for whoever opens the file or device next: call it when the last
@@ -446,6 +453,9 @@ fn create_and_unlink(directory: &Path, extra: OFlags) -> Result<File, Errno> {
 
 fn lock(file: &File, path: &Path) -> Result<(), AreaError> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) if lease::is_held_by_any(file.as_fd()) => Err(AreaError::InUse {
+            path: path.to_owned(),
+        }),
         // File systems without locks: nothing to hold, and no reason to refuse.
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(AreaError::InUse {

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::{
-    AreaOrder, Message, ProtocolError, Received, Refusal, Severity, address, receive, receive_with,
-    send, system,
+    AreaFiles, AreaOrder, Message, ProtocolError, Received, Refusal, Severity, address, receive,
+    receive_with, send, system,
 };
 use crate::ledger::layout::MAX_AREAS;
 use crate::ledger::{AreaId, Ledger, ProcId, Ring};
@@ -32,7 +32,7 @@ pub struct Welcome {
     /// The ledger, mapped.
     pub ledger: Ledger,
     /// The areas' files; their tables are attached.
-    pub areas: Vec<(AreaId, OwnedFd)>,
+    pub areas: Vec<(AreaId, AreaFiles)>,
     /// Where to record what is seen, if the run is traced.
     pub ring: Option<Ring>,
 }
@@ -83,17 +83,18 @@ impl Client {
             return Err(ProtocolError::Malformed);
         };
         let mut fds = answer.fds.into_iter();
-        let ledger = Ledger::attach(fds.next().ok_or(ProtocolError::Malformed)?)?;
+        let mut next = || fds.next().ok_or(ProtocolError::Malformed);
+        let ledger = Ledger::attach(next()?)?;
         let mut files = Vec::new();
         for area in (0..MAX_AREAS as u8).filter(|area| areas >> area & 1 != 0) {
             let area = AreaId(area);
-            ledger.attach_area(area, fds.next().ok_or(ProtocolError::Malformed)?)?;
-            let file = fds.next().ok_or(ProtocolError::Malformed)?;
+            ledger.attach_area(area, next()?)?;
+            let (file, own) = (next()?, next()?);
             ledger.attach_ram(area, file.as_fd())?;
-            files.push((area, file));
+            files.push((area, AreaFiles { file, own }));
         }
         let ring = match traced {
-            true => Some(Ring::attach(fds.next().ok_or(ProtocolError::Malformed)?)?),
+            true => Some(Ring::attach(next()?)?),
             false => None,
         };
         if fds.next().is_some() {

@@ -50,16 +50,14 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
             assert_eq!(welcome.ledger.limit_pages(), 77);
             let mut text = [0; 6];
             assert_eq!(welcome.ledger.area_slots(AreaId(1)), 1024);
-            welcome.areas[1]
-                .1
-                .try_clone()
-                .map(File::from)
-                .expect("dup")
-                .read_at(&mut text, 0)
-                .expect("read");
-            assert_eq!(&text, b"second");
+            let files = &welcome.areas[1].1;
+            for file in [&files.file, &files.own] {
+                let file = file.try_clone().map(File::from).expect("dup");
+                file.read_at(&mut text, 0).expect("read");
+                assert_eq!(&text, b"second");
+            }
             assert!(welcome.ring.is_some());
-            for (_, fd) in &welcome.areas {
+            for fd in welcome.areas.iter().flat_map(|(_, f)| [&f.file, &f.own]) {
                 let flags = rustix::io::fcntl_getfd(fd).expect("flags");
                 assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
             }
@@ -105,7 +103,9 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
             ours.fd(),
             tables(0),
             files[0].as_fd(),
+            files[0].as_fd(),
             tables(1),
+            files[1].as_fd(),
             files[1].as_fd(),
             ring.fd(),
         ];
