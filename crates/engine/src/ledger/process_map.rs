@@ -101,20 +101,18 @@ impl SwapMap for ProcessMap<'_> {
     }
 
     fn get(&mut self, slot: Slot) {
-        let taken = self
-            .ledger
-            .slot_get(self.me, AreaId(slot.area), SlotIndex(slot.index));
-        debug_assert!(taken, "{slot:?} is ours already");
+        self.get_all(slot, 1);
     }
 
     fn get_all(&mut self, first: Slot, n: u32) {
         let (area, slot) = (AreaId(first.area), SlotIndex(first.index));
-        match self.ledger.slots_get(self.me, area, slot, n) {
-            // Better no program than one that reads what another has written.
-            Some(free) => assert_eq!(free, n, "{n} slots from {first:?} on are ours alone"),
-            // All or none: one that is ours already must not leave the others without a reference.
-            None => (0..n).for_each(|i| self.get(first.plus(i))),
-        }
+        let were_free = self.ledger.slots_get(self.me, area, slot, n);
+        // Better no program than one that reads what another has written, or what it wrote elsewhere.
+        assert_eq!(
+            were_free,
+            Some(n),
+            "{n} slots from {first:?} on are ours alone"
+        );
     }
 
     fn put(&mut self, slot: Slot) {

@@ -4,8 +4,12 @@ mod hammer;
 mod messages;
 mod ram;
 
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use foreswap_core::Slots;
+use foreswap_core::world::SwapMap;
 use rustix::fs::MemfdFlags;
 
 use self::hammer::Random;
@@ -403,6 +407,79 @@ fn an_empty_cluster_is_empty_when_it_is_owned() {
         }
     });
     assert_eq!(ledger.area_used(AREA), 0);
+}
+
+/// Processes take and give slots and clusters as their allocators do, and share some with children: what one has,
+/// no other gets.
+#[test]
+fn what_a_process_takes_no_other_has() {
+    const CLUSTERS: u32 = 24;
+    const STEPS: u32 = 200_000;
+    let ledger = ledger(100, &[CLUSTERS * CLUSTER_SLOTS]);
+    let seed = 0x5eed_0000 + u64::from(std::process::id());
+    println!("seed {seed:#x}");
+    let zeros = || AtomicU32::new(0);
+    let holders: Vec<AtomicU32> = (0..CLUSTERS * CLUSTER_SLOTS).map(|_| zeros()).collect();
+    let work = |n: u32, process: ProcId, child: ProcId| {
+        let mut random = Random(seed + u64::from(n));
+        let mut map = ProcessMap::new(&ledger, process);
+        map.share_with(Some(child));
+        let (mut slots, mut held) = (Slots::default(), Vec::new());
+        for _ in 0..STEPS {
+            let crowded = held.len() as u32 > 3 * CLUSTER_SLOTS;
+            let taken = match random.below(8) {
+                _ if crowded => None,
+                0 => slots
+                    .take_cluster(&mut map)
+                    .map(|first| (first, CLUSTER_SLOTS)),
+                most @ 1..4 => slots.take(&mut map, 16 << most),
+                _ => None,
+            };
+            for i in 0..taken.map_or(0, |(_, count)| count) {
+                let slot = taken.expect("some").0.plus(i);
+                let before = holders[slot.index as usize].swap(n, SeqCst);
+                assert_eq!(before, 0, "{slot:?} is {before}'s and was given to {n}");
+                held.push(slot);
+            }
+            for _ in 0..random.below(if crowded { 700 } else { 60 }) {
+                if held.is_empty() {
+                    break;
+                }
+                let slot = held.swap_remove(random.below(held.len() as u64) as usize);
+                let is_shared = random.below(4) == 0;
+                if is_shared {
+                    map.share(slot);
+                    map.put(slot);
+                    assert_eq!(map.count(slot), 1, "the child's");
+                }
+                let last = holders[slot.index as usize].swap(0, SeqCst);
+                assert_eq!(last, n, "{slot:?} of {n}");
+                match is_shared {
+                    true => _ = ledger.slot_put(child, AREA, SlotIndex(slot.index)),
+                    false => map.put(slot),
+                }
+            }
+            if random.below(50) == 0 {
+                slots.give_back(&mut map);
+            }
+        }
+        slots.give_back(&mut map);
+        for slot in held {
+            holders[slot.index as usize].store(0, SeqCst);
+            map.put(slot);
+        }
+    };
+    std::thread::scope(|scope| {
+        for n in 1..=4 {
+            let own = process(&ledger);
+            let child = ledger.reserve(Some(own)).expect("a record");
+            let work = &work;
+            scope.spawn(move || work(n, own, child));
+        }
+    });
+    assert_eq!(ledger.area_used(AREA), 0);
+    let mut slots = (0..CLUSTERS * CLUSTER_SLOTS).map(SlotIndex);
+    assert!(slots.all(|slot| ledger.slot_count(AREA, slot) == 0));
 }
 
 #[test]
