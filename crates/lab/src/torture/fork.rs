@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use foreswap_core::Advice;
-use foreswap_core::units::{Slot, Vpn};
+use foreswap_core::units::Vpn;
 
 use super::process::{Fork, Process};
 use super::space::Mapping;
@@ -108,30 +108,8 @@ impl Process {
                 sys.put(slot);
             }
         }
-        for flight in self.space.flights.iter().filter(|flight| flight.write) {
-            let Some(first) = flight.slot else {
-                continue;
-            };
-            let area = &mut sys.areas[usize::from(first.area)];
-            let at = first.index as usize;
-            for writing in &mut area.writing[at..at + flight.frames.len()] {
-                *writing -= 1;
-            }
-        }
-        for (area, refs) in (0u8..).zip(&self.space.refs) {
-            let state = &mut sys.areas[usize::from(area)];
-            for claim in &mut state.claims {
-                if *claim == Some(self.space.pid) {
-                    *claim = None;
-                }
-            }
-            for (index, &n) in (0u32..).zip(refs) {
-                for _ in 0..n {
-                    sys.put(Slot { area, index });
-                }
-            }
-        }
         sys.charged -= self.space.charged;
         sys.pressure[self.space.pid] = 0;
+        sys.leave(self.space);
     }
 }

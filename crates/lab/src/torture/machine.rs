@@ -59,7 +59,7 @@ impl Machine {
     /// Carry out one step.
     pub fn step(&mut self, step: &Step) {
         self.summary.steps += 1;
-        self.sys.now += BETWEEN;
+        self.sys.pass(BETWEEN);
         self.sys.chance = Chance::new(u64::from(step.salt));
         let n = usize::from(step.who) % self.processes.len();
         match step.act {
@@ -103,7 +103,7 @@ impl Machine {
                     self.pass(QUIET);
                 }
             }
-            Act::Wait { us } => self.sys.now += u64::from(us) * 1_000,
+            Act::Wait { us } => self.sys.pass(u64::from(us) * 1_000),
             _ => self.alone(n, step.act),
         }
     }
@@ -441,7 +441,7 @@ impl Machine {
 
     /// Time passes in which all drivers are at work.
     fn pass(&mut self, time: Nanos) {
-        self.sys.now += time;
+        self.sys.pass(time);
         for process in &mut self.processes {
             process.keep(&self.sys, time);
         }
@@ -580,6 +580,7 @@ impl Machine {
             self.collect(&process);
             process.exit(&mut self.sys);
         }
+        self.sys.see_off();
         for (area, state) in self.sys.areas.iter().enumerate() {
             assert_eq!(state.used, 0, "slots of area {area} are left over");
         }

@@ -4,7 +4,7 @@
 //! The core under test is the one that the engine runs, unchanged, reached through its own traits
 //! (`view`). A seed gives a machine (`plan`) and a list of steps (`step`), which `machine` carries out:
 //! threads touch and change their memory (`changes`), the driver (`process`, `fork`) and the devices (`space`) go on in
-//! any order, areas come, go, fill and fail (`system`). `oracle` says what must hold: every read sees the
+//! any order, areas come, go, fill and fail (`system`), what ended processes wrote comes later (`leaving`). `oracle` says what must hold: every read sees the
 //! last write, or an error that was reported; the limit holds; nothing leaks; every fault ends in bounded
 //! virtual time. `guard` catches what fails, `shrink` makes it small, `file` keeps it.
 
@@ -13,6 +13,7 @@ mod changes;
 mod file;
 mod fork;
 mod guard;
+mod leaving;
 mod machine;
 mod oracle;
 mod patience;

@@ -73,7 +73,7 @@ impl Process {
     /// Time passes until `to` while this driver waits: for I/O, or for nothing but time.
     pub fn pass(&mut self, sys: &mut System, to: Nanos) {
         let time = to.saturating_sub(sys.now);
-        sys.now += time;
+        sys.pass(time);
         self.keep(sys, time);
     }
 

@@ -11,6 +11,7 @@ use foreswap_core::world::Notice;
 use serde::{Deserialize, Serialize};
 
 use super::chance::Chance;
+use super::leaving::Leaving;
 use crate::hash::mix;
 
 /// What nobody wrote.
@@ -141,6 +142,8 @@ pub struct System {
     /// Slots whose content was spoiled since they were written, and of which a read failed: the core has
     /// a reason to complain of them.
     pub spoiled: BTreeSet<Slot>,
+    /// Processes that have ended, of which the device still writes pages.
+    pub leaving: Vec<Leaving>,
     /// Begun anew with each step.
     pub chance: Chance,
     /// Notices since they were last looked at, with the process.
@@ -172,6 +175,7 @@ impl System {
             compressing: chaos.refuse > 0,
             bad_sectors: BTreeSet::new(),
             spoiled: BTreeSet::new(),
+            leaving: Vec::new(),
             chance: Chance::new(0),
             notices: Vec::new(),
             told: Vec::new(),
@@ -345,7 +349,7 @@ impl System {
                 if self.areas[area].claims[cluster] == Some(FOREIGN) {
                     self.areas[area].claims[cluster] = None;
                     for slot in self.slots_of(area, cluster) {
-                        if self.count(slot) > held(slot) {
+                        if self.count(slot) > held(slot) + self.left(slot) {
                             self.put(slot);
                         }
                     }

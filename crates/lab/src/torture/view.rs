@@ -330,6 +330,7 @@ impl View<'_> {
             let at = slot.index as usize;
             if write {
                 *what = Use::Writing;
+                assert_eq!(area.writing[at], 0, "{slot:?} is written twice at a time");
                 area.writing[at] += 1;
                 assert_eq!(area.counts[at], 1, "{slot:?} is written and shared");
                 flight
