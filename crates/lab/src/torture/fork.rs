@@ -110,6 +110,7 @@ impl Process {
         }
         sys.charged -= self.space.charged;
         sys.pressure[self.space.pid] = 0;
+        sys.out_of_slots[self.space.pid] = false;
         sys.leave(self.space);
     }
 }

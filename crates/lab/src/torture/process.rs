@@ -179,6 +179,7 @@ impl Process {
             space: &mut self.space,
         };
         let value = call(&mut self.mm, &mut view);
+        sys.out_of_slots[self.space.pid] = self.mm.is_out_of_slots();
         self.space.lenient = false;
         self.space.existed = false;
         if !sys.notices.is_empty() {

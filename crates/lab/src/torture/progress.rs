@@ -75,9 +75,9 @@ impl Process {
     }
 
     /// Something else than memory that cannot be moved may be why threads wait. An area that failed is passed over,
-    /// whatever room it has.
+    /// whatever room it has; a process that does so gives nothing back to others either.
     fn has_other_reason(&self, sys: &System) -> bool {
-        let failed = sys.write_failed && self.mm.is_out_of_slots();
+        let failed = sys.write_failed && sys.out_of_slots.contains(&true);
         let full = failed || !sys.has_room(self.space.pid);
         self.space.reads == 0 || self.fork != Fork::No || full
     }

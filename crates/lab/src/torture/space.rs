@@ -155,6 +155,7 @@ impl Space {
     /// A process that has nothing yet.
     pub fn new(sys: &mut System, base: u64, pages: usize, frames: u32, plan: &Plan) -> Self {
         sys.pressure.push(0);
+        sys.out_of_slots.push(false);
         let per_slot = || -> Vec<Vec<u16>> {
             let slots = |area: &Area| vec![0; area.counts.len()];
             sys.areas.iter().map(slots).collect()

@@ -131,6 +131,8 @@ pub struct System {
     pub order: Vec<u8>,
     /// A write failed, or an area refused a page: for some time, or for good, processes pass that area over.
     pub write_failed: bool,
+    /// By process: its core believes that no area takes a page.
+    pub out_of_slots: Vec<bool>,
     /// The area that is being emptied.
     pub draining: Option<u8>,
     /// What goes wrong now.
@@ -170,6 +172,7 @@ impl System {
             areas: areas.iter().map(|&slots| Area::new(slots)).collect(),
             order: (0..areas.len() as u8).collect(),
             write_failed: false,
+            out_of_slots: Vec::new(),
             draining: None,
             chaos,
             compressing: chaos.refuse > 0,
