@@ -27,10 +27,19 @@ impl Mm {
         !self.stalled.is_empty() || self.lacks_place()
     }
 
-    /// How long until pages may go that were just mapped for threads, where faults wait for memory.
-    pub fn untouched_for(&self, now: Nanos) -> Option<Nanos> {
-        let waits = !self.stalled.is_empty();
-        self.brought.untouched_for(now).filter(|_| waits)
+    /// How long until faults that wait for memory may get it though nothing happens: the pages that were just mapped
+    /// for threads may go then, or the limit yields once more. `None`: that is not a matter of a moment.
+    pub fn moment_left(&self, now: Nanos) -> Option<Nanos> {
+        let first = self.stalled.front()?;
+        let yields = now < self.passing_until && self.enough_brought();
+        let waited = first.stalled.filter(|_| yields);
+        let left = waited.and_then(|since| (since + MOMENT).checked_sub(now));
+        let left = left.filter(|&left| left > 0);
+        self.brought
+            .untouched_for(now)
+            .into_iter()
+            .chain(left)
+            .min()
     }
 
     /// How long service of a fault has taken so far.

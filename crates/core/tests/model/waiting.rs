@@ -205,6 +205,44 @@ fn what_cannot_be_moved_does_not_hold_up_what_can() {
     m.end();
 }
 
+/// Nor those that came in lately: the limit yields a moment after each fault, and the driver knows when to look.
+#[test]
+fn where_nothing_can_be_moved_a_fault_waits_for_a_moment() {
+    const LIMIT: usize = 1500;
+    let mut m = Machine::new(LIMIT as u64, &[8192], 3 * LIMIT);
+    m.fill();
+    let away: Vec<_> = swapped(&m).into_iter().take(60).collect();
+    for (n, &at) in away.iter().enumerate() {
+        for at in m.resident() {
+            m.p.space.pages[at].pinned = true;
+        }
+        if n < 30 {
+            m.touch(at, None);
+            continue;
+        }
+        // What it takes the thread to touch its next page.
+        m.sys.now += 1_000;
+        let begun = m.sys.now;
+        touch(&mut m, 0, at);
+        while waiting(&m) > 0 {
+            while !m.p.space.flights.is_empty() {
+                m.p.complete(&mut m.sys, 0);
+            }
+            m.p.run(&mut m.sys);
+            if waiting(&m) > 0 && m.p.space.flights.is_empty() {
+                let left = m.p.mm.moment_left(m.sys.now);
+                m.sys.now += left.expect("it would wait until the driver looks by itself");
+            }
+        }
+        let took = m.sys.now - begun;
+        assert!(took < 500_000, "{took} ns");
+    }
+    for page in &mut m.p.space.pages {
+        page.pinned = false;
+    }
+    m.end();
+}
+
 /// An I/O that never ends is no reason to wait for ever: the limit yields, but not before long.
 #[test]
 fn beside_an_io_that_does_not_end_the_limit_yields() {

@@ -550,7 +550,7 @@ impl Pager {
         let since = now();
         let timeout = self
             .mm
-            .untouched_for(since)
+            .moment_left(since)
             .map_or(timeout, |left| left.min(timeout));
         // SAFETY: the ring's descriptor stays open as long as the ring, which outlives the call.
         let io = unsafe { BorrowedFd::borrow_raw(self.w.io.poll_fd()) };

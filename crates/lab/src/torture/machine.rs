@@ -465,7 +465,7 @@ impl Machine {
                 0
             } else {
                 let waits = self.processes.iter();
-                let left = waits.filter_map(|p| p.mm.untouched_for(self.sys.now));
+                let left = waits.filter_map(|p| p.mm.moment_left(self.sys.now));
                 let nap = self.plan.full_timeout / 16;
                 left.min().map_or(nap, |left| left.min(nap))
             };

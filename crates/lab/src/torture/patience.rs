@@ -56,7 +56,7 @@ impl Process {
         } else {
             self.longest_nap()
         };
-        self.mm.untouched_for(now).map_or(nap, |left| left.min(nap))
+        self.mm.moment_left(now).map_or(nap, |left| left.min(nap))
     }
 
     fn longest_nap(&self) -> Nanos {
