@@ -152,21 +152,29 @@ fn erase(area: &OpenArea) {
     }
 }
 
-/// What may do the I/O on `areas`, where `wanted` was asked for. io_uring's transfers may outlive who began them, so
-/// that the areas must show when they have ended; threads end after theirs. The text says why it is not what was wanted.
-pub fn backend(wanted: IoBackend, areas: &[OpenArea]) -> (IoBackend, Option<String>) {
-    let silent = |area: &&OpenArea| !area.shows_transfers();
-    let Some(area) = areas.iter().find(silent) else {
-        return (wanted, None);
-    };
-    let why = format!(
-        "swap area {}: its file system has no locks of open files, which show when the writes of an ended process are over",
-        area.path.display()
-    );
-    (
-        IoBackend::Threads,
-        (wanted != IoBackend::Threads).then_some(why),
-    )
+/// What does the I/O on `areas`, where `wanted` was asked for. io_uring's transfers may outlive who began them, so
+/// that the areas must show when they have ended. Where one does not, threads take its place, through the page cache, as
+/// on some network file systems their direct I/O outlives them as well. The text says why it is not what was wanted.
+pub fn backend(wanted: IoBackend, areas: &mut [OpenArea]) -> (IoBackend, Option<String>) {
+    let mut why = None;
+    for area in areas {
+        let Err(errno) = area.shows_transfers() else {
+            continue;
+        };
+        why.get_or_insert(format!(
+            "swap area {}: a file there cannot be locked ({errno}), which would show when the writes of an ended process are over",
+            area.path.display()
+        ));
+        // Refused by no file system; the flag is only a wish.
+        let _ = area.leave_direct_io();
+    }
+    match why {
+        None => (wanted, None),
+        Some(why) => {
+            let differs = wanted != IoBackend::Threads;
+            (IoBackend::Threads, differs.then_some(why))
+        }
+    }
 }
 
 /// The priority of the `order`th area of the command line.
@@ -215,16 +223,17 @@ mod tests {
         ];
         let all = [IoBackend::Auto, IoBackend::Uring, IoBackend::Threads];
         for wanted in all {
-            assert_eq!(backend(wanted, &areas), (wanted, None));
+            assert_eq!(backend(wanted, &mut areas), (wanted, None));
         }
         // As a file system without locks refuses it: this description cannot be locked for writing.
         let path = folder.path().join("read-only");
         std::fs::write(&path, "").expect("a file");
         areas[1].file = File::open(path).expect("it can be read");
         for wanted in all {
-            let (used, why) = backend(wanted, &areas);
+            let (used, why) = backend(wanted, &mut areas);
             assert_eq!(used, IoBackend::Threads);
             assert_eq!(why.is_none(), wanted == IoBackend::Threads, "{why:?}");
+            assert!(!areas[1].direct);
         }
     }
 }

@@ -79,8 +79,8 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
             "--io uring was asked for, but {why}; leave --io out and threads take its place"
         );
     }
-    let areas = areas::open(&args.swap, args.swap_size, limit)?;
-    let (io, why_not) = areas::backend(args.io.into(), &areas);
+    let mut areas = areas::open(&args.swap, args.swap_size, limit)?;
+    let (io, why_not) = areas::backend(args.io.into(), &mut areas);
     match why_not {
         Some(why) if args.io == Io::Uring => anyhow::bail!(
             "--io uring was asked for, but {why}; leave --io out and threads take its place"
@@ -218,6 +218,10 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     }
     if let Some(Err(error)) = prepared.stats.map(|file| file.write(&run)) {
         voice::error(&error.to_string());
+    }
+    if !all_gone && run.left_running == 0 {
+        let text = "the disk still writes what ended processes had begun; the swap areas are in use until it has";
+        supervisor.voice.remark(Severity::Note, text);
     }
     if all_gone {
         supervisor.end_recording();

@@ -7,17 +7,25 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::{
     self, AreaOrder, AreaStep, Message, ProtocolError, Refusal, Severity,
 };
-use foreswap::ledger::{AreaId, Cleanup, Ledger, ProcId, ProcessState, StatsSnapshot};
+use foreswap::ledger::{
+    AreaId, Cleanup, Ledger, MAX_PROCESSES, ProcId, ProcessState, StatsSnapshot,
+};
 use foreswap_store::area::lease;
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::recording::Recording;
 use crate::voice::Voice;
+
+/// How soon an unfinished clean-up is tried again, and after how long it is rarely.
+const RETRY: Duration = Duration::from_millis(2);
+const RETRY_LATER: Duration = Duration::from_millis(50);
+const LONG: Duration = Duration::from_secs(1);
 
 /// One connection.
 #[derive(Debug)]
@@ -28,6 +36,41 @@ struct Session {
     /// The pids that it speaks of are ours as well (no other pid namespace).
     same_namespace: bool,
     record: Option<ProcId>,
+}
+
+/// The file of a swap area.
+#[derive(Debug)]
+struct Area {
+    number: AreaId,
+    file: OwnedFd,
+    /// It shows when the transfers of an ended process are over; else they end before it does.
+    leases: bool,
+}
+
+impl Area {
+    fn new(ledger: &Ledger, number: AreaId, file: OwnedFd) -> Self {
+        let leases = !ledger.is_ram(number) && lease::open(file.as_fd(), MAX_PROCESSES).is_ok();
+        Self {
+            number,
+            file,
+            leases,
+        }
+    }
+
+    /// The description that the process of `record` makes its transfers through.
+    fn own(&self, record: ProcId) -> Option<OwnedFd> {
+        let own = match self.leases {
+            true => lease::open(self.file.as_fd(), record.index()),
+            false => rustix::io::dup(&self.file),
+        };
+        own.ok()
+    }
+
+    /// Whether the process of `record`, which has ended, has begun transfers that are under way.
+    fn has_transfers(&self, record: ProcId) -> bool {
+        // Where it is not known, they may be.
+        self.leases && lease::is_held(self.file.as_fd(), record.index()) != Ok(false)
+    }
 }
 
 /// A record set aside for a fork child that has not said hello.
@@ -62,7 +105,7 @@ struct Pending {
 #[derive(Debug)]
 pub struct Sessions {
     ledger: Ledger,
-    areas: Vec<(AreaId, OwnedFd)>,
+    areas: Vec<Area>,
     next_id: u64,
     rounds: u32,
     pending: Option<Pending>,
@@ -71,6 +114,8 @@ pub struct Sessions {
     reservations: HashMap<ProcId, Reservation>,
     /// Dead ones whose clean-up was in somebody's way, or whose last transfers are still under way.
     unfinished: Vec<ProcId>,
+    /// Since when there are any.
+    unfinished_since: Option<Instant>,
     totals: Totals,
     /// What engines see is written here.
     recording: Option<Recording>,
@@ -95,10 +140,12 @@ impl Sessions {
         if let Some(recording) = &mut recording {
             recording.start(ledger.start_ns());
         }
+        let areas = areas.into_iter();
+        let areas = areas.map(|(number, file)| Area::new(&ledger, number, file));
         Self {
             recording,
+            areas: areas.collect(),
             ledger,
-            areas,
             next_id: 0,
             rounds: 0,
             pending: None,
@@ -106,6 +153,7 @@ impl Sessions {
             sessions: Vec::new(),
             reservations: HashMap::new(),
             unfinished: Vec::new(),
+            unfinished_since: None,
             totals: Totals::default(),
         }
     }
@@ -146,6 +194,27 @@ impl Sessions {
     /// Whether a clean-up waits to be tried again.
     pub fn has_unfinished(&self) -> bool {
         !self.unfinished.is_empty()
+    }
+
+    /// How soon, if one does.
+    pub fn retry(&self) -> Option<Duration> {
+        let since = self.unfinished_since?;
+        Some(match since.elapsed() < LONG {
+            true => RETRY,
+            false => RETRY_LATER,
+        })
+    }
+
+    /// What the disk takes long for, to be told.
+    pub fn slow_transfers(&self) -> Option<String> {
+        let since = self.unfinished_since?;
+        let slow = |&&record: &&ProcId| self.areas.iter().any(|area| area.has_transfers(record));
+        let record = self.unfinished.iter().find(slow);
+        let record = record.filter(|_| since.elapsed() >= LONG)?;
+        let pid = self.ledger.pid(*record);
+        Some(format!(
+            "process {pid} has ended, and the disk still writes what it had begun: its swap slots are free after that"
+        ))
     }
 
     /// Takes every connection that waits.
@@ -215,6 +284,10 @@ impl Sessions {
         for record in std::mem::take(&mut self.unfinished) {
             self.end(record);
         }
+        self.unfinished_since = match self.unfinished.is_empty() {
+            true => None,
+            false => self.unfinished_since.or_else(|| Some(Instant::now())),
+        };
     }
 
     /// False when the connection is over.
@@ -243,7 +316,7 @@ impl Sessions {
         match (message, own) {
             (Message::Log { severity, text }, _) => voice.remark(severity, &text),
             (Message::Hello { .. }, None) if !same_version => {
-                self.answer(index, &Message::Refused(Refusal::Version), false);
+                self.answer(index, &Message::Refused(Refusal::Version));
                 return false;
             }
             (
@@ -254,7 +327,7 @@ impl Sessions {
                 },
                 None,
             ) => {
-                return self.on_hello(index, pid, parent, record);
+                return self.on_hello(index, pid, parent, record, voice);
             }
             (Message::Reserve, Some(parent)) => {
                 let answer = match self.ledger.reserve(Some(parent)) {
@@ -268,7 +341,7 @@ impl Sessions {
                     }
                     None => Message::Refused(Refusal::TooManyProcesses),
                 };
-                return self.answer(index, &answer, false);
+                return self.answer(index, &answer);
             }
             (Message::Reap { record, child }, Some(parent)) => {
                 self.on_reap(index, parent, record, child);
@@ -291,6 +364,7 @@ impl Sessions {
         pid: u32,
         parent: Option<ProcId>,
         reserved: Option<ProcId>,
+        voice: &mut Voice,
     ) -> bool {
         let peer = self.sessions[index]
             .pid
@@ -318,14 +392,23 @@ impl Sessions {
         });
         match connected {
             Err(why) => {
-                self.answer(index, &Message::Refused(why), false);
+                self.answer(index, &Message::Refused(why));
                 false
             }
             Ok(record) => {
                 self.reservations.remove(&record);
                 self.sessions[index].record = Some(record);
+                let own = self.areas.iter().map_while(|area| area.own(record));
+                let own: Vec<OwnedFd> = own.collect();
+                if own.len() < self.areas.len() {
+                    let text = format!(
+                        "process {peer} is not managed: no descriptor of a swap area could be opened for it; raise `ulimit -n`"
+                    );
+                    voice.remark(Severity::Warning, &text);
+                    return false;
+                }
                 self.totals.processes += 1;
-                let areas = self.areas.iter().map(|(area, _)| 1 << area.0).sum();
+                let areas = self.areas.iter().map(|area| 1 << area.number.0).sum();
                 let recording = self.recording.as_mut();
                 let traced = recording.is_some_and(|to| to.begin(record, peer, parent));
                 let welcome = Message::Welcome {
@@ -333,7 +416,7 @@ impl Sessions {
                     areas,
                     traced,
                 };
-                self.answer(index, &welcome, true)
+                self.welcome(index, &welcome, record, &own)
             }
         }
     }
@@ -365,41 +448,33 @@ impl Sessions {
         }
     }
 
-    fn answer(&self, index: usize, message: &Message, with_memory: bool) -> bool {
-        let session = &self.sessions[index];
-        let record = session.record.filter(|_| with_memory);
-        let own = record.map_or_else(Vec::new, |record| {
-            let files = self.areas.iter();
-            files.filter_map(|(_, file)| own(file, record)).collect()
-        });
-        if with_memory && own.len() < self.areas.len() {
-            return false;
+    fn answer(&self, index: usize, message: &Message) -> bool {
+        protocol::send(&self.sessions[index].socket, message, &[]).is_ok()
+    }
+
+    /// Sends a welcome with all that comes with it.
+    fn welcome(&self, index: usize, message: &Message, record: ProcId, own: &[OwnedFd]) -> bool {
+        let mut fds = vec![self.ledger.fd()];
+        // By number, as the engine looks for them.
+        for (area, own) in self.areas.iter().zip(own) {
+            fds.extend(self.ledger.area_fd(area.number));
+            fds.extend([area.file.as_fd(), own.as_fd()]);
         }
-        let mut fds = Vec::new();
-        if with_memory {
-            fds.push(self.ledger.fd());
-            // By number, as the engine looks for them.
-            let files = self.areas.iter().zip(&own);
-            for ((area, file), own) in files {
-                fds.extend(self.ledger.area_fd(*area));
-                fds.extend([file.as_fd(), own.as_fd()]);
-            }
-            if let (Some(recording), Some(record)) = (&self.recording, record) {
-                fds.extend(recording.ring(record));
-            }
+        if let Some(recording) = &self.recording {
+            fds.extend(recording.ring(record));
         }
-        protocol::send(&session.socket, message, &fds).is_ok()
+        protocol::send(&self.sessions[index].socket, message, &fds).is_ok()
     }
 
     /// An area is there for engines that come up from now on.
     pub fn add_area(&mut self, area: AreaId, file: OwnedFd) {
-        self.areas.push((area, file));
-        self.areas.sort_unstable_by_key(|(area, _)| area.0);
+        self.areas.push(Area::new(&self.ledger, area, file));
+        self.areas.sort_unstable_by_key(|area| area.number.0);
     }
 
     /// Engines that come up from now on do not get to know the area.
     pub fn remove_area(&mut self, area: AreaId) {
-        self.areas.retain(|(number, _)| *number != area);
+        self.areas.retain(|other| other.number != area);
     }
 
     /// Order all engines that are up; what was ordered before is not waited for any more.
@@ -412,8 +487,8 @@ impl Sessions {
         };
         let mut joining = Vec::new();
         if step == AreaStep::Attach {
-            let file = self.areas.iter().find(|(number, _)| *number == area);
-            joining.extend(self.ledger.area_fd(area).zip(file.map(|(_, file)| file)));
+            let joins = self.areas.iter().find(|other| other.number == area);
+            joining.extend(self.ledger.area_fd(area).zip(joins));
         }
         let mut pending = Pending {
             order,
@@ -424,10 +499,10 @@ impl Sessions {
             let Some(record) = session.record else {
                 continue;
             };
-            let own: Vec<_> = joining.iter().map(|(_, file)| own(file, record)).collect();
+            let own: Vec<_> = joining.iter().map(|(_, area)| area.own(record)).collect();
             let mut fds = Vec::new();
-            for ((tables, file), own) in joining.iter().zip(&own) {
-                fds.extend([*tables, file.as_fd()]);
+            for ((tables, area), own) in joining.iter().zip(&own) {
+                fds.extend([*tables, area.file.as_fd()]);
                 // Without it the engine cannot join, and says so.
                 fds.extend(own.as_ref().map(OwnedFd::as_fd));
             }
@@ -479,8 +554,7 @@ impl Sessions {
         let engines = self.engines_now();
         self.ledger.mark_dead(record);
         self.ledger.give_memory_back(record);
-        let writes = |(_, file): &(AreaId, OwnedFd)| lease::is_held(file.as_fd(), record.index());
-        if self.areas.iter().any(writes) {
+        if self.areas.iter().any(|area| area.has_transfers(record)) {
             self.unfinished.push(record);
             return;
         }
@@ -519,13 +593,6 @@ impl Sessions {
             processes: self.totals.processes,
         }
     }
-}
-
-/// The description of an area that the process of `record` makes its transfers through; where file systems offer no
-/// way to see their end, that of us all.
-fn own(file: &OwnedFd, record: ProcId) -> Option<OwnedFd> {
-    let own = lease::open(file.as_fd(), record.index());
-    own.or_else(|_| rustix::io::dup(file)).ok()
 }
 
 fn readable_for_good() -> Option<OwnedFd> {

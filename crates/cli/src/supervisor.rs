@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::Severity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,13 +21,11 @@ use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
 use crate::voice::Voice;
 
-/// How soon an unfinished clean-up is tried again.
-const RETRY_MS: i64 = 2;
 /// How often a change that is under way is looked at: an area is empty from one moment to the next.
 const CHANGE_MS: i64 = 5;
 /// How long descendants that are on their way out may take after the command has ended.
-const FAREWELL_MS: i64 = 200;
-const FAREWELL_STEP_MS: i64 = 10;
+const FAREWELL: Duration = Duration::from_millis(200);
+const FAREWELL_STEP: Duration = Duration::from_millis(10);
 
 /// All that the loop looks at.
 #[derive(Debug)]
@@ -56,6 +55,10 @@ fn milliseconds(ms: i64) -> Timespec {
     }
 }
 
+fn timespec(time: Duration) -> Timespec {
+    milliseconds(time.as_millis() as i64)
+}
+
 impl Supervisor {
     /// Serves until the command has ended; returns how.
     pub fn until_end_of(&mut self, command: Pid) -> io::Result<Event> {
@@ -70,14 +73,16 @@ impl Supervisor {
 
     /// Serves descendants that are about to end as well. True when nothing is left of them.
     pub fn farewell(&mut self) -> io::Result<bool> {
-        for _ in 0..FAREWELL_MS / FAREWELL_STEP_MS {
+        let end = Instant::now() + FAREWELL;
+        loop {
             self.serve(Some(&milliseconds(0)))?;
-            if self.sessions.open() == 0 && !self.sessions.has_unfinished() {
-                return Ok(true);
+            let gone = self.sessions.open() == 0 && !self.sessions.has_unfinished();
+            if gone || Instant::now() >= end {
+                return Ok(gone);
             }
-            self.serve(Some(&milliseconds(FAREWELL_STEP_MS)))?;
+            let step = self.sessions.retry().unwrap_or(FAREWELL_STEP);
+            self.serve(Some(&timespec(step.min(FAREWELL_STEP))))?;
         }
-        Ok(self.sessions.open() == 0 && !self.sessions.has_unfinished())
     }
 
     /// Serves until the last descendant has ended, and what the disk was asked for.
@@ -98,11 +103,9 @@ impl Supervisor {
         if self.sessions.is_recording() {
             return Some(milliseconds(recording::EVERY_MS));
         }
-        if self.sessions.has_unfinished() {
-            return Some(milliseconds(RETRY_MS));
-        }
-        let control = self.control.timeout()?;
-        Some(milliseconds(control.as_millis() as i64))
+        let retry = self.sessions.retry();
+        let control = self.control.timeout();
+        retry.into_iter().chain(control).min().map(timespec)
     }
 
     /// Waits for something to happen, and handles everything but signals.
@@ -142,6 +145,9 @@ impl Supervisor {
             }
         }
         self.sessions.finish();
+        if let Some(slow) = self.sessions.slow_transfers() {
+            self.voice.remark(Severity::Note, &slow);
+        }
         if let Some(recording) = self.sessions.recording()
             && let Some(problem) = recording.look()
         {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use foreswap_e2e::process::{Running, Scratch, processes_with_tag};
 use foreswap_e2e::system::{area_file, loop_device, slow_writes};
 use foreswap_e2e::{Job, MIB, Managed, program, requirement};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Signal, kill_process};
 
 /// Mebibytes.
@@ -119,6 +120,11 @@ fn of_everything_at_once() {
     }
 }
 
+fn can_slow_writes(test: &str) -> bool {
+    let has_blkio = fs::exists("/sys/fs/cgroup/blkio").unwrap_or(false);
+    requirement::root(test) && requirement::required(has_blkio, test, "cgroup v1's blkio")
+}
+
 /// The slots of a process that ended are not used before the disk has ended what it had begun.
 #[test]
 fn of_a_process_with_writes_under_way() {
@@ -126,8 +132,7 @@ fn of_a_process_with_writes_under_way() {
     let Some(path) = program::compile(test, "last_writes") else {
         return;
     };
-    let has_blkio = fs::exists("/sys/fs/cgroup/blkio").unwrap_or(false);
-    if !requirement::root(test) || !requirement::required(has_blkio, test, "cgroup v1's blkio") {
+    if !can_slow_writes(test) {
         return;
     }
     for io in ["uring", "threads"] {
@@ -145,4 +150,49 @@ fn of_a_process_with_writes_under_way() {
         let outlived = outcome.note("outlived") > 0;
         assert!(outlived || io == "threads", "the test shows nothing");
     }
+}
+
+/// And a device is claimed as long as it is written to, though nobody of the run is left.
+#[test]
+fn of_a_whole_run_with_writes_under_way() {
+    let test = "of_a_whole_run_with_writes_under_way";
+    let Some(path) = program::compile(test, "small") else {
+        return;
+    };
+    if !can_slow_writes(test) {
+        return;
+    }
+    let scratch = Scratch::new(test);
+    let (device, _detach) = loop_device(&area_file(&scratch, 160));
+    let (cgroup, _remove) = slow_writes(&device, 8 * MIB);
+    let joins = format!("echo 0 > {}/tasks", cgroup.display());
+    let job = Job::shell(&format!("{joins}; exec {} swaps_for_ever", path.display()));
+    let running = Managed::limit(LIMIT)
+        .options(["--swap", &device])
+        .start(&job.timeout(60), &scratch.join("stats.json"));
+    std::thread::sleep(Duration::from_secs(1));
+    let pids = running.processes();
+    for pid in pids.into_iter().chain([running.pid()]) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    assert_ne!(running.wait().code(), 0);
+    let written = || {
+        let name = device.trim_start_matches("/dev/");
+        let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).expect("statistics");
+        let sectors = stat.split_whitespace().nth(6).expect("sectors written");
+        sectors.parse::<u64>().expect("a number")
+    };
+    let (before, deadline) = (written(), Instant::now() + Duration::from_secs(20));
+    let claim = loop {
+        match rustix::fs::open(&device, OFlags::RDWR | OFlags::EXCL, Mode::empty()) {
+            Ok(claim) => break claim,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let claimed = written();
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(written(), claimed, "sectors after it was somebody else's");
+    assert!(claimed > before, "the test shows nothing");
+    drop(claim);
 }

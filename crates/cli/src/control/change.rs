@@ -179,9 +179,9 @@ fn begin_on(
     let limit = ledger.limit_pages() * PAGE_BYTES;
     let say = |error: &dyn std::error::Error| error.to_string();
     let spec = areas::parse(path).map_err(|e| say(&e))?;
-    let open = area::open(&spec, size, limit).map_err(|e| say(&e))?;
+    let mut open = area::open(&spec, size, limit).map_err(|e| say(&e))?;
     let io = ledger.options().io;
-    if let (_, Some(why)) = areas::backend(io, std::slice::from_ref(&open)) {
+    if let (_, Some(why)) = areas::backend(io, std::slice::from_mut(&mut open)) {
         return Err(format!("{why}; start the run with --io threads to use it"));
     }
     let info = areas::describe(&open, priority).map_err(|e| say(&e))?;

@@ -436,6 +436,14 @@ impl Ledger {
     pub(super) fn settle_slots(&self, process: ProcId) -> bool {
         let record = self.record(process);
         if let Some(run) = Run::of_intent(record.intent.load(SeqCst)) {
+            // Its own references there go first: one that it was just giving back would be counted again, though the
+            // slot is free, and another may be about to take it.
+            if let Some(at) = self.tables(run.area) {
+                let references = self.references(at, process);
+                for (word, bits) in run.words() {
+                    references[word].fetch_and(!bits, SeqCst);
+                }
+            }
             let done = (0..1000).any(|_| {
                 let done = run.slots().all(|slot| self.recount_slot(run.area, slot))
                     && self.recount_cluster(run.area, run.cluster());
@@ -446,6 +454,9 @@ impl Ledger {
             });
             if !done {
                 return false;
+            }
+            for slot in run.slots() {
+                self.free_bytes(run.area, slot);
             }
             record.intent.store(0, SeqCst);
         }
@@ -528,6 +539,7 @@ fn bits(mut word: u64) -> impl Iterator<Item = u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::spec;
     use super::*;
 
     #[test]
@@ -543,6 +555,25 @@ mod tests {
             assert!(!run.has(area, after) && !run.has(AreaId(last.0 - area.0), first));
         }
         assert_eq!(Run::of_intent(0), None);
+    }
+
+    /// Its process was killed between the count and the bit.
+    #[test]
+    fn a_slot_that_was_being_given_back_is_not_counted_again() {
+        let ledger = Ledger::create(&spec(100, &[CLUSTER_SLOTS])).expect("a ledger");
+        let process = ledger.reserve(None).expect("a record");
+        assert!(ledger.connect(process, 1));
+        let (area, slot) = (AreaId(0), SlotIndex(7));
+        assert!(ledger.slot_get(process, area, slot));
+        let intent = &ledger.record(process).intent;
+        intent.store(Run::one(area, slot).intent(), SeqCst);
+        let at = ledger.tables(area).expect("its tables");
+        assert_eq!(take_off(&at.words32(at.uses, at.slots)[7]), 1);
+        ledger.mark_dead(process);
+        assert!(ledger.settle_slots(process));
+        assert_eq!(ledger.slot_count(area, slot), 0);
+        assert!(!ledger.slot_held(process, area, slot));
+        assert_eq!(ledger.cluster_used(area, ClusterIndex(0)), 0);
     }
 
     #[test]

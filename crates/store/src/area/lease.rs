@@ -27,20 +27,19 @@ pub fn open(area: BorrowedFd<'_>, number: usize) -> Result<OwnedFd, Errno> {
 }
 
 /// Whether the process of record `number`, or a transfer that it began, still has its description of `area`.
-pub fn is_held(area: BorrowedFd<'_>, number: usize) -> bool {
+pub fn is_held(area: BorrowedFd<'_>, number: usize) -> Result<bool, Errno> {
     is_locked(area, byte(number))
 }
 
 /// Whether any process or transfer has one.
 pub(super) fn is_held_by_any(area: BorrowedFd<'_>) -> bool {
-    // A length of 0: to the end.
-    is_locked(area, range(0, 0))
+    // A length of 0: to the end. Where it cannot be asked for there are none.
+    is_locked(area, range(0, 0)) == Ok(true)
 }
 
-fn is_locked(area: BorrowedFd<'_>, mut range: libc::flock) -> bool {
-    let asked = lock(area, libc::F_OFD_GETLK, &mut range);
-    // What cannot be asked for cannot be held.
-    asked.is_ok() && i32::from(range.l_type) != libc::F_UNLCK
+fn is_locked(area: BorrowedFd<'_>, mut range: libc::flock) -> Result<bool, Errno> {
+    lock(area, libc::F_OFD_GETLK, &mut range)?;
+    Ok(i32::from(range.l_type) != libc::F_UNLCK)
 }
 
 fn byte(number: usize) -> libc::flock {
@@ -77,15 +76,16 @@ mod tests {
     fn only_the_end_of_the_description_releases_it() {
         let file = tempfile::tempfile().expect("a temporary file");
         let area = file.as_fd();
-        assert!(!is_held(area, 3) && !is_held_by_any(area));
+        let is_held = |number| is_held(area, number).expect("an answer");
+        assert!(!is_held(3) && !is_held_by_any(area));
         let own = open(area, 3).expect("a description");
-        assert!(is_held(area, 3) && !is_held(area, 2) && !is_held(area, 4));
+        assert!(is_held(3) && !is_held(2) && !is_held(4));
         // As a transfer does.
         let copy = rustix::io::dup(&own).expect("a copy");
         drop(own);
-        assert!(is_held(area, 3) && is_held_by_any(area));
+        assert!(is_held(3) && is_held_by_any(area));
         drop(copy);
-        assert!(!is_held(area, 3) && !is_held_by_any(area));
+        assert!(!is_held(3) && !is_held_by_any(area));
     }
 
     #[test]

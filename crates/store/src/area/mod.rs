@@ -118,9 +118,20 @@ impl OpenArea {
         self.named
     }
 
-    /// Whether it can be seen when the transfers of a process that ended are over: see [`lease`].
-    pub fn shows_transfers(&self) -> bool {
-        self.is_ram || lease::open(self.file.as_fd(), 0).is_ok()
+    /// Whether it can be seen when the transfers of a process that ended are over (see [`lease`]), and why not.
+    pub fn shows_transfers(&self) -> Result<(), Errno> {
+        match self.is_ram {
+            true => Ok(()),
+            false => lease::open(self.file.as_fd(), 0).map(drop),
+        }
+    }
+
+    /// Transfers go through the page cache from now on, which has what was written before a thread ends.
+    pub fn leave_direct_io(&mut self) -> Result<(), Errno> {
+        let flags = rustix::fs::fcntl_getfl(&self.file)?;
+        rustix::fs::fcntl_setfl(&self.file, flags - OFlags::DIRECT)?;
+        self.direct = false;
+        Ok(())
     }
 
     /// Makes the pages unreadable for whoever opens the file or device next: call it when the last
