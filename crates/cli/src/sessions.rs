@@ -205,16 +205,17 @@ impl Sessions {
         })
     }
 
-    /// What the disk takes long for, to be told.
-    pub fn slow_transfers(&self) -> Option<String> {
-        let since = self.unfinished_since?;
-        let slow = |&&record: &&ProcId| self.areas.iter().any(|area| area.has_transfers(record));
-        let record = self.unfinished.iter().find(slow);
-        let record = record.filter(|_| since.elapsed() >= LONG)?;
-        let pid = self.ledger.pid(*record);
-        Some(format!(
-            "process {pid} has ended, and the disk still writes what it had begun: its swap slots are free after that"
-        ))
+    /// Whether the disk takes long for what ended processes had begun.
+    pub fn has_slow_transfers(&self) -> bool {
+        let long = self
+            .unfinished_since
+            .is_some_and(|since| since.elapsed() >= LONG);
+        let has = |area: &Area| {
+            self.unfinished
+                .iter()
+                .any(|&record| area.has_transfers(record))
+        };
+        long && self.areas.iter().any(has)
     }
 
     /// Takes every connection that waits.

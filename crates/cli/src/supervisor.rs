@@ -145,8 +145,9 @@ impl Supervisor {
             }
         }
         self.sessions.finish();
-        if let Some(slow) = self.sessions.slow_transfers() {
-            self.voice.remark(Severity::Note, &slow);
+        if self.sessions.has_slow_transfers() {
+            let text = "the disk still writes what ended processes had begun; their swap slots are free after that";
+            self.voice.remark(Severity::Note, text);
         }
         if let Some(recording) = self.sessions.recording()
             && let Some(problem) = recording.look()
