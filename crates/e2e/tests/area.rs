@@ -125,6 +125,8 @@ fn memory_file_system_as_area() {
     if let Some(outcome) = with_area(test, "fits_both", scratch.path(), &["--swap-size", "256M"]) {
         outcome.swapped();
     }
+    // Nothing of the run holds it any more.
+    system(&["umount", &folder]);
 }
 
 #[test]

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use foreswap_e2e::process::{Running, Scratch, processes_with_tag};
 use foreswap_e2e::system::{area_file, loop_device, slow_writes};
 use foreswap_e2e::{Job, MIB, Managed, program, requirement};
-use rustix::fs::{Mode, OFlags};
 use rustix::process::{Signal, kill_process};
 
 /// Mebibytes.
@@ -150,49 +149,4 @@ fn of_a_process_with_writes_under_way() {
         let outlived = outcome.note("outlived") > 0;
         assert!(outlived || io == "threads", "the test shows nothing");
     }
-}
-
-/// And a device is claimed as long as it is written to, though nobody of the run is left.
-#[test]
-fn of_a_whole_run_with_writes_under_way() {
-    let test = "of_a_whole_run_with_writes_under_way";
-    let Some(path) = program::compile(test, "small") else {
-        return;
-    };
-    if !can_slow_writes(test) {
-        return;
-    }
-    let scratch = Scratch::new(test);
-    let (device, _detach) = loop_device(&area_file(&scratch, 160));
-    let (cgroup, _remove) = slow_writes(&device, 8 * MIB);
-    let joins = format!("echo 0 > {}/tasks", cgroup.display());
-    let job = Job::shell(&format!("{joins}; exec {} swaps_for_ever", path.display()));
-    let running = Managed::limit(LIMIT)
-        .options(["--swap", &device])
-        .start(&job.timeout(60), &scratch.join("stats.json"));
-    std::thread::sleep(Duration::from_secs(1));
-    let pids = running.processes();
-    for pid in pids.into_iter().chain([running.pid()]) {
-        let _ = kill_process(pid, Signal::KILL);
-    }
-    assert_ne!(running.wait().code(), 0);
-    let written = || {
-        let name = device.trim_start_matches("/dev/");
-        let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).expect("statistics");
-        let sectors = stat.split_whitespace().nth(6).expect("sectors written");
-        sectors.parse::<u64>().expect("a number")
-    };
-    let (before, deadline) = (written(), Instant::now() + Duration::from_secs(20));
-    let claim = loop {
-        match rustix::fs::open(&device, OFlags::RDWR | OFlags::EXCL, Mode::empty()) {
-            Ok(claim) => break claim,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    let claimed = written();
-    std::thread::sleep(Duration::from_millis(700));
-    assert_eq!(written(), claimed, "sectors after it was somebody else's");
-    assert!(claimed > before, "the test shows nothing");
-    drop(claim);
 }

@@ -78,7 +78,6 @@ impl Pager {
             return None;
         }
         self.w.io.set_area(area.0.into(), Some(own.as_raw_fd()));
-        self.w.io.keep_open(area.0.into(), Some(file.as_raw_fd()));
         self.w.open_ram(area);
         self.areas.push((area, AreaFiles { file, own }));
         self.w.look_at_areas();
@@ -118,7 +117,6 @@ impl Pager {
 
     fn close(&mut self, area: AreaId) {
         self.w.io.set_area(area.0.into(), None);
-        self.w.io.keep_open(area.0.into(), None);
         self.w.io.set_ram(area.0.into(), None);
         self.areas.retain(|(number, _)| *number != area);
         // SAFETY: the engine's other threads look at the pressure word only.

@@ -210,7 +210,6 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     );
     for (area, files) in &welcome.areas {
         io.set_area(area.0.into(), Some(files.own.as_raw_fd()));
-        io.keep_open(area.0.into(), Some(files.file.as_raw_fd()));
     }
     let areas: Vec<_> = welcome.areas.iter().map(|(area, _)| *area).collect();
     let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;

@@ -8,7 +8,8 @@
 //!
 //! Runs in the supervisor, before the command starts; the descriptors then travel to the managed
 //! processes. The lock that keeps a second foreswap out belongs to the open file itself and lasts as
-//! long as any of them lives; and where they have all been killed, as long as the disk writes ([`lease`]).
+//! long as any of them lives; and where they have all been killed, as long as the disk writes ([`lease`]). Others than
+//! foreswap can claim a device by then.
 
 mod contents;
 mod error;

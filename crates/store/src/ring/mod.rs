@@ -195,11 +195,6 @@ pub trait Io {
     /// stays open as long as it is reachable, and no transfer of the area may be in flight.
     fn set_area(&mut self, area: usize, fd: Option<RawFd>);
 
-    /// Keeps a further open file of area number `area` open until the last transfer has ended, should the process
-    /// end first, so that what is locked or claimed by it stays so. Nothing to do where transfers end with
-    /// the process, as here.
-    fn keep_open(&mut self, _area: usize, _fd: Option<RawFd>) {}
-
     /// Names the backend in messages: `io_uring` or `threads`.
     fn name(&self) -> &'static str;
 }

@@ -443,10 +443,6 @@ impl Io for WithRam {
         self.below.set_area(area, fd);
     }
 
-    fn keep_open(&mut self, area: usize, fd: Option<RawFd>) {
-        self.below.keep_open(area, fd);
-    }
-
     fn name(&self) -> &'static str {
         self.below.name()
     }

@@ -15,16 +15,13 @@ use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 
 use super::transfer::{Direction, Transfer, Verdict};
-use super::{Completion, Io, IoError, IoVec, MAX_DEPTH, NO_FILE, QueueError};
+use super::{Completion, Io, IoError, IoVec, MAX_DEPTH, QueueError};
 use crate::errno;
 
 /// `IORING_ENTER_GETEVENTS`: run what the kernel has deferred to us, and wait if asked to.
 const GETEVENTS: u32 = 1;
 /// How often starting a batch is tried again while the kernel says "not now".
 const MAX_SUBMIT_RETRIES: u32 = 1024;
-
-/// Areas of which a file can be kept open.
-const KEPT: usize = 32;
 
 /// How the kernel delivers completions. Measured on Linux 6.18, one 4 KiB read at a time, sleeping
 /// in `poll` on the ring: all three within 2 us of each other and of a bare `pread`. The default is
@@ -86,8 +83,6 @@ pub struct Uring {
     slots: Vec<Slot>,
     free: Vec<u32>,
     flags: SetupFlags,
-    /// Files can be kept open by it.
-    keeps: bool,
     /// The kernel ties a single-issuer ring to one thread.
     _stays: PhantomData<*mut ()>,
 }
@@ -152,7 +147,6 @@ impl Uring {
             slots,
             free: (0..depth).rev().collect(),
             flags,
-            keeps: false,
             _stays: PhantomData,
         })
     }
@@ -326,16 +320,6 @@ impl Io for Uring {
 
     fn set_area(&mut self, area: usize, fd: Option<RawFd>) {
         super::set_file(&mut self.areas, area, fd);
-    }
-
-    fn keep_open(&mut self, area: usize, fd: Option<RawFd>) {
-        // Registered and not used: the ring holds it as long as the kernel works on anything of it.
-        let kernel = self.ring.submitter();
-        if !self.keeps {
-            self.keeps = kernel.register_files(&[NO_FILE; KEPT]).is_ok();
-        }
-        // Where that is not possible, the device may be claimed by others once all processes are gone.
-        let _ = kernel.register_files_update(area as u32, &[fd.unwrap_or(NO_FILE)]);
     }
 
     fn name(&self) -> &'static str {
