@@ -165,7 +165,7 @@ pub fn backend(wanted: IoBackend, areas: &mut [OpenArea]) -> (IoBackend, Option<
             "swap area {}: a file there cannot be locked ({errno}), which would show when the writes of an ended process are over",
             area.path.display()
         ));
-        // Refused by no file system; the flag is only a wish.
+        // To take the flag away is refused by no file system.
         let _ = area.leave_direct_io();
     }
     match why {

@@ -290,7 +290,7 @@ impl From<Readahead> for ReadaheadPolicy {
 /// `--io`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Io {
-    /// io_uring, or threads where it is refused
+    /// io_uring, or threads where it is refused or an area cannot be locked
     Auto,
     /// io_uring only
     Uring,

@@ -1,5 +1,6 @@
 //! The `foreswap` command.
 
+mod area_file;
 mod areas;
 mod args;
 mod command;

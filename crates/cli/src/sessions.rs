@@ -12,13 +12,11 @@ use std::time::{Duration, Instant};
 use foreswap::ledger::protocol::{
     self, AreaOrder, AreaStep, Message, ProtocolError, Refusal, Severity,
 };
-use foreswap::ledger::{
-    AreaId, Cleanup, Ledger, MAX_PROCESSES, ProcId, ProcessState, StatsSnapshot,
-};
-use foreswap_store::area::lease;
+use foreswap::ledger::{AreaId, Cleanup, Ledger, ProcId, ProcessState, StatsSnapshot};
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags};
 
+use crate::area_file::AreaFile;
 use crate::recording::Recording;
 use crate::voice::Voice;
 
@@ -36,41 +34,6 @@ struct Session {
     /// The pids that it speaks of are ours as well (no other pid namespace).
     same_namespace: bool,
     record: Option<ProcId>,
-}
-
-/// The file of a swap area.
-#[derive(Debug)]
-struct Area {
-    number: AreaId,
-    file: OwnedFd,
-    /// It shows when the transfers of an ended process are over; else they end before it does.
-    leases: bool,
-}
-
-impl Area {
-    fn new(ledger: &Ledger, number: AreaId, file: OwnedFd) -> Self {
-        let leases = !ledger.is_ram(number) && lease::open(file.as_fd(), MAX_PROCESSES).is_ok();
-        Self {
-            number,
-            file,
-            leases,
-        }
-    }
-
-    /// The description that the process of `record` makes its transfers through.
-    fn own(&self, record: ProcId) -> Option<OwnedFd> {
-        let own = match self.leases {
-            true => lease::open(self.file.as_fd(), record.index()),
-            false => rustix::io::dup(&self.file),
-        };
-        own.ok()
-    }
-
-    /// Whether the process of `record`, which has ended, has begun transfers that are under way.
-    fn has_transfers(&self, record: ProcId) -> bool {
-        // Where it is not known, they may be.
-        self.leases && lease::is_held(self.file.as_fd(), record.index()) != Ok(false)
-    }
 }
 
 /// A record set aside for a fork child that has not said hello.
@@ -105,7 +68,7 @@ struct Pending {
 #[derive(Debug)]
 pub struct Sessions {
     ledger: Ledger,
-    areas: Vec<Area>,
+    areas: Vec<AreaFile>,
     next_id: u64,
     rounds: u32,
     pending: Option<Pending>,
@@ -141,7 +104,7 @@ impl Sessions {
             recording.start(ledger.start_ns());
         }
         let areas = areas.into_iter();
-        let areas = areas.map(|(number, file)| Area::new(&ledger, number, file));
+        let areas = areas.map(|(number, file)| AreaFile::new(&ledger, number, file));
         Self {
             recording,
             areas: areas.collect(),
@@ -210,7 +173,7 @@ impl Sessions {
         let long = self
             .unfinished_since
             .is_some_and(|since| since.elapsed() >= LONG);
-        let has = |area: &Area| {
+        let has = |area: &AreaFile| {
             self.unfinished
                 .iter()
                 .any(|&record| area.has_transfers(record))
@@ -458,8 +421,7 @@ impl Sessions {
         let mut fds = vec![self.ledger.fd()];
         // By number, as the engine looks for them.
         for (area, own) in self.areas.iter().zip(own) {
-            fds.extend(self.ledger.area_fd(area.number));
-            fds.extend([area.file.as_fd(), own.as_fd()]);
+            fds.extend(area.descriptors(&self.ledger, own));
         }
         if let Some(recording) = &self.recording {
             fds.extend(recording.ring(record));
@@ -469,7 +431,7 @@ impl Sessions {
 
     /// An area is there for engines that come up from now on.
     pub fn add_area(&mut self, area: AreaId, file: OwnedFd) {
-        self.areas.push(Area::new(&self.ledger, area, file));
+        self.areas.push(AreaFile::new(&self.ledger, area, file));
         self.areas.sort_unstable_by_key(|area| area.number.0);
     }
 
@@ -486,11 +448,8 @@ impl Sessions {
             step,
             round: self.rounds,
         };
-        let mut joining = Vec::new();
-        if step == AreaStep::Attach {
-            let joins = self.areas.iter().find(|other| other.number == area);
-            joining.extend(self.ledger.area_fd(area).zip(joins));
-        }
+        let joining = self.areas.iter().find(|other| other.number == area);
+        let joining = joining.filter(|_| step == AreaStep::Attach);
         let mut pending = Pending {
             order,
             waiting: HashSet::new(),
@@ -500,12 +459,11 @@ impl Sessions {
             let Some(record) = session.record else {
                 continue;
             };
-            let own: Vec<_> = joining.iter().map(|(_, area)| area.own(record)).collect();
+            let own = joining.and_then(|area| area.own(record));
             let mut fds = Vec::new();
-            for ((tables, area), own) in joining.iter().zip(&own) {
-                fds.extend([*tables, area.file.as_fd()]);
-                // Without it the engine cannot join, and says so.
-                fds.extend(own.as_ref().map(OwnedFd::as_fd));
+            // Without them the engine cannot join, and says so.
+            if let (Some(area), Some(own)) = (joining, &own) {
+                fds.extend(area.descriptors(&self.ledger, own));
             }
             // One whose connection is broken ends soon, and with it what it would have to do.
             if protocol::send(&session.socket, &Message::Area(order), &fds).is_ok() {
@@ -553,7 +511,6 @@ impl Sessions {
             recording.end(record);
         }
         let engines = self.engines_now();
-        self.ledger.mark_dead(record);
         self.ledger.give_memory_back(record);
         if self.areas.iter().any(|area| area.has_transfers(record)) {
             self.unfinished.push(record);

@@ -143,11 +143,11 @@ impl Ledger {
         }
     }
 
-    /// Supervisor: a dead process has no memory any more, though the rest may take a while.
+    /// Supervisor: the process is dead and has no memory any more, though the rest may take a while.
     pub fn give_memory_back(&self, process: ProcId) {
+        self.mark_dead(process);
         let has_some = self.record(process).charged.load(SeqCst) > 0;
-        let is_dead = self.state(process) == ProcessState::Ended;
-        if is_dead && has_some && self.settle_charge(process) {
+        if has_some && self.settle_charge(process) {
             self.raise_pressure();
         }
     }

@@ -12,6 +12,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+/// No record has this number.
+const NOBODY: usize = i32::MAX as usize;
+
 /// A description of its own of the area behind `area`, for the process of record `number`.
 ///
 /// # Errors
@@ -24,6 +27,15 @@ pub fn open(area: BorrowedFd<'_>, number: usize) -> Result<OwnedFd, Errno> {
     let own = rustix::fs::open(path, flags, Mode::empty())?;
     lock(own.as_fd(), libc::F_OFD_SETLK, &mut byte(number))?;
     Ok(own)
+}
+
+/// Whether processes can have one.
+///
+/// # Errors
+///
+/// As [`open`].
+pub fn try_out(area: BorrowedFd<'_>) -> Result<(), Errno> {
+    open(area, NOBODY).map(drop)
 }
 
 /// Whether the process of record `number`, or a transfer that it began, still has its description of `area`.

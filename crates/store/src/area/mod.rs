@@ -123,7 +123,7 @@ impl OpenArea {
     pub fn shows_transfers(&self) -> Result<(), Errno> {
         match self.is_ram {
             true => Ok(()),
-            false => lease::open(self.file.as_fd(), 0).map(drop),
+            false => lease::try_out(self.file.as_fd()),
         }
     }
 
