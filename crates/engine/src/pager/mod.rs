@@ -214,7 +214,8 @@ impl Pager {
             let stats = &self.mm.stats;
             let ahead = stats.ahead.unseen + stats.first_touched;
             let draining = self.mm.is_draining();
-            self.placement.look(now, ahead, draining);
+            let reads = stats.swap_read_ios;
+            self.placement.look(now, ahead, reads, draining);
             self.share(now);
             if busy || (more && flushed) || self.w.io.has_ended() {
                 self.polling_since = 0;
@@ -569,7 +570,7 @@ impl Pager {
         self.pulse.sleep();
         let polled = poll(&mut fds, Some(&timeout));
         self.pulse.wake();
-        self.placement.on_slept(since);
+        self.placement.on_slept();
         if polled.is_err() {
             return;
         }

@@ -6,7 +6,7 @@
 //! scheduler to leave the thread there although the pager runs when it wakes it, the pager yields to
 //! everybody (`SCHED_IDLE`), where it may (root) and as long as that does not starve it. When a third has something to do
 //! on this CPU the scheduler moves the thread all the same, and the pager follows. Of two CPUs one may be the better (see
-//! `sides`). The thread's own affinity is not ours to change: when it shall be on the other CPU, the pager does not yield to
+//! `interrupted`). The thread's own affinity is not ours to change: when it shall be on the other CPU, the pager does not yield to
 //! it while it wakes it, so that the scheduler puts it there, and follows.
 //!
 //! When that thread follows streams, or fills memory in order, most of the work is not for a fault but for
@@ -14,12 +14,13 @@
 //! scheduler decides: pinned to the other CPUs the pager would have to share them with the helpers while the thread
 //! waits and its CPU is idle.
 
-mod sides;
+mod interrupted;
 
 use foreswap_core::units::Nanos;
 
-use self::sides::Sides;
+use self::interrupted::Interrupted;
 use crate::sys::cpu::{self, LastCpu, RunDelay};
+use crate::sys::interrupts::Interrupts;
 
 /// How often the choice is looked at again.
 const PERIOD: Nanos = 4_000_000;
@@ -53,11 +54,9 @@ pub struct Placement {
     ahead: u64,
     last: LastCpu,
     due: Nanos,
-    /// Since when it has been where it is, or was last looked at, and the faults from then on.
-    stay: (Nanos, u64),
-    /// When it was busy last before it slept, and the faults until then.
-    awake: (Nanos, u64),
-    sides: Sides,
+    /// What tells of interrupts, where that matters and can be seen.
+    interrupts: Option<Interrupts>,
+    interrupted: Interrupted,
     /// The CPU that the thread shall be on.
     wish: Option<usize>,
     /// When the thread's CPU was looked up last, and whether the pager slept since.
@@ -126,21 +125,24 @@ impl Patience {
 impl Placement {
     /// Starts wherever the scheduler put us, on the pager's thread.
     pub fn new() -> Self {
+        let all = cpu::allowed().unwrap_or_default();
+        let may_yield = rustix::process::geteuid().is_root();
+        // Of more than two the pager cannot choose where the scheduler puts the thread.
+        let chooses = may_yield && all.len() == 2;
         Placement {
-            all: cpu::allowed().unwrap_or_default(),
+            all,
             here: Place::Anywhere,
             only: None,
             faults: 0,
             ahead: 0,
             last: LastCpu::new(),
             due: 0,
-            stay: (0, 0),
-            awake: (0, 0),
-            sides: Sides::new(),
+            interrupts: chooses.then(Interrupts::open).and_then(Result::ok),
+            interrupted: Interrupted::new(),
             wish: None,
             found: 0,
             slept: false,
-            may_yield: rustix::process::geteuid().is_root(),
+            may_yield,
             delay: RunDelay::of_this_thread().ok(),
             delayed: 0,
             looked: 0,
@@ -157,7 +159,6 @@ impl Placement {
             self.only = None;
         }
         self.faults += 1;
-        self.stay.1 += 1;
     }
 
     /// On the CPU of the only thread that faults.
@@ -165,26 +166,9 @@ impl Placement {
         matches!(self.here, Place::Beside(_))
     }
 
-    /// The pager has slept, since then: beside the thread that faults it mostly need not.
-    pub fn on_slept(&mut self, since: Nanos) {
-        if !self.slept {
-            (self.slept, self.awake) = (true, (since, self.stay.1));
-        }
-    }
-
-    /// The stay where the pager is ends, or is counted up to now; `of_use` if all of it is about one thread that missed
-    /// pages. If that one was moved, they were apart since the pager slept.
-    fn end_stay(&mut self, now: Nanos, moved: bool, of_use: bool) {
-        let (since, faults) = core::mem::replace(&mut self.stay, (now, 0));
-        let (until, faults) = if moved { self.awake } else { (now, faults) };
-        let time = until.saturating_sub(since);
-        // Longer ones are not about faults alone.
-        if let (Place::Beside(cpu), [_, other]) = (self.here, &self.all[..])
-            && of_use
-            && time < 2 * PERIOD
-        {
-            self.sides.on_stay(cpu == *other, time, faults);
-        }
+    /// The pager has slept: beside the thread that faults it mostly need not.
+    pub fn on_slept(&mut self) {
+        self.slept = true;
     }
 
     /// Stay beside the thread that faults, if the scheduler has moved it.
@@ -200,21 +184,20 @@ impl Placement {
         if let Some(cpu) = theirs.filter(|cpu| *cpu != here && self.all.contains(cpu))
             && cpu::set_affinity([cpu]).is_ok()
         {
-            self.end_stay(now, true, true);
             self.here = Place::Beside(cpu);
             let is_right = self.wish.is_none_or(|wish| wish == cpu);
             self.set_yielding(self.patience.is_yielding() && is_right);
         }
     }
 
-    /// Move if that is better; cheap when nothing is due. `ahead` pages were mapped ahead, or by first touches, so
-    /// far; the pager is `at_work` on something else than faults.
-    pub fn look(&mut self, now: Nanos, ahead: u64, at_work: bool) {
+    /// Move if that is better; cheap when nothing is due. So far, `ahead` pages were mapped ahead, or by first touches, and
+    /// so many `reads` made; the pager is `at_work` on something else than faults.
+    pub fn look(&mut self, now: Nanos, ahead: u64, reads: u64, at_work: bool) {
         if now < self.due || self.faults == 0 && !at_work {
             self.follow(now);
             return;
         }
-        let slept = core::mem::replace(&mut self.slept, false);
+        self.slept = false;
         (self.due, self.found) = (now + PERIOD, now);
         let mapped = ahead - core::mem::replace(&mut self.ahead, ahead);
         let streaming = mapped > STREAMING * core::mem::take(&mut self.faults);
@@ -224,12 +207,10 @@ impl Placement {
             Some(cpu) if !streaming => Place::Beside(cpu),
             _ => Place::Anywhere,
         };
-        let moved = wanted != self.here && slept;
-        self.end_stay(now, moved, !streaming && self.only.is_some());
-        self.wish = match self.all[..] {
-            [one, other] if self.may_yield => {
-                let wish = self.sides.on_period(now);
-                wish.map(|side| if side { other } else { one })
+        self.wish = match (wanted, &mut self.interrupts) {
+            (Place::Beside(at), Some(interrupts)) => {
+                let counts = || interrupts.counts();
+                self.interrupted.on_period(now, at, reads, counts)
             }
             _ => None,
         };
@@ -285,14 +266,14 @@ mod tests {
             let place = |placement: &mut Placement, on: usize, now: Nanos| {
                 cpu::set_affinity([cpus[on]]).expect("pin");
                 placement.on_fault(me);
-                placement.look(now, 0, false);
+                placement.look(now, 0, 0, false);
                 placement.here == Place::Beside(cpus[on])
             };
             assert!(place(&mut placement, 0, ms(10)));
             assert!(!place(&mut placement, 1, ms(11)), "it did not sleep");
-            placement.on_slept(0);
+            placement.on_slept();
             assert!(place(&mut placement, 1, ms(12)));
-            placement.on_slept(0);
+            placement.on_slept();
             assert!(!place(&mut placement, 0, ms(12) + 1), "just looked up");
             assert!(place(&mut placement, 0, ms(13)));
             assert!(
@@ -304,38 +285,6 @@ mod tests {
         })
         .join()
         .expect("no panic");
-    }
-
-    /// Faults that found the pager on another CPU say nothing of either.
-    #[test]
-    fn a_stay_ends_where_the_pager_slept_if_the_thread_was_moved() {
-        let mut placement = Placement::new();
-        placement.all = vec![3, 5];
-        let us = |n: u64| n * 1_000;
-        let mut stay = |cpu, begin, slept, end, moved| {
-            placement.here = Place::Beside(cpu);
-            placement.end_stay(begin, false, false);
-            (0..10).for_each(|_| placement.on_fault(7));
-            placement.slept = false;
-            placement.on_slept(slept);
-            (0..3).for_each(|_| placement.on_fault(7));
-            placement.on_slept(end);
-            placement.end_stay(end, moved, true);
-            placement.sides.known()
-        };
-        assert_eq!(
-            stay(3, us(0), us(700), us(1000), true),
-            ([us(700), 0], [10, 0])
-        );
-        assert_eq!(
-            stay(5, us(1000), us(1700), us(2000), false),
-            ([us(700), us(1000)], [10, 13])
-        );
-        // It computed for a while.
-        assert_eq!(
-            stay(5, us(2000), us(2700), us(20_000), false),
-            ([us(700), us(1000)], [10, 13])
-        );
     }
 
     /// Whoever wanted the CPU for a while must not cost the faults of later hours.

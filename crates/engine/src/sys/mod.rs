@@ -3,6 +3,7 @@
 pub mod arena_alloc;
 pub mod cpu;
 pub mod doorbell;
+pub mod interrupts;
 pub mod locks;
 pub mod maps;
 pub mod modules;

@@ -1,0 +1,217 @@
+//! On which of two CPUs a thread that misses pages at random is better off, with the pager beside it: the one that
+//! the disk interrupts.
+//!
+//! A disk with one queue interrupts one CPU. When that one has nothing to do it must be woken for the end of each read,
+//! which takes a virtual machine longer than all else; when the thread and the pager are there it is awake. Which one it is
+//! shows in how the counts of interrupts rise with the reads. No device's rise so: the disk is a memory, has a queue
+//! for each CPU, or is mostly at work for others. Then the thread stays wherever the scheduler put it.
+
+use foreswap_core::units::Nanos;
+
+use crate::sys::interrupts::Counts;
+
+/// From one pair of looks to the next.
+const APART: Nanos = 1_000_000_000;
+/// Reads between the two that tell, and how long these may take.
+const READS: u64 = 64;
+const TOGETHER: Nanos = 100_000_000;
+/// Periods after which the thread is not sent there for a while, as somebody else has that CPU.
+const PATIENCE: u32 = 8;
+/// For how long: the first time, and at the most.
+const REST: (Nanos, Nanos) = (64_000_000, 1_000_000_000);
+
+/// The CPU that the disk interrupts.
+pub struct Interrupted {
+    /// The first look of a pair: when it was, the reads until then, and the counts.
+    first: Option<(Nanos, u64, Counts)>,
+    /// When the next pair of looks begins.
+    due: Nanos,
+    cpu: Option<usize>,
+    /// Periods since the thread was there last.
+    astray: u32,
+    rest: Nanos,
+    not_before: Nanos,
+}
+
+impl Interrupted {
+    /// Nothing is known.
+    pub const fn new() -> Self {
+        Interrupted {
+            first: None,
+            due: 0,
+            cpu: None,
+            astray: 0,
+            rest: REST.0,
+            not_before: 0,
+        }
+    }
+
+    /// A period ended in which a thread that misses pages was on CPU `at`; this process has made `reads` so far.
+    /// Returns the CPU to be on, if that matters.
+    pub fn on_period(
+        &mut self,
+        now: Nanos,
+        at: usize,
+        reads: u64,
+        counts: impl FnOnce() -> Option<Counts>,
+    ) -> Option<usize> {
+        self.look(now, reads, counts);
+        let cpu = self.cpu?;
+        if at == cpu {
+            if self.astray == 0 {
+                self.rest = REST.0;
+            }
+            self.astray = 0;
+        } else if now >= self.not_before {
+            self.astray += 1;
+        }
+        if self.astray > PATIENCE {
+            self.astray = 0;
+            self.not_before = now + self.rest;
+            self.rest = (self.rest * 2).min(REST.1);
+        }
+        (now >= self.not_before).then_some(cpu)
+    }
+
+    fn look(&mut self, now: Nanos, reads: u64, counts: impl FnOnce() -> Option<Counts>) {
+        match self.first.take() {
+            None if now < self.due => {}
+            None => self.first = counts().map(|counts| (now, reads, counts)),
+            // There were other things to do: what was counted is not about these reads.
+            Some((then, ..)) if now - then > TOGETHER => {
+                self.first = counts().map(|counts| (now, reads, counts));
+            }
+            Some((then, begun, before)) if reads - begun < READS => {
+                self.first = Some((then, begun, before));
+            }
+            Some((_, begun, before)) => {
+                self.cpu = counts().and_then(|now| cpu_of(&before, &now, reads - begun));
+                self.due = now + APART;
+            }
+        }
+    }
+}
+
+/// The CPU to which nearly all interrupts came of what interrupted about once for each of `reads`.
+fn cpu_of(before: &Counts, now: &Counts, reads: u64) -> Option<usize> {
+    if before.cpus != now.cpus {
+        return None;
+    }
+    let mut each = vec![0; now.cpus.len()];
+    for (number, counts) in &now.lines {
+        let Some((_, old)) = before.lines.iter().find(|(other, _)| other == number) else {
+            continue;
+        };
+        let rise = || {
+            counts
+                .iter()
+                .zip(old)
+                .map(|(now, old)| now.saturating_sub(*old))
+        };
+        let all: u64 = rise().sum();
+        if (reads / 2..=reads * 3 / 2).contains(&all) {
+            each.iter_mut()
+                .zip(rise())
+                .for_each(|(to, rise)| *to += rise);
+        }
+    }
+    let all: u64 = each.iter().sum();
+    let most = each.iter().position(|&rise| rise > all / 8 * 7)?;
+    Some(now.cpus[most])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: Nanos = 4_000_000;
+
+    fn counts(lines: &[[u64; 2]]) -> Counts {
+        let lines = lines.iter().enumerate();
+        Counts {
+            cpus: vec![3, 5],
+            lines: lines.map(|(n, each)| (n as u32, each.to_vec())).collect(),
+        }
+    }
+
+    /// After `reads` in which the counts rose by `rise`.
+    fn found(rise: &[[u64; 2]], reads: u64) -> Option<usize> {
+        let old = counts(&vec![[1000, 70]; rise.len()]);
+        let new: Vec<_> = rise.iter().map(|[a, b]| [1000 + a, 70 + b]).collect();
+        cpu_of(&old, &counts(&new), reads)
+    }
+
+    #[test]
+    fn the_counts_of_a_disk_rise_with_the_reads() {
+        assert_eq!(found(&[[0, 3], [0, 102], [4, 0]], 100), Some(5));
+        assert_eq!(found(&[[98, 2]], 100), Some(3));
+        // Two at a time end with one.
+        assert_eq!(found(&[[60, 0]], 100), Some(3));
+        // A network's, at the same time.
+        assert_eq!(found(&[[5000, 0], [0, 100]], 100), Some(5));
+    }
+
+    #[test]
+    fn where_no_cpu_is_the_disks_none_is_preferred() {
+        assert_eq!(found(&[[2, 3]], 100), None, "a memory");
+        assert_eq!(found(&[[0, 800]], 100), None, "mostly others'");
+        assert_eq!(found(&[[50, 50]], 100), None, "both");
+        assert_eq!(found(&[[60, 0], [0, 60]], 100), None, "a queue for each");
+        let mut fewer = counts(&[[0, 100]]);
+        fewer.cpus.pop();
+        assert_eq!(cpu_of(&counts(&[[0, 0]]), &fewer, 100), None);
+    }
+
+    /// Periods with `reads` each and counts that rise with them, on one CPU for two seconds, then on the other.
+    /// Returns when the first was known, and how often it was looked.
+    fn run(interrupted: &mut Interrupted, reads: u64, others: u64) -> (Option<Nanos>, u32) {
+        let (mut known, mut looks) = (None, 0);
+        for period in 1..=1000 {
+            let (now, reads) = (period * PERIOD, period * reads);
+            let first = period.min(500) * others + reads.min(reads * 500 / period);
+            let wish = interrupted.on_period(now, 5, reads, || {
+                looks += 1;
+                Some(counts(&[[reads + period * others - first, first]]))
+            });
+            if wish.is_some() {
+                known.get_or_insert(now);
+            }
+        }
+        (known, looks)
+    }
+
+    #[test]
+    fn it_is_known_soon_and_looked_at_each_second() {
+        let mut interrupted = Interrupted::new();
+        let (known, looks) = run(&mut interrupted, 50, 0);
+        assert_eq!(known, Some(3 * PERIOD));
+        assert_eq!(looks, 8, "in four seconds");
+        assert_eq!(interrupted.cpu, Some(3), "the interrupts went elsewhere");
+    }
+
+    #[test]
+    fn few_reads_tell_nothing() {
+        let mut interrupted = Interrupted::new();
+        assert_eq!(run(&mut interrupted, 2, 0).0, None);
+        assert_eq!(run(&mut Interrupted::new(), 50, 50).0, None, "others'");
+    }
+
+    #[test]
+    fn a_thread_that_cannot_go_there_is_left_alone() {
+        let mut interrupted = Interrupted::new();
+        interrupted.cpu = Some(5);
+        interrupted.due = Nanos::MAX;
+        let mut wishes = |at: usize, from: u64| {
+            let wishes = (from..from + 5000).filter(|period| {
+                let wish = interrupted.on_period(period * PERIOD, at, 0, || None);
+                wish == Some(5)
+            });
+            wishes.count()
+        };
+        assert_eq!(wishes(5, 1), 5000);
+        let left = wishes(3, 5001);
+        assert!((30..500).contains(&left), "{left} of 5000 periods");
+        // As soon as it is there it is held there.
+        assert!(wishes(5, 10_001) > 4700);
+    }
+}
