@@ -34,7 +34,7 @@ pub struct Vma {
 /// The highest [`Vma::local`].
 pub const LOCAL: u8 = 64;
 /// What a huge page that is come to in order adds to it.
-const UNIT_FORESEEN: u8 = 8;
+const UNIT_FORESEEN: u8 = LOCAL / 4 + 1;
 
 impl Vma {
     fn new(range: PageRange) -> Self {
