@@ -9,7 +9,7 @@ use crate::advice::Hint;
 use crate::frames::{Holding, NOTHING, State};
 use crate::huge::clusters::List;
 use crate::mm::{Mm, Outcome, Pending};
-use crate::page_table::{EVICTED_BITS, Entry, Resident};
+use crate::page_table::{EVICTED_BITS, Entry, Fill, Resident};
 use crate::readahead::streams::Returns;
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
 use crate::world::{Stop, World};
@@ -67,6 +67,7 @@ impl Mm {
         }
         match self.table.get(page) {
             Entry::Never => self.first_touch(w, pending),
+            Entry::Filled(fill) => self.on_filled(w, pending, fill),
             Entry::Resident(_) => self.on_present(w, pending),
             Entry::Cached(frame) => self.on_cached(w, pending, frame),
             Entry::Swapped { slot, evicted } => self.on_swapped(w, pending, slot, evicted),
@@ -116,7 +117,7 @@ impl Mm {
         };
         let batch = vma.streams.batch(page).min(self.config.first_touch.max(1));
         let end = vma.range.end;
-        if let Some(outcome) = self.touch_unit(w, pending, batch) {
+        if let Some(outcome) = self.touch_unit(w, pending, batch, None) {
             return outcome;
         }
         // The next unit may be mapped whole.
@@ -165,6 +166,87 @@ impl Mm {
                 Outcome::Served
             }
         }
+    }
+
+    /// A touch of a page that is filled by one word. As many of those behind it that the same word fills come along as
+    /// of first touches.
+    fn on_filled(&mut self, w: &mut impl World, pending: Pending, fill: Fill) -> Outcome {
+        let page = pending.page;
+        let Some(vma) = self.vmas.find(page) else {
+            return Outcome::Unmanaged;
+        };
+        let batch = vma.streams.batch(page).min(self.config.first_touch.max(1));
+        let edge = page.0.next_multiple_of(LEAF_PAGES as u64).max(page.0 + 1);
+        let end = vma.range.end.min(Vpn(edge));
+        if let Some(outcome) = self.touch_unit(w, pending, batch, Some(fill)) {
+            return outcome;
+        }
+        let Some((frame, _)) = self.obtain(w, 1) else {
+            return self.stall(w, pending);
+        };
+        let word = self.table.word_of(fill);
+        w.fill_with(frame, word);
+        let holding = Holding {
+            state: State::Dirty,
+            page: Some(page),
+            wanted: true,
+            since: pending.since,
+            ..NOTHING
+        };
+        self.frames.hold(frame, holding);
+        self.table.set(page, Entry::Cached(frame));
+        self.stats.faults_minor += 1;
+        let outcome = self.deliver(w, frame);
+        let mut mapped = 0;
+        if matches!(self.table.get(page), Entry::Resident(_)) {
+            mapped = 1;
+            let alike = |n: &u64| {
+                let next = page.plus(*n);
+                next < end && self.table.get(next) == Entry::Filled(fill)
+            };
+            let more = (1..u64::from(batch)).take_while(alike).count() as u32;
+            mapped += self.map_filled(w, page.plus(1), more, word);
+        }
+        if let Some(vma) = self.vmas.find_mut(page).filter(|_| mapped > 0) {
+            vma.streams.mapped(page, mapped);
+        }
+        outcome
+    }
+
+    /// Map up to `n` pages from `page` on that `word` fills, from what memory is not kept for faults. Returns how many.
+    fn map_filled(&mut self, w: &mut impl World, page: Vpn, n: u32, word: u64) -> u32 {
+        let spare = self
+            .headroom(w)
+            .saturating_sub(u64::from(self.marks.low / 2));
+        let n = n.min(spare.min(u64::from(u32::MAX)) as u32);
+        if n == 0 {
+            return 0;
+        }
+        if self.frames.free() < n {
+            self.drop_clean(n - self.frames.free());
+        }
+        let Some((frame, n)) = self.frames.take_free(n) else {
+            return 0;
+        };
+        for i in 0..n {
+            w.fill_with(frame.plus(i), word);
+            if self.held {
+                w.returns(page.plus(i.into()));
+            }
+        }
+        let done = w.move_in(frame, page, n);
+        for i in 0..n {
+            if i < done.pages {
+                self.frames.vacate(frame.plus(i));
+                let resident = Resident::default();
+                self.table
+                    .set(page.plus(i.into()), Entry::Resident(resident));
+            } else {
+                self.frames.free_up(frame.plus(i));
+            }
+        }
+        self.stats.first_touched += u64::from(done.pages);
+        done.pages
     }
 
     /// Map up to `batch` pages of zeros: fresh memory while the limit allows, recycled frames
@@ -492,7 +574,7 @@ impl Mm {
                 self.put(w, slot);
                 self.frames.free_up(frame);
             }
-            Entry::Never | Entry::Poisoned => {}
+            Entry::Never | Entry::Filled(_) | Entry::Poisoned => {}
         }
         self.table.set(page, Entry::Poisoned);
         self.serve_or_wake(w, Pending::of(page, w.now()));

@@ -363,7 +363,7 @@ impl Mm {
     fn forget(&mut self, w: &mut impl World, page: Vpn, entry: Entry) {
         self.table.set(page, Entry::Never);
         match entry {
-            Entry::Never | Entry::Poisoned => {}
+            Entry::Never | Entry::Filled(_) | Entry::Poisoned => {}
             Entry::Resident(Resident { slot, .. }) => {
                 self.put(w, slot);
                 w.uncharge(1);
@@ -425,7 +425,7 @@ impl Mm {
             match entry {
                 Entry::Swapped { slot, .. } => out.push(slot),
                 Entry::Resident(resident) => out.extend(resident.slot),
-                Entry::Never | Entry::Cached(_) | Entry::Poisoned => {}
+                Entry::Never | Entry::Cached(_) | Entry::Filled(_) | Entry::Poisoned => {}
             }
         }
     }

@@ -6,9 +6,12 @@
 
 mod bits;
 mod directory;
+mod fills;
 
 use bits::Bits;
 use directory::Directory;
+pub use fills::Fill;
+use fills::Fills;
 
 use crate::units::{Frame, LEAF_PAGES, PageRange, Slot, Vpn};
 
@@ -28,6 +31,8 @@ pub enum Entry {
         /// Low bits of the eviction counter when it went out (refault distance).
         evicted: u32,
     },
+    /// Nowhere: all its words are the same, and that one is known.
+    Filled(Fill),
     /// Lost: a touch raises SIGBUS until the range is discarded.
     Poisoned,
 }
@@ -51,10 +56,11 @@ const TAG_RESIDENT: u64 = 1;
 const TAG_CACHED: u64 = 2;
 const TAG_SWAPPED: u64 = 3;
 const TAG_POISONED: u64 = 4;
+const TAG_FILLED: u64 = 5;
 const PAYLOAD: u32 = 4;
 const SLOT_BITS: u32 = 36;
 
-/// Entry packed in a word: tag in bits 0-2, "has a slot" in bit 3, slot or frame from bit 4 on,
+/// Entry packed in a word: tag in bits 0-2, "has a slot" in bit 3, slot, frame or fill from bit 4 on,
 /// credit or eviction counter from bit 40 on.
 fn pack(entry: Entry) -> u64 {
     match entry {
@@ -67,6 +73,7 @@ fn pack(entry: Entry) -> u64 {
         Entry::Swapped { slot, evicted } => {
             TAG_SWAPPED | slot.pack() << PAYLOAD | u64::from(evicted) << (PAYLOAD + SLOT_BITS)
         }
+        Entry::Filled(fill) => TAG_FILLED | u64::from(fill.0) << PAYLOAD,
         Entry::Poisoned => TAG_POISONED,
     }
 }
@@ -87,6 +94,7 @@ fn unpack(word: u64) -> Entry {
             slot: slot(),
             evicted: high,
         },
+        TAG_FILLED => Entry::Filled(Fill((word >> PAYLOAD) as u32)),
         TAG_POISONED => Entry::Poisoned,
         _ => Entry::Never,
     }
@@ -95,7 +103,7 @@ fn unpack(word: u64) -> Entry {
 /// Whether a page is in a frame of the engine or has a slot.
 const fn is_stored(entry: Entry) -> bool {
     match entry {
-        Entry::Never | Entry::Poisoned => false,
+        Entry::Never | Entry::Filled(_) | Entry::Poisoned => false,
         Entry::Resident(resident) => resident.slot.is_some(),
         Entry::Cached(_) | Entry::Swapped { .. } => true,
     }
@@ -141,7 +149,7 @@ impl Leaf {
             Entry::Never => return,
             Entry::Resident(_) => add(&mut self.resident),
             Entry::Swapped { .. } => add(&mut self.swapped),
-            Entry::Cached(_) | Entry::Poisoned => {}
+            Entry::Cached(_) | Entry::Filled(_) | Entry::Poisoned => {}
         }
         add(&mut self.used);
     }
@@ -155,6 +163,7 @@ pub struct PageTable {
     keeping: u64,
     /// Leaves that are huge pages.
     huge: u64,
+    fills: Fills,
 }
 
 const fn split(page: Vpn) -> (u64, usize) {
@@ -194,6 +203,17 @@ impl PageTable {
             .map_or(Entry::Never, |leaf| unpack(leaf.words[index]))
     }
 
+    /// A page of which each word is `word` can be [`Entry::Filled`] with what comes back, if that is set before this is
+    /// asked again; `None` where too many words are in use.
+    pub fn fill_of(&mut self, word: u64) -> Option<Fill> {
+        self.fills.of(word)
+    }
+
+    /// The word that fills a page of this table.
+    pub fn word_of(&self, fill: Fill) -> u64 {
+        self.fills.word(fill)
+    }
+
     /// Record where `page` is; the previous entry comes back.
     pub fn set(&mut self, page: Vpn, entry: Entry) -> Entry {
         let (key, index) = split(page);
@@ -216,6 +236,12 @@ impl PageTable {
             _ => (0, 0),
         };
         let (before, after) = (counted(old), counted(entry));
+        if let Entry::Filled(fill) = entry {
+            self.fills.came(fill);
+        }
+        if let Entry::Filled(fill) = old {
+            self.fills.left(fill);
+        }
         self.resident = self.resident + after.0 - before.0;
         self.keeping = self.keeping + after.1 - before.1;
         if after.0 == 0 {
@@ -277,6 +303,12 @@ impl PageTable {
         if huge().any(|leaf| usize::from(leaf.resident) < LEAF_PAGES) {
             return Err("a huge page is not mapped whole");
         }
+        let filled = self
+            .iter()
+            .filter(|(_, entry)| matches!(entry, Entry::Filled(_)));
+        if filled.count() as u64 != self.fills.pages() {
+            return Err("the filled pages are not as many as are counted");
+        }
         if leaves().any(|leaf| leaf.mapped.count() != u32::from(leaf.resident)) {
             return Err("the mapped pages of a leaf are not as many as are counted");
         }
@@ -287,6 +319,16 @@ impl PageTable {
     pub fn is_full(&self, page: Vpn) -> bool {
         let leaf = self.leaves.get(split(page).0);
         leaf.is_some_and(|leaf| usize::from(leaf.resident) == LEAF_PAGES)
+    }
+
+    /// Whether the same word fills every page of the leaf of `page`.
+    pub fn is_filled(&self, page: Vpn, fill: Fill) -> bool {
+        let leaf = self.leaves.get(split(page).0);
+        leaf.is_some_and(|leaf| {
+            leaf.words
+                .iter()
+                .all(|&word| word == pack(Entry::Filled(fill)))
+        })
     }
 
     /// Whether every page of the leaf of `page` is on an area, and nowhere else.

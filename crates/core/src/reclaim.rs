@@ -522,16 +522,14 @@ impl Mm {
             Entry::Resident(resident) => resident.slot,
             _ => None,
         };
-        let hash = match w.digest_of(frame) {
-            Digest::Zero => {
-                self.put(w, slot);
-                self.table.set(page, Entry::Never);
-                self.frames.free_up(frame);
-                self.stats.zero_drops += 1;
-                return;
-            }
-            Digest::Hash(hash) => hash,
-        };
+        let digest = w.digest_of(frame);
+        if let Some(entry) = self.needs_no_slot(digest) {
+            self.put(w, slot);
+            self.table.set(page, entry);
+            self.frames.free_up(frame);
+            return;
+        }
+        let hash = digest.number();
         let clean = slot.filter(|&slot| w.digest(slot) == hash);
         #[cfg(feature = "planted")]
         let clean = match self.has(crate::planted::Bug::KeptClean) {
@@ -560,6 +558,22 @@ impl Mm {
         self.table.set(page, Entry::Cached(frame));
         if leaves && clean.is_some() {
             self.leave_frame(frame);
+        }
+    }
+
+    /// What is known of a page by its digest alone, if that is all there is to know: it is counted as dropped.
+    pub(crate) fn needs_no_slot(&mut self, digest: Digest) -> Option<Entry> {
+        match digest {
+            Digest::Zero => {
+                self.stats.zero_drops += 1;
+                Some(Entry::Never)
+            }
+            Digest::Filled(word) => {
+                let fill = self.table.fill_of(word)?;
+                self.stats.filled_drops += 1;
+                Some(Entry::Filled(fill))
+            }
+            Digest::Hash(_) => None,
         }
     }
 

@@ -3,7 +3,7 @@
 //! A child gets the parent's memory as of the fork. What is mapped then, the kernel shares; what is
 //! not mapped must be on an area, with a reference for the child. So before a fork the driver calls
 //! [`Mm::hold`], lets the writes finish ([`Mm::is_quiet`]), and takes a snapshot: every page that
-//! is not mapped, with its slot. Until [`Mm::release`] nothing is moved out; faults go on, and
+//! is not mapped, with its slot or the word that fills it. Until [`Mm::release`] nothing is moved out; faults go on, and
 //! each page that comes back is announced through [`World::returns`] before it is mapped, so that the
 //! child can tell it from one that never came.
 
@@ -15,6 +15,15 @@ use crate::mm::{Mm, Pending};
 use crate::page_table::{Entry, Resident};
 use crate::units::{Slot, Vpn};
 use crate::world::World;
+
+/// Where the content of a page is that is not mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stored {
+    /// In this slot.
+    In(Slot),
+    /// Nowhere: each aligned 8 bytes hold this number.
+    Filled(u64),
+}
 
 impl Mm {
     /// Move nothing out from now on.
@@ -41,33 +50,36 @@ impl Mm {
         self.frames.unwritten() == 0 && !self.retry.iter().any(unmarked)
     }
 
-    /// Every page that is not mapped and not zero, in order of address, with its slot.
-    pub fn unmapped(&self, out: &mut Vec<(Vpn, Slot)>) {
+    /// Every page that is not mapped and not zero, in order of address, with where its content is.
+    pub fn unmapped(&self, out: &mut Vec<(Vpn, Stored)>) {
         let mut at = Vpn(0);
         while let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX)) {
-            let slot = match entry {
-                Entry::Swapped { slot, .. } => Some(slot),
+            let stored = match entry {
+                Entry::Swapped { slot, .. } => Some(Stored::In(slot)),
+                Entry::Filled(fill) => Some(Stored::Filled(self.table.word_of(fill))),
                 Entry::Cached(frame) => {
                     let holding = self.frames.get(frame);
                     debug_assert!(matches!(holding.state, State::Clean | State::Reading));
-                    holding.slot
+                    holding.slot.map(Stored::In)
                 }
                 Entry::Never | Entry::Resident(_) | Entry::Poisoned => None,
             };
-            out.extend(slot.map(|slot| (page, slot)));
+            out.extend(stored.map(|stored| (page, stored)));
             at = page.plus(1);
         }
     }
 
     /// Take a reference for the child to each slot of the snapshot.
-    pub fn share(&self, w: &mut impl World, pages: &[(Vpn, Slot)]) {
+    pub fn share(&self, w: &mut impl World, pages: &[(Vpn, Stored)]) {
         #[cfg(feature = "planted")]
         let pages = match self.has(crate::planted::Bug::ForgottenCount) {
             true => pages.get(1..).unwrap_or_default(),
             false => pages,
         };
-        for &(_, slot) in pages {
-            w.share(slot);
+        for &(_, stored) in pages {
+            if let Stored::In(slot) = stored {
+                w.share(slot);
+            }
         }
     }
 
@@ -76,22 +88,37 @@ impl Mm {
         self.held = false;
     }
 
-    /// In the child: `page` was on an area when the parent forked, and `slot` is ours. `present`
+    /// In the child: `page` was not mapped when the parent forked, and if it is in a slot, that is ours. `present`
     /// when it is mapped here and came back rightly before the fork.
-    pub fn inherit(&mut self, w: &mut impl World, page: Vpn, slot: Slot, present: bool) {
+    pub fn inherit(&mut self, w: &mut impl World, page: Vpn, stored: Stored, present: bool) {
+        let slot = match stored {
+            Stored::In(slot) => Some(slot),
+            Stored::Filled(_) => None,
+        };
         if self.vmas.find(page).is_none() {
-            self.put(w, Some(slot));
-        } else if present {
+            return self.put(w, slot);
+        }
+        if present {
             let resident = Resident {
                 slot: None,
                 credit: 1,
             };
-            self.put(w, Some(slot));
+            self.put(w, slot);
             self.table.set(page, Entry::Resident(resident));
             w.charge_existing(1);
-        } else {
-            self.table.set(page, Entry::Swapped { slot, evicted: 0 });
-            self.note_owner(slot, page);
+            return;
+        }
+        match stored {
+            Stored::In(slot) => {
+                self.table.set(page, Entry::Swapped { slot, evicted: 0 });
+                self.note_owner(slot, page);
+            }
+            Stored::Filled(word) => {
+                // The parent knew no more words than this table has room for.
+                let fill = self.table.fill_of(word);
+                let entry = fill.map_or(Entry::Poisoned, Entry::Filled);
+                self.table.set(page, entry);
+            }
         }
     }
 }

@@ -66,6 +66,8 @@ pub struct Stats {
     pub clean_drops: u64,
     /// Pages dropped without a write as they were all zero.
     pub zero_drops: u64,
+    /// Pages dropped without a write as all their words were the same, not zero.
+    pub filled_drops: u64,
     /// Huge pages read whole.
     pub huge_swap_in: u64,
     /// Of those, the ones that swapoff read.

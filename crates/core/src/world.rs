@@ -54,6 +54,8 @@ impl Done {
 pub enum Digest {
     /// Every byte is zero.
     Zero,
+    /// Every aligned 8 bytes hold this number, in the machine's byte order; not 0.
+    Filled(u64),
     /// A 64-bit hash of the bytes.
     Hash(u64),
 }
@@ -80,6 +82,8 @@ pub trait Mmu {
     fn release(&mut self, frame: Frame, n: u32);
     /// Overwrite a frame with zeros.
     fn clear(&mut self, frame: Frame);
+    /// Overwrite each aligned 8 bytes of a frame with `word` ([`Digest::Filled`]).
+    fn fill_with(&mut self, frame: Frame, word: u64);
     /// Digest of a frame's bytes.
     fn digest_of(&mut self, frame: Frame) -> Digest;
     /// As [`Mmu::digest_of`], of a frame that the read has filled whose end is being told
@@ -118,13 +122,22 @@ pub trait Mmu {
 }
 
 impl Digest {
-    /// As one number; that of zeros is 0.
+    /// As one number; that of zeros is 0, and those of two words differ.
     pub const fn number(self) -> u64 {
         match self {
             Digest::Zero => 0,
+            Digest::Filled(word) => scrambled(word),
             Digest::Hash(hash) => hash,
         }
     }
+}
+
+/// Another number for each number; 0 stays what it is. (The finalizer of Stafford's variant 13 of MurmurHash3, as in
+/// SplitMix64.)
+const fn scrambled(word: u64) -> u64 {
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }
 
 /// Names one I/O between its submission and its completion.

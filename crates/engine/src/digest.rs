@@ -5,18 +5,21 @@ use foreswap_core::units::PAGE_SIZE;
 use foreswap_core::world::Digest;
 use twox_hash::XxHash3_64;
 
-/// Bytes that are looked at before the rest: most pages differ from zero there.
+/// Bytes that are looked at before the rest: most pages have other words there than the first.
 const HEAD: usize = 64;
 /// Bytes of a line of the processor's caches.
 const LINE: usize = 64;
-/// Bytes that are folded into one before they are compared with zero.
+/// Bytes that are folded into one before they are looked at.
 const PART: usize = 256;
 
-/// The digest of `page`: [`Digest::Zero`] where every byte is zero, else its 64-bit XXH3. It is
-/// compared only with digests of the same build.
+/// The digest of `page`: [`Digest::Zero`] where every byte is zero, [`Digest::Filled`] where all its words are the same,
+/// else its 64-bit XXH3. It is compared only with digests of the same build.
 pub fn digest_of(page: &[u8; PAGE_SIZE]) -> Digest {
-    if is_zero(page) {
-        return Digest::Zero;
+    if let Some(word) = filled_by(page) {
+        return match word {
+            0 => Digest::Zero,
+            word => Digest::Filled(word),
+        };
     }
     Digest::Hash(XxHash3_64::oneshot(page))
 }
@@ -37,10 +40,16 @@ pub fn prefetch(page: *const u8) {
     }
 }
 
-fn is_zero(page: &[u8; PAGE_SIZE]) -> bool {
-    let (head, rest) = page.split_at(HEAD);
-    let all_zero = |part: &[u8]| part.iter().fold(0, |all, byte| all | byte) == 0;
-    all_zero(head) && rest.chunks(PART).all(all_zero)
+/// The word that fills a page.
+fn filled_by(page: &[u8; PAGE_SIZE]) -> Option<u64> {
+    let words = page.as_chunks::<8>().0;
+    let word = u64::from_ne_bytes(words[0]);
+    let alike = |part: &[[u8; 8]]| {
+        let differs = |all, other: &[u8; 8]| all | (u64::from_ne_bytes(*other) ^ word);
+        part.iter().fold(0, differs) == 0
+    };
+    let (head, rest) = words.split_at(HEAD / 8);
+    (alike(head) && rest.chunks(PART / 8).all(alike)).then_some(word)
 }
 
 #[cfg(test)]

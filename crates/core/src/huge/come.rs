@@ -7,7 +7,7 @@ use crate::fault::{CREDIT_AGAIN, CREDIT_NEW};
 use crate::frames::{Holding, NOTHING, State};
 use crate::io::SLOTS_PER_UNIT_IO;
 use crate::mm::{Mm, Outcome, Pending};
-use crate::page_table::{Entry, Resident};
+use crate::page_table::{Entry, Fill, Resident};
 use crate::readahead::streams::StreamId;
 use crate::units::{Frame, Nanos, PageRange, Vpn, overlap};
 use crate::world::{Done, Stop, World};
@@ -44,18 +44,24 @@ enum Reader {
 }
 
 impl Mm {
-    /// A first touch that maps a whole unit. `None`: it is to be served page by page.
+    /// A first touch that maps a whole unit, or a touch of one all of whose pages the same word fills. `None`: it is to
+    /// be served page by page.
     pub(crate) fn touch_unit(
         &mut self,
         w: &mut impl World,
         pending: Pending,
         batch: u32,
+        fill: Option<Fill>,
     ) -> Option<Outcome> {
         let unit = unit_of(pending.page);
         let in_order = batch >= crate::first_touch::MAX_BATCH && unit == pending.page;
         let wanted = in_order || self.config.thp == Thp::Always;
         let end = unit.plus(UNIT.into());
-        if !wanted || !self.holds_unit(unit) || self.table.next_used(unit, end).is_some() {
+        let is_of_it = match fill {
+            None => self.table.next_used(unit, end).is_none(),
+            Some(fill) => self.table.is_filled(unit, fill),
+        };
+        if !wanted || !is_of_it || !self.holds_unit(unit) {
             return None;
         }
         self.want_unit(w);
@@ -64,7 +70,16 @@ impl Mm {
             Cluster::Soon => return Some(self.stall(w, pending)),
             Cluster::None => return None,
         };
-        if !self.frames.clusters.get(id).zeroed {
+        if let Some(fill) = fill {
+            let word = self.table.word_of(fill);
+            self.frames.clusters.get_mut(id).zeroed = false;
+            for (n, frame) in (0..).zip(self.frames.clusters.frames(id)) {
+                w.fill_with(frame, word);
+                if self.held {
+                    w.returns(unit.plus(n));
+                }
+            }
+        } else if !self.frames.clusters.get(id).zeroed {
             for frame in self.frames.clusters.frames(id) {
                 w.clear(frame);
             }
@@ -91,7 +106,10 @@ impl Mm {
                 let run = vma.streams.mapped(unit, UNIT);
                 self.streams.filled(&run, UNIT);
             }
-            self.stats.faults_zero += 1;
+            match fill {
+                None => self.stats.faults_zero += 1,
+                Some(_) => self.stats.faults_minor += 1,
+            }
             self.stats.first_touched += u64::from(UNIT);
             self.on_served(w, pending.page, pending.since, false);
             return Some(Outcome::Served);

@@ -125,7 +125,6 @@ impl Mm {
         id: ClusterId,
         digest_of: impl Fn(&mut W, Frame) -> Digest,
     ) {
-        let mut zeros = 0;
         for frame in self.frames.clusters.frames(id) {
             let Holding { page, slot, .. } = *self.frames.get(frame);
             if page.is_none() {
@@ -134,7 +133,6 @@ impl Mm {
                 continue;
             }
             let digest = digest_of(w, frame).number();
-            zeros += u32::from(digest == Digest::Zero.number());
             let clean = slot.is_some_and(|slot| w.digest(slot) == digest);
             self.frames.get_mut(frame).digest = digest;
             let state = if clean { State::Clean } else { State::Dirty };
@@ -145,16 +143,7 @@ impl Mm {
         };
         let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
         let wanted = self.frames.clusters.frames(id).find(wanted);
-        if zeros == UNIT && wanted.is_none() {
-            for frame in self.frames.clusters.frames(id) {
-                let Holding { page, slot, .. } = *self.frames.get(frame);
-                self.put(w, slot);
-                if let Some(page) = page {
-                    self.table.set(page, Entry::Never);
-                }
-            }
-            self.stats.zero_drops += u64::from(UNIT);
-            self.frames.end_all(id, State::Free);
+        if wanted.is_none() && self.drop_filled(w, id) {
             return;
         }
         self.choose_slots(w, id);
@@ -165,6 +154,30 @@ impl Mm {
             }
             self.deliver_orphans(w);
         }
+    }
+
+    /// Forget a unit all of whose words are the same, if it is one.
+    fn drop_filled(&mut self, w: &mut impl World, id: ClusterId) -> bool {
+        let first = self.frames.clusters.first(id);
+        let number = self.frames.get(first).digest;
+        let mut frames = self.frames.clusters.frames(id);
+        if !frames.all(|frame| self.frames.get(frame).digest == number) {
+            return false;
+        }
+        // The number does not tell of which kind the pages are; they are all of the same.
+        let digest = w.digest_of(first);
+        for frame in self.frames.clusters.frames(id) {
+            let Some(entry) = self.needs_no_slot(digest) else {
+                return false;
+            };
+            let Holding { page, slot, .. } = *self.frames.get(frame);
+            self.put(w, slot);
+            if let Some(page) = page {
+                self.table.set(page, entry);
+            }
+        }
+        self.frames.end_all(id, State::Free);
+        true
     }
 
     /// As [`Mm::weigh_unit`], where the unit was disbanded meanwhile.

@@ -311,7 +311,7 @@ impl Mm {
                     }
                 }
                 Entry::Swapped { .. } => {}
-                Entry::Never | Entry::Poisoned => continue,
+                Entry::Never | Entry::Filled(_) | Entry::Poisoned => continue,
             }
             self.drain.found = true;
         }

@@ -240,11 +240,18 @@ impl Mmu for View<'_> {
         *self.frame(frame) = Some(0);
     }
 
+    fn fill_with(&mut self, frame: Frame, word: u64) {
+        self.idle(frame);
+        self.full(frame);
+        *self.frame(frame) = Some(word);
+    }
+
     fn digest_of(&mut self, frame: Frame) -> Digest {
         self.full(frame);
         assert_ne!(self.space.frame_use[frame.0 as usize], Use::Reading);
         match self.space.frames[frame.0 as usize] {
             None | Some(0) => Digest::Zero,
+            Some(content) if self.sys.mixing && content % 4 == 1 => Digest::Filled(content),
             Some(content) if self.sys.mixing => Digest::Hash(mix(content)),
             Some(content) => Digest::Hash(content),
         }

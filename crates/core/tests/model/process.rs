@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use foreswap_core::units::{Slot, Vpn};
 use foreswap_core::world::Notice;
-use foreswap_core::{Advice, Config, Entry, Hint, Mm, Outcome};
+use foreswap_core::{Advice, Config, Entry, Hint, Mm, Outcome, Stored};
 
 use super::mmu::View;
 use super::space::{Ended, Mapping, Page, Space};
@@ -50,7 +50,7 @@ pub enum Event {
 pub enum Fork {
     No,
     Held,
-    Taken(Vec<(Vpn, Slot)>),
+    Taken(Vec<(Vpn, Stored)>),
 }
 
 /// What became of an access.

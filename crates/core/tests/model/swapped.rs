@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use foreswap_core::Config;
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::Slot;
+use foreswap_core::{Config, Stored};
 
 use super::mmu::View;
 use super::process::Process;
@@ -75,7 +75,7 @@ impl Swapped {
                 sys: &mut sys,
                 space: &mut p.space,
             };
-            p.mm.inherit(&mut view, page, slot, false);
+            p.mm.inherit(&mut view, page, Stored::In(slot), false);
             assert!(pages.insert(slot, at).is_none(), "{slot:?} twice");
         }
         Swapped { sys, p, pages }

@@ -84,7 +84,7 @@ pub struct System {
     /// Slots that can never be read.
     pub bad_sectors: BTreeSet<Slot>,
     pub rng: Rng,
-    /// Digests are mixed values instead of the values themselves.
+    /// Digests are mixed values instead of the values themselves, and every fourth page is one word from end to end.
     pub mixing: bool,
     /// Notices since they were last looked at, with the process.
     pub notices: Vec<(usize, Notice)>,

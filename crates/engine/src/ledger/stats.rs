@@ -73,6 +73,8 @@ pub struct StatsRecord {
     pub clean_drops: AtomicU64,
     /// Evicted pages that held only zeros.
     pub zero_drops: AtomicU64,
+    /// Evicted pages that held one other word only.
+    pub filled_drops: AtomicU64,
     /// Times background reclaim was started.
     pub kswapd_wakeups: AtomicU64,
     /// Times a fault had to wait for reclaim.
@@ -90,7 +92,7 @@ pub struct StatsRecord {
     vmas: [VmaWords; MAX_VMAS],
 }
 
-const COUNTERS: usize = 23;
+const COUNTERS: usize = 24;
 const _: () = assert!(
     size_of::<StatsRecord>()
         == COUNTERS * 8 + 8 + LATENCY_BUCKETS * 8 + WINDOW_BUCKETS * 8 + MAX_VMAS * 48
@@ -203,6 +205,7 @@ impl StatsRecord {
             &self.huge_splits,
             &self.clean_drops,
             &self.zero_drops,
+            &self.filled_drops,
             &self.kswapd_wakeups,
             &self.direct_reclaims,
             &self.refaults,
@@ -232,6 +235,7 @@ impl StatsRecord {
             huge_splits: get(&self.huge_splits),
             clean_drops: get(&self.clean_drops),
             zero_drops: get(&self.zero_drops),
+            filled_drops: get(&self.filled_drops),
             kswapd_wakeups: get(&self.kswapd_wakeups),
             direct_reclaims: get(&self.direct_reclaims),
             refaults: get(&self.refaults),
@@ -293,6 +297,7 @@ pub struct StatsSnapshot {
     pub huge_splits: u64,
     pub clean_drops: u64,
     pub zero_drops: u64,
+    pub filled_drops: u64,
     pub kswapd_wakeups: u64,
     pub direct_reclaims: u64,
     pub refaults: u64,
@@ -322,6 +327,7 @@ impl StatsSnapshot {
         self.huge_splits += other.huge_splits;
         self.clean_drops += other.clean_drops;
         self.zero_drops += other.zero_drops;
+        self.filled_drops += other.filled_drops;
         self.kswapd_wakeups += other.kswapd_wakeups;
         self.direct_reclaims += other.direct_reclaims;
         self.refaults += other.refaults;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize};
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::{LEAF_PAGES, PAGE_SIZE, PageRange, Vpn, overlap};
 use foreswap_core::world::{Limit, SwapMap};
-use foreswap_core::{Config, Mm, Swapoff, Thp};
+use foreswap_core::{Config, Mm, Stored, Swapoff, Thp};
 use foreswap_store::ring::{
     Helper, Helpers, Io, Pool, Spawn, SpawnRefused, Uring, WithRam, Worker,
 };
@@ -331,10 +331,12 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
     } else {
         Vec::new()
     };
-    for (page, slot, fate) in snapshot.pages() {
+    for (page, stored, fate) in snapshot.pages() {
         let is_wiped = wiped.iter().any(|range| range.contains(&page));
         if fate == Fate::Forgotten || is_wiped || !pager.mm.manages(page) {
-            pager.w.put(slot);
+            if let Stored::In(slot) = stored {
+                pager.w.put(slot);
+            }
             continue;
         }
         let found = pager.space.present(&(page..page.plus(1)));
@@ -342,12 +344,12 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
         let came_back = fate == Fate::CameBack;
         if present && !came_back {
             // A stray: something between the fork and now wrote to it while it was not ours yet.
-            // What the page held is on the area.
+            // What the page held is known.
             drop_page(pager, page)?;
         }
         pager
             .mm
-            .inherit(&mut pager.w, page, slot, present && came_back);
+            .inherit(&mut pager.w, page, stored, present && came_back);
     }
     for region in regions {
         let present = pager

@@ -7,9 +7,9 @@
 //! areas, the snapshot is written, and the thread goes on to fork; other threads are served
 //! meanwhile. One fork at a time.
 
-use foreswap_core::Hint;
-use foreswap_core::units::{Nanos, PageRange, Slot as CoreSlot, Vpn};
+use foreswap_core::units::{Nanos, PageRange, Vpn};
 use foreswap_core::world::{Limit, Notice, World};
+use foreswap_core::{Hint, Stored};
 use foreswap_store::ring::Io;
 
 use super::snapshot::Snapshot;
@@ -216,7 +216,7 @@ impl Pager {
         ready: u64,
         child: ProcId,
         regions: &[(PageRange, Hint)],
-        pages: &[(Vpn, CoreSlot)],
+        pages: &[(Vpn, Stored)],
         charged: u64,
     ) -> [u64; 4] {
         let sheet = self.sheet.take();

@@ -26,6 +26,7 @@ pub fn counters(ledger: &Ledger, me: ProcId, mm: &Mm, engine_bytes: u64) {
         (from.huge_splits, &to.huge_splits),
         (from.clean_drops, &to.clean_drops),
         (from.zero_drops, &to.zero_drops),
+        (from.filled_drops, &to.filled_drops),
         (from.kswapd_wakeups, &to.kswapd_wakeups),
         (from.direct_reclaims, &to.direct_reclaims),
         (from.refaults, &to.refaults),

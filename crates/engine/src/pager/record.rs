@@ -63,7 +63,7 @@ impl Recorder {
         let kind = match mm.entry(page) {
             Entry::Never => SeenKind::New,
             Entry::Cached(_) if mm.is_ahead(page) => SeenKind::Ahead,
-            Entry::Cached(_) => SeenKind::Kept,
+            Entry::Cached(_) | Entry::Filled(_) => SeenKind::Kept,
             Entry::Swapped { .. } => SeenKind::Away,
             // It is there already, or lost.
             Entry::Resident(_) | Entry::Poisoned => return,

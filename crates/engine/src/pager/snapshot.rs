@@ -12,9 +12,10 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering::SeqCst, fence};
+use std::collections::BTreeMap;
 
-use foreswap_core::Hint;
 use foreswap_core::units::{PageRange, Slot, Vpn};
+use foreswap_core::{Hint, Stored};
 use rustix::io::Errno;
 
 use super::moves::Move;
@@ -23,6 +24,8 @@ use crate::sys::own_memory::{self, Kind};
 
 const CAME_BACK: u64 = 1 << 63;
 const FORGOTTEN: u64 = 1 << 62;
+/// It is in no slot: below is the number of the word that fills it.
+const FILLED: u64 = 1 << 61;
 /// Where the hint of a region is in its first word.
 const HINT: u32 = 62;
 
@@ -32,6 +35,8 @@ struct Header {
     child: u32,
     regions: u64,
     pages: u64,
+    /// Words that fill pages.
+    fills: u64,
     /// Resident pages that were charged to the child.
     charged: u64,
     /// Not zero: memory moved and there was no room to note it, so that it is not whole.
@@ -43,8 +48,8 @@ struct Header {
 /// What happened to a page between the snapshot and the fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// Nothing: its content is in its slot.
-    OnArea,
+    /// Nothing: its content is where it was.
+    Stored,
     /// It was mapped again, or was about to be.
     CameBack,
     /// The program gave it back; it may have touched it again since.
@@ -76,7 +81,8 @@ impl Sheet {
 
 /// A snapshot in memory that fork copies. Room for the moves, three words each (first page, one past
 /// the last, where the first went), two words for each region (first page with the hint above it, one
-/// past the last), then two for each page (number, packed slot with the mark).
+/// past the last), then two for each page (number, packed slot or number of a word, with the marks), then the words that
+/// fill pages.
 pub struct Snapshot {
     start: NonNull<u64>,
     words: usize,
@@ -98,10 +104,18 @@ impl Snapshot {
         parent: ProcId,
         child: ProcId,
         regions: &[(PageRange, Hint)],
-        pages: &[(Vpn, Slot)],
+        pages: &[(Vpn, Stored)],
         charged: u64,
     ) -> Result<Self, Errno> {
-        let words = BODY + 2 * (regions.len() + pages.len());
+        let mut fills = BTreeMap::new();
+        for (_, stored) in pages {
+            if let Stored::Filled(word) = stored {
+                let next = fills.len() as u64;
+                fills.entry(*word).or_insert(next);
+            }
+        }
+        let entries = BODY + 2 * (regions.len() + pages.len());
+        let words = entries + fills.len();
         let sheet = Sheet::of(words, old)?;
         let start = sheet.start;
         let mut snapshot = Snapshot {
@@ -114,16 +128,24 @@ impl Snapshot {
             child: child.index() as u32,
             regions: regions.len() as u64,
             pages: pages.len() as u64,
+            fills: fills.len() as u64,
             charged,
             spoilt: 0,
             moves: 0,
         };
         // SAFETY: the sheet is large enough and aligned for the header, and ours alone.
         unsafe { start.cast::<Header>().write(header) };
-        let body = &mut snapshot.words_mut()[BODY..];
+        let (body, filling) = snapshot.words_mut()[BODY..].split_at_mut(entries - BODY);
+        for (word, number) in &fills {
+            filling[*number as usize] = *word;
+        }
         let hint = |&hint: &Hint| (hint as u64) << HINT;
         let region_words = regions.iter().map(|(r, h)| [r.start.0 | hint(h), r.end.0]);
-        let page_words = pages.iter().map(|(page, slot)| [page.0, slot.pack()]);
+        let stored = |stored: &Stored| match stored {
+            Stored::In(slot) => slot.pack(),
+            Stored::Filled(word) => FILLED | fills[word],
+        };
+        let page_words = pages.iter().map(|(page, at)| [page.0, stored(at)]);
         for (to, from) in body.chunks_exact_mut(2).zip(region_words.chain(page_words)) {
             to.copy_from_slice(&from);
         }
@@ -138,7 +160,7 @@ impl Snapshot {
         let start = NonNull::new(address as *mut u64)?;
         // SAFETY: by contract a header is there.
         let header = unsafe { start.cast::<Header>().as_ref() };
-        let words = BODY + 2 * (header.regions + header.pages) as usize;
+        let words = BODY + 2 * (header.regions + header.pages) as usize + header.fills as usize;
         Some(Snapshot {
             start,
             words,
@@ -210,32 +232,41 @@ impl Snapshot {
         regions
     }
 
-    /// The pages that were not mapped: number after all moves that are noted, slot, and what
+    /// The pages that were not mapped: number after all moves that are noted, where its content is, and what
     /// happened to it since.
-    pub fn pages(&self) -> impl Iterator<Item = (Vpn, Slot, Fate)> + '_ {
+    pub fn pages(&self) -> impl Iterator<Item = (Vpn, Stored, Fate)> + '_ {
         let fate = |word: u64| match (word & CAME_BACK != 0, word & FORGOTTEN != 0) {
             (_, true) => Fate::Forgotten,
             (true, false) => Fate::CameBack,
-            (false, false) => Fate::OnArea,
+            (false, false) => Fate::Stored,
         };
         let moves: Vec<_> = self.moves().collect();
-        let pages = self.words()[self.first_page()..].chunks_exact(2);
-        pages.map(move |w| {
-            let (page, slot) = (Vpn(w[0]), Slot::unpack(w[1]));
+        let (pages, fills) = self.words()[self.first_page()..].split_at(self.page_words());
+        pages.chunks_exact(2).map(move |w| {
+            let page = Vpn(w[0]);
+            let stored = match w[1] & FILLED != 0 {
+                true => Stored::Filled(fills[w[1] as u32 as usize]),
+                false => Stored::In(Slot::unpack(w[1])),
+            };
             let now = moves.iter().try_fold(page, |page, moved| {
                 let part = moved.after(&(page..page.plus(1))).next();
                 part.map(|part| part.start)
             });
             match now {
-                Some(now) => (now, slot, fate(w[1])),
+                Some(now) => (now, stored, fate(w[1])),
                 // Mapped over by what moved there.
-                None => (page, slot, Fate::Forgotten),
+                None => (page, stored, Fate::Forgotten),
             }
         })
     }
 
     fn first_page(&self) -> usize {
         BODY + 2 * self.header().regions as usize
+    }
+
+    /// Words of the pages.
+    fn page_words(&self) -> usize {
+        2 * self.header().pages as usize
     }
 
     /// The moves that are noted, in order.
@@ -290,8 +321,9 @@ impl Snapshot {
         for moved in self.moves().rev() {
             then = then.iter().flat_map(|r| moved.before(r)).collect();
         }
-        let first_page = self.first_page();
-        let pages = self.words_mut()[first_page..].as_chunks_mut::<2>().0;
+        let (first_page, words) = (self.first_page(), self.page_words());
+        let pages = &mut self.words_mut()[first_page..][..words];
+        let pages = pages.as_chunks_mut::<2>().0;
         for range in then {
             let first = pages.partition_point(|w| w[0] < range.start.0);
             for entry in pages[first..].iter_mut().take_while(|w| w[0] < range.end.0) {
@@ -336,7 +368,7 @@ mod tests {
     fn snapshot() -> Snapshot {
         let [parent, child] = [1, 2].map(|n| ProcId::new(n).expect("a record"));
         let pages: Vec<_> = (0..10)
-            .map(|n| (Vpn(100 + u64::from(n)), slot(n)))
+            .map(|n| (Vpn(100 + u64::from(n)), Stored::In(slot(n))))
             .collect();
         let regions = [range(100, 200)];
         let regions = regions.map(|range| (range, Hint::Random));
@@ -354,7 +386,10 @@ mod tests {
         let copy = unsafe { Snapshot::find(snapshot.address()) }.expect("a snapshot");
         let pages = copy.pages();
         pages
-            .map(|(page, slot, fate)| (page.0, slot.index, fate))
+            .map(|(page, stored, fate)| match stored {
+                Stored::In(slot) => (page.0, slot.index, fate),
+                Stored::Filled(_) => panic!("{page:?} is in a slot"),
+            })
             .collect()
     }
 
@@ -388,10 +423,10 @@ mod tests {
         s.returns(Vpn(501));
         s.forget(&range(502, 503));
         s.forget(&range(109, 110));
-        use Fate::{CameBack, Forgotten, OnArea};
+        use Fate::{CameBack, Forgotten, Stored};
         let fates: Vec<_> = found(&s).iter().map(|&(.., fate)| fate).collect();
         let expected = [
-            OnArea, OnArea, CameBack, CameBack, Forgotten, OnArea, OnArea, OnArea, OnArea,
+            Stored, Stored, CameBack, CameBack, Forgotten, Stored, Stored, Stored, Stored,
             Forgotten,
         ];
         assert_eq!(fates, expected);
@@ -404,12 +439,48 @@ mod tests {
         moves(&mut s, range(108, 109), 100);
         let left: Vec<_> = found(&s)
             .into_iter()
-            .filter(|&(.., fate)| fate == Fate::OnArea)
+            .filter(|&(.., fate)| fate == Fate::Stored)
             .collect();
-        let untouched = (102..108).map(|n: u32| (u64::from(n), n - 100, Fate::OnArea));
-        let moved = [(100, 0, Fate::OnArea), (109, 1, Fate::OnArea)];
+        let untouched = (102..108).map(|n: u32| (u64::from(n), n - 100, Fate::Stored));
+        let moved = [(100, 0, Fate::Stored), (109, 1, Fate::Stored)];
         let expected: Vec<_> = moved.into_iter().chain(untouched).collect();
         assert_eq!(left, expected);
+    }
+
+    #[test]
+    fn words_that_fill_pages_come_along() {
+        let [parent, child] = [1, 2].map(|n| ProcId::new(n).expect("a record"));
+        let words = [u64::MAX, 7, u64::MAX, FILLED | CAME_BACK];
+        let mut pages: Vec<_> = (10..)
+            .zip(words)
+            .map(|(page, word)| (Vpn(page), Stored::Filled(word)))
+            .collect();
+        pages.insert(2, (Vpn(12), Stored::In(slot(5))));
+        (pages[3].0, pages[4].0) = (Vpn(13), Vpn(14));
+        let regions = [(range(0, 100), Hint::Normal)];
+        let mut s = Snapshot::write(None, parent, child, &regions, &pages, 0).expect("memory");
+        // None of these is a page.
+        s.forget(&range(u64::MAX - 1, u64::MAX));
+        s.forget(&range(7, 8));
+        s.returns(Vpn(11));
+        moves(&mut s, range(13, 14), 50);
+        // SAFETY: it is there.
+        let copy = unsafe { Snapshot::find(s.address()) }.expect("a snapshot");
+        let found: Vec<_> = copy.pages().collect();
+        (pages[1].0, pages[3].0) = (Vpn(11), Vpn(50));
+        let fates = [
+            Fate::Stored,
+            Fate::CameBack,
+            Fate::Stored,
+            Fate::Stored,
+            Fate::Stored,
+        ];
+        let expected: Vec<_> = pages
+            .iter()
+            .zip(fates)
+            .map(|(&(page, at), fate)| (page, at, fate))
+            .collect();
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -474,6 +474,10 @@ impl Mmu for Linux {
         self.arena.clear(frame);
     }
 
+    fn fill_with(&mut self, frame: Frame, word: u64) {
+        self.arena.fill_with(frame, word);
+    }
+
     fn digest_of(&mut self, frame: Frame) -> Digest {
         let in_order = self.hashed.is_some_and(|last| last.plus(1) == frame);
         self.hashed = Some(frame);

@@ -333,6 +333,12 @@ impl Mmu for Simulated {
         *self.frame(frame) = 0;
     }
 
+    /// No page here is filled by one word.
+    fn fill_with(&mut self, frame: Frame, word: u64) {
+        self.now += COSTS.copy;
+        *self.frame(frame) = word;
+    }
+
     fn digest_of(&mut self, frame: Frame) -> Digest {
         self.now += COSTS.digest;
         match *self.frame(frame) {

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use foreswap_core::Advice;
 use foreswap_core::units::Vpn;
+use foreswap_core::{Advice, Stored};
 
 use super::process::{Fork, Process};
 use super::space::Mapping;
@@ -37,9 +37,12 @@ impl Process {
             return;
         };
         let shares = &mut self.space.shares;
-        pages.retain(|(page, slot)| {
+        pages.retain(|(page, stored)| {
             let keep = !range.contains(page);
-            if !keep && let Some(at) = shares.iter().position(|s| s == slot) {
+            if !keep
+                && let Stored::In(slot) = stored
+                && let Some(at) = shares.iter().position(|s| s == slot)
+            {
                 shares.swap_remove(at);
                 sys.put(*slot);
             }
@@ -84,9 +87,9 @@ impl Process {
                 mm.adopt(w, range.clone(), &[]);
                 mm.advise(w, range, Advice::Use(*hint));
             }
-            for &(page, slot) in &snapshot {
+            for &(page, stored) in &snapshot {
                 let back = returned.contains(&page) && present.iter().any(|r| r.start == page);
-                mm.inherit(w, page, slot, back);
+                mm.inherit(w, page, stored, back);
             }
             let Some((first, _)) = regions.first() else {
                 return;

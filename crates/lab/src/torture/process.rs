@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use foreswap_core::units::{LEAF_PAGES, Nanos, Slot, Vpn};
 use foreswap_core::world::{Mmu as _, Notice};
-use foreswap_core::{Advice, Entry, Hint, Mm, Outcome};
+use foreswap_core::{Advice, Entry, Hint, Mm, Outcome, Stored};
 
 use super::patience::Kept;
 use super::plan::Plan;
@@ -69,7 +69,7 @@ pub enum Fork {
     /// The core holds still.
     Held,
     /// The snapshot was taken.
-    Taken(Vec<(Vpn, Slot)>),
+    Taken(Vec<(Vpn, Stored)>),
 }
 
 /// What became of an access.

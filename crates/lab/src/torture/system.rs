@@ -7,13 +7,15 @@
 use std::collections::BTreeSet;
 
 use foreswap_core::units::{LEAF_PAGES, Nanos, Slot};
-use foreswap_core::world::Notice;
+use foreswap_core::world::{Digest, Notice};
 use serde::{Deserialize, Serialize};
 
 use super::chance::Chance;
 use super::leaving::Leaving;
 use crate::hash::mix;
 
+/// Contents that are a multiple of this are one word from end to end.
+const FILLED: u64 = 8;
 /// What nobody wrote.
 pub const GARBAGE: u64 = 0xdead_0000_0000_0000;
 /// Pages of the longest call or I/O of which each page may go wrong by itself.
@@ -361,8 +363,13 @@ impl System {
         }
     }
 
-    /// Digest of a page's content, as the core wants it; different for different pages.
-    pub const fn digest(content: u64) -> u64 {
-        mix(content)
+    /// Digest of a page's content, as the core wants it; different for different pages. Some of them are filled by
+    /// one word.
+    pub const fn digest(content: u64) -> Digest {
+        match content {
+            0 => Digest::Zero,
+            _ if content.is_multiple_of(FILLED) => Digest::Filled(content),
+            _ => Digest::Hash(mix(content)),
+        }
     }
 }

@@ -273,6 +273,12 @@ impl Mmu for View<'_> {
         *self.frame(frame) = Some(0);
     }
 
+    fn fill_with(&mut self, frame: Frame, word: u64) {
+        self.idle(frame);
+        self.full(frame);
+        *self.frame(frame) = Some(word);
+    }
+
     fn digest_of(&mut self, frame: Frame) -> Digest {
         self.full(frame);
         let what = self.space.frame_use[frame.0 as usize];
@@ -281,10 +287,7 @@ impl Mmu for View<'_> {
             Use::Reading,
             "{frame:?} is looked at while it is read"
         );
-        match self.space.frames[frame.0 as usize] {
-            None | Some(0) => Digest::Zero,
-            Some(content) => Digest::Hash(System::digest(content)),
-        }
+        System::digest(self.space.frames[frame.0 as usize].unwrap_or(0))
     }
 }
 

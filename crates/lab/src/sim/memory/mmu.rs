@@ -131,6 +131,12 @@ impl Mmu for Memory {
         self.frames[frame.0 as usize] = 0;
     }
 
+    /// No page here is filled by one word.
+    fn fill_with(&mut self, frame: Frame, word: u64) {
+        self.clear(frame);
+        self.frames[frame.0 as usize] = word;
+    }
+
     /// There always is one: compaction is not modelled.
     fn fill_huge(&mut self, first: Frame) -> bool {
         self.cpu(self.costs.allocate + self.costs.zero * u64::from(HUGE));
