@@ -181,11 +181,20 @@ impl Mm {
         if let Some(outcome) = self.touch_unit(w, pending, batch, Some(fill)) {
             return outcome;
         }
-        let Some((frame, _)) = self.obtain(w, 1) else {
+        let alike = |n: &u64| {
+            let next = page.plus(*n);
+            next < end && self.table.get(next) == Entry::Filled(fill)
+        };
+        let wanted = 1 + (1..u64::from(batch)).take_while(alike).count() as u32;
+        let batch = self.spared(w, wanted);
+        if self.frames.free() < batch {
+            self.drop_clean(batch - self.frames.free());
+        }
+        let Some((frame, n)) = self.obtain(w, batch) else {
             return self.stall(w, pending);
         };
         let word = self.table.word_of(fill);
-        w.fill_with(frame, word);
+        (0..n).for_each(|i| w.fill_with(frame.plus(i), word));
         let holding = Holding {
             state: State::Dirty,
             page: Some(page),
@@ -197,67 +206,48 @@ impl Mm {
         self.table.set(page, Entry::Cached(frame));
         self.stats.faults_minor += 1;
         let outcome = self.deliver(w, frame);
-        let mut mapped = 0;
-        if matches!(self.table.get(page), Entry::Resident(_)) {
-            mapped = 1;
-            let alike = |n: &u64| {
-                let next = page.plus(*n);
-                next < end && self.table.get(next) == Entry::Filled(fill)
-            };
-            let more = (1..u64::from(batch)).take_while(alike).count() as u32;
-            mapped += self.map_filled(w, page.plus(1), more, word);
-        }
-        if let Some(vma) = self.vmas.find_mut(page).filter(|_| mapped > 0) {
-            vma.streams.mapped(page, mapped);
+        let others = match self.table.get(page) {
+            Entry::Resident(_) => self.map_filled(w, frame.plus(1), page.plus(1), n - 1),
+            _ => 0,
+        };
+        (1 + others..n).for_each(|i| self.frames.free_up(frame.plus(i)));
+        if let Some(vma) = self.vmas.find_mut(page) {
+            vma.streams.mapped_of(page, 1 + others, wanted);
         }
         outcome
     }
 
-    /// Map up to `n` pages from `page` on that `word` fills, from what memory is not kept for faults. Returns how many.
-    fn map_filled(&mut self, w: &mut impl World, page: Vpn, n: u32, word: u64) -> u32 {
-        let spare = self
-            .headroom(w)
-            .saturating_sub(u64::from(self.marks.low / 2));
-        let n = n.min(spare.min(u64::from(u32::MAX)) as u32);
+    /// Map `n` frames at pages that are filled by what they hold. Returns how many went.
+    fn map_filled(&mut self, w: &mut impl World, frame: Frame, page: Vpn, n: u32) -> u32 {
         if n == 0 {
             return 0;
         }
-        if self.frames.free() < n {
-            self.drop_clean(n - self.frames.free());
-        }
-        let Some((frame, n)) = self.frames.take_free(n) else {
-            return 0;
-        };
-        for i in 0..n {
-            w.fill_with(frame.plus(i), word);
-            if self.held {
-                w.returns(page.plus(i.into()));
-            }
+        if self.held {
+            (0..n.into()).for_each(|i| w.returns(page.plus(i)));
         }
         let done = w.move_in(frame, page, n);
-        for i in 0..n {
-            if i < done.pages {
-                self.frames.vacate(frame.plus(i));
-                let resident = Resident::default();
-                self.table
-                    .set(page.plus(i.into()), Entry::Resident(resident));
-            } else {
-                self.frames.free_up(frame.plus(i));
-            }
+        for i in 0..done.pages {
+            self.frames.vacate(frame.plus(i));
+            let resident = Entry::Resident(Resident::default());
+            self.table.set(page.plus(i.into()), resident);
         }
         self.stats.first_touched += u64::from(done.pages);
         done.pages
     }
 
-    /// Map up to `batch` pages of zeros: fresh memory while the limit allows, recycled frames
-    /// otherwise. Returns how many, and what stopped it before the first.
-    fn map_zeros(&mut self, w: &mut impl World, page: Vpn, batch: u32) -> (u32, Option<Stop>) {
-        // A batch must not eat the reserve of the faults to come: beyond one page it takes what
-        // is above the low mark only.
+    /// What a batch of `wanted` pages may take: it must not eat the reserve of the faults to come; beyond one page it takes
+    /// what is above the low mark only.
+    fn spared(&self, w: &impl World, wanted: u32) -> u32 {
         let spare = self
             .headroom(w)
             .saturating_sub(u64::from(self.marks.low / 2));
-        let batch = batch.min(spare.min(u64::from(u32::MAX)) as u32).max(1);
+        wanted.min(spare.min(u64::from(u32::MAX)) as u32).max(1)
+    }
+
+    /// Map up to `batch` pages of zeros: fresh memory while the limit allows, recycled frames
+    /// otherwise. Returns how many, and what stopped it before the first.
+    fn map_zeros(&mut self, w: &mut impl World, page: Vpn, batch: u32) -> (u32, Option<Stop>) {
+        let batch = self.spared(w, batch);
         if w.available() > u64::from(self.marks.high) && w.try_charge(u64::from(batch)) {
             let done = w.zero_in(page, batch);
             w.uncharge(u64::from(batch - done.pages));

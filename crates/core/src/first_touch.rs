@@ -39,6 +39,11 @@ impl Streams {
 
     /// `pages` pages from `page` on were mapped. Returns all of the run that they belong to.
     pub fn mapped(&mut self, page: Vpn, pages: u32) -> PageRange {
+        self.mapped_of(page, pages, pages)
+    }
+
+    /// As [`Streams::mapped`], where memory was there for `pages` of the `wanted` ones only: the run grows by these.
+    pub fn mapped_of(&mut self, page: Vpn, pages: u32, wanted: u32) -> PageRange {
         let known = self.runs.iter().position(|run| run.next == Some(page));
         let n = known.unwrap_or_else(|| {
             self.oldest = (self.oldest + 1) % RUNS;
@@ -49,7 +54,7 @@ impl Streams {
             run.begin = page;
         }
         let end = page.plus(u64::from(pages));
-        (run.next, run.last) = (Some(end), pages);
+        (run.next, run.last) = (Some(end), wanted);
         run.begin..end
     }
 }

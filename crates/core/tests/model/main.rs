@@ -6,6 +6,7 @@ mod at_once;
 mod compressed;
 mod directed;
 mod file_vectors;
+mod filled;
 mod fork;
 mod huge;
 mod mmu;

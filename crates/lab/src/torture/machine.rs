@@ -33,7 +33,7 @@ pub struct Machine {
     plan: Rc<Plan>,
     sys: System,
     processes: Vec<Process>,
-    /// The last value that was written anywhere.
+    /// How many values were written anywhere.
     written: u64,
     summary: Summary,
 }
@@ -120,7 +120,7 @@ impl Machine {
             Access::Same => Some(process.cells[at].value),
             Access::Write => {
                 self.written += 1;
-                Some(self.written)
+                Some(System::content(self.written))
             }
         };
         if process.touch(sys, thread, at, write) == Got::Waits && told {
@@ -167,13 +167,13 @@ impl Machine {
             let write = match access {
                 _ if fresh => {
                     self.written += 1;
-                    Some(self.written)
+                    Some(System::content(self.written))
                 }
                 0 if zeros => Some(0),
                 1 => Some(process.cells[at].value),
                 0..7 => {
                     self.written += 1;
-                    Some(self.written)
+                    Some(System::content(self.written))
                 }
                 _ => None,
             };

@@ -16,6 +16,8 @@ use crate::hash::mix;
 
 /// Contents that are a multiple of this are one word from end to end.
 const FILLED: u64 = 8;
+/// So many pages in succession get the same one: some huge pages.
+const WHILE: u64 = 2048;
 /// What nobody wrote.
 pub const GARBAGE: u64 = 0xdead_0000_0000_0000;
 /// Pages of the longest call or I/O of which each page may go wrong by itself.
@@ -360,6 +362,15 @@ impl System {
                     }
                 }
             }
+        }
+    }
+
+    /// The content that is written as number `n`: mostly what no other page has, at times the same word for a while.
+    pub const fn content(n: u64) -> u64 {
+        if (n / WHILE).is_multiple_of(8) {
+            FILLED * (1 + n / WHILE)
+        } else {
+            n
         }
     }
 
