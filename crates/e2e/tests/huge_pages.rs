@@ -117,3 +117,32 @@ fn never_moves_single_pages() {
         (0, 0)
     );
 }
+
+/// Only what was changed goes to an area: a page in a thousand, in single pages and in huge ones.
+#[test]
+fn pages_that_one_word_fills_take_no_io() {
+    let Some(path) = program::compile("filled", "filled") else {
+        return;
+    };
+    for (thp, more) in [
+        ("adaptive", &[][..]),
+        ("never", &[]),
+        ("always", &["--helpers", "0"]),
+        ("adaptive", &["--swap", "ram:64M", "--swap", "/tmp"]),
+    ] {
+        let managed = Managed::limit(LIMIT)
+            .options(["--thp", thp])
+            .options(more.iter().copied());
+        let outcome = managed.run(&Job::new(&path).timeout(120));
+        let (code, text) = (outcome.code(), outcome.text());
+        assert_eq!(code, 0, "{text}\n{}", outcome.stderr);
+        assert_eq!(text, "all as it should be\n");
+        let stats = outcome.stats();
+        let count = |key| stats.count(key);
+        // The memory is gone over five times and more, two thirds of it not there each time.
+        assert!(count("filled_drops") * 4096 > 384 * MIB, "{:?}", stats.0);
+        if thp == "never" {
+            assert!(count("swap_out_bytes") < 8 * MIB, "{:?}", stats.0);
+        }
+    }
+}

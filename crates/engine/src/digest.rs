@@ -57,6 +57,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn one_word_from_end_to_end_is_seen() {
+        for word in [1, u64::MAX, 0x3fb9_9999_9999_999a] {
+            let mut page = [0; PAGE_SIZE];
+            page.as_chunks_mut::<8>().0.fill(word.to_ne_bytes());
+            assert_eq!(digest_of(&page), Digest::Filled(word));
+            for byte in 0..PAGE_SIZE {
+                page[byte] ^= 4;
+                assert!(matches!(digest_of(&page), Digest::Hash(_)), "byte {byte}");
+                page[byte] ^= 4;
+            }
+        }
+    }
+
+    #[test]
     fn one_bit_anywhere_is_seen() {
         let mut page = [0; PAGE_SIZE];
         assert_eq!(digest_of(&page), Digest::Zero);
