@@ -9,7 +9,7 @@ use crate::advice::Hint;
 use crate::frames::{Holding, NOTHING, State};
 use crate::huge::clusters::List;
 use crate::mm::{Mm, Outcome, Pending};
-use crate::page_table::{EVICTED_BITS, Entry, Fill, Resident};
+use crate::page_table::{EVICTED_BITS, Entry, Resident};
 use crate::readahead::streams::Returns;
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
 use crate::world::{Stop, World};
@@ -168,76 +168,9 @@ impl Mm {
         }
     }
 
-    /// A touch of a page that is filled by one word. As many of those behind it that the same word fills come along as
-    /// of first touches.
-    fn on_filled(&mut self, w: &mut impl World, pending: Pending, fill: Fill) -> Outcome {
-        let page = pending.page;
-        let Some(vma) = self.vmas.find(page) else {
-            return Outcome::Unmanaged;
-        };
-        let batch = vma.streams.batch(page).min(self.config.first_touch.max(1));
-        let edge = page.0.next_multiple_of(LEAF_PAGES as u64).max(page.0 + 1);
-        let end = vma.range.end.min(Vpn(edge));
-        if let Some(outcome) = self.touch_unit(w, pending, batch, Some(fill)) {
-            return outcome;
-        }
-        let alike = |n: &u64| {
-            let next = page.plus(*n);
-            next < end && self.table.get(next) == Entry::Filled(fill)
-        };
-        let wanted = 1 + (1..u64::from(batch)).take_while(alike).count() as u32;
-        let batch = self.spared(w, wanted);
-        if self.frames.free() < batch {
-            self.drop_clean(batch - self.frames.free());
-        }
-        let Some((frame, n)) = self.obtain(w, batch) else {
-            return self.stall(w, pending);
-        };
-        let word = self.table.word_of(fill);
-        (0..n).for_each(|i| w.fill_with(frame.plus(i), word));
-        let holding = Holding {
-            state: State::Dirty,
-            page: Some(page),
-            wanted: true,
-            since: pending.since,
-            ..NOTHING
-        };
-        self.frames.hold(frame, holding);
-        self.table.set(page, Entry::Cached(frame));
-        self.stats.faults_minor += 1;
-        let outcome = self.deliver(w, frame);
-        let others = match self.table.get(page) {
-            Entry::Resident(_) => self.map_filled(w, frame.plus(1), page.plus(1), n - 1),
-            _ => 0,
-        };
-        (1 + others..n).for_each(|i| self.frames.free_up(frame.plus(i)));
-        if let Some(vma) = self.vmas.find_mut(page) {
-            vma.streams.mapped_of(page, 1 + others, wanted);
-        }
-        outcome
-    }
-
-    /// Map `n` frames at pages that are filled by what they hold. Returns how many went.
-    fn map_filled(&mut self, w: &mut impl World, frame: Frame, page: Vpn, n: u32) -> u32 {
-        if n == 0 {
-            return 0;
-        }
-        if self.held {
-            (0..n.into()).for_each(|i| w.returns(page.plus(i)));
-        }
-        let done = w.move_in(frame, page, n);
-        for i in 0..done.pages {
-            self.frames.vacate(frame.plus(i));
-            let resident = Entry::Resident(Resident::default());
-            self.table.set(page.plus(i.into()), resident);
-        }
-        self.stats.first_touched += u64::from(done.pages);
-        done.pages
-    }
-
     /// What a batch of `wanted` pages may take: it must not eat the reserve of the faults to come; beyond one page it takes
     /// what is above the low mark only.
-    fn spared(&self, w: &impl World, wanted: u32) -> u32 {
+    pub(crate) fn spared(&self, w: &impl World, wanted: u32) -> u32 {
         let spare = self
             .headroom(w)
             .saturating_sub(u64::from(self.marks.low / 2));

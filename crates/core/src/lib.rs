@@ -14,6 +14,7 @@ mod ahead;
 mod at_once;
 mod brought;
 mod fault;
+mod filled;
 mod first_touch;
 mod frames;
 pub mod huge;

@@ -19,7 +19,7 @@ use crate::page_table::{Entry, Resident};
 use crate::stalled::UNMOVABLE;
 use crate::units::{Frame, Nanos, Slot, Vpn};
 use crate::vma::LOCAL;
-use crate::world::{Digest, Stop, World};
+use crate::world::{Stop, World};
 
 /// Leaves that one call of [`Mm::evict`] looks at, at the most.
 const LEAVES_PER_PASS: usize = 512;
@@ -558,22 +558,6 @@ impl Mm {
         self.table.set(page, Entry::Cached(frame));
         if leaves && clean.is_some() {
             self.leave_frame(frame);
-        }
-    }
-
-    /// What is known of a page by its digest alone, if that is all there is to know: it is counted as dropped.
-    pub(crate) fn needs_no_slot(&mut self, digest: Digest) -> Option<Entry> {
-        match digest {
-            Digest::Zero => {
-                self.stats.zero_drops += 1;
-                Some(Entry::Never)
-            }
-            Digest::Filled(word) => {
-                let fill = self.table.fill_of(word)?;
-                self.stats.filled_drops += 1;
-                Some(Entry::Filled(fill))
-            }
-            Digest::Hash(_) => None,
         }
     }
 

@@ -156,30 +156,6 @@ impl Mm {
         }
     }
 
-    /// Forget a unit all of whose words are the same, if it is one.
-    fn drop_filled(&mut self, w: &mut impl World, id: ClusterId) -> bool {
-        let first = self.frames.clusters.first(id);
-        let number = self.frames.get(first).digest;
-        let mut frames = self.frames.clusters.frames(id);
-        if !frames.all(|frame| self.frames.get(frame).digest == number) {
-            return false;
-        }
-        // The number does not tell of which kind the pages are; they are all of the same.
-        let digest = w.digest_of(first);
-        for frame in self.frames.clusters.frames(id) {
-            let Some(entry) = self.needs_no_slot(digest) else {
-                return false;
-            };
-            let Holding { page, slot, .. } = *self.frames.get(frame);
-            self.put(w, slot);
-            if let Some(page) = page {
-                self.table.set(page, entry);
-            }
-        }
-        self.frames.end_all(id, State::Free);
-        true
-    }
-
     /// As [`Mm::weigh_unit`], where the unit was disbanded meanwhile.
     fn weigh_pages(&mut self, w: &mut impl World, id: ClusterId) {
         for frame in self.frames.clusters.frames(id) {

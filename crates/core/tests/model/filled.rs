@@ -77,7 +77,7 @@ fn they_are_never_written_or_read_and_come_back_many_at_a_time() {
 fn each_has_its_own_word() {
     let pages = 600;
     let mut m = machine(64, pages, Thp::Never);
-    let value = |at: usize| 1000 + 4 * at as u64 + u64::from(at % 3 > 0);
+    let value = |at: usize| 1000 + 4 * at as u64 + u64::from(!at.is_multiple_of(3));
     for at in 0..pages {
         m.touch(at, Some(value(at)));
     }
