@@ -3,8 +3,9 @@
 //!
 //! A disk with one queue interrupts one CPU. When that one has nothing to do it must be woken for the end of each read,
 //! which takes a virtual machine longer than all else; when the thread and the pager are there it is awake. Which one it is
-//! shows in how the counts of interrupts rise with the reads. No device's rise so: the disk is a memory, has a queue
-//! for each CPU, or is mostly at work for others. Then the thread stays wherever the scheduler put it.
+//! shows in how the counts of interrupts rise with the reads, and that they go there although the thread is elsewhere: a
+//! disk with a queue for each CPU interrupts the one that reads. Where no device's counts rise so, the disk is a memory or
+//! mostly at work for others. Then the thread stays wherever the scheduler put it.
 
 use foreswap_core::units::Nanos;
 
@@ -22,11 +23,13 @@ const REST: (Nanos, Nanos) = (64_000_000, 1_000_000_000);
 
 /// The CPU that the disk interrupts.
 pub struct Interrupted {
-    /// The first look of a pair: when it was, the reads until then, and the counts.
-    first: Option<(Nanos, u64, Counts)>,
+    /// The first look of a pair: when it was, where the thread was, the reads until then, and the counts.
+    first: Option<(Nanos, usize, u64, Counts)>,
     /// When the next pair of looks begins.
     due: Nanos,
     cpu: Option<usize>,
+    /// It was interrupted while the thread was elsewhere.
+    sure: bool,
     /// Periods since the thread was there last.
     astray: u32,
     rest: Nanos,
@@ -40,6 +43,7 @@ impl Interrupted {
             first: None,
             due: 0,
             cpu: None,
+            sure: false,
             astray: 0,
             rest: REST.0,
             not_before: 0,
@@ -55,8 +59,15 @@ impl Interrupted {
         reads: u64,
         counts: impl FnOnce() -> Option<Counts>,
     ) -> Option<usize> {
-        self.look(now, reads, counts);
+        self.look(now, at, reads, counts);
         let cpu = self.cpu?;
+        if !self.sure {
+            if at != cpu {
+                // Now it shows.
+                self.due = self.due.min(now);
+            }
+            return None;
+        }
         if at == cpu {
             if self.astray == 0 {
                 self.rest = REST.0;
@@ -73,19 +84,22 @@ impl Interrupted {
         (now >= self.not_before).then_some(cpu)
     }
 
-    fn look(&mut self, now: Nanos, reads: u64, counts: impl FnOnce() -> Option<Counts>) {
+    fn look(&mut self, now: Nanos, at: usize, reads: u64, counts: impl FnOnce() -> Option<Counts>) {
         match self.first.take() {
             None if now < self.due => {}
-            None => self.first = counts().map(|counts| (now, reads, counts)),
+            None => self.first = counts().map(|counts| (now, at, reads, counts)),
             // There were other things to do: what was counted is not about these reads.
             Some((then, ..)) if now - then > TOGETHER => {
-                self.first = counts().map(|counts| (now, reads, counts));
+                self.first = counts().map(|counts| (now, at, reads, counts));
             }
-            Some((then, begun, before)) if reads - begun < READS => {
-                self.first = Some((then, begun, before));
+            Some((then, was_at, begun, before)) if reads - begun < READS => {
+                self.first = Some((then, was_at, begun, before));
             }
-            Some((_, begun, before)) => {
-                self.cpu = counts().and_then(|now| cpu_of(&before, &now, reads - begun));
+            Some((_, was_at, begun, before)) => {
+                let cpu = counts().and_then(|now| cpu_of(&before, &now, reads - begun));
+                let elsewhere = cpu.is_some() && cpu != Some(at) && cpu != Some(was_at);
+                self.sure = elsewhere || self.sure && cpu == self.cpu;
+                self.cpu = cpu;
                 self.due = now + APART;
             }
         }
@@ -162,14 +176,14 @@ mod tests {
         assert_eq!(cpu_of(&counts(&[[0, 0]]), &fewer, 100), None);
     }
 
-    /// Periods with `reads` each and counts that rise with them, on one CPU for two seconds, then on the other.
-    /// Returns when the first was known, and how often it was looked.
+    /// Periods with `reads` each and counts that rise with them, on one CPU for two seconds, then on the other, while the
+    /// thread is on neither. Returns when the first was known, and how often it was looked.
     fn run(interrupted: &mut Interrupted, reads: u64, others: u64) -> (Option<Nanos>, u32) {
         let (mut known, mut looks) = (None, 0);
         for period in 1..=1000 {
             let (now, reads) = (period * PERIOD, period * reads);
             let first = period.min(500) * others + reads.min(reads * 500 / period);
-            let wish = interrupted.on_period(now, 5, reads, || {
+            let wish = interrupted.on_period(now, 1, reads, || {
                 looks += 1;
                 Some(counts(&[[reads + period * others - first, first]]))
             });
@@ -189,6 +203,24 @@ mod tests {
         assert_eq!(interrupted.cpu, Some(3), "the interrupts went elsewhere");
     }
 
+    /// A disk with a queue for each CPU interrupts the one that reads.
+    #[test]
+    fn where_the_thread_is_does_not_become_where_it_shall_be() {
+        for one_queue in [false, true] {
+            let (mut interrupted, mut each, mut wishes) = (Interrupted::new(), [0, 0], 0);
+            for period in 1..=1000_u64 {
+                let at = [3, 5][(period / 100 % 2) as usize];
+                each[usize::from(one_queue || at == 5)] += 50;
+                let wish = interrupted.on_period(period * PERIOD, at, period * 50, || {
+                    Some(counts(&[[each[0], 0], [0, each[1]]]))
+                });
+                assert!(wish.is_none_or(|wish| one_queue && wish == 5));
+                wishes += u32::from(wish.is_some());
+            }
+            assert_eq!(wishes > 0, one_queue, "{wishes}");
+        }
+    }
+
     #[test]
     fn few_reads_tell_nothing() {
         let mut interrupted = Interrupted::new();
@@ -199,7 +231,7 @@ mod tests {
     #[test]
     fn a_thread_that_cannot_go_there_is_left_alone() {
         let mut interrupted = Interrupted::new();
-        interrupted.cpu = Some(5);
+        (interrupted.cpu, interrupted.sure) = (Some(5), true);
         interrupted.due = Nanos::MAX;
         let mut wishes = |at: usize, from: u64| {
             let wishes = (from..from + 5000).filter(|period| {
