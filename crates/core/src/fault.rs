@@ -14,8 +14,6 @@ use crate::readahead::streams::Returns;
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
 use crate::world::{Stop, World};
 
-/// Frames that get memory at a time: of a single one the system call is most. The others are there for the next faults.
-const BACKED: u32 = 16;
 /// Credit of a page that was needed again soon after it was moved out.
 pub(crate) const CREDIT_AGAIN: u8 = 2;
 /// A page comes back at once if less than this part of the memory was moved out since.
@@ -228,13 +226,10 @@ impl Mm {
         if let Some(run) = self.frames.take_free(max) {
             return Some(run);
         }
-        let many = w.available() >= u64::from(self.marks.low);
-        let backed = if many { max.max(BACKED) } else { max };
         if self.frames.empty() > self.marks.empty
-            && let Some((frame, n)) = self.back_empty(w, backed)
+            && let Some(run) = self.back_empty(w, max)
         {
-            (max..n).for_each(|i| self.frames.untake(frame.plus(i)));
-            return Some((frame, n.min(max)));
+            return Some(run);
         }
         let cluster = self.is_missed_at_random() && self.frames.clusters.count(List::Free) > 0;
         if !self.drop_for_one() && !cluster && !self.give_up_ahead(w.now()) {

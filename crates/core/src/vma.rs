@@ -33,8 +33,9 @@ pub struct Vma {
 
 /// The highest [`Vma::local`].
 pub const LOCAL: u8 = 64;
-/// What a huge page that is come to in order adds to it.
-const UNIT_FORESEEN: u8 = LOCAL / 4 + 1;
+/// What a huge page that is missed in order adds to it, and one that is filled in order, of which two say enough.
+const UNIT_MISSED: u8 = 8;
+const UNIT_FILLED: u8 = LOCAL / 4 + 1;
 
 impl Vma {
     fn new(range: PageRange) -> Self {
@@ -66,9 +67,10 @@ impl Vma {
         };
     }
 
-    /// A huge page was come to in order, and one fault brings all of it.
-    pub fn took_unit(&mut self) {
-        self.local = (self.local + UNIT_FORESEEN).min(LOCAL);
+    /// A huge page was come to in order, and one fault brings all of it: it is `filled`, or read.
+    pub fn took_unit(&mut self, filled: bool) {
+        let more = if filled { UNIT_FILLED } else { UNIT_MISSED };
+        self.local = (self.local + more).min(LOCAL);
     }
 }
 

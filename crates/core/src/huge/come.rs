@@ -101,7 +101,7 @@ impl Mm {
             }
             if let Some(vma) = self.vmas.find_mut(unit) {
                 if in_order {
-                    vma.took_unit();
+                    vma.took_unit(true);
                 }
                 let run = vma.streams.mapped(unit, UNIT);
                 self.streams.filled(&run, UNIT);
@@ -153,7 +153,7 @@ impl Mm {
             self.judge(stream);
             self.streams.pass_unit(stream, unit_of(page));
             if let Some(vma) = self.vmas.find_mut(page) {
-                vma.took_unit();
+                vma.took_unit(false);
             }
         }
         self.stats.faults_major += 1;
