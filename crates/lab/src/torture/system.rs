@@ -15,7 +15,7 @@ use super::leaving::Leaving;
 use crate::hash::mix;
 
 /// Contents that are a multiple of this are one word from end to end.
-const FILLED: u64 = 8;
+const FILLED: u64 = 64;
 /// So many pages in succession get the same one: some huge pages.
 const WHILE: u64 = 2048;
 /// What nobody wrote.
