@@ -84,6 +84,12 @@ impl Office {
         }
     }
 
+    /// Serves until every engine has gone and what it held is free: not at once where another test starts a program,
+    /// which has a copy of every file descriptor, and so of the lock, until it executes.
+    fn serve_to_the_end(&mut self) {
+        self.serve_until(|sessions| sessions.open() == 0 && !sessions.has_unfinished());
+    }
+
     /// Lets an engine do something on its own thread while it is served.
     fn with<T: Send>(&mut self, engine: impl FnOnce(&str) -> T + Send) -> T {
         let name = self.name.clone();
@@ -115,7 +121,7 @@ fn what_a_process_held_is_free_when_its_connection_ends() {
     assert!(ledger.try_charge(me, 10) && ledger.slot_get(me, AREA, SLOT));
     ledger.stats(me).set_managed(4096);
     drop((client, welcome.areas));
-    office.serve_until(|sessions| sessions.open() == 0);
+    office.serve_to_the_end();
     assert_eq!(
         (ledger.charged_pages(), ledger.slot_count(AREA, SLOT)),
         (0, 0)
@@ -156,7 +162,7 @@ fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     let child = office.with(|_| parent.reserve().expect("a record"));
     assert!(ledger.share(me, child, AREA, SLOT));
     drop((parent, welcome.areas));
-    office.serve_until(|sessions| sessions.open() == 0);
+    office.serve_to_the_end();
     assert_eq!(ledger.slot_count(AREA, SLOT), 1, "the child's");
     let (client, hello) = office.with(|name| {
         let mut client = Client::connect(name).expect("connected");
@@ -166,7 +172,7 @@ fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     assert_eq!(hello.record, child);
     assert_eq!(ledger.slot_put(child, AREA, SLOT), Put::Freed);
     drop((client, hello.areas));
-    office.serve_until(|sessions| sessions.open() == 0);
+    office.serve_to_the_end();
     assert_eq!(office.sessions.totals_now().processes, 2);
 }
 
