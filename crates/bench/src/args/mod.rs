@@ -74,7 +74,8 @@ pub enum PeerName {
     KernelDefaults,
     /// The kernel's swap on compressed memory at its best: zram with lz4, THP always (needs root)
     Zram,
-    /// As `kernel`, with zswap and lz4 before the swap file (needs root)
+    /// As `kernel`, with zswap and lz4 before the swap file (needs root; from then on, until the system starts again,
+    /// the kernel reads nothing but single pages from zram, which is then not at its best)
     Zswap,
     /// No limit at all
     Bare,

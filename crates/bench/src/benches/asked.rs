@@ -4,7 +4,7 @@
 use super::device;
 use crate::args::{Fill, Op, Pattern, PeerName, UsememArgs};
 use crate::disk::Transfers;
-use crate::peer::Figures;
+use crate::peer::{Figures, HUGE_IN};
 use crate::report::{Report, Target, Unit, peer_name};
 
 /// What is asked against the kernel at its best.
@@ -60,7 +60,8 @@ pub struct Run<'a> {
 pub fn judge(report: &mut Report, run: &Run<'_>) {
     let mut targets = Vec::new();
     let with = |peer| run.peers.contains(&peer);
-    if !with(PeerName::Zram) || with(PeerName::Kernel) {
+    let compressed = with(PeerName::Zram) || with(PeerName::Zswap);
+    if !compressed || with(PeerName::Kernel) {
         targets.extend(against_kernel(report, run));
     }
     if with(PeerName::Zram) {
@@ -117,7 +118,17 @@ fn against_zram(report: &mut Report, run: &Run<'_>) -> Option<Target> {
         );
         return None;
     }
-    let found = report.ratio(throughput_of(run.workload), peer_name(PeerName::Zram));
+    let zram = peer_name(PeerName::Zram);
+    let huge_in = report.peer(zram).and_then(|peer| peer.figures.get(HUGE_IN));
+    if huge_in.is_some_and(|turns| turns.min == 0.0) {
+        report.notes.push(
+            "not judged against zram, which is not at its best: the kernel read nothing but single pages from it, as it \
+             does from the first use of zswap on, until the system starts again without it"
+                .to_owned(),
+        );
+        return None;
+    }
+    let found = report.ratio(throughput_of(run.workload), zram);
     let what = format!("{}, bytes/s to zram's", what_of(run));
     Some(Target::at_least(what, *least, Unit::Ratio, found))
 }
@@ -498,6 +509,29 @@ mod tests {
             let found = judged(both(), words, &peers, in_ram);
             assert!(found.targets.is_empty(), "{words}");
             assert!(found.text().contains("not judged against zram"), "{words}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_asked_against_zswap() {
+        let found = report(&[("foreswap", &[]), ("zswap", &[])]);
+        let peers = [PeerName::Foreswap, PeerName::Zswap];
+        let words = "--fill compressible --pattern rand";
+        assert!(judged(found, words, &peers, true).targets.is_empty());
+    }
+
+    #[test]
+    fn zram_that_gives_single_pages_only_is_no_measure() {
+        let peers = [PeerName::Foreswap, PeerName::Zram];
+        for (last, judges) in [(8192.0, true), (0.0, false)] {
+            let turns = [8192.0, last].map(|huge| [("bytes_per_s", 3.0), (HUGE_IN, huge)]);
+            let mut found = report(&[("foreswap", &[("bytes_per_s", 9.0)])]);
+            found.peers.push(PeerReport::of("zram", turns));
+            let found = judged(found, "--fill compressible --pattern seq", &peers, true);
+            let of_zram =
+                |(what, ..): &(&str, f64, Option<f64>, Option<bool>)| what.contains("zram");
+            assert_eq!(targets(&found).iter().any(of_zram), judges);
+            assert_eq!(found.text().contains("not judged against zram"), !judges);
         }
     }
 

@@ -98,6 +98,7 @@ fn undo() -> anyhow::Result<ExitCode> {
 }
 
 fn prepare(args: &BenchArgs) -> anyhow::Result<Session> {
+    can_take_turns(&peers(args, &[]))?;
     let exe = match &args.exe {
         Some(exe) => exe.clone(),
         None => std::env::current_exe().context("cannot find this executable")?,
@@ -135,6 +136,17 @@ fn peers(args: &BenchArgs, default: &[PeerName]) -> Vec<PeerName> {
     peers
 }
 
+/// Refuses peers of which one would not be the same after the other.
+fn can_take_turns(peers: &[PeerName]) -> anyhow::Result<()> {
+    if peers.contains(&PeerName::Zram) && peers.contains(&PeerName::Zswap) {
+        bail!(
+            "zram and zswap cannot take turns: once zswap has been enabled, the kernel reads nothing but single pages \
+             from zram until the system starts again; measure zram first and then zswap, each in a call of its own"
+        );
+    }
+    Ok(())
+}
+
 /// The bench's name on the command line.
 fn value_name(name: BenchName) -> String {
     name.to_possible_value()
@@ -151,4 +163,23 @@ fn new_report(
     let mut report = Report::new(name, title, machine, parameters);
     report.notes.extend(session.kernels.notes().iter().cloned());
     report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zram_and_zswap_do_not_take_turns() {
+        let of = |words: &str| can_take_turns(&peers(&crate::args::parse(words), &[]));
+        for words in [
+            "seq-read --against zram,zswap",
+            "rand-read --runner zswap --against zram",
+        ] {
+            let refused = of(words).expect_err(words).to_string();
+            assert!(refused.contains("a call of its own"), "{refused}");
+        }
+        assert!(of("seq-read --against kernel,zram").is_ok());
+        assert!(of("seq-read --against kernel,zswap").is_ok());
+    }
 }

@@ -29,6 +29,10 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// again as without them; where they are not, that is ten times slower. On a disk, swapping in
 /// does not go by them.
 const SMALL_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
+/// How many of them came back whole so far. None does once zswap has been enabled, until the system starts again.
+const SMALL_HUGE_PAGES_IN: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/stats/swpin";
+/// The figure of a turn on zram in which these are asked for.
+pub const HUGE_IN: &str = "zram_huge_in";
 
 /// Which of the kernel's peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,8 +84,8 @@ pub struct Ground<'a> {
 }
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
-/// What zswap is set to. It may take as much memory as it needs: what it holds counts into the
-/// cgroup's limit anyway.
+/// What zswap is set to. It may take as much memory as it needs, as zram may: a cgroup of version 1 does not count
+/// what it holds.
 const ZSWAP_SETTINGS: [(&str, &str); 3] = [
     ("max_pool_percent", "50"),
     ("shrinker_enabled", "N"),
@@ -229,6 +233,9 @@ impl Prepared {
             swap_file: &swap_file,
         };
 
+        let huge_in = (kind == Kind::Zram && place.in_order)
+            .then(small_huge_pages_in)
+            .flatten();
         let before = events();
         let result = work(&ground);
         if result.is_err() && ground.cgroup.oom_kills() > 0 {
@@ -239,6 +246,9 @@ impl Prepared {
         let mut figures = since(&before, &events());
         let cgroup = &ground.cgroup;
         figures.insert("cgroup_version".to_owned(), f64::from(cgroup.version()));
+        if let Some((before, now)) = huge_in.zip(small_huge_pages_in()) {
+            figures.insert(HUGE_IN.to_owned(), now.saturating_sub(before) as f64);
+        }
         if let Some(peak) = cgroup.peak_bytes() {
             figures.insert("peak_bytes".to_owned(), peak as f64);
         }
@@ -253,6 +263,11 @@ const EVENTS: [&str; 5] = ["pswpin", "pswpout", "pgmajfault", "swap_ra", "swap_r
 fn events() -> [u64; EVENTS.len()] {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     EVENTS.map(|event| value_of(&text, event).unwrap_or(0))
+}
+
+fn small_huge_pages_in() -> Option<u64> {
+    let text = fs::read_to_string(SMALL_HUGE_PAGES_IN).ok()?;
+    text.trim().parse().ok()
 }
 
 /// What the system has swapped in and out so far.
