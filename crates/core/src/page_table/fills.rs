@@ -27,7 +27,7 @@ struct Word {
 pub(super) struct Fills {
     words: Vec<Word>,
     known: BTreeMap<u64, u32>,
-    /// Words that had no page at some time since they came.
+    /// Words that may have no page, as they had none when they came or at some time since.
     idle: Vec<u32>,
 }
 
@@ -40,7 +40,7 @@ impl Fills {
         let new = Word {
             word,
             pages: 0,
-            idle: false,
+            idle: true,
         };
         let number = if self.words.len() < MOST {
             self.words.push(new);
@@ -51,6 +51,7 @@ impl Fills {
             self.known.remove(&old.word);
             number
         };
+        self.idle.push(number);
         self.known.insert(word, number);
         Some(Fill(number))
     }
@@ -117,5 +118,14 @@ mod tests {
         assert_eq!(fills.word(new), 7_000_000);
         assert_eq!(fills.of(5), None, "its place is another's");
         assert_eq!(fills.pages(), 2 * MOST as u64 - 1);
+    }
+
+    /// A huge page may have gone out whose pages were all discarded meanwhile.
+    #[test]
+    fn a_word_that_no_page_ever_had_keeps_no_place() {
+        let mut fills = Fills::default();
+        for word in 1..=3 * MOST as u64 {
+            assert!(fills.of(word).is_some(), "{word}");
+        }
     }
 }
