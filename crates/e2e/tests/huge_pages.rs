@@ -10,12 +10,23 @@ const HUGE: u64 = 2 * MIB;
 
 fn run(test: &str, kind: &str, thp: &str) -> Option<Outcome> {
     let path = program::compile(test, "huge_pages")?;
-    let managed = Managed::limit(LIMIT).options(["--thp", thp]);
-    let outcome = managed.run(&Job::new(&path).arg(kind).timeout(120));
+    let said = format!("{kind}: all as it should be\n");
+    Some(run_with(
+        &Job::new(&path).arg(kind),
+        &said,
+        &["--thp", thp],
+        &[],
+    ))
+}
+
+/// Runs a program that looks at all that it wrote, and has `said` so in the end.
+fn run_with(job: &Job, said: &str, options: &[&str], more: &[&str]) -> Outcome {
+    let managed = Managed::limit(LIMIT).options(options.iter().chain(more).copied());
+    let outcome = managed.run(&job.clone().timeout(120));
     let (code, text) = (outcome.code(), outcome.text());
     assert_eq!(code, 0, "{text}\n{}", outcome.stderr);
-    assert_eq!(text, format!("{kind}: all as it should be\n"));
-    Some(outcome)
+    assert_eq!(text, said);
+    outcome
 }
 
 /// Almost all comes and goes as whole huge pages, with about one fault for each, and none is split.
@@ -50,6 +61,7 @@ fn helpers_or_none_do_the_work() {
     let Some(path) = program::compile("helpers", "huge_pages") else {
         return;
     };
+    let job = Job::new(&path).arg("in_order");
     for (helpers, more) in [
         ("0", &[][..]),
         ("1", &["--io", "threads"]),
@@ -57,15 +69,11 @@ fn helpers_or_none_do_the_work() {
         ("0", &["--swap", "ram:256M"]),
         ("2", &["--swap", "ram:64M", "--swap", "/tmp"]),
     ] {
-        let managed = Managed::limit(LIMIT)
-            .options(["--helpers", helpers])
-            .options(more.iter().copied());
-        let outcome = managed.run(&Job::new(&path).arg("in_order").timeout(120));
-        let text = outcome.text();
-        assert_eq!(
-            text, "in_order: all as it should be\n",
-            "{}",
-            outcome.stderr
+        let outcome = run_with(
+            &job,
+            "in_order: all as it should be\n",
+            &["--helpers", helpers],
+            more,
         );
         outcome.swapped();
         // They start at the first transfer that is large enough, and stay.
@@ -124,19 +132,14 @@ fn pages_that_one_word_fills_take_no_io() {
     let Some(path) = program::compile("filled", "filled") else {
         return;
     };
+    let job = Job::new(&path);
     for (thp, more) in [
         ("adaptive", &[][..]),
         ("never", &[]),
         ("always", &["--helpers", "0"]),
         ("adaptive", &["--swap", "ram:64M", "--swap", "/tmp"]),
     ] {
-        let managed = Managed::limit(LIMIT)
-            .options(["--thp", thp])
-            .options(more.iter().copied());
-        let outcome = managed.run(&Job::new(&path).timeout(120));
-        let (code, text) = (outcome.code(), outcome.text());
-        assert_eq!(code, 0, "{text}\n{}", outcome.stderr);
-        assert_eq!(text, "all as it should be\n");
+        let outcome = run_with(&job, "all as it should be\n", &["--thp", thp], more);
         let stats = outcome.stats();
         let count = |key| stats.count(key);
         // The memory is gone over five times and more, two thirds of it not there each time.

@@ -9,6 +9,7 @@ mod file_vectors;
 mod filled;
 mod fork;
 mod huge;
+mod huge_swapoff;
 mod mmu;
 mod oracle;
 mod plan;
