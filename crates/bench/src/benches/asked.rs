@@ -4,7 +4,7 @@
 use super::device;
 use crate::args::{Fill, Op, Pattern, PeerName, UsememArgs};
 use crate::disk::Transfers;
-use crate::peer::{Figures, HUGE_IN};
+use crate::peer::Figures;
 use crate::report::{Report, Target, Unit, peer_name};
 
 /// What is asked against the kernel at its best.
@@ -118,17 +118,7 @@ fn against_zram(report: &mut Report, run: &Run<'_>) -> Option<Target> {
         );
         return None;
     }
-    let zram = peer_name(PeerName::Zram);
-    let huge_in = report.peer(zram).and_then(|peer| peer.figures.get(HUGE_IN));
-    if huge_in.is_some_and(|turns| turns.min == 0.0) {
-        report.notes.push(
-            "not judged against zram, which is not at its best: the kernel read nothing but single pages from it, as it \
-             does from the first use of zswap on, until the system starts again without it"
-                .to_owned(),
-        );
-        return None;
-    }
-    let found = report.ratio(throughput_of(run.workload), zram);
+    let found = report.ratio(throughput_of(run.workload), peer_name(PeerName::Zram));
     let what = format!("{}, bytes/s to zram's", what_of(run));
     Some(Target::at_least(what, *least, Unit::Ratio, found))
 }
@@ -518,21 +508,6 @@ mod tests {
         let peers = [PeerName::Foreswap, PeerName::Zswap];
         let words = "--fill compressible --pattern rand";
         assert!(judged(found, words, &peers, true).targets.is_empty());
-    }
-
-    #[test]
-    fn zram_that_gives_single_pages_only_is_no_measure() {
-        let peers = [PeerName::Foreswap, PeerName::Zram];
-        for (last, judges) in [(8192.0, true), (0.0, false)] {
-            let turns = [8192.0, last].map(|huge| [("bytes_per_s", 3.0), (HUGE_IN, huge)]);
-            let mut found = report(&[("foreswap", &[("bytes_per_s", 9.0)])]);
-            found.peers.push(PeerReport::of("zram", turns));
-            let found = judged(found, "--fill compressible --pattern seq", &peers, true);
-            let of_zram =
-                |(what, ..): &(&str, f64, Option<f64>, Option<bool>)| what.contains("zram");
-            assert_eq!(targets(&found).iter().any(of_zram), judges);
-            assert_eq!(found.text().contains("not judged against zram"), !judges);
-        }
     }
 
     #[test]

@@ -31,8 +31,6 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const SMALL_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
 /// How many of them came back whole so far. None does once zswap has been enabled, until the system starts again.
 const SMALL_HUGE_PAGES_IN: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/stats/swpin";
-/// The figure of a turn on zram in which these are asked for.
-pub const HUGE_IN: &str = "zram_huge_in";
 
 /// Which of the kernel's peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,12 +241,12 @@ impl Prepared {
             return Err(ChangeError::Missing(what.to_owned()).into());
         }
         let done = result?;
+        if let Some((before, now)) = huge_in.zip(small_huge_pages_in()) {
+            came_whole(now - before)?;
+        }
         let mut figures = since(&before, &events());
         let cgroup = &ground.cgroup;
         figures.insert("cgroup_version".to_owned(), f64::from(cgroup.version()));
-        if let Some((before, now)) = huge_in.zip(small_huge_pages_in()) {
-            figures.insert(HUGE_IN.to_owned(), now.saturating_sub(before) as f64);
-        }
         if let Some(peak) = cgroup.peak_bytes() {
             figures.insert("peak_bytes".to_owned(), peak as f64);
         }
@@ -268,6 +266,18 @@ fn events() -> [u64; EVENTS.len()] {
 fn small_huge_pages_in() -> Option<u64> {
     let text = fs::read_to_string(SMALL_HUGE_PAGES_IN).ok()?;
     text.trim().parse().ok()
+}
+
+/// Whether zram was at its best in a turn in which so many of these came back.
+fn came_whole(huge_pages: u64) -> Result<(), ChangeError> {
+    match huge_pages {
+        0 => Err(ChangeError::Missing(
+            "the kernel reads nothing but single pages from zram, as it does from the first use of zswap on: start the \
+             system again, without zswap, to measure zram at its best"
+                .to_owned(),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// What the system has swapped in and out so far.
@@ -369,6 +379,13 @@ mod tests {
         assert_eq!(value_of(text, "swap_ra"), Some(5));
         assert_eq!(value_of(text, "swap_ra_hit"), Some(4));
         assert_eq!(value_of(text, "pgmajfault"), None);
+    }
+
+    #[test]
+    fn zram_that_gives_single_pages_only_is_no_measure() {
+        assert!(came_whole(1).is_ok());
+        let refused = came_whole(0).expect_err("zswap was used").to_string();
+        assert!(refused.contains("zswap"), "{refused}");
     }
 
     #[test]

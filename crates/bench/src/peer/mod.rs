@@ -22,7 +22,7 @@ use crate::args::PeerName;
 use crate::progress::Progress;
 use crate::system::ChangeError;
 pub use foreswap::ForeswapOptions;
-pub use kernel::{HUGE_IN, Kernels};
+pub use kernel::Kernels;
 use kernel::{Kind, Place};
 
 /// Figures by name, in base units (bytes, nanoseconds, pages, ratios).
