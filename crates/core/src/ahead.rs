@@ -14,7 +14,7 @@ use crate::huge::clusters::{List, UNIT};
 use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
 use crate::mm::Mm;
-use crate::page_table::{Entry, Resident};
+use crate::page_table::Entry;
 use crate::readahead::lattice::LatticeId;
 use crate::readahead::streams::{Run, StreamId};
 use crate::readahead::{Touch, Window};
@@ -524,11 +524,7 @@ impl Mm {
             }
             unseen += u64::from(holding.ahead);
             self.frames.vacate(frame);
-            let resident = Resident {
-                slot,
-                credit: CREDIT_NEW,
-            };
-            self.table.set(page, Entry::Resident(resident));
+            self.set_mapped(w, page, slot, CREDIT_NEW);
         }
         let Some(&(page, _)) = mapped.first() else {
             return;

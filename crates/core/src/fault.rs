@@ -66,7 +66,7 @@ impl Mm {
         match self.table.get(page) {
             Entry::Never => self.first_touch(w, pending),
             Entry::Filled(fill) => self.on_filled(w, pending, fill),
-            Entry::Resident(_) => self.on_present(w, pending),
+            Entry::Resident(resident) => self.on_present(w, pending, resident),
             Entry::Cached(frame) => self.on_cached(w, pending, frame),
             Entry::Swapped { slot, evicted } => self.on_swapped(w, pending, slot, evicted),
             Entry::Poisoned => {
@@ -77,35 +77,13 @@ impl Mm {
                 }
                 Outcome::Served
             }
+            Entry::Guarded => self.on_guarded(w, pending),
         }
     }
 
-    fn again(&mut self, pending: Pending) -> Outcome {
+    pub(crate) fn again(&mut self, pending: Pending) -> Outcome {
         self.retry.push(pending);
         Outcome::Waits
-    }
-
-    /// A message about a page that is mapped by now, or one that the kernel dropped without a word
-    /// (MADV_FREE). Mapping zeros tells which: it refuses where a page is.
-    fn on_present(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
-        let page = pending.page;
-        match w.zero_in(page, 1).stop {
-            Some(Stop::Again) => return self.again(pending),
-            Some(_) => w.wake(page),
-            None => {
-                // It was dropped. Its slot, if it kept one, holds the old content.
-                if let Entry::Resident(Resident { slot, .. }) = self.table.get(page) {
-                    self.put(w, slot);
-                    let resident = Resident {
-                        slot: None,
-                        credit: CREDIT_NEW,
-                    };
-                    self.table.set(page, Entry::Resident(resident));
-                }
-                self.stats.faults_zero += 1;
-            }
-        }
-        Outcome::Served
     }
 
     fn first_touch(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
@@ -128,12 +106,8 @@ impl Mm {
         let batch = (end.0 - page.0) as u32;
         let (mapped, stop) = self.map_zeros(w, page, batch);
         for n in 0..mapped {
-            let resident = Resident {
-                slot: None,
-                credit: u8::from(n == 0) * CREDIT_NEW,
-            };
-            self.table
-                .set(page.plus(u64::from(n)), Entry::Resident(resident));
+            let credit = u8::from(n == 0) * CREDIT_NEW;
+            self.set_mapped(w, page.plus(u64::from(n)), None, credit);
         }
         if mapped > 0 {
             if let Some(vma) = self.vmas.find_mut(page) {
@@ -152,6 +126,7 @@ impl Mm {
                 let resident = Resident {
                     slot: None,
                     credit: CREDIT_NEW,
+                    found: true,
                 };
                 self.table.set(page, Entry::Resident(resident));
                 w.wake(page);
@@ -397,8 +372,16 @@ impl Mm {
                 self.frames.free_up(frame);
             }
         }
-        self.table
-            .set(page, Entry::Resident(Resident { slot, credit }));
+        if foreign {
+            let resident = Resident {
+                slot: None,
+                credit,
+                found: true,
+            };
+            self.table.set(page, Entry::Resident(resident));
+        } else {
+            self.set_mapped(w, page, slot, credit);
+        }
         self.on_served(w, page, holding.since, again);
         Outcome::Served
     }
@@ -492,7 +475,7 @@ impl Mm {
                 self.put(w, slot);
                 self.frames.free_up(frame);
             }
-            Entry::Never | Entry::Filled(_) | Entry::Poisoned => {}
+            Entry::Never | Entry::Filled(_) | Entry::Poisoned | Entry::Guarded => {}
         }
         self.table.set(page, Entry::Poisoned);
         self.serve_or_wake(w, Pending::of(page, w.now()));

@@ -7,7 +7,7 @@
 use crate::frames::{Holding, NOTHING, State};
 use crate::huge::clusters::ClusterId;
 use crate::mm::{Mm, Outcome, Pending};
-use crate::page_table::{Entry, Fill, Resident};
+use crate::page_table::{Entry, Fill};
 use crate::units::{Frame, LEAF_PAGES, Vpn};
 use crate::world::{Digest, World};
 
@@ -121,8 +121,7 @@ impl Mm {
                 Entry::Filled(_)
             ));
             self.frames.vacate(frame.plus(i));
-            let resident = Entry::Resident(Resident::default());
-            self.table.set(page.plus(i.into()), resident);
+            self.set_mapped(w, page.plus(i.into()), None, 0);
         }
         self.stats.first_touched += u64::from(done.pages);
         done.pages

@@ -14,6 +14,7 @@ use crate::brought::Brought;
 use crate::frames::{Frames, State};
 use crate::huge::{Huge, Thp};
 use crate::io::Ios;
+use crate::missing::Discarded;
 use crate::pace::Pace;
 use crate::page_table::{Entry, PageTable, Resident};
 use crate::readahead::lattice::Lattices;
@@ -123,6 +124,8 @@ pub struct Mm {
     pub(crate) stalled: VecDeque<Pending>,
     /// Pages that were mapped for threads a moment ago.
     pub(crate) brought: Brought,
+    /// What the kernel may still take away.
+    pub(crate) discarded: Discarded,
     /// Until then the limit yields at once, as nothing could be moved out lately.
     pub(crate) passing_until: Nanos,
     /// A fork is being held: nothing is moved out.
@@ -178,6 +181,7 @@ impl Mm {
             retry: Vec::new(),
             stalled: VecDeque::new(),
             brought: Brought::default(),
+            discarded: Discarded::default(),
             passing_until: 0,
             held: false,
             victims: Vec::new(),
@@ -272,6 +276,7 @@ impl Mm {
                     Entry::Resident(Resident {
                         slot: None,
                         credit: 1,
+                        found: true,
                     }),
                 );
                 found += 1;
@@ -296,13 +301,21 @@ impl Mm {
 
     /// The program gave the content of `range` back; it reads as zeros from now on.
     pub fn discard(&mut self, w: &mut impl World, range: &PageRange) {
+        self.note_discard(range, w.now());
+        self.forget_all(w, range, |entry| entry != Entry::Guarded);
+    }
+
+    /// Drop the content of the pages of `range` that are `wanted`.
+    fn forget_all(&mut self, w: &mut impl World, range: &PageRange, wanted: fn(Entry) -> bool) {
         self.refuse_pending(w, range);
         self.advised.cancel(range);
         self.split_in(range);
         for part in self.vmas.overlapping(range) {
             let mut at = part.start;
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
-                self.forget(w, page, entry);
+                if wanted(entry) {
+                    self.forget(w, page, entry);
+                }
                 at = page.plus(1);
             }
         }
@@ -324,7 +337,7 @@ impl Mm {
 
     /// `range` is gone from the address space.
     pub fn unmap(&mut self, w: &mut impl World, range: &PageRange) {
-        self.discard(w, range);
+        self.forget_all(w, range, |_| true);
         self.vmas.remove(range);
     }
 
@@ -363,7 +376,7 @@ impl Mm {
     fn forget(&mut self, w: &mut impl World, page: Vpn, entry: Entry) {
         self.table.set(page, Entry::Never);
         match entry {
-            Entry::Never | Entry::Filled(_) | Entry::Poisoned => {}
+            Entry::Never | Entry::Filled(_) | Entry::Poisoned | Entry::Guarded => {}
             Entry::Resident(Resident { slot, .. }) => {
                 self.put(w, slot);
                 w.uncharge(1);
@@ -425,7 +438,11 @@ impl Mm {
             match entry {
                 Entry::Swapped { slot, .. } => out.push(slot),
                 Entry::Resident(resident) => out.extend(resident.slot),
-                Entry::Never | Entry::Cached(_) | Entry::Filled(_) | Entry::Poisoned => {}
+                Entry::Never
+                | Entry::Cached(_)
+                | Entry::Filled(_)
+                | Entry::Poisoned
+                | Entry::Guarded => {}
             }
         }
     }

@@ -35,6 +35,9 @@ pub enum Entry {
     Filled(Fill),
     /// Lost: a touch raises SIGBUS until the range is discarded.
     Poisoned,
+    /// A guard of the kernel's (MADV_GUARD_INSTALL): a touch raises SIGSEGV, and once the guard is removed the
+    /// page reads as zeros. Nothing is mapped there: the kernel would let it replace the guard.
+    Guarded,
 }
 
 /// A mapped page.
@@ -44,6 +47,8 @@ pub struct Resident {
     pub slot: Option<Slot>,
     /// How many passes of the clock hand it survives (0 to 3).
     pub credit: u8,
+    /// It was there before we knew of it, and has never been moved: what it held is not known. Without a slot only.
+    pub found: bool,
 }
 
 /// Bits of the eviction counter that an entry keeps.
@@ -57,16 +62,21 @@ const TAG_CACHED: u64 = 2;
 const TAG_SWAPPED: u64 = 3;
 const TAG_POISONED: u64 = 4;
 const TAG_FILLED: u64 = 5;
+const TAG_GUARDED: u64 = 6;
 const PAYLOAD: u32 = 4;
 const SLOT_BITS: u32 = 36;
 
-/// Entry packed in a word: tag in bits 0-2, "has a slot" in bit 3, slot, frame or fill from bit 4 on,
-/// credit or eviction counter from bit 40 on.
+/// Entry packed in a word: tag in bits 0-2, "has a slot" in bit 3, slot, frame or fill from bit 4 on (of a
+/// mapped page without a slot, whether it was found), credit or eviction counter from bit 40 on.
 fn pack(entry: Entry) -> u64 {
     match entry {
         Entry::Never => 0,
-        Entry::Resident(Resident { slot, credit }) => {
-            let slot = slot.map_or(0, |s| 8 | s.pack() << PAYLOAD);
+        Entry::Resident(Resident {
+            slot,
+            credit,
+            found,
+        }) => {
+            let slot = slot.map_or(u64::from(found) << PAYLOAD, |s| 8 | s.pack() << PAYLOAD);
             TAG_RESIDENT | slot | u64::from(credit) << (PAYLOAD + SLOT_BITS)
         }
         Entry::Cached(frame) => TAG_CACHED | u64::from(frame.0) << PAYLOAD,
@@ -75,6 +85,7 @@ fn pack(entry: Entry) -> u64 {
         }
         Entry::Filled(fill) => TAG_FILLED | u64::from(fill.0) << PAYLOAD,
         Entry::Poisoned => TAG_POISONED,
+        Entry::Guarded => TAG_GUARDED,
     }
 }
 
@@ -87,6 +98,7 @@ fn unpack(word: u64) -> Entry {
             Entry::Resident(Resident {
                 slot,
                 credit: high as u8,
+                found: slot.is_none() && word >> PAYLOAD & 1 != 0,
             })
         }
         TAG_CACHED => Entry::Cached(Frame((word >> PAYLOAD) as u32)),
@@ -96,6 +108,7 @@ fn unpack(word: u64) -> Entry {
         },
         TAG_FILLED => Entry::Filled(Fill((word >> PAYLOAD) as u32)),
         TAG_POISONED => Entry::Poisoned,
+        TAG_GUARDED => Entry::Guarded,
         _ => Entry::Never,
     }
 }
@@ -103,7 +116,7 @@ fn unpack(word: u64) -> Entry {
 /// Whether a page is in a frame of the engine or has a slot.
 const fn is_stored(entry: Entry) -> bool {
     match entry {
-        Entry::Never | Entry::Filled(_) | Entry::Poisoned => false,
+        Entry::Never | Entry::Filled(_) | Entry::Poisoned | Entry::Guarded => false,
         Entry::Resident(resident) => resident.slot.is_some(),
         Entry::Cached(_) | Entry::Swapped { .. } => true,
     }
@@ -118,6 +131,7 @@ struct Leaf {
     used: u16,
     /// Pages that are on an area only.
     swapped: u16,
+    guarded: u16,
     /// All pages are mapped, by one huge page as far as is known: they go out together.
     huge: bool,
     /// How many passes of the clock hand a huge page survives.
@@ -135,6 +149,7 @@ impl Default for Leaf {
             resident: 0,
             used: 0,
             swapped: 0,
+            guarded: 0,
             huge: false,
             credit: 0,
             rest: 0,
@@ -149,6 +164,7 @@ impl Leaf {
             Entry::Never => return,
             Entry::Resident(_) => add(&mut self.resident),
             Entry::Swapped { .. } => add(&mut self.swapped),
+            Entry::Guarded => add(&mut self.guarded),
             Entry::Cached(_) | Entry::Filled(_) | Entry::Poisoned => {}
         }
         add(&mut self.used);
@@ -346,7 +362,7 @@ impl PageTable {
             let whole = key * LEAF >= range.start.0 && (key + 1) * LEAF <= range.end.0;
             if whole {
                 resident += u64::from(leaf.resident);
-                elsewhere += u64::from(leaf.used - leaf.resident);
+                elsewhere += u64::from(leaf.used - leaf.resident - leaf.guarded);
                 continue;
             }
             for (i, word) in (0..).zip(&leaf.words) {
@@ -354,7 +370,7 @@ impl PageTable {
                     continue;
                 }
                 resident += u64::from(word & 7 == TAG_RESIDENT);
-                elsewhere += u64::from(*word != 0 && word & 7 != TAG_RESIDENT);
+                elsewhere += u64::from(!matches!(word & 7, 0 | TAG_RESIDENT | TAG_GUARDED));
             }
         }
         (resident, elsewhere)

@@ -486,12 +486,7 @@ impl Mm {
             match done.stop {
                 None => {}
                 Some(Stop::Absent) => {
-                    // The program discarded it without our notice (MADV_FREE).
-                    if let Entry::Resident(Resident { slot, .. }) = self.table.get(at) {
-                        self.table.set(at, Entry::Never);
-                        self.put(w, slot);
-                        w.uncharge(1);
-                    }
+                    self.on_missing(w, at);
                     gone += 1;
                     at = at.plus(1);
                     left -= 1;
@@ -582,11 +577,16 @@ impl Mm {
             if let Entry::Resident(Resident {
                 slot: Some(slot),
                 credit,
+                found,
             }) = entry
             {
                 w.put(slot);
-                self.table
-                    .set(page, Entry::Resident(Resident { slot: None, credit }));
+                let resident = Resident {
+                    slot: None,
+                    credit,
+                    found,
+                };
+                self.table.set(page, Entry::Resident(resident));
                 taken += 1;
             }
             at = page.plus(1);

@@ -62,7 +62,7 @@ impl Mm {
                     debug_assert!(matches!(holding.state, State::Clean | State::Reading));
                     holding.slot.map(Stored::In)
                 }
-                Entry::Never | Entry::Resident(_) | Entry::Poisoned => None,
+                Entry::Never | Entry::Resident(_) | Entry::Poisoned | Entry::Guarded => None,
             };
             out.extend(stored.map(|stored| (page, stored)));
             at = page.plus(1);
@@ -102,6 +102,7 @@ impl Mm {
             let resident = Resident {
                 slot: None,
                 credit: 1,
+                found: true,
             };
             self.put(w, slot);
             self.table.set(page, Entry::Resident(resident));

@@ -80,7 +80,8 @@ pub trait Mmu {
     fn fill(&mut self, frame: Frame, n: u32) -> Done;
     /// Give the memory of `n` frames back to the system: they are empty afterwards.
     fn release(&mut self, frame: Frame, n: u32);
-    /// Overwrite a frame with zeros.
+    /// Overwrite a frame with zeros. Where its memory cannot be written for a moment, it stays as it is, and a
+    /// [`Mmu::move_in`] of it answers [`Stop::Again`]; the same holds for [`Mmu::fill_with`].
     fn clear(&mut self, frame: Frame);
     /// Overwrite each aligned 8 bytes of a frame with `word` ([`Digest::Filled`]).
     fn fill_with(&mut self, frame: Frame, word: u64);
@@ -285,6 +286,11 @@ pub enum Notice {
     },
     /// A fault waited in vain for memory; its page is poisoned.
     OutOfMemory {
+        /// The page.
+        page: Vpn,
+    },
+    /// A mapped page whose content we knew is gone, and no event told why; it is poisoned.
+    Unaccounted {
         /// The page.
         page: Vpn,
     },

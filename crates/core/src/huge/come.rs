@@ -7,7 +7,7 @@ use crate::fault::{CREDIT_AGAIN, CREDIT_NEW};
 use crate::frames::{Holding, NOTHING, State};
 use crate::io::SLOTS_PER_UNIT_IO;
 use crate::mm::{Mm, Outcome, Pending};
-use crate::page_table::{Entry, Fill, Resident};
+use crate::page_table::{Entry, Fill};
 use crate::readahead::streams::StreamId;
 use crate::units::{Frame, Nanos, PageRange, Vpn, overlap};
 use crate::world::{Done, Stop, World};
@@ -86,12 +86,7 @@ impl Mm {
         }
         let done = w.move_in(self.frames.clusters.first(id), unit, UNIT);
         for n in 0..done.pages {
-            let resident = Resident {
-                slot: None,
-                credit: 0,
-            };
-            self.table
-                .set(unit.plus(n.into()), Entry::Resident(resident));
+            self.set_mapped(w, unit.plus(n.into()), None, 0);
         }
         if done.pages == UNIT {
             let whole = self.came_whole(w, id, unit);
@@ -364,8 +359,7 @@ impl Mm {
         let Some(page) = holding.page else {
             return;
         };
-        self.table
-            .set(page, Entry::Resident(Resident { slot, credit }));
+        self.set_mapped(w, page, slot, credit);
         if holding.wanted {
             self.on_served(w, page, holding.since, holding.again);
         }
@@ -411,9 +405,7 @@ impl Mm {
                 needed |= holding.again || holding.refault;
                 self.on_served(w, unit.plus(n.into()), holding.since, holding.again);
             }
-            let resident = Resident { slot, credit: 0 };
-            self.table
-                .set(unit.plus(n.into()), Entry::Resident(resident));
+            self.set_mapped(w, unit.plus(n.into()), slot, 0);
         }
         let whole = self.came_whole(w, id, unit);
         self.frames.end_all(id, State::Empty);

@@ -12,10 +12,12 @@ fn entries_survive_packing() {
         Entry::Resident(Resident {
             slot: None,
             credit: 3,
+            found: true,
         }),
         Entry::Resident(Resident {
             slot: Some(slot),
             credit: 1,
+            found: false,
         }),
         Entry::Cached(Frame(u32::MAX)),
         Entry::Swapped {
@@ -23,6 +25,7 @@ fn entries_survive_packing() {
             evicted: (1 << EVICTED_BITS) - 1,
         },
         Entry::Poisoned,
+        Entry::Guarded,
     ] {
         assert_eq!(unpack(pack(entry)), entry);
     }
@@ -37,7 +40,7 @@ fn counts_follow_the_entries_and_empty_leaves_vanish() {
         page,
         Entry::Resident(Resident {
             slot: Some(slot),
-            credit: 0,
+            ..Resident::default()
         }),
     );
     assert_eq!((table.resident(), table.keeping()), (1, 1));
@@ -56,7 +59,13 @@ fn counts_follow_the_entries_and_empty_leaves_vanish() {
 fn what_is_on_an_area_is_found_in_order() {
     let mut table = PageTable::default();
     let on = |area| Slot { area, index: 9 };
-    let mapped = |slot| Entry::Resident(Resident { slot, credit: 2 });
+    let mapped = |slot| {
+        Entry::Resident(Resident {
+            slot,
+            credit: 2,
+            found: false,
+        })
+    };
     let swapped = |area| Entry::Swapped {
         slot: on(area),
         evicted: 5,
@@ -107,7 +116,13 @@ fn a_search_crosses_leaves_and_chill_takes_all_credit() {
     let mut table = PageTable::default();
     for n in 500..530 {
         let credit = (n % 4) as u8;
-        table.set(Vpn(n), Entry::Resident(Resident { slot: None, credit }));
+        table.set(
+            Vpn(n),
+            Entry::Resident(Resident {
+                credit,
+                ..Resident::default()
+            }),
+        );
     }
     let search = |table: &PageTable, max| {
         let mut found = Vec::new();
@@ -130,7 +145,13 @@ fn the_hand_takes_credit_before_it_takes_pages() {
     let mut table = PageTable::default();
     for n in 0..4 {
         let credit = u8::from(n == 1);
-        table.set(Vpn(n), Entry::Resident(Resident { slot: None, credit }));
+        table.set(
+            Vpn(n),
+            Entry::Resident(Resident {
+                credit,
+                ..Resident::default()
+            }),
+        );
     }
     let mut victims = Vec::new();
     let next = table.sweep(&(Vpn(0)..Vpn(512)), 2, &mut victims);

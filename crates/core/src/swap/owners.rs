@@ -58,7 +58,7 @@ impl Mm {
             Entry::Swapped { slot, .. } => Some(slot),
             Entry::Resident(Resident { slot, .. }) => slot,
             Entry::Cached(frame) => self.frames.get(frame).slot,
-            Entry::Never | Entry::Filled(_) | Entry::Poisoned => None,
+            Entry::Never | Entry::Filled(_) | Entry::Poisoned | Entry::Guarded => None,
         };
         if let Some(slot) = slot {
             self.note_owner(slot, page);

@@ -311,7 +311,7 @@ impl Mm {
                     }
                 }
                 Entry::Swapped { .. } => {}
-                Entry::Never | Entry::Filled(_) | Entry::Poisoned => continue,
+                Entry::Never | Entry::Filled(_) | Entry::Poisoned | Entry::Guarded => continue,
             }
             self.drain.found = true;
         }

@@ -502,17 +502,28 @@ fn a_page_lost_while_it_moves_is_lost_in_the_child_too() {
 }
 
 #[test]
-fn a_silent_discard_is_seen_by_the_fault_and_by_reclaim() {
+fn a_page_that_vanishes_in_silence_is_lost_and_named_and_never_reads_as_zeros() {
     let mut m = Machine::new(48, &[512], 100);
     m.fill();
     m.read_all();
-    let mapped = m.resident();
-    m.p.silently_discard(mapped[0]..mapped[1]);
-    assert_eq!(m.touch(mapped[0], None), Some(0));
-    let mapped = m.resident();
-    for &at in &mapped {
+    let unaccounted = |n: &Notice| matches!(n, Notice::Unaccounted { .. });
+    let first = m.resident()[0];
+    m.p.silently_discard(first..first + 1);
+    assert_eq!(m.touch(first, None), None, "zeros instead of a signal");
+    assert_eq!(m.told(unaccounted), 1);
+    // Reclaim comes to some of these before a fault does.
+    let mut lost = m.resident();
+    for &at in &lost {
         m.p.silently_discard(at..at + 1);
     }
+    lost.push(first);
+    lost.sort_unstable();
+    assert_eq!(m.read_all(), lost);
+    assert_eq!(m.told(unaccounted), lost.len());
+    // Discarded by the rules they are as good as new.
+    let pages = m.p.cells.len();
+    m.p.discard(0..pages);
+    m.rest();
     assert!(m.read_all().is_empty());
     m.end();
 }

@@ -28,6 +28,8 @@ pub struct Cell {
     pub changing: u8,
     /// A notice said that the content is lost.
     pub lost: bool,
+    /// The kernel took the page away without a word, and it was not discarded since.
+    pub taken: bool,
 }
 
 /// A thread that waits for a page.
@@ -139,7 +141,8 @@ impl Process {
             let page = match notice {
                 Notice::ReadFailed { page, .. }
                 | Notice::Corrupt { page, .. }
-                | Notice::OutOfMemory { page } => page,
+                | Notice::OutOfMemory { page }
+                | Notice::Unaccounted { page } => page,
                 _ => continue,
             };
             let mut at = self.space.at(page);
@@ -150,7 +153,12 @@ impl Process {
                     at = at - from.start + to;
                 }
             }
-            self.cells[at].lost = true;
+            let cell = &mut self.cells[at];
+            assert!(
+                cell.taken || !matches!(notice, Notice::Unaccounted { .. }),
+                "page {at} is missed, and nothing took it"
+            );
+            cell.lost = true;
         }
     }
 
@@ -296,6 +304,7 @@ impl Process {
             // Touched, moved out and lost since the event was read: lost it stays.
             cell.lost &= self.mm.entry(self.space.vpn(at)) == Entry::Poisoned;
             cell.discarding = false;
+            cell.taken = false;
             if !cell.written {
                 cell.value = 0;
                 cell.maybe_zero = false;
@@ -412,6 +421,7 @@ impl Process {
                 page.shared = false;
                 self.cells[at].value = 0;
                 self.cells[at].maybe_zero = false;
+                self.cells[at].taken = true;
             }
         }
     }

@@ -65,8 +65,8 @@ impl Recorder {
             Entry::Cached(_) if mm.is_ahead(page) => SeenKind::Ahead,
             Entry::Cached(_) | Entry::Filled(_) => SeenKind::Kept,
             Entry::Swapped { .. } => SeenKind::Away,
-            // It is there already, or lost.
-            Entry::Resident(_) | Entry::Poisoned => return,
+            // It is there already, lost, or none of ours.
+            Entry::Resident(_) | Entry::Poisoned | Entry::Guarded => return,
         };
         if self.waiting.contains(&page) {
             // Another thread was here first.

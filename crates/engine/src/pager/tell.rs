@@ -97,6 +97,13 @@ impl Linux {
                 );
                 (Severity::Error, text)
             }
+            Notice::Unaccounted { page } => {
+                let text = format!(
+                    "the page at {:#x} of process {pid} is gone and nothing told why: it was discarded by a system call behind the C library's back (MADV_FREE or a guard), or this is a fault of foreswap; its content is lost, a touch of it raises SIGBUS",
+                    page.address()
+                );
+                (Severity::Error, text)
+            }
             Notice::LimitPassed => {
                 let text = format!(
                     "process {pid} uses more than the limit: its pages cannot be moved out (locked with mlock, made read-only with mprotect, or pinned by I/O)"

@@ -163,6 +163,7 @@ impl Process {
                 page.shared = false;
                 self.cells[at].value = 0;
                 self.cells[at].maybe_zero = false;
+                self.cells[at].taken = true;
             }
         }
     }

@@ -72,7 +72,7 @@ impl Mm {
                     self.answer_miss(w, page, slot, Some(frame));
                     return false;
                 }
-                Entry::Never | Entry::Filled(_) | Entry::Poisoned => {}
+                Entry::Never | Entry::Filled(_) | Entry::Poisoned | Entry::Guarded => {}
             }
             if next.is_none() {
                 return self.walk_on(w, area, None);

@@ -588,6 +588,7 @@ fn is_loss(notice: &Notice) -> bool {
         Notice::ReadFailed { .. }
             | Notice::Corrupt { .. }
             | Notice::OutOfMemory { .. }
+            | Notice::Unaccounted { .. }
             | Notice::WriteFailed { .. }
     )
 }

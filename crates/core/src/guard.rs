@@ -1,0 +1,67 @@
+//! Guards (MADV_GUARD_INSTALL): pages whose touch raises SIGSEGV until the guard is removed, and that read as zeros then.
+//!
+//! The kernel sends no event of a guard, so the driver tells of it. Two things follow for a guarded page: what it held is
+//! forgotten at once, and nothing is mapped there before the guard is gone, as the kernel lets UFFDIO_COPY replace a guard.
+//! A discard leaves guards where they are; unmapping and moving take them along.
+
+use crate::fault::CREDIT_NEW;
+use crate::frames::State;
+use crate::mm::{Mm, Outcome, Pending};
+use crate::page_table::Entry;
+use crate::units::{PageRange, Vpn, pages};
+use crate::world::{Stop, World};
+
+impl Mm {
+    /// The kernel guards `range` now.
+    pub fn guard(&mut self, w: &mut impl World, range: &PageRange) {
+        self.discard(w, range);
+        for part in self.vmas.overlapping(range) {
+            for page in pages(&part) {
+                self.table.set(page, Entry::Guarded);
+            }
+        }
+    }
+
+    /// No page of `range` is guarded any more.
+    pub fn unguard(&mut self, range: &PageRange) {
+        for part in self.vmas.overlapping(range) {
+            let mut at = part.start;
+            while let Some((page, entry)) = self.table.next_used(at, part.end) {
+                if entry == Entry::Guarded {
+                    self.table.set(page, Entry::Never);
+                }
+                at = page.plus(1);
+            }
+        }
+    }
+
+    /// A fault on a guarded page: an old message, or the guard was removed by a call that nobody told of. A move tells
+    /// which, as it is refused where a guard is.
+    pub(crate) fn on_guarded(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
+        let page = pending.page;
+        let Some((frame, _)) = self.obtain(w, 1) else {
+            return self.stall(w, pending);
+        };
+        w.clear(frame);
+        let stop = w.move_in(frame, page, 1).stop;
+        if stop.is_none() {
+            self.frames.vacate(frame);
+            self.set_mapped(w, page, None, CREDIT_NEW);
+            self.stats.faults_zero += 1;
+            self.on_served(w, page, pending.since, false);
+            return Outcome::Served;
+        }
+        debug_assert_eq!(self.frames.get(frame).state, State::Free);
+        self.frames.free_up(frame);
+        if stop == Some(Stop::Again) {
+            return self.again(pending);
+        }
+        w.wake(page);
+        Outcome::Served
+    }
+
+    /// The pages of `range` that are guarded; for tests.
+    pub fn guarded(&self, range: &PageRange) -> impl Iterator<Item = Vpn> {
+        pages(range).filter(|page| self.table.get(*page) == Entry::Guarded)
+    }
+}
