@@ -135,7 +135,7 @@ impl Digest {
 
 /// Another number for each number; 0 stays what it is. (The finalizer of Stafford's variant 13 of MurmurHash3, as in
 /// SplitMix64.)
-const fn scrambled(word: u64) -> u64 {
+pub const fn scrambled(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)

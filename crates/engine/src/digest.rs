@@ -1,8 +1,12 @@
 //! The digest of a page: by it a page that comes back is compared with what went out, and a page
 //! that goes out again with what its slot holds.
+//!
+//! A page that has the digest of its slot is dropped without a write. So the hash has a key that each run draws anew: who
+//! decides what is in a page, but does not know the key, cannot make two pages that are taken for one.
 
 use foreswap_core::units::PAGE_SIZE;
-use foreswap_core::world::Digest;
+use foreswap_core::world::{Digest, scrambled};
+use std::sync::OnceLock;
 use twox_hash::XxHash3_64;
 
 /// Bytes that are looked at before the rest: most pages have other words there than the first.
@@ -12,8 +16,32 @@ const LINE: usize = 64;
 /// Bytes that are folded into one before they are looked at.
 const PART: usize = 256;
 
+/// Bytes of the hash's secret.
+const SECRET: usize = 192;
+// XXH3 asks for so much.
+const _: () = assert!(SECRET >= 136);
+
+static KEY: OnceLock<[u8; SECRET]> = OnceLock::new();
+
+/// The run's key, the same in all its processes. Before the first digest is taken.
+pub fn set_key(key: [u64; 2]) {
+    KEY.get_or_init(|| secret(key));
+}
+
+/// The secret that belongs to a key: numbers that none of the others tells (SplitMix64, of two generators).
+fn secret(key: [u64; 2]) -> [u8; SECRET] {
+    let mut bytes = [0; SECRET];
+    let mut state = key;
+    for (n, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        let state = &mut state[n % 2];
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        *word = scrambled(*state).to_ne_bytes();
+    }
+    bytes
+}
+
 /// The digest of `page`: [`Digest::Zero`] where every byte is zero, [`Digest::Filled`] where all its words are the same,
-/// else its 64-bit XXH3. It is compared only with digests of the same build.
+/// else its 64-bit XXH3 with the run's key.
 pub fn digest_of(page: &[u8; PAGE_SIZE]) -> Digest {
     if let Some(word) = filled_by(page) {
         return match word {
@@ -21,7 +49,9 @@ pub fn digest_of(page: &[u8; PAGE_SIZE]) -> Digest {
             word => Digest::Filled(word),
         };
     }
-    Digest::Hash(XxHash3_64::oneshot(page))
+    let key = KEY.get_or_init(|| secret([0; 2]));
+    // The secret is long enough, which is all that could be wrong.
+    Digest::Hash(XxHash3_64::oneshot_with_secret(key, page).unwrap_or_default())
 }
 
 /// [`digest_of`] as one number, as [`Digest::number`] gives it. The page that follows in memory is the next.
@@ -68,6 +98,15 @@ mod tests {
                 page[byte] ^= 4;
             }
         }
+    }
+
+    #[test]
+    fn another_key_gives_other_digests() {
+        let page = core::array::from_fn::<u8, PAGE_SIZE, _>(|i| (i * 7) as u8);
+        let of = |key| XxHash3_64::oneshot_with_secret(&secret(key), &page).ok();
+        let digests = [of([1, 2]), of([1, 3]), of([2, 2])];
+        assert!(digests.iter().all(Option::is_some));
+        assert!(digests[0] != digests[1] && digests[0] != digests[2]);
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! be anywhere in the program, in a signal handler, on a stack that is itself managed. So all it
 //! has is a few atomics here, and the doorbell.
 
+mod forks;
+
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
@@ -13,6 +15,7 @@ use rustix::thread::futex;
 
 use crate::sys::arena_alloc::EngineAlloc;
 use crate::sys::doorbell::Ring;
+pub use forks::Forks;
 
 /// What stands in [`Program::state`].
 pub mod state {
@@ -44,6 +47,9 @@ pub mod request {
     /// What became of the fork with the number in word 1: the child's process id in word 2, or 0 where
     /// there is none.
     pub const FORKED: u64 = 6;
+    /// A thread is about to guard memory at word 1, word 2 bytes of it, or to remove guards: word 3, a number of
+    /// `madvise`.
+    pub const GUARD: u64 = 7;
 }
 
 /// Answers to [`request::HOLD`].
@@ -55,6 +61,11 @@ pub mod hold {
     /// No snapshot can be had; a child would lose memory and must not run.
     pub const IMPOSSIBLE: u64 = 3;
 }
+
+/// Numbers of `madvise` that not every C library's headers have.
+pub const MADV_GUARD_INSTALL: c_int = 102;
+/// As [`MADV_GUARD_INSTALL`].
+pub const MADV_GUARD_REMOVE: c_int = 103;
 
 /// Bytes that the name of the supervisor's socket may take.
 pub const SOCKET_BYTES: usize = 108;
@@ -73,17 +84,16 @@ pub struct Program {
     pub threshold: AtomicU64,
     /// The doorbell, as a number; 0 before there is one.
     pub ring: AtomicUsize,
-    /// The snapshot that the next fork child starts from.
-    pub snapshot: AtomicUsize,
-    /// What the parent answered to the hold that is in force.
-    pub hold: AtomicU64,
-    /// The last fork that was released: the thread (32 bits) above its number.
-    pub released: AtomicU64,
+    /// Forks under way.
+    pub forks: Forks,
     /// The program, or one that it was forked from, has asked for memory to be wiped in children.
     pub wipes: AtomicBool,
     /// The program, or one that it was forked from, has said how it will use some memory: the
     /// kernel's map has it, should the memory become managed later.
     pub hints: AtomicBool,
+    /// The program, or one that it was forked from, is about to lend memory to the kernel, or has (see
+    /// `pager::world::lent`).
+    pub lends: AtomicBool,
     /// Threads whose making began, and those of them that are made: in between the C library has a
     /// stack that does not look like one yet.
     pub threads: [AtomicU32; 2],
@@ -104,11 +114,10 @@ impl Program {
             threshold: AtomicU64::new(u64::MAX),
             ring: AtomicUsize::new(0),
             heap,
-            snapshot: AtomicUsize::new(0),
-            hold: AtomicU64::new(0),
-            released: AtomicU64::new(0),
+            forks: Forks::new(),
             wipes: AtomicBool::new(false),
             hints: AtomicBool::new(false),
+            lends: AtomicBool::new(false),
             threads: [const { AtomicU32::new(0) }; 2],
             socket: [const { AtomicU32::new(0) }; SOCKET_BYTES / 4],
         }
@@ -182,12 +191,27 @@ impl Program {
         }
     }
 
+    /// The program is about to lend memory to the kernel.
+    #[inline]
+    pub fn about_to_lend(&self) {
+        if !self.lends.load(Relaxed) {
+            self.lends.store(true, SeqCst);
+        }
+    }
+
     /// The heap gave `bytes` back. Matters only before there is an engine, which sees for itself.
     pub fn shrank(&self, bytes: usize) {
         if self.state.load(Relaxed) == state::OFF {
             let less = |seen: u64| Some(seen.saturating_sub(bytes as u64));
             let _ = self.seen.fetch_update(Relaxed, Relaxed, less);
         }
+    }
+
+    /// The thread is about to guard `bytes` of memory at `address`, or to remove guards, as `advice` (a number of
+    /// `madvise`) says. Afterwards that is done where memory is managed.
+    pub fn guards(&self, address: usize, bytes: usize, advice: i32) {
+        let advice = advice.cast_unsigned().into();
+        self.call([request::GUARD, address as u64, bytes as u64, advice]);
     }
 
     /// How many threads have been made; `None` while one is in the making.
@@ -251,79 +275,6 @@ impl Program {
         let ring = unsafe { Ring::from_address(ring) };
         ring.and_then(|ring| ring.call(words)).unwrap_or([0; 4])
     }
-
-    /// About to fork, on the thread that will.
-    pub fn before_fork(&self) {
-        self.hold.store(0, Relaxed);
-        if self.state.load(Acquire) == state::STARTING {
-            self.await_start();
-        }
-        if !matches!(self.state.load(Acquire), state::BARE | state::ARMED) {
-            return;
-        }
-        let [answer, snapshot, ..] = self.call([request::HOLD, 0, 0, 0]);
-        self.snapshot.store(snapshot as usize, Relaxed);
-        // Without an answer nothing is known of what a child would miss.
-        let answer = if answer == 0 {
-            hold::IMPOSSIBLE
-        } else {
-            answer
-        };
-        self.hold.store(answer, Release);
-    }
-
-    /// The fork is over; this is the parent.
-    pub fn after_fork_parent(&self) {
-        if self.hold.swap(0, Relaxed) != 0 {
-            let [number, ..] = self.call([request::RELEASE, 0, 0, 0]);
-            self.released
-                .store(own_tid() << 32 | number & 0xffff_ffff, Relaxed);
-        }
-    }
-
-    /// What the fork that this thread has just released came to: the child, or an error. Lets the
-    /// supervisor see the child's death before the child has said a word, and frees what was set
-    /// aside for one that there is not. If another fork was released meanwhile, time settles it.
-    pub fn forked(&self, result: i64) {
-        let released = self.released.load(Relaxed);
-        let number = released & 0xffff_ffff;
-        if number == 0 || released >> 32 != own_tid() {
-            return;
-        }
-        let cleared = self
-            .released
-            .compare_exchange(released, 0, Relaxed, Relaxed);
-        if cleared.is_ok() {
-            self.call([request::FORKED, number, result.max(0) as u64, 0]);
-        }
-    }
-
-    /// The fork is over; this is the child, with one thread. Comes back when its memory is managed.
-    pub fn after_fork_child(&self) {
-        self.pid.store(own_pid(), Relaxed);
-        self.released.store(0, Relaxed);
-        // Whoever made a thread is not here.
-        self.threads[1].store(self.threads[0].load(Relaxed), Relaxed);
-        if self.ring.swap(0, Relaxed) != 0 {
-            crate::pager::renounce_parent(self);
-        }
-        match self.hold.swap(0, Relaxed) {
-            hold::IMPOSSIBLE => {
-                say(b"foreswap: a forked child cannot get its parent's swapped memory; it ends\n");
-                end(70);
-            }
-            0 => {}
-            answer => {
-                let snapshot = self.snapshot.load(Relaxed);
-                self.state.store(state::OFF, Relaxed);
-                crate::pager::start(self, snapshot);
-                if answer == hold::READY && self.state.load(Acquire) != state::ARMED {
-                    say(b"foreswap: a forked child cannot reach its parent's swapped memory; it ends\n");
-                    end(70);
-                }
-            }
-        }
-    }
 }
 
 /// The id of this process, from the kernel (a vfork child must not get a cached one).
@@ -332,12 +283,6 @@ pub fn own_pid() -> u32 {
         .as_raw_nonzero()
         .get()
         .cast_unsigned()
-}
-
-/// The id of this thread, from the kernel.
-fn own_tid() -> u64 {
-    let tid = rustix::thread::gettid().as_raw_nonzero().get();
-    tid.cast_unsigned().into()
 }
 
 /// Say something on standard error from a program thread.

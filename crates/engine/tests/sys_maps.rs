@@ -65,6 +65,7 @@ fn present_pages_come_in_runs_by_either_interface() {
         swapped: false,
         huge: false,
         zero: false,
+        guard: false,
     };
     for page in (0..1400).step_by(2) {
         poke(area + page * PAGE);
@@ -100,6 +101,7 @@ fn huge_and_zero_pages_are_told() {
         swapped: false,
         huge: false,
         zero: true,
+        guard: false,
     };
     assert_eq!(runs.last(), Some(&zero));
     // Whether a huge page was to be had is the machine's affair; if so it is one run.

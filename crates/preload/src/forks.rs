@@ -1,15 +1,17 @@
 //! Forks: the engine holds still before, and the child gets an engine of its own.
 //!
-//! `fork` is covered by the C library's own handlers; ours are registered first, so that they run
-//! last before the fork and first after it. The ways around these handlers are wrapped.
+//! `fork` is covered by the C library's own handlers; ours are registered first, as this object is initialised before all
+//! others (`-z initfirst`), so that they run last before the fork and first after it. The ways around these handlers are
+//! wrapped.
 
-use core::ffi::{c_int, c_long, c_void};
+use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
 use foreswap::program::state;
+use foreswap::sys::thread::thread_pointer;
 
 use crate::real::{Real, forward};
-use crate::{PROGRAM, locks, mappings};
+use crate::{PROGRAM, lends, locks, mappings};
 
 /// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
 pub fn look_up() {
@@ -25,19 +27,21 @@ static RAW_FORK: Real = Real::new(c"_Fork");
 static CLONE: Real = Real::new(c"clone");
 
 unsafe extern "C" {
-    /// All open streams, for a walk that brings their pages in.
+    /// All open streams, under the lock below.
     static _IO_list_all: *const Stream;
+    fn _IO_list_lock();
+    fn _IO_list_unlock();
 }
 
-/// The beginning of the C library's FILE, as far as its list of streams goes.
+/// The beginning of the C library's FILE, as far as its fork needs it.
 #[repr(C)]
 struct Stream {
-    before: [usize; 13],
+    flags: c_int,
+    before: [usize; 12],
     next: *const Stream,
+    between: [usize; 3],
+    lock: *const u8,
 }
-
-/// Most streams that are walked.
-const STREAMS: usize = 4096;
 
 /// The object was loaded.
 pub fn begin() {
@@ -46,10 +50,10 @@ pub fn begin() {
 }
 
 unsafe extern "C" fn before() {
+    before_any();
     if PROGRAM.state.load(Relaxed) == state::ARMED {
         touch_streams();
     }
-    before_any();
 }
 
 fn before_any() {
@@ -58,30 +62,41 @@ fn before_any() {
 }
 
 unsafe extern "C" fn in_parent() {
-    after(1);
+    after(1, thread_pointer());
 }
 
 unsafe extern "C" fn in_child() {
-    after(0);
+    after(0, thread_pointer());
 }
 
-/// The child's C library resets the locks of all streams before our handler runs there: they must
-/// be in memory. A stream that goes away meanwhile would be a race in the program without us too.
+/// The child's C library resets the locks of all streams before any handler runs there, ours as well: they must be in
+/// memory. From now on nothing goes out, so what is brought in here stays until the fork is over.
 fn touch_streams() {
+    // SAFETY: the C library's own fork takes this lock next, on this thread.
+    unsafe { _IO_list_lock() };
     // SAFETY: the list is the C library's; it is walked as its own fork does.
     let mut stream = unsafe { _IO_list_all };
-    for _ in 0..STREAMS {
-        if stream.is_null() {
-            return;
+    while !stream.is_null() {
+        // SAFETY: an element of the list, which stays there while the lock is held.
+        unsafe {
+            (&raw const (*stream).flags).read_volatile();
+            let lock = (&raw const (*stream).lock).read_volatile();
+            if !lock.is_null() {
+                // Its count and its owner may lie on two pages.
+                lock.read_volatile();
+                lock.add(15).read_volatile();
+            }
+            stream = (&raw const (*stream).next).read_volatile();
         }
-        // SAFETY: an element of the list.
-        stream = unsafe { (&raw const (*stream).next).read_volatile() };
     }
+    // SAFETY: taken above.
+    unsafe { _IO_list_unlock() };
 }
 
 /// As the C library's, whose handlers do the work; they are not told how it went.
 #[unsafe(no_mangle)]
 pub extern "C" fn fork() -> libc::pid_t {
+    PROGRAM.will_fork();
     let pid = forward!(FORK => fn() -> libc::pid_t;);
     if pid != 0 {
         PROGRAM.forked(pid.into());
@@ -92,16 +107,18 @@ pub extern "C" fn fork() -> libc::pid_t {
 /// As the C library's: a fork without handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Fork() -> libc::pid_t {
+    PROGRAM.will_fork();
     before_any();
     let pid = forward!(RAW_FORK => fn() -> libc::pid_t;);
-    after_with(pid.into());
+    after_with(pid.into(), thread_pointer());
     pid
 }
 
-fn after(result: c_long) {
+/// The fork came to `result`; the thread had the thread pointer `thread` before it.
+fn after(result: c_long, thread: usize) {
     if result == 0 {
         mappings::forget_moves();
-        PROGRAM.after_fork_child();
+        PROGRAM.after_fork_child(thread);
     } else {
         PROGRAM.after_fork_parent();
         mappings::release_moves();
@@ -109,8 +126,8 @@ fn after(result: c_long) {
 }
 
 /// As [`after`], for who knows how it went.
-fn after_with(result: c_long) {
-    after(result);
+fn after_with(result: c_long, thread: usize) {
+    after(result, thread);
     if result != 0 {
         PROGRAM.forked(result);
     }
@@ -138,9 +155,16 @@ pub unsafe extern "C" fn syscall(
             let (old, new) = (a as *mut c_void, e as *mut c_void);
             return mappings::mremap(old, b, c, d as c_int, new) as c_long;
         }
+        libc::SYS_process_madvise => {
+            let (pidfd, ranges) = (a as c_int, b as *const libc::iovec);
+            // SAFETY: as for the system call.
+            return unsafe { mappings::process_madvise(pidfd, ranges, c, d as c_int, e as c_uint) }
+                as c_long;
+        }
         libc::SYS_mlockall => return locks::mlockall(a as c_int).into(),
         _ => {}
     }
+    lends::on_syscall(number, [a, b, c, d]);
     let forks = match number {
         libc::SYS_fork => true,
         libc::SYS_clone => a & libc::CLONE_VM as usize == 0,
@@ -151,13 +175,15 @@ pub unsafe extern "C" fn syscall(
         }
         _ => false,
     };
+    let thread = thread_pointer();
     if forks {
+        PROGRAM.will_fork();
         before_any();
     }
     let result = forward!(SYSCALL =>
         fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long; number, a, b, c, d, e, f);
     if forks {
-        after_with(result);
+        after_with(result, thread);
     }
     result
 }
@@ -167,12 +193,14 @@ type Main = unsafe extern "C" fn(*mut c_void) -> c_int;
 struct Start {
     main: Main,
     argument: *mut c_void,
+    thread: usize,
 }
 
 unsafe extern "C" fn begin_child(start: *mut c_void) -> c_int {
-    PROGRAM.after_fork_child();
     // SAFETY: `clone` below passed it; the child has a copy of the parent's stack it lies on.
-    let Start { main, argument } = unsafe { start.cast::<Start>().read() };
+    let start = unsafe { start.cast::<Start>().read() };
+    after(0, start.thread);
+    let Start { main, argument, .. } = start;
     // SAFETY: as the program asked.
     unsafe { main(argument) }
 }
@@ -192,17 +220,19 @@ pub unsafe extern "C" fn clone(
     child_tid: usize,
 ) -> c_int {
     if let (0, Some(real_main)) = (flags & libc::CLONE_VM, main) {
-        PROGRAM.before_fork();
+        PROGRAM.will_fork();
+        before_any();
         let start = Start {
             main: real_main,
             argument,
+            thread: thread_pointer(),
         };
         let start = (&raw const start).cast_mut().cast::<c_void>();
         let pid = forward!(CLONE =>
             fn(Option<Main>, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
             Some(begin_child), stack, flags, start, parent_tid, tls, child_tid);
-        PROGRAM.after_fork_parent();
-        PROGRAM.forked(pid.into());
+        // An error is not the child's 0.
+        after_with(pid.into(), thread_pointer());
         return pid;
     }
     forward!(CLONE =>

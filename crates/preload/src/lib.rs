@@ -9,11 +9,12 @@
 mod executables;
 mod forks;
 mod heap;
+mod lends;
 mod locks;
 mod mappings;
 mod real;
 
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_int};
 
 use foreswap::program::Program;
 use foreswap::sys::arena_alloc::EngineAlloc;
@@ -29,34 +30,52 @@ const THRESHOLD: u64 = 8 << 20;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
+static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
-/// Runs when the object is loaded, before the program's own constructors.
-extern "C" fn start() {
+/// Runs when the object is loaded, before the constructors of all others (`-z initfirst`), the C library's included: of
+/// that only what needs no constructor is used here.
+extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     // Later the program may start its engine from inside dlopen, and the engine's own calls would
     // then wait for the loader's lock.
     heap::look_up();
     mappings::look_up();
     forks::look_up();
     locks::look_up();
-    let Some(socket) = variable(c"FORESWAP_SOCKET") else {
+    lends::look_up();
+    let Some(socket) = first_variable(environment, c"FORESWAP_SOCKET") else {
         return;
     };
-    let threshold =
-        variable(c"FORESWAP_THRESHOLD").and_then(|text| text.to_str().ok()?.parse().ok());
+    let threshold = first_variable(environment, c"FORESWAP_THRESHOLD")
+        .and_then(|text| text.to_str().ok()?.parse().ok());
     heap::begin();
     if PROGRAM.configure(socket.to_bytes(), threshold.unwrap_or(THRESHOLD)) {
         forks::begin();
     }
 }
 
+/// The value of a variable. The C library's own does not know the environment yet.
+fn first_variable(environment: *const *const c_char, name: &CStr) -> Option<&'static CStr> {
+    let mut at = environment;
+    loop {
+        // SAFETY: the loader passes pointers to zero-terminated strings, and a null at the end.
+        let entry = unsafe { at.as_ref() }.filter(|entry| !entry.is_null())?;
+        // SAFETY: as above. The strings stay where they are, as nobody unmaps the first stack.
+        let entry: &'static CStr = unsafe { CStr::from_ptr(*entry) };
+        let rest = entry.to_bytes_with_nul().strip_prefix(name.to_bytes());
+        if let Some(value) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
+            return CStr::from_bytes_with_nul(value).ok();
+        }
+        at = at.wrapping_add(1);
+    }
+}
+
 fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: constructors run before any thread could change the environment.
+    // SAFETY: as the program's own use of the function.
     let value = unsafe { libc::getenv(name.as_ptr()) }.cast_const();
     if value.is_null() {
         return None;
     }
-    // SAFETY: getenv gives a zero-terminated string that stays until the variable is changed; it is
-    // only read before the constructor returns.
+    // SAFETY: getenv gives a zero-terminated string that stays until the variable is changed; it is only looked at by who
+    // called.
     Some(unsafe { CStr::from_ptr(value.cast::<c_char>()) })
 }

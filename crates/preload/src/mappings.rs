@@ -3,10 +3,10 @@
 //! What the program unmaps, discards or moves, the kernel tells the engine itself; only what appears
 //! has to be told here.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use foreswap::program::state;
+use foreswap::program::{MADV_GUARD_INSTALL, MADV_GUARD_REMOVE, own_pid, state};
 use foreswap::sys::turnstile::{Turn, Turnstile};
 
 use crate::PROGRAM;
@@ -14,7 +14,7 @@ use crate::real::{Real, forward};
 
 /// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
 pub fn look_up() {
-    let all = [&MMAP, &MREMAP, &MADVISE, &POSIX_MADVISE];
+    let all = [&MMAP, &MREMAP, &MADVISE, &POSIX_MADVISE, &PROCESS_MADVISE];
     for real in all {
         real.address();
     }
@@ -24,6 +24,7 @@ static MMAP: Real = Real::new(c"mmap");
 static MREMAP: Real = Real::new(c"mremap");
 static MADVISE: Real = Real::new(c"madvise");
 static POSIX_MADVISE: Real = Real::new(c"posix_madvise");
+static PROCESS_MADVISE: Real = Real::new(c"process_madvise");
 
 /// Smaller mappings are left to the look at the maps.
 const SMALLEST: usize = 64 << 10;
@@ -54,6 +55,11 @@ pub fn forget_moves() {
 
 fn is_managed() -> bool {
     PROGRAM.state.load(Relaxed) == state::ARMED
+}
+
+/// The program runs under `foreswap run`, and an engine may come.
+fn may_be_managed() -> bool {
+    PROGRAM.threshold.load(Relaxed) != u64::MAX && PROGRAM.state.load(Relaxed) != state::FAILED
 }
 
 /// As the C library's.
@@ -125,15 +131,18 @@ pub extern "C" fn mremap(
     mapped
 }
 
-/// As the C library's. MADV_FREE lets the kernel drop pages without a word; managed memory is
-/// discarded at once instead, which the call allows. What is said of future use the engine is told as
+/// As the C library's. MADV_FREE lets the kernel drop pages without a word, later, when the memory may be managed;
+/// it is discarded at once instead, which the call allows. Of guards the engine must know before they are there. What is said of future use the engine is told as
 /// well, once the kernel took it.
 #[unsafe(no_mangle)]
 pub extern "C" fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
     match advice {
         // Before it takes effect, in case another thread forks right after.
         libc::MADV_WIPEONFORK => PROGRAM.wipes.store(true, Relaxed),
-        libc::MADV_FREE if is_managed() => return real_madvise(at, length, libc::MADV_DONTNEED),
+        libc::MADV_FREE if may_be_managed() => {
+            return real_madvise(at, length, libc::MADV_DONTNEED);
+        }
+        MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => return guard(at, length, advice),
         // The kernel would move managed pages to its own swap; it judges COLD by the same rules.
         libc::MADV_PAGEOUT if is_managed() => {
             let result = real_madvise(at, length, libc::MADV_COLD);
@@ -150,6 +159,95 @@ pub extern "C" fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_in
         PROGRAM.advised(at as usize, length, advice);
     }
     result
+}
+
+/// Guards come and go where memory is managed before the call itself, and once more where it became managed meanwhile.
+fn guard(at: *mut c_void, length: usize, advice: c_int) -> c_int {
+    let managed = is_managed();
+    if managed {
+        PROGRAM.guards(at as usize, length, advice);
+    }
+    let result = real_madvise(at, length, advice);
+    if !managed && is_managed() {
+        let errno = errno();
+        PROGRAM.guards(at as usize, length, advice);
+        set_errno(errno);
+    }
+    result
+}
+
+/// As the C library's. Of this process' own memory all advice may be given this way, and is treated like `madvise`.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn process_madvise(
+    pidfd: c_int,
+    ranges: *const libc::iovec,
+    count: usize,
+    advice: c_int,
+    flags: c_uint,
+) -> isize {
+    if flags != 0 || count > MOST_RANGES || ranges.is_null() || !is_ours(pidfd) {
+        return forward!(PROCESS_MADVISE =>
+            fn(c_int, *const libc::iovec, usize, c_int, c_uint) -> isize;
+            pidfd, ranges, count, advice, flags);
+    }
+    let mut done = 0;
+    for n in 0..count {
+        // SAFETY: the caller's promise; the kernel reads the ranges as well.
+        let range = unsafe { ranges.add(n).read() };
+        if madvise(range.iov_base, range.iov_len, advice) != 0 {
+            return if done > 0 { done } else { -1 };
+        }
+        done += range.iov_len.cast_signed();
+    }
+    done
+}
+
+/// Most ranges of one call (UIO_MAXIOV).
+const MOST_RANGES: usize = 1024;
+/// Numbers that stand for the calling process or thread (Linux 6.15).
+const PIDFD_SELF: [c_int; 2] = [-10000, -10001];
+/// `ioctl` that tells of which process a pidfd is (Linux 6.13, as is advice of all kinds to oneself).
+const PIDFD_GET_INFO: libc::c_ulong = 0xc040_ff0b;
+const PIDFD_INFO_PID: u64 = 1;
+
+/// What [`PIDFD_GET_INFO`] gives, in its first version.
+#[repr(C)]
+#[derive(Default)]
+struct PidfdInfo {
+    mask: u64,
+    cgroup: u64,
+    pid: u32,
+    tgid: u32,
+    rest: [u64; 5],
+}
+
+/// Whether `pidfd` is of this process. Before Linux 6.13 it is not told, and destructive advice is refused.
+fn is_ours(pidfd: c_int) -> bool {
+    if PIDFD_SELF.contains(&pidfd) {
+        return true;
+    }
+    let errno = errno();
+    let mut info = PidfdInfo {
+        mask: PIDFD_INFO_PID,
+        ..PidfdInfo::default()
+    };
+    // SAFETY: the kernel writes as many bytes as the number of the call says.
+    let told = unsafe { libc::ioctl(pidfd, PIDFD_GET_INFO, &raw mut info) } == 0;
+    set_errno(errno);
+    told && info.tgid == own_pid()
+}
+
+fn errno() -> c_int {
+    // SAFETY: the calling thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(errno: c_int) {
+    // SAFETY: the calling thread's own.
+    unsafe { *libc::__errno_location() = errno };
 }
 
 fn real_madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
@@ -192,6 +290,5 @@ fn remember(advice: c_int) {
 
 /// The kernel took advice, if only for what is mapped of the range.
 fn took(result: c_int) -> bool {
-    // SAFETY: the calling thread's errno, which the C library has just set.
-    result == 0 || unsafe { *libc::__errno_location() == libc::ENOMEM }
+    result == 0 || errno() == libc::ENOMEM
 }

@@ -3,6 +3,7 @@
 //! The supervisor makes all of it; engines attach what it hands over. Areas come and go while the
 //! run lasts: their words in the header say what they are and what may be done with them.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -240,6 +241,10 @@ impl Ledger {
         header.start_ns.store(monotonic_ns(), Relaxed);
         header.limit_pages.store(spec.limit_pages, Relaxed);
         header.options.store(&spec.options);
+        for word in &header.digest_key {
+            // A hasher of the standard library has random keys.
+            word.store(RandomState::new().build_hasher().finish(), Relaxed);
+        }
         header.magic.store(layout::MAGIC, Release);
     }
 
@@ -314,6 +319,14 @@ impl Ledger {
     /// The user's choices.
     pub fn options(&self) -> Options {
         self.header().options.load()
+    }
+
+    /// The key of the run's digests.
+    pub fn digest_key(&self) -> [u64; 2] {
+        self.header()
+            .digest_key
+            .each_ref()
+            .map(|word| word.load(Relaxed))
     }
 
     /// When the run started, ns of CLOCK_MONOTONIC.

@@ -260,7 +260,7 @@ impl Pager {
     /// Tell the core of a registered range and of what is there already.
     fn manage(&mut self, range: &std::ops::Range<usize>) {
         let all = pages_of(range);
-        let mut present = Vec::new();
+        let (mut present, mut guards) = (Vec::new(), Vec::new());
         let mut at = all.start;
         // Only what was not managed before can have pages that we do not know.
         for known in self
@@ -270,14 +270,18 @@ impl Pager {
             .chain([all.end..all.end])
         {
             if at < known.start
-                && let Ok(found) = self.space.present(&(at..known.start))
+                && let Ok((found, guarded)) = self.space.look(&(at..known.start))
             {
                 present.extend(found);
+                guards.extend(guarded);
             }
             at = known.end;
         }
         self.w.record(|to| to.change(SeenKind::Map, &all));
         self.mm.adopt(&mut self.w, all, &present);
+        for guarded in guards {
+            self.mm.guard(&mut self.w, &guarded);
+        }
         let managed = self.mm.managed() * PAGE_SIZE as u64;
         self.w.ledger.stats(self.w.me).set_managed(managed);
     }

@@ -25,7 +25,7 @@ use super::record::Recorder;
 use super::snapshot::{Fate, Snapshot};
 use super::space::Space;
 use super::unshare::Unsharer;
-use super::world::{Linux, Zeros};
+use super::world::{Lent, Linux, Zeros};
 use super::{Fork, Mode, Pager, watch};
 use crate::digest::number_in_order;
 use crate::ledger::protocol::{Client, ProtocolError, Severity};
@@ -164,6 +164,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let welcome = client.hello(reserved)?;
     let ledger: &'static Ledger = Box::leak(Box::new(welcome.ledger));
     let me = welcome.record;
+    crate::digest::set_key(ledger.digest_key());
     let options = ledger.options();
     for range in ledger.address_ranges() {
         hide(&range).map_err(system("hiding the ledger"))?;
@@ -215,12 +216,14 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;
     program.ring.store(doorbell.ring().to_address(), Release);
 
+    let lent = Lent::new(&program.lends, arena.frames());
     let huge = huge::Huge::new(&quiet).map_err(system("mmap for huge pages"))?;
     let mut w = Linux::new(
         uffd,
         quiet,
         arena,
         trash,
+        lent,
         huge,
         WithRam::new(io, helpers),
         ledger,
@@ -352,11 +355,12 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
             .inherit(&mut pager.w, page, stored, present && came_back);
     }
     for region in regions {
-        let present = pager
-            .space
-            .present(&region)
-            .map_err(system("reading pagemap"))?;
+        let found = pager.space.look(&region);
+        let (present, guards) = found.map_err(system("reading pagemap"))?;
         pager.mm.adopt(&mut pager.w, region, &present);
+        for guarded in guards {
+            pager.mm.guard(&mut pager.w, &guarded);
+        }
     }
     let unused = std::mem::take(&mut pager.w.prepaid);
     pager.w.uncharge(unused);

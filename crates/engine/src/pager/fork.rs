@@ -82,6 +82,8 @@ impl Pager {
         self.pulse.pause(false);
         let child = reserved.and_then(Result::ok);
         if self.mode == Mode::Bare {
+            // The child takes what is mapped for all there is.
+            self.mm.hold();
             let fits = child.filter(|&child| self.w.ledger.try_charge(child, self.granted));
             match (child, fits) {
                 (None, _) => {
@@ -94,7 +96,10 @@ impl Pager {
                     return self.answer(slot, words);
                 }
                 // Both would not fit: the child is one more reason to manage.
-                (Some(_), None) => self.arm_all(),
+                (Some(_), None) => {
+                    self.mm.release();
+                    self.arm_all();
+                }
             }
         }
         let Some(child) = child else {

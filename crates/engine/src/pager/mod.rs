@@ -11,6 +11,7 @@ mod areas;
 mod boot;
 mod fork;
 mod frames;
+mod guard;
 mod huge;
 mod moves;
 mod placement;
@@ -401,6 +402,7 @@ impl Pager {
                     self.answer(slot, [number, 0, 0, 0]);
                     continue;
                 }
+                request::GUARD => self.on_guard(words[1], words[2], words[3] as i32),
                 request::FORKED => self.on_forked(words[1], words[2] as u32),
                 _ => {}
             }
@@ -474,7 +476,7 @@ impl Pager {
         self.pressure = pressure;
         self.follow_limit();
         self.w.look_around();
-        if self.mode == Mode::Bare && self.w.excess() > 0 && !self.fork.is_under_way() {
+        if self.mode == Mode::Bare && self.w.excess() > 0 && self.fork == Fork::None {
             // Others need what was granted here: from now on it can be moved out.
             self.settle();
             self.arm_all();

@@ -63,13 +63,23 @@ impl Space {
 
     /// The pages of `range` that exist.
     pub(crate) fn present(&mut self, range: &PageRange) -> Result<Vec<PageRange>, Errno> {
+        self.look(range).map(|(present, _)| present)
+    }
+
+    /// The pages of `range` that exist, and those that are guarded.
+    pub(crate) fn look(
+        &mut self,
+        range: &PageRange,
+    ) -> Result<(Vec<PageRange>, Vec<PageRange>), Errno> {
         let bytes = bytes_of(range);
         let mut runs = Vec::new();
         self.pagemap.runs(bytes.start, bytes.end, &mut runs)?;
-        Ok(runs
-            .iter()
-            .map(|run| pages_of(&(run.start..run.end)))
-            .collect())
+        let (guards, present): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.guard);
+        let ranges = |runs: Vec<&maps::Run>| {
+            let range = |run: &maps::Run| pages_of(&(run.start..run.end));
+            runs.into_iter().map(range).collect()
+        };
+        Ok((ranges(present), ranges(guards)))
     }
 
     /// Pages of data and stack that are mapped: changes when memory appears or goes.

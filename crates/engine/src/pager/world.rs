@@ -3,6 +3,7 @@
 //! Translates; decides nothing. The kernel reports a partly done ioctl as EAGAIN with the bytes
 //! done, so the true reason is had by trying the rest.
 
+mod lent;
 mod shared;
 
 use std::ffi::c_void;
@@ -23,6 +24,7 @@ use crate::ledger::protocol::Client;
 use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, ProcessMap, SlotIndex};
 use crate::sys::own_memory;
 use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
+pub use lent::Lent;
 
 /// Pages below the limit that are not handed out: the allocator of the program touches a page here
 /// and there before it can be registered.
@@ -51,6 +53,8 @@ pub struct Linux {
     pub trash: Arena,
     /// The frames.
     pub arena: Arena,
+    /// Which of them hold memory that may be lent to the kernel.
+    pub lent: Lent,
     /// Where huge pages come from and go to.
     pub huge: Huge,
     /// The ring or the pool, and the RAM areas.
@@ -125,6 +129,7 @@ impl Linux {
         quiet: Uffd,
         arena: Arena,
         trash: Arena,
+        lent: Lent,
         huge: Huge,
         io: WithRam,
         ledger: &'static Ledger,
@@ -138,6 +143,7 @@ impl Linux {
             quiet,
             arena,
             trash,
+            lent,
             huge,
             io,
             ledger,
@@ -238,6 +244,9 @@ impl Linux {
     fn submit(&mut self, what: Transfer, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
         self.iovecs.clear();
         for run in frames.chunk_by(|a, b| a.plus(1) == *b) {
+            if matches!(what, Transfer::Read) && !self.own(run[0], run.len() as u32) {
+                return false;
+            }
             let ptr = self.arena.pointer(run[0]);
             self.iovecs.push(IoVec {
                 ptr,
@@ -331,12 +340,22 @@ impl Mmu for Linux {
             done.stop = Some(Stop::Again);
         }
         if done.pages > 0 {
+            self.lent.came(frame, done.pages);
             self.record(|to| to.evicted(page, done.pages));
         }
         done
     }
 
     fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
+        let backed = self.lent.backed(frame, n);
+        if backed < n {
+            let done = match backed {
+                0 => Done::all(0),
+                _ => self.move_in(frame, page, backed),
+            };
+            let stop = done.stop.or(Some(Stop::Again));
+            return Done { stop, ..done };
+        }
         let (from, to) = (self.arena.pointer(frame) as usize, page.address() as usize);
         let done = gone(to_the_end(n, |done, n| {
             let skip = bytes(done);
@@ -346,6 +365,7 @@ impl Mmu for Linux {
                     .move_pages(to + skip, from + skip, bytes(n), false)
             }
         }));
+        self.lent.went(frame, done.pages);
         self.mapped(page, done)
     }
 
@@ -433,6 +453,7 @@ impl Mmu for Linux {
     }
 
     fn release(&mut self, frame: Frame, n: u32) {
+        self.lent.went(frame, n);
         if n as usize == LEAF_PAGES {
             let from = self.arena.pointer(frame) as usize;
             if self.huge.release(&self.quiet, from) {
@@ -471,11 +492,15 @@ impl Mmu for Linux {
     }
 
     fn clear(&mut self, frame: Frame) {
-        self.arena.clear(frame);
+        if self.own(frame, 1) {
+            self.arena.clear(frame);
+        }
     }
 
     fn fill_with(&mut self, frame: Frame, word: u64) {
-        self.arena.fill_with(frame, word);
+        if self.own(frame, 1) {
+            self.arena.fill_with(frame, word);
+        }
     }
 
     fn digest_of(&mut self, frame: Frame) -> Digest {

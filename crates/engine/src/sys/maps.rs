@@ -207,6 +207,8 @@ pub struct Run {
     pub huge: bool,
     /// The shared page of zeros, which costs no memory. Known on Linux 6.7 and later.
     pub zero: bool,
+    /// No page, but a guard (MADV_GUARD_INSTALL). Known on Linux 6.15 and later; before that it looks `swapped`.
+    pub guard: bool,
 }
 
 /// Tells which pages are present.
@@ -214,6 +216,8 @@ pub struct Run {
 pub struct PageMap {
     file: OwnedFd,
     scan: bool,
+    /// The kernel tells of guards.
+    guards: std::cell::Cell<bool>,
 }
 
 impl PageMap {
@@ -221,7 +225,11 @@ impl PageMap {
     pub fn open() -> Result<Self, Errno> {
         let path = c"/proc/thread-self/pagemap";
         let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { file, scan: true })
+        Ok(Self {
+            file,
+            scan: true,
+            guards: true.into(),
+        })
     }
 
     /// The same, without the newer interface: for tests of what older kernels get.
@@ -244,6 +252,7 @@ impl PageMap {
     fn scan(&self, start: usize, end: usize, out: &mut Vec<Run>) -> Result<(), Errno> {
         let exists = u64::from(k::PAGE_IS_PRESENT | k::PAGE_IS_SWAPPED);
         let kinds = exists | u64::from(k::PAGE_IS_HUGE | k::PAGE_IS_PFNZERO);
+        let guards = u64::from(k::PAGE_IS_GUARD);
         let mut regions = vec![
             k::page_region {
                 start: 0,
@@ -266,10 +275,13 @@ impl PageMap {
                 category_inverted: 0,
                 category_mask: 0,
                 category_anyof_mask: exists,
-                return_mask: kinds,
+                return_mask: kinds | if self.guards.get() { guards } else { 0 },
             };
             // SAFETY: the argument names a buffer of BATCH regions, which lives past the call.
-            let count = unsafe { ioctl(&self.file, Scan(&mut arg)) }?;
+            let count = match unsafe { ioctl(&self.file, Scan(&mut arg)) } {
+                Err(Errno::INVAL) if self.guards.replace(false) => continue,
+                count => count?,
+            };
             for region in &regions[..count.min(BATCH)] {
                 let is = |kind: u32| region.categories & u64::from(kind) != 0;
                 push(
@@ -280,6 +292,7 @@ impl PageMap {
                         swapped: is(k::PAGE_IS_SWAPPED),
                         huge: is(k::PAGE_IS_HUGE),
                         zero: is(k::PAGE_IS_PFNZERO),
+                        guard: is(k::PAGE_IS_GUARD),
                     },
                 );
             }
@@ -321,6 +334,7 @@ impl PageMap {
                             swapped,
                             huge: false,
                             zero: false,
+                            guard: entry >> 58 & 1 == 1 && swapped,
                         },
                     );
                 }

@@ -272,7 +272,8 @@ extern "C" fn thread_main(block: *mut Block) -> ! {
     }
 }
 
-pub(super) fn thread_pointer() -> usize {
+/// The calling thread's thread pointer.
+pub fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: on x86_64 the word at fs:0 holds the thread pointer itself.
     unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
@@ -280,7 +281,7 @@ pub(super) fn thread_pointer() -> usize {
 }
 
 /// Sets the calling thread's kernel signal mask and returns the old one.
-fn set_signal_mask(mask: u64) -> u64 {
+pub(crate) fn set_signal_mask(mask: u64) -> u64 {
     let mut old = 0_u64;
     const SIG_SETMASK: usize = 2;
     let (new, was) = ((&raw const mask) as usize, (&raw mut old) as usize);

@@ -1,0 +1,84 @@
+//! Guards (MADV_GUARD_INSTALL, MADV_GUARD_REMOVE) in managed memory.
+//!
+//! The kernel tells nobody of them, so the C library's `madvise` asks first, over the doorbell, and the pager makes the
+//! call itself: nothing is mapped or moved between the kernel's change and what the core knows of it. The program's thread
+//! then makes the call as well, which changes nothing any more where memory is managed, and has its result.
+
+use foreswap_core::units::{PageRange, Vpn, len};
+
+use super::boot::bytes_of;
+use super::{Mode, Pager, adopt};
+use crate::ledger::SeenKind;
+use crate::program::{MADV_GUARD_INSTALL, MADV_GUARD_REMOVE};
+
+impl Pager {
+    /// A thread is about to guard `bytes` of memory at `start`, or to remove guards, as `advice` says.
+    pub(crate) fn on_guard(&mut self, start: u64, bytes: u64, advice: i32) {
+        let end = start.saturating_add(bytes) as usize;
+        let Some(end) = end.checked_next_multiple_of(foreswap_core::units::PAGE_SIZE) else {
+            return;
+        };
+        // An empty range tells whether the kernel knows the call.
+        if self.mode == Mode::Bare || madvise(&(Vpn(0)..Vpn(0)), advice).is_err() {
+            return;
+        }
+        for part in self.mm.managed_in(&adopt::pages(start as usize, end)) {
+            if advice == MADV_GUARD_INSTALL {
+                self.install_guards(&part);
+            } else {
+                self.remove_guards(&part);
+            }
+        }
+    }
+
+    /// Where the kernel refuses, as for locked memory, it may have guarded what comes before: the halves tell.
+    fn install_guards(&mut self, range: &PageRange) {
+        if madvise(range, MADV_GUARD_INSTALL).is_ok() {
+            self.on_guarded(range);
+        } else if len(range) > 1 {
+            let middle = range.start.plus(len(range) / 2);
+            self.install_guards(&(range.start..middle));
+            self.install_guards(&(middle..range.end));
+        }
+    }
+
+    /// `range` is guarded, and what was there is gone.
+    pub(crate) fn on_guarded(&mut self, range: &PageRange) {
+        self.w.forget_in_snapshot(range);
+        self.w.record(|to| to.change(SeenKind::Discard, range));
+        self.mm.guard(&mut self.w, range);
+    }
+
+    fn remove_guards(&mut self, range: &PageRange) {
+        // What is refused stays guarded: a fault there is none of ours.
+        if madvise(range, MADV_GUARD_REMOVE).is_err() {
+            return;
+        }
+        self.mm.unguard(range);
+        if self.mm.usage(range).0 == 0 {
+            return;
+        }
+        // Guards that nobody told of may have stood where pages are known to be mapped.
+        let present = self
+            .space
+            .present(range)
+            .unwrap_or_else(|_| vec![range.clone()]);
+        let mut at = range.start;
+        for found in present.into_iter().chain([range.end..range.end]) {
+            if at < found.start {
+                self.mm.discard(&mut self.w, &(at..found.start));
+            }
+            at = found.end;
+        }
+    }
+}
+
+fn madvise(range: &PageRange, advice: i32) -> Result<(), ()> {
+    let bytes = bytes_of(range);
+    let at = core::ptr::without_provenance_mut(bytes.start);
+    // SAFETY: the program has asked for it: its own thread makes the same call next.
+    match unsafe { libc::madvise(at, bytes.len(), advice) } {
+        0 => Ok(()),
+        _ => Err(()),
+    }
+}

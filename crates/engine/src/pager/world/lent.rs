@@ -1,0 +1,133 @@
+//! Memory that the program may have lent to the kernel.
+//!
+//! A page that goes out is moved to a frame, memory and all, and the frame's memory is used again. UFFDIO_MOVE refuses
+//! pages that are pinned, but a page to which the kernel holds a plain reference (MSG_ZEROCOPY, vmsplice, the zero-copy
+//! sends of io_uring, direct I/O of some file systems) moves like any other: whoever holds it would read the frame's next
+//! content. No call tells of such references. What is certain is that nobody gets one without a system call of the few
+//! kinds that lend memory, and that the kernel keeps a page that it gave back to the system as long as there is a
+//! reference. So from the program's first such call on, memory that was the program's is never written by the engine
+//! again: where a frame is to get other content, its memory is given back first and fresh memory put there. A program
+//! that lends nothing pays one load for each run of pages that is moved out.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use foreswap_core::units::{Frame, LEAF_PAGES, PAGE_SIZE};
+use foreswap_core::world::Mmu;
+use rustix::mm::{Advice, madvise};
+
+use super::{Linux, bytes};
+
+/// Frames whose memory was the program's after it began to lend.
+pub struct Lent {
+    lends: &'static AtomicBool,
+    words: Vec<u64>,
+    count: u32,
+    /// Frames that the core takes to have memory, and that have none, as none was to be had.
+    bare: Vec<Frame>,
+}
+
+impl Lent {
+    /// None of `frames` frames; `lends` is set before the program lends anything.
+    pub fn new(lends: &'static AtomicBool, frames: u32) -> Self {
+        Lent {
+            lends,
+            words: vec![0; (frames as usize).div_ceil(64)],
+            count: 0,
+            bare: Vec::new(),
+        }
+    }
+
+    fn has(&self, frame: Frame) -> bool {
+        self.words[frame.0 as usize / 64] >> (frame.0 % 64) & 1 != 0
+    }
+
+    fn set(&mut self, frame: Frame, n: u32, lent: bool) {
+        for frame in frame.0..frame.0 + n {
+            let (word, bit) = (&mut self.words[frame as usize / 64], 1 << (frame % 64));
+            match (*word & bit != 0, lent) {
+                (false, true) => self.count += 1,
+                (true, false) => self.count -= 1,
+                _ => {}
+            }
+            *word = if lent { *word | bit } else { *word & !bit };
+        }
+    }
+
+    /// The program's pages came to these frames.
+    pub fn came(&mut self, frame: Frame, n: u32) {
+        // The call that lends a page comes after the flag, and the move that brings the page here after the call.
+        if self.lends.load(SeqCst) {
+            self.set(frame, n, true);
+        }
+    }
+
+    /// The memory of these frames went, to the program or to the system.
+    pub fn went(&mut self, frame: Frame, n: u32) {
+        if self.count > 0 {
+            self.set(frame, n, false);
+        }
+        if !self.bare.is_empty() {
+            self.bare
+                .retain(|bare| !(frame.0..frame.0 + n).contains(&bare.0));
+        }
+    }
+
+    /// How many of the `n` frames, from the first on, have memory.
+    pub fn backed(&self, frame: Frame, n: u32) -> u32 {
+        if self.bare.is_empty() {
+            return n;
+        }
+        let is_backed = |i: &u32| !self.bare.contains(&frame.plus(*i));
+        (0..n).take_while(is_backed).count() as u32
+    }
+}
+
+impl Linux {
+    /// The `n` frames, which have memory, are about to be written: see to it that it is nobody else's. False: there is
+    /// no memory for some of them now.
+    pub(super) fn own(&mut self, frame: Frame, n: u32) -> bool {
+        if self.lent.count == 0 && self.lent.bare.is_empty() {
+            return true;
+        }
+        let (mut at, end) = (frame.0, frame.0 + n);
+        while at < end {
+            let lent = |frame: &u32| {
+                let frame = Frame(*frame);
+                self.lent.has(frame) || self.lent.bare.contains(&frame)
+            };
+            let count = (at..end).take_while(lent).count() as u32;
+            if count > 0 && !self.exchange(Frame(at), count) {
+                return false;
+            }
+            at += count.max(1);
+        }
+        true
+    }
+
+    /// Fresh memory for what is behind `n` frames.
+    fn exchange(&mut self, frame: Frame, n: u32) -> bool {
+        let huge = n as usize == LEAF_PAGES && self.is_huge(frame);
+        self.release(frame, n);
+        if huge && self.fill_huge(frame) {
+            return true;
+        }
+        let filled = self.fill(frame, n).pages;
+        if filled == n {
+            return true;
+        }
+        // While an event of the address space is on the way nothing can be copied here; where nothing is registered
+        // memory comes without.
+        let (first, left) = (frame.plus(filled), n - filled);
+        let (at, len) = (self.arena.pointer(first), left as usize * PAGE_SIZE);
+        let start = at as usize;
+        let populated = self.program.unregister(start, len).is_ok()
+            // SAFETY: the frames are ours, and nothing is in them.
+            && unsafe { madvise(at.cast(), bytes(left), Advice::LinuxPopulateWrite) }.is_ok();
+        let registered = self.program.register_missing(start, len).is_ok();
+        if populated && registered {
+            return true;
+        }
+        self.lent.bare.extend((0..left).map(|i| first.plus(i)));
+        false
+    }
+}
