@@ -6,10 +6,13 @@
 
 use foreswap_core::units::{PageRange, Vpn, len};
 
+use rustix::io::Errno;
+
 use super::boot::bytes_of;
 use super::{Mode, Pager, adopt};
 use crate::ledger::SeenKind;
 use crate::program::{MADV_GUARD_INSTALL, MADV_GUARD_REMOVE};
+use crate::sys::syscall::syscall;
 
 impl Pager {
     /// A thread is about to guard `bytes` of memory at `start`, or to remove guards, as `advice` says.
@@ -23,23 +26,28 @@ impl Pager {
             return;
         }
         for part in self.mm.managed_in(&adopt::pages(start as usize, end)) {
-            if advice == MADV_GUARD_INSTALL {
-                self.install_guards(&part);
+            let done = if advice == MADV_GUARD_INSTALL {
+                self.install_guards(&part)
             } else {
-                self.remove_guards(&part);
+                self.remove_guards(&part)
+            };
+            if !done {
+                return;
             }
         }
     }
 
-    /// Where the kernel refuses, as for locked memory, it may have guarded what comes before: the halves tell.
-    fn install_guards(&mut self, range: &PageRange) {
+    /// Where the kernel refuses, as for locked memory, it has guarded what comes before: the halves tell. False: it
+    /// refused.
+    fn install_guards(&mut self, range: &PageRange) -> bool {
         if madvise(range, MADV_GUARD_INSTALL).is_ok() {
             self.on_guarded(range);
-        } else if len(range) > 1 {
-            let middle = range.start.plus(len(range) / 2);
-            self.install_guards(&(range.start..middle));
-            self.install_guards(&(middle..range.end));
+            return true;
         }
+        let middle = range.start.plus(len(range) / 2);
+        len(range) > 1
+            && self.install_guards(&(range.start..middle))
+            && self.install_guards(&(middle..range.end))
     }
 
     /// `range` is guarded, and what was there is gone.
@@ -49,14 +57,14 @@ impl Pager {
         self.mm.guard(&mut self.w, range);
     }
 
-    fn remove_guards(&mut self, range: &PageRange) {
-        // What is refused stays guarded: a fault there is none of ours.
+    /// What is refused may be guarded still: a fault there is tried (`foreswap_core`, guard.rs). False: it was refused.
+    fn remove_guards(&mut self, range: &PageRange) -> bool {
         if madvise(range, MADV_GUARD_REMOVE).is_err() {
-            return;
+            return false;
         }
         self.mm.unguard(range);
         if self.mm.usage(range).0 == 0 {
-            return;
+            return true;
         }
         // Guards that nobody told of may have stood where pages are known to be mapped.
         let present = self
@@ -70,15 +78,14 @@ impl Pager {
             }
             at = found.end;
         }
+        true
     }
 }
 
-fn madvise(range: &PageRange, advice: i32) -> Result<(), ()> {
+/// Not the C library's: that of the program leads to us.
+fn madvise(range: &PageRange, advice: i32) -> Result<usize, Errno> {
     let bytes = bytes_of(range);
-    let at = core::ptr::without_provenance_mut(bytes.start);
+    let arguments = [bytes.start, bytes.len(), advice as usize];
     // SAFETY: the program has asked for it: its own thread makes the same call next.
-    match unsafe { libc::madvise(at, bytes.len(), advice) } {
-        0 => Ok(()),
-        _ => Err(()),
-    }
+    unsafe { syscall(linux_raw_sys::general::__NR_madvise, arguments) }
 }

@@ -9,7 +9,7 @@ pub mod maps;
 pub mod modules;
 pub mod own_memory;
 pub mod process;
-mod syscall;
+pub(crate) mod syscall;
 pub mod thread;
 pub mod turnstile;
 pub mod uffd;

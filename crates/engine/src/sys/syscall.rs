@@ -15,7 +15,7 @@ compile_error!("foreswap's engine threads are written for Linux on x86_64");
 /// # Safety
 /// The arguments must be right for that call, pointers included.
 #[inline]
-pub(super) unsafe fn syscall<const N: usize>(
+pub(crate) unsafe fn syscall<const N: usize>(
     number: u32,
     args: [usize; N],
 ) -> Result<usize, Errno> {

@@ -1,0 +1,52 @@
+//! Calls that change memory and of which userfaultfd tells nothing: guards, advice by a pidfd, locks, seals, merging. The
+//! checks are in `programs/silent_calls.c`; here each is run bare and at a third of what it uses.
+
+use foreswap_e2e::{Job, Managed, program};
+
+/// Mebibytes.
+const LIMIT: u64 = 64;
+
+#[track_caller]
+fn part(name: &str) {
+    let Some(path) = program::compile(name, "silent_calls") else {
+        return;
+    };
+    let outcome = Managed::limit(LIMIT).equals_bare_swapping(&Job::new(path).arg(name));
+    assert!(
+        outcome.note("absent") > 1024,
+        "little was out of memory when it was checked: {}",
+        outcome.stderr
+    );
+}
+
+macro_rules! parts {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                part(stringify!($name));
+            }
+        )*
+    };
+}
+
+parts!(
+    guards
+    guards_alone
+    guards_by_number
+    guards_by_pidfd
+    guards_beside_first_touches
+    guards_before_pressure
+    guards_and_forks
+    guards_move
+    guards_in_huge_pages
+    refused_guards
+    guards_beside_threads
+    discards_by_pidfd
+    discard_locked
+    collapse_and_populate
+    mergeable
+    sealed
+    not_for_children
+    changes_by_a_vfork_child
+);
