@@ -201,12 +201,18 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     };
     let bell = event().map_err(system("eventfd"))?;
     let unsharer = Unsharer::new(rustix::io::dup(&bell).map_err(system("dup"))?);
+    let rings = || maps::read().map(|vmas| maps::rings(&vmas));
+    let before = rings().map_err(system("reading maps"))?;
     let mut io = open_io(&options, &client)?;
-    let rings = rustix::io::dup(&bell).map_err(system("dup"))?;
+    let rings = rings().map_err(system("reading maps"))?.saturating_sub(before);
+    if before > 0 {
+        program.about_to_lend();
+    }
+    let bell_of_helpers = rustix::io::dup(&bell).map_err(system("dup"))?;
     let helpers = Helpers::new(
         options.helpers as usize,
         number_in_order,
-        rings,
+        bell_of_helpers,
         helpers_of(Cpus::now()),
     );
     for (area, files) in &welcome.areas {
@@ -260,7 +266,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         thp,
         clusters,
     };
-    let space = Space::open(program).map_err(system("opening /proc/self"))?;
+    let space = Space::open(program, rings).map_err(system("opening /proc/self"))?;
     let mm = Mm::new(config, limit);
     let mut pager = Pager::new(program, doorbell, mm, w, bell, welcome.areas, space);
     match inherited {

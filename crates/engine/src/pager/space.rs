@@ -18,11 +18,13 @@ pub(crate) struct Space {
     /// Where the code that engine threads run keeps its static data.
     code: Vec<Range<usize>>,
     statm: rustix::fd::OwnedFd,
+    /// Mappings of the engine's own ring.
+    rings: usize,
 }
 
 impl Space {
-    /// Open it, on the pager's thread.
-    pub(crate) fn open(program: &'static Program) -> Result<Self, Errno> {
+    /// Open it, on the pager's thread, which has `rings` mappings of io_uring.
+    pub(crate) fn open(program: &'static Program, rings: usize) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let statm = open(c"/proc/thread-self/statm", flags, Mode::empty())?;
         Ok(Space {
@@ -30,6 +32,7 @@ impl Space {
             pagemap: PageMap::open()?,
             code: modules::loaded().libraries().collect(),
             statm,
+            rings,
         })
     }
 
@@ -40,6 +43,10 @@ impl Space {
     pub(crate) fn adoptable(&self, smallest: usize) -> Result<Vec<Vma>, Errno> {
         let before = self.program.threads_made();
         let mut vmas = maps::read()?;
+        if maps::rings(&vmas) > self.rings {
+            // One that a library made without the C library: see `world/lent.rs`.
+            self.program.about_to_lend();
+        }
         let steady = before.is_some() && before == self.program.threads_made();
         let excluded: Vec<_> = own_memory::ranges()
             .map(|own| own.start..own.start + own.len)

@@ -32,6 +32,8 @@ pub enum Backing {
     Stack,
     /// A file, shared memory, or hugetlbfs.
     File,
+    /// A ring of io_uring.
+    Ring,
     /// The kernel's: vdso, vvar, vsyscall and the like.
     Special,
 }
@@ -70,6 +72,13 @@ impl Vma {
 /// Reads the whole map, in address order.
 pub fn read() -> Result<Vec<Vma>, Errno> {
     Ok(parse(&text_of(c"/proc/thread-self/maps")?))
+}
+
+/// How many mappings of io_uring's rings there are.
+pub fn rings(vmas: &[Vma]) -> usize {
+    vmas.iter()
+        .filter(|vma| vma.backing == Backing::Ring)
+        .count()
 }
 
 /// What a fork child gets wiped (MADV_WIPEONFORK). Only the long form of the map tells, which is
@@ -152,6 +161,7 @@ fn parse_line(line: &[u8]) -> Option<Vma> {
         b"" if inode == b"0" => Backing::Anonymous,
         b"[heap]" => Backing::Heap,
         b"[stack]" => Backing::Stack,
+        b"anon_inode:[io_uring]" => Backing::Ring,
         _ if name.starts_with(b"[anon:") => Backing::Anonymous,
         _ if name.starts_with(b"[anon_shmem:") => Backing::File,
         _ if name.starts_with(b"[") => Backing::Special,
