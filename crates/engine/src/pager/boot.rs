@@ -204,7 +204,9 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let rings = || maps::read().map(|vmas| maps::rings(&vmas));
     let before = rings().map_err(system("reading maps"))?;
     let mut io = open_io(&options, &client)?;
-    let rings = rings().map_err(system("reading maps"))?.saturating_sub(before);
+    let rings = rings()
+        .map_err(system("reading maps"))?
+        .saturating_sub(before);
     if before > 0 {
         program.about_to_lend();
     }

@@ -17,7 +17,9 @@ pub fn stretch(process: &Process, page: u16, n: u16) -> Range<usize> {
 /// The program discards pages, and the driver sees to it at once.
 pub fn give_back(process: &mut Process, sys: &mut System, range: Range<usize>) {
     let pages = &mut process.space.pages[range.clone()].iter();
-    let fits = |page: &Page| page.mapping == Mapping::Managed && !page.locked && !page.pinned;
+    let fits = |page: &Page| {
+        page.mapping == Mapping::Managed && !page.locked && !page.pinned && !page.guard
+    };
     if process.settled() && pages.all(fits) {
         process.discard(range);
         process.read_event(sys);
@@ -30,6 +32,7 @@ pub fn give_back(process: &mut Process, sys: &mut System, range: Range<usize>) {
 pub fn change(process: &mut Process, sys: &mut System, act: Act) {
     let (Act::Discard { page, n }
     | Act::Free { page, n }
+    | Act::Guard { page, n, .. }
     | Act::Unmap { page, n }
     | Act::Remap { page, n, .. }
     | Act::Map { page, n }) = act
@@ -62,6 +65,9 @@ pub fn change(process: &mut Process, sys: &mut System, act: Act) {
             }
         }
         Act::Free { .. } if !busy && !fixed => process.silently_discard(range),
+        Act::Guard { on, told, .. } if !busy && !fixed && managed && process.settled() => {
+            process.guard(sys, &range, on, on || told);
+        }
         Act::Map { .. } => {
             if !process.busy(&range) || sys.chance.one_in(300) {
                 process.map(range.clone());
@@ -122,6 +128,31 @@ impl Process {
         }
         self.changing(&range, true);
         self.send(Event::Discard(range));
+    }
+
+    /// The driver installs guards or removes them; the core is told, but for removals behind its back.
+    pub fn guard(&mut self, sys: &mut System, range: &Range<usize>, on: bool, told: bool) {
+        for at in range.clone() {
+            let (page, cell) = (&mut self.space.pages[at], &mut self.cells[at]);
+            if on {
+                *page = Page {
+                    mapping: page.mapping,
+                    guard: true,
+                    ..Page::default()
+                };
+                *cell = Cell {
+                    changing: cell.changing,
+                    ..Cell::default()
+                };
+            }
+            page.guard = on;
+        }
+        let pages = self.space.range(range);
+        match (on, told) {
+            (true, _) => self.call(sys, |mm, w| mm.guard(w, &pages)),
+            (false, true) => self.call(sys, |mm, _| mm.unguard(&pages)),
+            (false, false) => {}
+        }
     }
 
     /// munmap.

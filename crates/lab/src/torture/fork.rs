@@ -79,6 +79,10 @@ impl Process {
                 present.push(child.space.range(&(at..at + 1)));
             }
         }
+        let guards: Vec<_> = (0..child.space.pages.len())
+            .filter(|&at| child.space.pages[at].guard)
+            .map(|at| child.space.range(&(at..at + 1)))
+            .collect();
         let returned = std::mem::take(&mut self.space.returned);
         child.space.lenient = true;
         child.fork = Fork::Held;
@@ -91,10 +95,12 @@ impl Process {
                 let back = returned.contains(&page) && present.iter().any(|r| r.start == page);
                 mm.inherit(w, page, stored, back);
             }
-            let Some((first, _)) = regions.first() else {
-                return;
-            };
-            mm.adopt(w, first.clone(), &present);
+            if let Some((first, _)) = regions.first() {
+                mm.adopt(w, first.clone(), &present);
+            }
+            for guard in &guards {
+                mm.guard(w, guard);
+            }
         });
         child.fork = Fork::No;
         if let Some(area) = sys.draining {

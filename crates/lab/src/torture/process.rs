@@ -18,6 +18,9 @@ use super::space::{Ended, Mapping, Space};
 use super::system::System;
 use super::view::View;
 
+/// How long the kernel takes for a discard at the most.
+const ZAP: Nanos = 5_000_000_000;
+
 /// What a page must read as.
 #[derive(Clone, Copy, Default)]
 pub struct Cell {
@@ -123,6 +126,8 @@ pub struct Process {
     pub acks: VecDeque<Event>,
     /// Discards whose pages are about to vanish.
     pub zaps: Vec<Range<usize>>,
+    /// When the event of the oldest discard was read whose pages may still be there.
+    pub discards_since: Option<Nanos>,
     /// How far a fork is.
     pub fork: Fork,
     /// What it costs while it only reads.
@@ -159,11 +164,28 @@ impl Process {
             events: VecDeque::new(),
             acks: VecDeque::new(),
             zaps: Vec::new(),
+            discards_since: None,
             fork: Fork::No,
             progress: Progress::default(),
             tally: Tally::default(),
             unchecked: 0,
             references: Vec::new(),
+        }
+    }
+
+    /// No thread waits for a CPU for longer than this between the end of its wait and its discard.
+    fn end_discards(&mut self, now: Nanos) {
+        if self.zaps.is_empty() && self.acks.is_empty() {
+            self.discards_since = None;
+        }
+        if self.discards_since.is_some_and(|since| now - since > ZAP) {
+            while !self.acks.is_empty() {
+                self.acknowledge();
+            }
+            while !self.zaps.is_empty() {
+                self.zap();
+            }
+            self.discards_since = None;
         }
     }
 
@@ -173,6 +195,7 @@ impl Process {
         sys: &mut System,
         call: impl FnOnce(&mut Mm, &mut View<'_>) -> T,
     ) -> T {
+        self.end_discards(sys.now);
         sys.calls = 0;
         (self.space.refused, self.space.in_vain) = (0, 0);
         self.space.lenient |= self.fork != Fork::No;
@@ -305,7 +328,7 @@ impl Process {
         let Wait { at, write, .. } = wait;
         sys.note(20, at as u64, write.unwrap_or(u64::MAX));
         let page = &mut self.space.pages[at];
-        if page.mapping == Mapping::None {
+        if page.mapping == Mapping::None || page.guard {
             return Access::Signal;
         }
         if page.mapping == Mapping::Plain && page.present.is_none() {
@@ -379,6 +402,7 @@ impl Process {
         let space = &self.space;
         match &event {
             Event::Discard(range) => {
+                self.discards_since.get_or_insert(sys.now);
                 let range = space.range(range);
                 self.call(sys, |mm, w| mm.discard(w, &range));
                 self.forget_snapshot(sys, &range);

@@ -179,6 +179,7 @@ fn shorter(step: &Step) -> Option<Step> {
         Act::Burst { n, .. }
         | Act::Discard { n, .. }
         | Act::Free { n, .. }
+        | Act::Guard { n, .. }
         | Act::Unmap { n, .. }
         | Act::Remap { n, .. }
         | Act::Map { n, .. }

@@ -30,6 +30,8 @@ pub struct Page {
     pub present: Option<u64>,
     /// A touch raises SIGBUS.
     pub poisoned: bool,
+    /// A touch raises SIGSEGV.
+    pub guard: bool,
     /// mlock.
     pub locked: bool,
     /// The kernel or a device uses it.

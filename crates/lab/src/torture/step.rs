@@ -103,6 +103,17 @@ pub enum Act {
         /// How many.
         n: u16,
     },
+    /// MADV_GUARD_INSTALL or MADV_GUARD_REMOVE; the driver makes the call.
+    Guard {
+        /// The first page.
+        page: u16,
+        /// How many.
+        n: u16,
+        /// Install.
+        on: bool,
+        /// The driver knows of it; a removal may go by it.
+        told: bool,
+    },
     /// munmap.
     Unmap {
         /// The first page.
@@ -325,7 +336,13 @@ impl Steps {
 
     fn change(&mut self) -> Act {
         let (page, n) = self.stretch(self.pages / 5);
-        match self.chance.below(10) {
+        match self.chance.below(11) {
+            10 => Act::Guard {
+                page,
+                n: n.div_ceil(4),
+                on: self.chance.one_in(2),
+                told: !self.chance.one_in(4),
+            },
             0..4 => Act::Discard { page, n },
             4 => Act::Unmap { page, n },
             5 => Act::Remap {

@@ -81,6 +81,14 @@ impl View<'_> {
 
     /// May something be mapped at this page?
     fn absent(&mut self, page: Vpn) -> Result<(), Stop> {
+        if self.page(page).is_some_and(|p| p.guard) {
+            return Err(Stop::Exists);
+        }
+        self.room(page)
+    }
+
+    /// May something be copied to this page? The kernel replaces guards.
+    fn room(&mut self, page: Vpn) -> Result<(), Stop> {
         let found = self.page(page).map(|p| *p).unwrap_or_default();
         if found.mapping != Mapping::Managed {
             return Err(Stop::Gone);
@@ -94,6 +102,7 @@ impl View<'_> {
 
     fn map(&mut self, page: Vpn, content: u64) {
         if let Some(p) = self.page(page) {
+            assert!(!p.guard, "a guard is replaced by {page:?}");
             p.present = Some(content);
         }
         self.space.woken.push(page.0);
@@ -120,6 +129,7 @@ impl Mmu for View<'_> {
             };
             match *p {
                 p if p.mapping != Mapping::Managed => return Err(Stop::Gone),
+                p if p.guard => return Err(Stop::Fixed),
                 p if p.present.is_none() => return Err(Stop::Absent),
                 _ => {}
             }
@@ -155,7 +165,7 @@ impl Mmu for View<'_> {
             let what = w.space.frame_use[frame.0 as usize];
             assert_ne!(what, Use::Reading, "{frame:?} is copied while it is read");
             w.full(frame);
-            w.absent(page)?;
+            w.room(page)?;
             w.no_memory()?;
             let content = w.frame(frame).unwrap_or(GARBAGE);
             w.map(page, content);
@@ -167,7 +177,7 @@ impl Mmu for View<'_> {
         self.sys.note(4, page.0, u64::from(n));
         self.each(n, 0, |w, i| {
             let page = page.plus(u64::from(i));
-            w.absent(page)?;
+            w.room(page)?;
             w.no_memory()?;
             w.map(page, 0);
             Ok(())
