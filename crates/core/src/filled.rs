@@ -87,6 +87,8 @@ impl Mm {
         let holding = Holding {
             state: State::Dirty,
             page: Some(page),
+            // Where it cannot be mapped now, it may be written.
+            digest: Digest::Filled(word).number(),
             wanted: true,
             since: pending.since,
             ..NOTHING

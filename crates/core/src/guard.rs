@@ -5,7 +5,6 @@
 //! A discard leaves guards where they are; unmapping and moving take them along.
 
 use crate::fault::CREDIT_NEW;
-use crate::frames::State;
 use crate::mm::{Mm, Outcome, Pending};
 use crate::page_table::Entry;
 use crate::units::{PageRange, Vpn, pages};
@@ -43,20 +42,31 @@ impl Mm {
             return self.stall(w, pending);
         };
         w.clear(frame);
-        let stop = w.move_in(frame, page, 1).stop;
-        if stop.is_none() {
-            self.frames.vacate(frame);
-            self.set_mapped(w, page, None, CREDIT_NEW);
-            self.stats.faults_zero += 1;
-            self.on_served(w, page, pending.since, false);
-            return Outcome::Served;
+        let mut stop = w.move_in(frame, page, 1).stop;
+        #[cfg(feature = "planted")]
+        if self.has(crate::planted::Bug::ReplacedGuard) && stop == Some(Stop::Exists) {
+            stop = Some(Stop::Fixed);
         }
-        debug_assert_eq!(self.frames.get(frame).state, State::Free);
-        self.frames.free_up(frame);
-        if stop == Some(Stop::Again) {
-            return self.again(pending);
+        match stop {
+            None => self.frames.vacate(frame),
+            Some(Stop::Fixed) => {
+                // The mapping has another protection than our frames: it gets a page of its own for this one.
+                w.release(frame, 1);
+                self.frames.vacate(frame);
+                stop = w.zero_in(page, 1).stop;
+                w.uncharge(u64::from(stop.is_some()));
+            }
+            Some(_) => self.frames.free_up(frame),
         }
-        w.wake(page);
+        match stop {
+            None => {
+                self.set_mapped(w, page, None, CREDIT_NEW);
+                self.stats.faults_zero += 1;
+                self.on_served(w, page, pending.since, false);
+            }
+            Some(Stop::Again | Stop::Busy) => return self.again(pending),
+            Some(_) => w.wake(page),
+        }
         Outcome::Served
     }
 

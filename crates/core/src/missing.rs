@@ -61,6 +61,10 @@ impl Mm {
         slot: Option<Slot>,
         credit: u8,
     ) {
+        #[cfg(feature = "planted")]
+        if self.has(crate::planted::Bug::HastyLoss) {
+            self.discarded = Discarded::default();
+        }
         let found = !self.discarded.ranges.is_empty() && self.discarded.has(page, w.now());
         let slot = if found {
             self.put(w, slot);

@@ -1,4 +1,4 @@
-//! Bugs to be found: thirteen mistakes that a memory manager can be made with, each off until a test turns it
+//! Bugs to be found: fifteen mistakes that a memory manager can be made with, each off until a test turns it
 //! on. They show that what looks for bugs (the lab's `torture`) finds such ones. Only built with the
 //! feature `planted`, which nothing that is shipped has.
 
@@ -33,6 +33,10 @@ pub enum Bug {
     TakenUntouched,
     /// Where nothing can be moved, what came in lately does not make room for what comes next.
     CreepingLimit,
+    /// A page is put where a guard is.
+    ReplacedGuard,
+    /// A page that a late discard took is missed.
+    HastyLoss,
 }
 
 impl Mm {

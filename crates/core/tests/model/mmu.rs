@@ -7,7 +7,6 @@ use foreswap_core::world::{
     Digest, Disk, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
 };
 
-use super::rng::mix;
 use super::space::{Flight, Mapping, Page, Space, Use};
 use super::system::{GARBAGE, System};
 
@@ -249,12 +248,8 @@ impl Mmu for View<'_> {
     fn digest_of(&mut self, frame: Frame) -> Digest {
         self.full(frame);
         assert_ne!(self.space.frame_use[frame.0 as usize], Use::Reading);
-        match self.space.frames[frame.0 as usize] {
-            None | Some(0) => Digest::Zero,
-            Some(content) if self.sys.mixing && content % 4 == 1 => Digest::Filled(content),
-            Some(content) if self.sys.mixing => Digest::Hash(mix(content)),
-            Some(content) => Digest::Hash(content),
-        }
+        self.sys
+            .digest(self.space.frames[frame.0 as usize].unwrap_or(0))
     }
 
     fn digest_read(&mut self, frame: Frame) -> Digest {

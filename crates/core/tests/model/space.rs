@@ -223,6 +223,9 @@ impl Space {
             if self.lingers > 0 {
                 self.lingering.insert(frame.0, self.lingers);
             }
+            let digest = sys
+                .digest(flight.data.get(i as usize).copied().unwrap_or(0))
+                .number();
             let area = &mut sys.areas[usize::from(slot.area)];
             let on_area = &mut area.content[slot.index as usize];
             if flight.write {
@@ -231,6 +234,10 @@ impl Space {
                     self.frames[here],
                     Some(flight.data[i as usize]),
                     "{frame:?} changed while it was written"
+                );
+                assert_eq!(
+                    area.digests[slot.index as usize], digest,
+                    "{slot:?} has another digest than the page that is written there"
                 );
                 *on_area = flight.data[i as usize];
                 match result {

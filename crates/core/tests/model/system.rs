@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use foreswap_core::units::{LEAF_PAGES, Nanos, Slot};
-use foreswap_core::world::Notice;
+use foreswap_core::world::{Digest, Notice};
 
 use super::rng::{Rng, mix};
 
@@ -97,6 +97,16 @@ pub struct System {
 }
 
 impl System {
+    /// Digest of a page's content.
+    pub fn digest(&self, content: u64) -> Digest {
+        match content {
+            0 => Digest::Zero,
+            _ if self.mixing && content % 4 == 1 => Digest::Filled(content),
+            _ if self.mixing => Digest::Hash(mix(content)),
+            _ => Digest::Hash(content),
+        }
+    }
+
     pub fn new(seed: u64, limit: u64, areas: &[u32]) -> Self {
         System {
             now: 1,

@@ -22,6 +22,8 @@ pub enum PlantedBug {
     UnitOfTwoLeaves,
     TakenUntouched,
     CreepingLimit,
+    ReplacedGuard,
+    HastyLoss,
 }
 
 impl PlantedBug {
@@ -48,6 +50,8 @@ impl From<PlantedBug> for Bug {
             PlantedBug::UnitOfTwoLeaves => Bug::UnitOfTwoLeaves,
             PlantedBug::TakenUntouched => Bug::TakenUntouched,
             PlantedBug::CreepingLimit => Bug::CreepingLimit,
+            PlantedBug::ReplacedGuard => Bug::ReplacedGuard,
+            PlantedBug::HastyLoss => Bug::HastyLoss,
         }
     }
 }

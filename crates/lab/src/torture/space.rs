@@ -320,6 +320,11 @@ impl Space {
                     Some(flight.data[i as usize]),
                     "{frame:?} changed while it was written"
                 );
+                assert_eq!(
+                    area.digests[slot.index as usize],
+                    System::digest(flight.data[i as usize]).number(),
+                    "{slot:?} has another digest than the page that is written there"
+                );
                 match result {
                     IoResult::Refused(refusal) if refusal.has(i) => *on_area = GARBAGE,
                     IoResult::Ok | IoResult::Refused(_) => {

@@ -336,13 +336,7 @@ impl Steps {
 
     fn change(&mut self) -> Act {
         let (page, n) = self.stretch(self.pages / 5);
-        match self.chance.below(11) {
-            10 => Act::Guard {
-                page,
-                n: n.div_ceil(4),
-                on: self.chance.one_in(2),
-                told: !self.chance.one_in(4),
-            },
+        match self.chance.below(10) {
             0..4 => Act::Discard { page, n },
             4 => Act::Unmap { page, n },
             5 => Act::Remap {
@@ -359,8 +353,14 @@ impl Steps {
         let (page, n) = self.stretch(8);
         let chance = &mut self.chance;
         let n = n as u8;
-        match chance.below(28) {
-            24.. => Act::Quiet {
+        match chance.below(30) {
+            28.. => Act::Guard {
+                page,
+                n: n.into(),
+                on: chance.one_in(500),
+                told: !chance.one_in(250),
+            },
+            24..28 => Act::Quiet {
                 rounds: chance.pick(&[5, 50, 250]),
             },
             0 | 1 => Act::Lock {

@@ -346,9 +346,8 @@ impl View<'_> {
                 assert_eq!(area.writing[at], 0, "{slot:?} is written twice at a time");
                 area.writing[at] += 1;
                 assert_eq!(area.counts[at], 1, "{slot:?} is written and shared");
-                flight
-                    .data
-                    .push(self.space.frames[frame.0 as usize].unwrap_or(GARBAGE));
+                let content = self.space.frames[frame.0 as usize].unwrap_or(GARBAGE);
+                flight.data.push(content);
             } else {
                 *what = Use::Reading;
                 assert_eq!(area.writing[at], 0, "{slot:?} is read while it is written");
