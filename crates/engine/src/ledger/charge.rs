@@ -135,14 +135,24 @@ impl Ledger {
     }
 
     /// Makes the global sum right again after `process` died in the middle of a charge, and
-    /// takes its pages off. False where a living process was in the way: try again.
+    /// takes its pages off. False where a living process was in the way: try again. It may have been
+    /// charging a fork child's record, which outlives it.
     pub(super) fn settle_charge(&self, process: ProcId) -> bool {
         let record = self.record(process);
-        if record.charging.load(SeqCst) != 0 {
+        let children = self.records_in_use().filter(|&child| {
+            self.state(child) == ProcessState::Reserved && self.parent(child) == Some(process)
+        });
+        let cut_short: Vec<ProcId> = children
+            .chain([process])
+            .filter(|&other| self.record(other).charging.load(SeqCst) != 0)
+            .collect();
+        if !cut_short.is_empty() {
             if !(0..1000).any(|_| self.recount_charge()) {
                 return false;
             }
-            record.charging.store(0, SeqCst);
+            for other in cut_short {
+                self.record(other).charging.store(0, SeqCst);
+            }
         }
         self.subtract(record.charged.swap(0, SeqCst));
         true
@@ -154,8 +164,7 @@ impl Ledger {
         let mut sum = 0;
         for other in self.records_in_use() {
             let record = self.record(other);
-            let alive = self.state(other) != ProcessState::Ended;
-            if alive && record.charging.load(SeqCst) != 0 {
+            if self.may_act(other) && record.charging.load(SeqCst) != 0 {
                 rustix::thread::sched_yield();
                 return false;
             }
