@@ -162,6 +162,12 @@ impl Sessions {
         self.sessions.len()
     }
 
+    /// The processes of all connections, as far as this namespace knows them.
+    pub fn pids(&self) -> Vec<i32> {
+        let pids = self.sessions.iter().map(|session| session.pid);
+        pids.map(|pid| pid.as_raw_nonzero().get()).collect()
+    }
+
     /// Whether a clean-up waits to be tried again.
     pub fn has_unfinished(&self) -> bool {
         !self.unfinished.is_empty()

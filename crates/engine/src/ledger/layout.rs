@@ -27,7 +27,7 @@ pub const AREA_RAM: u32 = 2;
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 8;
 const PAGE: u64 = 4096;
 
 /// The first bytes of the ledger.
@@ -60,6 +60,9 @@ pub(super) struct ChargeWords {
     /// When a process missed pages last that nothing could foresee, in nanoseconds, and which.
     pub(super) missed_at: AtomicU64,
     pub(super) missed_by: AtomicU32,
+    /// Pages by which the sum was above the limit at the most, for a fork child and for pages that are there anyway.
+    pub(super) over_for_forks: AtomicU64,
+    pub(super) over_for_present: AtomicU64,
 }
 
 /// One swap area.

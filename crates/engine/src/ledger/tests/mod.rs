@@ -172,6 +172,21 @@ fn the_limit_is_never_passed() {
         (ledger.charged_pages(), ledger.peak_charged_pages()),
         (105, 105)
     );
+    let over = OverLimit {
+        for_forks: 0,
+        for_present: 5,
+    };
+    assert_eq!(ledger.over_limit(), over);
+    let child = ledger.reserve(Some(one)).expect("a record");
+    ledger.charge_anyway(child, 2);
+    ledger.uncharge(child, 2);
+    assert_eq!(
+        ledger.over_limit(),
+        OverLimit {
+            for_forks: 7,
+            ..over
+        }
+    );
     ledger.uncharge(one, 1000);
     assert_eq!(
         (ledger.process_charged(one), ledger.charged_pages()),

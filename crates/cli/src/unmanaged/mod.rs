@@ -1,0 +1,398 @@
+//! What the processes of a run hold beside what foreswap manages: looked at by the supervisor, told where it
+//! matters.
+//!
+//! A look costs a few microseconds a process: its `statm`, and its `status` when that has changed. Only where
+//! these leave room for much that is not managed are its mappings read, which takes the kernel as long as it
+//! takes to walk their page tables. How long all that took says when the next look comes: at the most a
+//! thousandth of a CPU is spent.
+
+mod family;
+mod figures;
+mod pace;
+mod smaps;
+mod words;
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use foreswap::ledger::{Ledger, ProcessState};
+use foreswap_store::area::PAGE_BYTES;
+use rustix::process::Signal;
+
+use self::family::Family;
+pub use self::figures::{Kind, Unmanaged};
+use self::pace::Pace;
+use self::smaps::{Devices, Mappings, Quick, Status};
+use self::words::Holder;
+
+/// Below this, or a sixteenth of the limit, the figures of `status` are good enough.
+const SMALL: u64 = 4 << 20;
+
+/// What an engine says of the process it is in.
+#[derive(Clone, Copy, Debug, Default)]
+struct Charged {
+    /// Bytes that count towards the limit.
+    managed: u64,
+    /// Bytes of the engine's own.
+    engine: u64,
+    /// It is up.
+    live: bool,
+}
+
+/// What was seen of one process.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    quick: Quick,
+    status: Status,
+    /// Looks since `status` was read.
+    age: u32,
+    mappings: Option<Mapped>,
+    now: Unmanaged,
+}
+
+/// What its mappings were, and when.
+#[derive(Clone, Copy, Debug)]
+struct Mapped {
+    mappings: Mappings,
+    /// Resident and locked at that time.
+    resident: u64,
+    locked: u64,
+}
+
+impl Seen {
+    fn resident(&self) -> u64 {
+        self.status.anonymous + self.status.shared
+    }
+
+    /// At the most this is not managed, going by the quick figures; and at the least, if all that is charged is
+    /// resident.
+    fn bounds(&self, charged: &Charged) -> (Unmanaged, u64) {
+        let ours = self.mappings.map_or(0, |mapped| mapped.mappings.ours);
+        let private = self.status.anonymous.saturating_sub(charged.engine);
+        let shared = self.status.shared.saturating_sub(ours);
+        let mut least = Unmanaged::default();
+        let locked = self.status.locked.min(private);
+        least.count(Kind::Shared, shared);
+        least.count(Kind::Locked, locked);
+        let unknown = private.saturating_sub(charged.managed.max(locked));
+        least.count(Kind::Unknown, unknown);
+        (least, private + shared)
+    }
+}
+
+/// The run's unmanaged memory at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Now {
+    /// Of all processes.
+    pub sum: Unmanaged,
+    /// Of each that has any, by pid.
+    pub each: Vec<(i32, Unmanaged)>,
+}
+
+/// Looks at the processes of a run.
+#[derive(Debug)]
+pub struct Watch {
+    family: Family,
+    pace: Pace,
+    seen: HashMap<i32, Seen>,
+    now: Unmanaged,
+    peak: Unmanaged,
+    /// The most that one process had resident, pages of files included.
+    most_resident: u64,
+    /// Bytes of a kind in a process when they were told.
+    told: HashMap<(i32, Kind), u64>,
+    /// The last look found more than the limit.
+    alarmed: bool,
+    /// More than the limit was found twice in turn.
+    passed: bool,
+    devices: Devices,
+}
+
+impl Watch {
+    /// `marker` is `NAME=value` in the variables of all that the command starts.
+    pub fn new(marker: String) -> Self {
+        let mut devices = Devices::new();
+        // Where anonymous shared memory, System V's and memfds are.
+        let memory = rustix::fs::memfd_create(c"foreswap-look", rustix::fs::MemfdFlags::CLOEXEC);
+        if let Ok(stat) = memory.and_then(|memory| rustix::fs::fstat(memory.as_fd())) {
+            let number = (
+                rustix::fs::major(stat.st_dev),
+                rustix::fs::minor(stat.st_dev),
+            );
+            devices.insert(number, true);
+        }
+        Self {
+            family: Family::new(marker),
+            pace: Pace::new(Instant::now()),
+            seen: HashMap::new(),
+            now: Unmanaged::default(),
+            peak: Unmanaged::default(),
+            most_resident: 0,
+            told: HashMap::new(),
+            alarmed: false,
+            passed: false,
+            devices,
+        }
+    }
+
+    /// When the next look is due.
+    pub fn due_in(&self) -> Duration {
+        self.pace.due_in(Instant::now())
+    }
+
+    /// The most that was not managed at a time.
+    pub fn peak(&self) -> &Unmanaged {
+        &self.peak
+    }
+
+    /// The most that one process had resident at a look.
+    pub fn most_resident(&self) -> u64 {
+        self.most_resident
+    }
+
+    /// Whether unmanaged memory alone has passed the limit.
+    pub fn has_passed(&self) -> bool {
+        self.passed
+    }
+
+    /// Looks at every process; `connected` are those that an engine has told of. Returns what there is to tell, in
+    /// lines.
+    pub fn look(&mut self, ledger: &Ledger, connected: &[i32]) -> Vec<String> {
+        let began = Instant::now();
+        let cpu = cpu_time();
+        let new = self.find(connected);
+        let limit = ledger.limit_pages() * PAGE_BYTES;
+        let charged = self.charged(ledger);
+        let moved = self.read_quick(limit);
+        self.read_mappings(limit, &charged);
+        self.sum_up(limit, &charged);
+        let lines = self.judge(limit, &charged);
+        let spent = cpu_time().saturating_sub(cpu);
+        self.pace.looked(began, spent, new || moved || self.alarmed);
+        lines
+    }
+
+    /// The figures for `foreswap ps`.
+    pub fn now(&self) -> Now {
+        let mut each: Vec<(i32, Unmanaged)> = self
+            .seen
+            .iter()
+            .filter(|(_, seen)| seen.now.total > 0)
+            .map(|(&pid, seen)| (pid, seen.now))
+            .collect();
+        each.sort_unstable_by_key(|(pid, _)| *pid);
+        Now {
+            sum: self.now,
+            each,
+        }
+    }
+
+    /// The process that stands for the memory of this one, see [`Family`].
+    pub fn stands_for(&self, pid: i32) -> i32 {
+        self.family.stands_for(pid)
+    }
+
+    /// Sends a signal to every process of the run, those too that came since the last look.
+    pub fn signal(&mut self, signal: Signal) {
+        self.family.find_children();
+        self.family.signal(signal);
+    }
+
+    /// Whether a process of the run is left.
+    pub fn anybody_lives(&mut self) -> bool {
+        self.family.find_children();
+        let mut members = self.family.members();
+        members.any(|(_, member)| member.quick().is_some_and(|quick| quick.resident > 0))
+    }
+
+    fn find(&mut self, connected: &[i32]) -> bool {
+        let mut new = self.family.find_children();
+        for &pid in connected {
+            new |= self.family.add(pid);
+        }
+        if self.family.may_miss && self.pace.may_search(Instant::now()) {
+            let cpu = cpu_time();
+            self.family.find_strays();
+            self.pace
+                .searched(Instant::now(), cpu_time().saturating_sub(cpu));
+        }
+        new
+    }
+
+    /// What the engines say, by the pid that stands for their process.
+    fn charged(&self, ledger: &Ledger) -> HashMap<i32, Charged> {
+        let mut charged: HashMap<i32, Charged> = HashMap::new();
+        for record in ledger.records_in_use() {
+            let pid = self.family.stands_for(ledger.pid(record).cast_signed());
+            let stats = ledger.stats(record);
+            let engine = stats
+                .engine_bytes
+                .load(std::sync::atomic::Ordering::Relaxed);
+            let of = charged.entry(pid).or_default();
+            of.managed += ledger.process_charged(record) * PAGE_BYTES;
+            of.engine += engine;
+            of.live |= ledger.state(record) == ProcessState::Live;
+        }
+        charged
+    }
+
+    /// Reads the quick figures of all. True where they have changed.
+    fn read_quick(&mut self, limit: u64) -> bool {
+        let mut dead = Vec::new();
+        let mut moved = 0;
+        for (pid, member) in self.family.members() {
+            let Some(quick) = member.quick() else {
+                dead.push(pid);
+                continue;
+            };
+            if member.shares_with.is_some() {
+                self.seen.remove(&pid);
+                continue;
+            }
+            let seen = self.seen.entry(pid).or_default();
+            seen.age += 1;
+            if quick == seen.quick && seen.age < pace::STATUS_LOOKS {
+                continue;
+            }
+            let before = seen.resident();
+            seen.quick = quick;
+            seen.age = 0;
+            // Gone in this moment: the next look finds that.
+            seen.status = member.status().unwrap_or_default();
+            moved += seen.resident().abs_diff(before);
+            self.most_resident = self.most_resident.max(quick.resident);
+        }
+        self.family.drop_dead(&dead);
+        let family = &self.family;
+        self.seen.retain(|&pid, _| family.member(pid).is_some());
+        self.told
+            .retain(|(pid, _), _| family.member(*pid).is_some());
+        moved > SMALL.min(limit / 64)
+    }
+
+    /// Reads the mappings of those that may hold much, where that has changed since.
+    fn read_mappings(&mut self, limit: u64, charged: &HashMap<i32, Charged>) {
+        let none = Charged::default();
+        let bounds: Vec<(i32, Unmanaged, u64)> = self
+            .seen
+            .iter()
+            .map(|(&pid, seen)| {
+                let (least, most) = seen.bounds(charged.get(&pid).unwrap_or(&none));
+                (pid, least, most)
+            })
+            .collect();
+        let least: u64 = bounds.iter().map(|(_, least, _)| least.total).sum();
+        let most: u64 = bounds.iter().map(|(.., most)| most).sum();
+        // More is resident than managed memory can be.
+        let much = most > limit + limit / 8;
+        let small = SMALL.max(limit / 16);
+        for (pid, least_of_it, most_of_it) in bounds {
+            let (Some(seen), Some(member)) = (self.seen.get_mut(&pid), self.family.member(pid))
+            else {
+                continue;
+            };
+            let wanted = if much { most_of_it } else { least_of_it.total };
+            if wanted < small {
+                seen.mappings = seen.mappings.filter(|_| seen.resident() >= small);
+                continue;
+            }
+            let resident = seen.resident();
+            let step = small.max(resident / 8);
+            let is_old = seen.mappings.is_none_or(|mapped| {
+                resident.abs_diff(mapped.resident) >= step
+                    || seen.status.locked.abs_diff(mapped.locked) >= step
+            });
+            // What the last look found has to be confirmed.
+            let is_doubted = self.alarmed && !self.passed;
+            let urgent = is_doubted || least > limit && !self.passed;
+            let may = self.pace.may_map(resident) || urgent && self.pace.may_map_urgently(resident);
+            if !may || !is_old && !is_doubted {
+                continue;
+            }
+            let cpu = cpu_time();
+            let Ok(text) = member.text("smaps") else {
+                continue;
+            };
+            let devices = &mut self.devices;
+            let is_memory = |device| {
+                *devices.entry(device).or_insert_with(|| {
+                    let mounts = member.text("mountinfo").unwrap_or_default();
+                    let found = smaps::memory_devices(&mounts);
+                    found.get(&device).copied().unwrap_or(false)
+                })
+            };
+            let mappings = smaps::mappings(&text, is_memory);
+            self.pace.mapped(resident, cpu_time().saturating_sub(cpu));
+            seen.mappings = Some(Mapped {
+                mappings,
+                resident,
+                locked: seen.status.locked,
+            });
+        }
+    }
+
+    fn sum_up(&mut self, limit: u64, charged: &HashMap<i32, Charged>) {
+        let small = SMALL.max(limit / 16);
+        let none = Charged::default();
+        self.now = Unmanaged::default();
+        for (pid, seen) in &mut self.seen {
+            let charged = charged.get(pid).unwrap_or(&none);
+            let (least, _) = seen.bounds(charged);
+            seen.now = match seen.mappings {
+                Some(mapped) => mapped.mappings.unmanaged(charged.managed, charged.engine),
+                None if least.total < small => least,
+                // Not known yet: pages that a fork has left with both would count twice.
+                None => Unmanaged::default(),
+            };
+            self.now.add(&seen.now);
+        }
+        self.peak.keep_peak(&self.now);
+    }
+
+    /// Says what there is to say, once it was seen twice: a process that has just been forked or executed may
+    /// show what is another's.
+    fn judge(&mut self, limit: u64, charged: &HashMap<i32, Charged>) -> Vec<String> {
+        let before = std::mem::replace(&mut self.alarmed, self.now.total > limit);
+        if !self.alarmed || !before {
+            return Vec::new();
+        }
+        self.passed = true;
+        let mut holders: Vec<(u64, i32, Kind)> = Vec::new();
+        for (&pid, seen) in &self.seen {
+            holders.extend(Kind::ALL.map(|kind| (seen.now.of(kind), pid, kind)));
+        }
+        holders.sort_unstable_by_key(|(bytes, ..)| std::cmp::Reverse(*bytes));
+        let mut lines = Vec::new();
+        for (number, (bytes, pid, kind)) in holders.into_iter().enumerate() {
+            let is_part = number == 0 || bytes >= self.now.total / 4;
+            let told = self.told.get(&(pid, kind)).copied().unwrap_or(0);
+            if !is_part || bytes < 2 * told || bytes == 0 {
+                continue;
+            }
+            let (Some(seen), Some(member)) = (self.seen.get(&pid), self.family.member(pid)) else {
+                continue;
+            };
+            self.told.insert((pid, kind), bytes);
+            let managed = charged.get(&pid).is_some_and(|charged| charged.live);
+            let holder = Holder {
+                pid,
+                name: &seen.status.name,
+                kind,
+                bytes,
+                why: (!managed).then(|| words::why_unmanaged(member, &self.family)),
+            };
+            lines.push(words::line(&holder, self.now.total, limit));
+        }
+        lines
+    }
+}
+
+/// What this process has used of a CPU.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(
+        time.tv_sec.try_into().unwrap_or(0),
+        time.tv_nsec.try_into().unwrap_or(0),
+    )
+}
