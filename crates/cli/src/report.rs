@@ -68,7 +68,15 @@ fn idle(run: &Run, limit: &str) -> String {
         let kinds = run.unmanaged.main_kinds();
         let kinds: Vec<String> = kinds.iter().map(|&kind| of_kind(run, kind)).collect();
         let kinds = kinds.join(", ");
-        format!("nothing was managed: {total} that cannot be passed the limit of {limit} ({kinds})")
+        // It ended before the next look.
+        let least = if run.unseen_bytes > 0 {
+            "at least "
+        } else {
+            ""
+        };
+        format!(
+            "nothing was managed: {least}{total} of unmanaged memory passed the limit of {limit} ({kinds})"
+        )
     } else if run.unseen_bytes > 0 {
         let held = humane(run.unseen_bytes);
         format!(
@@ -98,7 +106,7 @@ fn why_over(run: &Run) -> &'static str {
     } else if for_forks > for_present {
         "a forked child's pages were its parent's too"
     } else {
-        "pages that were there before, or stay"
+        "pages that were there before, or that cannot be moved out"
     }
 }
 
@@ -181,7 +189,7 @@ pub fn block(run: &Run, coloured: bool) -> String {
         let why = why_over(run);
         let _ = writeln!(
             text,
-            "  {dim}{:<10}{plain} the peak is {over} above the limit: {why}",
+            "  {dim}{:<10}{plain} {over} above the limit: {why}",
             "peak"
         );
     }

@@ -7,7 +7,7 @@
 //! program) is known as such and not counted.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
@@ -17,13 +17,17 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use super::smaps::{self, Quick, Status};
 
 /// Bytes of the largest text of a process that is read; 65,530 mappings are described in less.
-const MOST_TEXT: u64 = 128 << 20;
+const MOST_TEXT: usize = 128 << 20;
+/// Room for what is mostly read.
+const FIRST_TEXT: usize = 4 << 10;
 
 /// A process of the run.
 #[derive(Debug)]
 pub struct Member {
     folder: OwnedFd,
     statm: std::fs::File,
+    /// As of the last time that its `status` was read.
+    threads: u64,
     /// Another one that has the same memory and stands for it.
     pub shares_with: Option<i32>,
 }
@@ -36,6 +40,7 @@ impl Member {
         Ok(Self {
             folder,
             statm,
+            threads: u64::MAX,
             shares_with: None,
         })
     }
@@ -58,9 +63,22 @@ impl Member {
     }
 
     fn bytes(&self, name: &str) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
         let file = open_at(&self.folder, name)?;
-        file.take(MOST_TEXT).read_to_end(&mut bytes)?;
+        let mut bytes = vec![0; FIRST_TEXT];
+        let mut length = 0;
+        // Without a question for the size, which the kernel does not know.
+        while length < MOST_TEXT {
+            if bytes.len() - length < FIRST_TEXT {
+                bytes.resize(2 * bytes.len(), 0);
+            }
+            match rustix::io::read(&file, &mut bytes[length..]) {
+                Ok(0) => break,
+                Ok(more) => length += more,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        bytes.truncate(length);
         Ok(bytes)
     }
 
@@ -80,26 +98,25 @@ impl Member {
         self.bytes("environ").unwrap_or_default()
     }
 
-    fn children(&self) -> Vec<i32> {
+    fn children(&self, pid: i32) -> Vec<i32> {
         let mut children = Vec::new();
+        let mut add = |task: i32| {
+            let list = self.bytes(&format!("task/{task}/children"));
+            let list = list.unwrap_or_default();
+            children.extend(list.split(|&byte| byte == b' ').filter_map(number));
+        };
+        if self.threads <= 1 {
+            add(pid);
+            return children;
+        }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(tasks) = rustix::fs::openat(&self.folder, "task", flags, Mode::empty()) else {
+        let tasks = rustix::fs::openat(&self.folder, "task", flags, Mode::empty());
+        let Ok(tasks) = tasks.and_then(rustix::fs::Dir::new) else {
             return children;
         };
-        let Ok(entries) = rustix::fs::Dir::read_from(&tasks) else {
-            return children;
-        };
-        for entry in entries.flatten() {
-            let Some(task) = number(entry.file_name().to_bytes()) else {
-                continue;
-            };
-            let list = open_at(&tasks, &format!("{task}/children"));
-            let mut text = String::new();
-            if list.is_ok_and(|mut list| list.read_to_string(&mut text).is_ok()) {
-                children.extend(
-                    text.split_ascii_whitespace()
-                        .filter_map(|pid| pid.parse::<i32>().ok()),
-                );
+        for task in tasks.flatten() {
+            if let Some(task) = number(task.file_name().to_bytes()) {
+                add(task);
             }
         }
         children
@@ -159,6 +176,13 @@ impl Family {
     /// One of them.
     pub fn member(&self, pid: i32) -> Option<&Member> {
         self.members.get(&pid)
+    }
+
+    /// A process has so many threads, each of which may have children.
+    pub fn has_threads(&mut self, pid: i32, threads: u64) {
+        if let Some(member) = self.members.get_mut(&pid) {
+            member.threads = threads;
+        }
     }
 
     /// The one that stands for the memory of `pid`.
@@ -235,16 +259,16 @@ impl Family {
         self.last_pid = last;
         self.may_miss = true;
         let mut found = false;
-        let ours = Member::open(std::process::id().cast_signed());
-        let mut to_ask = ours.map(|us| us.children()).unwrap_or_default();
-        let known: Vec<i32> = self.members.keys().copied().collect();
-        for pid in known {
-            to_ask.extend(self.members[&pid].children());
+        let us = std::process::id();
+        let ours = std::fs::read(format!("/proc/self/task/{us}/children")).unwrap_or_default();
+        let mut to_ask: Vec<i32> = ours.split(|&b| b == b' ').filter_map(number).collect();
+        for (&pid, member) in &self.members {
+            to_ask.extend(member.children(pid));
         }
         while let Some(pid) = to_ask.pop() {
             if self.add(pid) {
                 found = true;
-                to_ask.extend(self.members[&pid].children());
+                to_ask.extend(self.members[&pid].children(pid));
             }
         }
         found

@@ -118,6 +118,14 @@ impl Unmanaged {
         self.total = self.total.max(now.total);
     }
 
+    /// The private kind of which there is most.
+    pub fn main_private_kind(&self) -> Kind {
+        let private = Kind::ALL.into_iter().filter(|&kind| kind != Kind::Shared);
+        // The last of equal ones: unknown where there is none.
+        let most = private.max_by_key(|&kind| self.of(kind));
+        most.unwrap_or(Kind::Unknown)
+    }
+
     /// The kinds that are a good part of the whole, the largest first.
     pub fn main_kinds(&self) -> Vec<Kind> {
         let mut kinds = Kind::ALL.to_vec();
@@ -145,6 +153,8 @@ mod tests {
         first.add(&second);
         assert_eq!(first.total, 175);
         assert_eq!(first.main_kinds(), [Kind::Shared, Kind::Locked]);
+        assert_eq!(first.main_private_kind(), Kind::Locked);
+        assert_eq!(Unmanaged::default().main_private_kind(), Kind::Unknown);
         assert_eq!(first.take_off(Kind::Locked, 80), 10);
         assert_eq!((first.total, first.locked), (105, 0));
     }

@@ -58,6 +58,9 @@ struct Mapped {
     /// Resident and locked at that time.
     resident: u64,
     locked: u64,
+    /// Resident shared memory, and private memory that was not charged.
+    shared: u64,
+    uncharged: u64,
 }
 
 impl Seen {
@@ -65,10 +68,44 @@ impl Seen {
         self.status.anonymous + self.status.shared
     }
 
+    fn uncharged(&self, charged: &Charged) -> u64 {
+        let known = charged.managed + charged.engine;
+        self.status.anonymous.saturating_sub(known)
+    }
+
+    /// What is not managed by the last look at the mappings, with what has come and gone since.
+    fn brought_forward(&self, mapped: &Mapped, charged: &Charged) -> Unmanaged {
+        let mut now = mapped.mappings.unmanaged(charged.managed, charged.engine);
+        // Others may map the same pages: so much of one is counted here.
+        let share = if mapped.shared > mapped.mappings.ours {
+            now.shared as f64 / (mapped.shared - mapped.mappings.ours) as f64
+        } else {
+            1.0
+        };
+        let more = self.status.shared.saturating_sub(mapped.shared);
+        let less = mapped.shared.saturating_sub(self.status.shared);
+        now.count(Kind::Shared, (more as f64 * share.min(1.0)) as u64);
+        now.take_off(Kind::Shared, less);
+        let private = now.main_private_kind();
+        // Locked memory is there whether it is charged or not.
+        let (then, today) = match private {
+            Kind::Locked => (
+                mapped.resident.saturating_sub(mapped.shared),
+                self.status.anonymous,
+            ),
+            _ => (mapped.uncharged, self.uncharged(charged)),
+        };
+        now.count(private, today.saturating_sub(then));
+        now.take_off(private, then.saturating_sub(today));
+        now
+    }
+
     /// At the most this is not managed, going by the quick figures; and at the least, if all that is charged is
     /// resident.
     fn bounds(&self, charged: &Charged) -> (Unmanaged, u64) {
-        let ours = self.mappings.map_or(0, |mapped| mapped.mappings.ours);
+        // The ledger and the tables of the areas, where that was not looked at.
+        let tables = if charged.live { SMALL } else { 0 };
+        let ours = self.mappings.map_or(tables, |mapped| mapped.mappings.ours);
         let private = self.status.anonymous.saturating_sub(charged.engine);
         let shared = self.status.shared.saturating_sub(ours);
         let mut least = Unmanaged::default();
@@ -207,9 +244,15 @@ impl Watch {
     }
 
     fn find(&mut self, connected: &[i32]) -> bool {
-        let mut new = self.family.find_children();
-        for &pid in connected {
-            new |= self.family.add(pid);
+        let mut new = false;
+        if self.pace.may_find(Instant::now()) {
+            let cpu = cpu_time();
+            new = self.family.find_children();
+            for &pid in connected {
+                new |= self.family.add(pid);
+            }
+            let spent = cpu_time().saturating_sub(cpu);
+            self.pace.found(Instant::now(), spent);
         }
         if self.family.may_miss && self.pace.may_search(Instant::now()) {
             let cpu = cpu_time();
@@ -240,6 +283,7 @@ impl Watch {
     /// Reads the quick figures of all. True where they have changed.
     fn read_quick(&mut self, limit: u64) -> bool {
         let mut dead = Vec::new();
+        let mut threads = Vec::new();
         let mut moved = 0;
         for (pid, member) in self.family.members() {
             let Some(quick) = member.quick() else {
@@ -260,8 +304,12 @@ impl Watch {
             seen.age = 0;
             // Gone in this moment: the next look finds that.
             seen.status = member.status().unwrap_or_default();
+            threads.push((pid, seen.status.threads));
             moved += seen.resident().abs_diff(before);
             self.most_resident = self.most_resident.max(quick.resident);
+        }
+        for (pid, threads) in threads {
+            self.family.has_threads(pid, threads);
         }
         self.family.drop_dead(&dead);
         let family = &self.family;
@@ -328,6 +376,8 @@ impl Watch {
                 mappings,
                 resident,
                 locked: seen.status.locked,
+                shared: seen.status.shared,
+                uncharged: seen.uncharged(charged.get(&pid).unwrap_or(&none)),
             });
         }
     }
@@ -339,8 +389,8 @@ impl Watch {
         for (pid, seen) in &mut self.seen {
             let charged = charged.get(pid).unwrap_or(&none);
             let (least, _) = seen.bounds(charged);
-            seen.now = match seen.mappings {
-                Some(mapped) => mapped.mappings.unmanaged(charged.managed, charged.engine),
+            seen.now = match &seen.mappings {
+                Some(mapped) => seen.brought_forward(mapped, charged),
                 None if least.total < small => least,
                 // Not known yet: pages that a fork has left with both would count twice.
                 None => Unmanaged::default(),

@@ -6,8 +6,13 @@ use std::time::{Duration, Instant};
 /// Between two looks, while something changes and when nothing has for long.
 const SOONEST: Duration = Duration::from_millis(50);
 const LATEST: Duration = Duration::from_secs(1);
-/// The part of a CPU that looks may take is one in so many.
-const SHARE: u32 = 1000;
+/// However many processes there are: a look at them, or for new ones, is not put off longer.
+const UTMOST: Duration = Duration::from_secs(5);
+const UTMOST_FINDING: Duration = Duration::from_secs(2);
+/// The part of a CPU that looks may take is one in so many; new children, mappings, and searches through all processes, each one in
+/// so many.
+const SHARE: u32 = 2000;
+const SHARE_OF_MAPPING: u32 = 4000;
 /// Looks after which figures are read that have no reason to have changed.
 pub const STATUS_LOOKS: u32 = 8;
 /// CPU time that may be spent on mappings before any has been earned.
@@ -22,6 +27,7 @@ pub struct Pace {
     began: Instant,
     next: Instant,
     interval: Duration,
+    next_finding: Instant,
     next_search: Instant,
     /// CPU time that mappings took.
     mapping: Duration,
@@ -38,6 +44,7 @@ impl Pace {
             began: now,
             next: now + SOONEST,
             interval: SOONEST,
+            next_finding: now,
             next_search: now,
             mapping: Duration::ZERO,
             per_byte: PER_BYTE,
@@ -59,20 +66,20 @@ impl Pace {
         } else {
             (self.interval * 3 / 2).min(LATEST)
         };
-        self.interval = self.interval.max(spent * SHARE);
+        self.interval = self.interval.max((spent * SHARE).min(UTMOST));
         self.next = now + self.interval;
     }
 
     /// Whether the mappings of a process that holds so many bytes may be read.
     pub fn may_map(&self, bytes: u64) -> bool {
         let cost = self.mapping + self.cost(bytes);
-        cost <= ADVANCE + self.began.elapsed() / SHARE
+        cost <= ADVANCE + self.began.elapsed() / SHARE_OF_MAPPING
     }
 
     /// The same where it looks as if the limit had passed: ten times as much.
     pub fn may_map_urgently(&self, bytes: u64) -> bool {
         let cost = self.mapping + self.cost(bytes);
-        cost <= 10 * (ADVANCE + self.began.elapsed() / SHARE)
+        cost <= 10 * (ADVANCE + self.began.elapsed() / SHARE_OF_MAPPING)
     }
 
     fn cost(&self, bytes: u64) -> Duration {
@@ -87,6 +94,17 @@ impl Pace {
         self.per_byte = (per_byte as u64).max(1);
     }
 
+    /// Whether new children may be looked for.
+    pub fn may_find(&self, now: Instant) -> bool {
+        now >= self.next_finding
+    }
+
+    /// They were. Many that are new take long once, which says nothing of the next look.
+    pub fn found(&mut self, now: Instant, spent: Duration) {
+        self.apart += spent;
+        self.next_finding = now + (spent * SHARE_OF_MAPPING).min(UTMOST_FINDING);
+    }
+
     /// Whether all processes may be looked through.
     pub fn may_search(&self, now: Instant) -> bool {
         now >= self.next_search
@@ -95,7 +113,7 @@ impl Pace {
     /// They were.
     pub fn searched(&mut self, now: Instant, spent: Duration) {
         self.apart += spent;
-        self.next_search = now + LATEST.max(spent * SHARE);
+        self.next_search = now + LATEST.max(spent * SHARE_OF_MAPPING);
     }
 }
 
@@ -118,9 +136,14 @@ mod tests {
         // A thousand processes.
         let dear = Duration::from_millis(3);
         pace.looked(start, dear, true);
-        assert_eq!(pace.due_in(start), Duration::from_secs(3));
+        assert_eq!(pace.due_in(start), UTMOST);
         pace.looked(start, cheap, true);
         assert_eq!(pace.due_in(start), SOONEST, "they have ended");
+        // A hundred that are new, once.
+        pace.found(start, dear);
+        pace.looked(start, dear + cheap, true);
+        assert_eq!(pace.due_in(start), SOONEST);
+        assert!(!pace.may_find(start + LATEST) && pace.may_find(start + UTMOST_FINDING));
     }
 
     #[test]
@@ -136,8 +159,9 @@ mod tests {
         // What it took is not counted to the look as well.
         pace.looked(start, spent + Duration::from_micros(20), true);
         assert_eq!(pace.due_in(start), SOONEST);
-        // Ten seconds later.
-        pace.began = start.checked_sub(Duration::from_secs(10)).expect("a time");
+        // Later.
+        let long = Duration::from_secs(40);
+        pace.began = start.checked_sub(long).expect("a time");
         assert!(pace.may_map(100 << 20));
     }
 }

@@ -15,6 +15,8 @@ const OURS: &str = "/memfd:foreswap-";
 /// A few figures that cost the kernel nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quick {
+    /// Its address space, which a new thread changes.
+    pub size: u64,
     /// All that is resident, pages of files included.
     pub resident: u64,
     /// Of that, pages of files and shared memory.
@@ -23,9 +25,10 @@ pub struct Quick {
 
 /// Reads `statm`; all zeros for a process that has ended and waits to be reaped.
 pub fn quick(statm: &str) -> Option<Quick> {
-    let mut fields = statm.split_ascii_whitespace().skip(1);
+    let mut fields = statm.split_ascii_whitespace();
     let mut pages = || fields.next()?.parse::<u64>().ok();
     Some(Quick {
+        size: pages()? * PAGE,
         resident: pages()? * PAGE,
         not_anonymous: pages()? * PAGE,
     })
@@ -42,6 +45,8 @@ pub struct Status {
     pub shared: u64,
     /// Address space that is locked.
     pub locked: u64,
+    /// Threads.
+    pub threads: u64,
 }
 
 /// Reads `status`.
@@ -57,6 +62,7 @@ pub fn status(text: &str) -> Status {
             "Name" => value.clone_into(&mut status.name),
             "RssAnon" => status.anonymous = number(),
             "RssShmem" => status.shared = number(),
+            "Threads" => status.threads = value.parse().unwrap_or(0),
             "VmLck" => status.locked = number(),
             _ => {}
         }
@@ -288,6 +294,7 @@ mod tests {
         assert_eq!(
             quick("770 420 409 5 0 92 0\n"),
             Some(Quick {
+                size: 770 * PAGE,
                 resident: 420 * PAGE,
                 not_anonymous: 409 * PAGE
             })
@@ -295,14 +302,15 @@ mod tests {
         assert_eq!(quick("0 0 0 0 0 0 0\n"), Some(Quick::default()));
         assert_eq!(quick(""), None);
         let text = "Name:\tmy: (job)\nVmLck:\t      64 kB\nRssAnon:\t     108 kB\n\
-                    RssFile:\t    1528 kB\nRssShmem:\t       4 kB\n";
+                    RssFile:\t    1528 kB\nRssShmem:\t       4 kB\nThreads:\t3\n";
         assert_eq!(
             status(text),
             Status {
                 name: "my: (job)".into(),
                 anonymous: 108 * KIB,
                 shared: 4 * KIB,
-                locked: 64 * KIB
+                locked: 64 * KIB,
+                threads: 3
             }
         );
     }
