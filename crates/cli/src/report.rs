@@ -32,6 +32,8 @@ pub struct Run {
     /// What a process held, pages of files included, that was never looked at while it did; 0 if that is within the
     /// limit.
     pub unseen_bytes: u64,
+    /// The processes could not be looked at.
+    pub blind: bool,
     /// There was a warning: that a program runs unmanaged, for example.
     pub warned: bool,
     /// What the processes did.
@@ -82,6 +84,8 @@ fn idle(run: &Run, limit: &str) -> String {
         format!(
             "nothing was managed: a process held {held}, files included, too briefly to be looked at; limit {limit}"
         )
+    } else if run.blind {
+        format!("nothing was managed, and what is not cannot be seen in /proc; limit {limit}")
     } else if run.warned {
         format!("nothing was managed, {total} were not, limit {limit}")
     } else if run.peak_bytes + run.unmanaged.total > run.limit_bytes {
@@ -277,10 +281,16 @@ mod tests {
             ..run
         };
         assert!(!says_so(&unseen) && block(&unseen, false).contains("400 MiB"));
-        let mut run = Run {
+        let blind = Run {
             unseen_bytes: 0,
-            warned: true,
+            blind: true,
             ..unseen
+        };
+        assert!(!says_so(&blind));
+        let mut run = Run {
+            blind: false,
+            warned: true,
+            ..blind
         };
         assert!(!says_so(&run));
         run.warned = false;

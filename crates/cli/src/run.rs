@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::{self, SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE};
 use foreswap::ledger::{AreaId, IoBackend, Ledger, LedgerSpec, Options, ReadaheadPolicy};
@@ -36,6 +36,8 @@ use crate::{areas, inherited, memory, preload};
 const CANNOT_START: u8 = 125;
 /// Below this, programs do nothing but swap, and the engine's staging does not fit.
 const MIN_LIMIT: u64 = 16 << 20;
+/// A command that runs for longer than this was looked at, where that is possible.
+const LONG: Duration = Duration::from_secs(1);
 const MAX_THRESHOLD: u64 = 8 << 20;
 
 /// Runs the command; the exit code is its own, or ours where it did not start.
@@ -221,6 +223,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         unmanaged: *supervisor.watch.peak(),
         unseen_bytes: unseen(&supervisor, before),
         warned: supervisor.voice.has_warned(),
+        blind: elapsed > LONG && supervisor.watch.most_resident() == 0,
         totals: supervisor.sessions.totals_now(),
         left_running: supervisor.sessions.open(),
     };

@@ -106,6 +106,22 @@ static void thread_stack(void)
     CHECK(pthread_join(thread, NULL) == 0, "its end");
 }
 
+static void *alone(void *p)
+{
+    hold(p);
+    printf("as it should be\n");
+    fflush(stdout);
+    exit(0);
+}
+
+/* The first thread ends; the kernel's view of the process by its pid is empty from then on. */
+static void without_first_thread(void)
+{
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, alone, shared()) == 0, "a thread");
+    pthread_exit(NULL);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 4, "KIND MEBIBYTES FILE");
@@ -127,6 +143,8 @@ int main(int argc, char **argv)
         with_another_beside();
     if (strcmp(argv[1], "stacks") == 0)
         thread_stack();
+    if (strcmp(argv[1], "headless") == 0)
+        without_first_thread();
     printf("as it should be\n");
     return 0;
 }

@@ -137,7 +137,7 @@ fn told(held: Held, bytes: u64, kind: &str, words: &[&str]) {
 
 #[test]
 fn shared_memory_of_all_sorts() {
-    for kind in ["shared", "memfd", "tmpfs"] {
+    for kind in ["shared", "memfd", "tmpfs", "headless"] {
         let Some(held) = hold("shared_memory_of_all_sorts", kind, HELD, &[], &[]) else {
             return;
         };

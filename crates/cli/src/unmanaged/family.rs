@@ -45,6 +45,13 @@ impl Member {
         })
     }
 
+    /// A living thread's view, where the first thread has ended, and its folder shows nothing any more.
+    fn of_another_thread(&self, pid: i32) -> Option<Self> {
+        let tasks = self.tasks().into_iter().filter(|&task| task != pid);
+        let mut views = tasks.filter_map(|task| Self::open(task).ok());
+        views.find(|view| view.quick().is_some_and(|quick| quick.resident > 0))
+    }
+
     /// `None` when it is gone.
     pub fn quick(&self) -> Option<Quick> {
         let mut text = [0; 256];
@@ -109,23 +116,34 @@ impl Member {
             add(pid);
             return children;
         }
+        self.tasks().into_iter().for_each(add);
+        children
+    }
+
+    /// Its threads.
+    fn tasks(&self) -> Vec<i32> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let tasks = rustix::fs::openat(&self.folder, "task", flags, Mode::empty());
         let Ok(tasks) = tasks.and_then(rustix::fs::Dir::new) else {
-            return children;
+            return Vec::new();
         };
-        for task in tasks.flatten() {
-            if let Some(task) = number(task.file_name().to_bytes()) {
-                add(task);
-            }
-        }
-        children
+        let tasks = tasks.flatten();
+        tasks
+            .filter_map(|task| number(task.file_name().to_bytes()))
+            .collect()
     }
 }
 
 fn open_at(folder: &OwnedFd, name: &str) -> io::Result<std::fs::File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(folder, name, flags, Mode::empty())?.into())
+}
+
+/// Whether /proc is that of our pid namespace: another one's pids are others' here.
+fn is_ours() -> bool {
+    let shown = std::fs::read_link("/proc/self");
+    let us = std::process::id().to_string();
+    shown.is_ok_and(|shown| shown.as_os_str() == us.as_str())
 }
 
 fn number(name: &[u8]) -> Option<i32> {
@@ -155,6 +173,8 @@ pub struct Family {
     last_pid: Option<String>,
     /// Pids that are none of ours, as of the last search through all.
     strangers: Vec<i32>,
+    /// The kernel's folder shows processes by the numbers by which they are known here.
+    readable: bool,
     /// There may be some that only a search through all would find.
     pub may_miss: bool,
 }
@@ -164,6 +184,7 @@ impl Family {
     pub fn new(marker: String) -> Self {
         Self {
             marker: marker.into_bytes(),
+            readable: is_ours(),
             ..Self::default()
         }
     }
@@ -185,6 +206,16 @@ impl Family {
         }
     }
 
+    /// The process shows nothing: it has ended and waits to be reaped, or only its first thread has. In that case it
+    /// is looked at by another one from now on; returns what that shows.
+    pub fn look_behind(&mut self, pid: i32) -> Option<Quick> {
+        let member = self.members.get_mut(&pid)?;
+        let mut view = member.of_another_thread(pid)?;
+        view.shares_with = member.shares_with;
+        *member = view;
+        member.quick()
+    }
+
     /// The one that stands for the memory of `pid`.
     pub fn stands_for(&self, pid: i32) -> i32 {
         let member = self.members.get(&pid);
@@ -193,7 +224,11 @@ impl Family {
 
     /// A process is one of them. True where that is new.
     pub fn add(&mut self, pid: i32) -> bool {
-        if pid <= 0 || self.members.contains_key(&pid) || pid == std::process::id().cast_signed() {
+        if !self.readable
+            || pid <= 0
+            || self.members.contains_key(&pid)
+            || pid == std::process::id().cast_signed()
+        {
             return false;
         }
         let Ok(mut member) = Member::open(pid) else {
@@ -277,6 +312,9 @@ impl Family {
     /// Looks through all processes for some that left their parents behind.
     pub fn find_strays(&mut self) {
         self.may_miss = false;
+        if !self.readable {
+            return;
+        }
         let Ok(entries) = std::fs::read_dir("/proc") else {
             return;
         };
@@ -419,7 +457,7 @@ mod tests {
         let us = std::process::id().cast_signed();
         assert!(same_memory(us, beside) && !same_memory(us, first.0.id().cast_signed()));
 
-        let mut family = Family::default();
+        let mut family = Family::new(String::new());
         let member = Member::open(us).expect("ourselves");
         family.members.insert(us, member);
         assert!(family.add(beside) && family.add(first.0.id().cast_signed()));

@@ -282,6 +282,15 @@ impl Watch {
 
     /// Reads the quick figures of all. True where they have changed.
     fn read_quick(&mut self, limit: u64) -> bool {
+        let silent: Vec<i32> = self
+            .family
+            .members()
+            .filter(|(_, member)| member.quick().is_some_and(|quick| quick.resident == 0))
+            .map(|(pid, _)| pid)
+            .collect();
+        for pid in silent {
+            self.family.look_behind(pid);
+        }
         let mut dead = Vec::new();
         let mut threads = Vec::new();
         let mut moved = 0;
