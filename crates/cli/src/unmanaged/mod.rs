@@ -9,6 +9,7 @@
 mod family;
 mod figures;
 mod pace;
+mod seen;
 mod smaps;
 mod words;
 
@@ -23,98 +24,29 @@ use rustix::process::Signal;
 use self::family::Family;
 pub use self::figures::{Kind, Unmanaged};
 use self::pace::Pace;
-use self::smaps::{Devices, Mappings, Quick, Status};
+use self::seen::{Charged, Mapped, Seen};
+use self::smaps::Devices;
 use self::words::Holder;
 
-/// Below this, or a sixteenth of the limit, the figures of `status` are good enough.
+/// Below this, or a sixteenth of the limit, the figures of `status` are good enough for a process.
 const SMALL: u64 = 4 << 20;
+/// Below this they are where there are many such processes, which may share what they have.
+const TINY: u64 = 256 << 10;
 
-/// What an engine says of the process it is in.
-#[derive(Clone, Copy, Debug, Default)]
-struct Charged {
-    /// Bytes that count towards the limit.
-    managed: u64,
-    /// Bytes of the engine's own.
-    engine: u64,
-    /// It is up.
-    live: bool,
-}
-
-/// What was seen of one process.
-#[derive(Clone, Debug, Default)]
-struct Seen {
-    quick: Quick,
-    status: Status,
-    /// Looks since `status` was read.
-    age: u32,
-    mappings: Option<Mapped>,
-    now: Unmanaged,
-}
-
-/// What its mappings were, and when.
+/// Which processes are looked at more closely.
 #[derive(Clone, Copy, Debug)]
-struct Mapped {
-    mappings: Mappings,
-    /// Resident and locked at that time.
-    resident: u64,
-    locked: u64,
-    /// Resident shared memory, and private memory that was not charged.
-    shared: u64,
-    uncharged: u64,
+struct Close {
+    /// Those that may hold so much.
+    from: u64,
 }
 
-impl Seen {
-    fn resident(&self) -> u64 {
-        self.status.anonymous + self.status.shared
-    }
-
-    fn uncharged(&self, charged: &Charged) -> u64 {
-        let known = charged.managed + charged.engine;
-        self.status.anonymous.saturating_sub(known)
-    }
-
-    /// What is not managed by the last look at the mappings, with what has come and gone since.
-    fn brought_forward(&self, mapped: &Mapped, charged: &Charged) -> Unmanaged {
-        let mut now = mapped.mappings.unmanaged(charged.managed, charged.engine);
-        // Others may map the same pages: so much of one is counted here.
-        let share = if mapped.shared > mapped.mappings.ours {
-            now.shared as f64 / (mapped.shared - mapped.mappings.ours) as f64
-        } else {
-            1.0
-        };
-        let more = self.status.shared.saturating_sub(mapped.shared);
-        let less = mapped.shared.saturating_sub(self.status.shared);
-        now.count(Kind::Shared, (more as f64 * share.min(1.0)) as u64);
-        now.take_off(Kind::Shared, less);
-        let private = now.main_private_kind();
-        // Locked memory is there whether it is charged or not.
-        let (then, today) = match private {
-            Kind::Locked => (
-                mapped.resident.saturating_sub(mapped.shared),
-                self.status.anonymous,
-            ),
-            _ => (mapped.uncharged, self.uncharged(charged)),
-        };
-        now.count(private, today.saturating_sub(then));
-        now.take_off(private, then.saturating_sub(today));
-        now
-    }
-
-    /// At the most this is not managed, going by the quick figures; and at the least, if all that is charged is
-    /// resident.
-    fn bounds(&self, charged: &Charged) -> (Unmanaged, u64) {
-        // The ledger and the tables of the areas, where that was not looked at.
-        let tables = if charged.live { SMALL } else { 0 };
-        let ours = self.mappings.map_or(tables, |mapped| mapped.mappings.ours);
-        let private = self.status.anonymous.saturating_sub(charged.engine);
-        let shared = self.status.shared.saturating_sub(ours);
-        let mut least = Unmanaged::default();
-        let locked = self.status.locked.min(private);
-        least.count(Kind::Shared, shared);
-        least.count(Kind::Locked, locked);
-        let unknown = private.saturating_sub(charged.managed.max(locked));
-        least.count(Kind::Unknown, unknown);
-        (least, private + shared)
+impl Close {
+    /// `least` is what is not managed of each, as far as the quick figures tell.
+    fn of(limit: u64, least: impl Iterator<Item = u64>) -> Self {
+        let small = SMALL.max(limit / 16);
+        let crowd: u64 = least.filter(|&bytes| bytes < small).sum();
+        let from = if crowd > limit / 8 { TINY } else { small };
+        Self { from }
     }
 }
 
@@ -135,6 +67,8 @@ pub struct Watch {
     seen: HashMap<i32, Seen>,
     now: Unmanaged,
     peak: Unmanaged,
+    /// How often was looked.
+    looks: u64,
     /// The most that one process had resident, pages of files included.
     most_resident: u64,
     /// Bytes of a kind in a process when they were told.
@@ -165,6 +99,7 @@ impl Watch {
             seen: HashMap::new(),
             now: Unmanaged::default(),
             peak: Unmanaged::default(),
+            looks: 0,
             most_resident: 0,
             told: HashMap::new(),
             alarmed: false,
@@ -196,14 +131,15 @@ impl Watch {
     /// Looks at every process; `connected` are those that an engine has told of. Returns what there is to tell, in
     /// lines.
     pub fn look(&mut self, ledger: &Ledger, connected: &[i32]) -> Vec<String> {
+        self.looks += 1;
         let began = Instant::now();
         let cpu = cpu_time();
         let new = self.find(connected);
         let limit = ledger.limit_pages() * PAGE_BYTES;
         let charged = self.charged(ledger);
         let moved = self.read_quick(limit);
-        self.read_mappings(limit, &charged);
-        self.sum_up(limit, &charged);
+        let close = self.read_mappings(limit, &charged);
+        self.sum_up(close, &charged);
         let lines = self.judge(limit, &charged);
         let spent = cpu_time().saturating_sub(cpu);
         self.pace.looked(began, spent, new || moved || self.alarmed);
@@ -328,83 +264,113 @@ impl Watch {
         moved > SMALL.min(limit / 64)
     }
 
-    /// Reads the mappings of those that may hold much, where that has changed since.
-    fn read_mappings(&mut self, limit: u64, charged: &HashMap<i32, Charged>) {
+    /// Reads the mappings of those that may hold much, where that has changed since. Returns which these are.
+    fn read_mappings(&mut self, limit: u64, charged: &HashMap<i32, Charged>) -> Close {
         let none = Charged::default();
-        let bounds: Vec<(i32, Unmanaged, u64)> = self
+        let of = |pid: i32| charged.get(&pid).unwrap_or(&none);
+        let mut bounds: Vec<(i32, u64, u64)> = self
             .seen
             .iter()
             .map(|(&pid, seen)| {
-                let (least, most) = seen.bounds(charged.get(&pid).unwrap_or(&none));
-                (pid, least, most)
+                let (least, most) = seen.bounds(of(pid));
+                (pid, least.total, most)
             })
             .collect();
-        let least: u64 = bounds.iter().map(|(_, least, _)| least.total).sum();
+        let least: u64 = bounds.iter().map(|(_, least, _)| least).sum();
         let most: u64 = bounds.iter().map(|(.., most)| most).sum();
+        let close = Close::of(limit, bounds.iter().map(|(_, least, _)| *least));
         // More is resident than managed memory can be.
         let much = most > limit + limit / 8;
-        let small = SMALL.max(limit / 16);
-        for (pid, least_of_it, most_of_it) in bounds {
-            let (Some(seen), Some(member)) = (self.seen.get_mut(&pid), self.family.member(pid))
-            else {
-                continue;
-            };
-            let wanted = if much { most_of_it } else { least_of_it.total };
-            if wanted < small {
-                seen.mappings = seen.mappings.filter(|_| seen.resident() >= small);
-                continue;
-            }
-            let resident = seen.resident();
-            let step = small.max(resident / 8);
-            let is_old = seen.mappings.is_none_or(|mapped| {
-                resident.abs_diff(mapped.resident) >= step
-                    || seen.status.locked.abs_diff(mapped.locked) >= step
-            });
-            // What the last look found has to be confirmed.
-            let is_doubted = self.alarmed && !self.passed;
-            let urgent = is_doubted || least > limit && !self.passed;
-            let may = self.pace.may_map(resident) || urgent && self.pace.may_map_urgently(resident);
-            if !may || !is_old && !is_doubted {
-                continue;
-            }
-            let cpu = cpu_time();
-            let Ok(text) = member.text("smaps") else {
-                continue;
-            };
-            let devices = &mut self.devices;
-            let is_memory = |device| {
-                *devices.entry(device).or_insert_with(|| {
-                    let mounts = member.text("mountinfo").unwrap_or_default();
-                    let found = smaps::memory_devices(&mounts);
-                    found.get(&device).copied().unwrap_or(false)
-                })
-            };
-            let mappings = smaps::mappings(&text, is_memory);
-            self.pace.mapped(resident, cpu_time().saturating_sub(cpu));
-            seen.mappings = Some(Mapped {
-                mappings,
-                resident,
-                locked: seen.status.locked,
-                shared: seen.status.shared,
-                uncharged: seen.uncharged(charged.get(&pid).unwrap_or(&none)),
-            });
+        for (_, least, most) in &mut bounds {
+            *least = if much { *most } else { *least };
         }
+        // The largest first, for as long as there is time.
+        bounds.sort_unstable_by_key(|(_, wanted, _)| std::cmp::Reverse(*wanted));
+        // What the last look found has to be confirmed.
+        let is_doubted = self.alarmed && !self.passed;
+        let urgent = is_doubted || least > limit && !self.passed;
+        let mut is_shared = false;
+        for &(pid, wanted, _) in &bounds {
+            let Some(seen) = self.seen.get_mut(&pid) else {
+                continue;
+            };
+            let has_moved = is_doubted || seen.has_moved(SMALL.max(limit / 16));
+            if wanted < close.from {
+                let stays = seen.resident() >= close.from;
+                seen.mappings = seen.mappings.take().filter(|_| stays);
+            } else if has_moved || seen.may_have_parted() {
+                let in_common = self.map(pid, of(pid), urgent);
+                is_shared |= has_moved && in_common;
+            }
+        }
+        // Who has pages in common with one that is new has a smaller part of them than before.
+        if !is_shared {
+            return close;
+        }
+        for mapped in self.seen.values_mut().flat_map(|seen| &mut seen.mappings) {
+            mapped.is_stale |= mapped.look != self.looks;
+        }
+        for (pid, ..) in bounds {
+            let mapped = self.seen.get(&pid).and_then(|seen| seen.mappings.as_ref());
+            if mapped.is_some_and(|mapped| mapped.is_stale) {
+                self.map(pid, of(pid), urgent);
+            }
+        }
+        close
     }
 
-    fn sum_up(&mut self, limit: u64, charged: &HashMap<i32, Charged>) {
-        let small = SMALL.max(limit / 16);
+    /// Reads the mappings of a process, if there is time. True where it has a good part of its pages in common with
+    /// others.
+    fn map(&mut self, pid: i32, charged: &Charged, urgent: bool) -> bool {
+        let (Some(seen), Some(member)) = (self.seen.get_mut(&pid), self.family.member(pid)) else {
+            return false;
+        };
+        let resident = seen.resident();
+        let may = self.pace.may_map(resident) || urgent && self.pace.may_map_urgently(resident);
+        if !may {
+            return false;
+        }
+        let cpu = cpu_time();
+        let Ok(text) = member.text("smaps") else {
+            return false;
+        };
+        let devices = &mut self.devices;
+        let is_memory = |device| {
+            *devices.entry(device).or_insert_with(|| {
+                let mounts = member.text("mountinfo").unwrap_or_default();
+                let found = smaps::memory_devices(&mounts);
+                found.get(&device).copied().unwrap_or(false)
+            })
+        };
+        let mappings = smaps::mappings(&text, is_memory);
+        self.pace.mapped(resident, cpu_time().saturating_sub(cpu));
+        seen.mappings = Some(Mapped::new(mappings, self.looks, seen, charged));
+        mappings.is_in_common()
+    }
+
+    fn sum_up(&mut self, close: Close, charged: &HashMap<i32, Charged>) {
         let none = Charged::default();
+        let mut stale = Unmanaged::default();
         self.now = Unmanaged::default();
         for (pid, seen) in &mut self.seen {
             let charged = charged.get(pid).unwrap_or(&none);
             let (least, _) = seen.bounds(charged);
             seen.now = match &seen.mappings {
                 Some(mapped) => seen.brought_forward(mapped, charged),
-                None if least.total < small => least,
+                None if least.total < close.from => least,
                 // Not known yet: pages that a fork has left with both would count twice.
                 None => Unmanaged::default(),
             };
-            self.now.add(&seen.now);
+            if seen.mappings.as_ref().is_some_and(|mapped| mapped.is_stale) {
+                stale.keep_peak(&seen.now);
+            } else {
+                self.now.add(&seen.now);
+            }
+        }
+        // Of those that may have others' pages as well: as much as one of them has, at the least.
+        for kind in Kind::ALL {
+            let more = stale.of(kind).saturating_sub(self.now.of(kind));
+            self.now.count(kind, more);
         }
         self.peak.keep_peak(&self.now);
     }

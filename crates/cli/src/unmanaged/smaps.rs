@@ -90,6 +90,8 @@ pub struct Mappings {
     pub registered: bool,
     /// Shared memory that is foreswap's own.
     pub ours: u64,
+    /// What is in `kinds` if pages that others map as well count whole.
+    whole: u64,
 }
 
 /// One mapping, as far as it is of interest.
@@ -207,6 +209,7 @@ impl Mappings {
                 self.ours += vma.resident;
             } else {
                 self.kinds.count(Kind::Shared, vma.share - private);
+                self.whole += vma.resident - vma.anonymous;
             }
         }
         if vma.may('s') {
@@ -227,11 +230,17 @@ impl Mappings {
         };
         if !registered || locked {
             self.kinds.count(kind, private);
+            self.whole += vma.anonymous;
         }
         let grantable = !vma.is_file && matches!(kind, Kind::Unknown | Kind::Locked);
         if grantable {
             self.grantable += vma.end - vma.start;
         }
+    }
+
+    /// A good part of its pages are others' as well.
+    pub fn is_in_common(&self) -> bool {
+        self.whole > self.kinds.total + self.kinds.total / 16
     }
 
     /// What is not managed of a process whose engine was charged for so many bytes and takes so many for
@@ -367,6 +376,7 @@ mod tests {
         assert_eq!(Kind::ALL.map(|kind| kinds.of(kind)), expected);
         assert!(found.registered);
         assert_eq!(found.ours, 60 * MIB);
+        assert!(found.is_in_common(), "the half of what is shared");
         // Registered: what is charged is not among these.
         assert_eq!(found.unmanaged(250 * MIB, 2 * MIB).unknown, 15 * MIB);
         assert_eq!(found.unmanaged(250 * MIB, 2 * MIB).locked, 13 * MIB);
