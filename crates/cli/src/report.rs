@@ -199,10 +199,12 @@ pub fn block(run: &Run, coloured: bool) -> String {
     }
     if run.left_running > 0 {
         let left = plural(run.left_running as u64, "process goes", "processes go");
-        let _ = writeln!(
-            text,
-            "  {left} on in the background, still within the limit"
-        );
+        let within = if run.unmanaged.total > run.limit_bytes {
+            ""
+        } else {
+            ", still within the limit"
+        };
+        let _ = writeln!(text, "  {left} on in the background{within}");
     }
     text
 }

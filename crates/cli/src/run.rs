@@ -205,6 +205,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let child = command::start(&prepared.program, &args.command, &variables, mask)
         .map_err(|error| not_started(&prepared.program, &error))?;
     supervisor.command = Some(child);
+    raise_descriptors();
     let mut end = supervisor.until_end_of(child)?;
     supervisor.command = None;
     let elapsed = started.elapsed();
@@ -270,6 +271,15 @@ fn unseen(supervisor: &Supervisor, before: u64) -> u64 {
     } else {
         0
     }
+}
+
+/// As many descriptors as we may have: each process of the run takes some of ours. The command was started with what
+/// was there before.
+fn raise_descriptors() {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where that is refused there are fewer.
+    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
 fn not_started(program: &std::path::Path, error: &io::Error) -> anyhow::Error {

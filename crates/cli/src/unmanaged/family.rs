@@ -20,6 +20,8 @@ use super::smaps::{self, Quick, Status};
 const MOST_TEXT: usize = 128 << 20;
 /// Room for what is mostly read.
 const FIRST_TEXT: usize = 4 << 10;
+/// One in so many of our descriptors may be for processes, each of which takes two.
+const DESCRIPTORS: u64 = 4;
 
 /// A process of the run.
 #[derive(Debug)]
@@ -139,6 +141,12 @@ fn open_at(folder: &OwnedFd, name: &str) -> io::Result<std::fs::File> {
     Ok(rustix::fs::openat(folder, name, flags, Mode::empty())?.into())
 }
 
+fn most_members() -> usize {
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let most = descriptors.map_or(u64::MAX, |most| most / DESCRIPTORS / 2);
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
+
 /// Whether /proc is that of our pid namespace: another one's pids are others' here.
 fn is_ours() -> bool {
     let shown = std::fs::read_link("/proc/self");
@@ -229,6 +237,9 @@ impl Family {
             || self.members.contains_key(&pid)
             || pid == std::process::id().cast_signed()
         {
+            return false;
+        }
+        if self.members.len() >= most_members() {
             return false;
         }
         let Ok(mut member) = Member::open(pid) else {

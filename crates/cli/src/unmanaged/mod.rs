@@ -331,8 +331,12 @@ impl Watch {
             return false;
         }
         let cpu = cpu_time();
-        let Ok(text) = member.text("smaps") else {
-            return false;
+        let text = match member.text("smaps") {
+            Ok(text) => text,
+            Err(error) => {
+                seen.is_closed = error.kind() == std::io::ErrorKind::PermissionDenied;
+                return false;
+            }
         };
         let devices = &mut self.devices;
         let is_memory = |device| {
@@ -357,7 +361,7 @@ impl Watch {
             let (least, _) = seen.bounds(charged);
             seen.now = match &seen.mappings {
                 Some(mapped) => seen.brought_forward(mapped, charged),
-                None if least.total < close.from => least,
+                None if least.total < close.from || seen.is_closed => least,
                 // Not known yet: pages that a fork has left with both would count twice.
                 None => Unmanaged::default(),
             };

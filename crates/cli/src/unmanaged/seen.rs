@@ -32,6 +32,8 @@ pub struct Seen {
     pub age: u32,
     /// Its mappings, if they were read.
     pub mappings: Option<Mapped>,
+    /// They cannot be read.
+    pub is_closed: bool,
     /// What is not managed of it.
     pub now: Unmanaged,
 }
