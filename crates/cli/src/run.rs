@@ -192,6 +192,13 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         ending: None,
     };
 
+    if args.strict && !supervisor.watch.can_look() {
+        anyhow::bail!(
+            "--strict was asked for, but /proc is not that of this pid namespace, so nobody's memory can be \
+             looked at; mount it (unshare --mount-proc)"
+        );
+    }
+
     let before = most_resident_of_children();
     let started = Instant::now();
     let existing = std::env::var_os("LD_PRELOAD");

@@ -316,6 +316,28 @@ fn nothing_is_said_where_nothing_has_to_be() {
     assert_eq!(outcome.stderr, "");
 }
 
+/// Without a /proc that shows the processes nothing is vouched for, and nobody else's are taken for the run's.
+#[test]
+fn a_foreign_proc_is_not_believed() {
+    let test = "a_foreign_proc_is_not_believed";
+    if !requirement::root(test) || requirement::command(test, "unshare").is_none() {
+        return;
+    }
+    let apart = ["unshare", "--pid", "--fork"];
+    let job = Job::shell("sleep 1.5");
+    let managed = Managed::limit(LIMIT).talkative().started_by(apart);
+    let outcome = managed.clone().run(&job).succeeded();
+    assert_eq!(
+        said(&outcome, "cannot be seen in /proc").len(),
+        1,
+        "{}",
+        outcome.stderr
+    );
+    let outcome = managed.options(["--strict"]).run(&job);
+    assert_eq!(outcome.code(), 125);
+    assert_eq!(said(&outcome, "--strict").len(), 1, "{}", outcome.stderr);
+}
+
 /// Too short to be looked at.
 #[test]
 fn what_was_not_seen_is_not_vouched_for() {
@@ -371,6 +393,9 @@ fn strict_ends_the_command_and_all_its_descendants() {
     let never = Path::new("/nonexistent/stop");
     let scratch = Scratch::new(test);
     let job = Job::new(&path).args(["shared", "96"]).arg(never);
+    ends_strictly(&job, &scratch);
+    // Two processes with one address space.
+    let job = Job::new(&path).args(["beside", "96"]).arg(never);
     ends_strictly(&job, &scratch);
     // Nobody here obeys, and one has left its parent and its session.
     let script = "trap '' TERM; (setsid sleep 1000 &); \"$0\" shared 96 /nonexistent/stop & \

@@ -22,6 +22,8 @@ const MOST_TEXT: usize = 128 << 20;
 const FIRST_TEXT: usize = 4 << 10;
 /// One in so many of our descriptors may be for processes, each of which takes two.
 const DESCRIPTORS: u64 = 4;
+/// What the name of a process begins with that is an engine beside its program.
+const ENGINE: &str = "foreswap";
 
 /// A process of the run.
 #[derive(Debug)]
@@ -202,6 +204,11 @@ impl Family {
         self.members.iter().map(|(&pid, member)| (pid, member))
     }
 
+    /// Whether they can be followed at all.
+    pub fn is_readable(&self) -> bool {
+        self.readable
+    }
+
     /// One of them.
     pub fn member(&self, pid: i32) -> Option<&Member> {
         self.members.get(&pid)
@@ -353,10 +360,14 @@ impl Family {
             .any(|one| one == self.marker)
     }
 
-    /// Sends a signal to all of them but those that only share another's memory.
+    /// Sends a signal to all of them. An engine beside its program ends with it: it is only killed.
     pub fn signal(&self, signal: Signal) {
         for (&pid, member) in &self.members {
-            if member.shares_with.is_some() {
+            let is_engine = || {
+                let name = member.status().map(|status| status.name);
+                name.is_ok_and(|name| name.starts_with(ENGINE))
+            };
+            if signal != Signal::KILL && member.shares_with.is_some() && is_engine() {
                 continue;
             }
             let Some(pid) = Pid::from_raw(pid) else {

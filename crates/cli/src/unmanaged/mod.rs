@@ -108,6 +108,11 @@ impl Watch {
         }
     }
 
+    /// Whether processes can be looked at.
+    pub fn can_look(&self) -> bool {
+        self.family.is_readable()
+    }
+
     /// When the next look is due.
     pub fn due_in(&self) -> Duration {
         self.pace.due_in(Instant::now())
