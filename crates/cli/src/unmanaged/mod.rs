@@ -147,7 +147,8 @@ impl Watch {
         self.sum_up(close, &charged);
         let lines = self.judge(limit, &charged);
         let spent = cpu_time().saturating_sub(cpu);
-        self.pace.looked(began, spent, new || moved || self.alarmed);
+        let doubted = self.alarmed && !self.passed;
+        self.pace.looked(began, spent, new || moved || doubted);
         lines
     }
 
