@@ -215,8 +215,8 @@ fn copies_of_files_and_stacks() {
     }
 }
 
-/// A static program that a managed one starts, and one that another namespace keeps from us: nobody manages
-/// them, and they are followed all the same.
+/// A static program that a managed one starts, one without the preload object in namespaces of its own, one whose
+/// file system lacks it: nobody manages them, and they are followed all the same.
 #[test]
 fn programs_without_an_engine() {
     let test = "programs_without_an_engine";
@@ -229,20 +229,52 @@ fn programs_without_an_engine() {
         && let Some(unshare) = requirement::command(test, "unshare")
         && let Some(unshare) = unshare.to_str()
     {
-        let words = ["runs unmanaged", "network namespace"];
-        // The process is another's child by then, and a pid namespace apart.
-        let apart = [unshare, "--net", "--pid", "--fork"];
+        let words = "--net --pid --fork env -u LD_PRELOAD";
+        let apart: Vec<&str> = [unshare].into_iter().chain(words.split(' ')).collect();
         if let Some(held) = hold(test, "private", HELD, &[], &apart) {
-            told(held, HELD * MIB, "unknown", &words);
+            told(
+                held,
+                HELD * MIB,
+                "unknown",
+                &["runs unmanaged", "LD_PRELOAD"],
+            );
         }
     }
     if let Some(bwrap) = requirement::command(test, "bwrap")
         && let Some(bwrap) = bwrap.to_str()
     {
-        let words = "--dev-bind / / --proc /proc --unshare-net --unshare-pid";
-        let mut line = vec![bwrap];
-        line.extend(words.split(' '));
+        let folder = binary();
+        let folder = folder.parent().and_then(Path::to_str).expect("a folder");
+        let line = [bwrap, "--dev-bind", "/", "/", "--tmpfs", folder];
         if let Some(held) = hold(test, "private", HELD, &[], &line) {
+            told(held, HELD * MIB, "unknown", &["its file system has no"]);
+        }
+    }
+}
+
+/// A program with the preload object in a network namespace of its own is managed, or it is said that it is not.
+#[test]
+fn programs_in_other_namespaces_are_managed_or_named() {
+    let test = "programs_in_other_namespaces_are_managed_or_named";
+    let mut lines = Vec::new();
+    if requirement::root(test)
+        && let Some(unshare) = requirement::command(test, "unshare")
+    {
+        lines.push((unshare, "--net --pid --fork"));
+    }
+    if let Some(bwrap) = requirement::command(test, "bwrap") {
+        let words = "--dev-bind / / --proc /proc --unshare-net --unshare-pid";
+        lines.push((bwrap, words));
+    }
+    for (launcher, words) in lines {
+        let launcher = launcher.to_str().expect("a path");
+        let line: Vec<&str> = [launcher].into_iter().chain(words.split(' ')).collect();
+        let Some(held) = hold(test, "private", HELD, &[], &line) else {
+            return;
+        };
+        let swaps = |run: &Value| run["totals"]["swap_out_bytes"].as_u64() > Some(MIB);
+        let run = held.ps_until(|run| swaps(run) || of(run, "unknown") >= HELD * MIB);
+        if !swaps(&run) {
             told(held, HELD * MIB, "unknown", &["network namespace"]);
         }
     }

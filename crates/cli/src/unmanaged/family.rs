@@ -104,6 +104,12 @@ impl Member {
         open_at(&self.folder, "exe")
     }
 
+    /// Whether there is a file at `path` where it looks.
+    pub fn has_file(&self, path: &str) -> bool {
+        let path = format!("root/{}", path.trim_start_matches('/'));
+        rustix::fs::statat(&self.folder, path, rustix::fs::AtFlags::empty()).is_ok()
+    }
+
     /// Its variables, as it was started with them.
     pub fn variables(&self) -> Vec<u8> {
         self.bytes("environ").unwrap_or_default()

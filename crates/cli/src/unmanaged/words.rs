@@ -85,6 +85,24 @@ pub fn why_unmanaged(member: &Member, family: &Family) -> String {
     {
         return format!("{obstacle}; {}", obstacle.remedy());
     }
+    let variables = member.variables();
+    let mut each = variables.split(|&byte| byte == 0);
+    let preload = each.find_map(|one| one.strip_prefix(b"LD_PRELOAD="));
+    if !variables.is_empty() && preload.is_none() {
+        return "it was started without LD_PRELOAD; keep the environment".into();
+    }
+    let object = preload.and_then(|list| list.split(|byte| b" :".contains(byte)).next());
+    if let Some(object) = object.and_then(|object| std::str::from_utf8(object).ok())
+        && !object.is_empty()
+        && !member.has_file(object)
+    {
+        return format!(
+            "its file system has no {object}; show it there (bwrap --ro-bind {object} {object})"
+        );
+    }
+    if !variables.is_empty() && !family.is_marked(member) {
+        return "it was started without FORESWAP_SOCKET; keep the environment".into();
+    }
     let own = std::fs::read_link("/proc/self/ns/net");
     let net = member.link("ns/net");
     if let (Ok(own), Some(net)) = (own, net)
@@ -93,14 +111,6 @@ pub fn why_unmanaged(member: &Member, family: &Family) -> String {
         return "it is in a network namespace of its own, from which it cannot reach foreswap; \
                 keep the network namespace (without --unshare-net, unshare -n)"
             .into();
-    }
-    let variables = member.variables();
-    let mut each = variables.split(|&byte| byte == 0);
-    if !variables.is_empty() && !each.any(|one| one.starts_with(b"LD_PRELOAD=")) {
-        return "it was started without LD_PRELOAD; keep the environment".into();
-    }
-    if !variables.is_empty() && !family.is_marked(member) {
-        return "it was started without FORESWAP_SOCKET; keep the environment".into();
     }
     "its memory did not come from malloc or the C library's mmap, or it gained privileges; \
      foreswap has no part in it"
