@@ -144,7 +144,7 @@ impl Watch {
         let charged = self.charged(ledger);
         let moved = self.read_quick(limit);
         let close = self.read_mappings(limit, &charged);
-        self.sum_up(close, &charged);
+        self.sum_up(limit, close, &charged);
         let lines = self.judge(limit, &charged);
         let spent = cpu_time().saturating_sub(cpu);
         let doubted = self.alarmed && !self.passed;
@@ -208,6 +208,8 @@ impl Watch {
     /// What the engines say, by the pid that stands for their process.
     fn charged(&self, ledger: &Ledger) -> HashMap<i32, Charged> {
         let mut charged: HashMap<i32, Charged> = HashMap::new();
+        let areas = ledger.areas().filter_map(|area| ledger.ram_usage(area));
+        let tables = SMALL + areas.map(|usage| usage.held).sum::<u64>();
         for record in ledger.records_in_use() {
             let pid = self.family.stands_for(ledger.pid(record).cast_signed());
             let stats = ledger.stats(record);
@@ -218,6 +220,7 @@ impl Watch {
             of.managed += ledger.process_charged(record) * PAGE_BYTES;
             of.engine += engine;
             of.live |= ledger.state(record) == ProcessState::Live;
+            of.tables = if of.live { tables } else { 0 };
         }
         charged
     }
@@ -358,7 +361,7 @@ impl Watch {
         mappings.is_in_common()
     }
 
-    fn sum_up(&mut self, close: Close, charged: &HashMap<i32, Charged>) {
+    fn sum_up(&mut self, limit: u64, close: Close, charged: &HashMap<i32, Charged>) {
         let none = Charged::default();
         let mut stale = Unmanaged::default();
         self.now = Unmanaged::default();
@@ -367,7 +370,9 @@ impl Watch {
             let (least, _) = seen.bounds(charged);
             seen.now = match &seen.mappings {
                 Some(mapped) => seen.brought_forward(mapped, charged),
-                None if least.total < close.from || seen.is_closed => least,
+                // Nor may there be time for a close look at one that alone has more than the limit: that much is
+                // certain.
+                None if least.total < close.from || least.total > limit || seen.is_closed => least,
                 // Not known yet: pages that a fork has left with both would count twice.
                 None => Unmanaged::default(),
             };

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::SMALL;
 use super::figures::{Kind, Unmanaged};
 use super::smaps::{Mappings, Quick, Status};
 
@@ -17,6 +16,8 @@ pub struct Charged {
     pub managed: u64,
     /// Bytes of the engine's own.
     pub engine: u64,
+    /// Shared memory of foreswap's own that the process may have mapped.
+    pub tables: u64,
     /// It is up.
     pub live: bool,
 }
@@ -132,8 +133,9 @@ impl Seen {
     /// resident.
     pub fn bounds(&self, charged: &Charged) -> (Unmanaged, u64) {
         // The ledger and the tables of the areas, where that was not looked at.
-        let tables = if charged.live { SMALL } else { 0 };
-        let ours = self.mappings.map_or(tables, |mapped| mapped.mappings.ours);
+        let ours = self
+            .mappings
+            .map_or(charged.tables, |mapped| mapped.mappings.ours);
         let private = self.status.anonymous.saturating_sub(charged.engine);
         let shared = self.status.shared.saturating_sub(ours);
         let mut least = Unmanaged::default();
@@ -169,11 +171,12 @@ mod tests {
         let charged = Charged {
             managed: 50 * MIB,
             engine: 2 * MIB,
+            tables: 4 * MIB,
             live: true,
         };
         let (least, most) = seen(62, 30, 0).bounds(&charged);
-        assert_eq!((least.unknown, least.shared), (10 * MIB, 30 * MIB - SMALL));
-        assert_eq!(most, 90 * MIB - SMALL);
+        assert_eq!((least.unknown, least.shared), (10 * MIB, 26 * MIB));
+        assert_eq!(most, 86 * MIB);
         let (least, _) = seen(62, 0, 55).bounds(&charged);
         assert_eq!((least.locked, least.unknown), (55 * MIB, 5 * MIB));
         let (least, most) = seen(7, 3, 0).bounds(&Charged::default());
@@ -190,12 +193,12 @@ mod tests {
         let charged = Charged::default();
         let mapped = Mapped::new(mappings, 1, &before, &charged);
         before.mappings = Some(mapped);
-        assert!(!before.has_moved(SMALL));
+        assert!(!before.has_moved(4 * MIB));
         let later = Seen {
             mappings: Some(mapped),
             ..seen(13, 60, 0)
         };
-        assert!(later.has_moved(SMALL));
+        assert!(later.has_moved(4 * MIB));
         let now = later.brought_forward(&mapped, &charged);
         assert_eq!((now.shared, now.stacks), (30 * MIB, 12 * MIB));
         let now = seen(2, 30, 0).brought_forward(&mapped, &charged);
