@@ -228,13 +228,14 @@ impl Family {
     }
 
     /// The process shows nothing: it has ended and waits to be reaped, or only its first thread has. In that case it
-    /// is looked at by another one from now on; returns what that shows.
-    pub fn look_behind(&mut self, pid: i32) -> Option<Quick> {
-        let member = self.members.get_mut(&pid)?;
-        let mut view = member.of_another_thread(pid)?;
-        view.shares_with = member.shares_with;
-        *member = view;
-        member.quick()
+    /// is looked at by another one from now on.
+    pub fn look_behind(&mut self, pid: i32) {
+        if let Some(member) = self.members.get_mut(&pid)
+            && let Some(mut view) = member.of_another_thread(pid)
+        {
+            view.shares_with = member.shares_with;
+            *member = view;
+        }
     }
 
     /// The one that stands for the memory of `pid`.
@@ -281,6 +282,8 @@ impl Family {
     pub fn drop_dead(&mut self, dead: &[i32]) {
         for pid in dead {
             self.members.remove(pid);
+            // The pid may be another's already, who was taken for it.
+            self.last_pid = None;
         }
         let parted: Vec<i32> = self
             .members

@@ -227,15 +227,7 @@ impl Watch {
 
     /// Reads the quick figures of all. True where they have changed.
     fn read_quick(&mut self, limit: u64) -> bool {
-        let silent: Vec<i32> = self
-            .family
-            .members()
-            .filter(|(_, member)| member.quick().is_some_and(|quick| quick.resident == 0))
-            .map(|(pid, _)| pid)
-            .collect();
-        for pid in silent {
-            self.family.look_behind(pid);
-        }
+        let mut silent = Vec::new();
         let mut dead = Vec::new();
         let mut threads = Vec::new();
         let mut moved = 0;
@@ -247,6 +239,9 @@ impl Watch {
             if member.shares_with.is_some() {
                 self.seen.remove(&pid);
                 continue;
+            }
+            if quick.resident == 0 {
+                silent.push(pid);
             }
             let seen = self.seen.entry(pid).or_default();
             seen.age += 1;
@@ -264,6 +259,9 @@ impl Watch {
         }
         for (pid, threads) in threads {
             self.family.has_threads(pid, threads);
+        }
+        for pid in silent {
+            self.family.look_behind(pid);
         }
         self.family.drop_dead(&dead);
         let family = &self.family;
