@@ -54,9 +54,9 @@ Examples:
   foreswap run --memory 1G --swap ram:512M --swap /var/tmp -- ./simulation
 
 The exit status, the standard streams, the terminal and the signals are COMMAND's own. foreswap
-itself exits with 2 when an option is wrong, 125 when it cannot start or --strict ends COMMAND, 126 when COMMAND cannot be
-executed or managed, and 127 when it is not found. Programs that ignore preload objects (static, setuid, 32-bit, not glibc) are
-refused.";
+itself exits with 2 when an option is wrong, 125 when it cannot start or --strict ends COMMAND,
+126 when COMMAND cannot be executed or managed, and 127 when it is not found. Programs that ignore
+preload objects (static, setuid, 32-bit, not glibc) are refused.";
 
 /// `foreswap run`.
 #[derive(Debug, Args)]
