@@ -48,26 +48,32 @@ pub struct Mapped {
     pub look: u64,
     /// Another one has turned out to have the same pages since.
     pub is_stale: bool,
-    /// Resident and locked at that time.
-    resident: u64,
-    locked: u64,
-    /// Resident shared memory, and private memory that was not charged.
+    /// Private and shared memory that was resident at that time, what was locked, and what was not charged.
+    anonymous: u64,
     shared: u64,
+    locked: u64,
     uncharged: u64,
 }
 
 impl Mapped {
-    /// They were read just now.
+    /// They were read just now, after the quick figures, and may have grown in between: that must not be counted
+    /// again when the quick figures are read next.
     pub fn new(mappings: Mappings, look: u64, seen: &Seen, charged: &Charged) -> Self {
+        let uncharged = if charged.managed == 0 {
+            mappings.anonymous.saturating_sub(charged.engine)
+        } else {
+            // As of the time of the charge.
+            seen.uncharged(charged)
+        };
         Self {
             mappings,
             look,
             at: Instant::now(),
             is_stale: false,
-            resident: seen.resident(),
+            anonymous: mappings.anonymous,
+            shared: mappings.shared,
             locked: seen.status.locked,
-            shared: seen.status.shared,
-            uncharged: seen.uncharged(charged),
+            uncharged,
         }
     }
 }
@@ -78,7 +84,7 @@ impl Seen {
         let resident = self.resident();
         let step = small.max(resident / 8);
         self.mappings.as_ref().is_none_or(|mapped| {
-            resident.abs_diff(mapped.resident) >= step
+            resident.abs_diff(mapped.anonymous + mapped.shared) >= step
                 || self.status.locked.abs_diff(mapped.locked) >= step
         })
     }
@@ -118,10 +124,7 @@ impl Seen {
         let private = now.main_private_kind();
         // Locked memory is there whether it is charged or not.
         let (then, today) = match private {
-            Kind::Locked => (
-                mapped.resident.saturating_sub(mapped.shared),
-                self.status.anonymous,
-            ),
+            Kind::Locked => (mapped.anonymous, self.status.anonymous),
             _ => (mapped.uncharged, self.uncharged(charged)),
         };
         now.count(private, today.saturating_sub(then));
@@ -190,6 +193,7 @@ mod tests {
         // Two map it, and each has one half.
         mappings.kinds.count(Kind::Shared, 20 * MIB);
         mappings.kinds.count(Kind::Stacks, 9 * MIB);
+        (mappings.anonymous, mappings.shared) = (10 * MIB, 40 * MIB);
         let charged = Charged::default();
         let mapped = Mapped::new(mappings, 1, &before, &charged);
         before.mappings = Some(mapped);
@@ -201,6 +205,9 @@ mod tests {
         assert!(later.has_moved(4 * MIB));
         let now = later.brought_forward(&mapped, &charged);
         assert_eq!((now.shared, now.stacks), (30 * MIB, 12 * MIB));
+        // It grew between the quick figures and the close look.
+        let early = Mapped::new(mappings, 2, &seen(1, 2, 0), &charged);
+        assert_eq!(before.brought_forward(&early, &charged), mappings.kinds);
         let now = seen(2, 30, 0).brought_forward(&mapped, &charged);
         assert_eq!((now.shared, now.stacks), (10 * MIB, MIB));
     }

@@ -90,6 +90,11 @@ pub struct Mappings {
     pub registered: bool,
     /// Shared memory that is foreswap's own.
     pub ours: u64,
+    /// All anonymous memory, and all that is in shared memory and files of memory: what `status` had when this was
+    /// read.
+    pub anonymous: u64,
+    /// See `anonymous`.
+    pub shared: u64,
     /// What is in `kinds` if pages that others map as well count whole.
     whole: u64,
 }
@@ -203,8 +208,13 @@ impl Mappings {
         let private = vma.anonymous_share();
         // Not a program that lies on a file system of memory: its pages are no more the process' than others'.
         let may_count = vma.may('s') || vma.name.starts_with("/memfd:");
-        let in_memory = may_count && vma.is_file && vma.device.0 == 0;
-        if in_memory && vma.share > private && is_memory(vma.device) {
+        self.anonymous += vma.anonymous;
+        let may_be_memory = vma.is_file && vma.device.0 == 0 && vma.resident > vma.anonymous;
+        let in_memory = may_be_memory && is_memory(vma.device);
+        if in_memory {
+            self.shared += vma.resident - vma.anonymous;
+        }
+        if in_memory && may_count && vma.share > private {
             if vma.name.starts_with(OURS) {
                 self.ours += vma.resident;
             } else {
@@ -376,6 +386,7 @@ mod tests {
         assert_eq!(Kind::ALL.map(|kind| kinds.of(kind)), expected);
         assert!(found.registered);
         assert_eq!(found.ours, 60 * MIB);
+        assert_eq!((found.anonymous, found.shared), (262 * MIB, 160 * MIB));
         assert!(found.is_in_common(), "the half of what is shared");
         // Registered: what is charged is not among these.
         assert_eq!(found.unmanaged(250 * MIB, 2 * MIB).unknown, 15 * MIB);
