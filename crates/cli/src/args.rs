@@ -54,9 +54,9 @@ Examples:
   foreswap run --memory 1G --swap ram:512M --swap /var/tmp -- ./simulation
 
 The exit status, the standard streams, the terminal and the signals are COMMAND's own. foreswap
-itself exits with 2 when an option is wrong, 125 when it cannot start, 126 when COMMAND cannot be
-executed or managed, and 127 when it is not found. Programs that ignore preload objects (static, setuid, 32-bit, not glibc) are
-refused.";
+itself exits with 2 when an option is wrong, 125 when it cannot start or --strict ends COMMAND,
+126 when COMMAND cannot be executed or managed, and 127 when it is not found. Programs that ignore
+preload objects (static, setuid, 32-bit, not glibc) are refused.";
 
 /// `foreswap run`.
 #[derive(Debug, Args)]
@@ -139,6 +139,14 @@ pub struct RunArgs {
     /// `foreswap lab replay`. Touches of pages that are in memory are not seen.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+
+    /// End COMMAND when memory that foreswap does not manage passes the limit by itself
+    ///
+    /// Shared and locked memory, programs that run unmanaged: without --strict one line says so and COMMAND
+    /// goes on. With it, COMMAND and all its descendants get SIGTERM, two seconds later SIGKILL, and the exit
+    /// status is 125.
+    #[arg(long)]
+    pub strict: bool,
 
     /// Say nothing but errors
     #[arg(long, short)]

@@ -17,6 +17,7 @@ mod signals;
 mod size;
 mod stats_file;
 mod supervisor;
+mod unmanaged;
 mod voice;
 
 use std::process::ExitCode;

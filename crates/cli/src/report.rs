@@ -3,9 +3,16 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use foreswap::ledger::OverLimit;
+use foreswap_store::area::PAGE_BYTES;
+
 use crate::sessions::Totals;
 use crate::size::{humane, humane_ns};
 use crate::stats_file::ratio;
+use crate::unmanaged::{Kind, Unmanaged};
+
+/// What is not managed is told where it is more than one in so many of the limit.
+const WORTH: u64 = 64;
 
 /// A run that is over.
 #[derive(Debug, Default)]
@@ -16,8 +23,19 @@ pub struct Run {
     pub exit_status: i32,
     /// The memory limit.
     pub limit_bytes: u64,
-    /// The most that was resident of managed memory.
+    /// The most that was charged at a time: what was resident of managed memory.
     pub peak_bytes: u64,
+    /// By how much that was above the limit.
+    pub over: OverLimit,
+    /// The most that was not managed.
+    pub unmanaged: Unmanaged,
+    /// What a process held, pages of files included, that was never looked at while it did; 0 if that is within the
+    /// limit.
+    pub unseen_bytes: u64,
+    /// The processes could not be looked at.
+    pub blind: bool,
+    /// There was a warning: that a program runs unmanaged, for example.
+    pub warned: bool,
     /// What the processes did.
     pub totals: Totals,
     /// Managed processes that go on without the command.
@@ -41,6 +59,61 @@ fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(count), if count == 1 { one } else { many })
 }
 
+fn of_kind(run: &Run, kind: Kind) -> String {
+    format!("{} {}", humane(run.unmanaged.of(kind)), kind.name())
+}
+
+/// Nothing was managed: whether nothing had to be.
+fn idle(run: &Run, limit: &str) -> String {
+    let total = humane(run.unmanaged.total);
+    if run.unmanaged.total > run.limit_bytes {
+        let kinds = run.unmanaged.main_kinds();
+        let kinds: Vec<String> = kinds.iter().map(|&kind| of_kind(run, kind)).collect();
+        let kinds = kinds.join(", ");
+        // It ended before the next look.
+        let least = if run.unseen_bytes > 0 {
+            "at least "
+        } else {
+            ""
+        };
+        format!(
+            "nothing was managed: {least}{total} of unmanaged memory passed the limit of {limit} ({kinds})"
+        )
+    } else if run.unseen_bytes > 0 {
+        let held = humane(run.unseen_bytes);
+        format!(
+            "nothing was managed: a process held {held}, files included, too briefly to be looked at; limit {limit}"
+        )
+    } else if run.blind {
+        format!("nothing was managed, and what is not cannot be seen in /proc; limit {limit}")
+    } else if run.warned {
+        format!("nothing was managed, {total} were not, limit {limit}")
+    } else if run.peak_bytes + run.unmanaged.total > run.limit_bytes {
+        let peak = humane(run.peak_bytes);
+        format!(
+            "nothing was moved out: {peak} of memory, {total} that is not managed, limit {limit}"
+        )
+    } else {
+        format!("nothing needed managing: the peak stayed below {limit}")
+    }
+}
+
+/// Why more was charged than the limit allows.
+fn why_over(run: &Run) -> &'static str {
+    let over = run.peak_bytes - run.limit_bytes;
+    let OverLimit {
+        for_forks,
+        for_present,
+    } = run.over;
+    if for_forks.max(for_present) * PAGE_BYTES < over {
+        "it was lowered"
+    } else if for_forks > for_present {
+        "a forked child's pages were its parent's too"
+    } else {
+        "pages that were there before, or that cannot be moved out"
+    }
+}
+
 /// The block as it is printed; colours only where asked for.
 pub fn block(run: &Run, coloured: bool) -> String {
     let stats = &run.totals.stats;
@@ -54,10 +127,7 @@ pub fn block(run: &Run, coloured: bool) -> String {
     // The size is published less often than the counters: a short life may show only in these.
     let worked = stats.faults_major + stats.faults_minor + stats.faults_zero + stats.swap_out_bytes;
     if stats.managed_bytes == 0 && worked == 0 {
-        let _ = writeln!(
-            text,
-            "{bold}foreswap:{plain} nothing needed managing: the peak stayed below {limit}"
-        );
+        let _ = writeln!(text, "{bold}foreswap:{plain} {}", idle(run, &limit));
     } else {
         let _ = writeln!(
             text,
@@ -108,13 +178,33 @@ pub fn block(run: &Run, coloured: bool) -> String {
                 format!("max {}", humane_ns(stats.fault_ns_max)),
             ],
         );
+        if run.unmanaged.total >= run.limit_bytes / WORTH {
+            let kinds = run.unmanaged.main_kinds();
+            let cell = |kind: Option<&Kind>| kind.map_or(String::new(), |&kind| of_kind(run, kind));
+            let total = humane(run.unmanaged.total);
+            line(
+                "unmanaged",
+                [total, cell(kinds.first()), cell(kinds.get(1))],
+            );
+        }
+    }
+    if run.peak_bytes > run.limit_bytes {
+        let over = humane(run.peak_bytes - run.limit_bytes);
+        let why = why_over(run);
+        let _ = writeln!(
+            text,
+            "  {dim}{:<10}{plain} {over} above the limit: {why}",
+            "peak"
+        );
     }
     if run.left_running > 0 {
         let left = plural(run.left_running as u64, "process goes", "processes go");
-        let _ = writeln!(
-            text,
-            "  {left} on in the background, still within the limit"
-        );
+        let within = if run.unmanaged.total > run.limit_bytes {
+            ""
+        } else {
+            ", still within the limit"
+        };
+        let _ = writeln!(text, "  {left} on in the background{within}");
     }
     text
 }
@@ -176,6 +266,63 @@ mod tests {
             text,
             "foreswap: nothing needed managing: the peak stayed below 1 GiB\n"
         );
+    }
+
+    #[test]
+    fn nothing_needed_managing_is_said_only_where_it_is_so() {
+        let mut run = Run {
+            limit_bytes: 128 << 20,
+            peak_bytes: 20 << 20,
+            ..Run::default()
+        };
+        run.unmanaged.count(Kind::Files, 3 << 20);
+        let says_so = |run: &Run| block(run, false).contains("nothing needed managing");
+        assert!(says_so(&run));
+        let unseen = Run {
+            unseen_bytes: 400 << 20,
+            ..run
+        };
+        assert!(!says_so(&unseen) && block(&unseen, false).contains("400 MiB"));
+        let blind = Run {
+            unseen_bytes: 0,
+            blind: true,
+            ..unseen
+        };
+        assert!(!says_so(&blind));
+        let mut run = Run {
+            blind: false,
+            warned: true,
+            ..blind
+        };
+        assert!(!says_so(&run));
+        run.warned = false;
+        run.unmanaged.count(Kind::Unknown, 107 << 20);
+        let text = block(&run, false);
+        assert!(!says_so(&run) && text.contains("110 MiB"), "{text}");
+        run.unmanaged.count(Kind::Shared, 768 << 20);
+        let text = block(&run, false);
+        assert!(
+            !says_so(&run) && text.contains("768 MiB shared, 107 MiB unknown)"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_peak_above_the_limit_is_explained() {
+        let mut run = busy();
+        assert!(!block(&run, false).contains("above"));
+        run.peak_bytes = 270 << 20;
+        assert!(block(&run, false).contains("14 MiB above the limit: it was lowered"));
+        run.over.for_present = (14 << 20) / PAGE_BYTES;
+        assert!(block(&run, false).contains("there before"));
+        run.over.for_forks = (15 << 20) / PAGE_BYTES;
+        run.unmanaged.count(Kind::Locked, 30 << 20);
+        let text = block(&run, false);
+        assert!(
+            text.contains("forked child") && text.contains("30 MiB locked"),
+            "{text}"
+        );
+        assert!(text.lines().all(|line| line.len() < 100), "{text}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::{self, SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE};
 use foreswap::ledger::{AreaId, IoBackend, Ledger, LedgerSpec, Options, ReadaheadPolicy};
@@ -28,6 +28,7 @@ use crate::signals::{self, Signals};
 use crate::size::{Size, humane};
 use crate::stats_file::StatsFile;
 use crate::supervisor::Supervisor;
+use crate::unmanaged::Watch;
 use crate::voice::{self, Voice};
 use crate::{areas, inherited, memory, preload};
 
@@ -35,6 +36,8 @@ use crate::{areas, inherited, memory, preload};
 const CANNOT_START: u8 = 125;
 /// Below this, programs do nothing but swap, and the engine's staging does not fit.
 const MIN_LIMIT: u64 = 16 << 20;
+/// A command that runs for longer than this was looked at, where that is possible.
+const LONG: Duration = Duration::from_secs(1);
 const MAX_THRESHOLD: u64 = 8 << 20;
 
 /// Runs the command; the exit code is its own, or ours where it did not start.
@@ -184,8 +187,19 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         changes: Changes::default(),
         areas,
         command: None,
+        watch: Watch::new(format!("{SOCKET_VARIABLE}={name}")),
+        strict: args.strict,
+        ending: None,
     };
 
+    if args.strict && !supervisor.watch.can_look() {
+        anyhow::bail!(
+            "--strict was asked for, but /proc is not that of this pid namespace, so nobody's memory can be \
+             looked at; mount it (unshare --mount-proc)"
+        );
+    }
+
+    let before = most_resident_of_children();
     let started = Instant::now();
     let existing = std::env::var_os("LD_PRELOAD");
     let (loader, objects) = preload::variable(&prepared.object, existing.as_deref());
@@ -198,9 +212,13 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let child = command::start(&prepared.program, &args.command, &variables, mask)
         .map_err(|error| not_started(&prepared.program, &error))?;
     supervisor.command = Some(child);
-    let end = supervisor.until_end_of(child)?;
+    raise_descriptors();
+    let mut end = supervisor.until_end_of(child)?;
     supervisor.command = None;
     let elapsed = started.elapsed();
+    if supervisor.has_ended_all()? {
+        end = Event::Exited(CANNOT_START.into());
+    }
 
     let all_gone = supervisor.farewell()?;
     let ledger = supervisor.sessions.ledger();
@@ -209,6 +227,11 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         exit_status: end.status(),
         limit_bytes: ledger.limit_pages() * PAGE_BYTES,
         peak_bytes: ledger.peak_charged_pages() * PAGE_BYTES,
+        over: ledger.over_limit(),
+        unmanaged: *supervisor.watch.peak(),
+        unseen_bytes: unseen(&supervisor, before),
+        warned: supervisor.voice.has_warned(),
+        blind: elapsed > LONG && supervisor.watch.most_resident() == 0,
         totals: supervisor.sessions.totals_now(),
         left_running: supervisor.sessions.open(),
     };
@@ -230,6 +253,40 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         stay_behind(&mut supervisor);
     }
     Ok(end)
+}
+
+/// The most that a child had resident which was waited for, pages of files included; its descendants count as well.
+fn most_resident_of_children() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: room for what is asked for, which is valid if it stays zero.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10
+}
+
+/// The most that a process had resident if that is above the limit and came and went between two looks, so that
+/// nobody knows of what kind it was.
+fn unseen(supervisor: &Supervisor, before: u64) -> u64 {
+    let most = most_resident_of_children();
+    let limit = supervisor.sessions.ledger().limit_pages() * PAGE_BYTES;
+    let seen = supervisor.watch.most_resident();
+    // One that was there before the command is not the command's.
+    if most > before && most > limit && most > seen + seen / 4 {
+        most
+    } else {
+        0
+    }
+}
+
+/// As many descriptors as we may have: each process of the run takes some of ours. The command was started with what
+/// was there before.
+fn raise_descriptors() {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where that is refused there are fewer.
+    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
 fn not_started(program: &std::path::Path, error: &io::Error) -> anyhow::Error {

@@ -24,6 +24,9 @@ use crate::voice::Voice;
 const RETRY: Duration = Duration::from_millis(2);
 const RETRY_LATER: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(1);
+/// How long a fork child whose parent has died may take to say hello, where it is not known whether there is one:
+/// as long as its parent would have waited.
+const ORPHAN: Duration = Duration::from_secs(60);
 
 /// One connection.
 #[derive(Debug)]
@@ -40,9 +43,11 @@ struct Session {
 #[derive(Debug)]
 struct Reservation {
     parent: ProcId,
-    /// Readable when the child is dead. Without one the child is not known (yet): only its own
-    /// hello or the end of the run settles the record.
+    /// Readable when the child is dead. Without one the child is not known (yet): its own hello settles the
+    /// record, or its parent, or time once that is dead.
     child: Option<OwnedFd>,
+    /// Until when it is kept, from when its parent has died without a word about the child.
+    until: Option<Instant>,
 }
 
 /// What all processes that have ended did.
@@ -75,6 +80,8 @@ pub struct Sessions {
     starved: Option<AreaId>,
     sessions: Vec<Session>,
     reservations: HashMap<ProcId, Reservation>,
+    /// See [`ORPHAN`].
+    orphans_wait: Duration,
     /// Dead ones whose clean-up was in somebody's way, or whose last transfers are still under way.
     unfinished: Vec<ProcId>,
     /// Since when there are any.
@@ -115,6 +122,7 @@ impl Sessions {
             starved: None,
             sessions: Vec::new(),
             reservations: HashMap::new(),
+            orphans_wait: ORPHAN,
             unfinished: Vec::new(),
             unfinished_since: None,
             totals: Totals::default(),
@@ -154,18 +162,29 @@ impl Sessions {
         self.sessions.len()
     }
 
+    /// The processes of all connections, as far as this namespace knows them.
+    pub fn pids(&self) -> Vec<i32> {
+        let pids = self.sessions.iter().map(|session| session.pid);
+        pids.map(|pid| pid.as_raw_nonzero().get()).collect()
+    }
+
     /// Whether a clean-up waits to be tried again.
     pub fn has_unfinished(&self) -> bool {
         !self.unfinished.is_empty()
     }
 
-    /// How soon, if one does.
+    /// How soon to call [`Sessions::finish`], if nothing happens before.
     pub fn retry(&self) -> Option<Duration> {
-        let since = self.unfinished_since?;
-        Some(match since.elapsed() < LONG {
-            true => RETRY,
-            false => RETRY_LATER,
-        })
+        let unfinished = self
+            .unfinished_since
+            .map(|since| match since.elapsed() < LONG {
+                true => RETRY,
+                false => RETRY_LATER,
+            });
+        let deadlines = self.reservations.values().filter_map(|kept| kept.until);
+        let now = Instant::now();
+        let orphan = deadlines.min().map(|until| until.duration_since(now));
+        unfinished.into_iter().chain(orphan).min()
     }
 
     /// Whether the disk takes long for what ended processes had begun.
@@ -230,7 +249,19 @@ impl Sessions {
             self.ledger.mark_dead(record);
         }
         for record in dead {
+            self.orphan(record);
             self.end(record);
+        }
+    }
+
+    /// What the process had reserved cannot be given back by it any more. The child may have been forked all
+    /// the same, and come.
+    fn orphan(&mut self, parent: ProcId) {
+        let until = Instant::now() + self.orphans_wait;
+        for kept in self.reservations.values_mut() {
+            if kept.parent == parent && kept.child.is_none() {
+                kept.until = Some(until);
+            }
         }
     }
 
@@ -243,8 +274,19 @@ impl Sessions {
         }
     }
 
-    /// Tries again what was in somebody's way.
+    /// Tries again what was in somebody's way, and ends what nobody came for.
     pub fn finish(&mut self) {
+        let now = Instant::now();
+        let overdue = |kept: &Reservation| kept.until.is_some_and(|until| until <= now);
+        let overdue: Vec<ProcId> = self
+            .reservations
+            .iter()
+            .filter(|(_, kept)| overdue(kept))
+            .map(|(&record, _)| record)
+            .collect();
+        for record in overdue {
+            self.on_child_death(record);
+        }
         for record in std::mem::take(&mut self.unfinished) {
             self.end(record);
         }
@@ -299,6 +341,7 @@ impl Sessions {
                         let reservation = Reservation {
                             parent,
                             child: None,
+                            until: None,
                         };
                         self.reservations.insert(record, reservation);
                         Message::Reserved { record }
@@ -312,6 +355,7 @@ impl Sessions {
             }
             (Message::Bye, Some(record)) => {
                 self.sessions[index].record = None;
+                self.orphan(record);
                 self.end(record);
             }
             (Message::AreaDone { order, ok }, Some(_)) => self.on_area_done(index, order, ok),

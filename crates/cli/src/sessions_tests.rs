@@ -205,6 +205,26 @@ fn reservations_of_failed_forks_and_dead_children_are_freed() {
     office.serve_until(|s| s.ledger().state(gone) == ProcessState::Free);
 }
 
+/// Killed between its question and its fork: nobody else could ever give the record back.
+#[test]
+fn a_reservation_whose_parent_has_died_is_freed_in_time() {
+    let mut office = office("orphan");
+    office.sessions.orphans_wait = Duration::from_millis(300);
+    let (mut parent, welcome) = office.engine();
+    let (_other, beside) = office.engine();
+    let child = office.with(|_| parent.reserve().expect("a record"));
+    assert!(beside.ledger.try_charge(child, 70) && beside.ledger.try_charge(welcome.record, 5));
+    assert_eq!(office.sessions.retry(), None);
+    drop((parent, welcome));
+    office.serve_until(|sessions| sessions.open() == 1 && !sessions.has_unfinished());
+    assert_eq!(office.state(child), ProcessState::Reserved, "it may come");
+    assert_eq!(beside.ledger.charged_pages(), 70);
+    assert!(office.sessions.retry().is_some(), "somebody has to look");
+    office.serve_until(|sessions| sessions.ledger().state(child) == ProcessState::Free);
+    assert_eq!(beside.ledger.charged_pages(), 0);
+    assert_eq!(office.sessions.retry(), None);
+}
+
 #[test]
 fn nobody_takes_what_was_reserved_for_another() {
     let mut office = office("strange");

@@ -12,10 +12,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use foreswap::ledger::VmaStats;
+use foreswap_store::area::PAGE_BYTES;
 use rustix::fs::Access;
 use serde::Serialize;
 
 use crate::report::Run;
+use crate::unmanaged::Unmanaged;
 
 /// The statistics cannot be written to the file.
 #[derive(Debug, thiserror::Error)]
@@ -153,6 +155,10 @@ struct Report {
     managed_bytes: u64,
     peak_resident_bytes: u64,
     engine_bytes: u64,
+    /// The most at a time of memory that is not managed, and of each kind of it.
+    unmanaged_bytes: Unmanaged,
+    /// By how much the peak was above the limit, and for what.
+    over_limit_bytes: Over,
     faults_major: u64,
     faults_minor: u64,
     faults_zero: u64,
@@ -177,6 +183,14 @@ struct Report {
     fault_ns_max: u64,
     window_histogram: BTreeMap<usize, u64>,
     vmas: Vec<Vma>,
+}
+
+#[derive(Debug, Serialize)]
+struct Over {
+    /// A forked child's pages, while they were its parent's as well.
+    forks: u64,
+    /// Pages that were there before they were managed, or instead of some that cannot be moved out.
+    present: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -224,6 +238,11 @@ impl Report {
             managed_bytes: stats.managed_bytes,
             peak_resident_bytes: run.peak_bytes,
             engine_bytes: stats.engine_bytes,
+            unmanaged_bytes: run.unmanaged,
+            over_limit_bytes: Over {
+                forks: run.over.for_forks * PAGE_BYTES,
+                present: run.over.for_present * PAGE_BYTES,
+            },
             faults_major: stats.faults_major,
             faults_minor: stats.faults_minor,
             faults_zero: stats.faults_zero,

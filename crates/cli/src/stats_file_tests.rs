@@ -36,6 +36,12 @@ fn every_promised_key_is_there() {
     {
         assert!(found[key].is_number(), "{key}: {}", found[key]);
     }
+    for key in "total shared locked executable stacks files unknown".split(' ') {
+        assert!(found["unmanaged_bytes"][key].is_number(), "{key}");
+    }
+    for key in ["forks", "present"] {
+        assert!(found["over_limit_bytes"][key].is_number(), "{key}");
+    }
     assert_eq!(found["window_histogram"], serde_json::json!({ "2": 7 }));
     for key in [
         "start",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use foreswap::ledger::protocol::Severity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
 use crate::areas::Areas;
 use crate::command::{self, Event};
@@ -19,13 +19,18 @@ use crate::control::words::{Reply, Request};
 use crate::recording;
 use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
-use crate::voice::Voice;
+use crate::unmanaged::Watch;
+use crate::voice::{self, Voice};
 
 /// How often a change that is under way is looked at: an area is empty from one moment to the next.
 const CHANGE_MS: i64 = 5;
 /// How long descendants that are on their way out may take after the command has ended.
 const FAREWELL: Duration = Duration::from_millis(200);
 const FAREWELL_STEP: Duration = Duration::from_millis(10);
+/// With `--strict`: how long processes have to end by themselves, and how long it is tried to kill them.
+const GRACE: Duration = Duration::from_secs(2);
+const KILLING: Duration = Duration::from_secs(10);
+const KILLING_STEP: Duration = Duration::from_millis(50);
 
 /// All that the loop looks at.
 #[derive(Debug)]
@@ -46,7 +51,15 @@ pub struct Supervisor {
     pub areas: Areas,
     /// The command, while it runs.
     pub command: Option<Pid>,
+    /// What its processes hold.
+    pub watch: Watch,
+    /// Unmanaged memory above the limit ends the run.
+    pub strict: bool,
+    /// Since when it does.
+    pub ending: Option<Instant>,
 }
+
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn milliseconds(ms: i64) -> Timespec {
     Timespec {
@@ -103,9 +116,52 @@ impl Supervisor {
         if self.sessions.is_recording() {
             return Some(milliseconds(recording::EVERY_MS));
         }
-        let retry = self.sessions.retry();
-        let control = self.control.timeout();
-        retry.into_iter().chain(control).min().map(timespec)
+        let look = [self.watch.due_in()];
+        let ending = self.ending.map(|_| KILLING_STEP);
+        let times = look.into_iter().chain(self.sessions.retry());
+        let times = times.chain(self.control.timeout()).chain(ending);
+        // Rounded up: a time that is nearly over is not waited for in a busy loop.
+        times.min().map(|time| timespec(time + MILLISECOND))
+    }
+
+    /// Looks at what the processes hold, if it is time to or asked for, and says what there is to say.
+    fn look(&mut self, asked: bool) {
+        if !asked && !self.watch.due_in().is_zero() {
+            return;
+        }
+        let pids = self.sessions.pids();
+        let lines = self.watch.look(self.sessions.ledger(), &pids);
+        if self.strict && self.ending.is_none() && self.watch.has_passed() {
+            self.ending = Some(Instant::now());
+            for line in &lines {
+                voice::error(&format!("ended by --strict: {line}"));
+            }
+            self.watch.signal(Signal::TERM);
+            // One that is stopped could not end.
+            self.watch.signal(Signal::CONT);
+            return;
+        }
+        for line in &lines {
+            self.voice.remark(Severity::Warning, line);
+        }
+    }
+
+    /// Kills those that have not ended in time.
+    fn kill_late(&mut self) {
+        if self.ending.is_some_and(|since| since.elapsed() >= GRACE) {
+            self.watch.signal(Signal::KILL);
+        }
+    }
+
+    /// The command was ended by us and has gone: so do all others. True where we did that.
+    pub fn has_ended_all(&mut self) -> io::Result<bool> {
+        let Some(since) = self.ending else {
+            return Ok(false);
+        };
+        while self.watch.anybody_lives() && since.elapsed() < KILLING {
+            self.serve(Some(&timespec(KILLING_STEP)))?;
+        }
+        Ok(true)
     }
 
     /// Waits for something to happen, and handles everything but signals.
@@ -154,6 +210,8 @@ impl Supervisor {
         {
             self.voice.remark(Severity::Error, &problem);
         }
+        self.look(false);
+        self.kill_late();
         self.serve_control();
         Ok(())
     }
@@ -177,8 +235,10 @@ impl Supervisor {
         for (client, request) in self.control.serve() {
             match request {
                 Ok(Request::Ps) => {
+                    self.look(true);
                     let stats = self.sessions.totals_now().stats;
-                    let run = list::run(self.sessions.ledger(), &stats, self.command);
+                    let ledger = self.sessions.ledger();
+                    let run = list::run(ledger, &stats, self.command, &self.watch);
                     self.control.say(client, &Reply::Run(run), true);
                 }
                 Ok(request) => {

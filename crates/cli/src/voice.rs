@@ -14,6 +14,7 @@ const MAX_TEXTS: usize = 1000;
 pub struct Voice {
     quiet: bool,
     said: HashSet<String>,
+    warned: bool,
 }
 
 impl Voice {
@@ -22,11 +23,13 @@ impl Voice {
         Self {
             quiet,
             said: HashSet::new(),
+            warned: false,
         }
     }
 
     /// An engine's or our own remark; each text once.
     pub fn remark(&mut self, severity: Severity, text: &str) {
+        self.warned |= severity != Severity::Note;
         if self.quiet && severity != Severity::Error {
             return;
         }
@@ -35,6 +38,11 @@ impl Voice {
         }
         self.said.insert(text.to_owned());
         error(text);
+    }
+
+    /// Whether something went otherwise than the user may expect.
+    pub fn has_warned(&self) -> bool {
+        self.warned
     }
 
     /// Whether the closing block is wanted.

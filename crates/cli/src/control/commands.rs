@@ -108,6 +108,7 @@ fn table(runs: &[Run]) -> String {
         "MEMORY ",
         "LIMIT ",
         "SWAP ",
+        "UNMANAGED ",
         "HIT RATIO ",
     ]);
     let mut areas = heads(&[
@@ -129,10 +130,24 @@ fn table(runs: &[Run]) -> String {
                 humane(process.resident_bytes),
                 humane(run.limit_bytes),
                 humane(process.swap_bytes),
+                humane(process.unmanaged_bytes.total),
                 ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
             ]);
         }
-        if run.processes.is_empty() {
+        for other in &run.others {
+            let none = || "-".to_owned();
+            programs.push(vec![
+                other.pid.to_string(),
+                supervisor.clone(),
+                short(&other.command),
+                none(),
+                humane(run.limit_bytes),
+                none(),
+                humane(other.unmanaged_bytes.total),
+                none(),
+            ]);
+        }
+        if run.processes.is_empty() && run.others.is_empty() {
             // Small so far: nothing is managed.
             let pid = run
                 .command_pid
@@ -145,6 +160,7 @@ fn table(runs: &[Run]) -> String {
                 none(),
                 humane(run.limit_bytes),
                 none(),
+                humane(run.unmanaged_bytes.total),
                 none(),
             ]);
         }
@@ -313,7 +329,8 @@ impl Shown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::words::{Area, Memory, Process};
+    use crate::control::words::{Area, Memory, Other, Process};
+    use crate::unmanaged::Unmanaged;
 
     #[test]
     fn the_table_is_aligned_and_harmless() {
@@ -331,6 +348,19 @@ mod tests {
                 swap_bytes: 800 << 20,
                 readahead_hit_ratio: Some(0.98765),
                 faults_major: 1,
+                unmanaged_bytes: Unmanaged {
+                    total: 3 << 20,
+                    ..Unmanaged::default()
+                },
+            }],
+            unmanaged_bytes: Unmanaged::default(),
+            others: vec![Other {
+                pid: 102,
+                command: "static".into(),
+                unmanaged_bytes: Unmanaged {
+                    total: 400 << 20,
+                    ..Unmanaged::default()
+                },
             }],
             areas: vec![
                 Area {
@@ -363,9 +393,16 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("PID  SUPERVISOR  COMMAND"), "{text}");
         assert!(lines[1].contains("  python3 "), "{text}");
-        assert!(lines[1].ends_with("256 MiB  800 MiB      0.988"), "{text}");
-        assert!(lines[4].ends_with("/tmp (draining)"), "{text}");
-        assert!(lines[5].ends_with("ram:64M (33 MiB taken)"), "{text}");
+        assert!(
+            lines[1].ends_with("256 MiB  800 MiB      3 MiB      0.988"),
+            "{text}"
+        );
+        assert!(
+            lines[2].starts_with("102") && lines[2].ends_with("400 MiB          -"),
+            "{text}"
+        );
+        assert!(lines[5].ends_with("/tmp (draining)"), "{text}");
+        assert!(lines[6].ends_with("ram:64M (33 MiB taken)"), "{text}");
         assert_eq!(table(&[]).lines().count(), 1);
     }
 }

@@ -6,10 +6,13 @@ use foreswap::ledger::{AreaState, Ledger, ProcId, ProcessState, StatsSnapshot};
 use foreswap_store::area::PAGE_BYTES;
 use rustix::process::Pid;
 
-use super::words::{Area, Memory, Process, Run, Totals};
+use super::words::{Area, Memory, Other, Process, Run, Totals};
+use crate::unmanaged::{Now, Watch};
 
 /// Characters of a command line that are told.
 const COMMAND: usize = 4096;
+/// Bytes that a process without an engine holds at the least to be told of.
+const WORTH: u64 = 1 << 20;
 
 /// The command line of a process, or its name where it has none.
 fn command_of(pid: u32) -> String {
@@ -26,8 +29,10 @@ fn command_of(pid: u32) -> String {
     words.join(" ").chars().take(COMMAND).collect()
 }
 
-fn process(ledger: &Ledger, record: ProcId) -> Process {
+fn process(ledger: &Ledger, record: ProcId, watch: &Watch, now: &Now) -> Process {
     let (pid, stats) = (ledger.pid(record), ledger.stats(record));
+    let program = watch.stands_for(pid.cast_signed());
+    let unmanaged = now.each.iter().find(|(other, _)| *other == program);
     let read = stats.readahead_pages.load(Relaxed);
     let hits = stats.readahead_hits.load(Relaxed);
     let slots = ledger
@@ -41,6 +46,7 @@ fn process(ledger: &Ledger, record: ProcId) -> Process {
         swap_bytes: slots.sum::<u64>() * PAGE_BYTES,
         readahead_hit_ratio: (read > 0).then(|| hits as f64 / read as f64),
         faults_major: stats.faults_major.load(Relaxed),
+        unmanaged_bytes: unmanaged.map(|(_, bytes)| *bytes).unwrap_or_default(),
     }
 }
 
@@ -73,10 +79,25 @@ pub fn areas(ledger: &Ledger) -> Vec<Area> {
 }
 
 /// All that `foreswap ps` shows of a run; `stats` is what all of its processes did so far.
-pub fn run(ledger: &Ledger, stats: &StatsSnapshot, command: Option<Pid>) -> Run {
+pub fn run(ledger: &Ledger, stats: &StatsSnapshot, command: Option<Pid>, watch: &Watch) -> Run {
+    let now = watch.now();
     let live = |record: &ProcId| ledger.state(*record) == ProcessState::Live;
     let records = ledger.records_in_use().filter(live);
-    let processes: Vec<Process> = records.map(|record| process(ledger, record)).collect();
+    let processes: Vec<Process> = records
+        .map(|record| process(ledger, record, watch, &now))
+        .collect();
+    let managed = |pid: i32| {
+        let mut pids = processes.iter().map(|process| process.pid);
+        pids.any(|other| watch.stands_for(other) == pid)
+    };
+    let others = now.each.iter();
+    let others = others.filter(|(pid, bytes)| bytes.total >= WORTH && !managed(*pid));
+    let others = others.map(|&(pid, unmanaged_bytes)| Other {
+        pid,
+        command: command_of(pid.cast_unsigned()),
+        unmanaged_bytes,
+    });
+    let others = others.collect();
     let command_pid = command.map(|pid| pid.as_raw_nonzero().get());
     Run {
         supervisor: std::process::id().cast_signed(),
@@ -84,7 +105,9 @@ pub fn run(ledger: &Ledger, stats: &StatsSnapshot, command: Option<Pid>) -> Run 
         command: command_pid.map_or_else(String::new, |pid| command_of(pid.cast_unsigned())),
         limit_bytes: ledger.limit_pages() * PAGE_BYTES,
         resident_bytes: ledger.charged_pages() * PAGE_BYTES,
+        unmanaged_bytes: now.sum,
         processes,
+        others,
         areas: areas(ledger),
         totals: Some(Totals {
             swap_in_bytes: stats.swap_in_bytes,

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::unmanaged::Unmanaged;
+
 /// Bytes that a line has at the most.
 pub const LINE_BYTES: usize = 256 << 10;
 
@@ -76,8 +78,14 @@ pub struct Run {
     pub limit_bytes: u64,
     /// What all processes hold.
     pub resident_bytes: u64,
+    /// What they hold beside that and foreswap does not manage.
+    #[serde(default)]
+    pub unmanaged_bytes: Unmanaged,
     /// The managed processes.
     pub processes: Vec<Process>,
+    /// Others of the run that hold memory worth mentioning.
+    #[serde(default)]
+    pub others: Vec<Other>,
     /// The swap areas.
     pub areas: Vec<Area>,
     /// What was counted so far; `None` from a supervisor of a version that does not tell.
@@ -115,6 +123,20 @@ pub struct Process {
     pub readahead_hit_ratio: Option<f64>,
     /// Faults that waited for an area.
     pub faults_major: u64,
+    /// What it holds beside that and foreswap does not manage.
+    #[serde(default)]
+    pub unmanaged_bytes: Unmanaged,
+}
+
+/// A process of the run that foreswap has no part in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Other {
+    /// Its pid.
+    pub pid: i32,
+    /// Its command line.
+    pub command: String,
+    /// What it holds.
+    pub unmanaged_bytes: Unmanaged,
 }
 
 /// The memory of an area that is compressed memory.

@@ -5,7 +5,7 @@
 //! can; everything else (static, setuid, another libc, another machine) is refused here, because
 //! it would run without foreswap and nobody would notice.
 
-mod elf;
+pub mod elf;
 mod script;
 
 use std::ffi::{CStr, CString, OsStr, OsString};

@@ -29,6 +29,16 @@ fn with_pages(word: u64, pages: u64) -> u64 {
     version | pages.min(PAGES_MASK)
 }
 
+/// By how many pages the sum of all charges was above the limit at the most, and for what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OverLimit {
+    /// For a fork child, whose pages are its parent's as well.
+    pub for_forks: u64,
+    /// For pages that are resident whatever the limit is: there before they were managed, or in the place of some that
+    /// cannot be moved out.
+    pub for_present: u64,
+}
+
 /// Marks a charge under way for as long as it lives.
 struct Charging<'a>(&'a Record);
 
@@ -81,16 +91,35 @@ impl Ledger {
     #[must_use]
     pub fn try_charge(&self, process: ProcId, n: u64) -> bool {
         let limit = self.limit_pages();
-        self.add_charge(process, n, |sum| sum <= limit)
+        self.add_charge(process, n, |sum| sum <= limit).is_some()
     }
 
     /// Charges `n` pages that are resident already, limit or not: a fork child's, and those of a
     /// process that is armed late. The caller reclaims down to the limit next.
     pub fn charge_anyway(&self, process: ProcId, n: u64) {
-        self.add_charge(process, n, |_| true);
+        let sum = self.add_charge(process, n, |_| true).unwrap_or(0);
+        let over = sum.saturating_sub(self.limit_pages());
+        if n > 0 && over > 0 {
+            let words = &self.header().charge;
+            let most = match self.state(process) {
+                ProcessState::Reserved => &words.over_for_forks,
+                _ => &words.over_for_present,
+            };
+            most.fetch_max(over, Relaxed);
+        }
     }
 
-    fn add_charge(&self, process: ProcId, n: u64, fits: impl Fn(u64) -> bool) -> bool {
+    /// By how much the limit was passed, and for what.
+    pub fn over_limit(&self) -> OverLimit {
+        let words = &self.header().charge;
+        OverLimit {
+            for_forks: words.over_for_forks.load(Relaxed),
+            for_present: words.over_for_present.load(Relaxed),
+        }
+    }
+
+    /// The sum of all charges with this one; `None`, and nothing charged, where it does not fit.
+    fn add_charge(&self, process: ProcId, n: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
         let record = self.record(process);
         let words = &self.header().charge;
         let _charging = Charging::begin(record);
@@ -98,7 +127,7 @@ impl Ledger {
         loop {
             let sum = pages(word) + n;
             if !fits(sum) {
-                return false;
+                return None;
             }
             match words
                 .charged
@@ -108,7 +137,7 @@ impl Ledger {
                     let own = record.charged.fetch_add(n, SeqCst) + n;
                     record.peak_charged.fetch_max(own, Relaxed);
                     words.peak.fetch_max(sum, Relaxed);
-                    return true;
+                    return Some(sum);
                 }
                 Err(now) => word = now,
             }
@@ -135,14 +164,24 @@ impl Ledger {
     }
 
     /// Makes the global sum right again after `process` died in the middle of a charge, and
-    /// takes its pages off. False where a living process was in the way: try again.
+    /// takes its pages off. False where a living process was in the way: try again. It may have been
+    /// charging a fork child's record, which outlives it.
     pub(super) fn settle_charge(&self, process: ProcId) -> bool {
         let record = self.record(process);
-        if record.charging.load(SeqCst) != 0 {
+        let children = self.records_in_use().filter(|&child| {
+            self.state(child) == ProcessState::Reserved && self.parent(child) == Some(process)
+        });
+        let cut_short: Vec<ProcId> = children
+            .chain([process])
+            .filter(|&other| self.record(other).charging.load(SeqCst) != 0)
+            .collect();
+        if !cut_short.is_empty() {
             if !(0..1000).any(|_| self.recount_charge()) {
                 return false;
             }
-            record.charging.store(0, SeqCst);
+            for other in cut_short {
+                self.record(other).charging.store(0, SeqCst);
+            }
         }
         self.subtract(record.charged.swap(0, SeqCst));
         true
@@ -154,8 +193,7 @@ impl Ledger {
         let mut sum = 0;
         for other in self.records_in_use() {
             let record = self.record(other);
-            let alive = self.state(other) != ProcessState::Ended;
-            if alive && record.charging.load(SeqCst) != 0 {
+            if self.may_act(other) && record.charging.load(SeqCst) != 0 {
                 rustix::thread::sched_yield();
                 return false;
             }

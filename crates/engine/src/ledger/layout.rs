@@ -62,6 +62,9 @@ pub(super) struct ChargeWords {
     /// When a process missed pages last that nothing could foresee, in nanoseconds, and which.
     pub(super) missed_at: AtomicU64,
     pub(super) missed_by: AtomicU32,
+    /// Pages by which the sum was above the limit at the most, for a fork child and for pages that are there anyway.
+    pub(super) over_for_forks: AtomicU64,
+    pub(super) over_for_present: AtomicU64,
 }
 
 /// One swap area.

@@ -22,6 +22,7 @@ mod slots;
 mod stats;
 mod tables;
 
+pub use charge::OverLimit;
 pub use layout::{
     AREA_DIRECT, AREA_NAME_BYTES, AREA_RAM, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS, MAX_PROCESSES,
 };

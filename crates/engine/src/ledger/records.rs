@@ -89,6 +89,18 @@ impl Ledger {
             .filter(|&process| self.state(process) != ProcessState::Free)
     }
 
+    /// Whether somebody alive may be changing what the record holds: its process, or the parent that
+    /// prepares it for a fork child.
+    pub(super) fn may_act(&self, process: ProcId) -> bool {
+        match self.state(process) {
+            ProcessState::Live => true,
+            ProcessState::Reserved => self
+                .parent(process)
+                .is_some_and(|parent| self.state(parent) == ProcessState::Live),
+            ProcessState::Ended | ProcessState::Free => false,
+        }
+    }
+
     fn set_state(&self, process: ProcId, state: ProcessState) {
         let before = self.state(process);
         self.record(process).state.store(state as u32, SeqCst);

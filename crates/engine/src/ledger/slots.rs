@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::layout::{CLUSTER_SLOTS, MAX_PROCESSES};
 use super::mapping::Ledger;
-use super::records::ProcessState;
 use super::tables::AreaTables;
 use super::{AreaId, ClusterIndex, ProcId, SlotIndex};
 
@@ -465,9 +464,8 @@ impl Ledger {
 
     fn living_intent(&self, concerned: impl Fn(Run) -> bool) -> bool {
         self.records_in_use().any(|other| {
-            let alive = self.state(other) != ProcessState::Ended;
             let run = Run::of_intent(self.record(other).intent.load(SeqCst));
-            alive && run.is_some_and(&concerned)
+            self.may_act(other) && run.is_some_and(&concerned)
         })
     }
 

@@ -172,6 +172,21 @@ fn the_limit_is_never_passed() {
         (ledger.charged_pages(), ledger.peak_charged_pages()),
         (105, 105)
     );
+    let over = OverLimit {
+        for_forks: 0,
+        for_present: 5,
+    };
+    assert_eq!(ledger.over_limit(), over);
+    let child = ledger.reserve(Some(one)).expect("a record");
+    ledger.charge_anyway(child, 2);
+    ledger.uncharge(child, 2);
+    assert_eq!(
+        ledger.over_limit(),
+        OverLimit {
+            for_forks: 7,
+            ..over
+        }
+    );
     ledger.uncharge(one, 1000);
     assert_eq!(
         (ledger.process_charged(one), ledger.charged_pages()),
@@ -181,6 +196,29 @@ fn the_limit_is_never_passed() {
     ledger.set_limit_pages(10);
     assert!(!ledger.try_charge(one, 1));
     assert!(matches!(ledger.cleanup(other), Cleanup::Done(_)));
+    assert_eq!(ledger.charged_pages(), 0);
+}
+
+/// Killed while it charges its child: the record is the child's and stays reserved, as the child may have
+/// been forked already.
+#[test]
+fn a_parent_that_dies_while_it_charges_its_child_is_in_nobodys_way() {
+    let ledger = ledger(100, &[512]);
+    let (parent, other) = (process(&ledger), process(&ledger));
+    let child = ledger.reserve(Some(parent)).expect("a record");
+    assert!(ledger.try_charge(other, 10) && ledger.try_charge(child, 30));
+    // The global word has it, the record has not yet.
+    let record = ledger.record(child);
+    record.charging.store(1, SeqCst);
+    record.charged.fetch_sub(20, SeqCst);
+    assert!(matches!(ledger.cleanup(parent), Cleanup::Done(_)));
+    assert_eq!(ledger.charged_pages(), 20, "what the records say");
+    // The next one may get the parent's record.
+    let next = process(&ledger);
+    assert_eq!(next, parent);
+    ledger.record(other).charging.store(1, SeqCst);
+    assert!(matches!(ledger.cleanup(other), Cleanup::Done(_)));
+    assert!(matches!(ledger.cleanup(child), Cleanup::Done(_)));
     assert_eq!(ledger.charged_pages(), 0);
 }
 

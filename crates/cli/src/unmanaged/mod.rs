@@ -1,0 +1,436 @@
+//! What the processes of a run hold beside what foreswap manages: looked at by the supervisor, told where it
+//! matters.
+//!
+//! A look costs a few microseconds a process: its `statm`, and its `status` when that has changed. Only where
+//! these leave room for much that is not managed are its mappings read, which takes the kernel as long as it
+//! takes to walk their page tables. How long all that took says when the next look comes: at the most a
+//! thousandth of a CPU is spent.
+
+mod family;
+mod figures;
+mod pace;
+mod seen;
+mod smaps;
+mod words;
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use foreswap::ledger::{Ledger, ProcessState};
+use foreswap_store::area::PAGE_BYTES;
+use rustix::process::Signal;
+
+use self::family::Family;
+pub use self::figures::{Kind, Unmanaged};
+use self::pace::Pace;
+use self::seen::{Charged, Mapped, Seen};
+use self::smaps::Devices;
+use self::words::Holder;
+
+/// Below this, or a sixteenth of the limit, the figures of `status` are good enough for a process.
+const SMALL: u64 = 4 << 20;
+/// Below this they are where there are many such processes, which may share what they have.
+const TINY: u64 = 256 << 10;
+
+/// Which processes are looked at more closely.
+#[derive(Clone, Copy, Debug)]
+struct Close {
+    /// Those that may hold so much.
+    from: u64,
+}
+
+impl Close {
+    /// `least` is what is not managed of each, as far as the quick figures tell.
+    fn of(limit: u64, least: impl Iterator<Item = u64>) -> Self {
+        let small = SMALL.max(limit / 16);
+        let crowd: u64 = least.filter(|&bytes| bytes < small).sum();
+        let from = if crowd > limit / 8 { TINY } else { small };
+        Self { from }
+    }
+}
+
+/// The run's unmanaged memory at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Now {
+    /// Of all processes.
+    pub sum: Unmanaged,
+    /// Of each that has any, by pid.
+    pub each: Vec<(i32, Unmanaged)>,
+}
+
+/// Looks at the processes of a run.
+#[derive(Debug)]
+pub struct Watch {
+    family: Family,
+    pace: Pace,
+    seen: HashMap<i32, Seen>,
+    now: Unmanaged,
+    peak: Unmanaged,
+    /// How often was looked.
+    looks: u64,
+    /// The most that one process had resident, pages of files included.
+    most_resident: u64,
+    /// Bytes of a kind in a process when they were told.
+    told: HashMap<(i32, Kind), u64>,
+    /// The last look found more than the limit.
+    alarmed: bool,
+    /// More than the limit was found twice in turn.
+    passed: bool,
+    devices: Devices,
+}
+
+impl Watch {
+    /// `marker` is `NAME=value` in the variables of all that the command starts.
+    pub fn new(marker: String) -> Self {
+        let mut devices = Devices::new();
+        // Where anonymous shared memory, System V's and memfds are.
+        let memory = rustix::fs::memfd_create(c"foreswap-look", rustix::fs::MemfdFlags::CLOEXEC);
+        if let Ok(stat) = memory.and_then(|memory| rustix::fs::fstat(memory.as_fd())) {
+            let number = (
+                rustix::fs::major(stat.st_dev),
+                rustix::fs::minor(stat.st_dev),
+            );
+            devices.insert(number, true);
+        }
+        Self {
+            family: Family::new(marker),
+            pace: Pace::new(Instant::now()),
+            seen: HashMap::new(),
+            now: Unmanaged::default(),
+            peak: Unmanaged::default(),
+            looks: 0,
+            most_resident: 0,
+            told: HashMap::new(),
+            alarmed: false,
+            passed: false,
+            devices,
+        }
+    }
+
+    /// Whether processes can be looked at.
+    pub fn can_look(&self) -> bool {
+        self.family.is_readable()
+    }
+
+    /// When the next look is due.
+    pub fn due_in(&self) -> Duration {
+        self.pace.due_in(Instant::now())
+    }
+
+    /// The most that was not managed at a time.
+    pub fn peak(&self) -> &Unmanaged {
+        &self.peak
+    }
+
+    /// The most that one process had resident at a look.
+    pub fn most_resident(&self) -> u64 {
+        self.most_resident
+    }
+
+    /// Whether unmanaged memory alone has passed the limit.
+    pub fn has_passed(&self) -> bool {
+        self.passed
+    }
+
+    /// Looks at every process; `connected` are those that an engine has told of. Returns what there is to tell, in
+    /// lines.
+    pub fn look(&mut self, ledger: &Ledger, connected: &[i32]) -> Vec<String> {
+        self.looks += 1;
+        let began = Instant::now();
+        let cpu = cpu_time();
+        let new = self.find(connected);
+        let limit = ledger.limit_pages() * PAGE_BYTES;
+        let charged = self.charged(ledger);
+        let moved = self.read_quick(limit);
+        let close = self.read_mappings(limit, &charged);
+        self.sum_up(limit, close, &charged);
+        let lines = self.judge(limit, &charged);
+        let spent = cpu_time().saturating_sub(cpu);
+        let doubted = self.alarmed && !self.passed;
+        self.pace.looked(began, spent, new || moved || doubted);
+        lines
+    }
+
+    /// The figures for `foreswap ps`.
+    pub fn now(&self) -> Now {
+        let mut each: Vec<(i32, Unmanaged)> = self
+            .seen
+            .iter()
+            .filter(|(_, seen)| seen.now.total > 0)
+            .map(|(&pid, seen)| (pid, seen.now))
+            .collect();
+        each.sort_unstable_by_key(|(pid, _)| *pid);
+        Now {
+            sum: self.now,
+            each,
+        }
+    }
+
+    /// The process that stands for the memory of this one, see [`Family`].
+    pub fn stands_for(&self, pid: i32) -> i32 {
+        self.family.stands_for(pid)
+    }
+
+    /// Sends a signal to every process of the run, those too that came since the last look.
+    pub fn signal(&mut self, signal: Signal) {
+        self.family.find_children();
+        self.family.signal(signal);
+    }
+
+    /// Whether a process of the run is left.
+    pub fn anybody_lives(&mut self) -> bool {
+        self.family.find_children();
+        let mut members = self.family.members();
+        members.any(|(_, member)| member.quick().is_some_and(|quick| quick.resident > 0))
+    }
+
+    fn find(&mut self, connected: &[i32]) -> bool {
+        let mut new = false;
+        if self.pace.may_find(Instant::now()) {
+            let cpu = cpu_time();
+            new = self.family.find_children();
+            for &pid in connected {
+                new |= self.family.add(pid);
+            }
+            let spent = cpu_time().saturating_sub(cpu);
+            self.pace.found(Instant::now(), spent);
+        }
+        if self.family.may_miss && self.pace.may_search(Instant::now()) {
+            let cpu = cpu_time();
+            self.family.find_strays();
+            self.pace
+                .searched(Instant::now(), cpu_time().saturating_sub(cpu));
+        }
+        new
+    }
+
+    /// What the engines say, by the pid that stands for their process.
+    fn charged(&self, ledger: &Ledger) -> HashMap<i32, Charged> {
+        let mut charged: HashMap<i32, Charged> = HashMap::new();
+        let areas = ledger.areas().filter_map(|area| ledger.ram_usage(area));
+        let tables = SMALL + areas.map(|usage| usage.held).sum::<u64>();
+        for record in ledger.records_in_use() {
+            let pid = self.family.stands_for(ledger.pid(record).cast_signed());
+            let stats = ledger.stats(record);
+            let engine = stats
+                .engine_bytes
+                .load(std::sync::atomic::Ordering::Relaxed);
+            let of = charged.entry(pid).or_default();
+            of.managed += ledger.process_charged(record) * PAGE_BYTES;
+            of.engine += engine;
+            of.live |= ledger.state(record) == ProcessState::Live;
+            of.tables = if of.live { tables } else { 0 };
+        }
+        charged
+    }
+
+    /// Reads the quick figures of all. True where they have changed.
+    fn read_quick(&mut self, limit: u64) -> bool {
+        let mut silent = Vec::new();
+        let mut dead = Vec::new();
+        let mut threads = Vec::new();
+        let mut moved = 0;
+        for (pid, member) in self.family.members() {
+            let Some(quick) = member.quick() else {
+                dead.push(pid);
+                continue;
+            };
+            if member.shares_with.is_some() {
+                self.seen.remove(&pid);
+                continue;
+            }
+            if quick.resident == 0 {
+                silent.push(pid);
+            }
+            let seen = self.seen.entry(pid).or_default();
+            seen.age += 1;
+            if quick == seen.quick && seen.age < pace::STATUS_LOOKS {
+                continue;
+            }
+            let before = seen.resident();
+            seen.quick = quick;
+            seen.age = 0;
+            // Gone in this moment: the next look finds that.
+            seen.status = member.status().unwrap_or_default();
+            threads.push((pid, seen.status.threads));
+            moved += seen.resident().abs_diff(before);
+            self.most_resident = self.most_resident.max(quick.resident);
+        }
+        for (pid, threads) in threads {
+            self.family.has_threads(pid, threads);
+        }
+        for pid in silent {
+            self.family.look_behind(pid);
+        }
+        self.family.drop_dead(&dead);
+        let family = &self.family;
+        self.seen.retain(|&pid, _| family.member(pid).is_some());
+        self.told
+            .retain(|(pid, _), _| family.member(*pid).is_some());
+        moved > SMALL.min(limit / 64)
+    }
+
+    /// Reads the mappings of those that may hold much, where that has changed since. Returns which these are.
+    fn read_mappings(&mut self, limit: u64, charged: &HashMap<i32, Charged>) -> Close {
+        let none = Charged::default();
+        let of = |pid: i32| charged.get(&pid).unwrap_or(&none);
+        let mut bounds: Vec<(i32, u64, u64)> = self
+            .seen
+            .iter()
+            .map(|(&pid, seen)| {
+                let (least, most) = seen.bounds(of(pid));
+                (pid, least.total, most)
+            })
+            .collect();
+        let least: u64 = bounds.iter().map(|(_, least, _)| least).sum();
+        let most: u64 = bounds.iter().map(|(.., most)| most).sum();
+        let close = Close::of(limit, bounds.iter().map(|(_, least, _)| *least));
+        // More is resident than managed memory can be.
+        let much = most > limit + limit / 8;
+        for (_, least, most) in &mut bounds {
+            *least = if much { *most } else { *least };
+        }
+        // The largest first, for as long as there is time.
+        bounds.sort_unstable_by_key(|(_, wanted, _)| std::cmp::Reverse(*wanted));
+        // What the last look found has to be confirmed.
+        let is_doubted = self.alarmed && !self.passed;
+        let urgent = is_doubted || least > limit && !self.passed;
+        let mut is_shared = false;
+        for &(pid, wanted, _) in &bounds {
+            let Some(seen) = self.seen.get_mut(&pid) else {
+                continue;
+            };
+            let has_moved = is_doubted || seen.has_moved(SMALL.max(limit / 16));
+            if wanted < close.from {
+                let stays = seen.resident() >= close.from;
+                seen.mappings = seen.mappings.take().filter(|_| stays);
+            } else if has_moved || seen.may_have_parted() {
+                let in_common = self.map(pid, of(pid), urgent);
+                is_shared |= has_moved && in_common;
+            }
+        }
+        // Who has pages in common with one that is new has a smaller part of them than before.
+        if !is_shared {
+            return close;
+        }
+        for mapped in self.seen.values_mut().flat_map(|seen| &mut seen.mappings) {
+            mapped.is_stale |= mapped.look != self.looks;
+        }
+        for (pid, ..) in bounds {
+            let mapped = self.seen.get(&pid).and_then(|seen| seen.mappings.as_ref());
+            if mapped.is_some_and(|mapped| mapped.is_stale) {
+                self.map(pid, of(pid), urgent);
+            }
+        }
+        close
+    }
+
+    /// Reads the mappings of a process, if there is time. True where it has a good part of its pages in common with
+    /// others.
+    fn map(&mut self, pid: i32, charged: &Charged, urgent: bool) -> bool {
+        let (Some(seen), Some(member)) = (self.seen.get_mut(&pid), self.family.member(pid)) else {
+            return false;
+        };
+        let resident = seen.resident();
+        let may = self.pace.may_map(resident) || urgent && self.pace.may_map_urgently(resident);
+        if !may {
+            return false;
+        }
+        let cpu = cpu_time();
+        let text = match member.text("smaps") {
+            Ok(text) => text,
+            Err(error) => {
+                seen.is_closed = error.kind() == std::io::ErrorKind::PermissionDenied;
+                return false;
+            }
+        };
+        let devices = &mut self.devices;
+        let is_memory = |device| {
+            *devices.entry(device).or_insert_with(|| {
+                let mounts = member.text("mountinfo").unwrap_or_default();
+                let found = smaps::memory_devices(&mounts);
+                found.get(&device).copied().unwrap_or(false)
+            })
+        };
+        let mappings = smaps::mappings(&text, is_memory);
+        self.pace.mapped(resident, cpu_time().saturating_sub(cpu));
+        seen.mappings = Some(Mapped::new(mappings, self.looks, seen, charged));
+        mappings.is_in_common()
+    }
+
+    fn sum_up(&mut self, limit: u64, close: Close, charged: &HashMap<i32, Charged>) {
+        let none = Charged::default();
+        let mut stale = Unmanaged::default();
+        self.now = Unmanaged::default();
+        for (pid, seen) in &mut self.seen {
+            let charged = charged.get(pid).unwrap_or(&none);
+            let (least, _) = seen.bounds(charged);
+            seen.now = match &seen.mappings {
+                Some(mapped) => seen.brought_forward(mapped, charged),
+                // Nor may there be time for a close look at one that alone has more than the limit: that much is
+                // certain.
+                None if least.total < close.from || least.total > limit || seen.is_closed => least,
+                // Not known yet: pages that a fork has left with both would count twice.
+                None => Unmanaged::default(),
+            };
+            if seen.mappings.as_ref().is_some_and(|mapped| mapped.is_stale) {
+                stale.keep_peak(&seen.now);
+            } else {
+                self.now.add(&seen.now);
+            }
+        }
+        // Of those that may have others' pages as well: as much as one of them has, at the least.
+        for kind in Kind::ALL {
+            let more = stale.of(kind).saturating_sub(self.now.of(kind));
+            self.now.count(kind, more);
+        }
+        self.peak.keep_peak(&self.now);
+    }
+
+    /// Says what there is to say, once it was seen twice: a process that has just been forked or executed may
+    /// show what is another's.
+    fn judge(&mut self, limit: u64, charged: &HashMap<i32, Charged>) -> Vec<String> {
+        let before = std::mem::replace(&mut self.alarmed, self.now.total > limit);
+        if !self.alarmed || !before {
+            return Vec::new();
+        }
+        self.passed = true;
+        let mut holders: Vec<(u64, i32, Kind)> = Vec::new();
+        for (&pid, seen) in &self.seen {
+            holders.extend(Kind::ALL.map(|kind| (seen.now.of(kind), pid, kind)));
+        }
+        holders.sort_unstable_by_key(|(bytes, ..)| std::cmp::Reverse(*bytes));
+        let mut lines = Vec::new();
+        for (number, (bytes, pid, kind)) in holders.into_iter().enumerate() {
+            let is_part = number == 0 || bytes >= self.now.total / 4;
+            let told = self.told.get(&(pid, kind)).copied().unwrap_or(0);
+            if !is_part || bytes < 2 * told || bytes == 0 {
+                continue;
+            }
+            let (Some(seen), Some(member)) = (self.seen.get(&pid), self.family.member(pid)) else {
+                continue;
+            };
+            self.told.insert((pid, kind), bytes);
+            let managed = charged.get(&pid).is_some_and(|charged| charged.live);
+            let holder = Holder {
+                pid,
+                name: &seen.status.name,
+                kind,
+                bytes,
+                why: (!managed).then(|| words::why_unmanaged(member, &self.family)),
+            };
+            lines.push(words::line(&holder, self.now.total, limit));
+        }
+        lines
+    }
+}
+
+/// What this process has used of a CPU.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(
+        time.tv_sec.try_into().unwrap_or(0),
+        time.tv_nsec.try_into().unwrap_or(0),
+    )
+}

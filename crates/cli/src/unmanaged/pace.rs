@@ -1,0 +1,167 @@
+//! How often the supervisor looks: often while something grows, seldom while nothing does, and never for more
+//! than a thousandth of a CPU.
+
+use std::time::{Duration, Instant};
+
+/// Between two looks, while something changes and when nothing has for long.
+const SOONEST: Duration = Duration::from_millis(50);
+const LATEST: Duration = Duration::from_secs(1);
+/// However many processes there are: a look at them, or for new ones, is not put off longer.
+const UTMOST: Duration = Duration::from_secs(5);
+const UTMOST_FINDING: Duration = Duration::from_secs(2);
+/// The part of a CPU that looks may take is one in so many; new children, mappings, and searches through all processes, each one in
+/// so many.
+const SHARE: u32 = 2000;
+const SHARE_OF_MAPPING: u32 = 4000;
+/// Looks after which figures are read that have no reason to have changed.
+pub const STATUS_LOOKS: u32 = 8;
+/// CPU time that may be spent on mappings before any has been earned.
+const ADVANCE: Duration = Duration::from_millis(10);
+/// What a look at mappings takes for each byte that is resident, in picoseconds, before one was measured: page tables
+/// of single pages.
+const PER_BYTE: u64 = 28;
+
+/// Decides when.
+#[derive(Debug)]
+pub struct Pace {
+    began: Instant,
+    next: Instant,
+    interval: Duration,
+    next_finding: Instant,
+    next_search: Instant,
+    /// CPU time that mappings took.
+    mapping: Duration,
+    /// Picoseconds a byte.
+    per_byte: u64,
+    /// Within the look under way.
+    apart: Duration,
+}
+
+impl Pace {
+    /// The first look comes soon.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            began: now,
+            next: now + SOONEST,
+            interval: SOONEST,
+            next_finding: now,
+            next_search: now,
+            mapping: Duration::ZERO,
+            per_byte: PER_BYTE,
+            apart: Duration::ZERO,
+        }
+    }
+
+    /// Until the next look.
+    pub fn due_in(&self, now: Instant) -> Duration {
+        self.next.saturating_duration_since(now)
+    }
+
+    /// A look is over that took `spent` of a CPU.
+    pub fn looked(&mut self, now: Instant, spent: Duration, changed: bool) {
+        // What mappings and searches took has rules of its own.
+        let spent = spent.saturating_sub(std::mem::take(&mut self.apart));
+        self.interval = if changed {
+            SOONEST
+        } else {
+            (self.interval * 3 / 2).min(LATEST)
+        };
+        self.interval = self.interval.max((spent * SHARE).min(UTMOST));
+        self.next = now + self.interval;
+    }
+
+    /// Whether the mappings of a process that holds so many bytes may be read.
+    pub fn may_map(&self, bytes: u64) -> bool {
+        let cost = self.mapping + self.cost(bytes);
+        cost <= ADVANCE + self.began.elapsed() / SHARE_OF_MAPPING
+    }
+
+    /// The same where it looks as if the limit had passed: ten times as much.
+    pub fn may_map_urgently(&self, bytes: u64) -> bool {
+        let cost = self.mapping + self.cost(bytes);
+        cost <= 10 * (ADVANCE + self.began.elapsed() / SHARE_OF_MAPPING)
+    }
+
+    fn cost(&self, bytes: u64) -> Duration {
+        Duration::from_nanos((u128::from(bytes) * u128::from(self.per_byte) / 1000) as u64)
+    }
+
+    /// They were read, at the cost of so much of a CPU.
+    pub fn mapped(&mut self, bytes: u64, spent: Duration) {
+        self.mapping += spent;
+        self.apart += spent;
+        let per_byte = spent.as_nanos() * 1000 / u128::from(bytes.max(1 << 20));
+        self.per_byte = (per_byte as u64).max(1);
+    }
+
+    /// Whether new children may be looked for.
+    pub fn may_find(&self, now: Instant) -> bool {
+        now >= self.next_finding
+    }
+
+    /// They were. Many that are new take long once, which says nothing of the next look.
+    pub fn found(&mut self, now: Instant, spent: Duration) {
+        self.apart += spent;
+        self.next_finding = now + (spent * SHARE_OF_MAPPING).min(UTMOST_FINDING);
+    }
+
+    /// Whether all processes may be looked through.
+    pub fn may_search(&self, now: Instant) -> bool {
+        now >= self.next_search
+    }
+
+    /// They were.
+    pub fn searched(&mut self, now: Instant, spent: Duration) {
+        self.apart += spent;
+        self.next_search = now + LATEST.max(spent * SHARE_OF_MAPPING);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn often_while_it_grows_and_never_too_much() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        assert_eq!(pace.due_in(start), SOONEST);
+        let cheap = Duration::from_micros(10);
+        for _ in 0..20 {
+            pace.looked(start, cheap, false);
+        }
+        assert_eq!(pace.due_in(start), LATEST);
+        pace.looked(start, cheap, true);
+        assert_eq!(pace.due_in(start), SOONEST);
+        // A thousand processes.
+        let dear = Duration::from_millis(3);
+        pace.looked(start, dear, true);
+        assert_eq!(pace.due_in(start), UTMOST);
+        pace.looked(start, cheap, true);
+        assert_eq!(pace.due_in(start), SOONEST, "they have ended");
+        // A hundred that are new, once.
+        pace.found(start, dear);
+        pace.looked(start, dear + cheap, true);
+        assert_eq!(pace.due_in(start), SOONEST);
+        assert!(!pace.may_find(start + LATEST) && pace.may_find(start + UTMOST_FINDING));
+    }
+
+    #[test]
+    fn mappings_are_read_as_far_as_it_was_earned() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        assert!(pace.may_map(100 << 20));
+        assert!(!pace.may_map(10 << 30));
+        let spent = Duration::from_millis(9);
+        pace.mapped(300 << 20, spent);
+        assert!(!pace.may_map(100 << 20) && pace.may_map(10 << 20));
+        assert!(pace.may_map_urgently(1 << 30) && !pace.may_map_urgently(10 << 30));
+        // What it took is not counted to the look as well.
+        pace.looked(start, spent + Duration::from_micros(20), true);
+        assert_eq!(pace.due_in(start), SOONEST);
+        // Later.
+        let long = Duration::from_secs(40);
+        pace.began = start.checked_sub(long).expect("a time");
+        assert!(pace.may_map(100 << 20));
+    }
+}

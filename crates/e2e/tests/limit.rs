@@ -1,0 +1,445 @@
+//! What foreswap does not manage is counted, named, and told where it passes the limit; with `--strict` it ends
+//! the command.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use foreswap_e2e::foreswap::binary;
+use foreswap_e2e::process::{Outcome, Running, Scratch, processes_with_tag};
+use foreswap_e2e::{Job, MIB, Managed, Stats, program, requirement};
+use serde_json::Value;
+
+/// Mebibytes.
+const LIMIT: u64 = 64;
+const HELD: u64 = 96;
+/// Programs and libraries have some of their own.
+const BESIDE: u64 = 12 * MIB;
+
+const KINDS: [&str; 6] = [
+    "shared",
+    "locked",
+    "executable",
+    "stacks",
+    "files",
+    "unknown",
+];
+
+/// A program that holds memory until it is told to end.
+struct Held {
+    running: Running,
+    scratch: Scratch,
+}
+
+/// Starts `unmanaged KIND MEBIBYTES`, built with `build`, under `wrapper`.
+fn hold(test: &str, kind: &str, held: u64, build: &[&str], wrapper: &[&str]) -> Option<Held> {
+    let program = program::compile_with(test, "unmanaged", build)?;
+    let scratch = Scratch::new(test);
+    let job = Job::new(program)
+        .args([kind, &held.to_string()])
+        .arg(scratch.join("stop"))
+        .under(wrapper);
+    Some(start(scratch, job, Managed::limit(LIMIT).talkative()))
+}
+
+fn start(scratch: Scratch, job: Job, managed: Managed) -> Held {
+    fs::create_dir(scratch.join("run")).expect("a folder");
+    let job = job.env("XDG_RUNTIME_DIR", scratch.join("run")).timeout(120);
+    let mut running = managed.start(&job, &scratch.join("stats.json"));
+    running.wait_for_output("ready");
+    Held { running, scratch }
+}
+
+impl Held {
+    fn ps(&self) -> Value {
+        let output = Command::new(binary())
+            .args(["ps", "--json"])
+            .arg(self.running.pid().as_raw_nonzero().to_string())
+            .env("XDG_RUNTIME_DIR", self.scratch.join("run"))
+            .output()
+            .expect("foreswap starts");
+        let runs: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        runs[0].clone()
+    }
+
+    /// What `ps` tells once that is `done`, and twice, as nothing is said before.
+    #[track_caller]
+    fn ps_until(&self, mut done: impl FnMut(&Value) -> bool) -> Value {
+        let end = Instant::now() + Duration::from_secs(60);
+        let mut times = 0;
+        loop {
+            let run = self.ps();
+            times += u32::from(done(&run));
+            if times == 3 {
+                return run;
+            }
+            assert!(Instant::now() < end, "it never comes: {run}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Lets it go on to its end.
+    fn end(self) -> (Outcome, Stats) {
+        fs::write(self.scratch.join("stop"), "").expect("a file");
+        let outcome = self.running.wait();
+        let stats = Stats::read(&self.scratch.join("stats.json"));
+        (outcome, stats)
+    }
+}
+
+fn of(run: &Value, kind: &str) -> u64 {
+    let bytes = run["unmanaged_bytes"][kind].as_u64();
+    bytes.unwrap_or_else(|| panic!("no unmanaged_bytes.{kind} in {run}"))
+}
+
+fn said<'a>(outcome: &'a Outcome, word: &str) -> Vec<&'a str> {
+    let lines = outcome.stderr.lines();
+    lines.filter(|line| line.contains(word)).collect()
+}
+
+/// It is the kind `kind` of memory, all of it, in `ps`, in the line, in the closing block and in the statistics.
+#[track_caller]
+fn told(held: Held, bytes: u64, kind: &str, words: &[&str]) {
+    let run = held.ps_until(|run| of(run, kind) >= bytes);
+    for other in KINDS {
+        let most = if other == kind {
+            bytes + BESIDE
+        } else {
+            BESIDE
+        };
+        assert!(of(&run, other) <= most, "{other}: {run}");
+    }
+    let processes = run["others"].as_array().into_iter();
+    let mut processes = processes.chain(run["processes"].as_array()).flatten();
+    assert!(processes.any(|process| of(process, kind) >= bytes), "{run}");
+
+    let (outcome, stats) = held.end();
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr);
+    assert!(outcome.text().contains("as it should be"));
+    let lines = said(&outcome, "more than the limit of");
+    assert!(!lines.is_empty(), "{}", outcome.stderr);
+    for word in words {
+        assert!(lines[0].contains(word), "no {word:?} in {lines:?}");
+    }
+    // Again only when it has doubled, and it is no more than half as much again as the limit.
+    assert!(lines.len() == 1, "{lines:?}");
+    assert!(
+        said(&outcome, "nothing needed").is_empty(),
+        "{}",
+        outcome.stderr
+    );
+    let block = said(&outcome, &format!("MiB {kind}"));
+    assert!(!block.is_empty(), "{}", outcome.stderr);
+    assert!(of(&stats.0, kind) >= bytes, "{}", stats.0);
+    assert!(of(&stats.0, "total") >= bytes && of(&stats.0, "total") <= bytes + 2 * BESIDE);
+}
+
+#[test]
+fn shared_memory_of_all_sorts() {
+    for kind in ["shared", "memfd", "tmpfs", "headless"] {
+        let Some(held) = hold("shared_memory_of_all_sorts", kind, HELD, &[], &[]) else {
+            return;
+        };
+        told(
+            held,
+            HELD * MIB,
+            "shared",
+            &["(unmanaged)", "of shared memory", "MAP_PRIVATE"],
+        );
+    }
+}
+
+#[test]
+fn shared_memory_of_python() {
+    let test = "shared_memory_of_python";
+    let Some(python) = requirement::command(test, "python3") else {
+        return;
+    };
+    let scratch = Scratch::new(test);
+    let script = format!(
+        "import mmap, os, time\n\
+         m = mmap.mmap(-1, {HELD} << 20)\n\
+         for i in range(0, len(m), 4096): m[i] = 1\n\
+         print('ready', flush=True)\n\
+         while not os.path.exists({:?}): time.sleep(0.02)\n\
+         print('as it should be')\n",
+        scratch.join("stop")
+    );
+    let job = Job::new(python).args(["-c", &script]);
+    let held = start(scratch, job, Managed::limit(LIMIT).talkative());
+    told(
+        held,
+        HELD * MIB,
+        "shared",
+        &["python", "of shared memory", "flags=mmap.MAP_PRIVATE"],
+    );
+}
+
+#[test]
+fn locked_memory() {
+    let test = "locked_memory";
+    if !requirement::root(test) {
+        return;
+    }
+    let Some(held) = hold(test, "locked", HELD, &[], &[]) else {
+        return;
+    };
+    let run = held.ps_until(|run| of(run, "locked") >= HELD * MIB);
+    // It is charged as well: it was taken up before it turned out that it cannot be moved.
+    assert!(of(&run, "locked") <= HELD * MIB + BESIDE, "{run}");
+    let (outcome, stats) = held.end();
+    assert_eq!(outcome.code(), 0, "{}", outcome.stderr);
+    let lines = said(&outcome, "of locked memory");
+    assert!(lines.len() == 1 && lines[0].contains("mlock"), "{lines:?}");
+    // So the peak is above the limit, and explained.
+    let peak = stats.count("peak_resident_bytes");
+    let over = peak.saturating_sub(LIMIT * MIB);
+    assert!(over > 0, "{}", stats.0);
+    assert_eq!(stats.0["over_limit_bytes"]["present"], over);
+    let block = said(&outcome, "MiB above the limit: pages that");
+    assert_eq!(block.len(), 1, "{}", outcome.stderr);
+}
+
+#[test]
+fn copies_of_files_and_stacks() {
+    let test = "copies_of_files_and_stacks";
+    for (kind, words) in [
+        ("files", ["copies of pages of files", "read the file"]),
+        ("stacks", ["threads' stacks", "fewer threads"]),
+    ] {
+        let Some(held) = hold(test, kind, HELD, &[], &[]) else {
+            return;
+        };
+        told(held, HELD * MIB, kind, &words);
+    }
+}
+
+/// A static program that a managed one starts, one without the preload object in namespaces of its own, one whose
+/// file system lacks it: nobody manages them, and they are followed all the same.
+#[test]
+fn programs_without_an_engine() {
+    let test = "programs_without_an_engine";
+    let shell = ["sh", "-c", "\"$@\"; exit $?", "sh"];
+    if let Some(held) = hold(test, "private", HELD, &["-static"], &shell) {
+        let words = ["runs unmanaged", "statically linked"];
+        told(held, HELD * MIB, "unknown", &words);
+    }
+    if requirement::root(test)
+        && let Some(unshare) = requirement::command(test, "unshare")
+        && let Some(unshare) = unshare.to_str()
+    {
+        let words = "--net --pid --fork env -u LD_PRELOAD";
+        let apart: Vec<&str> = [unshare].into_iter().chain(words.split(' ')).collect();
+        if let Some(held) = hold(test, "private", HELD, &[], &apart) {
+            told(
+                held,
+                HELD * MIB,
+                "unknown",
+                &["runs unmanaged", "LD_PRELOAD"],
+            );
+        }
+    }
+    if let Some(bwrap) = requirement::command(test, "bwrap")
+        && let Some(bwrap) = bwrap.to_str()
+    {
+        let folder = binary();
+        let folder = folder.parent().and_then(Path::to_str).expect("a folder");
+        let line = [bwrap, "--dev-bind", "/", "/", "--tmpfs", folder];
+        if let Some(held) = hold(test, "private", HELD, &[], &line) {
+            told(held, HELD * MIB, "unknown", &["its file system has no"]);
+        }
+    }
+}
+
+/// A program with the preload object in a network namespace of its own is managed, or it is said that it is not.
+#[test]
+fn programs_in_other_namespaces_are_managed_or_named() {
+    let test = "programs_in_other_namespaces_are_managed_or_named";
+    let mut lines = Vec::new();
+    if requirement::root(test)
+        && let Some(unshare) = requirement::command(test, "unshare")
+    {
+        lines.push((unshare, "--net --pid --fork"));
+    }
+    if let Some(bwrap) = requirement::command(test, "bwrap") {
+        let words = "--dev-bind / / --proc /proc --unshare-net --unshare-pid";
+        lines.push((bwrap, words));
+    }
+    for (launcher, words) in lines {
+        let launcher = launcher.to_str().expect("a path");
+        let line: Vec<&str> = [launcher].into_iter().chain(words.split(' ')).collect();
+        let Some(held) = hold(test, "private", HELD, &[], &line) else {
+            return;
+        };
+        let swaps = |run: &Value| run["totals"]["swap_out_bytes"].as_u64() > Some(MIB);
+        let run = held.ps_until(|run| swaps(run) || of(run, "unknown") >= HELD * MIB);
+        if !swaps(&run) {
+            told(held, HELD * MIB, "unknown", &["network namespace"]);
+        }
+    }
+}
+
+/// Neither children that map the same memory nor a process that has the same address space make it more.
+#[test]
+fn what_is_shared_counts_once() {
+    let test = "what_is_shared_counts_once";
+    const ONCE: u64 = 40;
+    for kind in ["children", "beside"] {
+        let Some(held) = hold(test, kind, ONCE, &[], &[]) else {
+            return;
+        };
+        // Looked at as closely as it takes: all of it is there.
+        let run = held.ps_until(|run| of(run, "shared") >= ONCE * MIB - MIB);
+        assert!(of(&run, "shared") <= ONCE * MIB + BESIDE, "{run}");
+        let (outcome, stats) = held.end();
+        assert_eq!(outcome.code(), 0, "{}", outcome.stderr);
+        assert!(of(&stats.0, "total") <= ONCE * MIB + BESIDE, "{}", stats.0);
+        assert!(said(&outcome, "more than the limit").is_empty());
+        assert_eq!(said(&outcome, "nothing needed managing").len(), 1);
+    }
+}
+
+#[test]
+fn nothing_is_said_where_nothing_has_to_be() {
+    let test = "nothing_is_said_where_nothing_has_to_be";
+    let outcome = Managed::limit(LIMIT).talkative().run(&Job::new("true"));
+    assert_eq!(
+        outcome.stderr,
+        "foreswap: nothing needed managing: the peak stayed below 64 MiB\n"
+    );
+    // A descendant that runs unmanaged was named: then that is not said, however small it was.
+    let Some(small) = program::compile_with(test, "small", &["-static"]) else {
+        return;
+    };
+    let job = Job::shell("\"$0\" tasks; exit 0").arg(&small);
+    let outcome = Managed::limit(LIMIT).talkative().run(&job);
+    assert_eq!(said(&outcome, "runs unmanaged").len(), 1);
+    assert!(
+        said(&outcome, "nothing needed").is_empty(),
+        "{}",
+        outcome.stderr
+    );
+    assert_eq!(said(&outcome, "nothing was managed").len(), 1);
+    // Managed memory is not named as unmanaged.
+    let Some(held) = hold(test, "private", HELD, &[], &[]) else {
+        return;
+    };
+    held.ps_until(|run| run["resident_bytes"].as_u64() >= Some(LIMIT * MIB / 2));
+    let (outcome, stats) = held.end();
+    assert!(
+        said(&outcome, "not managed").is_empty(),
+        "{}",
+        outcome.stderr
+    );
+    assert!(of(&stats.0, "total") <= BESIDE, "{}", stats.0);
+    assert!(stats.count("peak_resident_bytes") <= LIMIT * MIB);
+    // Nor is anything said where silence was asked for.
+    let Some(program) = program::compile(test, "unmanaged") else {
+        return;
+    };
+    let scratch = Scratch::new(test);
+    let job = Job::new(program)
+        .args(["shared", "96"])
+        .arg(scratch.join("stop"));
+    let held = start(scratch, job, Managed::limit(LIMIT));
+    held.ps_until(|run| of(run, "shared") >= HELD * MIB);
+    let (outcome, _) = held.end();
+    assert_eq!(outcome.stderr, "");
+}
+
+/// Without a /proc that shows the processes nothing is vouched for, and nobody else's are taken for the run's.
+#[test]
+fn a_foreign_proc_is_not_believed() {
+    let test = "a_foreign_proc_is_not_believed";
+    if !requirement::root(test) || requirement::command(test, "unshare").is_none() {
+        return;
+    }
+    let apart = ["unshare", "--pid", "--fork"];
+    let job = Job::shell("sleep 1.5");
+    let managed = Managed::limit(LIMIT).talkative().started_by(apart);
+    let outcome = managed.clone().run(&job).succeeded();
+    assert_eq!(
+        said(&outcome, "cannot be seen in /proc").len(),
+        1,
+        "{}",
+        outcome.stderr
+    );
+    let outcome = managed.options(["--strict"]).run(&job);
+    assert_eq!(outcome.code(), 125);
+    assert_eq!(said(&outcome, "--strict").len(), 1, "{}", outcome.stderr);
+}
+
+/// Too short to be looked at.
+#[test]
+fn what_was_not_seen_is_not_vouched_for() {
+    let test = "what_was_not_seen_is_not_vouched_for";
+    let Some(path) = program::compile(test, "unmanaged") else {
+        return;
+    };
+    let scratch = Scratch::new(test);
+    fs::write(scratch.join("stop"), "").expect("a file");
+    let stop: PathBuf = scratch.join("stop");
+    let job = Job::new(path).args(["shared", "256"]).arg(&stop);
+    let outcome = Managed::limit(LIMIT).talkative().run(&job).succeeded();
+    assert!(
+        said(&outcome, "nothing needed").is_empty(),
+        "{}",
+        outcome.stderr
+    );
+    assert_eq!(
+        said(&outcome, "nothing was managed").len(),
+        1,
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[track_caller]
+fn ends_strictly(job: &Job, scratch: &Scratch) -> Duration {
+    let managed = Managed::limit(LIMIT).options(["--strict"]);
+    let running = managed.start(&job.clone().timeout(60), &scratch.join("stats.json"));
+    let tag = running.tag().to_owned();
+    let began = Instant::now();
+    let outcome = running.wait();
+    let took = began.elapsed();
+    assert_eq!(outcome.code(), 125, "{}", outcome.stderr);
+    let lines = said(&outcome, "ended by --strict");
+    assert!(
+        lines.len() == 1 && lines[0].contains("of shared memory"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(processes_with_tag(&tag).is_empty(), "somebody was left");
+    let stats = Stats::read(&scratch.join("stats.json"));
+    assert_eq!(stats.count("exit_status"), 125);
+    took
+}
+
+#[test]
+fn strict_ends_the_command_and_all_its_descendants() {
+    let test = "strict_ends_the_command_and_all_its_descendants";
+    let Some(path) = program::compile(test, "unmanaged") else {
+        return;
+    };
+    let never = Path::new("/nonexistent/stop");
+    let scratch = Scratch::new(test);
+    let job = Job::new(&path).args(["shared", "96"]).arg(never);
+    ends_strictly(&job, &scratch);
+    // Two processes with one address space.
+    let job = Job::new(&path).args(["beside", "96"]).arg(never);
+    ends_strictly(&job, &scratch);
+    // Nobody here obeys, and one has left its parent and its session.
+    let script = "trap '' TERM; (setsid sleep 1000 &); \"$0\" shared 96 /nonexistent/stop & \
+                  while true; do sleep 1; done";
+    let job = Job::shell(script).arg(&path);
+    let took = ends_strictly(&job, &scratch);
+    assert!(took >= Duration::from_secs(2), "they had time to obey");
+    // What is managed may be as large as it likes.
+    let stop = scratch.join("stop");
+    fs::write(&stop, "").expect("a file");
+    let job = Job::new(&path).args(["private", "96"]).arg(&stop);
+    let managed = Managed::limit(LIMIT).options(["--strict"]);
+    let outcome = managed.run(&job).succeeded();
+    assert!(outcome.stats().count("swap_out_bytes") >= MIB);
+}
