@@ -13,6 +13,7 @@ use rustix::thread::futex;
 
 use crate::sys::arena_alloc::EngineAlloc;
 use crate::sys::doorbell::Ring;
+use crate::sys::stacks::ControlBlocks;
 
 /// What stands in [`Program::state`].
 pub mod state {
@@ -87,6 +88,8 @@ pub struct Program {
     /// Threads whose making began, and those of them that are made: in between the C library has a
     /// stack that does not look like one yet.
     pub threads: [AtomicU32; 2],
+    /// Where the C library keeps what it knows of each thread.
+    pub control_blocks: ControlBlocks,
     /// What the engine allocates from.
     pub heap: &'static EngineAlloc,
     /// Name of the supervisor's socket, zero-terminated.
@@ -110,6 +113,7 @@ impl Program {
             wipes: AtomicBool::new(false),
             hints: AtomicBool::new(false),
             threads: [const { AtomicU32::new(0) }; 2],
+            control_blocks: ControlBlocks::new(),
             socket: [const { AtomicU32::new(0) }; SOCKET_BYTES / 4],
         }
     }

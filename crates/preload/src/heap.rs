@@ -282,6 +282,12 @@ pub unsafe extern "C" fn pthread_create(
     let status = forward!(PTHREAD_CREATE =>
         fn(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int;
         thread, attributes, main, argument);
+    if status == 0 && !thread.is_null() {
+        // SAFETY: by contract, and the C library has just stored the thread's number there, which is
+        // the address of its control block.
+        let block = unsafe { thread.cast::<usize>().read() };
+        PROGRAM.control_blocks.note(block);
+    }
     made.fetch_add(1, SeqCst);
     status
 }

@@ -47,6 +47,7 @@ extern "C" fn start() {
     heap::begin();
     if PROGRAM.configure(socket.to_bytes(), threshold.unwrap_or(THRESHOLD)) {
         forks::begin();
+        mappings::note_what_is_there();
     }
 }
 

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use foreswap::program::state;
 use foreswap::sys::turnstile::{Turn, Turnstile};
+use foreswap::sys::{modules, process};
 
 use crate::PROGRAM;
 use crate::real::{Real, forward};
@@ -27,6 +28,14 @@ static POSIX_MADVISE: Real = Real::new(c"posix_madvise");
 
 /// Smaller mappings are left to the look at the maps.
 const SMALLEST: usize = 64 << 10;
+
+/// Counts what was there before us: static arrays, and what other objects' constructors mapped.
+pub fn note_what_is_there() {
+    let known = modules::static_data();
+    let data = process::data_bytes().unwrap_or(0);
+    let others = data.saturating_sub(known.of_files + known.own);
+    PROGRAM.used(others.max(known.anonymous));
+}
 
 static MOVES: Turnstile = Turnstile::new();
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::boot::{bytes_of, pages_of};
 use crate::program::Program;
 use crate::sys::maps::{self, PageMap, Vma};
-use crate::sys::{modules, own_memory};
+use crate::sys::{modules, own_memory, process, stacks};
 
 /// A view of the calling process, for the pager.
 pub(crate) struct Space {
@@ -18,6 +18,7 @@ pub(crate) struct Space {
     /// Where the code that engine threads run keeps its static data.
     code: Vec<Range<usize>>,
     statm: rustix::fd::OwnedFd,
+    memory: stacks::Reader,
 }
 
 impl Space {
@@ -28,8 +29,9 @@ impl Space {
         Ok(Space {
             program,
             pagemap: PageMap::open()?,
-            code: modules::loaded().libraries().collect(),
+            code: modules::loaded().of_engine().collect(),
             statm,
+            memory: stacks::Reader::open(),
         })
     }
 
@@ -37,14 +39,16 @@ impl Space {
     /// threads' stacks left out. A stack is first mapped without access, guard and all, and looks like
     /// reserved memory: while a thread is made all such memory is left to a later look. The program's
     /// use of it changes [`Space::data_pages`].
-    pub(crate) fn adoptable(&self, smallest: usize) -> Result<Vec<Vma>, Errno> {
+    pub(crate) fn adoptable(&mut self, smallest: usize) -> Result<Vec<Vma>, Errno> {
         let before = self.program.threads_made();
         let mut vmas = maps::read()?;
         let steady = before.is_some() && before == self.program.threads_made();
+        let blocks = &self.program.control_blocks;
+        let stacks = stacks::find(&vmas, blocks, steady, &mut self.pagemap, &self.memory);
         let excluded: Vec<_> = own_memory::ranges()
             .map(|own| own.start..own.start + own.len)
             .chain(self.code.iter().cloned())
-            .chain(stacks(&vmas))
+            .chain(stacks)
             .collect();
         if !steady {
             vmas.retain(|vma| vma.read || vma.write || vma.exec);
@@ -76,22 +80,6 @@ impl Space {
     pub(crate) fn data_pages(&self) -> Option<u64> {
         let mut text = [0; 128];
         let n = rustix::io::pread(&self.statm, &mut text, 0).ok()?;
-        let field = text[..n].split(|&b| b == b' ').nth(5)?;
-        core::str::from_utf8(field).ok()?.trim_ascii().parse().ok()
+        process::data_of_statm(&text[..n]).map(|pages| pages as u64)
     }
-}
-
-/// The largest guard below a thread's stack.
-const GUARD: usize = 64 << 10;
-
-/// What looks like a thread's stack: writable memory right above a small guard. A stack holds the
-/// thread's control block, to which the kernel writes when the thread ends; a page that is absent
-/// then is not waited for, and whoever joins the thread would wait for ever.
-fn stacks(vmas: &[Vma]) -> impl Iterator<Item = Range<usize>> + '_ {
-    vmas.windows(2).filter_map(|pair| {
-        let [below, vma] = pair else { return None };
-        let is_guard = !below.read && !below.write && !below.exec && below.bytes() <= GUARD;
-        let is_stack = is_guard && below.anonymous() && below.end == vma.start && vma.write;
-        is_stack.then_some(vma.start..vma.end)
-    })
 }

@@ -1,6 +1,8 @@
 //! What concerns the whole process or the calling thread's descriptor table, without the C library.
 
 use linux_raw_sys::general as k;
+use rustix::fd::IntoRawFd;
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use super::syscall::syscall;
@@ -13,6 +15,27 @@ use super::syscall::syscall;
 pub unsafe fn close_all_files() -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe { syscall(k::__NR_close_range, [0, u32::MAX as usize, 0]) }.map(drop)
+}
+
+/// Bytes of private memory that the process may write to, whatever of it is in memory.
+pub fn data_bytes() -> Option<usize> {
+    let file = open(
+        c"/proc/thread-self/statm",
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    );
+    let file = file.ok()?;
+    let mut text = [0; 128];
+    let n = rustix::io::pread(&file, &mut text, 0).ok();
+    // SAFETY: opened here and closed once; not by the C library, of which nothing is used here.
+    unsafe { rustix::io::close(file.into_raw_fd()) };
+    data_of_statm(text.get(..n?)?).map(|pages| pages * 4096)
+}
+
+/// The pages of data and stack that `/proc/PID/statm` tells.
+pub fn data_of_statm(text: &[u8]) -> Option<usize> {
+    let field = text.split(|&byte| byte == b' ').nth(5)?;
+    core::str::from_utf8(field).ok()?.trim_ascii().parse().ok()
 }
 
 /// Ends the process at once with `status`: no handlers, no destructors.
