@@ -85,6 +85,8 @@ pub struct Program {
     /// The program, or one that it was forked from, has said how it will use some memory: the
     /// kernel's map has it, should the memory become managed later.
     pub hints: AtomicBool,
+    /// The program can ask the kernel for memory past the C library: see [`crate::lookout`].
+    pub bypasses: AtomicBool,
     /// Threads whose making began, and those of them that are made: in between the C library has a
     /// stack that does not look like one yet.
     pub threads: [AtomicU32; 2],
@@ -112,6 +114,7 @@ impl Program {
             released: AtomicU64::new(0),
             wipes: AtomicBool::new(false),
             hints: AtomicBool::new(false),
+            bypasses: AtomicBool::new(false),
             threads: [const { AtomicU32::new(0) }; 2],
             control_blocks: ControlBlocks::new(),
             socket: [const { AtomicU32::new(0) }; SOCKET_BYTES / 4],
@@ -316,7 +319,12 @@ impl Program {
                 say(b"foreswap: a forked child cannot get its parent's swapped memory; it ends\n");
                 end(70);
             }
-            0 => {}
+            0 => {
+                if self.bypasses.load(Relaxed) && self.state.load(Relaxed) == state::OFF {
+                    // The parent's did not follow.
+                    crate::lookout::start(self);
+                }
+            }
             answer => {
                 let snapshot = self.snapshot.load(Relaxed);
                 self.state.store(state::OFF, Relaxed);

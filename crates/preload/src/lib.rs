@@ -4,8 +4,10 @@
 //! memory appears and when the program forks, and tells `foreswap::program`. Nothing here allocates,
 //! takes a lock of the engine's or uses thread-local storage: these functions run on the program's
 //! threads, in its signal handlers, on stacks that may be managed themselves. A process that stays
-//! small gets no thread and not a word.
+//! small gets no thread and not a word; but for a thread that looks now and then where the program can
+//! ask for memory past the C library.
 
+mod bypass;
 mod executables;
 mod forks;
 mod heap;
@@ -14,8 +16,10 @@ mod mappings;
 mod real;
 
 use core::ffi::{CStr, c_char};
+use core::sync::atomic::Ordering::Relaxed;
 
-use foreswap::program::Program;
+use foreswap::lookout;
+use foreswap::program::{Program, state};
 use foreswap::sys::arena_alloc::EngineAlloc;
 
 /// What the engine allocates comes from memory of its own, never from the program's heap.
@@ -48,6 +52,10 @@ extern "C" fn start() {
     if PROGRAM.configure(socket.to_bytes(), threshold.unwrap_or(THRESHOLD)) {
         forks::begin();
         mappings::note_what_is_there();
+        if PROGRAM.state.load(Relaxed) == state::OFF && bypass::is_possible() {
+            PROGRAM.bypasses.store(true, Relaxed);
+            lookout::start(&PROGRAM);
+        }
     }
 }
 

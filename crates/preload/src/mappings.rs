@@ -7,8 +7,9 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use foreswap::program::state;
+use foreswap::sys::modules;
+use foreswap::sys::process::Statm;
 use foreswap::sys::turnstile::{Turn, Turnstile};
-use foreswap::sys::{modules, process};
 
 use crate::PROGRAM;
 use crate::real::{Real, forward};
@@ -32,8 +33,12 @@ const SMALLEST: usize = 64 << 10;
 /// Counts what was there before us: static arrays, and what other objects' constructors mapped.
 pub fn note_what_is_there() {
     let known = modules::static_data();
-    let data = process::data_bytes().unwrap_or(0);
-    let others = data.saturating_sub(known.of_files + known.own);
+    let data = Statm::open().ok().and_then(|statm| {
+        let sizes = statm.read();
+        statm.close();
+        Some(sizes?.data)
+    });
+    let others = data.unwrap_or(0).saturating_sub(known.of_files + known.own);
     PROGRAM.used(others.max(known.anonymous));
 }
 

@@ -19,6 +19,7 @@ mod record;
 mod snapshot;
 mod space;
 mod tell;
+mod unnoticed;
 mod unshare;
 mod watch;
 mod world;
@@ -121,10 +122,14 @@ pub(crate) struct Pager {
     pulse: Arc<watch::Pulse>,
     pressure: u32,
     next_look: Nanos,
+    /// How long after a look the next one comes.
+    look_every: Nanos,
+    /// When the regions are published next.
+    next_publish: Nanos,
     next_share: Nanos,
     /// Faults at the last look at how memory is shared: who touches nothing needs nothing.
     shared_at: u64,
-    data_pages: u64,
+    data_bytes: u64,
     /// Looks since memory that came unnoticed waits for room; 0 when none does.
     room_wanted: u32,
 }
@@ -174,9 +179,11 @@ impl Pager {
             pulse: Arc::new(watch::Pulse::default()),
             pressure,
             next_look: 0,
+            look_every: unnoticed::LOOKS_SOON,
+            next_publish: 0,
             next_share: 0,
             shared_at: 0,
-            data_pages: 0,
+            data_bytes: 0,
             room_wanted: 0,
         }
     }
@@ -217,6 +224,10 @@ impl Pager {
             let reads = stats.swap_read_ios;
             self.placement.look(now, ahead, reads, draining);
             self.share(now);
+            if now >= self.next_look {
+                // Also under load: what came unnoticed takes memory that nobody counts.
+                self.look_around(now);
+            }
             if busy || (more && flushed) || self.w.io.has_ended() {
                 self.polling_since = 0;
                 continue;
@@ -226,6 +237,10 @@ impl Pager {
             }
             self.polling_since = 0;
             self.look_around(now);
+            if now >= self.next_publish {
+                self.next_publish = now + IDLE;
+                publish::regions(self.w.ledger, self.w.me, &self.mm);
+            }
             self.wait();
         }
     }
@@ -480,9 +495,7 @@ impl Pager {
             self.arm_all();
         }
         if now >= self.next_look {
-            self.next_look = now + if self.mm.is_stalled() { SOON } else { IDLE };
-            self.on_tick();
-            publish::regions(self.w.ledger, self.w.me, &self.mm);
+            self.look_for_growth(now);
         }
     }
 
@@ -549,6 +562,7 @@ impl Pager {
             IDLE
         };
         let since = now();
+        let timeout = timeout.min(self.next_look.saturating_sub(since).max(SETTLING));
         let timeout = self
             .mm
             .moment_left(since)

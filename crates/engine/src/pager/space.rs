@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use foreswap_core::units::PageRange;
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use super::boot::{bytes_of, pages_of};
 use crate::program::Program;
 use crate::sys::maps::{self, PageMap, Vma};
-use crate::sys::{modules, own_memory, process, stacks};
+use crate::sys::process::Statm;
+use crate::sys::{modules, own_memory, stacks};
 
 /// A view of the calling process, for the pager.
 pub(crate) struct Space {
@@ -17,20 +17,18 @@ pub(crate) struct Space {
     pagemap: PageMap,
     /// Where the code that engine threads run keeps its static data.
     code: Vec<Range<usize>>,
-    statm: rustix::fd::OwnedFd,
+    statm: Statm,
     memory: stacks::Reader,
 }
 
 impl Space {
     /// Open it, on the pager's thread.
     pub(crate) fn open(program: &'static Program) -> Result<Self, Errno> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let statm = open(c"/proc/thread-self/statm", flags, Mode::empty())?;
         Ok(Space {
             program,
             pagemap: PageMap::open()?,
             code: modules::loaded().of_engine().collect(),
-            statm,
+            statm: Statm::open()?,
             memory: stacks::Reader::open(),
         })
     }
@@ -38,7 +36,7 @@ impl Space {
     /// The program's private anonymous memory in pieces of at least `smallest` bytes; ours and the
     /// threads' stacks left out. A stack is first mapped without access, guard and all, and looks like
     /// reserved memory: while a thread is made all such memory is left to a later look. The program's
-    /// use of it changes [`Space::data_pages`].
+    /// use of it changes [`Space::data_bytes`].
     pub(crate) fn adoptable(&mut self, smallest: usize) -> Result<Vec<Vma>, Errno> {
         let before = self.program.threads_made();
         let mut vmas = maps::read()?;
@@ -76,10 +74,8 @@ impl Space {
             .collect())
     }
 
-    /// Pages of data and stack that are mapped: changes when memory appears or goes.
-    pub(crate) fn data_pages(&self) -> Option<u64> {
-        let mut text = [0; 128];
-        let n = rustix::io::pread(&self.statm, &mut text, 0).ok()?;
-        process::data_of_statm(&text[..n]).map(|pages| pages as u64)
+    /// Bytes of data and stack that are mapped: changes when memory appears or goes.
+    pub(crate) fn data_bytes(&self) -> Option<u64> {
+        self.statm.read().map(|sizes| sizes.data as u64)
     }
 }

@@ -1,7 +1,7 @@
 //! What concerns the whole process or the calling thread's descriptor table, without the C library.
 
 use linux_raw_sys::general as k;
-use rustix::fd::IntoRawFd;
+use rustix::fd::{IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
@@ -17,25 +17,59 @@ pub unsafe fn close_all_files() -> Result<(), Errno> {
     unsafe { syscall(k::__NR_close_range, [0, u32::MAX as usize, 0]) }.map(drop)
 }
 
-/// Bytes of private memory that the process may write to, whatever of it is in memory.
-pub fn data_bytes() -> Option<usize> {
-    let file = open(
-        c"/proc/thread-self/statm",
-        OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    );
-    let file = file.ok()?;
-    let mut text = [0; 128];
-    let n = rustix::io::pread(&file, &mut text, 0).ok();
-    // SAFETY: opened here and closed once; not by the C library, of which nothing is used here.
-    unsafe { rustix::io::close(file.into_raw_fd()) };
-    data_of_statm(text.get(..n?)?).map(|pages| pages * 4096)
+/// What `/proc/PID/statm` tells of the calling process.
+pub struct Statm(OwnedFd);
+
+/// Sizes in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Private memory that may be written to, the first stack with it, whatever of it is there.
+    pub data: usize,
+    resident: usize,
+    of_files: usize,
 }
 
-/// The pages of data and stack that `/proc/PID/statm` tells.
-pub fn data_of_statm(text: &[u8]) -> Option<usize> {
-    let field = text.split(|&byte| byte == b' ').nth(5)?;
-    core::str::from_utf8(field).ok()?.trim_ascii().parse().ok()
+impl Sizes {
+    /// Private memory that is there: what is anonymous, and copies of what files hold.
+    pub fn anonymous_resident(self) -> usize {
+        self.resident.saturating_sub(self.of_files)
+    }
+}
+
+impl Statm {
+    /// Opens it in the calling thread's file table.
+    pub fn open() -> Result<Self, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        open(c"/proc/thread-self/statm", flags, Mode::empty()).map(Statm)
+    }
+
+    /// Looks.
+    pub fn read(&self) -> Option<Sizes> {
+        let mut text = [0; 128];
+        let n = rustix::io::pread(&self.0, &mut text, 0).ok()?;
+        let mut fields = text[..n].split(|&byte| byte == b' ');
+        let mut field = |index| {
+            let field = fields.nth(index)?;
+            let pages: usize = core::str::from_utf8(field)
+                .ok()?
+                .trim_ascii()
+                .parse()
+                .ok()?;
+            Some(pages * 4096)
+        };
+        // Size, resident, shared, text, 0, data.
+        Some(Sizes {
+            resident: field(1)?,
+            of_files: field(0)?,
+            data: field(2)?,
+        })
+    }
+
+    /// Closes it past the C library.
+    pub fn close(self) {
+        // SAFETY: it is closed once, here.
+        unsafe { rustix::io::close(self.0.into_raw_fd()) };
+    }
 }
 
 /// Ends the process at once with `status`: no handlers, no destructors.
