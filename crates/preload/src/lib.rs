@@ -8,9 +8,11 @@
 //! ask for memory past the C library.
 
 mod bypass;
+mod emulators;
 mod executables;
 mod forks;
 mod heap;
+mod listing;
 mod locks;
 mod mappings;
 mod real;
@@ -21,6 +23,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use foreswap::lookout;
 use foreswap::program::{Program, state};
 use foreswap::sys::arena_alloc::EngineAlloc;
+use foreswap::sys::modules;
 
 /// What the engine allocates comes from memory of its own, never from the program's heap.
 #[global_allocator]
@@ -43,15 +46,25 @@ extern "C" fn start() {
     mappings::look_up();
     forks::look_up();
     locks::look_up();
+    listing::look_up();
     let Some(socket) = variable(c"FORESWAP_SOCKET") else {
         return;
     };
     let threshold =
         variable(c"FORESWAP_THRESHOLD").and_then(|text| text.to_str().ok()?.parse().ok());
     heap::begin();
+    if let Some(why) = emulators::found() {
+        // Never: the program's children are looked at all the same.
+        PROGRAM.configure(socket.to_bytes(), u64::MAX);
+        executables::say_once(why);
+        return;
+    }
+    let data = modules::static_data();
+    // SAFETY: constructors run before any thread of ours, and may use the linker.
+    unsafe { modules::bind_to_libc(&data) };
     if PROGRAM.configure(socket.to_bytes(), threshold.unwrap_or(THRESHOLD)) {
         forks::begin();
-        mappings::note_what_is_there();
+        mappings::note_what_is_there(&data);
         if PROGRAM.state.load(Relaxed) == state::OFF && bypass::is_possible() {
             PROGRAM.bypasses.store(true, Relaxed);
             lookout::start(&PROGRAM);

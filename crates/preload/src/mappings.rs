@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use foreswap::program::state;
-use foreswap::sys::modules;
+use foreswap::sys::modules::StaticData;
 use foreswap::sys::process::Statm;
 use foreswap::sys::turnstile::{Turn, Turnstile};
 
@@ -31,8 +31,7 @@ static POSIX_MADVISE: Real = Real::new(c"posix_madvise");
 const SMALLEST: usize = 64 << 10;
 
 /// Counts what was there before us: static arrays, and what other objects' constructors mapped.
-pub fn note_what_is_there() {
-    let known = modules::static_data();
+pub fn note_what_is_there(known: &StaticData) {
     let data = Statm::open().ok().and_then(|statm| {
         let sizes = statm.read();
         statm.close();
