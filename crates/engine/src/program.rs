@@ -45,6 +45,9 @@ pub mod request {
     /// What became of the fork with the number in word 1: the child's process id in word 2, or 0 where
     /// there is none.
     pub const FORKED: u64 = 6;
+    /// The program wants to serve the memory at word 1, word 2 bytes of it, itself (a userfaultfd of its
+    /// own). It has touched it all. Answer: whether it is no longer managed, in word 0.
+    pub const LET_GO: u64 = 7;
 }
 
 /// Answers to [`request::HOLD`].
@@ -187,6 +190,12 @@ impl Program {
             ];
             self.call(words)[0] > 0
         }
+    }
+
+    /// Whether the memory at `address`, `bytes` of it, is not managed any more. All of it must be there.
+    pub fn lets_go(&self, address: usize, bytes: usize) -> bool {
+        self.state.load(SeqCst) != state::ARMED
+            || self.call([request::LET_GO, address as u64, bytes as u64, 0])[0] > 0
     }
 
     /// The heap gave `bytes` back. Matters only before there is an engine, which sees for itself.

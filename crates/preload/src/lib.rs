@@ -16,6 +16,7 @@ mod listing;
 mod locks;
 mod mappings;
 mod real;
+mod userfaults;
 
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::Ordering::Relaxed;
@@ -47,6 +48,7 @@ extern "C" fn start() {
     forks::look_up();
     locks::look_up();
     listing::look_up();
+    userfaults::look_up();
     let Some(socket) = variable(c"FORESWAP_SOCKET") else {
         return;
     };

@@ -138,6 +138,9 @@ impl Pager {
     /// Register `range` and manage it. What cannot be registered is left alone.
     /// Returns whether it is managed.
     pub(super) fn adopt(&mut self, range: std::ops::Range<usize>) -> bool {
+        if self.is_let_go(&pages_of(&range)) {
+            return false;
+        }
         let registered = self
             .w
             .program

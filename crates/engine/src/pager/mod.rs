@@ -12,6 +12,7 @@ mod boot;
 mod fork;
 mod frames;
 mod huge;
+mod let_go;
 mod moves;
 mod placement;
 mod publish;
@@ -130,6 +131,8 @@ pub(crate) struct Pager {
     /// Faults at the last look at how memory is shared: who touches nothing needs nothing.
     shared_at: u64,
     data_bytes: u64,
+    /// Memory that the program is about to serve itself, and until when it is left alone in any case.
+    let_go: Vec<(PageRange, Nanos)>,
     /// Looks since memory that came unnoticed waits for room; 0 when none does.
     room_wanted: u32,
 }
@@ -185,6 +188,7 @@ impl Pager {
             shared_at: 0,
             data_bytes: 0,
             room_wanted: 0,
+            let_go: Vec::new(),
         }
     }
 
@@ -414,6 +418,11 @@ impl Pager {
                 request::RELEASE => {
                     let number = self.on_release();
                     self.answer(slot, [number, 0, 0, 0]);
+                    continue;
+                }
+                request::LET_GO => {
+                    let gone = self.on_let_go(words[1] as usize, words[2] as usize);
+                    self.answer(slot, [gone.into(), 0, 0, 0]);
                     continue;
                 }
                 request::FORKED => self.on_forked(words[1], words[2] as u32),
