@@ -3,7 +3,9 @@
 #include "check.h"
 
 #include <aio.h>
+#include <linux/userfaultfd.h>
 #include <stdatomic.h>
+#include <sys/ioctl.h>
 #include <threads.h>
 
 #define WORDS (12 * MIB)
@@ -114,6 +116,66 @@ static void threads_end(void)
     VERIFY(pressure, 128 * MIB, 9, "other memory");
 }
 
+/* Memory that may be executed, as of a just-in-time compiler. */
+static void executable(void)
+{
+    size_t size = 160 * MIB;
+    char *p = mmap(NULL, size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED, "mmap");
+    fill(p, size, 5);
+    /* mov %edi, %eax; add $N, %eax; ret; at the begin of each mebibyte. */
+    for (size_t i = 0; i < size / MIB; i++)
+        memcpy(p + i * MIB, (unsigned char[]){0x89, 0xf8, 0x83, 0xc0, i % 100, 0xc3}, 6);
+    note_absent("absent", p, size);
+    for (size_t i = 0; i < size / MIB; i++) {
+        int (*add)(int) = (int (*)(int))(void *)(p + i * MIB);
+        CHECK(add(1000) == 1000 + (int)(i % 100), "code in mebibyte %zu", i);
+        VERIFY_PART(p, i * MIB + 8, MIB - 8, 5, "what is beside the code");
+    }
+    /* What may no longer be written to, and then again. */
+    CHECK(mprotect(p, size / 2, PROT_READ | PROT_EXEC) == 0, "mprotect");
+    press(96);
+    CHECK(mprotect(p, size / 2, PROT_READ | PROT_WRITE) == 0, "mprotect");
+    press(96);
+    for (size_t i = 0; i < size / MIB; i++)
+        VERIFY_PART(p, i * MIB + 8, MIB - 8, 5, "after the changes");
+}
+
+/* Memory under pressure that the program registers with a userfaultfd of its own. */
+static void own_userfaultfd(void)
+{
+    size_t size = 16 * MIB;
+    char *p = swapped_memory(size, 6, 128);
+    int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+    if (fd < 0)
+        fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+    CHECK(fd >= 0, "userfaultfd");
+    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP};
+    CHECK(ioctl(fd, UFFDIO_API, &api) == 0, "UFFDIO_API");
+    struct uffdio_register all = {
+        .range = {(uintptr_t)p, size},
+        .mode = UFFDIO_REGISTER_MODE_WP | UFFDIO_REGISTER_MODE_MISSING,
+    };
+    CHECK(ioctl(fd, UFFDIO_REGISTER, &all) == 0, "UFFDIO_REGISTER");
+    struct uffdio_writeprotect protect = {.range = all.range, .mode = UFFDIO_WRITEPROTECT_MODE_WP};
+    CHECK(ioctl(fd, UFFDIO_WRITEPROTECT, &protect) == 0, "UFFDIO_WRITEPROTECT");
+    press(128);
+    VERIFY(p, size, 6, "what it serves itself");
+    protect.mode = 0;
+    CHECK(ioctl(fd, UFFDIO_WRITEPROTECT, &protect) == 0, "UFFDIO_WRITEPROTECT");
+    /* A page that it takes away is its own to bring back. */
+    CHECK(madvise(p + PAGE, PAGE, MADV_DONTNEED) == 0, "MADV_DONTNEED");
+    char source[2 * PAGE], *page = (char *)(((uintptr_t)source + PAGE - 1) & -PAGE);
+    fill(page, PAGE, 7);
+    struct uffdio_copy copy = {.dst = (uintptr_t)p + PAGE, .src = (uintptr_t)page, .len = PAGE};
+    CHECK(ioctl(fd, UFFDIO_COPY, &copy) == 0, "UFFDIO_COPY");
+    CHECK(memcmp(p + PAGE, page, PAGE) == 0, "the page that it brought");
+    fill(p, size, 8);
+    close(fd);
+    press(128);
+    VERIFY(p, size, 8, "after its end");
+}
+
 int main(int argc, char **argv)
 {
     const struct part parts[] = {
@@ -123,6 +185,8 @@ int main(int argc, char **argv)
 #endif
         {"guarded_chunks", guarded_chunks},
         {"threads_end", threads_end},
+        {"executable", executable},
+        {"own_userfaultfd", own_userfaultfd},
     };
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
 }

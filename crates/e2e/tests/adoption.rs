@@ -2,7 +2,7 @@
 //! program is run bare and at a third of what it uses, and must say the same; its own peak, as the
 //! kernel counted it, must be near the limit.
 
-use foreswap_e2e::{Job, MIB, Managed, Outcome, program};
+use foreswap_e2e::{Job, MIB, Managed, Outcome, program, requirement};
 
 /// Mebibytes.
 const LIMIT: u64 = 64;
@@ -42,6 +42,57 @@ fn guarded_chunks() {
 #[test]
 fn threads_end() {
     part("threads_end");
+}
+
+#[test]
+fn executable() {
+    if let Some(outcome) = part("executable") {
+        assert!(outcome.note("absent") > 8192, "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn own_userfaultfd() {
+    part("own_userfaultfd");
+}
+
+/// A sanitizer's runtime stands before the C library, wants to be the first of all modules, and reserves
+/// terabytes. What it knows of each byte is managed too.
+#[track_caller]
+fn sanitized(test: &str, option: &str) {
+    let Some(path) = program::compile_with(test, "adoption", &[option]) else {
+        return;
+    };
+    // Its look for leaks stops all threads.
+    let job = Job::new(path).arg("guarded_chunks");
+    let job = job.env("ASAN_OPTIONS", "detect_leaks=0");
+    Managed::limit(LIMIT).equals_bare_swapping(&job);
+}
+
+#[test]
+fn address_sanitizer() {
+    sanitized("address_sanitizer", "-fsanitize=address");
+}
+
+#[test]
+fn undefined_behaviour_sanitizer() {
+    sanitized("undefined_behaviour_sanitizer", "-fsanitize=undefined");
+}
+
+#[test]
+fn valgrind() {
+    let test = "valgrind";
+    let Some(valgrind) = requirement::command(test, "valgrind") else {
+        return;
+    };
+    let Some(path) = program::compile(test, "small") else {
+        return;
+    };
+    let job = Job::new(valgrind).arg("-q").arg(path);
+    let managed = Managed::limit(LIMIT).talkative().run(&job);
+    managed.equals(&job.run());
+    let said = managed.stderr.matches("what Valgrind runs is not managed");
+    assert_eq!(said.count(), 1, "{}", managed.stderr);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use foreswap::program::state;
 
 use crate::real::{Real, forward};
-use crate::{PROGRAM, locks, mappings};
+use crate::{PROGRAM, locks, mappings, userfaults};
 
 /// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
 pub fn look_up() {
@@ -116,7 +116,7 @@ fn after_with(result: c_long) {
     }
 }
 
-/// As the C library's; forks, moves, advice and locks that come this way are treated like others.
+/// As the C library's; forks, mappings, moves, advice and locks that come this way are treated like others.
 ///
 /// # Safety
 /// As for the system call.
@@ -137,6 +137,15 @@ pub unsafe extern "C" fn syscall(
         libc::SYS_mremap => {
             let (old, new) = (a as *mut c_void, e as *mut c_void);
             return mappings::mremap(old, b, c, d as c_int, new) as c_long;
+        }
+        libc::SYS_mmap => {
+            let at = a as *mut c_void;
+            let (access, flags, file) = (c as c_int, d as c_int, e as c_int);
+            return mappings::mmap(at, b, access, flags, file, f as libc::off_t) as c_long;
+        }
+        libc::SYS_ioctl => {
+            // SAFETY: as the program asked.
+            return unsafe { userfaults::ioctl(a as c_int, b as _, c as *mut c_void) }.into();
         }
         libc::SYS_mlockall => return locks::mlockall(a as c_int).into(),
         _ => {}

@@ -3,6 +3,7 @@
 //! Translates; decides nothing. The kernel reports a partly done ioctl as EAGAIN with the bytes
 //! done, so the true reason is had by trying the rest.
 
+mod protection;
 mod shared;
 
 use std::ffi::c_void;
@@ -23,6 +24,7 @@ use crate::ledger::protocol::Client;
 use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, ProcessMap, SlotIndex};
 use crate::sys::own_memory;
 use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
+use protection::Unusual;
 
 /// Pages below the limit that are not handed out: the allocator of the program touches a page here
 /// and there before it can be registered.
@@ -89,6 +91,7 @@ pub struct Linux {
     misses_told: Nanos,
     /// The frame that was hashed last.
     hashed: Option<Frame>,
+    unusual: Unusual,
     /// The first frame of the read whose end is being told, and the digests that a helper has taken of it.
     read_from: Frame,
     read_hashes: Vec<u64>,
@@ -157,6 +160,7 @@ impl Linux {
             iovecs: Vec::with_capacity(foreswap_core::SLOTS_PER_IO),
             misses_told: 0,
             hashed: None,
+            unusual: Unusual::default(),
             read_from: Frame(0),
             read_hashes: Vec::with_capacity(LEAF_PAGES),
         };
@@ -317,15 +321,7 @@ fn gone(done: Done) -> Done {
 impl Mmu for Linux {
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
         let (from, to) = (page.address() as usize, self.arena.pointer(frame) as usize);
-        let mut done = to_the_end(n, |done, n| {
-            let skip = bytes(done);
-            // SAFETY: the pages are the program's, which finds them again through a fault; the
-            // frames are empty.
-            unsafe {
-                self.program
-                    .move_pages(to + skip, from + skip, bytes(n), false)
-            }
-        });
+        let mut done = self.move_between(from, to, page, to, n);
         if done.stop == Some(Stop::Absent) && self.program.mmap_changing() {
             // The whole mapping may have moved away, with the page.
             done.stop = Some(Stop::Again);
@@ -338,14 +334,7 @@ impl Mmu for Linux {
 
     fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
         let (from, to) = (self.arena.pointer(frame) as usize, page.address() as usize);
-        let done = gone(to_the_end(n, |done, n| {
-            let skip = bytes(done);
-            // SAFETY: the frames are ours; the program's pages are absent or the call refuses.
-            unsafe {
-                self.program
-                    .move_pages(to + skip, from + skip, bytes(n), false)
-            }
-        }));
+        let done = gone(self.move_between(from, to, page, from, n));
         self.mapped(page, done)
     }
 

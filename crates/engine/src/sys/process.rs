@@ -1,5 +1,7 @@
 //! What concerns the whole process or the calling thread's descriptor table, without the C library.
 
+use core::ffi::c_void;
+
 use linux_raw_sys::general as k;
 use rustix::fd::{IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
@@ -69,6 +71,24 @@ impl Statm {
     pub fn close(self) {
         // SAFETY: it is closed once, here.
         unsafe { rustix::io::close(self.0.into_raw_fd()) };
+    }
+}
+
+/// Opens a range to reading and writing, to being executed as well, and gives it a protection key.
+pub fn protect_with_key(at: *mut c_void, len: usize, exec: bool, key: i32) -> Result<(), Errno> {
+    let access = k::PROT_READ | k::PROT_WRITE | if exec { k::PROT_EXEC } else { 0 };
+    let key = key.cast_unsigned() as usize;
+    let arguments = [at as usize, len, access as usize, key];
+    // SAFETY: takes no right away from anybody but those that the key keeps out, for whom the caller
+    // vouches.
+    let changed = unsafe { syscall(k::__NR_pkey_mprotect, arguments) };
+    match changed {
+        // Without keys only "none" is taken.
+        Err(Errno::INVAL | Errno::NOSYS) if key == 0 => {
+            // SAFETY: as above.
+            unsafe { syscall(k::__NR_mprotect, [at as usize, len, access as usize]) }.map(drop)
+        }
+        other => other.map(drop),
     }
 }
 
