@@ -18,7 +18,6 @@ pub(crate) struct Space {
     /// Where the code that engine threads run keeps its static data.
     code: Vec<Range<usize>>,
     statm: Statm,
-    memory: stacks::Reader,
 }
 
 impl Space {
@@ -29,7 +28,6 @@ impl Space {
             pagemap: PageMap::open()?,
             code: modules::loaded().of_engine().collect(),
             statm: Statm::open()?,
-            memory: stacks::Reader::open(),
         })
     }
 
@@ -42,7 +40,7 @@ impl Space {
         let mut vmas = maps::read()?;
         let steady = before.is_some() && before == self.program.threads_made();
         let blocks = &self.program.control_blocks;
-        let stacks = stacks::find(&vmas, blocks, steady, &mut self.pagemap, &self.memory);
+        let stacks = stacks::find(&vmas, blocks, steady, &mut self.pagemap);
         let excluded: Vec<_> = own_memory::ranges()
             .map(|own| own.start..own.start + own.len)
             .chain(self.code.iter().cloned())

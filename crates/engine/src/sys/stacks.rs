@@ -3,16 +3,14 @@
 //! The C library keeps a thread's *control block* at the upper end of its stack. The kernel writes to it
 //! when the thread ends; a page that is absent then is not waited for, and whoever joins the thread would
 //! wait for ever. So the stacks that the C library makes are left alone. Memory above a guard page alone
-//! is no evidence: allocators guard their chunks as well. A control block is: it begins with its own
-//! address, twice. Where they are is noted as threads are made; those that the C library makes for itself
-//! (`aio_read`, `timer_create`) are found by what they look like at the end of the stack.
+//! is no evidence: allocators guard their chunks as well. Where control blocks are is noted as threads are
+//! made; it cannot be seen by reading, as the pager may not touch memory that could be managed. The few
+//! threads that the C library makes for itself (`aio_read`, `timer_create`) have small stacks, or nobody
+//! joins them.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
-
-use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, open};
 
 use super::maps::{PageMap, Vma};
 
@@ -21,8 +19,6 @@ const PAGE: usize = 4096;
 const GUARD: usize = 64 << 10;
 /// What the C library may use of a control block, and some.
 const BLOCK: usize = 2560;
-/// What a control block is aligned to at least.
-const ALIGNED: usize = 64;
 /// Places of control blocks that are noted: stacks are used again, so that even programs with many
 /// short-lived threads have few.
 const PLACES: usize = 1 << 14;
@@ -74,33 +70,6 @@ impl Default for ControlBlocks {
     }
 }
 
-/// Reads the program's memory without relying on it to be there.
-pub struct Reader(Option<OwnedFd>);
-
-impl Reader {
-    /// Of the calling thread's process.
-    pub fn open() -> Self {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        Reader(open(c"/proc/thread-self/mem", flags, Mode::empty()).ok())
-    }
-
-    /// Where in the page at `page` a control block begins. `Err` if that cannot be told. The page must
-    /// be in memory: pages that an engine serves leave it by the engine's doing only.
-    fn control_block_in(&self, page: usize) -> Result<Option<usize>, ()> {
-        let mut words = [0_u8; PAGE];
-        let file = self.0.as_ref().ok_or(())?;
-        let read = rustix::io::pread(file, &mut words[..], page as u64).map_err(|_| ())?;
-        let word = |at: usize| {
-            let bytes = words[..read].get(at..at + 8)?;
-            Some(usize::from_ne_bytes(bytes.try_into().ok()?))
-        };
-        Ok((0..PAGE).step_by(ALIGNED).map(|at| page + at).find(|&at| {
-            let own = Some(at);
-            word(at - page) == own && word(at - page + 16) == own
-        }))
-    }
-}
-
 /// The stacks among `vmas`, which are in order of address, and control blocks that lie elsewhere.
 /// `is_steady`: no thread was in the making while the map was read.
 pub fn find(
@@ -108,12 +77,10 @@ pub fn find(
     blocks: &ControlBlocks,
     is_steady: bool,
     pages: &mut PageMap,
-    memory: &Reader,
 ) -> Vec<Range<usize>> {
     let known = blocks.all();
     let can_tell = is_steady && known.is_some();
     let known = known.unwrap_or_default();
-    let mut is_block = |at: usize| holds_block(at, pages, memory);
     let mut found = Vec::new();
     for (index, vma) in vmas.iter().enumerate() {
         if !vma.anonymous() || !vma.write {
@@ -121,10 +88,10 @@ pub fn find(
         }
         let from = known.partition_point(|&block| block < vma.start);
         let to = known.partition_point(|&block| block < vma.end);
-        let mut inside = known[from..to].iter().filter(|&&block| {
-            // The stack may have been given back meanwhile and something else be there.
-            !matches!(is_block(block / PAGE * PAGE), Some(Ok(at)) if at != Some(block))
-        });
+        // The stack may have been given back meanwhile and something else be there.
+        let mut inside = known[from..to]
+            .iter()
+            .filter(|&&block| is_touched(block / PAGE * PAGE, pages));
         let end_of = |block: usize| (block + BLOCK).next_multiple_of(PAGE).min(vma.end);
         if index > 0 && is_guard_of(&vmas[index - 1], vma) {
             match inside.next() {
@@ -136,17 +103,6 @@ pub fn find(
         }
         found.extend(inside.map(|&block| block / PAGE * PAGE..end_of(block)));
     }
-    if can_tell {
-        let looks_like = |pair: &[Vma]| is_guard_of(&pair[0], &pair[1]) && pair[1].write;
-        for pair in vmas.windows(2).filter(|pair| looks_like(pair)) {
-            let vma = &pair[1];
-            let is_found = found.iter().any(|stack| stack.start == vma.start);
-            let last = is_block(vma.end - PAGE);
-            if !is_found && matches!(last, Some(Err(()) | Ok(Some(_)))) {
-                found.push(vma.start..vma.end);
-            }
-        }
-    }
     found
 }
 
@@ -156,18 +112,10 @@ fn is_guard_of(below: &Vma, vma: &Vma) -> bool {
     is_closed && below.bytes() <= GUARD && below.anonymous() && below.end == vma.start
 }
 
-/// The control block in the page at `page`; `None` if the page was never touched.
-fn holds_block(
-    page: usize,
-    pages: &mut PageMap,
-    memory: &Reader,
-) -> Option<Result<Option<usize>, ()>> {
+/// Whether the page at `page` was ever touched; also where that cannot be told.
+fn is_touched(page: usize, pages: &mut PageMap) -> bool {
     let mut runs = Vec::new();
-    match pages.runs(page, page + PAGE, &mut runs) {
-        Ok(()) if runs.is_empty() => None,
-        Ok(()) => Some(memory.control_block_in(page)),
-        Err(_) => Some(Err(())),
-    }
+    pages.runs(page, page + PAGE, &mut runs).is_err() || !runs.is_empty()
 }
 
 #[cfg(test)]
@@ -178,7 +126,7 @@ mod tests {
     fn stacks(blocks: &ControlBlocks, is_steady: bool) -> Vec<Range<usize>> {
         let vmas = maps::read().expect("the map");
         let mut pages = PageMap::open().expect("the page map");
-        find(&vmas, blocks, is_steady, &mut pages, &Reader::open())
+        find(&vmas, blocks, is_steady, &mut pages)
     }
 
     /// Memory above a guard page, as an allocator's chunk.
@@ -221,7 +169,6 @@ mod tests {
             let _ = ended.recv();
         });
         let block = told.recv().expect("a thread");
-        let contains = |found: &[Range<usize>]| found.iter().any(|stack| stack.contains(&block));
         let blocks = ControlBlocks::new();
         blocks.note(block);
         blocks.note(block);
@@ -231,26 +178,6 @@ mod tests {
         let local = 0_u64;
         assert!(!stack.contains(&((&raw const local) as usize)));
         assert!(stack.end >= block + BLOCK || stack.end.is_multiple_of(PAGE));
-        drop(end);
-        thread.join().expect("joined");
-        // One that nobody noted is found by what it looks like, unless the kernel joined it with others.
-        let unnoted = ControlBlocks::new();
-        let (tell, told) = std::sync::mpsc::channel();
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            // SAFETY: as above.
-            let block = unsafe { libc::pthread_self() } as usize;
-            tell.send(block).expect("told");
-            let _ = ended.recv();
-        });
-        let block = told.recv().expect("a thread");
-        let vmas = maps::read().expect("the map");
-        let vma = vmas.iter().find(|vma| vma.end > block).expect("an area");
-        if vma.end < block + 2 * PAGE {
-            let found = stacks(&unnoted, true);
-            assert!(found.iter().any(|stack| stack.contains(&block)));
-        }
-        assert!(!contains(&[]));
         drop(end);
         thread.join().expect("joined");
     }
