@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use foreswap_core::units::{Nanos, PageRange, len};
 use foreswap_core::world::Limit;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::adopt::{SMALLEST, pages};
 use super::boot::bytes_of;
@@ -20,7 +21,7 @@ use super::{IDLE, Mode, Pager, SOON};
 /// can get memory past the C library; otherwise it is [`IDLE`].
 pub(super) const LOOKS_SOON: Nanos = 5_000_000;
 const LOOKS_AT_BYPASS: Nanos = 20_000_000;
-/// So many times what a look took passes until the next one.
+/// So many times what a look took passes until the next one, but no more than [`IDLE`].
 const PART: u64 = 32;
 /// Looks, 5 ms apart, for which memory that is there already waits for room while none is made.
 const ROOM_LOOKS: u32 = 40;
@@ -38,16 +39,17 @@ impl Pager {
         } else {
             IDLE
         };
-        let stalled = self.mm.is_stalled();
+        let (stalled, began) = (self.mm.is_stalled(), cpu_time());
         self.next_look = at + if stalled { SOON } else { self.look_every };
         self.look_every = if self.on_tick() {
             LOOKS_SOON
         } else {
             seldom.min(2 * self.look_every)
         };
-        let ended = now();
         if self.room_wanted == 0 {
-            self.next_look = self.next_look.max(ended + PART * (ended - at));
+            // Of the processor's time: where others have it, a look is no dearer.
+            let took = cpu_time() - began;
+            self.next_look = self.next_look.max(now() + (PART * took).min(IDLE));
         }
     }
 
@@ -156,4 +158,10 @@ impl Pager {
         self.next_look = now() + SOON;
         false
     }
+}
+
+/// What this thread has had of the processor.
+fn cpu_time() -> Nanos {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
