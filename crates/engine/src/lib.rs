@@ -1,11 +1,12 @@
 //! The Linux engine of foreswap: the driver that lets `foreswap-core` serve a real process.
 //!
-//! `pager` is the engine thread with the core in it, `program` what the program's own threads may
+//! `pager` is the engine thread with the core in it, `lookout` a thread that may start it, `program` what the program's own threads may
 //! do, `ledger` the memory that all processes of a run share, `digest` the hash of a page, `sys` the
 //! kernel's interfaces.
 
 pub mod digest;
 pub mod ledger;
+pub mod lookout;
 mod pager;
 pub mod program;
 pub mod sys;

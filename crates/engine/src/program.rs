@@ -15,6 +15,7 @@ use rustix::thread::futex;
 
 use crate::sys::arena_alloc::EngineAlloc;
 use crate::sys::doorbell::Ring;
+use crate::sys::stacks::ControlBlocks;
 pub use forks::Forks;
 
 /// What stands in [`Program::state`].
@@ -50,6 +51,9 @@ pub mod request {
     /// A thread is about to guard memory at word 1, word 2 bytes of it, or to remove guards: word 3, a number of
     /// `madvise`.
     pub const GUARD: u64 = 7;
+    /// The program wants to serve the memory at word 1, word 2 bytes of it, itself (a userfaultfd of its
+    /// own). It has touched it all. Answer: whether it is no longer managed, in word 0.
+    pub const LET_GO: u64 = 8;
 }
 
 /// Answers to [`request::HOLD`].
@@ -94,9 +98,13 @@ pub struct Program {
     /// The program, or one that it was forked from, is about to lend memory to the kernel, or has (see
     /// `pager::world::lent`).
     pub lends: AtomicBool,
+    /// The program can ask the kernel for memory past the C library: see [`crate::lookout`].
+    pub bypasses: AtomicBool,
     /// Threads whose making began, and those of them that are made: in between the C library has a
     /// stack that does not look like one yet.
     pub threads: [AtomicU32; 2],
+    /// Where the C library keeps what it knows of each thread.
+    pub control_blocks: ControlBlocks,
     /// What the engine allocates from.
     pub heap: &'static EngineAlloc,
     /// Name of the supervisor's socket, zero-terminated.
@@ -118,7 +126,9 @@ impl Program {
             wipes: AtomicBool::new(false),
             hints: AtomicBool::new(false),
             lends: AtomicBool::new(false),
+            bypasses: AtomicBool::new(false),
             threads: [const { AtomicU32::new(0) }; 2],
+            control_blocks: ControlBlocks::new(),
             socket: [const { AtomicU32::new(0) }; SOCKET_BYTES / 4],
         }
     }
@@ -197,6 +207,12 @@ impl Program {
         if !self.lends.load(Relaxed) {
             self.lends.store(true, SeqCst);
         }
+    }
+
+    /// Whether the memory at `address`, `bytes` of it, is not managed any more. All of it must be there.
+    pub fn lets_go(&self, address: usize, bytes: usize) -> bool {
+        self.state.load(SeqCst) != state::ARMED
+            || self.call([request::LET_GO, address as u64, bytes as u64, 0])[0] > 0
     }
 
     /// The heap gave `bytes` back. Matters only before there is an engine, which sees for itself.

@@ -346,12 +346,20 @@ fn tell(path: &CStr, why: &[u8]) {
     }
     let cut = shown.len().saturating_sub(SHOWN_BYTES);
     let dots: &[u8] = if cut == 0 { b"" } else { b"..." };
-    let parts = [dots, &shown[cut..], why];
+    notify(&[dots, &shown[cut..], why]);
+}
+
+/// Says that the program itself runs unmanaged, by way of the supervisor, which says it once.
+pub fn say_once(why: &[u8]) {
+    notify(&[why]);
+}
+
+fn notify(parts: &[&[u8]]) {
     let Some(name) = socket() else {
         return;
     };
     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-    if protocol::notify(name, Severity::Warning, &parts).is_err() {
+    if protocol::notify(name, Severity::Warning, parts).is_err() {
         // It cannot be reached from here (another network namespace, no descriptor left).
         say(b"foreswap: ");
         for part in parts {

@@ -11,7 +11,7 @@ use foreswap::program::state;
 use foreswap::sys::thread::thread_pointer;
 
 use crate::real::{Real, forward};
-use crate::{PROGRAM, lends, locks, mappings};
+use crate::{PROGRAM, lends, locks, mappings, userfaults};
 
 /// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
 pub fn look_up() {
@@ -133,7 +133,7 @@ fn after_with(result: c_long, thread: usize) {
     }
 }
 
-/// As the C library's; forks, moves, advice and locks that come this way are treated like others.
+/// As the C library's; forks, mappings, moves, advice and locks that come this way are treated like others.
 ///
 /// # Safety
 /// As for the system call.
@@ -160,6 +160,15 @@ pub unsafe extern "C" fn syscall(
             // SAFETY: as for the system call.
             return unsafe { mappings::process_madvise(pidfd, ranges, c, d as c_int, e as c_uint) }
                 as c_long;
+        }
+        libc::SYS_mmap => {
+            let at = a as *mut c_void;
+            let (access, flags, file) = (c as c_int, d as c_int, e as c_int);
+            return mappings::mmap(at, b, access, flags, file, f as libc::off_t) as c_long;
+        }
+        libc::SYS_ioctl => {
+            // SAFETY: as the program asked.
+            return unsafe { userfaults::ioctl(a as c_int, b as _, c as *mut c_void) }.into();
         }
         libc::SYS_mlockall => return locks::mlockall(a as c_int).into(),
         _ => {}

@@ -29,6 +29,7 @@ pub fn look_up() {
         &BRK,
         &SBRK,
         &PTHREAD_CREATE,
+        &THRD_CREATE,
     ];
     for real in all {
         real.address();
@@ -45,6 +46,7 @@ static VALLOC: Real = Real::new(c"valloc");
 static PVALLOC: Real = Real::new(c"pvalloc");
 static BRK: Real = Real::new(c"brk");
 static SBRK: Real = Real::new(c"sbrk");
+static THRD_CREATE: Real = Real::new(c"thrd_create");
 static PTHREAD_CREATE: Real = Real::new(c"pthread_create");
 
 unsafe extern "C" {
@@ -276,12 +278,48 @@ pub unsafe extern "C" fn pthread_create(
     main: *const c_void,
     argument: *mut c_void,
 ) -> c_int {
+    let make = || {
+        forward!(PTHREAD_CREATE =>
+            fn(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int;
+            thread, attributes, main, argument)
+    };
+    // SAFETY: by contract the C library stores the thread's number there.
+    unsafe { make_thread(thread, make) }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn thrd_create(
+    thread: *mut c_void,
+    main: *const c_void,
+    argument: *mut c_void,
+) -> c_int {
+    let make = || {
+        forward!(THRD_CREATE =>
+            fn(*mut c_void, *const c_void, *mut c_void) -> c_int;
+            thread, main, argument)
+    };
+    // SAFETY: as above.
+    unsafe { make_thread(thread, make) }
+}
+
+/// Make a thread, whose number `make` stores at `thread`.
+///
+/// # Safety
+/// It does where it returns 0.
+unsafe fn make_thread(thread: *mut c_void, make: impl FnOnce() -> c_int) -> c_int {
     close_short_way();
     let [begun, made] = &PROGRAM.threads;
     begun.fetch_add(1, SeqCst);
-    let status = forward!(PTHREAD_CREATE =>
-        fn(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int;
-        thread, attributes, main, argument);
+    let status = make();
+    if status == 0 && !thread.is_null() {
+        // SAFETY: the caller's promise; the number is the address of the control block.
+        let block = unsafe { thread.cast::<usize>().read() };
+        PROGRAM.control_blocks.note(block);
+    }
     made.fetch_add(1, SeqCst);
     status
 }

@@ -4,20 +4,28 @@
 //! memory appears and when the program forks, and tells `foreswap::program`. Nothing here allocates,
 //! takes a lock of the engine's or uses thread-local storage: these functions run on the program's
 //! threads, in its signal handlers, on stacks that may be managed themselves. A process that stays
-//! small gets no thread and not a word.
+//! small gets no thread and not a word; but for a thread that looks now and then where the program can
+//! ask for memory past the C library.
 
+mod bypass;
+mod emulators;
 mod executables;
 mod forks;
 mod heap;
 mod lends;
+mod listing;
 mod locks;
 mod mappings;
 mod real;
+mod userfaults;
 
 use core::ffi::{CStr, c_char, c_int};
+use core::sync::atomic::Ordering::Relaxed;
 
-use foreswap::program::Program;
+use foreswap::lookout;
+use foreswap::program::{Program, state};
 use foreswap::sys::arena_alloc::EngineAlloc;
+use foreswap::sys::modules;
 
 /// What the engine allocates comes from memory of its own, never from the program's heap.
 #[global_allocator]
@@ -42,14 +50,30 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     forks::look_up();
     locks::look_up();
     lends::look_up();
+    listing::look_up();
+    userfaults::look_up();
     let Some(socket) = first_variable(environment, c"FORESWAP_SOCKET") else {
         return;
     };
     let threshold = first_variable(environment, c"FORESWAP_THRESHOLD")
         .and_then(|text| text.to_str().ok()?.parse().ok());
     heap::begin();
+    if let Some(why) = emulators::found(|name| first_variable(environment, name).is_some()) {
+        // Never: the program's children are looked at all the same.
+        PROGRAM.configure(socket.to_bytes(), u64::MAX);
+        executables::say_once(why);
+        return;
+    }
+    let data = modules::static_data();
+    // SAFETY: constructors run before any thread of ours, and may use the linker.
+    unsafe { modules::bind_to_libc(&data) };
     if PROGRAM.configure(socket.to_bytes(), threshold.unwrap_or(THRESHOLD)) {
         forks::begin();
+        mappings::note_what_is_there(&data);
+        if PROGRAM.state.load(Relaxed) == state::OFF && bypass::is_possible() {
+            PROGRAM.bypasses.store(true, Relaxed);
+            lookout::start(&PROGRAM);
+        }
     }
 }
 

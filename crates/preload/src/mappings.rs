@@ -7,6 +7,8 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use foreswap::program::{MADV_GUARD_INSTALL, MADV_GUARD_REMOVE, own_pid, state};
+use foreswap::sys::modules::StaticData;
+use foreswap::sys::process::Statm;
 use foreswap::sys::turnstile::{Turn, Turnstile};
 
 use crate::PROGRAM;
@@ -28,6 +30,17 @@ static PROCESS_MADVISE: Real = Real::new(c"process_madvise");
 
 /// Smaller mappings are left to the look at the maps.
 const SMALLEST: usize = 64 << 10;
+
+/// Counts what was there before us: static arrays, and what other objects' constructors mapped.
+pub fn note_what_is_there(known: &StaticData) {
+    let data = Statm::open().ok().and_then(|statm| {
+        let sizes = statm.read();
+        statm.close();
+        Some(sizes?.data)
+    });
+    let others = data.unwrap_or(0).saturating_sub(known.of_files + known.own);
+    PROGRAM.used(others.max(known.anonymous));
+}
 
 static MOVES: Turnstile = Turnstile::new();
 

@@ -6,6 +6,8 @@
 //! on each growth is registered before the program can touch it, and a look at the maps a few times
 //! a second finds what came another way.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use foreswap_core::Outcome;
 use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, len};
 use foreswap_core::world::{Limit, Mmu};
@@ -19,11 +21,9 @@ use crate::program::state;
 use crate::sys::maps::Vma;
 
 /// The smallest VMA that a look at the maps adopts, in bytes.
-const SMALLEST: usize = 128 << 10;
+pub(super) const SMALLEST: usize = 128 << 10;
 /// Looks, 5 ms apart, for which a starting engine waits for room while the others make none.
 const START_LOOKS: u32 = 200;
-/// Looks, 5 ms apart, for which memory that came unnoticed waits for room while none is made.
-const ROOM_LOOKS: u32 = 40;
 /// Pages granted beyond the need, so that not each growth asks.
 const AHEAD: u64 = 2048;
 
@@ -52,9 +52,7 @@ impl Pager {
             self.granted += more + ahead;
             let allowance = (self.granted - need) * PAGE_SIZE as u64;
             let program = self.program;
-            program
-                .allowance
-                .store(allowance as i64, std::sync::atomic::Ordering::Relaxed);
+            program.allowance.store(allowance as i64, Relaxed);
             return true;
         }
         if self.fork.is_held() {
@@ -96,6 +94,8 @@ impl Pager {
         }
         let (ledger, me) = (self.w.ledger, self.w.me);
         let mut missing = touched.saturating_sub(self.granted);
+        // A program that the lookout found does not wait: while we do, more comes.
+        let waits = !self.program.bypasses.load(Relaxed);
         let mut looks = 0;
         loop {
             // What is free is taken at once, before somebody else has it.
@@ -105,7 +105,7 @@ impl Pager {
                 missing -= free;
                 looks = if free > 0 { 0 } else { looks + 1 };
             }
-            if missing == 0 || looks >= START_LOOKS {
+            if missing == 0 || looks >= START_LOOKS || !waits {
                 break;
             }
             ledger.set_wanted(me, missing);
@@ -136,18 +136,22 @@ impl Pager {
     }
 
     /// Register `range` and manage it. What cannot be registered is left alone.
-    fn adopt(&mut self, range: std::ops::Range<usize>) {
-        if self
+    /// Returns whether it is managed.
+    pub(super) fn adopt(&mut self, range: std::ops::Range<usize>) -> bool {
+        if self.is_let_go(&pages_of(&range)) {
+            return false;
+        }
+        let registered = self
             .w
             .program
-            .register_missing(range.start, range.end - range.start)
-            .is_ok()
-        {
+            .register_missing(range.start, range.end - range.start);
+        if registered.is_ok() {
             if self.mm.has_huge_pages() {
                 huge::prefer(&range);
             }
             self.manage(&range);
         }
+        registered.is_ok()
     }
 
     /// The program's memory grew by `bytes` at `address`. False: the thread must wait.
@@ -190,71 +194,6 @@ impl Pager {
         if self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
             self.w.wake(Vpn::of(address));
         }
-    }
-
-    /// A few times a second: has memory come in a way that nobody noticed?
-    pub(crate) fn on_tick(&mut self) {
-        self.expire_children();
-        let data = self.space.data_pages().unwrap_or(self.data_pages);
-        let unchanged = data == self.data_pages && self.room_wanted == 0;
-        if unchanged || self.fork.is_held() || self.fork.is_under_way() {
-            return;
-        }
-        if self.mode == Mode::Bare {
-            self.data_pages = data;
-            self.grant();
-            return;
-        }
-        let Ok(vmas) = self.space.adoptable(SMALLEST) else {
-            return;
-        };
-        if self.w.program.mmap_changing() {
-            // What looks new may have moved there, with what is known of it still at the old place.
-            self.next_look = now() + SOON;
-            return;
-        }
-        self.data_pages = data;
-        for vma in vmas {
-            let range = pages(vma.start, vma.end);
-            let known: u64 = self.mm.managed_in(&range).iter().map(len).sum();
-            if known < len(&range) {
-                if !self.has_room_for(&range) {
-                    return;
-                }
-                self.adopt(vma.start..vma.end);
-            }
-        }
-        // What waited for room is managed, or has gone meanwhile.
-        if self.room_wanted != 0 {
-            self.room_wanted = 0;
-            self.w.shrink_to = None;
-        }
-        let unused = std::mem::take(&mut self.w.prepaid);
-        self.w.uncharge(unused);
-    }
-
-    /// Pay for what is there already of `range`. Where it does not fit, reclaim makes room for it and
-    /// the next look comes soon; after some looks without any it is adopted anyway.
-    fn has_room_for(&mut self, range: &PageRange) -> bool {
-        let present = self.space.present(range).unwrap_or_default();
-        let known = self.mm.usage(range).0;
-        let new = present.iter().map(len).sum::<u64>().saturating_sub(known);
-        let missing = new.saturating_sub(self.w.prepaid);
-        // What is free is taken at once, or a fault would.
-        let free = missing.min(self.w.available());
-        if self.w.ledger.try_charge(self.w.me, free) {
-            self.w.prepaid += free;
-            self.room_wanted = if free > 0 { 1 } else { self.room_wanted };
-        }
-        let missing = new.saturating_sub(self.w.prepaid);
-        if missing == 0 || self.room_wanted >= ROOM_LOOKS {
-            return true;
-        }
-        self.room_wanted += 1;
-        let mine = self.w.ledger.process_charged(self.w.me);
-        self.w.shrink_to = Some(mine.saturating_sub(missing));
-        self.next_look = now() + SOON;
-        false
     }
 
     /// Tell the core of a registered range and of what is there already.

@@ -12,6 +12,7 @@ mod boot;
 mod fork;
 mod frames;
 mod huge;
+mod let_go;
 mod madv_guard;
 mod moves;
 mod placement;
@@ -20,6 +21,7 @@ mod record;
 mod snapshot;
 mod space;
 mod tell;
+mod unnoticed;
 mod unshare;
 mod watch;
 mod world;
@@ -122,10 +124,16 @@ pub(crate) struct Pager {
     pulse: Arc<watch::Pulse>,
     pressure: u32,
     next_look: Nanos,
+    /// How long after a look the next one comes.
+    look_every: Nanos,
+    /// When the regions are published next.
+    next_publish: Nanos,
     next_share: Nanos,
     /// Faults at the last look at how memory is shared: who touches nothing needs nothing.
     shared_at: u64,
-    data_pages: u64,
+    data_bytes: u64,
+    /// Memory that the program is about to serve itself, and until when it is left alone in any case.
+    let_go: Vec<(PageRange, Nanos)>,
     /// Looks since memory that came unnoticed waits for room; 0 when none does.
     room_wanted: u32,
 }
@@ -175,10 +183,13 @@ impl Pager {
             pulse: Arc::new(watch::Pulse::default()),
             pressure,
             next_look: 0,
+            look_every: unnoticed::LOOKS_SOON,
+            next_publish: 0,
             next_share: 0,
             shared_at: 0,
-            data_pages: 0,
+            data_bytes: 0,
             room_wanted: 0,
+            let_go: Vec::new(),
         }
     }
 
@@ -218,6 +229,10 @@ impl Pager {
             let reads = stats.swap_read_ios;
             self.placement.look(now, ahead, reads, draining);
             self.share(now);
+            if now >= self.next_look {
+                // Also under load: what came unnoticed takes memory that nobody counts.
+                self.look_around(now);
+            }
             if busy || (more && flushed) || self.w.io.has_ended() {
                 self.polling_since = 0;
                 continue;
@@ -227,6 +242,10 @@ impl Pager {
             }
             self.polling_since = 0;
             self.look_around(now);
+            if now >= self.next_publish {
+                self.next_publish = now + IDLE;
+                publish::regions(self.w.ledger, self.w.me, &self.mm);
+            }
             self.wait();
         }
     }
@@ -403,6 +422,11 @@ impl Pager {
                     continue;
                 }
                 request::GUARD => self.on_guard(words[1], words[2], words[3] as i32),
+                request::LET_GO => {
+                    let gone = self.on_let_go(words[1] as usize, words[2] as usize);
+                    self.answer(slot, [gone.into(), 0, 0, 0]);
+                    continue;
+                }
                 request::FORKED => self.on_forked(words[1], words[2] as u32),
                 _ => {}
             }
@@ -482,9 +506,7 @@ impl Pager {
             self.arm_all();
         }
         if now >= self.next_look {
-            self.next_look = now + if self.mm.is_stalled() { SOON } else { IDLE };
-            self.on_tick();
-            publish::regions(self.w.ledger, self.w.me, &self.mm);
+            self.look_for_growth(now);
         }
     }
 
@@ -551,6 +573,7 @@ impl Pager {
             IDLE
         };
         let since = now();
+        let timeout = timeout.min(self.next_look.saturating_sub(since).max(SETTLING));
         let timeout = self
             .mm
             .moment_left(since)

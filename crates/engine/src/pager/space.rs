@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use foreswap_core::units::PageRange;
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use super::boot::{bytes_of, pages_of};
 use crate::program::Program;
 use crate::sys::maps::{self, PageMap, Vma};
-use crate::sys::{modules, own_memory};
+use crate::sys::process::Statm;
+use crate::sys::{modules, own_memory, stacks};
 
 /// A view of the calling process, for the pager.
 pub(crate) struct Space {
@@ -17,7 +17,7 @@ pub(crate) struct Space {
     pagemap: PageMap,
     /// Where the code that engine threads run keeps its static data.
     code: Vec<Range<usize>>,
-    statm: rustix::fd::OwnedFd,
+    statm: Statm,
     /// Mappings of the engine's own ring.
     rings: usize,
 }
@@ -25,13 +25,11 @@ pub(crate) struct Space {
 impl Space {
     /// Open it, on the pager's thread, which has `rings` mappings of io_uring.
     pub(crate) fn open(program: &'static Program, rings: usize) -> Result<Self, Errno> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let statm = open(c"/proc/thread-self/statm", flags, Mode::empty())?;
         Ok(Space {
             program,
             pagemap: PageMap::open()?,
-            code: modules::loaded().libraries().collect(),
-            statm,
+            code: modules::loaded().of_engine().collect(),
+            statm: Statm::open()?,
             rings,
         })
     }
@@ -39,8 +37,8 @@ impl Space {
     /// The program's private anonymous memory in pieces of at least `smallest` bytes; ours and the
     /// threads' stacks left out. A stack is first mapped without access, guard and all, and looks like
     /// reserved memory: while a thread is made all such memory is left to a later look. The program's
-    /// use of it changes [`Space::data_pages`].
-    pub(crate) fn adoptable(&self, smallest: usize) -> Result<Vec<Vma>, Errno> {
+    /// use of it changes [`Space::data_bytes`].
+    pub(crate) fn adoptable(&mut self, smallest: usize) -> Result<Vec<Vma>, Errno> {
         let before = self.program.threads_made();
         let mut vmas = maps::read()?;
         if maps::rings(&vmas) > self.rings {
@@ -48,10 +46,12 @@ impl Space {
             self.program.about_to_lend();
         }
         let steady = before.is_some() && before == self.program.threads_made();
+        let blocks = &self.program.control_blocks;
+        let stacks = stacks::find(&vmas, blocks, steady, &mut self.pagemap);
         let excluded: Vec<_> = own_memory::ranges()
             .map(|own| own.start..own.start + own.len)
             .chain(self.code.iter().cloned())
-            .chain(stacks(&vmas))
+            .chain(stacks)
             .collect();
         if !steady {
             vmas.retain(|vma| vma.read || vma.write || vma.exec);
@@ -89,26 +89,8 @@ impl Space {
         Ok((ranges(present), ranges(guards)))
     }
 
-    /// Pages of data and stack that are mapped: changes when memory appears or goes.
-    pub(crate) fn data_pages(&self) -> Option<u64> {
-        let mut text = [0; 128];
-        let n = rustix::io::pread(&self.statm, &mut text, 0).ok()?;
-        let field = text[..n].split(|&b| b == b' ').nth(5)?;
-        core::str::from_utf8(field).ok()?.trim_ascii().parse().ok()
+    /// Bytes of data and stack that are mapped: changes when memory appears or goes.
+    pub(crate) fn data_bytes(&self) -> Option<u64> {
+        self.statm.read().map(|sizes| sizes.data as u64)
     }
-}
-
-/// The largest guard below a thread's stack.
-const GUARD: usize = 64 << 10;
-
-/// What looks like a thread's stack: writable memory right above a small guard. A stack holds the
-/// thread's control block, to which the kernel writes when the thread ends; a page that is absent
-/// then is not waited for, and whoever joins the thread would wait for ever.
-fn stacks(vmas: &[Vma]) -> impl Iterator<Item = Range<usize>> + '_ {
-    vmas.windows(2).filter_map(|pair| {
-        let [below, vma] = pair else { return None };
-        let is_guard = !below.read && !below.write && !below.exec && below.bytes() <= GUARD;
-        let is_stack = is_guard && below.anonymous() && below.end == vma.start && vma.write;
-        is_stack.then_some(vma.start..vma.end)
-    })
 }

@@ -4,6 +4,7 @@
 //! done, so the true reason is had by trying the rest.
 
 mod lent;
+mod protection;
 mod shared;
 
 use std::ffi::c_void;
@@ -25,6 +26,7 @@ use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, ProcessMap, SlotIndex};
 use crate::sys::own_memory;
 use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
 pub use lent::Lent;
+use protection::Unusual;
 
 /// Pages below the limit that are not handed out: the allocator of the program touches a page here
 /// and there before it can be registered.
@@ -93,6 +95,7 @@ pub struct Linux {
     misses_told: Nanos,
     /// The frame that was hashed last.
     hashed: Option<Frame>,
+    unusual: Unusual,
     /// The first frame of the read whose end is being told, and the digests that a helper has taken of it.
     read_from: Frame,
     read_hashes: Vec<u64>,
@@ -163,6 +166,7 @@ impl Linux {
             iovecs: Vec::with_capacity(foreswap_core::SLOTS_PER_IO),
             misses_told: 0,
             hashed: None,
+            unusual: Unusual::default(),
             read_from: Frame(0),
             read_hashes: Vec::with_capacity(LEAF_PAGES),
         };
@@ -326,15 +330,7 @@ fn gone(done: Done) -> Done {
 impl Mmu for Linux {
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
         let (from, to) = (page.address() as usize, self.arena.pointer(frame) as usize);
-        let mut done = to_the_end(n, |done, n| {
-            let skip = bytes(done);
-            // SAFETY: the pages are the program's, which finds them again through a fault; the
-            // frames are empty.
-            unsafe {
-                self.program
-                    .move_pages(to + skip, from + skip, bytes(n), false)
-            }
-        });
+        let mut done = self.move_between(from, to, page, to, n);
         if done.stop == Some(Stop::Absent) && self.program.mmap_changing() {
             // The whole mapping may have moved away, with the page.
             done.stop = Some(Stop::Again);
@@ -357,14 +353,7 @@ impl Mmu for Linux {
             return Done { stop, ..done };
         }
         let (from, to) = (self.arena.pointer(frame) as usize, page.address() as usize);
-        let done = gone(to_the_end(n, |done, n| {
-            let skip = bytes(done);
-            // SAFETY: the frames are ours; the program's pages are absent or the call refuses.
-            unsafe {
-                self.program
-                    .move_pages(to + skip, from + skip, bytes(n), false)
-            }
-        }));
+        let done = gone(self.move_between(from, to, page, from, n));
         self.lent.went(frame, done.pages);
         self.mapped(page, done)
     }

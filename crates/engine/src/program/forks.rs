@@ -165,7 +165,12 @@ impl Program {
                 say(b"foreswap: a forked child cannot get its parent's swapped memory; it ends\n");
                 end(70);
             }
-            0 => {}
+            0 => {
+                if self.bypasses.load(Relaxed) && self.state.load(Relaxed) == state::OFF {
+                    // The parent's did not follow.
+                    crate::lookout::start(self);
+                }
+            }
             answer => {
                 self.state.store(state::OFF, Relaxed);
                 crate::pager::start(self, snapshot);

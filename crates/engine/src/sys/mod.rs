@@ -9,6 +9,7 @@ pub mod maps;
 pub mod modules;
 pub mod own_memory;
 pub mod process;
+pub mod stacks;
 pub(crate) mod syscall;
 pub mod thread;
 pub mod turnstile;

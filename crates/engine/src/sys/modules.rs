@@ -2,18 +2,37 @@
 //!
 //! Engine threads run code of ours and of the C library's. That code has static data, which looks
 //! like the program's anonymous memory in the maps but must never be paged out; and it has
-//! thread-locals, of which every engine thread needs its own.
+//! thread-locals, of which every engine thread needs its own. Which modules these are is read off
+//! our own relocations, which the linker has resolved. The static data of all others is the program's.
+//!
+//! Something of the program may stand before the C library's functions, as a sanitizer's runtime does
+//! before `memcpy`. Run by an engine thread it would look for a thread that it does not know, and at
+//! memory that may be managed. So what we call is bound to the C library itself, before anything starts.
 //!
 //! The dynamic linker keeps what it knows of later modules in the program's heap. So it is asked
 //! once, by a thread of the program before any memory is managed; a fork child inherits the answer.
 //! Modules loaded after that are missing: no engine thread uses them.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
 use std::cell::UnsafeCell;
 use std::sync::Once;
 
+use rustix::mm::{MprotectFlags, mprotect};
+
 const PAGE: usize = 4096;
+const DT_NULL: usize = 0;
+const DT_PLTRELSZ: usize = 2;
+const DT_STRTAB: usize = 5;
+const DT_SYMTAB: usize = 6;
+const DT_RELA: usize = 7;
+const DT_RELASZ: usize = 8;
+const DT_JMPREL: usize = 23;
+const DT_RELACOUNT: usize = 0x6fff_fff9;
+const STT_FUNC: u8 = 2;
+const R_X86_64_64: u32 = 1;
+const R_X86_64_GLOB_DAT: u32 = 6;
+const R_X86_64_JUMP_SLOT: u32 = 7;
 /// Modules that are remembered; of a program with more the last ones are not.
 const MOST: usize = 512;
 
@@ -36,25 +55,45 @@ pub struct ThreadLocals {
     pub is_own: bool,
 }
 
+/// Where a module lies.
+#[derive(Clone, Copy)]
+struct Place {
+    start: usize,
+    end: usize,
+    /// Engine threads run code of it.
+    is_engines: bool,
+}
+
+impl Place {
+    const NONE: Self = Place {
+        start: 0,
+        end: 0,
+        is_engines: false,
+    };
+}
+
 /// What the linker said.
 pub struct Modules {
-    ranges: [(usize, usize); MOST],
-    range_count: usize,
+    places: [Place; MOST],
+    place_count: usize,
+    /// The address that this module was loaded at, and its dynamic section.
+    own: (usize, usize),
     locals: [Option<ThreadLocals>; MOST],
     local_count: usize,
     thread_pointer: usize,
 }
 
 /// The one list. It is filled in place: it is larger than the stack of some threads that ask first.
-struct Place(UnsafeCell<Modules>);
+struct List(UnsafeCell<Modules>);
 
 // SAFETY: written by one thread inside `FILLED`, and only read after that.
-unsafe impl Sync for Place {}
+unsafe impl Sync for List {}
 
 static FILLED: Once = Once::new();
-static MODULES: Place = Place(UnsafeCell::new(Modules {
-    ranges: [(0, 0); MOST],
-    range_count: 0,
+static MODULES: List = List(UnsafeCell::new(Modules {
+    places: [Place::NONE; MOST],
+    place_count: 0,
+    own: (0, 0),
     locals: [None; MOST],
     local_count: 0,
     thread_pointer: 0,
@@ -71,6 +110,7 @@ pub fn loaded() -> &'static Modules {
         unsafe {
             (*MODULES.0.get()).thread_pointer = super::thread::thread_pointer();
             libc::dl_iterate_phdr(Some(on_module), MODULES.0.get().cast());
+            (*MODULES.0.get()).find_engine_code();
         }
     });
     // SAFETY: filled, and not written any more.
@@ -78,11 +118,12 @@ pub fn loaded() -> &'static Modules {
 }
 
 impl Modules {
-    /// Where each module but the program itself lies, from its first to its last segment.
-    pub fn libraries(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.ranges[..self.range_count]
+    /// Where each module lies that engine threads run code of, from its first to its last segment.
+    pub fn of_engine(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.places[..self.place_count]
             .iter()
-            .map(|&(start, end)| start..end)
+            .filter(|place| place.is_engines)
+            .map(|place| place.start..place.end)
     }
 
     /// The modules with thread-locals.
@@ -90,20 +131,37 @@ impl Modules {
         self.locals.iter().flatten()
     }
 
-    fn add_range(&mut self, base: usize, headers: &[libc::Elf64_Phdr]) {
-        let segments = headers
-            .iter()
-            .filter(|header| header.p_type == libc::PT_LOAD);
-        let pages = segments.map(|header| {
-            let start = base.wrapping_add(header.p_vaddr as usize);
-            let end = start + header.p_memsz as usize;
-            (start / PAGE * PAGE, end.next_multiple_of(PAGE))
-        });
-        let whole = pages.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
-        if let (Some(whole), Some(place)) = (whole, self.ranges.get_mut(self.range_count)) {
-            *place = whole;
-            self.range_count += 1;
+    fn add_place(&mut self, base: usize, headers: &[libc::Elf64_Phdr], is_own: bool) {
+        let (start, end) = extent(base, headers);
+        if let Some(place) = self.places.get_mut(self.place_count) {
+            *place = Place {
+                start,
+                end,
+                is_engines: is_own,
+            };
+            self.place_count += 1;
         }
+    }
+
+    /// Marks the modules in which what our own relocations name was found.
+    ///
+    /// # Safety
+    /// `own` is what the linker said of this module, which stays loaded.
+    unsafe fn find_engine_code(&mut self) {
+        let places = &mut self.places[..self.place_count];
+        // The program's own allocator is none of ours, but what frees is named as well.
+        let not_called = libc::free as *const () as usize;
+        let mark = |_: &CStr, _, slot: *mut usize| {
+            // SAFETY: a word of this module's that the linker has set.
+            let target = unsafe { slot.read_unaligned() };
+            let mut places = places.iter_mut();
+            let place = places.find(|place| (place.start..place.end).contains(&target));
+            if let Some(place) = place.filter(|_| target != not_called) {
+                place.is_engines = true;
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { relocations(self.own, mark) };
     }
 
     fn add_locals(&mut self, locals: ThreadLocals) {
@@ -112,6 +170,207 @@ impl Modules {
             self.local_count += 1;
         }
     }
+}
+
+/// Calls `found` with the name of each address that the linker has put into this module, whether it is a
+/// function's, and where it is.
+///
+/// # Safety
+/// `own` are the address that this module was loaded at and that of its dynamic section, or zeros.
+unsafe fn relocations(own: (usize, usize), mut found: impl FnMut(&CStr, bool, *mut usize)) {
+    let (base, mut dynamic) = own;
+    if dynamic == 0 {
+        return;
+    }
+    let [mut rela, mut rela_len, mut relative, mut plt, mut plt_len] = [0; 5];
+    let [mut symbols, mut strings] = [0; 2];
+    loop {
+        // SAFETY: the section's entries are read up to the one that ends it.
+        let [tag, value] = unsafe { core::ptr::without_provenance::<[usize; 2]>(dynamic).read() };
+        match tag {
+            DT_NULL => break,
+            DT_RELA => rela = value,
+            DT_RELASZ => rela_len = value,
+            DT_RELACOUNT => relative = value,
+            DT_JMPREL => plt = value,
+            DT_PLTRELSZ => plt_len = value,
+            DT_SYMTAB => symbols = value,
+            DT_STRTAB => strings = value,
+            _ => {}
+        }
+        dynamic += size_of::<[usize; 2]>();
+    }
+    // Some linkers leave the section as it is in the file.
+    let [rela, plt, symbols, strings] =
+        [rela, plt, symbols, strings].map(|at| if at < base { at + base } else { at });
+    for (table, first, len) in [(rela, relative, rela_len), (plt, 0, plt_len)] {
+        for index in first..len / size_of::<libc::Elf64_Rela>() {
+            // SAFETY: one of the table's entries, a symbol that it names, and that one's name.
+            let (entry, name, is_function) = unsafe {
+                let entry = core::ptr::without_provenance::<libc::Elf64_Rela>(table)
+                    .add(index)
+                    .read();
+                let symbol = core::ptr::without_provenance::<libc::Elf64_Sym>(symbols)
+                    .add((entry.r_info >> 32) as usize)
+                    .read();
+                let name = strings + symbol.st_name as usize;
+                let name = CStr::from_ptr(core::ptr::without_provenance(name));
+                (entry, name, symbol.st_info & 0xf == STT_FUNC)
+            };
+            let kind = entry.r_info as u32;
+            if matches!(kind, R_X86_64_64 | R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT) {
+                let place = base.wrapping_add(entry.r_offset as usize);
+                found(name, is_function, core::ptr::without_provenance_mut(place));
+            }
+        }
+    }
+}
+
+/// Whether something stands before the C library in `data`, for what engine threads use most.
+fn is_intercepted(data: &StaticData) -> bool {
+    let used = [
+        libc::memcpy as *const () as usize,
+        libc::memmove as *const () as usize,
+        libc::memset as *const () as usize,
+        libc::memcmp as *const () as usize,
+        libc::strlen as *const () as usize,
+        libc::read as *const () as usize,
+        libc::write as *const () as usize,
+        libc::close as *const () as usize,
+    ];
+    used.iter()
+        .any(|at| !(data.libc.0..data.libc.1).contains(at))
+}
+
+/// Replaces what the linker found elsewhere by what the C library has under the same name, if any of it
+/// is found elsewhere. `data` is what [`static_data`] told.
+///
+/// # Safety
+/// No other thread runs code of this module's, and this one may use the dynamic linker.
+pub unsafe fn bind_to_libc(data: &StaticData) {
+    // What it gives back it must have got from the same allocator.
+    const PROGRAMS: &CStr = c"free";
+    if !is_intercepted(data) {
+        return;
+    }
+    // SAFETY: opens what is loaded already.
+    let libc = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+    if libc.is_null() {
+        return;
+    }
+    let bind = |name: &CStr, is_function: bool, slot: *mut usize| {
+        // SAFETY: a word of this module's that the linker has set; the name is one.
+        let (target, real) = unsafe { (slot.read_unaligned(), libc::dlsym(libc, name.as_ptr())) };
+        let real = real as usize;
+        // Of what we define ourselves the linker has found ours, as the program does.
+        let stays =
+            !is_function || name == PROGRAMS || (data.here.0..data.here.1).contains(&target);
+        if stays || target == 0 || real == 0 || real == target {
+            return;
+        }
+        let page = core::ptr::without_provenance_mut(slot as usize / PAGE * PAGE);
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the page is this module's, and was closed to writing by the linker.
+        unsafe {
+            if mprotect(page, PAGE, access).is_ok() {
+                slot.write_unaligned(real);
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { relocations(data.own_module, bind) };
+}
+
+fn loaded_segments(headers: &[libc::Elf64_Phdr]) -> impl Iterator<Item = &libc::Elf64_Phdr> {
+    headers
+        .iter()
+        .filter(|header| header.p_type == libc::PT_LOAD)
+}
+
+/// Whether something at `address` is part of a module.
+fn holds(base: usize, headers: &[libc::Elf64_Phdr], address: usize) -> bool {
+    loaded_segments(headers).any(|header| {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        (start..start + header.p_memsz as usize).contains(&address)
+    })
+}
+
+/// From its first to its last segment, in whole pages.
+fn extent(base: usize, headers: &[libc::Elf64_Phdr]) -> (usize, usize) {
+    let pages = loaded_segments(headers).map(|header| {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        let end = start + header.p_memsz as usize;
+        (start / PAGE * PAGE, end.next_multiple_of(PAGE))
+    });
+    pages
+        .reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+        .unwrap_or((0, 0))
+}
+
+fn dynamic_section(base: usize, headers: &[libc::Elf64_Phdr]) -> usize {
+    let mut headers = headers.iter();
+    let dynamic = headers.find(|header| header.p_type == libc::PT_DYNAMIC);
+    dynamic.map_or(0, |at| base.wrapping_add(at.p_vaddr as usize))
+}
+
+/// How much static data the loaded modules have, in bytes that are written to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StaticData {
+    /// Nothing is behind it at first (`.bss`); this module's left out.
+    pub anonymous: usize,
+    /// A copy of what a file holds, as soon as it is written to.
+    pub of_files: usize,
+    /// What is `anonymous` of this module.
+    pub own: usize,
+    /// From where to where this module lies, and the C library.
+    here: (usize, usize),
+    libc: (usize, usize),
+    /// The address that this module was loaded at, and its dynamic section.
+    own_module: (usize, usize),
+}
+
+/// Looks at the static data of all modules. Takes a lock of the dynamic linker's.
+pub fn static_data() -> StaticData {
+    let mut data = StaticData::default();
+    // SAFETY: the callback gets what it expects, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(add_static_data), (&raw mut data).cast()) };
+    data
+}
+
+unsafe extern "C" fn add_static_data(
+    info: *mut libc::dl_phdr_info,
+    _: usize,
+    data: *mut c_void,
+) -> c_int {
+    // SAFETY: the loader's promise for the call's duration; `data` is as `static_data` passed it.
+    let (info, data) = unsafe { (&*info, &mut *data.cast::<StaticData>()) };
+    if info.dlpi_phdr.is_null() {
+        return 0;
+    }
+    let base = info.dlpi_addr as usize;
+    // SAFETY: the loader says how many headers there are.
+    let headers =
+        unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let is_own = holds(base, headers, static_data as *const () as usize);
+    if is_own {
+        data.own_module = (base, dynamic_section(base, headers));
+        data.here = extent(base, headers);
+    } else if holds(base, headers, libc::__errno_location as *const () as usize) {
+        data.libc = extent(base, headers);
+    }
+    for header in loaded_segments(headers).filter(|header| header.p_flags & libc::PF_W != 0) {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        let of_file = (start + header.p_filesz as usize).next_multiple_of(PAGE);
+        let end = (start + header.p_memsz as usize).next_multiple_of(PAGE);
+        data.of_files += of_file - start / PAGE * PAGE;
+        let anonymous = end.saturating_sub(of_file);
+        *(if is_own {
+            &mut data.own
+        } else {
+            &mut data.anonymous
+        }) += anonymous;
+    }
+    0
 }
 
 unsafe extern "C" fn on_module(
@@ -133,14 +392,14 @@ unsafe extern "C" fn on_module(
         unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     // SAFETY: names are zero-terminated.
     let is_program = info.dlpi_name.is_null() || unsafe { *info.dlpi_name } == 0;
-    if !is_program {
-        modules.add_range(base, headers);
+    let is_own = holds(base, headers, on_module as *const () as usize);
+    if is_own {
+        modules.own = (base, dynamic_section(base, headers));
     }
-    let here = on_module as *const () as usize;
-    let is_own = headers.iter().any(|header| {
-        let start = base.wrapping_add(header.p_vaddr as usize);
-        header.p_type == libc::PT_LOAD && (start..start + header.p_memsz as usize).contains(&here)
-    });
+    // The program itself has copies of variables of the C library's, none that matter here.
+    if !is_program {
+        modules.add_place(base, headers, is_own);
+    }
     let tls = headers.iter().find(|header| header.p_type == libc::PT_TLS);
     if let Some(tls) = tls.filter(|_| info.dlpi_tls_modid != 0) {
         let data = info.dlpi_tls_data as usize;

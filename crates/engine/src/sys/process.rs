@@ -1,6 +1,10 @@
 //! What concerns the whole process or the calling thread's descriptor table, without the C library.
 
+use core::ffi::c_void;
+
 use linux_raw_sys::general as k;
+use rustix::fd::{IntoRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use super::syscall::syscall;
@@ -13,6 +17,79 @@ use super::syscall::syscall;
 pub unsafe fn close_all_files() -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe { syscall(k::__NR_close_range, [0, u32::MAX as usize, 0]) }.map(drop)
+}
+
+/// What `/proc/PID/statm` tells of the calling process.
+pub struct Statm(OwnedFd);
+
+/// Sizes in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Private memory that may be written to, the first stack with it, whatever of it is there.
+    pub data: usize,
+    resident: usize,
+    of_files: usize,
+}
+
+impl Sizes {
+    /// Private memory that is there: what is anonymous, and copies of what files hold.
+    pub fn anonymous_resident(self) -> usize {
+        self.resident.saturating_sub(self.of_files)
+    }
+}
+
+impl Statm {
+    /// Opens it in the calling thread's file table.
+    pub fn open() -> Result<Self, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        open(c"/proc/thread-self/statm", flags, Mode::empty()).map(Statm)
+    }
+
+    /// Looks.
+    pub fn read(&self) -> Option<Sizes> {
+        let mut text = [0; 128];
+        let n = rustix::io::pread(&self.0, &mut text, 0).ok()?;
+        let mut fields = text[..n].split(|&byte| byte == b' ');
+        let mut field = |index| {
+            let field = fields.nth(index)?;
+            let pages: usize = core::str::from_utf8(field)
+                .ok()?
+                .trim_ascii()
+                .parse()
+                .ok()?;
+            Some(pages * 4096)
+        };
+        // Size, resident, shared, text, 0, data.
+        Some(Sizes {
+            resident: field(1)?,
+            of_files: field(0)?,
+            data: field(2)?,
+        })
+    }
+
+    /// Closes it past the C library.
+    pub fn close(self) {
+        // SAFETY: it is closed once, here.
+        unsafe { rustix::io::close(self.0.into_raw_fd()) };
+    }
+}
+
+/// Opens a range to reading and writing, to being executed as well, and gives it a protection key.
+pub fn protect_with_key(at: *mut c_void, len: usize, exec: bool, key: i32) -> Result<(), Errno> {
+    let access = k::PROT_READ | k::PROT_WRITE | if exec { k::PROT_EXEC } else { 0 };
+    let key = key.cast_unsigned() as usize;
+    let arguments = [at as usize, len, access as usize, key];
+    // SAFETY: takes no right away from anybody but those that the key keeps out, for whom the caller
+    // vouches.
+    let changed = unsafe { syscall(k::__NR_pkey_mprotect, arguments) };
+    match changed {
+        // Without keys only "none" is taken.
+        Err(Errno::INVAL | Errno::NOSYS) if key == 0 => {
+            // SAFETY: as above.
+            unsafe { syscall(k::__NR_mprotect, [at as usize, len, access as usize]) }.map(drop)
+        }
+        other => other.map(drop),
+    }
 }
 
 /// Ends the process at once with `status`: no handlers, no destructors.

@@ -1,0 +1,192 @@
+/* Memory that comes in ways which no wrapper of foreswap's sees, or that looks like something else:
+ * it is managed all the same, so that the process' own peak stays near the limit. */
+#include "check.h"
+
+#include <aio.h>
+#include <linux/userfaultfd.h>
+#include <stdatomic.h>
+#include <sys/ioctl.h>
+#include <threads.h>
+
+#define WORDS (12 * MIB)
+
+static uint64_t first_array[WORDS], second_array[WORDS]; /* 96 MiB each */
+
+static void static_arrays(void)
+{
+    fill(first_array, sizeof first_array, 1);
+    for (size_t i = 0; i < WORDS; i++)
+        second_array[i] = 3 * first_array[i];
+    VERIFY(first_array, sizeof first_array, 1, "the first array");
+    for (size_t i = 0; i < WORDS; i++)
+        CHECK(second_array[i] == 3 * word(1, i), "word %zu of the second array", i);
+}
+
+#ifdef LIBRARY
+void *library_array(size_t *bytes);
+
+static void library_arrays(void)
+{
+    size_t bytes;
+    void *array = library_array(&bytes);
+    fill(array, bytes, 2);
+    press(64);
+    VERIFY(array, bytes, 2, "a library's array");
+}
+#endif
+
+/* As the memory of an allocator that guards its chunks. */
+static void guarded_chunks(void)
+{
+    enum { CHUNKS = 48 };
+    char *chunks[CHUNKS];
+    for (int i = 0; i < CHUNKS; i++) {
+        chunks[i] = map(4 * MIB + PAGE);
+        CHECK(mprotect(chunks[i], PAGE, PROT_NONE) == 0, "mprotect");
+        fill(chunks[i] + PAGE, 4 * MIB, i);
+        usleep(5000);
+    }
+    for (int i = 0; i < CHUNKS; i++)
+        VERIFY(chunks[i] + PAGE, 4 * MIB, i, "a chunk");
+}
+
+static atomic_int finish;
+
+static void *until_told(void *argument)
+{
+    uint64_t local[512];
+    fill(local, sizeof local, (uintptr_t)argument);
+    while (!finish)
+        usleep(1000);
+    VERIFY(local, sizeof local, (uintptr_t)argument, "a thread's stack");
+    return argument;
+}
+
+static int c11_thread(void *argument)
+{
+    return until_told(argument) != argument;
+}
+
+static void completed(union sigval value)
+{
+    atomic_store((atomic_int *)value.sival_ptr, 1);
+}
+
+/* Threads of all makes can be joined after their memory was idle under pressure: the kernel writes to
+ * a thread's control block when it ends, and does not wait for it if it is out. */
+static void threads_end(void)
+{
+    enum { THREADS = 16 };
+    pthread_t threads[THREADS], on_own;
+    thrd_t c11[THREADS];
+    char *pressure = map(128 * MIB);
+    fill(pressure, 128 * MIB, 9);
+    for (uintptr_t i = 0; i < THREADS; i++) {
+        CHECK(pthread_create(&threads[i], NULL, until_told, (void *)i) == 0, "pthread_create");
+        CHECK(thrd_create(&c11[i], c11_thread, (void *)i) == thrd_success, "thrd_create");
+    }
+    pthread_attr_t attributes;
+    char *stack = map(MIB);
+    CHECK(pthread_attr_init(&attributes) == 0, "attributes");
+    CHECK(pthread_attr_setstack(&attributes, stack, MIB) == 0, "a stack of its own");
+    CHECK(pthread_create(&on_own, &attributes, until_told, (void *)77) == 0, "pthread_create");
+    /* The C library does this on a thread of its own. */
+    char byte;
+    static atomic_int is_completed;
+    int pipes[2];
+    CHECK(pipe(pipes) == 0, "pipe");
+    struct aiocb request = {.aio_fildes = pipes[0], .aio_buf = &byte, .aio_nbytes = 1};
+    request.aio_sigevent.sigev_notify = SIGEV_THREAD;
+    request.aio_sigevent.sigev_notify_function = completed;
+    request.aio_sigevent.sigev_value.sival_ptr = &is_completed;
+    CHECK(aio_read(&request) == 0, "aio_read");
+    for (int i = 0; i < 4; i++)
+        press(96);
+    finish = 1;
+    CHECK(write(pipes[1], "x", 1) == 1, "write");
+    for (uintptr_t i = 0; i < THREADS; i++) {
+        void *got;
+        int result;
+        CHECK(pthread_join(threads[i], &got) == 0 && got == (void *)i, "join");
+        CHECK(thrd_join(c11[i], &result) == thrd_success && result == 0, "join");
+    }
+    CHECK(pthread_join(on_own, NULL) == 0, "join");
+    while (!is_completed)
+        usleep(1000);
+    VERIFY(pressure, 128 * MIB, 9, "other memory");
+}
+
+/* Memory that may be executed, as of a just-in-time compiler. */
+static void executable(void)
+{
+    size_t size = 160 * MIB;
+    char *p = mmap(NULL, size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED, "mmap");
+    fill(p, size, 5);
+    /* mov %edi, %eax; add $N, %eax; ret; at the begin of each mebibyte. */
+    for (size_t i = 0; i < size / MIB; i++)
+        memcpy(p + i * MIB, (unsigned char[]){0x89, 0xf8, 0x83, 0xc0, i % 100, 0xc3}, 6);
+    note_absent("absent", p, size);
+    for (size_t i = 0; i < size / MIB; i++) {
+        int (*add)(int) = (int (*)(int))(void *)(p + i * MIB);
+        CHECK(add(1000) == 1000 + (int)(i % 100), "code in mebibyte %zu", i);
+        VERIFY_PART(p, i * MIB + 8, MIB - 8, 5, "what is beside the code");
+    }
+    /* What may no longer be written to, and then again. */
+    CHECK(mprotect(p, size / 2, PROT_READ | PROT_EXEC) == 0, "mprotect");
+    press(96);
+    CHECK(mprotect(p, size / 2, PROT_READ | PROT_WRITE) == 0, "mprotect");
+    press(96);
+    for (size_t i = 0; i < size / MIB; i++)
+        VERIFY_PART(p, i * MIB + 8, MIB - 8, 5, "after the changes");
+}
+
+/* Memory under pressure that the program registers with a userfaultfd of its own. */
+static void own_userfaultfd(void)
+{
+    size_t size = 16 * MIB;
+    char *p = swapped_memory(size, 6, 128);
+    int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+    if (fd < 0)
+        fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+    CHECK(fd >= 0, "userfaultfd");
+    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP};
+    CHECK(ioctl(fd, UFFDIO_API, &api) == 0, "UFFDIO_API");
+    struct uffdio_register all = {
+        .range = {(uintptr_t)p, size},
+        .mode = UFFDIO_REGISTER_MODE_WP | UFFDIO_REGISTER_MODE_MISSING,
+    };
+    CHECK(ioctl(fd, UFFDIO_REGISTER, &all) == 0, "UFFDIO_REGISTER");
+    struct uffdio_writeprotect protect = {.range = all.range, .mode = UFFDIO_WRITEPROTECT_MODE_WP};
+    CHECK(ioctl(fd, UFFDIO_WRITEPROTECT, &protect) == 0, "UFFDIO_WRITEPROTECT");
+    press(128);
+    VERIFY(p, size, 6, "what it serves itself");
+    protect.mode = 0;
+    CHECK(ioctl(fd, UFFDIO_WRITEPROTECT, &protect) == 0, "UFFDIO_WRITEPROTECT");
+    /* A page that it takes away is its own to bring back. */
+    CHECK(madvise(p + PAGE, PAGE, MADV_DONTNEED) == 0, "MADV_DONTNEED");
+    char source[2 * PAGE], *page = (char *)(((uintptr_t)source + PAGE - 1) & -PAGE);
+    fill(page, PAGE, 7);
+    struct uffdio_copy copy = {.dst = (uintptr_t)p + PAGE, .src = (uintptr_t)page, .len = PAGE};
+    CHECK(ioctl(fd, UFFDIO_COPY, &copy) == 0, "UFFDIO_COPY");
+    CHECK(memcmp(p + PAGE, page, PAGE) == 0, "the page that it brought");
+    fill(p, size, 8);
+    close(fd);
+    press(128);
+    VERIFY(p, size, 8, "after its end");
+}
+
+int main(int argc, char **argv)
+{
+    const struct part parts[] = {
+        {"static_arrays", static_arrays},
+#ifdef LIBRARY
+        {"library_arrays", library_arrays},
+#endif
+        {"guarded_chunks", guarded_chunks},
+        {"threads_end", threads_end},
+        {"executable", executable},
+        {"own_userfaultfd", own_userfaultfd},
+    };
+    return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
+}

@@ -1,0 +1,158 @@
+//! Memory that comes in ways which nobody tells foreswap of, or that looks like something else. Each
+//! program is run bare and at a third of what it uses, and must say the same; its own peak, as the
+//! kernel counted it, must be near the limit.
+
+use foreswap_e2e::{Job, MIB, Managed, Outcome, program, requirement};
+
+/// Mebibytes.
+const LIMIT: u64 = 64;
+
+/// What the process may use beyond the limit by its own peak: the engine, the program's text and
+/// libraries, and what comes between two looks.
+const BESIDE_LIMIT: u64 = 40 * MIB;
+
+#[track_caller]
+fn near_limit(outcome: &Outcome) {
+    let peak = outcome.note("peak_kib") * 1024;
+    assert!(
+        peak <= LIMIT * MIB + BESIDE_LIMIT,
+        "the process' own peak was {peak}"
+    );
+}
+
+#[track_caller]
+fn part(name: &str) -> Option<Outcome> {
+    let path = program::compile(name, "adoption")?;
+    let job = Job::new(path).arg(name);
+    let outcome = Managed::limit(LIMIT).equals_bare_swapping(&job);
+    near_limit(&outcome);
+    Some(outcome)
+}
+
+#[test]
+fn static_arrays() {
+    part("static_arrays");
+}
+
+#[test]
+fn guarded_chunks() {
+    part("guarded_chunks");
+}
+
+#[test]
+fn threads_end() {
+    part("threads_end");
+}
+
+#[test]
+fn executable() {
+    if let Some(outcome) = part("executable") {
+        assert!(outcome.note("absent") > 8192, "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn own_userfaultfd() {
+    part("own_userfaultfd");
+}
+
+/// A sanitizer's runtime stands before the C library, wants to be the first of all modules, and reserves
+/// terabytes. What it knows of each byte is managed too.
+#[track_caller]
+fn sanitized(test: &str, option: &str) {
+    let Some(path) = program::compile_with(test, "adoption", &[option]) else {
+        return;
+    };
+    // Its look for leaks stops all threads.
+    let job = Job::new(path).arg("guarded_chunks");
+    let job = job.env("ASAN_OPTIONS", "detect_leaks=0");
+    Managed::limit(LIMIT).equals_bare_swapping(&job);
+}
+
+#[test]
+fn address_sanitizer() {
+    sanitized("address_sanitizer", "-fsanitize=address");
+}
+
+#[test]
+fn undefined_behaviour_sanitizer() {
+    sanitized("undefined_behaviour_sanitizer", "-fsanitize=undefined");
+}
+
+#[test]
+fn valgrind() {
+    let test = "valgrind";
+    let Some(valgrind) = requirement::command(test, "valgrind") else {
+        return;
+    };
+    let Some(path) = program::compile(test, "small") else {
+        return;
+    };
+    let job = Job::new(valgrind).arg("-q").arg(path);
+    let managed = Managed::limit(LIMIT).talkative().run(&job);
+    managed.equals(&job.run());
+    let said = managed.stderr.matches("what Valgrind runs is not managed");
+    assert_eq!(said.count(), 1, "{}", managed.stderr);
+}
+
+#[test]
+fn library_arrays() {
+    let test = "library_arrays";
+    let Some(library) = program::compile_with(test, "adoption_library", &["-shared", "-fPIC"])
+    else {
+        return;
+    };
+    let library = library.to_str().expect("a readable path");
+    let Some(path) = program::compile_with(test, "adoption", &["-DLIBRARY", library]) else {
+        return;
+    };
+    let job = Job::new(path).arg(test);
+    near_limit(&Managed::limit(LIMIT).equals_bare_swapping(&job));
+}
+
+/// Runs a program that asks the kernel itself. What it touches between two looks comes on top, and where
+/// the disk is busy with others' work reclaim is late: the best of some runs counts.
+#[track_caller]
+fn raw(test: &str, options: &[&str]) {
+    let Some(path) = program::compile_with(test, "adoption_raw", options) else {
+        return;
+    };
+    let job = Job::new(path);
+    let bare = job.run();
+    let mut least = u64::MAX;
+    for _ in 0..4 {
+        let outcome = Managed::limit(LIMIT).run(&job).succeeded();
+        outcome.equals(&bare);
+        outcome.swapped();
+        least = least.min(outcome.note("peak_kib") * 1024);
+        if least <= LIMIT * MIB + BESIDE_LIMIT {
+            return;
+        }
+    }
+    panic!("the process' own peak was {least}");
+}
+
+#[test]
+fn raw_calls_from_the_start() {
+    raw("raw_calls_from_the_start", &[]);
+}
+
+#[test]
+fn raw_calls_in_a_loop() {
+    raw("raw_calls_in_a_loop", &["-O3"]);
+}
+
+/// As what Go links: nothing but the loader.
+#[test]
+fn without_libraries() {
+    let loader = "-Wl,--dynamic-linker=/lib64/ld-linux-x86-64.so.2";
+    let alone = [
+        "-DALONE",
+        "-nostdlib",
+        "-nostartfiles",
+        "-pie",
+        "-fPIE",
+        loader,
+    ];
+    raw("without_libraries", &alone);
+}

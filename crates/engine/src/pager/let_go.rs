@@ -1,0 +1,56 @@
+//! Memory that the program wants to serve itself, by a userfaultfd of its own.
+//!
+//! The kernel lets memory hang on one userfaultfd only. So the program's thread touches what it is going
+//! to register, and we let go of it: what is there stays as it is, unmanaged from then on. While it is
+//! registered elsewhere the kernel refuses it to us; between the two it is left alone for a moment.
+
+use foreswap_core::units::{Nanos, len, overlap};
+
+use super::adopt::pages;
+use super::boot::bytes_of;
+use super::world::now;
+use super::{Mode, Pager};
+use crate::ledger::SeenKind;
+
+/// How long the program may take to register what we let go.
+const MOMENT: Nanos = 1_000_000_000;
+
+impl Pager {
+    /// Let go of `bytes` at `address`. False: not now, as a part of it has gone out again, or a fork is in
+    /// progress, whose child is told what is managed.
+    pub(super) fn on_let_go(&mut self, address: usize, bytes: usize) -> bool {
+        let range = pages(address, address + bytes);
+        if self.mode == Mode::Bare {
+            self.let_go.push((range, now() + MOMENT));
+            return true;
+        }
+        if self.fork.is_held() || self.fork.is_under_way() {
+            return false;
+        }
+        let managed = self.mm.managed_in(&range);
+        for part in &managed {
+            let present = self.space.present(part).unwrap_or_default();
+            if present.iter().map(len).sum::<u64>() < len(part) {
+                return false;
+            }
+        }
+        self.let_go.push((range, now() + MOMENT));
+        for part in managed {
+            let at = bytes_of(&part);
+            if self.w.program.unregister(at.start, at.len()).is_err() {
+                return false;
+            }
+            self.w.record(|to| to.change(SeenKind::Unmap, &part));
+            self.mm.unmap(&mut self.w, &part);
+        }
+        true
+    }
+
+    /// Whether something of `range` was let go just now.
+    pub(super) fn is_let_go(&mut self, range: &foreswap_core::units::PageRange) -> bool {
+        let now = now();
+        self.let_go.retain(|(_, until)| now < *until);
+        let mut let_go = self.let_go.iter();
+        let_go.any(|(gone, _)| len(&overlap(gone, range)) > 0)
+    }
+}

@@ -1,0 +1,191 @@
+//! Moving pages of memory that is executable or carries a protection key.
+//!
+//! UFFDIO_MOVE wants both sides to have the same access rights and the same protection key. Frames are
+//! readable and writable, without a key. So for the moment of a move the frames get what the program's
+//! memory has. That costs two calls more for each move, and changes nothing that anybody else sees: frames
+//! are the engine's, the kernel joins their mapping again, and nobody runs code in them.
+
+use std::ffi::c_void;
+use std::ops::Range;
+
+use foreswap_core::units::{Nanos, PAGE_SIZE, Vpn};
+use foreswap_core::world::{Done, Stop};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+
+use super::{Linux, bytes, now, to_the_end};
+use crate::sys::process;
+
+/// How long it is believed which protection keys the program has.
+const KEYS_HOLD: Nanos = 1_000_000_000;
+/// Keys that the processor has.
+const KEYS: i32 = 16;
+
+/// How a mapping may be used, beyond reading and writing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Protection {
+    exec: bool,
+    key: i32,
+}
+
+const PLAIN: Protection = Protection {
+    exec: false,
+    key: 0,
+};
+
+/// What is known of the program's unusual mappings.
+#[derive(Default)]
+pub(super) struct Unusual {
+    maps: Option<OwnedFd>,
+    /// The last one that was met.
+    last: Option<(Range<usize>, Protection)>,
+    /// The program's protection keys, as of the moment.
+    keys: Vec<i32>,
+    keys_at: Nanos,
+}
+
+/// The kernel's `struct procmap_query`.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    vma_flags: u64,
+    rest: [u64; 7],
+}
+
+const PROCMAP_QUERY: Opcode = opcode::read_write::<Query>(b'f', 17);
+const WRITABLE: u64 = 2;
+const EXECUTABLE: u64 = 4;
+
+impl Unusual {
+    /// The mapping at `address`: where it is, and whether it may be executed. `None` where it may not be
+    /// written to, or where the kernel (before Linux 6.11) does not tell.
+    fn mapping(&mut self, address: usize) -> Option<(Range<usize>, bool)> {
+        if self.maps.is_none() {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            self.maps = open(c"/proc/thread-self/maps", flags, Mode::empty()).ok();
+        }
+        let mut query = Query {
+            size: size_of::<Query>() as u64,
+            address: address as u64,
+            ..Query::default()
+        };
+        // SAFETY: the request is paired with its structure, which outlives the call.
+        unsafe {
+            ioctl(
+                self.maps.as_ref()?,
+                Updater::<PROCMAP_QUERY, _>::new(&mut query),
+            )
+        }
+        .ok()?;
+        let range = query.start as usize..query.end as usize;
+        let executable = query.vma_flags & EXECUTABLE != 0;
+        (query.vma_flags & WRITABLE != 0).then_some((range, executable))
+    }
+
+    /// The keys that the program has allocated; asked for by way of a page of ours.
+    fn keys(&mut self, page: usize) -> &[i32] {
+        let now = now();
+        if now - self.keys_at > KEYS_HOLD {
+            self.keys_at = now;
+            let is_allocated = |&key: &i32| {
+                let keyed = Protection { exec: false, key };
+                protect(page, PAGE_SIZE, keyed).is_ok()
+            };
+            self.keys = (1..KEYS).filter(is_allocated).collect();
+            if !self.keys.is_empty() {
+                let plain = process::protect_with_key(page as *mut c_void, PAGE_SIZE, false, 0);
+                debug_assert_eq!(plain, Ok(()));
+            }
+        }
+        &self.keys
+    }
+}
+
+/// Give frames another protection.
+fn protect(start: usize, len: usize, protection: Protection) -> Result<(), Errno> {
+    let Protection { exec, key } = protection;
+    process::protect_with_key(start as *mut c_void, len, exec, key)
+}
+
+impl Linux {
+    /// Move `n` pages from `from` to `to`, of which one is the program's `page`, the other our frames at
+    /// `frames`.
+    pub(super) fn move_between(
+        &mut self,
+        from: usize,
+        to: usize,
+        page: Vpn,
+        frames: usize,
+        n: u32,
+    ) -> Done {
+        let at = page.address() as usize;
+        if let Some((range, protection)) = self.unusual.last.clone()
+            && range.contains(&at)
+        {
+            let done = self.move_protected(from, to, frames, n, protection);
+            if done.stop != Some(Stop::Fixed) {
+                return done;
+            }
+            // It has changed.
+            self.unusual.last = None;
+        }
+        let done = self.move_plain(from, to, n);
+        if done.stop != Some(Stop::Fixed) || done.pages > 0 {
+            return done;
+        }
+        let Some((range, exec)) = self.unusual.mapping(at) else {
+            return done;
+        };
+        let mut tried = Vec::new();
+        if exec {
+            tried.push(Protection { exec, key: 0 });
+        }
+        let keys = self.unusual.keys(frames);
+        tried.extend(keys.iter().map(|&key| Protection { exec, key }));
+        for protection in tried {
+            let moved = self.move_protected(from, to, frames, n, protection);
+            if moved.stop != Some(Stop::Fixed) {
+                self.unusual.last = Some((range, protection));
+                return moved;
+            }
+        }
+        done
+    }
+
+    fn move_protected(
+        &self,
+        from: usize,
+        to: usize,
+        frames: usize,
+        n: u32,
+        protection: Protection,
+    ) -> Done {
+        if protect(frames, bytes(n), protection).is_err() {
+            return Done::stopped(0, Stop::Fixed);
+        }
+        let done = self.move_plain(from, to, n);
+        // The kernel joins what was cut for it, so that it needs no mapping for this.
+        let restored = protect(frames, bytes(n), PLAIN);
+        debug_assert_eq!(restored, Ok(()));
+        done
+    }
+
+    fn move_plain(&self, from: usize, to: usize, n: u32) -> Done {
+        to_the_end(n, |done, n| {
+            let skip = bytes(done);
+            // SAFETY: the callers': of the two sides one is the program's, which finds it through faults,
+            // and one is frames of ours; the destination is empty or the call refuses.
+            unsafe {
+                self.program
+                    .move_pages(to + skip, from + skip, bytes(n), false)
+            }
+        })
+    }
+}

@@ -1,0 +1,191 @@
+//! Which memory is a thread's stack.
+//!
+//! The C library keeps a thread's *control block* at the upper end of its stack. The kernel writes to it
+//! when the thread ends; a page that is absent then is not waited for, and whoever joins the thread would
+//! wait for ever. So the stacks that the C library makes are left alone. Memory above a guard page alone
+//! is no evidence: allocators guard their chunks as well. Where control blocks are is noted as threads are
+//! made; it cannot be seen by reading, as the pager may not touch memory that could be managed. The few
+//! threads that the C library makes for itself (`aio_read`, `timer_create`) have small stacks, or nobody
+//! joins them.
+
+use core::ops::Range;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicUsize};
+
+use super::maps::{PageMap, Vma};
+
+const PAGE: usize = 4096;
+/// The largest guard below a thread's stack.
+const GUARD: usize = 64 << 10;
+/// What the C library may use of a control block, and some.
+const BLOCK: usize = 2560;
+/// Places of control blocks that are noted: stacks are used again, so that even programs with many
+/// short-lived threads have few.
+const PLACES: usize = 1 << 14;
+/// Places that are tried before the table counts as full.
+const TRIES: usize = 64;
+
+/// Where threads' control blocks are or were. Written by the program's threads.
+pub struct ControlBlocks {
+    places: [AtomicUsize; PLACES],
+    is_full: AtomicBool,
+}
+
+impl ControlBlocks {
+    /// None yet.
+    pub const fn new() -> Self {
+        ControlBlocks {
+            places: [const { AtomicUsize::new(0) }; PLACES],
+            is_full: AtomicBool::new(false),
+        }
+    }
+
+    /// A thread was made with its control block at `block`. Never waits.
+    pub fn note(&self, block: usize) {
+        // Stacks of one size lie at equal distances: all bits of the page's number count.
+        let hash = (block / PAGE).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - 14);
+        for try_ in 0..TRIES {
+            let place = &self.places[(hash + try_) % PLACES];
+            match place.compare_exchange(0, block, SeqCst, Relaxed) {
+                Ok(_) => return,
+                Err(found) if found == block => return,
+                Err(_) => {}
+            }
+        }
+        self.is_full.store(true, SeqCst);
+    }
+
+    /// The blocks that were noted, in order of address; `None` if some could not be.
+    fn all(&self) -> Option<Vec<usize>> {
+        let noted = self.places.iter().map(|place| place.load(Relaxed));
+        let mut blocks: Vec<_> = noted.filter(|&block| block != 0).collect();
+        blocks.sort_unstable();
+        (!self.is_full.load(SeqCst)).then_some(blocks)
+    }
+}
+
+impl Default for ControlBlocks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The stacks among `vmas`, which are in order of address, and control blocks that lie elsewhere.
+/// `is_steady`: no thread was in the making while the map was read.
+pub fn find(
+    vmas: &[Vma],
+    blocks: &ControlBlocks,
+    is_steady: bool,
+    pages: &mut PageMap,
+) -> Vec<Range<usize>> {
+    let known = blocks.all();
+    let can_tell = is_steady && known.is_some();
+    let known = known.unwrap_or_default();
+    let mut found = Vec::new();
+    for (index, vma) in vmas.iter().enumerate() {
+        if !vma.anonymous() || !vma.write {
+            continue;
+        }
+        let from = known.partition_point(|&block| block < vma.start);
+        let to = known.partition_point(|&block| block < vma.end);
+        // The stack may have been given back meanwhile and something else be there.
+        let mut inside = known[from..to]
+            .iter()
+            .filter(|&&block| is_touched(block / PAGE * PAGE, pages));
+        let end_of = |block: usize| (block + BLOCK).next_multiple_of(PAGE).min(vma.end);
+        if index > 0 && is_guard_of(&vmas[index - 1], vma) {
+            match inside.next() {
+                // What is above it, the kernel has taken together with it.
+                Some(&block) => found.push(vma.start..end_of(block)),
+                None if !can_tell => found.push(vma.start..vma.end),
+                None => {}
+            }
+        }
+        found.extend(inside.map(|&block| block / PAGE * PAGE..end_of(block)));
+    }
+    found
+}
+
+/// Whether `below` may be the guard of a stack at `vma`.
+fn is_guard_of(below: &Vma, vma: &Vma) -> bool {
+    let is_closed = !below.read && !below.write && !below.exec;
+    is_closed && below.bytes() <= GUARD && below.anonymous() && below.end == vma.start
+}
+
+/// Whether the page at `page` was ever touched; also where that cannot be told.
+fn is_touched(page: usize, pages: &mut PageMap) -> bool {
+    let mut runs = Vec::new();
+    pages.runs(page, page + PAGE, &mut runs).is_err() || !runs.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::maps;
+
+    fn stacks(blocks: &ControlBlocks, is_steady: bool) -> Vec<Range<usize>> {
+        let vmas = maps::read().expect("the map");
+        let mut pages = PageMap::open().expect("the page map");
+        find(&vmas, blocks, is_steady, &mut pages)
+    }
+
+    /// Memory above a guard page, as an allocator's chunk.
+    fn chunk() -> Range<usize> {
+        let len = 64 * PAGE;
+        // SAFETY: a mapping of its own, whose first page nobody uses.
+        let at = unsafe {
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let around = libc::mmap(core::ptr::null_mut(), len + 2 * PAGE, prot, flags, -1, 0);
+            assert_ne!(around, libc::MAP_FAILED);
+            // Closed on both sides: the kernel would join it with what is above.
+            assert_eq!(libc::mprotect(around, PAGE, libc::PROT_NONE), 0);
+            let above = around.byte_add(PAGE + len);
+            assert_eq!(libc::mprotect(above, PAGE, libc::PROT_NONE), 0);
+            around as usize + PAGE
+        };
+        at..at + len
+    }
+
+    #[test]
+    fn a_guard_alone_makes_no_stack() {
+        let chunk = chunk();
+        // SAFETY: the chunk is the test's.
+        unsafe { ((chunk.end - 64) as *mut u64).write(1) };
+        let blocks = ControlBlocks::new();
+        let contains = |found: Vec<Range<usize>>| found.contains(&chunk);
+        assert!(!contains(stacks(&blocks, true)));
+        assert!(contains(stacks(&blocks, false)), "a thread is being made");
+    }
+
+    #[test]
+    fn a_stack_is_known_by_its_control_block() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: asks for the calling thread's own number.
+            let block = unsafe { libc::pthread_self() } as usize;
+            tell.send(block).expect("told");
+            let _ = ended.recv();
+        });
+        let block = told.recv().expect("a thread");
+        let blocks = ControlBlocks::new();
+        blocks.note(block);
+        blocks.note(block);
+        let found = stacks(&blocks, true);
+        let stack = found.iter().find(|stack| stack.contains(&block));
+        let stack = stack.expect("the stack is found");
+        let local = 0_u64;
+        assert!(!stack.contains(&((&raw const local) as usize)));
+        assert!(stack.end >= block + BLOCK || stack.end.is_multiple_of(PAGE));
+        drop(end);
+        thread.join().expect("joined");
+    }
+
+    #[test]
+    fn a_full_table_says_so() {
+        let blocks = ControlBlocks::new();
+        (1..=2 * PLACES).for_each(|number| blocks.note(number * 8 * PAGE));
+        assert_eq!(blocks.all(), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! A userfaultfd of the program's own: what it registers is let go first.
+
+use core::ffi::{c_int, c_ulong, c_void};
+
+use foreswap::program::state;
+
+use crate::PROGRAM;
+use crate::real::{Real, forward};
+use core::sync::atomic::Ordering::Relaxed;
+
+static IOCTL: Real = Real::new(c"ioctl");
+static MADVISE: Real = Real::new(c"madvise");
+
+/// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
+pub fn look_up() {
+    IOCTL.address();
+    MADVISE.address();
+}
+
+const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
+const PAGE: usize = 4096;
+/// What is brought in and let go at a time.
+const PIECE: usize = 512 * PAGE;
+/// How often a piece is brought in anew that has gone out again.
+const TRIES: u32 = 100;
+
+/// As the C library's, which takes any one argument more.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let result = forward!(IOCTL => fn(c_int, c_ulong, *mut c_void) -> c_int;
+        file, request, argument);
+    if request != UFFDIO_REGISTER || result != -1 || PROGRAM.state.load(Relaxed) != state::ARMED {
+        return result;
+    }
+    // SAFETY: the calling thread's errno, which the C library has just set; the kernel has read the
+    // argument before it found that the range is in use.
+    let range = unsafe {
+        if *libc::__errno_location() != libc::EBUSY {
+            return result;
+        }
+        argument.cast::<[u64; 2]>().read_unaligned()
+    };
+    let [start, bytes] = range.map(|number| number as usize);
+    if let_go(start, bytes) {
+        return forward!(IOCTL => fn(c_int, c_ulong, *mut c_void) -> c_int;
+            file, request, argument);
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = libc::EBUSY };
+    result
+}
+
+/// Brings the range in, piece by piece, and has the engine let go of it.
+fn let_go(start: usize, bytes: usize) -> bool {
+    (start..start + bytes).step_by(PIECE).all(|at| {
+        let len = PIECE.min(start + bytes - at);
+        (0..TRIES).any(|_| {
+            // What is closed to reading cannot be brought in; then it was never let go either.
+            forward!(MADVISE => fn(*mut c_void, usize, c_int) -> c_int;
+                core::ptr::without_provenance_mut(at), len, libc::MADV_POPULATE_READ);
+            PROGRAM.lets_go(at, len)
+        })
+    })
+}
