@@ -9,6 +9,7 @@ mod inherited;
 mod memory;
 mod preload;
 mod program;
+mod reaping;
 mod recording;
 mod report;
 mod run;
@@ -18,6 +19,7 @@ mod size;
 mod stats_file;
 mod supervisor;
 mod voice;
+mod widows;
 
 use std::process::ExitCode;
 

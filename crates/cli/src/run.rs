@@ -29,7 +29,7 @@ use crate::size::{Size, humane};
 use crate::stats_file::StatsFile;
 use crate::supervisor::Supervisor;
 use crate::voice::{self, Voice};
-use crate::{areas, inherited, memory, preload};
+use crate::{areas, inherited, memory, preload, reaping};
 
 /// foreswap itself could not do its part, as env and timeout say it.
 const CANNOT_START: u8 = 125;
@@ -168,6 +168,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let name = socket_name()?;
     let listener = protocol::listen(&name)?;
     inherited::wait_for_children();
+    reaping::begin();
     let signals = Signals::take()?;
     let mask = signals.inherited_mask();
     let (control, missing) = Control::open();

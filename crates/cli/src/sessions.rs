@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::{
-    self, AreaOrder, AreaStep, Message, ProtocolError, Refusal, Severity,
+    self, AreaOrder, AreaStep, Message, ProtocolError, Received, Refusal, Severity,
 };
 use foreswap::ledger::{AreaId, Cleanup, Ledger, ProcId, ProcessState, StatsSnapshot};
 use rustix::net::SocketFlags;
@@ -19,6 +19,7 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::area_file::AreaFile;
 use crate::recording::Recording;
 use crate::voice::Voice;
+use crate::widows::{self, Widows};
 
 /// How soon an unfinished clean-up is tried again, and after how long it is rarely.
 const RETRY: Duration = Duration::from_millis(2);
@@ -34,6 +35,10 @@ struct Session {
     /// The pids that it speaks of are ours as well (no other pid namespace).
     same_namespace: bool,
     record: Option<ProcId>,
+    /// A pidfd of the process, when it is known which one the engine serves.
+    process: Option<OwnedFd>,
+    /// What is held open for it.
+    kept: Vec<OwnedFd>,
 }
 
 /// A record set aside for a fork child that has not said hello.
@@ -79,6 +84,8 @@ pub struct Sessions {
     unfinished: Vec<ProcId>,
     /// Since when there are any.
     unfinished_since: Option<Instant>,
+    /// Processes that are left without their engine.
+    widows: Widows,
     totals: Totals,
     /// What engines see is written here.
     recording: Option<Recording>,
@@ -117,6 +124,7 @@ impl Sessions {
             reservations: HashMap::new(),
             unfinished: Vec::new(),
             unfinished_since: None,
+            widows: Widows::default(),
             totals: Totals::default(),
         }
     }
@@ -154,13 +162,16 @@ impl Sessions {
         self.sessions.len()
     }
 
-    /// Whether a clean-up waits to be tried again.
+    /// Whether a clean-up waits to be tried again, or a process to be ended.
     pub fn has_unfinished(&self) -> bool {
-        !self.unfinished.is_empty()
+        !self.unfinished.is_empty() || self.widows.exist()
     }
 
     /// How soon, if one does.
     pub fn retry(&self) -> Option<Duration> {
+        if self.widows.exist() {
+            return Some(RETRY_LATER);
+        }
         let since = self.unfinished_since?;
         Some(match since.elapsed() < LONG {
             true => RETRY,
@@ -203,6 +214,8 @@ impl Sessions {
                 pid: peer.pid,
                 same_namespace: true,
                 record: None,
+                process: None,
+                kept: Vec::new(),
             });
         }
     }
@@ -221,6 +234,12 @@ impl Sessions {
         let mut dead: Vec<ProcId> = Vec::new();
         for index in closed {
             let session = self.sessions.swap_remove(index);
+            if session.record.is_some()
+                && !session.kept.is_empty()
+                && let Some(process) = session.process
+            {
+                self.widows.add(session.pid, process, session.kept);
+            }
             if let Some(pending) = &mut self.pending {
                 pending.waiting.remove(&session.id);
             }
@@ -254,12 +273,17 @@ impl Sessions {
         };
     }
 
+    /// Ends processes that are left without their engine.
+    pub fn end_widows(&mut self, voice: &mut Voice) {
+        self.widows.end(voice);
+    }
+
     /// False when the connection is over.
     fn read_all(&mut self, index: usize, voice: &mut Voice) -> bool {
         loop {
             match protocol::receive(&self.sessions[index].socket) {
                 Ok(received) => {
-                    if !self.on_message(index, received.message, received.same_version, voice) {
+                    if !self.on_message(index, received, voice) {
                         return false;
                     }
                 }
@@ -272,10 +296,14 @@ impl Sessions {
     fn on_message(
         &mut self,
         index: usize,
-        message: Message,
-        same_version: bool,
+        received: Received,
         voice: &mut Voice,
     ) -> bool {
+        let Received {
+            message,
+            same_version,
+            fds,
+        } = received;
         let own = self.sessions[index].record;
         match (message, own) {
             (Message::Log { severity, text }, _) => voice.remark(severity, &text),
@@ -291,7 +319,10 @@ impl Sessions {
                 },
                 None,
             ) => {
-                return self.on_hello(index, pid, parent, record, voice);
+                if let Some(process) = fds.into_iter().next() {
+                    self.on_introduction(index, process, pid);
+                }
+                return self.on_hello(index, parent, record, voice);
             }
             (Message::Reserve, Some(parent)) => {
                 let answer = match self.ledger.reserve(Some(parent)) {
@@ -315,6 +346,7 @@ impl Sessions {
                 self.end(record);
             }
             (Message::AreaDone { order, ok }, Some(_)) => self.on_area_done(index, order, ok),
+            (Message::Keep, Some(_)) => self.sessions[index].kept = fds,
             (Message::Starved { area }, Some(_)) => self.starved = Some(area),
             // Anything else is not said at this time by an engine of ours.
             _ => return false,
@@ -322,10 +354,21 @@ impl Sessions {
         true
     }
 
+    /// The engine told which process it serves, `pid` as that sees itself.
+    fn on_introduction(&mut self, index: usize, process: OwnedFd, pid: u32) {
+        let session = &mut self.sessions[index];
+        // A number that we cannot see is that of one that has ended, or is of no use to us.
+        if let Some(seen) = widows::pid_of(&process) {
+            session.pid = seen;
+        }
+        let seen = session.pid.as_raw_nonzero().get().cast_unsigned();
+        session.same_namespace = seen == pid;
+        session.process = Some(process);
+    }
+
     fn on_hello(
         &mut self,
         index: usize,
-        pid: u32,
         parent: Option<ProcId>,
         reserved: Option<ProcId>,
         voice: &mut Voice,
@@ -335,7 +378,6 @@ impl Sessions {
             .as_raw_nonzero()
             .get()
             .cast_unsigned();
-        self.sessions[index].same_namespace = peer == pid;
         let record = match reserved {
             None => self.ledger.reserve(None).ok_or(Refusal::TooManyProcesses),
             Some(record) => {

@@ -16,7 +16,7 @@ use crate::control::change::{Changes, Parts};
 use crate::control::list;
 use crate::control::server::Control;
 use crate::control::words::{Reply, Request};
-use crate::recording;
+use crate::{reaping, recording};
 use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
 use crate::voice::Voice;
@@ -145,6 +145,7 @@ impl Supervisor {
             }
         }
         self.sessions.finish();
+        self.sessions.end_widows(&mut self.voice);
         if self.sessions.has_slow_transfers() {
             let text = "the disk still writes what ended processes had begun; their swap slots are free after that";
             self.voice.remark(Severity::Note, text);
@@ -215,6 +216,7 @@ impl Supervisor {
                             Event::Stopped(_) | Event::Continued => {}
                         }
                     }
+                    reaping::reap_all_but(command);
                 }
                 signal if arrived.is_for(command) => signals::pass_on(command, signal),
                 _ => {}

@@ -9,10 +9,11 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
 
-use rustix::thread::futex;
+use rustix::thread::futex::{self, Timespec};
 
 use crate::sys::arena_alloc::EngineAlloc;
 use crate::sys::doorbell::Ring;
+use crate::sys::thread::Thread;
 
 /// What stands in [`Program::state`].
 pub mod state {
@@ -44,6 +45,8 @@ pub mod request {
     /// What became of the fork with the number in word 1: the child's process id in word 2, or 0 where
     /// there is none.
     pub const FORKED: u64 = 6;
+    /// About to execute a file, which may fail: look whether the memory is still the program's.
+    pub const EXECUTES: u64 = 7;
 }
 
 /// Answers to [`request::HOLD`].
@@ -235,6 +238,35 @@ impl Program {
     pub fn await_start(&self) {
         while self.state.load(Acquire) == state::STARTING {
             let _ = futex::wait(&self.state, futex::Flags::PRIVATE, state::STARTING, None);
+        }
+    }
+
+    /// As [`Self::await_start`], for who started `engine`: it may be killed before it can say anything.
+    pub fn await_engine(&self, engine: &Thread) {
+        while self.state.load(Acquire) == state::STARTING {
+            if !engine.is_alive() {
+                let (from, to) = (state::STARTING, state::FAILED);
+                if self.state.compare_exchange(from, to, SeqCst, SeqCst).is_ok() {
+                    say(b"foreswap: this process is not managed: its engine was killed\n");
+                    self.set_state(to);
+                }
+                return;
+            }
+            let second = Timespec {
+                tv_sec: 1,
+                tv_nsec: 0,
+            };
+            let flags = futex::Flags::PRIVATE;
+            let _ = futex::wait(&self.state, flags, state::STARTING, Some(&second));
+        }
+    }
+
+    /// This thread is about to execute another file. If it is the program's and that succeeds, its
+    /// memory is nobody's any more, which the engine then has to find out soon.
+    pub fn executes(&self) {
+        let has_engine = matches!(self.state.load(Acquire), state::BARE | state::ARMED);
+        if has_engine && self.pid.load(Relaxed) == own_pid() {
+            self.call([request::EXECUTES, 0, 0, 0]);
         }
     }
 

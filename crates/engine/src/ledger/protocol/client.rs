@@ -15,6 +15,7 @@ use super::{
 };
 use crate::ledger::layout::MAX_AREAS;
 use crate::ledger::{AreaId, Ledger, ProcId, Ring};
+use crate::sys::host::Host;
 
 /// An engine's connection to the supervisor.
 #[derive(Debug)]
@@ -57,12 +58,13 @@ impl Client {
         }
     }
 
-    /// Says hello: `reserved` is (parent's record, own record) in a fork child.
-    pub fn hello(&mut self, reserved: Option<(ProcId, ProcId)>) -> Result<Welcome, ProtocolError> {
-        let pid = rustix::process::getpid()
-            .as_raw_nonzero()
-            .get()
-            .cast_unsigned();
+    /// Says hello for the process `host`: `reserved` is (its parent's record, its own) in a fork child.
+    pub fn hello(
+        &mut self,
+        host: &Host,
+        reserved: Option<(ProcId, ProcId)>,
+    ) -> Result<Welcome, ProtocolError> {
+        let pid = host.pid();
         let (parent, record) = reserved.unzip();
         send(
             &self.socket,
@@ -71,7 +73,7 @@ impl Client {
                 parent,
                 record,
             },
-            &[],
+            &[host.as_fd()],
         )?;
         let answer = self.answer()?;
         let Message::Welcome {
@@ -133,6 +135,11 @@ impl Client {
             },
             &[],
         )
+    }
+
+    /// Says that from here on the process depends on its engine, and what holds its memory.
+    pub fn keep(&self, descriptors: &[BorrowedFd<'_>]) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::Keep, descriptors)
     }
 
     /// Says that this process is no longer managed.
