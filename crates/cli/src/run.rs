@@ -227,6 +227,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     if all_gone {
         supervisor.end_recording();
         supervisor.areas.erase_all();
+        reaping::reap_the_last();
     } else {
         stay_behind(&mut supervisor);
     }

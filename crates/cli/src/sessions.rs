@@ -293,12 +293,7 @@ impl Sessions {
         }
     }
 
-    fn on_message(
-        &mut self,
-        index: usize,
-        received: Received,
-        voice: &mut Voice,
-    ) -> bool {
+    fn on_message(&mut self, index: usize, received: Received, voice: &mut Voice) -> bool {
         let Received {
             message,
             same_version,

@@ -16,10 +16,10 @@ use crate::control::change::{Changes, Parts};
 use crate::control::list;
 use crate::control::server::Control;
 use crate::control::words::{Reply, Request};
-use crate::{reaping, recording};
 use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
 use crate::voice::Voice;
+use crate::{reaping, recording};
 
 /// How often a change that is under way is looked at: an area is empty from one moment to the next.
 const CHANGE_MS: i64 = 5;

@@ -246,7 +246,11 @@ impl Program {
         while self.state.load(Acquire) == state::STARTING {
             if !engine.is_alive() {
                 let (from, to) = (state::STARTING, state::FAILED);
-                if self.state.compare_exchange(from, to, SeqCst, SeqCst).is_ok() {
+                if self
+                    .state
+                    .compare_exchange(from, to, SeqCst, SeqCst)
+                    .is_ok()
+                {
                     say(b"foreswap: this process is not managed: its engine was killed\n");
                     self.set_state(to);
                 }

@@ -85,12 +85,8 @@ fn reap(between: isize, block: *mut Block) -> isize {
     loop {
         let at = (&raw mut status) as usize;
         // SAFETY: the status is written to a word of ours.
-        let waited = unsafe {
-            syscall(
-                k::__NR_wait4,
-                [between as usize, at, k::__WALL as usize, 0],
-            )
-        };
+        let waited =
+            unsafe { syscall(k::__NR_wait4, [between as usize, at, k::__WALL as usize, 0]) };
         match waited {
             Err(Errno::INTR) => {}
             Ok(_) if status & 0x7f == 0 => return -((status >> 8 & 0xff) as isize),

@@ -94,8 +94,7 @@ impl Host {
     fn compare(&self) -> Result<bool, Errno> {
         let own = crate::program::own_pid() as usize;
         // SAFETY: it compares, and changes nothing.
-        let order =
-            unsafe { syscall(k::__NR_kcmp, [own, self.pid as usize, KCMP_VM, 0, 0]) }?;
+        let order = unsafe { syscall(k::__NR_kcmp, [own, self.pid as usize, KCMP_VM, 0, 0]) }?;
         Ok(order == 0)
     }
 

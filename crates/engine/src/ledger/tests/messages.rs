@@ -82,7 +82,9 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
             client
                 .log(Severity::Warning, &"ä".repeat(2000))
                 .expect("sent");
-            client.keep(&[welcome.areas[0].1.file.as_fd()]).expect("sent");
+            client
+                .keep(&[welcome.areas[0].1.file.as_fd()])
+                .expect("sent");
             client.bye().expect("sent");
             assert!(matches!(
                 client.reserve(),
@@ -95,7 +97,10 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
                 Err(ProtocolError::Refused(Refusal::NotReserved))
             ));
             let mut third = Client::connect(&name).expect("connected");
-            assert!(matches!(third.hello(&host(), None), Err(ProtocolError::Closed)));
+            assert!(matches!(
+                third.hello(&host(), None),
+                Err(ProtocolError::Closed)
+            ));
         });
         let socket = accept(&listener);
         let pid = std::process::id();
