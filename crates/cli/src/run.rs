@@ -211,7 +211,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         limit_bytes: ledger.limit_pages() * PAGE_BYTES,
         peak_bytes: ledger.peak_charged_pages() * PAGE_BYTES,
         totals: supervisor.sessions.totals_now(),
-        left_running: supervisor.sessions.open(),
+        left_running: supervisor.sessions.managed(),
     };
     if !supervisor.voice.is_quiet() {
         let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -220,7 +220,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     if let Some(Err(error)) = prepared.stats.map(|file| file.write(&run)) {
         voice::error(&error.to_string());
     }
-    if !all_gone && run.left_running == 0 {
+    if !all_gone && supervisor.sessions.open() == 0 {
         let text = "the disk still writes what ended processes had begun; the swap areas are in use until it has";
         supervisor.voice.remark(Severity::Note, text);
     }

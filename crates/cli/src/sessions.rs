@@ -13,7 +13,7 @@ use foreswap::ledger::protocol::{
     self, AreaOrder, AreaStep, Message, ProtocolError, Received, Refusal, Severity,
 };
 use foreswap::ledger::{AreaId, Cleanup, Ledger, ProcId, ProcessState, StatsSnapshot};
-use rustix::net::SocketFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::area_file::AreaFile;
@@ -157,6 +157,12 @@ impl Sessions {
         sessions.chain(children).collect()
     }
 
+    /// Processes that are managed.
+    pub fn managed(&self) -> usize {
+        let managed = self.sessions.iter();
+        managed.filter(|session| session.record.is_some()).count()
+    }
+
     /// Connections that are open.
     pub fn open(&self) -> usize {
         self.sessions.len()
@@ -207,16 +213,7 @@ impl Sessions {
                 );
                 continue;
             }
-            self.next_id += 1;
-            self.sessions.push(Session {
-                id: self.next_id,
-                socket,
-                pid: peer.pid,
-                same_namespace: true,
-                record: None,
-                process: None,
-                kept: Vec::new(),
-            });
+            self.add(socket, peer.pid);
         }
     }
 
@@ -341,12 +338,49 @@ impl Sessions {
                 self.end(record);
             }
             (Message::AreaDone { order, ok }, Some(_)) => self.on_area_done(index, order, ok),
+            (Message::Connect, _) => return self.on_another(index),
             (Message::Keep, Some(_)) => self.sessions[index].kept = fds,
             (Message::Starved { area }, Some(_)) => self.starved = Some(area),
             // Anything else is not said at this time by an engine of ours.
             _ => return false,
         }
         true
+    }
+
+    /// An engine needs a connection for another one, which cannot reach us.
+    fn on_another(&mut self, index: usize) -> bool {
+        let made = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let Ok((ours, theirs)) = made else {
+            return false;
+        };
+        if rustix::io::ioctl_fionbio(&ours, true).is_err() {
+            return false;
+        }
+        let sent = protocol::send(
+            &self.sessions[index].socket,
+            &Message::Connected,
+            &[theirs.as_fd()],
+        );
+        self.add(ours, self.sessions[index].pid);
+        sent.is_ok()
+    }
+
+    fn add(&mut self, socket: OwnedFd, pid: Pid) {
+        self.next_id += 1;
+        self.sessions.push(Session {
+            id: self.next_id,
+            socket,
+            pid,
+            same_namespace: true,
+            record: None,
+            process: None,
+            kept: Vec::new(),
+        });
     }
 
     /// The engine told which process it serves, `pid` as that sees itself.

@@ -70,6 +70,27 @@ static void first(void *memory)
     VERIFY(memory, SIZE, 1, "in a PID namespace");
 }
 
+/* A child, and one of that, have all that was there, and more than fits. */
+static void forks(char *memory, int generations)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+        VERIFY(memory, SIZE, 1, "in the child");
+        char *more = map(SIZE / 2);
+        fill(more, SIZE / 2, generations);
+        VERIFY(memory, SIZE, 1, "in the child again");
+        if (generations > 1)
+            forks(memory, generations - 1);
+        VERIFY(more, SIZE / 2, generations, "more in the child");
+        _exit(generations);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child, "the child's end");
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == generations, "the child's status: %#x", status);
+}
+
 struct copy {
     char *from;
     pid_t process;
@@ -149,11 +170,21 @@ int main(int argc, char **argv)
         fill(memory, SIZE, 2);
         VERIFY(memory, SIZE, 2, "as another user");
         fill(memory, SIZE, 1);
+        forks(memory, 2);
     } else if (strcmp(kind, "rooted") == 0) {
         CHECK(chroot("/proc/self/fdinfo") == 0 && chdir("/") == 0, "another root");
         char *more = map(SIZE);
         fill(more, SIZE, 2);
         VERIFY(more, SIZE, 2, "in another root");
+        munmap(more, SIZE);
+        forks(memory, 2);
+    } else if (strcmp(kind, "elsewhere") == 0) {
+        CHECK(unshare(CLONE_NEWNET) == 0, "a network namespace");
+        forks(memory, 2);
+    } else if (strcmp(kind, "confined") == 0) {
+        CHECK(unshare(CLONE_NEWNET | CLONE_NEWUSER) == 0, "namespaces");
+        CHECK(chroot("/proc/self/fdinfo") == 0 && chdir("/") == 0, "another root");
+        forks(memory, 2);
     } else if (strcmp(kind, "first") == 0) {
         first(memory);
     } else if (spied) {

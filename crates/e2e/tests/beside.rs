@@ -68,6 +68,15 @@ fn it_is_served_in_another_root() {
     }
 }
 
+/// What a child's engine cannot get by itself comes from its parent's.
+#[test]
+fn it_may_fork_in_another_network() {
+    if requirement::root("it_may_fork_in_another_network") {
+        as_bare("elsewhere");
+        as_bare("confined");
+    }
+}
+
 #[test]
 fn who_stops_all_its_threads_may_read_its_memory() {
     as_bare("spied");

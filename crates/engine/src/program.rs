@@ -78,6 +78,10 @@ pub struct Program {
     pub ring: AtomicUsize,
     /// The snapshot that the next fork child starts from.
     pub snapshot: AtomicUsize,
+    /// The board over which the engine helps those of forked children; 0 before there is one.
+    pub board: AtomicUsize,
+    /// The board of the last process before this one whose engine needed no help.
+    pub elder: AtomicUsize,
     /// What the parent answered to the hold that is in force.
     pub hold: AtomicU64,
     /// The last fork that was released: the thread (32 bits) above its number.
@@ -108,6 +112,8 @@ impl Program {
             ring: AtomicUsize::new(0),
             heap,
             snapshot: AtomicUsize::new(0),
+            board: AtomicUsize::new(0),
+            elder: AtomicUsize::new(0),
             hold: AtomicU64::new(0),
             released: AtomicU64::new(0),
             wipes: AtomicBool::new(false),

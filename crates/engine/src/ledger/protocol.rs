@@ -113,6 +113,10 @@ pub enum Message {
     /// Engine: from here on the process must not go on without me. Its userfaultfds come beside this:
     /// as long as one is open somewhere, what is missing in memory does not become zeros.
     Keep,
+    /// Engine: I need a connection for the engine of a child, which cannot reach you.
+    Connect,
+    /// Supervisor: it comes beside this.
+    Connected,
     /// Engine: while this area is drained a fault finds no memory, and no other area has room.
     Starved {
         /// The area.
@@ -271,6 +275,8 @@ impl Packet {
             Message::Area(order) => (9, order.words(0), ""),
             Message::AreaDone { order, ok } => (10, order.words(u32::from(*ok)), ""),
             Message::Keep => (12, [0; 3], ""),
+            Message::Connect => (13, [0; 3], ""),
+            Message::Connected => (14, [0; 3], ""),
             Message::Starved { area } => (11, [area.0.into(), 0, 0], ""),
         };
         let kept = text.floor_char_boundary(LOG_BYTES);
@@ -329,6 +335,8 @@ impl Packet {
                 area: AreaId(u8::try_from(first).ok()?),
             },
             12 => Message::Keep,
+            13 => Message::Connect,
+            14 => Message::Connected,
             _ => return None,
         })
     }

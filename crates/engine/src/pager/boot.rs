@@ -27,17 +27,17 @@ use super::snapshot::{Fate, Snapshot};
 use super::space::Space;
 use super::unshare::Unsharer;
 use super::world::{Linux, Zeros};
-use super::{Fork, Mode, Pager, guard, watch};
+use super::{Fork, Mode, Pager, guard, handover, watch};
 use crate::digest::number_in_order;
-use crate::ledger::protocol::{Client, ProtocolError, Severity};
-use crate::ledger::{IoBackend, Ledger, Options, ReadaheadPolicy, SeenKind, ThpMode};
+use crate::ledger::protocol::{Client, ProtocolError, Severity, Welcome};
+use crate::ledger::{IoBackend, Ledger, Options, ProcId, ReadaheadPolicy, SeenKind, ThpMode};
 use crate::program::{Program, say, state};
 use crate::sys::cpu::Cpus;
 use crate::sys::doorbell::Doorbell;
 use crate::sys::host::Host;
 use crate::sys::own_memory::{self, Kind};
 use crate::sys::uffd::{Features, Uffd, UffdError};
-use crate::sys::{beside, maps, process, thread};
+use crate::sys::{beside, handed, maps, process, thread};
 
 /// The name of the engine's process. Not the command's: `pkill foreswap` is meant for the run.
 const NAME: &core::ffi::CStr = c"fs-pager";
@@ -133,6 +133,7 @@ extern "C" fn enter(_: *mut c_void) {
     // be stopped or killed with us in it. Neither fails; if one did, only that would be lost.
     let _ = rustix::process::chdir(c"/");
     let _ = rustix::process::setpgid(None, None);
+    handed::forget();
     let booted = match closed {
         Ok(()) => boot(program),
         Err(errno) => Err(BootError::System {
@@ -170,11 +171,10 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     // SAFETY: the address is 0 or a snapshot that the parent wrote, which is still mapped.
     let inherited = unsafe { Snapshot::find(at) };
     let host = Host::open(program.pid.load(Relaxed)).map_err(system("pidfd_open"))?;
-    let mut client = Client::connect(&program.socket_name())?;
     let reserved = inherited
         .as_ref()
         .and_then(|s| Some((s.parent()?, s.child())));
-    let welcome = client.hello(&host, reserved)?;
+    let (client, office, welcome) = join(program, &host, reserved)?;
     let ledger: &'static Ledger = Box::leak(Box::new(welcome.ledger));
     let me = welcome.record;
     let options = ledger.options();
@@ -275,7 +275,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let space = Space::open(program).map_err(system("opening /proc/self"))?;
     let mm = Mm::new(config, limit);
     let mut pager = Pager::new(program, doorbell, mm, w, bell, welcome.areas, space);
-    pager.announced = Some(announced);
+    (pager.announced, pager.office) = (Some(announced), office);
     watch::start(&pager, host).map_err(system("clone of the watcher"))?;
     // From here on the program depends on us.
     if let Some(client) = &pager.w.client {
@@ -290,6 +290,35 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     }
     pager.drain_as_ordered();
     Ok(pager)
+}
+
+/// Says hello to the supervisor, over what the parent's engine gives if there is no other way.
+fn join(
+    program: &Program,
+    host: &Host,
+    reserved: Option<(ProcId, ProcId)>,
+) -> Result<(Client, Option<Client>, Welcome), BootError> {
+    let boards = [&program.board, &program.elder].map(|board| board.swap(0, SeqCst));
+    if !handover::has_to_ask(boards) {
+        match Client::connect(&program.socket_name()) {
+            Ok(mut client) => {
+                let welcome = client.hello(host, reserved)?;
+                return Ok((client, None, welcome));
+            }
+            // In another network it has no such name.
+            Err(_) if boards[0] != 0 => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match handover::ask(boards) {
+        Some(given) => {
+            program.elder.store(given.elder, Release);
+            let (mut client, office) = (given.client, given.office);
+            let welcome = client.hello(host, reserved)?;
+            Ok((client, Some(office), welcome))
+        }
+        None => Err(ProtocolError::Closed.into()),
+    }
 }
 
 /// Keep a mapping of the ledger from adoption and from fork children, who attach for themselves.

@@ -12,6 +12,7 @@ mod boot;
 mod fork;
 mod frames;
 mod guard;
+mod handover;
 mod huge;
 mod moves;
 mod placement;
@@ -102,6 +103,8 @@ pub(crate) struct Pager {
     bell: OwnedFd,
     /// To be rung when the program is about to execute a file: see `guard`.
     announced: Option<OwnedFd>,
+    /// Where connections for forked children come from, if the supervisor cannot be reached by name.
+    office: Option<Client>,
     /// The areas' files, open as long as the ring may use them.
     areas: Vec<(AreaId, AreaFiles)>,
     /// Areas that are to be closed when no I/O on them is in flight any more.
@@ -166,6 +169,7 @@ impl Pager {
             space,
             bell,
             announced: None,
+            office: None,
             areas,
             detaching: Vec::new(),
             told_starved: false,

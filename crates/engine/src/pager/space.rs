@@ -3,13 +3,12 @@
 use std::ops::Range;
 
 use foreswap_core::units::PageRange;
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use super::boot::{bytes_of, pages_of};
 use crate::program::Program;
 use crate::sys::maps::{self, PageMap, Vma};
-use crate::sys::{modules, own_memory};
+use crate::sys::{handed, modules, own_memory};
 
 /// A view of the calling process, for the pager.
 pub(crate) struct Space {
@@ -23,8 +22,7 @@ pub(crate) struct Space {
 impl Space {
     /// Open it, on the pager's thread.
     pub(crate) fn open(program: &'static Program) -> Result<Self, Errno> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let statm = open(c"/proc/thread-self/statm", flags, Mode::empty())?;
+        let statm = handed::open_in_proc(c"/proc/thread-self/statm")?;
         Ok(Space {
             program,
             pagemap: PageMap::open()?,

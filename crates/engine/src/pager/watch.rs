@@ -19,7 +19,7 @@ use crate::ledger::Ledger;
 use crate::ledger::protocol::{Client, Severity};
 use crate::program::Program;
 use crate::sys::host::Host;
-use crate::sys::thread;
+use crate::sys::{handed, thread};
 
 /// How often the pulse is felt.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -122,7 +122,7 @@ extern "C" fn work(argument: *mut c_void) {
 
 /// Whether a thread of the engine sleeps in the kernel, by the state in its stat line.
 fn is_asleep(tid: u32) -> bool {
-    let Ok(stat) = std::fs::read(format!("/proc/self/task/{tid}/stat")) else {
+    let Ok(stat) = handed::read_in_proc(&format!("/proc/self/task/{tid}/stat")) else {
         return false;
     };
     let after_name = stat.iter().rposition(|&b| b == b')').map_or(0, |at| at + 2);

@@ -1,12 +1,14 @@
 //! Where threads run: a fault costs several times less when the engine thread that serves it is
 //! on the same CPU as the thread that waits, so the engine wants to know, and to choose.
 
+use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::getpriority_process;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+use super::handed;
 
 /// Threads whose descriptors are kept open.
 const CACHED: usize = 16;
@@ -89,7 +91,7 @@ impl LastCpu {
         let place = &mut self.threads[tid as usize % CACHED];
         if !matches!(place, Some((cached, _)) if *cached == tid) {
             let path = format!("/proc/{}/task/{tid}/stat", self.process);
-            let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+            let file = handed::open_in_proc(&CString::new(path).ok()?).ok()?;
             *place = Some((tid, file));
         }
         let (_, file) = place.as_ref()?;
@@ -166,7 +168,7 @@ impl RunDelay {
     /// Of the calling thread.
     pub fn of_this_thread() -> Result<Self, Errno> {
         let path = c"/proc/thread-self/schedstat";
-        open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Self)
+        handed::open_in_proc(path).map(Self)
     }
 
     /// Nanoseconds since the thread began.

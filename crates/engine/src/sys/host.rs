@@ -129,7 +129,8 @@ impl AsFd for Host {
 
 /// Pages of address space, of the process whose `statm` this is.
 fn size_at(path: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(path).ok()?;
+    let text = super::handed::read_in_proc(path).ok()?;
+    let text = core::str::from_utf8(&text).ok()?;
     text.split_ascii_whitespace().next()?.parse().ok()
 }
 

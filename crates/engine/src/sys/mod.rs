@@ -4,6 +4,7 @@ pub mod arena_alloc;
 pub mod beside;
 pub mod cpu;
 pub mod doorbell;
+pub mod handed;
 pub mod host;
 pub mod interrupts;
 pub mod locks;

@@ -48,14 +48,33 @@ impl Client {
         let address = address(name)?;
         loop {
             match rustix::net::connect(&socket, &address) {
-                Ok(()) => {
-                    let inbox = VecDeque::new();
-                    return Ok(Self { socket, inbox });
-                }
+                Ok(()) => return Ok(Self::of_socket(socket)),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(system("connect")(errno)),
             }
         }
+    }
+
+    /// One that is connected, and that nothing was said on.
+    pub fn of_socket(socket: OwnedFd) -> Self {
+        let inbox = VecDeque::new();
+        Self { socket, inbox }
+    }
+
+    /// The socket alone, for another process.
+    pub fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Asks for another connection, for an engine that cannot make one.
+    pub fn another(&mut self) -> Result<OwnedFd, ProtocolError> {
+        send(&self.socket, &Message::Connect, &[])?;
+        let answer = self.answer()?;
+        match answer.message {
+            Message::Connected => answer.fds.into_iter().next(),
+            _ => None,
+        }
+        .ok_or(ProtocolError::Malformed)
     }
 
     /// Says hello for the process `host`: `reserved` is (its parent's record, its own) in a fork child.
