@@ -211,6 +211,24 @@ fn reservations_of_failed_forks_and_dead_children_are_freed() {
     office.serve_until(|s| s.ledger().state(gone) == ProcessState::Free);
 }
 
+/// A child's engine that cannot reach us gets its connection from its parent's.
+#[test]
+fn a_connection_may_come_over_another() {
+    let mut office = office("another");
+    let (mut parent, welcome) = office.engine();
+    let child = office.with(|_| parent.reserve().expect("a record"));
+    let (client, hello) = office.with(|_| {
+        let given = parent.another().expect("a connection");
+        let mut client = Client::of_socket(given);
+        let hello = client.hello(&host(), Some((welcome.record, child)));
+        (client, hello.expect("welcome"))
+    });
+    assert_eq!((hello.record, office.sessions.managed()), (child, 2));
+    drop((client, hello.areas));
+    office.serve_until(|sessions| sessions.open() == 1);
+    assert_eq!(office.state(welcome.record), ProcessState::Live);
+}
+
 #[test]
 fn nobody_takes_what_was_reserved_for_another() {
     let mut office = office("strange");

@@ -91,3 +91,44 @@ pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
     let line = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     line.trim().parse().ok().and_then(Pid::from_raw)
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{PidfdFlags, pidfd_open};
+
+    use super::*;
+
+    fn sleeper() -> (std::process::Child, Pid, OwnedFd) {
+        let child = std::process::Command::new("sleep").arg("60").spawn();
+        let child = child.expect("a process");
+        let pid = Pid::from_child(&child);
+        let process = pidfd_open(pid, PidfdFlags::empty()).expect("a pidfd");
+        (child, pid, process)
+    }
+
+    #[test]
+    fn who_does_not_end_with_its_engine_is_ended() {
+        let (mut child, pid, process) = sleeper();
+        assert_eq!(pid_of(&process), Some(pid));
+        let (mut widows, mut voice) = (Widows::default(), Voice::new(true));
+        widows.add(pid, process, Vec::new());
+        widows.end(&mut voice);
+        assert!(child.try_wait().expect("a status").is_none(), "not at once");
+        while widows.exist() {
+            std::thread::sleep(GRACE / 10);
+            widows.end(&mut voice);
+        }
+        use std::os::unix::process::ExitStatusExt;
+        assert_eq!(child.wait().expect("its end").signal(), Some(9));
+    }
+
+    #[test]
+    fn who_ends_with_its_engine_is_none() {
+        let (mut child, pid, process) = sleeper();
+        child.kill().expect("a kill");
+        child.wait().expect("its end");
+        let mut widows = Widows::default();
+        widows.add(pid, process, Vec::new());
+        assert!(!widows.exist());
+    }
+}
