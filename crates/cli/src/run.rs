@@ -168,6 +168,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let name = socket_name()?;
     let listener = protocol::listen(&name)?;
     inherited::wait_for_children();
+    inherited::allow_files();
     reaping::begin();
     let signals = Signals::take()?;
     let mask = signals.inherited_mask();

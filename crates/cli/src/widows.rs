@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_millis(100);
 struct Widow {
     pid: Pid,
     process: OwnedFd,
-    /// Its userfaultfds.
+    /// Its userfaultfd.
     _kept: Vec<OwnedFd>,
     since: Instant,
     was_told: bool,

@@ -110,8 +110,8 @@ pub enum Message {
         /// Whether it was done.
         ok: bool,
     },
-    /// Engine: from here on the process must not go on without me. Its userfaultfds come beside this:
-    /// as long as one is open somewhere, what is missing in memory does not become zeros.
+    /// Engine: from here on the process must not go on without me. Its userfaultfd comes beside
+    /// this: as long as that is open somewhere, what is missing in memory does not become zeros.
     Keep,
     /// Engine: I need a connection for the engine of a child, which cannot reach you.
     Connect,

@@ -279,7 +279,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     watch::start(&pager, host).map_err(system("clone of the watcher"))?;
     // From here on the program depends on us.
     if let Some(client) = &pager.w.client {
-        client.keep(&[pager.w.program.as_fd(), pager.w.quiet.as_fd()])?;
+        client.keep(&[pager.w.program.as_fd()])?;
     }
     match inherited {
         Some(snapshot) => inherit(&mut pager, &snapshot)?,
