@@ -203,6 +203,12 @@ int main(int argc, char **argv)
         fflush(stdout);
         execl("/proc/self/exe", argv[0], "executed", (char *)NULL);
         CHECK(0, "exec");
+    } else if (strcmp(kind, "executes_unseen") == 0) {
+        printf("full\n");
+        fflush(stdout);
+        char *words[] = {argv[0], "executed", NULL};
+        syscall(SYS_execve, "/proc/self/exe", words, environ);
+        CHECK(0, "exec");
     } else if (strcmp(kind, "for_ever") == 0) {
         printf("full\n");
         fflush(stdout);

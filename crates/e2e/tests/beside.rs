@@ -97,22 +97,24 @@ fn the_first_process_of_a_pid_namespace_has_no_child_that_it_sees() {
     Managed::limit(LIMIT).equals_bare_swapping(&job.timeout(120));
 }
 
+/// Whether the preload object sees it coming or not.
 #[test]
 fn what_it_had_is_gone_when_it_executes_another_file() {
-    let scratch = Scratch::new("executes");
-    let Some(mut running) = full("executes", &scratch) else {
-        return;
-    };
-    assert!(running.engines().len() <= 1);
-    running.wait_for_output("executed");
-    soon("the engine's end", || running.engines().is_empty());
-    let [pid] = running.processes_named("beside")[..] else {
-        panic!("the program goes on");
-    };
-    kill_process(pid, Signal::KILL).expect("a kill");
-    let outcome = running.wait();
-    assert_eq!(outcome.code(), 128 + 9);
-    assert!(!outcome.stderr.contains("engine"), "{}", outcome.stderr);
+    for kind in ["executes", "executes_unseen"] {
+        let scratch = Scratch::new(kind);
+        let Some(mut running) = full(kind, &scratch) else {
+            return;
+        };
+        running.wait_for_output("executed");
+        soon("the engine's end", || running.engines().is_empty());
+        let [pid] = running.processes_named("beside")[..] else {
+            panic!("the program goes on");
+        };
+        kill_process(pid, Signal::KILL).expect("a kill");
+        let outcome = running.wait();
+        assert_eq!(outcome.code(), 128 + 9);
+        assert!(!outcome.stderr.contains("engine"), "{}", outcome.stderr);
+    }
 }
 
 #[test]
