@@ -1,7 +1,8 @@
 //! The processes that are connected: who they are, what they ask for, and cleaning up when they go.
 //!
-//! A connection lives as long as its process' engine. Its end is the only sign of death that cannot
-//! be missed, so that is where clean-up starts. What a process sent before it died is read first. Its memory is
+//! A connection lives as long as its process' engine, which ends with the process. Its end is the only
+//! sign of death that cannot be missed, so that is where clean-up starts; if the process is still there
+//! then, see `widows.rs`. What a process sent before it died is read first. Its memory is
 //! others' at once, its slots are when the disk has ended what it was asked for.
 
 use std::collections::{HashMap, HashSet};

@@ -14,7 +14,7 @@
 //! (`reaping.rs` of the command). Where the program looks after orphans itself, as it is the first
 //! process of its PID namespace or asked for it, an orphan would be a child that its `wait` sees: there
 //! the engine is the program's child after all, with an exit signal of 0, which a plain `wait` does not
-//! see.
+//! see. (The engines of its children come to it as other orphans do.)
 //!
 //! *Signals* are all blocked, as on every engine thread, and it leaves the program's process group: it
 //! is not in the way of job control, and what stops or kills the group does not reach it. Not the

@@ -62,7 +62,8 @@ impl Host {
         self.pid
     }
 
-    /// Its last thread has ended, or does within `wait`, or one of `others` becomes readable.
+    /// Whether its last thread has ended. If not, waits for that, for `wait` at the most and until `other`
+    /// becomes readable.
     pub fn await_end(&self, wait: Duration, other: Option<BorrowedFd<'_>>) -> bool {
         let fds = [Some(self.fd.as_fd()), other];
         let fds = fds.into_iter().flatten();
