@@ -1,10 +1,13 @@
-//! What this process was started with and Rust's runtime changes before `main`: the command must
-//! get it as it was.
+//! What this process was started with and Rust's runtime changes before `main`, or it itself after: the
+//! command must get it as it was.
 //!
 //! The runtime ignores SIGPIPE and opens /dev/null in place of missing standard streams. A
 //! constructor that runs before it notes how things stood.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const PIPE_IGNORED: u32 = 1 << 3;
 const CHILD_IGNORED: u32 = 1 << 4;
@@ -43,6 +46,26 @@ extern "C" fn note() {
 #[unsafe(link_section = ".init_array")]
 static NOTE: extern "C" fn() = note;
 
+/// Descriptors that the supervisor may need: for each process of a run the connection, the process and
+/// its userfaultfd, and then some.
+const FILES: u64 = 4096;
+/// How many the command may have open.
+static FILES_BEFORE: OnceLock<Rlimit> = OnceLock::new();
+
+/// Lets the supervisor have descriptors for as many processes as can be managed, if that is allowed.
+pub fn allow_files() {
+    let before = getrlimit(Resource::Nofile);
+    let most = before.maximum.unwrap_or(FILES).min(FILES);
+    if before.current.is_some_and(|current| current < most) && FILES_BEFORE.set(before).is_ok() {
+        let raised = Rlimit {
+            current: Some(most),
+            ..before
+        };
+        // Not refused below the hard limit; if it were, a large run would lack descriptors.
+        let _ = setrlimit(Resource::Nofile, raised);
+    }
+}
+
 /// What was there before `main`.
 #[derive(Clone, Copy, Debug)]
 pub struct Inherited {
@@ -50,6 +73,7 @@ pub struct Inherited {
     closed: [bool; 3],
     pipe_ignored: bool,
     child_ignored: bool,
+    files: Option<Rlimit>,
 }
 
 impl Inherited {
@@ -60,6 +84,7 @@ impl Inherited {
             closed: [0, 1, 2].map(|fd| state & 1 << fd != 0),
             pipe_ignored: state & PIPE_IGNORED != 0,
             child_ignored: state & CHILD_IGNORED != 0,
+            files: FILES_BEFORE.get().copied(),
         }
     }
 
@@ -76,6 +101,9 @@ impl Inherited {
             };
             // SAFETY: neither is a function.
             unsafe { libc::signal(signal, handler) };
+        }
+        if let Some(files) = self.files {
+            let _ = setrlimit(Resource::Nofile, files);
         }
         for (fd, closed) in (0..).zip(self.closed) {
             if closed {

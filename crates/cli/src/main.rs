@@ -9,6 +9,7 @@ mod inherited;
 mod memory;
 mod preload;
 mod program;
+mod reaping;
 mod recording;
 mod report;
 mod run;
@@ -19,6 +20,7 @@ mod stats_file;
 mod supervisor;
 mod unmanaged;
 mod voice;
+mod widows;
 
 use std::process::ExitCode;
 

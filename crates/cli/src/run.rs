@@ -30,7 +30,7 @@ use crate::stats_file::StatsFile;
 use crate::supervisor::Supervisor;
 use crate::unmanaged::Watch;
 use crate::voice::{self, Voice};
-use crate::{areas, inherited, memory, preload};
+use crate::{areas, inherited, memory, preload, reaping};
 
 /// foreswap itself could not do its part, as env and timeout say it.
 const CANNOT_START: u8 = 125;
@@ -171,6 +171,8 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let name = socket_name()?;
     let listener = protocol::listen(&name)?;
     inherited::wait_for_children();
+    inherited::allow_files();
+    reaping::begin();
     let signals = Signals::take()?;
     let mask = signals.inherited_mask();
     let (control, missing) = Control::open();
@@ -212,7 +214,6 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let child = command::start(&prepared.program, &args.command, &variables, mask)
         .map_err(|error| not_started(&prepared.program, &error))?;
     supervisor.command = Some(child);
-    raise_descriptors();
     let mut end = supervisor.until_end_of(child)?;
     supervisor.command = None;
     let elapsed = started.elapsed();
@@ -233,7 +234,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         warned: supervisor.voice.has_warned(),
         blind: elapsed > LONG && supervisor.watch.most_resident() == 0,
         totals: supervisor.sessions.totals_now(),
-        left_running: supervisor.sessions.open(),
+        left_running: supervisor.sessions.managed(),
     };
     if !supervisor.voice.is_quiet() {
         let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -242,13 +243,14 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     if let Some(Err(error)) = prepared.stats.map(|file| file.write(&run)) {
         voice::error(&error.to_string());
     }
-    if !all_gone && run.left_running == 0 {
+    if !all_gone && supervisor.sessions.open() == 0 {
         let text = "the disk still writes what ended processes had begun; the swap areas are in use until it has";
         supervisor.voice.remark(Severity::Note, text);
     }
     if all_gone {
         supervisor.end_recording();
         supervisor.areas.erase_all();
+        reaping::reap_the_last();
     } else {
         stay_behind(&mut supervisor);
     }
@@ -278,15 +280,6 @@ fn unseen(supervisor: &Supervisor, before: u64) -> u64 {
     } else {
         0
     }
-}
-
-/// As many descriptors as we may have: each process of the run takes some of ours. The command was started with what
-/// was there before.
-fn raise_descriptors() {
-    let mut limit = rustix::process::getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // Where that is refused there are fewer.
-    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
 fn not_started(program: &std::path::Path, error: &io::Error) -> anyhow::Error {

@@ -1,7 +1,8 @@
 //! The processes that are connected: who they are, what they ask for, and cleaning up when they go.
 //!
-//! A connection lives as long as its process' engine. Its end is the only sign of death that cannot
-//! be missed, so that is where clean-up starts. What a process sent before it died is read first. Its memory is
+//! A connection lives as long as its process' engine, which ends with the process. Its end is the only
+//! sign of death that cannot be missed, so that is where clean-up starts; if the process is still there
+//! then, see `widows.rs`. What a process sent before it died is read first. Its memory is
 //! others' at once, its slots are when the disk has ended what it was asked for.
 
 use std::collections::{HashMap, HashSet};
@@ -10,15 +11,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::{
-    self, AreaOrder, AreaStep, Message, ProtocolError, Refusal, Severity,
+    self, AreaOrder, AreaStep, Message, ProtocolError, Received, Refusal, Severity,
 };
 use foreswap::ledger::{AreaId, Cleanup, Ledger, ProcId, ProcessState, StatsSnapshot};
-use rustix::net::SocketFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::area_file::AreaFile;
 use crate::recording::Recording;
 use crate::voice::Voice;
+use crate::widows::{self, Widows};
 
 /// How soon an unfinished clean-up is tried again, and after how long it is rarely.
 const RETRY: Duration = Duration::from_millis(2);
@@ -37,6 +39,10 @@ struct Session {
     /// The pids that it speaks of are ours as well (no other pid namespace).
     same_namespace: bool,
     record: Option<ProcId>,
+    /// A pidfd of the process, when it is known which one the engine serves.
+    process: Option<OwnedFd>,
+    /// What is held open for it.
+    kept: Vec<OwnedFd>,
 }
 
 /// A record set aside for a fork child that has not said hello.
@@ -86,6 +92,8 @@ pub struct Sessions {
     unfinished: Vec<ProcId>,
     /// Since when there are any.
     unfinished_since: Option<Instant>,
+    /// Processes that are left without their engine.
+    widows: Widows,
     totals: Totals,
     /// What engines see is written here.
     recording: Option<Recording>,
@@ -125,6 +133,7 @@ impl Sessions {
             orphans_wait: ORPHAN,
             unfinished: Vec::new(),
             unfinished_since: None,
+            widows: Widows::default(),
             totals: Totals::default(),
         }
     }
@@ -157,6 +166,12 @@ impl Sessions {
         sessions.chain(children).collect()
     }
 
+    /// Processes that are managed.
+    pub fn managed(&self) -> usize {
+        let managed = self.sessions.iter();
+        managed.filter(|session| session.record.is_some()).count()
+    }
+
     /// Connections that are open.
     pub fn open(&self) -> usize {
         self.sessions.len()
@@ -168,9 +183,9 @@ impl Sessions {
         pids.map(|pid| pid.as_raw_nonzero().get()).collect()
     }
 
-    /// Whether a clean-up waits to be tried again.
+    /// Whether a clean-up waits to be tried again, or a process to be ended.
     pub fn has_unfinished(&self) -> bool {
-        !self.unfinished.is_empty()
+        !self.unfinished.is_empty() || self.widows.exist()
     }
 
     /// How soon to call [`Sessions::finish`], if nothing happens before.
@@ -182,9 +197,10 @@ impl Sessions {
                 false => RETRY_LATER,
             });
         let deadlines = self.reservations.values().filter_map(|kept| kept.until);
+        let widows = self.widows.exist().then_some(RETRY_LATER);
         let now = Instant::now();
         let orphan = deadlines.min().map(|until| until.duration_since(now));
-        unfinished.into_iter().chain(orphan).min()
+        [unfinished, widows, orphan].into_iter().flatten().min()
     }
 
     /// Whether the disk takes long for what ended processes had begun.
@@ -215,14 +231,7 @@ impl Sessions {
                 );
                 continue;
             }
-            self.next_id += 1;
-            self.sessions.push(Session {
-                id: self.next_id,
-                socket,
-                pid: peer.pid,
-                same_namespace: true,
-                record: None,
-            });
+            self.add(socket, peer.pid);
         }
     }
 
@@ -240,6 +249,12 @@ impl Sessions {
         let mut dead: Vec<ProcId> = Vec::new();
         for index in closed {
             let session = self.sessions.swap_remove(index);
+            if session.record.is_some()
+                && !session.kept.is_empty()
+                && let Some(process) = session.process
+            {
+                self.widows.add(session.pid, process, session.kept);
+            }
             if let Some(pending) = &mut self.pending {
                 pending.waiting.remove(&session.id);
             }
@@ -296,12 +311,17 @@ impl Sessions {
         };
     }
 
+    /// Ends processes that are left without their engine.
+    pub fn end_widows(&mut self, voice: &mut Voice) {
+        self.widows.end(voice);
+    }
+
     /// False when the connection is over.
     fn read_all(&mut self, index: usize, voice: &mut Voice) -> bool {
         loop {
             match protocol::receive(&self.sessions[index].socket) {
                 Ok(received) => {
-                    if !self.on_message(index, received.message, received.same_version, voice) {
+                    if !self.on_message(index, received, voice) {
                         return false;
                     }
                 }
@@ -311,13 +331,12 @@ impl Sessions {
         }
     }
 
-    fn on_message(
-        &mut self,
-        index: usize,
-        message: Message,
-        same_version: bool,
-        voice: &mut Voice,
-    ) -> bool {
+    fn on_message(&mut self, index: usize, received: Received, voice: &mut Voice) -> bool {
+        let Received {
+            message,
+            same_version,
+            fds,
+        } = received;
         let own = self.sessions[index].record;
         match (message, own) {
             (Message::Log { severity, text }, _) => voice.remark(severity, &text),
@@ -333,7 +352,10 @@ impl Sessions {
                 },
                 None,
             ) => {
-                return self.on_hello(index, pid, parent, record, voice);
+                if let Some(process) = fds.into_iter().next() {
+                    self.on_introduction(index, process, pid);
+                }
+                return self.on_hello(index, parent, record, voice);
             }
             (Message::Reserve, Some(parent)) => {
                 let answer = match self.ledger.reserve(Some(parent)) {
@@ -359,6 +381,8 @@ impl Sessions {
                 self.end(record);
             }
             (Message::AreaDone { order, ok }, Some(_)) => self.on_area_done(index, order, ok),
+            (Message::Connect, _) => return self.on_another(index),
+            (Message::Keep, Some(_)) => self.sessions[index].kept = fds,
             (Message::Starved { area }, Some(_)) => self.starved = Some(area),
             // Anything else is not said at this time by an engine of ours.
             _ => return false,
@@ -366,10 +390,57 @@ impl Sessions {
         true
     }
 
+    /// An engine needs a connection for another one, which cannot reach us.
+    fn on_another(&mut self, index: usize) -> bool {
+        let made = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let Ok((ours, theirs)) = made else {
+            return false;
+        };
+        if rustix::io::ioctl_fionbio(&ours, true).is_err() {
+            return false;
+        }
+        let sent = protocol::send(
+            &self.sessions[index].socket,
+            &Message::Connected,
+            &[theirs.as_fd()],
+        );
+        self.add(ours, self.sessions[index].pid);
+        sent.is_ok()
+    }
+
+    fn add(&mut self, socket: OwnedFd, pid: Pid) {
+        self.next_id += 1;
+        self.sessions.push(Session {
+            id: self.next_id,
+            socket,
+            pid,
+            same_namespace: true,
+            record: None,
+            process: None,
+            kept: Vec::new(),
+        });
+    }
+
+    /// The engine told which process it serves, `pid` as that sees itself.
+    fn on_introduction(&mut self, index: usize, process: OwnedFd, pid: u32) {
+        let session = &mut self.sessions[index];
+        // A number that we cannot see is that of one that has ended, or is of no use to us.
+        if let Some(seen) = widows::pid_of(&process) {
+            session.pid = seen;
+        }
+        let seen = session.pid.as_raw_nonzero().get().cast_unsigned();
+        session.same_namespace = seen == pid;
+        session.process = Some(process);
+    }
+
     fn on_hello(
         &mut self,
         index: usize,
-        pid: u32,
         parent: Option<ProcId>,
         reserved: Option<ProcId>,
         voice: &mut Voice,
@@ -379,7 +450,6 @@ impl Sessions {
             .as_raw_nonzero()
             .get()
             .cast_unsigned();
-        self.sessions[index].same_namespace = peer == pid;
         let record = match reserved {
             None => self.ledger.reserve(None).ok_or(Refusal::TooManyProcesses),
             Some(record) => {

@@ -6,12 +6,18 @@ use foreswap::ledger::protocol::{Client, Welcome};
 use foreswap::ledger::{
     AreaId, AreaInfo, IoBackend, LedgerSpec, Options, Put, ReadaheadPolicy, SlotIndex, ThpMode,
 };
+use foreswap::sys::host::Host;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 
 const AREA: AreaId = AreaId(0);
 const SLOT: SlotIndex = SlotIndex(3);
+
+/// The process that engines here serve: this one.
+fn host() -> Host {
+    Host::open(std::process::id()).expect("this process")
+}
 
 struct Office {
     name: String,
@@ -103,7 +109,7 @@ impl Office {
     fn engine(&mut self) -> (Client, Welcome) {
         self.with(|name| {
             let mut client = Client::connect(name).expect("connected");
-            let welcome = client.hello(None).expect("welcome");
+            let welcome = client.hello(&host(), None).expect("welcome");
             (client, welcome)
         })
     }
@@ -166,7 +172,7 @@ fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     assert_eq!(ledger.slot_count(AREA, SLOT), 1, "the child's");
     let (client, hello) = office.with(|name| {
         let mut client = Client::connect(name).expect("connected");
-        let hello = client.hello(Some((me, child))).expect("welcome");
+        let hello = client.hello(&host(), Some((me, child))).expect("welcome");
         (client, hello)
     });
     assert_eq!(hello.record, child);
@@ -225,6 +231,24 @@ fn a_reservation_whose_parent_has_died_is_freed_in_time() {
     assert_eq!(office.sessions.retry(), None);
 }
 
+/// A child's engine that cannot reach us gets its connection from its parent's.
+#[test]
+fn a_connection_may_come_over_another() {
+    let mut office = office("another");
+    let (mut parent, welcome) = office.engine();
+    let child = office.with(|_| parent.reserve().expect("a record"));
+    let (client, hello) = office.with(|_| {
+        let given = parent.another().expect("a connection");
+        let mut client = Client::of_socket(given);
+        let hello = client.hello(&host(), Some((welcome.record, child)));
+        (client, hello.expect("welcome"))
+    });
+    assert_eq!((hello.record, office.sessions.managed()), (child, 2));
+    drop((client, hello.areas));
+    office.serve_until(|sessions| sessions.open() == 1);
+    assert_eq!(office.state(welcome.record), ProcessState::Live);
+}
+
 #[test]
 fn nobody_takes_what_was_reserved_for_another() {
     let mut office = office("strange");
@@ -235,12 +259,12 @@ fn nobody_takes_what_was_reserved_for_another() {
     let refused = office.with(|name| {
         let mut client = Client::connect(name).expect("connected");
         let wrong_parent = ProcId::new(200).zip(Some(record));
-        client.hello(wrong_parent).is_err()
+        client.hello(&host(), wrong_parent).is_err()
     });
     assert!(refused);
     assert_eq!(office.state(record), ProcessState::Reserved);
     assert_eq!(office.state(welcome.record), ProcessState::Live);
     // A second hello ends the connection, and with it what the first one got.
-    office.with(|_| stranger.hello(None).expect_err("twice"));
+    office.with(|_| stranger.hello(&host(), None).expect_err("twice"));
     office.serve_until(|sessions| sessions.open() == 1);
 }

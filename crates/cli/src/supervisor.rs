@@ -16,11 +16,11 @@ use crate::control::change::{Changes, Parts};
 use crate::control::list;
 use crate::control::server::Control;
 use crate::control::words::{Reply, Request};
-use crate::recording;
 use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
 use crate::unmanaged::Watch;
 use crate::voice::{self, Voice};
+use crate::{reaping, recording};
 
 /// How often a change that is under way is looked at: an area is empty from one moment to the next.
 const CHANGE_MS: i64 = 5;
@@ -201,6 +201,7 @@ impl Supervisor {
             }
         }
         self.sessions.finish();
+        self.sessions.end_widows(&mut self.voice);
         if self.sessions.has_slow_transfers() {
             let text = "the disk still writes what ended processes had begun; their swap slots are free after that";
             self.voice.remark(Severity::Note, text);
@@ -275,6 +276,7 @@ impl Supervisor {
                             Event::Stopped(_) | Event::Continued => {}
                         }
                     }
+                    reaping::reap_all_but(command);
                 }
                 signal if arrived.is_for(command) => signals::pass_on(command, signal),
                 _ => {}

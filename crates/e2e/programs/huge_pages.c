@@ -91,23 +91,33 @@ static void sparse(void)
         VERIFY_PART(base, at + 5 * PAGE, PAGE, 4, "sparse");
 }
 
-/* Threads of this process that have this name. */
+/* Threads of this name that serve this process: those of one that shares its memory. */
 static uint64_t threads_named(const char *name)
 {
-    DIR *tasks = opendir("/proc/self/task");
-    CHECK(tasks != NULL, "the threads");
+    DIR *processes = opendir("/proc");
+    CHECK(processes != NULL, "the processes");
     uint64_t count = 0;
-    for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
-        char path[sizeof task->d_name + 32], comm[32] = "";
-        snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
+    for (struct dirent *process; (process = readdir(processes)) != NULL;) {
+        pid_t pid = atoi(process->d_name);
+        if (pid == 0 || syscall(SYS_kcmp, getpid(), pid, 1 /* KCMP_VM */, 0, 0) != 0)
             continue;
-        ssize_t got = read(fd, comm, sizeof comm - 1);
-        close(fd);
-        count += got > 0 && strncmp(comm, name, strlen(name)) == 0;
+        char path[600];
+        snprintf(path, sizeof path, "/proc/%d/task", pid);
+        DIR *tasks = opendir(path);
+        for (struct dirent *task; tasks != NULL && (task = readdir(tasks)) != NULL;) {
+            char comm[32] = "";
+            snprintf(path, sizeof path, "/proc/%d/task/%s/comm", pid, task->d_name);
+            int fd = open(path, O_RDONLY | O_CLOEXEC);
+            if (fd < 0)
+                continue;
+            ssize_t got = read(fd, comm, sizeof comm - 1);
+            close(fd);
+            count += got > 0 && strncmp(comm, name, strlen(name)) == 0;
+        }
+        if (tasks != NULL)
+            closedir(tasks);
     }
-    closedir(tasks);
+    closedir(processes);
     return count;
 }
 

@@ -235,10 +235,16 @@ impl Running {
         processes_with_tag(&self.tag)
     }
 
-    /// The run's processes whose executable's name is `name`.
+    /// The engines of the run's processes.
+    pub fn engines(&self) -> Vec<Pid> {
+        self.processes().into_iter().filter(is_engine).collect()
+    }
+
+    /// The run's processes whose executable's name is `name`; not their engines, which have it as well.
     pub fn processes_named(&self, name: &str) -> Vec<Pid> {
         self.processes()
             .into_iter()
+            .filter(|pid| !is_engine(pid))
             .filter(|pid| {
                 fs::read_link(format!("/proc/{}/exe", pid.as_raw_nonzero()))
                     .is_ok_and(|exe| exe.file_name() == Some(OsStr::new(name)))
@@ -355,6 +361,12 @@ impl Drop for Running {
             let _ = kill_process(pid, Signal::KILL);
         }
     }
+}
+
+/// Whether this is the process beside a program that serves its memory.
+fn is_engine(pid: &Pid) -> bool {
+    let name = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+    name.is_ok_and(|name| name == "fs-pager\n")
 }
 
 /// The live processes whose environment carries `tag`.

@@ -187,6 +187,16 @@ fn environment_is_the_callers() {
     Managed::limit(LIMIT).equals_bare(&job).succeeded();
 }
 
+/// The supervisor needs more of them than many shells allow.
+#[test]
+fn the_limit_of_descriptors_is_the_callers() {
+    let few = ["sh", "-c", "ulimit -Sn 300 && exec \"$0\" \"$@\""];
+    let job = Job::shell("ulimit -Sn; ulimit -Hn");
+    let outcome = Managed::limit(LIMIT).started_by(few).run(&job).succeeded();
+    let most = Job::shell("ulimit -Hn").run().succeeded();
+    assert_eq!(outcome.text(), format!("300\n{}", most.text()));
+}
+
 #[test]
 fn an_existing_preload_object_stays() {
     let job = Job::shell("echo \"$LD_PRELOAD\"").env("LD_PRELOAD", "libm.so.6");

@@ -180,7 +180,7 @@ fn moves(batch: usize) {
 }
 
 fn lookups() {
-    let mut last = LastCpu::new();
+    let mut last = LastCpu::new(std::process::id());
     let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     let times = |mut work: Box<dyn FnMut()>| {
         let one = |work: &mut dyn FnMut()| {

@@ -11,11 +11,12 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
 
-use rustix::thread::futex;
+use rustix::thread::futex::{self, Timespec};
 
 use crate::sys::arena_alloc::EngineAlloc;
 use crate::sys::doorbell::Ring;
 use crate::sys::stacks::ControlBlocks;
+use crate::sys::thread::Thread;
 pub use forks::Forks;
 
 /// What stands in [`Program::state`].
@@ -54,6 +55,8 @@ pub mod request {
     /// The program wants to serve the memory at word 1, word 2 bytes of it, itself (a userfaultfd of its
     /// own). It has touched it all. Answer: whether it is no longer managed, in word 0.
     pub const LET_GO: u64 = 8;
+    /// About to execute a file, which may fail: look whether the memory is still the program's.
+    pub const EXECUTES: u64 = 9;
 }
 
 /// Answers to [`request::HOLD`].
@@ -90,6 +93,10 @@ pub struct Program {
     pub ring: AtomicUsize,
     /// Forks under way.
     pub forks: Forks,
+    /// The board over which the engine helps those of forked children; 0 before there is one.
+    pub board: AtomicUsize,
+    /// The board of the last process before this one whose engine needed no help.
+    pub elder: AtomicUsize,
     /// The program, or one that it was forked from, has asked for memory to be wiped in children.
     pub wipes: AtomicBool,
     /// The program, or one that it was forked from, has said how it will use some memory: the
@@ -123,6 +130,8 @@ impl Program {
             ring: AtomicUsize::new(0),
             heap,
             forks: Forks::new(),
+            board: AtomicUsize::new(0),
+            elder: AtomicUsize::new(0),
             wipes: AtomicBool::new(false),
             hints: AtomicBool::new(false),
             lends: AtomicBool::new(false),
@@ -275,6 +284,39 @@ impl Program {
     pub fn await_start(&self) {
         while self.state.load(Acquire) == state::STARTING {
             let _ = futex::wait(&self.state, futex::Flags::PRIVATE, state::STARTING, None);
+        }
+    }
+
+    /// As [`Self::await_start`], for who started `engine`: it may be killed before it can say anything.
+    pub fn await_engine(&self, engine: &Thread) {
+        while self.state.load(Acquire) == state::STARTING {
+            if !engine.is_alive() {
+                let (from, to) = (state::STARTING, state::FAILED);
+                if self
+                    .state
+                    .compare_exchange(from, to, SeqCst, SeqCst)
+                    .is_ok()
+                {
+                    say(b"foreswap: this process is not managed: its engine was killed\n");
+                    self.set_state(to);
+                }
+                return;
+            }
+            let second = Timespec {
+                tv_sec: 1,
+                tv_nsec: 0,
+            };
+            let flags = futex::Flags::PRIVATE;
+            let _ = futex::wait(&self.state, flags, state::STARTING, Some(&second));
+        }
+    }
+
+    /// This thread is about to execute another file. If it is the program's and that succeeds, its
+    /// memory is nobody's any more, which the engine then has to find out soon.
+    pub fn executes(&self) {
+        let has_engine = matches!(self.state.load(Acquire), state::BARE | state::ARMED);
+        if has_engine && self.pid.load(Relaxed) == own_pid() {
+            self.call([request::EXECUTES, 0, 0, 0]);
         }
     }
 

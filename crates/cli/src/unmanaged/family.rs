@@ -23,7 +23,7 @@ const FIRST_TEXT: usize = 4 << 10;
 /// One in so many of our descriptors may be for processes, each of which takes two.
 const DESCRIPTORS: u64 = 4;
 /// What the name of a process begins with that is an engine beside its program.
-const ENGINE: &str = "foreswap";
+const ENGINE: &str = "fs-pager";
 
 /// A process of the run.
 #[derive(Debug)]

@@ -56,9 +56,10 @@ pub struct AreaFiles {
 /// A message, in either direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Engine: I am process `pid`; `record` was reserved for me when `parent` forked.
+    /// Engine: I serve process `pid`, a pidfd of which comes beside this; `record` was reserved for it
+    /// when `parent` forked.
     Hello {
-        /// As the process sees itself; the supervisor trusts the socket's credentials more.
+        /// As the process sees itself; the supervisor trusts the pidfd more.
         pid: u32,
         /// The record of the process that forked this one.
         parent: Option<ProcId>,
@@ -109,6 +110,13 @@ pub enum Message {
         /// Whether it was done.
         ok: bool,
     },
+    /// Engine: from here on the process must not go on without me. Its userfaultfd comes beside
+    /// this: as long as that is open somewhere, what is missing in memory does not become zeros.
+    Keep,
+    /// Engine: I need a connection for the engine of a child, which cannot reach you.
+    Connect,
+    /// Supervisor: it comes beside this.
+    Connected,
     /// Engine: while this area is drained a fault finds no memory, and no other area has room.
     Starved {
         /// The area.
@@ -266,6 +274,9 @@ impl Packet {
             Message::Bye => (8, [0; 3], ""),
             Message::Area(order) => (9, order.words(0), ""),
             Message::AreaDone { order, ok } => (10, order.words(u32::from(*ok)), ""),
+            Message::Keep => (12, [0; 3], ""),
+            Message::Connect => (13, [0; 3], ""),
+            Message::Connected => (14, [0; 3], ""),
             Message::Starved { area } => (11, [area.0.into(), 0, 0], ""),
         };
         let kept = text.floor_char_boundary(LOG_BYTES);
@@ -323,6 +334,9 @@ impl Packet {
             11 => Message::Starved {
                 area: AreaId(u8::try_from(first).ok()?),
             },
+            12 => Message::Keep,
+            13 => Message::Connect,
+            14 => Message::Connected,
             _ => return None,
         })
     }

@@ -1,7 +1,8 @@
 //! How an engine comes up in a process.
 //!
-//! The program thread that noticed growth, or that just became a fork child, starts the pager thread
-//! and waits; the pager gets itself a file table of its own, the supervisor's welcome, two
+//! The program thread that noticed growth, or that just became a fork child, starts the engine's
+//! process (`sys/beside.rs`) and waits. Its first thread is the pager, which gives up what it has of
+//! the program's descriptors, folder and process group, gets itself the supervisor's welcome, two
 //! userfaultfds, frames and a ring, and then says how it went.
 
 use std::ffi::c_void;
@@ -15,7 +16,7 @@ use foreswap_core::{Config, Mm, Stored, Swapoff, Thp};
 use foreswap_store::ring::{
     Helper, Helpers, Io, Pool, Spawn, SpawnRefused, Uring, WithRam, Worker,
 };
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
@@ -26,17 +27,20 @@ use super::snapshot::{Fate, Snapshot};
 use super::space::Space;
 use super::unshare::Unsharer;
 use super::world::{Lent, Linux, Zeros};
-use super::{Fork, Mode, Pager, watch};
+use super::{Fork, Mode, Pager, guard, handover, watch};
 use crate::digest::number_in_order;
-use crate::ledger::protocol::{Client, ProtocolError, Severity};
-use crate::ledger::{IoBackend, Ledger, Options, ReadaheadPolicy, SeenKind, ThpMode};
+use crate::ledger::protocol::{Client, ProtocolError, Severity, Welcome};
+use crate::ledger::{IoBackend, Ledger, Options, ProcId, ReadaheadPolicy, SeenKind, ThpMode};
 use crate::program::{Program, say, state};
 use crate::sys::cpu::Cpus;
 use crate::sys::doorbell::Doorbell;
+use crate::sys::host::Host;
 use crate::sys::own_memory::{self, Kind};
 use crate::sys::uffd::{Features, Uffd, UffdError};
-use crate::sys::{maps, process, thread};
+use crate::sys::{beside, handed, maps, process, thread};
 
+/// The name of the engine's process. Not the command's: `pkill foreswap` is meant for the run.
+const NAME: &core::ffi::CStr = c"fs-pager";
 /// Stack of the pager.
 const STACK: usize = 512 << 10;
 /// Stack of a helper: it hashes and compresses.
@@ -96,12 +100,14 @@ pub fn start(program: &Program, snapshot: usize) {
     PROGRAM.store(core::ptr::from_ref(program).cast_mut(), Release);
     SNAPSHOT.store(snapshot, Release);
     // SAFETY: `enter` never unwinds and keeps to what engine threads may do.
-    let spawned = unsafe { thread::spawn(c"foreswap", STACK, false, enter, core::ptr::null_mut()) };
-    if spawned.is_err() {
-        say(b"foreswap: this process is not managed: no thread could be started\n");
-        program.set_state(state::FAILED);
+    let spawned = unsafe { beside::spawn(NAME, STACK, enter, core::ptr::null_mut()) };
+    match spawned {
+        Ok(engine) => program.await_engine(&engine),
+        Err(_) => {
+            say(b"foreswap: this process is not managed: no process could be started beside it\n");
+            program.set_state(state::FAILED);
+        }
     }
-    program.await_start();
 }
 
 /// In a fork child: the parent's engine is not ours. Its threads are not here, its frames were not
@@ -121,8 +127,13 @@ extern "C" fn enter(_: *mut c_void) {
         return;
     };
     // The file table is a copy of the program's: nothing of it concerns us.
-    // SAFETY: no descriptor of this thread's table is in use yet.
+    // SAFETY: no descriptor of this process' table is in use yet.
     let closed = unsafe { process::close_all_files() };
+    // Nor must the file system of its folder be kept from being unmounted, or its process group
+    // be stopped or killed with us in it. Neither fails; if one did, only that would be lost.
+    let _ = rustix::process::chdir(c"/");
+    let _ = rustix::process::setpgid(None, None);
+    handed::forget();
     let booted = match closed {
         Ok(()) => boot(program),
         Err(errno) => Err(BootError::System {
@@ -142,7 +153,7 @@ extern "C" fn enter(_: *mut c_void) {
             pager.serve();
         }
         Err(error) => {
-            let pid = crate::program::own_pid();
+            let pid = program.pid.load(Relaxed);
             let text = format!("process {pid} is not managed: {error}");
             let told = Client::connect(&program.socket_name())
                 .and_then(|client| client.log(Severity::Error, &text));
@@ -151,17 +162,19 @@ extern "C" fn enter(_: *mut c_void) {
             program.set_state(state::FAILED);
         }
     }
+    // With the threads that were started already.
+    process::exit(0)
 }
 
 fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let at = SNAPSHOT.swap(0, SeqCst);
     // SAFETY: the address is 0 or a snapshot that the parent wrote, which is still mapped.
     let inherited = unsafe { Snapshot::find(at) };
-    let mut client = Client::connect(&program.socket_name())?;
+    let host = Host::open(program.pid.load(Relaxed)).map_err(system("pidfd_open"))?;
     let reserved = inherited
         .as_ref()
         .and_then(|s| Some((s.parent()?, s.child())));
-    let welcome = client.hello(reserved)?;
+    let (client, office, welcome) = join(program, &host, reserved)?;
     let ledger: &'static Ledger = Box::leak(Box::new(welcome.ledger));
     let me = welcome.record;
     crate::digest::set_key(ledger.digest_key());
@@ -203,7 +216,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let unsharer = Unsharer::new(rustix::io::dup(&bell).map_err(system("dup"))?);
     let rings = || maps::read().map(|vmas| maps::rings(&vmas));
     let before = rings().map_err(system("reading maps"))?;
-    let mut io = open_io(&options, &client)?;
+    let mut io = open_io(&options, &client, &[uffd.as_raw_fd(), quiet.as_raw_fd()])?;
     let rings = rings()
         .map_err(system("reading maps"))?
         .saturating_sub(before);
@@ -225,6 +238,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     program.ring.store(doorbell.ring().to_address(), Release);
 
     let lent = Lent::new(&program.lends, arena.frames());
+    let announced = guard::start(&host, &client).map_err(system("clone of the guard"))?;
     let huge = huge::Huge::new(&quiet).map_err(system("mmap for huge pages"))?;
     let mut w = Linux::new(
         uffd,
@@ -240,6 +254,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         unsharer,
         client,
     );
+    w.pid = host.pid();
     areas.into_iter().for_each(|area| w.open_ram(area));
     if let Some(ring) = welcome.ring {
         hide(&ring.address_range()).map_err(system("hiding the ring"))?;
@@ -271,6 +286,12 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let space = Space::open(program, rings).map_err(system("opening /proc/self"))?;
     let mm = Mm::new(config, limit);
     let mut pager = Pager::new(program, doorbell, mm, w, bell, welcome.areas, space);
+    (pager.announced, pager.office) = (Some(announced), office);
+    watch::start(&pager, host).map_err(system("clone of the watcher"))?;
+    // From here on the program depends on us.
+    if let Some(client) = &pager.w.client {
+        client.keep(&[pager.w.program.as_fd()])?;
+    }
     match inherited {
         Some(snapshot) => inherit(&mut pager, &snapshot)?,
         None => {
@@ -279,8 +300,36 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         }
     }
     pager.drain_as_ordered();
-    watch::start(&pager).map_err(system("clone of the watcher"))?;
     Ok(pager)
+}
+
+/// Says hello to the supervisor, over what the parent's engine gives if there is no other way.
+fn join(
+    program: &Program,
+    host: &Host,
+    reserved: Option<(ProcId, ProcId)>,
+) -> Result<(Client, Option<Client>, Welcome), BootError> {
+    let boards = [&program.board, &program.elder].map(|board| board.swap(0, SeqCst));
+    if !handover::has_to_ask(boards) {
+        match Client::connect(&program.socket_name()) {
+            Ok(mut client) => {
+                let welcome = client.hello(host, reserved)?;
+                return Ok((client, None, welcome));
+            }
+            // In another network it has no such name.
+            Err(_) if boards[0] != 0 => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match handover::ask(boards) {
+        Some(given) => {
+            program.elder.store(given.elder, Release);
+            let (mut client, office) = (given.client, given.office);
+            let welcome = client.hello(host, reserved)?;
+            Ok((client, Some(office), welcome))
+        }
+        None => Err(ProtocolError::Closed.into()),
+    }
 }
 
 /// Keep a mapping of the ledger from adoption and from fork children, who attach for themselves.
@@ -399,16 +448,25 @@ pub fn pages_of(range: &core::ops::Range<usize>) -> PageRange {
     Vpn::of(range.start as u64)..Vpn::of(range.end.next_multiple_of(PAGE_SIZE) as u64)
 }
 
-fn event() -> Result<OwnedFd, Errno> {
+pub(super) fn event() -> Result<OwnedFd, Errno> {
     use rustix::event::{EventfdFlags, eventfd};
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-fn open_io(options: &Options, client: &Client) -> Result<Box<dyn Io>, BootError> {
+/// Opens what does the I/O, and keeps `descriptors` open in the program's memory itself, as [`Uring::keep`] says.
+fn open_io(
+    options: &Options,
+    client: &Client,
+    descriptors: &[RawFd],
+) -> Result<Box<dyn Io>, BootError> {
     let refused = match options.io {
         IoBackend::Threads => None,
         IoBackend::Auto | IoBackend::Uring => match Uring::new(&[], DEPTH) {
-            Ok(ring) => return Ok(Box::new(ring)),
+            Ok(ring) => {
+                // Where it is refused the supervisor alone keeps them.
+                let _ = ring.keep(descriptors);
+                return Ok(Box::new(ring));
+            }
             Err(why) => Some(why.to_string()),
         },
     };
@@ -419,6 +477,11 @@ fn open_io(options: &Options, client: &Client) -> Result<Box<dyn Io>, BootError>
         let text = format!("io_uring is not available ({why}); {POOL_THREADS} threads do the I/O");
         // The supervisor says it once for all processes; if it is gone there is nobody to tell.
         let _ = client.log(Severity::Note, &text);
+    }
+    if let Ok(ring) = Uring::new(&[], 1) {
+        // For this alone, and as long as the memory lives.
+        let _ = ring.keep(descriptors);
+        core::mem::forget(ring);
     }
     let spawn = |worker: Worker| {
         let (_, argument) = worker.into_raw();

@@ -7,6 +7,8 @@
 //! areas, the snapshot is written, and the thread goes on to fork; other threads are served
 //! meanwhile. One fork at a time.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use foreswap_core::units::{Nanos, PageRange, Vpn};
 use foreswap_core::world::{Limit, Notice, World};
 use foreswap_core::{Hint, Stored};
@@ -14,7 +16,7 @@ use foreswap_store::ring::Io;
 
 use super::snapshot::Snapshot;
 use super::world::now;
-use super::{Mode, Pager};
+use super::{Mode, Pager, handover};
 use crate::ledger::protocol::Client;
 use crate::ledger::{ProcId, ProcessState};
 use crate::program::hold;
@@ -76,6 +78,10 @@ impl Pager {
         if self.fork != Fork::None {
             self.waiting_forks.push(slot);
             return;
+        }
+        if self.program.board.load(Relaxed) == 0 {
+            // Without it only children that need help have none.
+            let _ = handover::begin(self.program, self.office.take());
         }
         self.pulse.pause(true);
         let reserved = self.w.client.as_mut().map(Client::reserve);

@@ -1,4 +1,4 @@
-//! The pager: the engine thread that serves a process.
+//! The pager: the engine's first thread, which serves the program.
 //!
 //! It owns the core and its world and runs one loop: read what the kernel and the program have to
 //! say, let the core decide, start the I/O, and only then do what nobody waits for. Faults go
@@ -11,6 +11,8 @@ mod areas;
 mod boot;
 mod fork;
 mod frames;
+mod guard;
+mod handover;
 mod huge;
 mod let_go;
 mod madv_guard;
@@ -27,6 +29,7 @@ mod watch;
 mod world;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use foreswap_core::units::{Frame, Nanos, PageRange, Vpn, len, overlap, without};
 use foreswap_core::world::{IoId, IoResult, Limit as _, Refusal};
@@ -101,6 +104,10 @@ pub(crate) struct Pager {
     space: space::Space,
     /// Rung by the unsharer, the watcher and the helpers.
     bell: OwnedFd,
+    /// To be rung when the program is about to execute a file: see `guard`.
+    announced: Option<OwnedFd>,
+    /// Where connections for forked children come from, if the supervisor cannot be reached by name.
+    office: Option<Client>,
     /// The areas' files, open as long as the ring may use them.
     areas: Vec<(AreaId, AreaFiles)>,
     /// Areas that are to be closed when no I/O on them is in flight any more.
@@ -166,10 +173,12 @@ impl Pager {
             sheet: None,
             expected: Vec::new(),
             forks: 0,
-            placement: Placement::new(),
+            placement: Placement::new(program.pid.load(Relaxed)),
             polling_since: 0,
             space,
             bell,
+            announced: None,
+            office: None,
             areas,
             detaching: Vec::new(),
             told_starved: false,
@@ -426,6 +435,11 @@ impl Pager {
                     let gone = self.on_let_go(words[1] as usize, words[2] as usize);
                     self.answer(slot, [gone.into(), 0, 0, 0]);
                     continue;
+                }
+                request::EXECUTES => {
+                    if let Some(bell) = &self.announced {
+                        let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+                    }
                 }
                 request::FORKED => self.on_forked(words[1], words[2] as u32),
                 _ => {}

@@ -123,8 +123,8 @@ impl Patience {
 }
 
 impl Placement {
-    /// Starts wherever the scheduler put us, on the pager's thread.
-    pub fn new() -> Self {
+    /// Starts wherever the scheduler put us, on the pager's thread. `program` is the process whose threads fault.
+    pub fn new(program: u32) -> Self {
         let all = cpu::allowed().unwrap_or_default();
         let may_yield = rustix::process::geteuid().is_root();
         // Of more than two the pager cannot choose where the scheduler puts the thread.
@@ -135,7 +135,7 @@ impl Placement {
             only: None,
             faults: 0,
             ahead: 0,
-            last: LastCpu::new(),
+            last: LastCpu::new(program),
             due: 0,
             interrupts: chooses.then(Interrupts::open).and_then(Result::ok),
             interrupted: Interrupted::new(),
@@ -261,7 +261,7 @@ mod tests {
             let cpus = cpu::allowed().expect("allowed");
             assert!(cpus.len() > 1, "this test needs two CPUs");
             let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-            let mut placement = Placement::new();
+            let mut placement = Placement::new(std::process::id());
             let ms = |n: u64| n * 1_000_000;
             let place = |placement: &mut Placement, on: usize, now: Nanos| {
                 cpu::set_affinity([cpus[on]]).expect("pin");

@@ -39,7 +39,7 @@ impl Linux {
     }
 
     fn words(&self, notice: Notice) -> (Severity, String) {
-        let pid = crate::program::own_pid();
+        let pid = self.pid;
         match notice {
             Notice::AreasFull => {
                 let areas: Vec<String> = self

@@ -17,8 +17,9 @@ use rustix::io::Errno;
 use super::Pager;
 use crate::ledger::Ledger;
 use crate::ledger::protocol::{Client, Severity};
-use crate::program::{Program, own_pid};
-use crate::sys::{process, thread};
+use crate::program::Program;
+use crate::sys::host::Host;
+use crate::sys::{handed, thread};
 
 /// How often the pulse is felt.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -63,15 +64,17 @@ struct Watch {
     program: &'static Program,
     ledger: &'static Ledger,
     bell: OwnedFd,
+    host: Host,
 }
 
-/// Start the watcher of `pager`.
-pub(crate) fn start(pager: &Pager) -> Result<(), Errno> {
+/// Start the watcher of `pager`, which serves `host`.
+pub(crate) fn start(pager: &Pager, host: Host) -> Result<(), Errno> {
     watch(Watch {
         pulse: Arc::clone(&pager.pulse),
         program: pager.program,
         ledger: pager.w.ledger,
         bell: rustix::io::dup(&pager.bell)?,
+        host,
     })
 }
 
@@ -107,19 +110,19 @@ extern "C" fn work(argument: *mut c_void) {
         if looks >= LOOKS {
             let text = format!(
                 "the pager thread (tid {tid}) of process {} waits inside the kernel, most likely for a page that only it could bring; the process is ended",
-                own_pid()
+                watch.host.pid()
             );
             // If the supervisor is gone there is nobody to tell.
             let _ = Client::connect(&watch.program.socket_name())
                 .and_then(|client| client.log(Severity::Error, &text));
-            process::abort();
+            watch.host.abort();
         }
     }
 }
 
-/// Whether a thread of this process sleeps in the kernel, by the state in its stat line.
+/// Whether a thread of the engine sleeps in the kernel, by the state in its stat line.
 fn is_asleep(tid: u32) -> bool {
-    let Ok(stat) = std::fs::read(format!("/proc/self/task/{tid}/stat")) else {
+    let Ok(stat) = handed::read_in_proc(&format!("/proc/self/task/{tid}/stat")) else {
         return false;
     };
     let after_name = stat.iter().rposition(|&b| b == b')').map_or(0, |at| at + 2);
@@ -175,6 +178,7 @@ mod tests {
             program: &PROGRAM,
             ledger: ledger(),
             bell: bell.expect("an eventfd"),
+            host: Host::open(std::process::id()).expect("this process"),
         })
         .expect("the watcher");
         let pager = std::thread::spawn(move || {

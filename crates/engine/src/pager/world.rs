@@ -65,6 +65,8 @@ pub struct Linux {
     pub ledger: &'static Ledger,
     /// Our record in it.
     pub me: ProcId,
+    /// The program's process id.
+    pub pid: u32,
     /// Zeros to copy from.
     pub zeros: Zeros,
     /// Makes pages movable again that a fork shares.
@@ -151,6 +153,7 @@ impl Linux {
             io,
             ledger,
             me,
+            pid: 0,
             zeros,
             unsharer,
             snapshot: None,

@@ -1,12 +1,14 @@
 //! Where threads run: a fault costs several times less when the engine thread that serves it is
 //! on the same CPU as the thread that waits, so the engine wants to know, and to choose.
 
+use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::getpriority_process;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+use super::handed;
 
 /// Threads whose descriptors are kept open.
 const CACHED: usize = 16;
@@ -68,25 +70,28 @@ pub fn current() -> usize {
     sched_getcpu()
 }
 
-/// Looks up where other threads of the process ran last, keeping the last few threads'
-/// descriptors open.
-#[derive(Debug, Default)]
+/// Looks up where threads of a process ran last, keeping the last few threads' descriptors open.
+#[derive(Debug)]
 pub struct LastCpu {
+    process: u32,
     threads: [Option<(u32, OwnedFd)>; CACHED],
 }
 
 impl LastCpu {
-    /// With nothing open yet.
-    pub fn new() -> Self {
-        Self::default()
+    /// Of the threads of `process`, with nothing open yet.
+    pub fn new(process: u32) -> Self {
+        LastCpu {
+            process,
+            threads: Default::default(),
+        }
     }
 
-    /// The CPU that thread `tid` of this process runs on or ran on last; `None` when it is gone.
+    /// The CPU that thread `tid` of the process runs on or ran on last; `None` when it is gone.
     pub fn of(&mut self, tid: u32) -> Option<usize> {
         let place = &mut self.threads[tid as usize % CACHED];
         if !matches!(place, Some((cached, _)) if *cached == tid) {
-            let path = format!("/proc/self/task/{tid}/stat");
-            let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+            let path = format!("/proc/{}/task/{tid}/stat", self.process);
+            let file = handed::open_in_proc(&CString::new(path).ok()?).ok()?;
             *place = Some((tid, file));
         }
         let (_, file) = place.as_ref()?;
@@ -163,7 +168,7 @@ impl RunDelay {
     /// Of the calling thread.
     pub fn of_this_thread() -> Result<Self, Errno> {
         let path = c"/proc/thread-self/schedstat";
-        open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Self)
+        handed::open_in_proc(path).map(Self)
     }
 
     /// Nanoseconds since the thread began.
@@ -196,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_pinned_thread_is_found_where_it_was_pinned() {
-        let mut last = LastCpu::new();
+        let mut last = LastCpu::new(std::process::id());
         for cpu in allowed().expect("allowed") {
             set_affinity([cpu]).expect("pin");
             let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;

@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 /// The table of them, kept open.
@@ -24,11 +23,7 @@ pub struct Counts {
 impl Interrupts {
     /// Opens it.
     pub fn open() -> Result<Self, Errno> {
-        let file = open(
-            c"/proc/interrupts",
-            OFlags::RDONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
+        let file = super::handed::open_in_proc(c"/proc/interrupts")?;
         Ok(Interrupts {
             file,
             text: Vec::new(),

@@ -13,9 +13,10 @@ use core::ops::Range;
 use std::os::fd::OwnedFd;
 
 use linux_raw_sys::general as k;
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
+
+use super::handed::{self, Handed};
 
 const PAGE: usize = 4096;
 /// Page runs asked for in one call.
@@ -114,7 +115,7 @@ fn parse_flag(text: &[u8], flag: &[u8]) -> impl Iterator<Item = Range<usize>> {
 }
 
 fn text_of(path: &core::ffi::CStr) -> Result<Vec<u8>, Errno> {
-    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let file = handed::open_in_proc(path)?;
     let mut text = vec![0_u8; 64 << 10];
     let mut len = 0;
     loop {
@@ -234,7 +235,13 @@ impl PageMap {
     /// Opens the calling thread's process' page map.
     pub fn open() -> Result<Self, Errno> {
         let path = c"/proc/thread-self/pagemap";
-        let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let file = match handed::open_in_proc(path) {
+            Ok(file) => file,
+            Err(errno) => {
+                let own = handed::get(Handed::PageMap).ok_or(errno)?;
+                rustix::io::dup(own)?
+            }
+        };
         Ok(Self {
             file,
             scan: true,

@@ -1,8 +1,11 @@
 //! Thin modules over the kernel: each hides one interface.
 
 pub mod arena_alloc;
+pub mod beside;
 pub mod cpu;
 pub mod doorbell;
+pub mod handed;
+pub mod host;
 pub mod interrupts;
 pub mod locks;
 pub mod maps;

@@ -4,16 +4,15 @@ use core::ffi::c_void;
 
 use linux_raw_sys::general as k;
 use rustix::fd::{IntoRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use super::syscall::syscall;
 
-/// Closes every descriptor of the calling thread's own table.
+/// Closes every descriptor of the calling process' own table.
 ///
 /// # Safety
-/// The thread does not share its table with threads of the program (see [`super::thread::spawn`]),
-/// and nothing that runs on it uses an open descriptor.
+/// The table is not shared with the program (see [`super::beside`]), and nothing that runs on it
+/// uses an open descriptor.
 pub unsafe fn close_all_files() -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe { syscall(k::__NR_close_range, [0, u32::MAX as usize, 0]) }.map(drop)
@@ -41,8 +40,7 @@ impl Sizes {
 impl Statm {
     /// Opens it in the calling thread's file table.
     pub fn open() -> Result<Self, Errno> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        open(c"/proc/thread-self/statm", flags, Mode::empty()).map(Statm)
+        super::handed::open_in_proc(c"/proc/thread-self/statm").map(Statm)
     }
 
     /// Looks.
@@ -98,24 +96,4 @@ pub fn exit(status: i32) -> ! {
         // SAFETY: ends the process.
         let _ = unsafe { syscall(k::__NR_exit_group, [status.cast_unsigned() as usize]) };
     }
-}
-
-/// Ends the process as `abort` does: by SIGABRT, whatever the program made of that signal.
-pub fn abort() -> ! {
-    const SIGABRT: usize = 6;
-    // struct sigaction of the kernel, all zero: SIG_DFL, no flags, no mask.
-    let default = [0_u64; 4];
-    // SAFETY: sets a signal's disposition to the default and sends it to this process.
-    unsafe {
-        let action = default.as_ptr() as usize;
-        let _ = syscall(k::__NR_rt_sigaction, [SIGABRT, action, 0, size_of::<u64>()]);
-        let pid = rustix::process::getpid()
-            .as_raw_nonzero()
-            .get()
-            .cast_unsigned() as usize;
-        let _ = syscall(k::__NR_kill, [pid, SIGABRT]);
-    }
-    // Only if every thread of the program blocks the signal.
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    exit(134)
 }

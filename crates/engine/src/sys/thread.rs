@@ -1,9 +1,10 @@
 //! Engine threads: made with a bare clone(2), unknown to libc.
 //!
-//! The engine lives inside a program that must not notice it. A pthread would allocate from the
-//! program's heap, run its hooks, be counted by its libc (which then takes locks it never needed)
-//! and share its descriptors. So a thread here gets its own mapping with guard page, stack and a
-//! thread-local block of our making, and, where asked, its own descriptor table.
+//! The engine works in the memory of a program that must not notice it. A pthread would allocate
+//! from the program's heap, run its hooks, be counted by its libc (which then takes locks it never
+//! needed) and share its descriptors. So a thread here gets its own mapping with guard page, stack
+//! and a thread-local block of our making. The first one is a process of its own (see [`super::beside`]);
+//! it starts the others, which so are threads of the engine's process and not of the program's.
 //!
 //! The thread-local block mirrors what glibc gave the creating thread: every module whose
 //! thread-locals lie at a fixed distance below the thread pointer gets a fresh copy of its initial
@@ -43,9 +44,9 @@ const TCB_TID: usize = 0x2d0;
 pub type Entry = extern "C" fn(*mut c_void);
 
 /// What lies at fixed places above the thread pointer. The first page is what glibc and the
-/// compiler expect there, all zero but for the fields set in [`spawn`].
+/// compiler expect there, all zero but for the fields set in [`Prepared::new`].
 #[repr(C)]
-struct Block {
+pub(super) struct Block {
     control: [usize; PAGE / 8],
     dtv: [[usize; 2]; DTV_ENTRIES],
     /// The kernel's id of the thread; the kernel clears it and wakes waiters when it has ended.
@@ -117,7 +118,8 @@ impl Thread {
     }
 }
 
-/// Starts a thread that runs `entry(arg)` and then ends, with all signals blocked.
+/// Starts a thread of the calling process that runs `entry(arg)` and then ends, with all signals
+/// blocked.
 ///
 /// Without `share_files` the thread starts with a *copy* of the descriptor table, which it should
 /// clear at once. Callable from any thread, also from an engine thread; uses little stack, no
@@ -133,61 +135,6 @@ pub unsafe fn spawn(
     entry: Entry,
     arg: *mut c_void,
 ) -> Result<Thread, Errno> {
-    let survey = Survey::new();
-    let stack = stack_bytes.max(4 * PAGE).next_multiple_of(PAGE);
-    let below = survey.needed.next_multiple_of(PAGE);
-    let above = size_of::<Block>().next_multiple_of(PAGE);
-    let late = survey.own_late.next_multiple_of(PAGE);
-    let len = PAGE + stack + below + above + late;
-
-    let base = own_memory::map(len, Kind::Thread)?;
-    let start = base.as_ptr() as usize;
-    let pointer = start + PAGE + stack + below;
-    let block = without_provenance_mut::<Block>(pointer);
-    // SAFETY: the pages are ours. A child of the program needs no copy of the stack, and without one
-    // this thread has no pages to unshare after a fork; its addresses stay taken there, so that the
-    // child can unmap the whole mapping blindly.
-    let prepared = unsafe {
-        let stack_start = base.as_ptr().add(PAGE).cast();
-        mprotect(base.as_ptr().cast(), PAGE, MprotectFlags::empty())
-            .and_then(|()| madvise(stack_start, stack, Advice::LinuxWipeOnFork))
-    };
-    if let Err(errno) = prepared {
-        // SAFETY: mapped above, used by nobody.
-        unsafe { own_memory::unmap(base, len) }?;
-        return Err(errno);
-    }
-    // SAFETY: the block lies within the mapping, page-aligned, zeroed, and is ours alone until the
-    // thread starts; `survey` holds the creating thread's pointer, whose control block glibc (or
-    // an earlier `spawn`) filled.
-    unsafe {
-        let creator = without_provenance_mut::<usize>(thread_pointer());
-        let control = &mut (*block).control;
-        control[0] = pointer;
-        control[1] = (&raw const (*block).dtv[1]) as usize;
-        control[2] = pointer;
-        // "There are several threads": what libc shares must be locked by us at least.
-        control[3] = 1;
-        // The stack guard and the pointer guard are the process', not the thread's.
-        control[5] = creator.add(5).read();
-        control[6] = creator.add(6).read();
-        let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        (*block).has_tcb_tid = creator.byte_add(TCB_TID).cast::<c_int>().read() == tid;
-        // dtv[-1] is the length, dtv[0] the generation. The highest generation keeps glibc from
-        // ever "updating" this dtv, which would free and allocate with the program's malloc.
-        (*block).dtv = [[UNALLOCATED, 0]; DTV_ENTRIES];
-        (*block).dtv[0][0] = DTV_ENTRIES - 2;
-        (*block).dtv[1][0] = usize::MAX;
-        let bytes = name.to_bytes();
-        let kept = bytes.len().min(15);
-        (&mut (*block).name)[..kept].copy_from_slice(&bytes[..kept]);
-        (*block).entry = entry;
-        (*block).arg = arg;
-        (*block).mapping = start..start + len;
-    }
-    // SAFETY: the mapping was made large enough above, and the thread does not run yet.
-    unsafe { survey.fill(block, pointer + above) };
-
     let mut flags = k::CLONE_VM
         | k::CLONE_FS
         | k::CLONE_SIGHAND
@@ -199,36 +146,132 @@ pub unsafe fn spawn(
     if share_files {
         flags |= k::CLONE_FILES;
     }
-    // The new thread inherits the mask, so that no signal of the program ever runs on it.
-    let before = set_signal_mask(u64::MAX);
-    // SAFETY: stack, block and tid word are in the mapping made above, which lives until the
-    // handle's `join`.
-    let result = unsafe {
-        let tid = &raw mut (*block).tid;
-        clone(
-            flags as usize,
-            start + PAGE + stack,
-            tid,
-            tid,
-            pointer,
+    let prepared = Prepared::new(name, stack_bytes, entry, arg)?;
+    // SAFETY: what was prepared is this clone's alone, and lives until the handle's `join`.
+    prepared.start(|stack_top, block| unsafe { clone(flags as usize, stack_top, block) })
+}
+
+/// The memory of a thread that does not run yet.
+pub(super) struct Prepared {
+    base: NonNull<u8>,
+    len: usize,
+    stack_top: usize,
+    block: *mut Block,
+}
+
+impl Prepared {
+    /// Maps stack and thread-local block, and fills the latter.
+    pub(super) fn new(
+        name: &CStr,
+        stack_bytes: usize,
+        entry: Entry,
+        arg: *mut c_void,
+    ) -> Result<Self, Errno> {
+        let survey = Survey::new();
+        let stack = stack_bytes.max(4 * PAGE).next_multiple_of(PAGE);
+        let below = survey.needed.next_multiple_of(PAGE);
+        let above = size_of::<Block>().next_multiple_of(PAGE);
+        let late = survey.own_late.next_multiple_of(PAGE);
+        let len = PAGE + stack + below + above + late;
+
+        let base = own_memory::map(len, Kind::Thread)?;
+        let start = base.as_ptr() as usize;
+        let pointer = start + PAGE + stack + below;
+        let block = without_provenance_mut::<Block>(pointer);
+        // SAFETY: the pages are ours. A child of the program needs no copy of the stack, and without
+        // one this thread has no pages to unshare after a fork; its addresses stay taken there, so
+        // that the child can unmap the whole mapping blindly.
+        let prepared = unsafe {
+            let stack_start = base.as_ptr().add(PAGE).cast();
+            mprotect(base.as_ptr().cast(), PAGE, MprotectFlags::empty())
+                .and_then(|()| madvise(stack_start, stack, Advice::LinuxWipeOnFork))
+        };
+        if let Err(errno) = prepared {
+            // SAFETY: mapped above, used by nobody.
+            unsafe { own_memory::unmap(base, len) }?;
+            return Err(errno);
+        }
+        // SAFETY: the block lies within the mapping, page-aligned, zeroed, and is ours alone until
+        // the thread starts; `survey` holds the creating thread's pointer, whose control block glibc
+        // (or an earlier one of these) filled.
+        unsafe {
+            let creator = without_provenance_mut::<usize>(thread_pointer());
+            let control = &mut (*block).control;
+            control[0] = pointer;
+            control[1] = (&raw const (*block).dtv[1]) as usize;
+            control[2] = pointer;
+            // "There are several threads": what libc shares must be locked by us at least.
+            control[3] = 1;
+            // The stack guard and the pointer guard are the process', not the thread's.
+            control[5] = creator.add(5).read();
+            control[6] = creator.add(6).read();
+            let tid = rustix::thread::gettid().as_raw_nonzero().get();
+            (*block).has_tcb_tid = creator.byte_add(TCB_TID).cast::<c_int>().read() == tid;
+            // dtv[-1] is the length, dtv[0] the generation. The highest generation keeps glibc from
+            // ever "updating" this dtv, which would free and allocate with the program's malloc.
+            (*block).dtv = [[UNALLOCATED, 0]; DTV_ENTRIES];
+            (*block).dtv[0][0] = DTV_ENTRIES - 2;
+            (*block).dtv[1][0] = usize::MAX;
+            let bytes = name.to_bytes();
+            let kept = bytes.len().min(15);
+            (&mut (*block).name)[..kept].copy_from_slice(&bytes[..kept]);
+            (*block).entry = entry;
+            (*block).arg = arg;
+            (*block).mapping = start..start + len;
+        }
+        // SAFETY: the mapping was made large enough above, and the thread does not run yet.
+        unsafe { survey.fill(block, pointer + above) };
+        Ok(Prepared {
+            base,
+            len,
+            stack_top: start + PAGE + stack,
             block,
-        )
-    };
-    set_signal_mask(before);
-    if result < 0 {
-        // SAFETY: no thread came to be.
-        unsafe { own_memory::unmap(base, len) }?;
-        return Err(Errno::from_raw_os_error(-result as i32));
+        })
     }
-    // SAFETY: not null: it lies inside the mapping.
-    let block = unsafe { NonNull::new_unchecked(block) };
-    Ok(Thread { block })
+
+    /// Has `clone` start it, with the top of its stack and its block, which is its thread pointer
+    /// and has the word for its id. A negative answer is an error number.
+    pub(super) fn start(
+        self,
+        clone: impl FnOnce(usize, *mut Block) -> isize,
+    ) -> Result<Thread, Errno> {
+        // The new thread inherits the mask, so that no signal of the program ever runs on it.
+        let before = set_signal_mask(u64::MAX);
+        let result = clone(self.stack_top, self.block);
+        set_signal_mask(before);
+        if result < 0 {
+            // SAFETY: no thread came to be.
+            unsafe { own_memory::unmap(self.base, self.len) }?;
+            return Err(Errno::from_raw_os_error(-result as i32));
+        }
+        // SAFETY: not null: it lies inside the mapping.
+        let block = unsafe { NonNull::new_unchecked(self.block) };
+        Ok(Thread { block })
+    }
+}
+
+impl Block {
+    /// Where the kernel notes the thread's id, and its end.
+    pub(super) fn tid_word(block: *mut Self) -> *mut AtomicU32 {
+        // SAFETY: an address within the block.
+        unsafe { &raw mut (*block).tid }
+    }
+}
+
+/// The clone of [`spawn`], or of a process that is its maker's child.
+///
+/// # Safety
+/// `stack_top` and `block` were prepared for this and live as long as the thread.
+pub(super) unsafe fn clone(flags: usize, stack_top: usize, block: *mut Block) -> isize {
+    let tid = Block::tid_word(block);
+    // SAFETY: the caller's promise.
+    unsafe { raw_clone(flags, stack_top, tid, tid, block as usize, block) }
 }
 
 /// The raw clone: returns the new thread's id or a negative error number to the caller, and never
 /// returns in the new thread.
 #[unsafe(naked)]
-unsafe extern "C" fn clone(
+unsafe extern "C" fn raw_clone(
     flags: usize,
     stack_top: usize,
     parent_tid: *mut AtomicU32,
@@ -254,7 +297,7 @@ unsafe extern "C" fn clone(
     )
 }
 
-extern "C" fn thread_main(block: *mut Block) -> ! {
+pub(super) extern "C" fn thread_main(block: *mut Block) -> ! {
     // SAFETY: `spawn` filled the block before the clone, and it outlives the thread. Thread-locals
     // are in place, so ordinary code may run from here.
     unsafe {

@@ -7,6 +7,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 
 use super::{Strings, before, before_file, before_search, is_configured, look, own_environment};
+use crate::PROGRAM;
 use crate::real::{Real, forward, missing};
 
 static EXECVE: Real = Real::new(c"execve");
@@ -48,6 +49,7 @@ pub fn look_up() {
 unsafe extern "C" fn execve(path: *const c_char, args: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { before(path, environment) };
+    PROGRAM.executes();
     forward!(EXECVE => fn(*const c_char, Strings, Strings) -> c_int; path, args, environment)
 }
 
@@ -55,6 +57,7 @@ unsafe extern "C" fn execve(path: *const c_char, args: Strings, environment: Str
 unsafe extern "C" fn execv(path: *const c_char, args: Strings) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { before(path, own_environment()) };
+    PROGRAM.executes();
     forward!(EXECV => fn(*const c_char, Strings) -> c_int; path, args)
 }
 
@@ -62,6 +65,7 @@ unsafe extern "C" fn execv(path: *const c_char, args: Strings) -> c_int {
 unsafe extern "C" fn execvp(name: *const c_char, args: Strings) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { before_search(name, true, own_environment()) };
+    PROGRAM.executes();
     forward!(EXECVP => fn(*const c_char, Strings) -> c_int; name, args)
 }
 
@@ -69,6 +73,7 @@ unsafe extern "C" fn execvp(name: *const c_char, args: Strings) -> c_int {
 unsafe extern "C" fn execvpe(name: *const c_char, args: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { before_search(name, true, environment) };
+    PROGRAM.executes();
     forward!(EXECVPE => fn(*const c_char, Strings, Strings) -> c_int; name, args, environment)
 }
 
@@ -76,6 +81,7 @@ unsafe extern "C" fn execvpe(name: *const c_char, args: Strings, environment: St
 unsafe extern "C" fn fexecve(file: c_int, args: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { before_file(file, environment) };
+    PROGRAM.executes();
     forward!(FEXECVE => fn(c_int, Strings, Strings) -> c_int; file, args, environment)
 }
 
@@ -98,6 +104,7 @@ unsafe extern "C" fn execveat(
             }
         }
     }
+    PROGRAM.executes();
     forward!(EXECVEAT => fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int;
         folder, path, args, environment, flags)
 }
@@ -245,6 +252,7 @@ unsafe extern "C" fn before_execle(arguments: *const usize) -> *mut c_void {
 }
 
 fn found(real: &Real) -> *mut c_void {
+    PROGRAM.executes();
     let address = real.address();
     if address.is_null() {
         missing();

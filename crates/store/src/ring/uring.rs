@@ -151,6 +151,15 @@ impl Uring {
         })
     }
 
+    /// Keeps `files` open as long as the ring is mapped in some process' memory, even if whoever has
+    /// their descriptors is killed: the ring has them as registered files, and its mapping has the ring.
+    pub fn keep(&self, files: &[RawFd]) -> Result<(), Errno> {
+        let kept = self.ring.submitter().register_files(files);
+        kept.map_err(|error| {
+            Errno::from_raw_os_error(error.raw_os_error().unwrap_or(5).clamp(1, 4095))
+        })
+    }
+
     /// How completions are delivered.
     pub fn flags(&self) -> SetupFlags {
         self.flags

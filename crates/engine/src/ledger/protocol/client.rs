@@ -15,6 +15,7 @@ use super::{
 };
 use crate::ledger::layout::MAX_AREAS;
 use crate::ledger::{AreaId, Ledger, ProcId, Ring};
+use crate::sys::host::Host;
 
 /// An engine's connection to the supervisor.
 #[derive(Debug)]
@@ -47,22 +48,42 @@ impl Client {
         let address = address(name)?;
         loop {
             match rustix::net::connect(&socket, &address) {
-                Ok(()) => {
-                    let inbox = VecDeque::new();
-                    return Ok(Self { socket, inbox });
-                }
+                Ok(()) => return Ok(Self::of_socket(socket)),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(system("connect")(errno)),
             }
         }
     }
 
-    /// Says hello: `reserved` is (parent's record, own record) in a fork child.
-    pub fn hello(&mut self, reserved: Option<(ProcId, ProcId)>) -> Result<Welcome, ProtocolError> {
-        let pid = rustix::process::getpid()
-            .as_raw_nonzero()
-            .get()
-            .cast_unsigned();
+    /// One that is connected, and that nothing was said on.
+    pub fn of_socket(socket: OwnedFd) -> Self {
+        let inbox = VecDeque::new();
+        Self { socket, inbox }
+    }
+
+    /// The socket alone, for another process.
+    pub fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Asks for another connection, for an engine that cannot make one.
+    pub fn another(&mut self) -> Result<OwnedFd, ProtocolError> {
+        send(&self.socket, &Message::Connect, &[])?;
+        let answer = self.answer()?;
+        match answer.message {
+            Message::Connected => answer.fds.into_iter().next(),
+            _ => None,
+        }
+        .ok_or(ProtocolError::Malformed)
+    }
+
+    /// Says hello for the process `host`: `reserved` is (its parent's record, its own) in a fork child.
+    pub fn hello(
+        &mut self,
+        host: &Host,
+        reserved: Option<(ProcId, ProcId)>,
+    ) -> Result<Welcome, ProtocolError> {
+        let pid = host.pid();
         let (parent, record) = reserved.unzip();
         send(
             &self.socket,
@@ -71,7 +92,7 @@ impl Client {
                 parent,
                 record,
             },
-            &[],
+            &[host.as_fd()],
         )?;
         let answer = self.answer()?;
         let Message::Welcome {
@@ -133,6 +154,11 @@ impl Client {
             },
             &[],
         )
+    }
+
+    /// Says that from here on the process depends on its engine, and what holds its memory.
+    pub fn keep(&self, descriptors: &[BorrowedFd<'_>]) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::Keep, descriptors)
     }
 
     /// Says that this process is no longer managed.

@@ -9,6 +9,7 @@ use rustix::net::SocketFlags;
 
 use super::super::protocol::*;
 use super::*;
+use crate::sys::host::Host;
 
 fn name(test: &str) -> String {
     format!("foreswap-test-{test}-{}", std::process::id())
@@ -25,9 +26,18 @@ fn accept(listener: &OwnedFd) -> OwnedFd {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC).expect("a connection")
 }
 
+fn host() -> Host {
+    Host::open(std::process::id()).expect("this process")
+}
+
 fn next(socket: &OwnedFd) -> Message {
     let received = receive(socket).expect("a message");
-    assert!(received.same_version && received.fds.is_empty());
+    let fds = match received.message {
+        // The pidfd, and what is to be kept.
+        Message::Hello { .. } | Message::Keep => 1,
+        _ => 0,
+    };
+    assert!(received.same_version && received.fds.len() == fds);
     received.message
 }
 
@@ -46,7 +56,7 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
     std::thread::scope(|scope| {
         let engine = scope.spawn(|| {
             let mut client = Client::connect(&name).expect("connected");
-            let welcome = client.hello(None).expect("welcome");
+            let welcome = client.hello(&host(), None).expect("welcome");
             assert_eq!(welcome.ledger.limit_pages(), 77);
             let mut text = [0; 6];
             assert_eq!(welcome.ledger.area_slots(AreaId(1)), 1024);
@@ -72,6 +82,9 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
             client
                 .log(Severity::Warning, &"ä".repeat(2000))
                 .expect("sent");
+            client
+                .keep(&[welcome.areas[0].1.file.as_fd()])
+                .expect("sent");
             client.bye().expect("sent");
             assert!(matches!(
                 client.reserve(),
@@ -80,11 +93,14 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
             let mut second = Client::connect(&name).expect("connected");
             let lost = ProcId::new(9).zip(ProcId::new(10));
             assert!(matches!(
-                second.hello(lost),
+                second.hello(&host(), lost),
                 Err(ProtocolError::Refused(Refusal::NotReserved))
             ));
             let mut third = Client::connect(&name).expect("connected");
-            assert!(matches!(third.hello(None), Err(ProtocolError::Closed)));
+            assert!(matches!(
+                third.hello(&host(), None),
+                Err(ProtocolError::Closed)
+            ));
         });
         let socket = accept(&listener);
         let pid = std::process::id();
@@ -144,6 +160,7 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
             panic!("not the log message")
         };
         assert_eq!(text, "ä".repeat(LOG_BYTES / 2), "cut between characters");
+        assert_eq!(next(&socket), Message::Keep);
         assert_eq!(next(&socket), Message::Bye);
         assert_eq!(next(&socket), Message::Reserve);
         send(&socket, &Message::Refused(Refusal::TooManyProcesses), &[]).expect("sent");

@@ -11,12 +11,11 @@ use std::ops::Range;
 use foreswap_core::units::{Nanos, PAGE_SIZE, Vpn};
 use foreswap_core::world::{Done, Stop};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
 use super::{Linux, bytes, now, to_the_end};
-use crate::sys::process;
+use crate::sys::{handed, process};
 
 /// How long it is believed which protection keys the program has.
 const KEYS_HOLD: Nanos = 1_000_000_000;
@@ -68,8 +67,7 @@ impl Unusual {
     /// written to, or where the kernel (before Linux 6.11) does not tell.
     fn mapping(&mut self, address: usize) -> Option<(Range<usize>, bool)> {
         if self.maps.is_none() {
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            self.maps = open(c"/proc/thread-self/maps", flags, Mode::empty()).ok();
+            self.maps = handed::open_in_proc(c"/proc/thread-self/maps").ok();
         }
         let mut query = Query {
             size: size_of::<Query>() as u64,

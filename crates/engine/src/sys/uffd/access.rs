@@ -8,6 +8,8 @@ use linux_raw_sys::general as k;
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
+use crate::sys::handed::{self, Handed};
+
 bitflags::bitflags! {
     /// What a userfaultfd can be asked for; the names are the kernel's, less `UFFD_FEATURE_`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +166,12 @@ pub(super) fn new_descriptor() -> Result<OwnedFd, UffdError> {
         Mode::empty(),
     )
     // SAFETY: as the implementation of NewFromDevice says.
-    .and_then(|device| unsafe { ioctl(&device, NewFromDevice) });
+    .and_then(|device| unsafe { ioctl(&device, NewFromDevice) })
+    .or_else(|errno| {
+        let device = handed::get(Handed::Userfaultfd).ok_or(errno)?;
+        // SAFETY: as above.
+        unsafe { ioctl(device, NewFromDevice) }
+    });
     let device = match by_device {
         Ok(fd) => return Ok(fd),
         Err(errno) => errno,

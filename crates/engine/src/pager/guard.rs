@@ -1,0 +1,78 @@
+//! The guard: an engine thread that ends the engine when the program no longer needs it.
+//!
+//! The engine is a process of its own, so nothing ends it with the program. What the program's memory
+//! holds would stay, charged and of no use to anybody. This thread waits for the program's end and, a
+//! few times a second, looks whether it has executed another file. A program that is about to do that
+//! says so: it may be a forked child, whose memory keeps its parent's from being moved.
+//!
+//! The other way round the engine must not end before the program: the kernel gives zeros for what is
+//! not there when nobody holds the userfaultfd any more. The supervisor has a descriptor of it, and ends
+//! the program if the engine is gone (`widows.rs` of the command); [`Uring::keep`] has one in the program's memory
+//! itself, should the supervisor be gone as well.
+//!
+//! [`Uring::keep`]: foreswap_store::ring::Uring::keep
+
+use std::ffi::c_void;
+use std::time::{Duration, Instant};
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+
+use crate::ledger::protocol::{self, Client, Message};
+use crate::sys::host::Host;
+use crate::sys::{process, thread};
+
+/// How often it is looked whether the program has executed something.
+const PERIOD: Duration = Duration::from_millis(250);
+/// The same when it is about to, for how long, and how often after that, and until when.
+const NOW: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(20));
+const SOON: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+struct Guard {
+    host: Host,
+    /// Rung when the program is about to execute a file.
+    bell: OwnedFd,
+    supervisor: OwnedFd,
+}
+
+/// Start the guard of the program `host`. Gives what to ring when it is about to execute a file.
+pub(super) fn start(host: &Host, client: &Client) -> Result<OwnedFd, Errno> {
+    let bell = super::boot::event()?;
+    let guard = Guard {
+        host: host.try_clone()?,
+        bell: rustix::io::dup(&bell)?,
+        supervisor: rustix::io::dup(client.fd())?,
+    };
+    let argument = Box::into_raw(Box::new(guard)).cast::<c_void>();
+    // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
+    let spawned = unsafe { thread::spawn(c"fs-guard", 64 << 10, true, work, argument) };
+    spawned?;
+    Ok(bell)
+}
+
+extern "C" fn work(argument: *mut c_void) {
+    // SAFETY: `start` made the pointer from a box and gave it to this thread alone.
+    let mut guard = unsafe { Box::from_raw(argument.cast::<Guard>()) };
+    let mut announced: Option<Instant> = None;
+    loop {
+        let since = announced.map(|at| at.elapsed());
+        let period = match since {
+            Some(since) if since < NOW.1 => NOW.0,
+            Some(since) if since < SOON.1 => SOON.0,
+            _ => PERIOD,
+        };
+        if guard.host.await_end(period, Some(guard.bell.as_fd())) {
+            process::exit(0);
+        }
+        if guard.host.has_left() {
+            // It goes on without us, and without what it had. If the supervisor is gone there is
+            // nobody to tell.
+            let _ = protocol::send(&guard.supervisor, &Message::Bye, &[]);
+            process::exit(0);
+        }
+        let mut count = [0; 8];
+        if rustix::io::read(&guard.bell, &mut count).is_ok() {
+            announced = Some(Instant::now());
+        }
+    }
+}

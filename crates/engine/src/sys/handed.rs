@@ -1,0 +1,91 @@
+//! Descriptors that stand for paths which the engine's process cannot reach: its program had another
+//! user, root or network than its parent's engine when it was forked, which handed them over.
+//!
+//! Held for as long as the process lives; a fork child forgets them first of all.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, open, openat};
+use rustix::io::Errno;
+
+/// What a descriptor stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handed {
+    /// The folder /proc.
+    Proc = 0,
+    /// /proc/PID/pagemap of this process.
+    PageMap = 1,
+    /// /dev/userfaultfd.
+    Userfaultfd = 2,
+}
+
+const NONE: i32 = -1;
+static HELD: [AtomicI32; 3] = [const { AtomicI32::new(NONE) }; 3];
+
+/// Holds `fd` from here on.
+pub fn hold(what: Handed, fd: OwnedFd) {
+    HELD[what as usize].store(fd.into_raw_fd(), Relaxed);
+}
+
+/// Nothing is held: what is noted here is of the process that this one was forked from.
+pub fn forget() {
+    for held in &HELD {
+        held.store(NONE, Relaxed);
+    }
+}
+
+/// What is held.
+pub fn get(what: Handed) -> Option<BorrowedFd<'static>> {
+    let fd = HELD[what as usize].load(Relaxed);
+    // SAFETY: what is held is never closed while it is noted.
+    (fd != NONE).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// Opens a file of /proc for reading; `path` is all of its path, from the root on.
+pub fn open_in_proc(path: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let within = path.to_bytes_with_nul().strip_prefix(b"/proc/");
+    let within = within.and_then(|rest| CStr::from_bytes_with_nul(rest).ok());
+    match (get(Handed::Proc), within) {
+        (Some(folder), Some(path)) => openat(folder, path, flags, Mode::empty()),
+        _ => open(path, flags, Mode::empty()),
+    }
+}
+
+/// All that a file of /proc says.
+pub fn read_in_proc(path: &str) -> Result<Vec<u8>, Errno> {
+    let path = std::ffi::CString::new(path).map_err(|_| Errno::INVAL)?;
+    let file = open_in_proc(&path)?;
+    let mut text = Vec::new();
+    loop {
+        let so_far = text.len();
+        text.resize(so_far + 4096, 0);
+        match rustix::io::read(&file, &mut text[so_far..]) {
+            Ok(got) => text.truncate(so_far + got),
+            Err(Errno::INTR) => text.truncate(so_far),
+            Err(errno) => return Err(errno),
+        }
+        if text.len() == so_far {
+            return Ok(text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_stands_for_the_path() {
+        // Other tests of this process open what is under /proc meanwhile, and find the same.
+        let folder = open(c"/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let name = || read_in_proc("/proc/thread-self/comm").expect("the name");
+        let before = name();
+        hold(Handed::Proc, folder.expect("/proc"));
+        assert_eq!(name(), before);
+        forget();
+        assert!(get(Handed::Proc).is_none());
+    }
+}

@@ -1,0 +1,159 @@
+//! The process beside which the engine runs, as seen from the engine's: whether it is still there, and
+//! whether it still has the memory that both share.
+//!
+//! A process that ends is told by its pidfd. One that executes another file gets new memory, and no
+//! descriptor tells of that: the old memory would stay, charged and of no use, as long as the engine does.
+//! So it is asked now and then, and often when the program is known to be about to.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use linux_raw_sys::general as k;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::process;
+use super::syscall::syscall;
+
+const KCMP_VM: usize = 1;
+/// Looks at the sizes that must differ, one after the other, where the memories cannot be compared.
+const LOOKS: u32 = 3;
+/// How long a program may take to end by SIGABRT.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A process and its memory, as it was when this was opened.
+#[derive(Debug)]
+pub struct Host {
+    pid: u32,
+    fd: OwnedFd,
+    /// Looks that found another size.
+    differed: u32,
+}
+
+impl Host {
+    /// The process `pid`, which must have the memory that the caller has.
+    pub fn open(pid: u32) -> Result<Self, Errno> {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let fd = pidfd_open(number.ok_or(Errno::SRCH)?, PidfdFlags::empty())?;
+        let host = Host {
+            pid,
+            fd,
+            differed: 0,
+        };
+        // Its number may have gone to another one already.
+        match host.compare() {
+            Ok(false) => Err(Errno::SRCH),
+            _ => Ok(host),
+        }
+    }
+
+    /// Another handle of the same process.
+    pub fn try_clone(&self) -> Result<Self, Errno> {
+        Ok(Host {
+            pid: self.pid,
+            fd: rustix::io::dup(&self.fd)?,
+            differed: 0,
+        })
+    }
+
+    /// Its process id, as it sees it itself.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether its last thread has ended. If not, waits for that, for `wait` at the most and until `other`
+    /// becomes readable.
+    pub fn await_end(&self, wait: Duration, other: Option<BorrowedFd<'_>>) -> bool {
+        let fds = [Some(self.fd.as_fd()), other];
+        let fds = fds.into_iter().flatten();
+        let mut fds: Vec<PollFd<'_>> = fds
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let timeout = Timespec {
+            tv_sec: wait.as_secs() as i64,
+            tv_nsec: wait.subsec_nanos().into(),
+        };
+        poll(&mut fds, Some(&timeout)).is_ok() && !fds[0].revents().is_empty()
+    }
+
+    /// It has executed another file, so that the memory is no longer its own.
+    pub fn has_left(&mut self) -> bool {
+        match self.compare() {
+            Ok(same) => !same,
+            // No permission any more, or none from a sandbox: what is shared has one size, seen from
+            // either process.
+            Err(_) => {
+                let differs = self.sizes_differ().unwrap_or(false);
+                self.differed = if differs { self.differed + 1 } else { 0 };
+                self.differed >= LOOKS
+            }
+        }
+    }
+
+    /// Whether its memory and the caller's are the same.
+    fn compare(&self) -> Result<bool, Errno> {
+        let own = crate::program::own_pid() as usize;
+        // SAFETY: it compares, and changes nothing.
+        let order = unsafe { syscall(k::__NR_kcmp, [own, self.pid as usize, KCMP_VM, 0, 0]) }?;
+        Ok(order == 0)
+    }
+
+    fn sizes_differ(&self) -> Option<bool> {
+        let own = || size_at("/proc/thread-self/statm");
+        let before = own()?;
+        let theirs = size_at(&format!("/proc/{}/statm", self.pid))?;
+        Some(theirs != before && own()? == before)
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<(), Errno> {
+        pidfd_send_signal(&self.fd, signal)
+    }
+
+    /// Ends it as `abort` does, or, where it will not, by SIGKILL; then ends the calling process.
+    pub fn abort(&self) -> ! {
+        // It may not have the right to: then its threads wait for pages, and the supervisor has it.
+        let _ = self.signal(Signal::ABORT);
+        if !self.await_end(PATIENCE, None) {
+            let _ = self.signal(Signal::KILL);
+        }
+        process::exit(134)
+    }
+}
+
+impl AsFd for Host {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Pages of address space, of the process whose `statm` this is.
+fn size_at(path: &str) -> Option<u64> {
+    let text = super::handed::read_in_proc(path).ok()?;
+    let text = core::str::from_utf8(&text).ok()?;
+    text.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_shares_our_memory_is_a_host() {
+        let mut own = Host::open(std::process::id()).expect("this process");
+        assert!(!own.has_left() && own.sizes_differ() == Some(false));
+        let mut other = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("a process");
+        assert_eq!(Host::open(other.id()).expect_err("another"), Errno::SRCH);
+        // One that was a host and has executed another file looks like this.
+        own.pid = other.id();
+        assert!(own.has_left());
+        assert_eq!(own.sizes_differ(), Some(true));
+        other.kill().expect("a kill");
+        other.wait().expect("its end");
+        assert_eq!(Host::open(other.id()).expect_err("ended"), Errno::SRCH);
+    }
+}
