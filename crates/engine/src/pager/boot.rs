@@ -27,7 +27,7 @@ use super::snapshot::{Fate, Snapshot};
 use super::space::Space;
 use super::unshare::Unsharer;
 use super::world::{Lent, Linux, Zeros};
-use super::{Fork, Mode, Pager, guard, handover, watch};
+use super::{Fork, Mode, Pager, guard, handover, panic, watch};
 use crate::digest::number_in_order;
 use crate::ledger::protocol::{Client, ProtocolError, Severity, Welcome};
 use crate::ledger::{IoBackend, Ledger, Options, ProcId, ReadaheadPolicy, SeenKind, ThpMode};
@@ -134,6 +134,7 @@ extern "C" fn enter(_: *mut c_void) {
     let _ = rustix::process::chdir(c"/");
     let _ = rustix::process::setpgid(None, None);
     handed::forget();
+    panic::are_said(program);
     let booted = match closed {
         Ok(()) => boot(program),
         Err(errno) => Err(BootError::System {

@@ -3,7 +3,7 @@
 //!
 //! The pager must never touch managed memory: its own fault would wait for itself. Should it happen,
 //! nobody would be left to notice, so this thread looks at the pager's pulse: a turn of the loop that
-//! does not end while the pager sleeps in the kernel is such a fault.
+//! does not end while the pager sleeps in the kernel's handling of such faults is one.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ extern "C" fn work(argument: *mut c_void) {
             && tid != 0
             && !pulse.asleep.load(Relaxed)
             && !pulse.paused.load(Relaxed)
-            && is_asleep(tid);
+            && waits_for_a_page(tid);
         last = turn;
         looks = if stuck { looks + 1 } else { 0 };
         if looks >= LOOKS {
@@ -117,6 +117,18 @@ extern "C" fn work(argument: *mut c_void) {
                 .and_then(|client| client.log(Severity::Error, &text));
             watch.host.abort();
         }
+    }
+}
+
+/// Whether a thread of the engine sleeps in the kernel for a page of a userfaultfd. For a slow disk, for memory or for a
+/// lock it may sleep as long as it takes.
+fn waits_for_a_page(tid: u32) -> bool {
+    let place = handed::read_in_proc(&format!("/proc/self/task/{tid}/wchan"));
+    match place.as_deref() {
+        Ok(b"handle_userfault") => true,
+        // Not every kernel tells.
+        Ok(b"" | b"0") | Err(_) => is_asleep(tid),
+        Ok(_) => false,
     }
 }
 
@@ -187,6 +199,8 @@ mod tests {
             // Longer than the watcher's patience: a pager that waits for work is not ended.
             std::thread::sleep(PERIOD * (LOOKS + 2));
             pulse.wake();
+            // Nor is one that the kernel keeps for something else.
+            std::thread::sleep(PERIOD * (LOOKS + 2));
             println!("awake");
             // SAFETY: the page is mapped.
             unsafe { (page as *const u8).read_volatile() }

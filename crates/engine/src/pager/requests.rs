@@ -1,0 +1,97 @@
+//! What threads of the program ask the pager over the doorbell.
+
+use super::world::now;
+use super::{MESSAGES, Pager, SETTLES, UNDER_FORK};
+use crate::program::request;
+use crate::sys::doorbell::{Knock, SlotIndex};
+use crate::sys::uffd::{Event, RawMsg};
+
+impl Pager {
+    pub(super) fn read_doorbell(&mut self) -> bool {
+        let mut buffer = [RawMsg::ZERO; MESSAGES];
+        let mut calls = Vec::new();
+        if let Ok(events) = self.w.quiet.read(&mut buffer) {
+            for event in events {
+                if let Event::Fault { addr, .. } = event
+                    && let Knock::Call(slot) = self.doorbell.on_fault(&self.w.quiet, addr)
+                {
+                    calls.push(slot);
+                }
+            }
+        }
+        let any = !calls.is_empty();
+        for slot in calls {
+            // What the program did before it rang must be known before it is answered.
+            self.settle();
+            let words = self.doorbell.request(slot);
+            match words[0] {
+                request::GREW | request::SEEN => {
+                    let goes_on = if words[0] == request::GREW {
+                        self.on_grew(words[1] as usize, words[2] as usize)
+                    } else {
+                        self.on_seen(words[1] as usize)
+                    };
+                    if !goes_on {
+                        self.waiting_growth.push((slot, now() + UNDER_FORK));
+                        continue;
+                    }
+                }
+                request::HOLD => {
+                    self.on_hold(slot);
+                    continue;
+                }
+                request::ADVISE => {
+                    let managed = self.on_advice(words[1], words[2], words[3]);
+                    self.answer(slot, [managed, 0, 0, 0]);
+                    continue;
+                }
+                request::RELEASE => {
+                    let number = self.on_release();
+                    self.answer(slot, [number, 0, 0, 0]);
+                    continue;
+                }
+                request::GUARD => self.on_guard(words[1], words[2], words[3] as i32),
+                request::LET_GO => {
+                    let gone = self.on_let_go(words[1] as usize, words[2] as usize);
+                    self.answer(slot, [gone.into(), 0, 0, 0]);
+                    continue;
+                }
+                request::EXECUTES => {
+                    if let Some(bell) = &self.announced {
+                        let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+                    }
+                }
+                request::FORKED => self.on_forked(words[1], words[2] as u32),
+                _ => {}
+            }
+            self.answer(slot, [0; 4]);
+        }
+        any
+    }
+
+    pub(super) fn answer(&mut self, slot: SlotIndex, words: [u64; 4]) {
+        // Fails only when the process' memory is going away.
+        let _ = self.doorbell.answer(&self.w.quiet, slot, words);
+    }
+
+    /// Read events until none is pending or under way, so that adoption sees the address space as it
+    /// is. A thread that unmaps may lose its CPU before it says so; what has come to the freed place
+    /// meanwhile would be taken for what was there. That would not cost any content: until the event
+    /// has been read the kernel moves no page on this descriptor and maps none, and what it then makes
+    /// us forget is found again at the next fault. So this is bounded: a program that unmaps without
+    /// end must not keep us here.
+    pub(super) fn settle(&mut self) {
+        let began = now();
+        for turn in 0u32.. {
+            self.read_program();
+            if !self.w.program.mmap_changing() || now() - began > SETTLES {
+                return;
+            }
+            if turn < 1000 {
+                rustix::thread::sched_yield();
+            } else {
+                std::thread::sleep(std::time::Duration::from_micros(50));
+            }
+        }
+    }
+}
