@@ -66,12 +66,6 @@ impl Mm {
             self.discarded = Discarded::default();
         }
         let found = !self.discarded.ranges.is_empty() && self.discarded.has(page, w.now());
-        let slot = if found {
-            self.put(w, slot);
-            None
-        } else {
-            slot
-        };
         let resident = Resident {
             slot,
             credit,
@@ -98,6 +92,7 @@ impl Mm {
             Some(Stop::Again) => return self.again(pending),
             Some(_) => w.wake(page),
             None if resident.found => {
+                self.put(w, resident.slot);
                 self.set_mapped(w, page, None, CREDIT_NEW);
                 self.stats.faults_zero += 1;
             }

@@ -47,7 +47,7 @@ pub struct Resident {
     pub slot: Option<Slot>,
     /// How many passes of the clock hand it survives (0 to 3).
     pub credit: u8,
-    /// It was there before we knew of it, and has never been moved: what it held is not known. Without a slot only.
+    /// It may be gone rightly (see `missing`): it was there before we knew of it, or a discard is under way.
     pub found: bool,
 }
 
@@ -63,11 +63,13 @@ const TAG_SWAPPED: u64 = 3;
 const TAG_POISONED: u64 = 4;
 const TAG_FILLED: u64 = 5;
 const TAG_GUARDED: u64 = 6;
+/// Mapped, and found.
+const TAG_FOUND: u64 = 7;
 const PAYLOAD: u32 = 4;
 const SLOT_BITS: u32 = 36;
 
-/// Entry packed in a word: tag in bits 0-2, "has a slot" in bit 3, slot, frame or fill from bit 4 on (of a
-/// mapped page without a slot, whether it was found), credit or eviction counter from bit 40 on.
+/// Entry packed in a word: tag in bits 0-2, "has a slot" in bit 3, slot, frame or fill from bit 4 on,
+/// credit or eviction counter from bit 40 on.
 fn pack(entry: Entry) -> u64 {
     match entry {
         Entry::Never => 0,
@@ -76,8 +78,9 @@ fn pack(entry: Entry) -> u64 {
             credit,
             found,
         }) => {
-            let slot = slot.map_or(u64::from(found) << PAYLOAD, |s| 8 | s.pack() << PAYLOAD);
-            TAG_RESIDENT | slot | u64::from(credit) << (PAYLOAD + SLOT_BITS)
+            let slot = slot.map_or(0, |s| 8 | s.pack() << PAYLOAD);
+            let tag = if found { TAG_FOUND } else { TAG_RESIDENT };
+            tag | slot | u64::from(credit) << (PAYLOAD + SLOT_BITS)
         }
         Entry::Cached(frame) => TAG_CACHED | u64::from(frame.0) << PAYLOAD,
         Entry::Swapped { slot, evicted } => {
@@ -93,12 +96,12 @@ fn unpack(word: u64) -> Entry {
     let slot = || Slot::unpack(word >> PAYLOAD & ((1 << SLOT_BITS) - 1));
     let high = (word >> (PAYLOAD + SLOT_BITS)) as u32;
     match word & 7 {
-        TAG_RESIDENT => {
+        TAG_RESIDENT | TAG_FOUND => {
             let slot = (word & 8 != 0).then(slot);
             Entry::Resident(Resident {
                 slot,
                 credit: high as u8,
-                found: slot.is_none() && word >> PAYLOAD & 1 != 0,
+                found: word & 7 == TAG_FOUND,
             })
         }
         TAG_CACHED => Entry::Cached(Frame((word >> PAYLOAD) as u32)),
@@ -369,8 +372,11 @@ impl PageTable {
                 if !(range.start.0..range.end.0).contains(&(key * LEAF + i)) {
                     continue;
                 }
-                resident += u64::from(word & 7 == TAG_RESIDENT);
-                elsewhere += u64::from(!matches!(word & 7, 0 | TAG_RESIDENT | TAG_GUARDED));
+                resident += u64::from(matches!(word & 7, TAG_RESIDENT | TAG_FOUND));
+                elsewhere += u64::from(!matches!(
+                    word & 7,
+                    0 | TAG_RESIDENT | TAG_FOUND | TAG_GUARDED
+                ));
             }
         }
         (resident, elsewhere)

@@ -28,14 +28,14 @@ pub fn set_key(key: [u64; 2]) {
     KEY.get_or_init(|| secret(key));
 }
 
-/// The secret that belongs to a key: numbers that none of the others tells (SplitMix64, of two generators).
+/// The secret that belongs to a key: numbers that no two words share and none of the others tells (a counter, mixed with
+/// either half of the key).
 fn secret(key: [u64; 2]) -> [u8; SECRET] {
     let mut bytes = [0; SECRET];
-    let mut state = key;
-    for (n, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let state = &mut state[n % 2];
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        *word = scrambled(*state).to_ne_bytes();
+    let mut counter = key[0];
+    for word in bytes.as_chunks_mut::<8>().0 {
+        counter = counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        *word = scrambled(scrambled(counter) ^ key[1]).to_ne_bytes();
     }
     bytes
 }

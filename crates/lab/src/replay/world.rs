@@ -250,6 +250,9 @@ impl Mmu for Simulated {
     }
 
     fn poison(&mut self, page: Vpn) -> Done {
+        if self.pages.mapped(page).is_some() {
+            return Done::stopped(0, Stop::Exists);
+        }
         self.complain(format!("{page:?} is lost"));
         self.woken.push((page, self.now));
         Done::all(1)

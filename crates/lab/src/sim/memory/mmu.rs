@@ -92,8 +92,11 @@ impl Mmu for Memory {
 
     /// The simulated programs are not meant to lose pages; the notice that comes with it ends the run.
     fn poison(&mut self, page: Vpn) -> Done {
-        self.steps.push(Step::Wake(page));
-        Done::all(1)
+        let done = self.each(1, |m, _| m.absent(page).map(drop));
+        if done.pages > 0 {
+            self.steps.push(Step::Wake(page));
+        }
+        done
     }
 
     fn wake(&mut self, page: Vpn) {
