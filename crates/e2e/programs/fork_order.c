@@ -34,6 +34,7 @@ __attribute__((constructor)) static void construct(void)
 /* Twice as much, and a quarter more, is below the limit; it is more than a fifth of it. */
 #define BARE (14 * MIB)
 
+#include <dlfcn.h>
 #include <sys/ptrace.h>
 #include <sys/user.h>
 
@@ -61,6 +62,46 @@ static void *sleep_for_ever(void *unused)
     for (;;)
         pause();
     return NULL;
+}
+
+/* Threads that are made past everybody's wrappers, as jemalloc makes its own: the C library's fork goes through the control
+ * blocks on their stacks in the child, and the kernel writes there when they end. */
+static void *wait_for_pipe(void *end)
+{
+    char byte;
+    return (void *)(intptr_t)read((int)(intptr_t)end, &byte, 1);
+}
+
+static void threads_of_allocators(void)
+{
+    int (*make)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
+    CHECK(libc, "dlopen");
+    *(void **)&make = dlsym(libc, "pthread_create");
+    CHECK(make, "pthread_create");
+    int ends[2];
+    pthread_t threads[4];
+    CHECK(pipe(ends) == 0, "pipe");
+    for (int i = 0; i < 4; i++)
+        CHECK(make(&threads[i], NULL, wait_for_pipe, (void *)(intptr_t)ends[0]) == 0, "a thread");
+    char *p = swapped_memory(REGION, 7, PRESSURE);
+    fflush(stdout);
+    for (int round = 0; round < 3; round++) {
+        pid_t pid = fork();
+        CHECK(pid >= 0, "fork");
+        if (pid == 0) {
+            VERIFY(p, REGION, 7, "the child's");
+            _exit(7);
+        }
+        CHECK(reap(pid) == 7, "the child of round %d", round);
+        press(PRESSURE);
+    }
+    CHECK(write(ends[1], "1234", 4) == 4, "write");
+    for (int i = 0; i < 4; i++) {
+        void *result;
+        CHECK(pthread_join(threads[i], &result) == 0 && result == (void *)1, "the end of a thread");
+    }
+    VERIFY(p, REGION, 7, "the parent's");
 }
 
 /* The C library's fork resets the locks of all streams in the child of a program with threads. */
@@ -219,6 +260,7 @@ int main(int argc, char **argv)
     static const struct part parts[] = {
         {"library_handlers", library_handlers},
         {"streams", streams},
+        {"threads_of_allocators", threads_of_allocators},
         {"early_signals", early_signals},
         {"forks_of_threads", forks_of_threads},
         {"pressure_while_a_bare_fork_is_held", pressure_while_a_bare_fork_is_held},

@@ -37,6 +37,11 @@ fn streams() {
 }
 
 #[test]
+fn threads_of_allocators() {
+    part("threads_of_allocators", &[]);
+}
+
+#[test]
 fn early_signals() {
     part("early_signals", &[]);
 }

@@ -9,7 +9,7 @@ use super::boot::{bytes_of, pages_of};
 use crate::program::Program;
 use crate::sys::maps::{self, PageMap, Vma};
 use crate::sys::process::Statm;
-use crate::sys::{modules, own_memory, stacks};
+use crate::sys::{handed, modules, own_memory, stacks};
 
 /// A view of the calling process, for the pager.
 pub(crate) struct Space {
@@ -47,7 +47,8 @@ impl Space {
         }
         let steady = before.is_some() && before == self.program.threads_made();
         let blocks = &self.program.control_blocks;
-        let stacks = stacks::find(&vmas, blocks, steady, &mut self.pagemap);
+        let can_tell = steady && self.is_single();
+        let stacks = stacks::find(&vmas, blocks, can_tell, &mut self.pagemap);
         let excluded: Vec<_> = own_memory::ranges()
             .map(|own| own.start..own.start + own.len)
             .chain(self.code.iter().cloned())
@@ -57,6 +58,16 @@ impl Space {
             vmas.retain(|vma| vma.read || vma.write || vma.exec);
         }
         Ok(maps::adoptable(&vmas, smallest, &excluded))
+    }
+
+    /// Whether the program has one thread, as far as is known. Others may have been made past the wrappers (an allocator's
+    /// own finds the C library's function itself), and then any guarded memory may be a stack.
+    fn is_single(&self) -> bool {
+        let pid = self.program.pid.load(std::sync::atomic::Ordering::Relaxed);
+        let status = handed::read_in_proc(&format!("/proc/{pid}/status")).unwrap_or_default();
+        let mut lines = status.split(|&byte| byte == b'\n');
+        let threads = lines.find_map(|line| line.strip_prefix(b"Threads:"));
+        threads.is_some_and(|number| number.trim_ascii() == b"1")
     }
 
     /// All private anonymous memory but ours, in order of address.

@@ -4,9 +4,10 @@
 //! when the thread ends; a page that is absent then is not waited for, and whoever joins the thread would
 //! wait for ever. So the stacks that the C library makes are left alone. Memory above a guard page alone
 //! is no evidence: allocators guard their chunks as well. Where control blocks are is noted as threads are
-//! made; it cannot be seen by reading, as the pager may not touch memory that could be managed. The few
-//! threads that the C library makes for itself (`aio_read`, `timer_create`) have small stacks, or nobody
-//! joins them.
+//! made; it cannot be seen by reading, as the pager may not touch memory that could be managed. Threads that are made past
+//! the preload object's wrappers (jemalloc's own, `aio_read`'s) are not noted. So the absence of a noted block means something
+//! only where the program has a single thread; else all memory above a guard counts as a stack. A fork child's C library
+//! follows the list of all control blocks before any handler runs there, so a stack that is taken for something else ends it.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -71,15 +72,15 @@ impl Default for ControlBlocks {
 }
 
 /// The stacks among `vmas`, which are in order of address, and control blocks that lie elsewhere.
-/// `is_steady`: no thread was in the making while the map was read.
+/// `can_tell`: memory above a guard in which no block was noted is no stack.
 pub fn find(
     vmas: &[Vma],
     blocks: &ControlBlocks,
-    is_steady: bool,
+    can_tell: bool,
     pages: &mut PageMap,
 ) -> Vec<Range<usize>> {
     let known = blocks.all();
-    let can_tell = is_steady && known.is_some();
+    let can_tell = can_tell && known.is_some();
     let known = known.unwrap_or_default();
     let mut found = Vec::new();
     for (index, vma) in vmas.iter().enumerate() {
