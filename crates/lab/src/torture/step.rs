@@ -354,6 +354,8 @@ impl Steps {
         let chance = &mut self.chance;
         let n = n as u8;
         match chance.below(30) {
+            // A guard takes a huge page apart for good.
+            28.. if self.huge && !chance.one_in(50) => self.empty_units(),
             28.. => Act::Guard {
                 page,
                 n: n.into(),
