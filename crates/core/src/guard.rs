@@ -6,8 +6,8 @@
 
 use crate::fault::CREDIT_NEW;
 use crate::mm::{Mm, Outcome, Pending};
-use crate::page_table::Entry;
-use crate::units::{PageRange, Vpn, pages};
+use crate::page_table::{Entry, Resident};
+use crate::units::{PageRange, pages};
 use crate::world::{Stop, World};
 
 impl Mm {
@@ -28,6 +28,21 @@ impl Mm {
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 if entry == Entry::Guarded {
                     self.table.set(page, Entry::Never);
+                }
+                at = page.plus(1);
+            }
+        }
+    }
+
+    /// Nothing is mapped in `range` any more: guards that nobody told of stood there, and are removed. What is out stays.
+    pub fn forget_mapped(&mut self, w: &mut impl World, range: &PageRange) {
+        for part in self.vmas.overlapping(range) {
+            let mut at = part.start;
+            while let Some((page, entry)) = self.table.next_used(at, part.end) {
+                if let Entry::Resident(Resident { slot, .. }) = entry {
+                    self.table.set(page, Entry::Never);
+                    self.put(w, slot);
+                    w.uncharge(1);
                 }
                 at = page.plus(1);
             }
@@ -68,10 +83,5 @@ impl Mm {
             Some(_) => w.wake(page),
         }
         Outcome::Served
-    }
-
-    /// The pages of `range` that are guarded; for tests.
-    pub fn guarded(&self, range: &PageRange) -> impl Iterator<Item = Vpn> {
-        pages(range).filter(|page| self.table.get(*page) == Entry::Guarded)
     }
 }

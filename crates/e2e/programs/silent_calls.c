@@ -97,6 +97,18 @@ static void guards_alone(void)
     VERIFY_PART(p, 2 * THIRD, THIRD, 21, "what was not");
 }
 
+/* Guards are removed from memory most of which has none: it keeps what it holds, out or in. */
+static void guards_removed_from_all(void)
+{
+    char *p = swapped_region(22);
+    CHECK(madvise(p + THIRD, 8 * PAGE, MADV_GUARD_INSTALL) == 0, "MADV_GUARD_INSTALL");
+    VERIFY_PART(p, 0, 64 * PAGE, 22, "some of it is in memory");
+    CHECK(madvise(p, REGION, MADV_GUARD_REMOVE) == 0, "MADV_GUARD_REMOVE");
+    VERIFY_ZERO(p + THIRD, 8 * PAGE, "what was guarded");
+    VERIFY_PART(p, 0, THIRD, 22, "before the guard");
+    VERIFY_PART(p, THIRD + 8 * PAGE, 2 * THIRD - 8 * PAGE, 22, "after the guard");
+}
+
 static void guards(void) { guard_and_remove(swapped_region(1), 1, by_libc); }
 
 static void guards_by_number(void) { guard_and_remove(swapped_region(2), 2, by_syscall); }
@@ -413,6 +425,7 @@ int main(int argc, char **argv)
 {
     static const struct part parts[] = {
         {"guards", guards},
+        {"guards_removed_from_all", guards_removed_from_all},
         {"guards_alone", guards_alone},
         {"guards_by_number", guards_by_number},
         {"guards_by_pidfd", guards_by_pidfd},

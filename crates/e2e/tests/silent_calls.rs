@@ -32,6 +32,7 @@ macro_rules! parts {
 
 parts!(
     guards
+    guards_removed_from_all
     guards_alone
     guards_by_number
     guards_by_pidfd

@@ -74,7 +74,7 @@ impl Pager {
         let mut at = range.start;
         for found in present.into_iter().chain([range.end..range.end]) {
             if at < found.start {
-                self.mm.discard(&mut self.w, &(at..found.start));
+                self.mm.forget_mapped(&mut self.w, &(at..found.start));
             }
             at = found.end;
         }
