@@ -176,6 +176,34 @@ static void own_userfaultfd(void)
     VERIFY(p, size, 8, "after its end");
 }
 
+/* Memory that is found when a part of it has been touched is taken over in pieces. The program may still
+ * move and resize it as a whole, which the kernel refuses where the pieces differ. */
+static void moves_as_one(void)
+{
+    size_t size = 48 * MIB, step = 3 * MIB, touched = MIB / 2;
+    for (int round = 0; round < 6; round++) {
+        char *p, *space;
+        register long flags __asm__("r10") = MAP_PRIVATE | MAP_ANONYMOUS, none __asm__("r8") = -1, at __asm__("r9") = 0;
+        __asm__ volatile("syscall" : "=a"(p) : "a"(SYS_mmap), "D"(0), "S"(size), "d"(PROT_READ | PROT_WRITE),
+                         "r"(flags), "r"(none), "r"(at) : "rcx", "r11", "memory");
+        CHECK((intptr_t)p > 0, "mmap");
+        for (size_t i = 0; i < size; i += step)
+            fill_part(p, i, touched, round);
+        /* From at once to after it has been found. */
+        usleep(round * 60000);
+        space = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(space != MAP_FAILED, "reserving");
+        CHECK(mremap(p, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, space) == space, "mremap in round %d", round);
+        CHECK((p = mremap(space, size, 2 * size, MREMAP_MAYMOVE)) != MAP_FAILED, "resizing in round %d", round);
+        press(64);
+        for (size_t i = 0; i < size; i += step) {
+            VERIFY_PART(p, i, touched, round, "what was moved");
+            VERIFY_ZERO(p + i + touched, step - touched, "the rest");
+        }
+        CHECK(munmap(p, 2 * size) == 0, "munmap");
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct part parts[] = {
@@ -187,6 +215,7 @@ int main(int argc, char **argv)
         {"threads_end", threads_end},
         {"executable", executable},
         {"own_userfaultfd", own_userfaultfd},
+        {"moves_as_one", moves_as_one},
     };
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
 }

@@ -56,6 +56,19 @@ fn own_userfaultfd() {
     part("own_userfaultfd");
 }
 
+/// With and without huge pages, for which memory has a flag more.
+#[test]
+fn moves_as_one() {
+    let Some(path) = program::compile("moves_as_one", "adoption") else {
+        return;
+    };
+    let job = Job::new(path).arg("moves_as_one");
+    for thp in ["always", "never"] {
+        let managed = Managed::limit(LIMIT).options(["--thp", thp]);
+        managed.equals_bare_swapping(&job);
+    }
+}
+
 /// A sanitizer's runtime stands before the C library, wants to be the first of all modules, and reserves
 /// terabytes. What it knows of each byte is managed too.
 #[track_caller]

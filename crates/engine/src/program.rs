@@ -57,6 +57,9 @@ pub mod request {
     pub const LET_GO: u64 = 8;
     /// About to execute a file, which may fail: look whether the memory is still the program's.
     pub const EXECUTES: u64 = 9;
+    /// The kernel refused to move the memory at word 1, word 2 bytes of it, as a whole. Answer: whether it is
+    /// alike now, in word 0.
+    pub const JOIN: u64 = 10;
 }
 
 /// Answers to [`request::HOLD`].
@@ -102,6 +105,8 @@ pub struct Program {
     /// The program, or one that it was forked from, has said how it will use some memory: the
     /// kernel's map has it, should the memory become managed later.
     pub hints: AtomicBool,
+    /// The program, or one that it was forked from, has said of some memory that it wants no huge pages there.
+    pub no_huge: AtomicBool,
     /// The program, or one that it was forked from, is about to lend memory to the kernel, or has (see
     /// `pager::world::lent`).
     pub lends: AtomicBool,
@@ -134,6 +139,7 @@ impl Program {
             elder: AtomicUsize::new(0),
             wipes: AtomicBool::new(false),
             hints: AtomicBool::new(false),
+            no_huge: AtomicBool::new(false),
             lends: AtomicBool::new(false),
             bypasses: AtomicBool::new(false),
             threads: [const { AtomicU32::new(0) }; 2],
@@ -222,6 +228,13 @@ impl Program {
     pub fn lets_go(&self, address: usize, bytes: usize) -> bool {
         self.state.load(SeqCst) != state::ARMED
             || self.call([request::LET_GO, address as u64, bytes as u64, 0])[0] > 0
+    }
+
+    /// The kernel did not take the memory at `address`, `bytes` of it, for one mapping. Whether that may have been for
+    /// what we did to parts of it, and is over.
+    pub fn joins(&self, address: usize, bytes: usize) -> bool {
+        self.state.load(SeqCst) == state::ARMED
+            && self.call([request::JOIN, address as u64, bytes as u64, 0])[0] > 0
     }
 
     /// The heap gave `bytes` back. Matters only before there is an engine, which sees for itself.

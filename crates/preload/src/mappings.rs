@@ -132,11 +132,20 @@ pub extern "C" fn mremap(
     flags: c_int,
     at: *mut c_void,
 ) -> *mut c_void {
-    let turn = turn_to_move();
-    let mapped = forward!(MREMAP =>
-        fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
-        old, old_length, new_length, flags, at);
-    drop(turn);
+    let move_it = || {
+        let _turn = turn_to_move();
+        forward!(MREMAP =>
+            fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
+            old, old_length, new_length, flags, at)
+    };
+    let mut mapped = move_it();
+    // To the kernel it is several mappings, to the program it may be one.
+    if mapped == libc::MAP_FAILED && errno() == libc::EFAULT {
+        match PROGRAM.joins(old as usize, old_length) {
+            true => mapped = move_it(),
+            false => set_errno(libc::EFAULT),
+        }
+    }
     if mapped != libc::MAP_FAILED && new_length > old_length && new_length >= SMALLEST {
         // Of unknown kind: the engine looks before it adopts.
         PROGRAM.seen(mapped as usize, new_length - old_length);
@@ -296,6 +305,9 @@ fn is_advice(advice: c_int) -> bool {
 /// An engine that comes to manage the memory later finds the hint in the kernel's map. Before it
 /// takes effect: either the engine finds it there, or this thread finds the engine.
 fn remember(advice: c_int) {
+    if advice == libc::MADV_NOHUGEPAGE {
+        PROGRAM.no_huge.store(true, SeqCst);
+    }
     if matches!(advice, libc::MADV_RANDOM | libc::MADV_SEQUENTIAL) {
         PROGRAM.hints.store(true, SeqCst);
     }

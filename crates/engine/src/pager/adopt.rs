@@ -146,7 +146,9 @@ impl Pager {
             .program
             .register_missing(range.start, range.end - range.start);
         if registered.is_ok() {
-            if self.mm.has_huge_pages() {
+            // A region of which only parts were like this would be several to the kernel. What the program said of
+            // huge pages holds, also where it is not known any more of which memory it said so.
+            if self.mm.has_huge_pages() && !self.program.no_huge.load(Relaxed) {
                 huge::prefer(&range);
             }
             self.manage(&range);
@@ -180,6 +182,23 @@ impl Pager {
         if let Some(vma) = vmas.find(|vma| vma.contains(&address)) {
             self.adopt(vma);
         }
+    }
+
+    /// The kernel refused to move `bytes` of memory at `address` as a whole: it may have been taken over in parts.
+    /// Returns whether it is taken over as a whole now, which makes one mapping of it, if the program made one of it.
+    pub(super) fn on_join(&mut self, address: usize, bytes: usize) -> bool {
+        let start = address / PAGE_SIZE * PAGE_SIZE;
+        let end = address.saturating_add(bytes);
+        let Some(end) = end.checked_next_multiple_of(PAGE_SIZE) else {
+            return false;
+        };
+        let mut at = start;
+        for vma in self.space.anonymous().unwrap_or_default() {
+            if vma.contains(&at) {
+                at = vma.end;
+            }
+        }
+        at >= end && self.adopt(start..end)
     }
 
     /// A fault on a page that the core knows nothing of, and no event is on the way that could tell: a

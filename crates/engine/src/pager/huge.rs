@@ -95,13 +95,10 @@ impl Huge {
 /// Tell the kernel that huge pages are welcome in a registered range of the program's. Where they are not,
 /// a touch leaves a page table behind before it is told to us, and a huge page moved there is split.
 pub fn prefer(range: &core::ops::Range<usize>) {
-    let bytes = range.end - range.start;
-    if bytes >= HUGE {
-        let at = core::ptr::without_provenance_mut(range.start);
-        // Refused where the kernel has none: single pages do as well.
-        // SAFETY: changes what backs the memory, not what is in it.
-        let _ = unsafe { madvise(at, bytes, Advice::LinuxHugepage) };
-    }
+    let at = core::ptr::without_provenance_mut(range.start);
+    // Refused where the kernel has none: single pages do as well.
+    // SAFETY: changes what backs the memory, not what is in it.
+    let _ = unsafe { madvise(at, range.len(), Advice::LinuxHugepage) };
 }
 
 /// Make one huge page of what is mapped from `start` on.

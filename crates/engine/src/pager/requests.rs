@@ -56,6 +56,11 @@ impl Pager {
                     self.answer(slot, [gone.into(), 0, 0, 0]);
                     continue;
                 }
+                request::JOIN => {
+                    let joined = self.on_join(words[1] as usize, words[2] as usize);
+                    self.answer(slot, [joined.into(), 0, 0, 0]);
+                    continue;
+                }
                 request::EXECUTES => {
                     if let Some(bell) = &self.announced {
                         let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());

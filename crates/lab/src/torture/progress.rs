@@ -25,7 +25,7 @@ const SERVED: Nanos = 2_000_000;
 /// Pages that a process may gain as the limit yields again and again, though as many as the second figure could be
 /// moved.
 const GAINED: u64 = 48;
-const MOVABLE: usize = 20;
+const MOVABLE: usize = 32;
 
 /// Moves that may be refused in one call of the core, which may serve each of 16 threads by trying a batch.
 const REFUSED: u32 = 1_000;
