@@ -176,6 +176,17 @@ static void own_userfaultfd(void)
     VERIFY(p, size, 8, "after its end");
 }
 
+/* What is mapped as a stack need not be one. */
+static void named_a_stack(void)
+{
+    size_t size = 160 * MIB;
+    char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    CHECK(p != MAP_FAILED, "mmap");
+    fill(p, size, 4);
+    note_absent("absent", p, size);
+    VERIFY(p, size, 4, "as of a stack");
+}
+
 /* Memory that is found when a part of it has been touched is taken over in pieces. The program may still
  * move and resize it as a whole, which the kernel refuses where the pieces differ. */
 static void moves_as_one(void)
@@ -216,6 +227,7 @@ int main(int argc, char **argv)
         {"executable", executable},
         {"own_userfaultfd", own_userfaultfd},
         {"moves_as_one", moves_as_one},
+        {"named_a_stack", named_a_stack},
     };
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
 }

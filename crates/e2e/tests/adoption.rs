@@ -56,6 +56,11 @@ fn own_userfaultfd() {
     part("own_userfaultfd");
 }
 
+#[test]
+fn named_a_stack() {
+    part("named_a_stack");
+}
+
 /// With and without huge pages, for which memory has a flag more.
 #[test]
 fn moves_as_one() {

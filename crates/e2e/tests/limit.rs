@@ -443,3 +443,39 @@ fn strict_ends_the_command_and_all_its_descendants() {
     let outcome = managed.run(&job).succeeded();
     assert!(outcome.stats().count("swap_out_bytes") >= MIB);
 }
+
+/// What `ulimit` says is for the program: it neither keeps the engine from its work nor counts what the engine has. Where
+/// it cannot be raised without a privilege that this machine may not give, the program runs as ever, and that is said.
+#[test]
+fn limits_of_the_shell() {
+    let test = "limits_of_the_shell";
+    let Some(program) = program::compile(test, "adoption") else {
+        return;
+    };
+    let job = |limits: &str| {
+        // As they were set, in the shell and in what it starts.
+        let script = format!(
+            "{limits}; ulimit -v; ulimit -d; \"$0\" named_a_stack && sh -c 'ulimit -v; ulimit -d'"
+        );
+        Job::shell(&script).arg(&program)
+    };
+    // The size of files, descriptors, address space, data, time of the processor.
+    for limits in [
+        "ulimit -S -f 1000",
+        "ulimit -S -n 6",
+        "ulimit -S -v 450000",
+        "ulimit -S -d 420000",
+        "ulimit -S -t 60 -l 0 -s 1024",
+    ] {
+        Managed::limit(LIMIT).equals_bare_swapping(&job(limits));
+    }
+    for limits in ["ulimit -f 1000", "ulimit -v 450000", "ulimit -d 420000"] {
+        let outcome = Managed::limit(LIMIT).talkative().equals_bare(&job(limits));
+        let is_said = outcome.stderr.contains("is not managed");
+        assert!(
+            is_said || outcome.stats().count("swap_out_bytes") > 0,
+            "{}",
+            outcome.stderr
+        );
+    }
+}

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize};
 use foreswap::program::state;
 
 use crate::real::{Real, forward};
-use crate::{PROGRAM, mappings};
+use crate::{PROGRAM, mappings, robust};
 
 /// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
 pub fn look_up() {
@@ -355,10 +355,15 @@ pub unsafe extern "C" fn pthread_create(
     main: *const c_void,
     argument: *mut c_void,
 ) -> c_int {
+    let (main, argument) = robust::begin_with(main, argument);
     let make = || {
-        forward!(PTHREAD_CREATE =>
+        let made = forward!(PTHREAD_CREATE =>
             fn(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int;
-            thread, attributes, main, argument)
+            thread, attributes, main, argument);
+        if made != 0 {
+            robust::forget(main, argument);
+        }
+        made
     };
     // SAFETY: by contract the C library stores the thread's number there.
     unsafe { make_thread(thread, make) }
@@ -374,10 +379,15 @@ pub unsafe extern "C" fn thrd_create(
     main: *const c_void,
     argument: *mut c_void,
 ) -> c_int {
+    let (main, argument) = robust::begin_with(main, argument);
     let make = || {
-        forward!(THRD_CREATE =>
+        let made = forward!(THRD_CREATE =>
             fn(*mut c_void, *const c_void, *mut c_void) -> c_int;
-            thread, main, argument)
+            thread, main, argument);
+        if made != 0 {
+            robust::forget(main, argument);
+        }
+        made
     };
     // SAFETY: as above.
     unsafe { make_thread(thread, make) }

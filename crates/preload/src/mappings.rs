@@ -86,7 +86,7 @@ pub extern "C" fn mmap(
     offset: libc::off_t,
 ) -> *mut c_void {
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let others = libc::MAP_HUGETLB | libc::MAP_GROWSDOWN | libc::MAP_STACK;
+    let others = libc::MAP_HUGETLB | libc::MAP_GROWSDOWN;
     let ours = flags & (anonymous | libc::MAP_SHARED | others) == anonymous && length >= SMALLEST;
     // Pages that are asked for at once must come through us, or they would not count.
     let populate = ours && is_managed() && flags & libc::MAP_POPULATE != 0;

@@ -7,6 +7,7 @@ pub mod doorbell;
 pub mod handed;
 pub mod host;
 pub mod interrupts;
+pub(crate) mod limits;
 pub mod locks;
 pub mod maps;
 pub mod modules;
