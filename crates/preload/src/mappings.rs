@@ -88,8 +88,9 @@ pub extern "C" fn mmap(
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let others = libc::MAP_HUGETLB | libc::MAP_GROWSDOWN | libc::MAP_STACK;
     let ours = flags & (anonymous | libc::MAP_SHARED | others) == anonymous && length >= SMALLEST;
-    // Pages that are asked for at once must come through us, or they would not count.
-    let populate = ours && is_managed() && flags & libc::MAP_POPULATE != 0;
+    // Pages that are asked for at once must come through us, or they would not count; also where the mapping itself
+    // makes that an engine comes, which it does after it is told of it.
+    let populate = ours && may_be_managed() && flags & libc::MAP_POPULATE != 0;
     let flags = if populate {
         flags & !libc::MAP_POPULATE
     } else {
@@ -101,9 +102,10 @@ pub extern "C" fn mmap(
     if ours && mapped != libc::MAP_FAILED {
         PROGRAM.grew(mapped as usize, length);
         if populate {
-            // A hint, as the flag was.
-            forward!(MADVISE => fn(*mut c_void, usize, c_int) -> c_int;
-                mapped, length, libc::MADV_POPULATE_WRITE);
+            // A hint, as the flag was: what cannot be written stays as it is.
+            let errno = errno();
+            real_madvise(mapped, length, libc::MADV_POPULATE_WRITE);
+            set_errno(errno);
         }
     }
     mapped
