@@ -10,6 +10,7 @@ pub mod interrupts;
 pub mod locks;
 pub mod maps;
 pub mod modules;
+pub mod needed;
 pub mod own_memory;
 pub mod process;
 pub mod stacks;
