@@ -33,8 +33,10 @@ unit:
 e2e:
 	$(CARGO) test --profile quick --locked -p foreswap-e2e --no-fail-fast -- --test-threads=$(E2E_THREADS)
 
+# With those programs that `make test` has no time for.
 test-full: setup build unit
-	FORESWAP_E2E_FULL=1 $(CARGO) test --profile quick --locked -p foreswap-e2e --no-fail-fast -- --test-threads=1
+	@scripts/setup-full
+	FORESWAP_E2E_FULL=1 $(CARGO) test --profile quick --locked -p foreswap-e2e --no-fail-fast -- --test-threads=1 --include-ignored
 
 demo: setup build
 	@scripts/demo

@@ -11,6 +11,7 @@ pub(crate) mod limits;
 pub mod locks;
 pub mod maps;
 pub mod modules;
+pub mod needed;
 pub mod own_memory;
 pub mod process;
 pub mod stacks;
