@@ -52,6 +52,11 @@ fn executable() {
 }
 
 #[test]
+fn unlike_neighbours() {
+    part("unlike_neighbours");
+}
+
+#[test]
 fn own_userfaultfd() {
     part("own_userfaultfd");
 }
