@@ -267,7 +267,7 @@ fn is_chosen() -> bool {
     ];
     // SAFETY: the program's environment, on one of its threads.
     let is_set = |name: &&core::ffi::CStr| !unsafe { libc::getenv(name.as_ptr()) }.is_null();
-    CHOSEN.load(Relaxed) || names.iter().any(|name| is_set(name))
+    CHOSEN.load(Relaxed) || names.iter().any(is_set)
 }
 
 /// As the C library's. With any of these parameters it leaves the size from which on it maps blocks alone.

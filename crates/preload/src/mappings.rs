@@ -17,7 +17,14 @@ use crate::real::{Real, forward};
 
 /// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
 pub fn look_up() {
-    let all = [&MMAP, &MUNMAP, &MREMAP, &MADVISE, &POSIX_MADVISE, &PROCESS_MADVISE];
+    let all = [
+        &MMAP,
+        &MUNMAP,
+        &MREMAP,
+        &MADVISE,
+        &POSIX_MADVISE,
+        &PROCESS_MADVISE,
+    ];
     for real in all {
         real.address();
     }
