@@ -129,7 +129,7 @@ fn interpreted(test: &str, interpreter: &str, options: &[&str], name: &str) -> O
 fn ruby_with_compaction() {
     let test = "ruby_with_compaction";
     if let Some(job) = interpreted(test, "ruby", &[], "compact.rb") {
-        let outcome = in_part_of_its_memory(test, &job.arg(size(40, 200)), 75);
+        let outcome = in_part_of_its_memory(test, &job.arg(size(40, 120)), 75);
         assert!(outcome.stats().count("processes") >= 2);
     }
 }
@@ -138,7 +138,7 @@ fn ruby_with_compaction() {
 fn perl() {
     let test = "perl";
     if let Some(job) = interpreted(test, "perl", &[], "table.pl") {
-        let outcome = in_part_of_its_memory(test, &job.arg(size(50, 280)), 75);
+        let outcome = in_part_of_its_memory(test, &job.arg(size(50, 220)), 75);
         assert!(outcome.stats().count("processes") >= 3);
     }
 }
@@ -302,7 +302,7 @@ fn php() {
 fn r() {
     let test = "r";
     if let Some(job) = interpreted(test, "Rscript", &[], "frames.R") {
-        let outcome = in_part_of_its_memory(test, &job.arg(size(50, 220)), 50);
+        let outcome = in_part_of_its_memory(test, &job.arg(size(50, 120)), 75);
         assert!(outcome.stats().count("processes") >= 4);
     }
 }
@@ -353,7 +353,7 @@ fn scikit_learn_with_forked_workers() {
 fn scikit_learn_with_joblib() {
     let test = "scikit_learn_with_joblib";
     if let Some(job) = python(test, "forked_fits.py", &["loky"]) {
-        let outcome = in_part_of_its_memory(test, &job.arg(size(60, 200)), 100);
+        let outcome = in_part_of_its_memory(test, &job.arg(size(60, 120)), 100);
         assert!(outcome.stats().count("processes") >= 3);
     }
 }
