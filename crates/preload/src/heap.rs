@@ -96,8 +96,9 @@ const LARGE_STEP: c_int = 8 << 20;
 static FIXED: AtomicBool = AtomicBool::new(false);
 /// The program has a choice of its own of that size.
 static CHOSEN: AtomicBool = AtomicBool::new(false);
-/// The largest block up to which it raises that size itself otherwise.
-const MAPPED_TO: usize = 32 << 20;
+/// Of the bytes that may pass the limit for a moment this part: where a block of the heap grows by `realloc`, the C
+/// library copies it before anybody is told of its new place, which it does not do for mapped blocks.
+const UNTOLD: u64 = 4;
 /// Blocks that it mapped lately since then: begin and size of each.
 static MAPPED: [[AtomicUsize; 2]; 8] = [const { [const { AtomicUsize::new(0) }; 2] }; 8];
 static NEXT_MAPPED: AtomicUsize = AtomicUsize::new(0);
@@ -246,7 +247,7 @@ fn note_big(at: usize, size: usize) {
         let [before, size_word] = unsafe { ((at - 16) as *const [usize; 2]).read() };
         if size_word & IS_MAPPED != 0 {
             let (start, bytes) = (at - 16 - before, before + (size_word & !7));
-            if FIXED.load(Relaxed) && bytes <= MAPPED_TO {
+            if FIXED.load(Relaxed) && bytes as u64 <= PROGRAM.threshold.load(Relaxed) / UNTOLD {
                 heed_mapped(start, bytes);
             }
             return PROGRAM.grew(start, bytes);
