@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -40,6 +41,41 @@ static size_t entries(const char *path)
         count += entry->d_name[0] != '.';
     closedir(folder);
     return count;
+}
+
+static char *shared;
+static int told[2];
+
+/* Has its parent's memory, which it reads once that has ended. */
+static int heir(void *parent)
+{
+    while (getppid() == *(pid_t *)parent)
+        sched_yield();
+    VERIFY(shared, SIZE, 1, "the heir");
+    write(told[1], "h", 1);
+    _exit(0);
+}
+
+/* A process ends that another one shares its memory with. */
+static void inherits(char *memory)
+{
+    shared = memory;
+    CHECK(pipe(told) == 0, "a pipe");
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+        static char stack[64 << 10] __attribute__((aligned(16)));
+        static pid_t self;
+        self = getpid();
+        VERIFY(memory, SIZE, 1, "the child");
+        CHECK(clone(heir, stack + sizeof stack, CLONE_VM | SIGCHLD, &self) > 0, "clone");
+        _exit(0);
+    }
+    CHECK(waitpid(child, NULL, 0) == child, "the child's end");
+    close(told[1]);
+    struct pollfd end = {.fd = told[0], .events = POLLIN};
+    char byte = 0;
+    CHECK(poll(&end, 1, 60000) == 1 && read(told[0], &byte, 1) == 1 && byte == 'h', "nothing of the heir");
 }
 
 /* Threads, descriptors and children are the program's own. */
@@ -195,6 +231,8 @@ int main(int argc, char **argv)
         int status = 0;
         CHECK(waitpid(spying, &status, 0) == spying && status == 0, "status %d", status);
         CHECK(pthread_join(thread, NULL) == 0, "the thread");
+    } else if (strcmp(kind, "inherits") == 0) {
+        inherits(memory);
     } else if (strcmp(kind, "executes") == 0) {
         // It fails first, and all goes on.
         CHECK(execl("/nowhere", "nowhere", (char *)NULL) == -1 && errno == ENOENT, "nothing there");

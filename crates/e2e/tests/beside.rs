@@ -118,6 +118,11 @@ fn what_it_had_is_gone_when_it_executes_another_file() {
 }
 
 #[test]
+fn it_outlives_it_for_whoever_shares_its_memory() {
+    as_bare("inherits");
+}
+
+#[test]
 fn the_engine_ends_with_it() {
     let scratch = Scratch::new("ends");
     let Some(running) = full("for_ever", &scratch) else {

@@ -390,7 +390,7 @@ fn cpp_with_link_time_optimization() {
         return;
     };
     let scratch = Scratch::new(test);
-    cpp_sources(scratch.path(), 4, size(2, 24));
+    cpp_sources(scratch.path(), 4, size(2, 8));
     let job = Job::new(make)
         .args(["-sj4", "-C"])
         .arg(scratch.path())
@@ -405,7 +405,7 @@ fn cpp_with_link_time_optimization() {
         .arg(scratch.path())
         .run()
         .succeeded();
-    let limit = size(200, 800);
+    let limit = size(200, 500);
     let managed = Managed::limit(limit).run(&job);
     managed.equals(&bare);
     keep("managed");

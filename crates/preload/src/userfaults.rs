@@ -23,6 +23,9 @@ const PAGE: usize = 4096;
 const PIECE: usize = 512 * PAGE;
 /// How often a piece is brought in anew that has gone out again.
 const TRIES: u32 = 100;
+/// How often the whole range is: on a busy machine the engine may have taken it up again before this thread came to
+/// register it.
+const ROUNDS: u32 = 5;
 
 /// As the C library's, which takes any one argument more.
 ///
@@ -44,9 +47,16 @@ pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_v
         argument.cast::<[u64; 2]>().read_unaligned()
     };
     let [start, bytes] = range.map(|number| number as usize);
-    if let_go(start, bytes) {
-        return forward!(IOCTL => fn(c_int, c_ulong, *mut c_void) -> c_int;
+    for _ in 0..ROUNDS {
+        if !let_go(start, bytes) {
+            break;
+        }
+        let result = forward!(IOCTL => fn(c_int, c_ulong, *mut c_void) -> c_int;
             file, request, argument);
+        // SAFETY: as above.
+        if result != -1 || unsafe { *libc::__errno_location() } != libc::EBUSY {
+            return result;
+        }
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = libc::EBUSY };

@@ -62,7 +62,12 @@ extern "C" fn work(argument: *mut c_void) {
             _ => PERIOD,
         };
         if guard.host.await_end(period, Some(guard.bell.as_fd())) {
-            process::exit(0);
+            // Whoever else has its memory (a vfork child that is killed after its parent, a thread that was made as a
+            // process) would wait for pages for ever.
+            match guard.host.heir() {
+                Some(heir) => guard.host = heir,
+                None => process::exit(0),
+            }
         }
         if guard.host.has_left() {
             // It goes on without us, and without what it had. If the supervisor is gone there is

@@ -20,6 +20,7 @@ impl Pager {
     /// progress, whose child is told what is managed.
     pub(super) fn on_let_go(&mut self, address: usize, bytes: usize) -> bool {
         let range = pages(address, address + bytes);
+        self.wait_longer();
         if self.mode == Mode::Bare {
             self.let_go.push((range, now() + MOMENT));
             return true;
@@ -44,6 +45,15 @@ impl Pager {
             self.mm.unmap(&mut self.w, &part);
         }
         true
+    }
+
+    /// A large range is let go in pieces; those before wait for the last one.
+    fn wait_longer(&mut self) {
+        let now = now();
+        self.let_go.retain(|(_, until)| now < *until);
+        for (_, until) in &mut self.let_go {
+            *until = now + MOMENT;
+        }
     }
 
     /// Whether something of `range` was let go just now.

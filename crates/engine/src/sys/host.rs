@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use linux_raw_sys::general as k;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Dir;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -93,10 +94,19 @@ impl Host {
 
     /// Whether its memory and the caller's are the same.
     fn compare(&self) -> Result<bool, Errno> {
-        let own = crate::program::own_pid() as usize;
-        // SAFETY: it compares, and changes nothing.
-        let order = unsafe { syscall(k::__NR_kcmp, [own, self.pid as usize, KCMP_VM, 0, 0]) }?;
-        Ok(order == 0)
+        has_our_memory(self.pid)
+    }
+
+    /// Another process that has the memory as well: one that this one made so (vfork, clone with CLONE_VM) and that outlives it.
+    pub fn heir(&self) -> Option<Host> {
+        let own = crate::program::own_pid();
+        let folder = super::handed::open_in_proc(c"/proc/.").ok()?;
+        let mut entries = Dir::read_from(&folder).ok()?;
+        entries.find_map(|entry| {
+            let pid: u32 = entry.ok()?.file_name().to_str().ok()?.parse().ok()?;
+            let shares = pid != own && pid != self.pid && has_our_memory(pid) == Ok(true);
+            shares.then(|| Host::open(pid).ok()).flatten()
+        })
     }
 
     fn sizes_differ(&self) -> Option<bool> {
@@ -126,6 +136,13 @@ impl AsFd for Host {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+fn has_our_memory(pid: u32) -> Result<bool, Errno> {
+    let own = crate::program::own_pid() as usize;
+    // SAFETY: it compares, and changes nothing.
+    let order = unsafe { syscall(k::__NR_kcmp, [own, pid as usize, KCMP_VM, 0, 0]) }?;
+    Ok(order == 0)
 }
 
 /// Pages of address space, of the process whose `statm` this is.
