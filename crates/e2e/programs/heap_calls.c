@@ -249,7 +249,7 @@ static void blocks_come_and_go(void)
     }
     int mapped = 0;
     for (int i = 0; i < 1000; i++) {
-        size_t size = (1 + i % 4) * 4 * MIB;
+        size_t size = (1 + i % 4) * (MIB / 5);
         size_t *block = malloc(size);
         CHECK(block, "malloc");
         block[size / 16] = i;
