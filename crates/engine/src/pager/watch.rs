@@ -4,12 +4,16 @@
 //! The pager must never touch managed memory: its own fault would wait for itself. Should it happen,
 //! nobody would be left to notice, so this thread looks at the pager's pulse: a turn of the loop that
 //! does not end while the pager sleeps in the kernel's handling of such faults is one.
+//!
+//! Nor does a pager that yields its CPU to everybody notice that it does not run at all, where others have enough to do:
+//! this thread does, and has it yield no more. The pager finds out how long it waited, and does not yield again for a
+//! while (`placement`).
 
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -18,11 +22,14 @@ use super::Pager;
 use crate::ledger::Ledger;
 use crate::ledger::protocol::{Client, Severity};
 use crate::program::Program;
+use crate::sys::cpu::{is_kept_waiting, stop_yielding};
 use crate::sys::host::Host;
 use crate::sys::{handed, thread};
 
 /// How often the pulse is felt.
 const PERIOD: Duration = Duration::from_millis(500);
+/// The same of a pager that has something to do: it may be kept from its CPU.
+const SOON: Duration = Duration::from_millis(100);
 /// Looks that find the same turn asleep before the process is ended.
 const LOOKS: u32 = 8;
 
@@ -90,16 +97,31 @@ extern "C" fn work(argument: *mut c_void) {
     let watch = unsafe { Box::from_raw(argument.cast::<Watch>()) };
     let mut pressure = watch.ledger.pressure();
     let (mut last, mut looks) = (u64::MAX, 0);
+    let (mut had, mut next) = (u64::MAX, Instant::now() + PERIOD);
     loop {
-        let seen = watch.ledger.wait_pressure(pressure, PERIOD);
+        let pulse = &watch.pulse;
+        let is_busy = !pulse.asleep.load(Relaxed) && !pulse.paused.load(Relaxed);
+        let seen = watch
+            .ledger
+            .wait_pressure(pressure, if is_busy { SOON } else { PERIOD });
+        let tid = pulse.tid.load(Relaxed);
+        if is_busy && tid != 0 {
+            let found = is_kept_waiting(tid, had);
+            had = found.map_or(u64::MAX, |(_, had)| had);
+            if let Some((true, _)) = found {
+                stop_yielding(tid);
+            }
+        }
         if seen != pressure {
             pressure = seen;
             let _ = rustix::io::write(watch.bell.as_fd(), &1u64.to_ne_bytes());
             continue;
         }
-        let pulse = &watch.pulse;
+        if Instant::now() < next {
+            continue;
+        }
+        next = Instant::now() + PERIOD;
         let turn = pulse.turn.load(Relaxed);
-        let tid = pulse.tid.load(Relaxed);
         let stuck = turn == last
             && tid != 0
             && !pulse.asleep.load(Relaxed)
@@ -145,12 +167,12 @@ fn is_asleep(tid: u32) -> bool {
 mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
-    use std::time::Instant;
 
     use super::*;
     use crate::ledger::protocol::{self, Message};
     use crate::ledger::{IoBackend, LedgerSpec, Options, ReadaheadPolicy, ThpMode};
     use crate::sys::arena_alloc::EngineAlloc;
+    use crate::sys::cpu;
     use crate::sys::own_memory::{self, Kind};
     use crate::sys::uffd::{Features, Uffd};
 
@@ -208,6 +230,51 @@ mod tests {
         // Long enough for the watcher; if it does nothing, this ends in good order.
         std::thread::sleep(PERIOD * LOOKS * 5);
         drop((pager, uffd));
+    }
+
+    /// Beside threads that have always something to do, a pager that yields to everybody would wait for seconds.
+    #[test]
+    fn a_pager_that_gets_no_cpu_yields_no_more() {
+        let cpu = cpu::allowed().expect("CPUs")[0];
+        let pulse = Arc::new(Pulse::default());
+        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC);
+        watch(Watch {
+            pulse: Arc::clone(&pulse),
+            program: &PROGRAM,
+            ledger: ledger(),
+            bell: bell.expect("an eventfd"),
+            host: Host::open(std::process::id()).expect("this process"),
+        })
+        .expect("the watcher");
+        let over = Arc::new(AtomicBool::new(false));
+        let others: Vec<_> = (0..4)
+            .map(|_| {
+                let over = Arc::clone(&over);
+                std::thread::spawn(move || {
+                    cpu::set_affinity([cpu]).expect("pinned");
+                    while !over.load(Relaxed) {
+                        core::hint::spin_loop();
+                    }
+                })
+            })
+            .collect();
+        let pager = std::thread::spawn(move || {
+            cpu::set_affinity([cpu]).expect("pinned");
+            cpu::set_yielding(true).expect("it yields");
+            pulse.begin();
+            let began = Instant::now();
+            // SAFETY: the calling thread's policy.
+            while unsafe { libc::sched_getscheduler(0) } == libc::SCHED_IDLE {
+                assert!(began.elapsed() < Duration::from_secs(20), "it still yields");
+            }
+            pulse.sleep();
+        });
+        let ended = pager.join();
+        over.store(true, Relaxed);
+        for other in others {
+            other.join().expect("an end");
+        }
+        ended.expect("it runs");
     }
 
     #[test]

@@ -127,6 +127,23 @@ pub fn set_yielding(yielding: bool) -> Result<(), Errno> {
     set_policy(0, if yielding { SCHED_IDLE } else { SCHED_OTHER })
 }
 
+/// Thread `tid` of the calling process yields no more.
+pub fn stop_yielding(tid: u32) {
+    // A thread that is gone need not.
+    let _ = set_policy(tid, SCHED_OTHER);
+}
+
+/// Whether thread `tid` of the calling process is ready to run and got nothing of a CPU since `before`, which is what
+/// it had then, in nanoseconds; and what it has had so far.
+pub fn is_kept_waiting(tid: u32, before: u64) -> Option<(bool, u64)> {
+    let had = handed::read_in_proc(&format!("/proc/self/task/{tid}/schedstat")).ok()?;
+    let had = core::str::from_utf8(&had).ok()?;
+    let had: u64 = had.split_ascii_whitespace().next()?.parse().ok()?;
+    let stat = handed::read_in_proc(&format!("/proc/self/task/{tid}/stat")).ok()?;
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    Some((had == before && stat.get(name_end + 2) == Some(&b'R'), had))
+}
+
 const SCHED_OTHER: usize = 0;
 const SCHED_IDLE: usize = 5;
 const IO_OF_THREAD: usize = 1;
