@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_program_gets_what_the_engine_takes() {
         let mut child = std::process::Command::new("sh")
-            .args(["-c", "ulimit -v 1000000; read nothing"])
+            .args(["-c", "ulimit -S -v 1000000; read nothing"])
             .stdin(std::process::Stdio::piped())
             .spawn()
             .expect("a shell");
