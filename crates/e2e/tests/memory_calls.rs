@@ -101,7 +101,6 @@ parts!(part of "heap_calls":
     calloc_zeroes
     realloc_growth
     aligned
-    blocks_come_and_go
     trim
 );
 
