@@ -377,6 +377,13 @@ impl Sessions {
             (Message::Reap { record, child }, Some(parent)) => {
                 self.on_reap(index, parent, record, child);
             }
+            (Message::Unused { parent, record }, None) if same_version => {
+                let known = self.reservations.get(&record);
+                if known.is_some_and(|kept| kept.parent == parent) {
+                    self.on_child_death(record);
+                }
+                return false;
+            }
             (Message::Bye, Some(record)) => {
                 self.sessions[index].record = None;
                 self.orphan(record);

@@ -23,6 +23,7 @@ use rustix::mm::{Advice, madvise};
 use super::frames::Arena;
 use super::huge;
 use super::record::Recorder;
+use super::lazy::{self, Early, Heard};
 use super::snapshot::{Fate, Snapshot};
 use super::space::Space;
 use super::unshare::Unsharer;
@@ -33,7 +34,7 @@ use crate::ledger::protocol::{Client, ProtocolError, Severity, Welcome};
 use crate::ledger::{IoBackend, Ledger, Options, ProcId, ReadaheadPolicy, SeenKind, ThpMode};
 use crate::program::{Program, say, state};
 use crate::sys::cpu::Cpus;
-use crate::sys::doorbell::Doorbell;
+use crate::sys::doorbell::{Doorbell, SlotIndex};
 use crate::sys::host::Host;
 use crate::sys::own_memory::{self, Kind};
 use crate::sys::uffd::{Features, Uffd, UffdError};
@@ -84,11 +85,23 @@ fn system(what: &'static str) -> impl Fn(Errno) -> BootError {
 }
 
 static PROGRAM: AtomicPtr<Program> = AtomicPtr::new(core::ptr::null_mut());
-static SNAPSHOT: AtomicUsize = AtomicUsize::new(0);
+/// What the engine starts from: [`FRESH`], [`NO_SNAPSHOT`], or the address of the parent's snapshot.
+static ORIGIN: AtomicUsize = AtomicUsize::new(FRESH);
+const FRESH: usize = 0;
+const NO_SNAPSHOT: usize = 1;
 
-/// Start the engine of this process and wait until it is up or has failed. `snapshot` is the address
-/// of the parent's in a fork child, 0 otherwise. Runs on a thread of the program.
-pub fn start(program: &Program, snapshot: usize) {
+/// What a process was before its engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// A program of its own.
+    Fresh,
+    /// A fork child, with the address of its parent's snapshot, or 0 if nothing was managed there.
+    Forked(usize),
+}
+
+/// Start the engine of this process and wait until it is up, has failed, or is not needed yet. Runs on a
+/// thread of the program.
+pub fn start(program: &Program, origin: Origin) {
     // Asked for here, while nothing is managed; see there.
     crate::sys::modules::loaded();
     let starting = program
@@ -98,7 +111,11 @@ pub fn start(program: &Program, snapshot: usize) {
         return program.await_start();
     }
     PROGRAM.store(core::ptr::from_ref(program).cast_mut(), Release);
-    SNAPSHOT.store(snapshot, Release);
+    let origin = match origin {
+        Origin::Fresh => FRESH,
+        Origin::Forked(snapshot) => snapshot.max(NO_SNAPSHOT),
+    };
+    ORIGIN.store(origin, Release);
     // SAFETY: `enter` never unwinds and keeps to what engine threads may do.
     let spawned = unsafe { beside::spawn(NAME, STACK, enter, core::ptr::null_mut()) };
     match spawned {
@@ -135,8 +152,25 @@ extern "C" fn enter(_: *mut c_void) {
     let _ = rustix::process::setpgid(None, None);
     handed::forget();
     panic::are_said(program);
+    let origin = ORIGIN.swap(FRESH, SeqCst);
+    let snapshot = if origin == NO_SNAPSHOT { 0 } else { origin };
+    // SAFETY: the address is 0 or a snapshot that the parent wrote, which is still mapped.
+    let mut inherited = unsafe { Snapshot::find(snapshot) };
+    let mut early = None;
+    let mut stakes = None;
     let booted = match closed {
-        Ok(()) => boot(program),
+        Ok(()) => {
+            if origin != FRESH {
+                early = lazy::begin(program, inherited.as_ref());
+            }
+            if let Some(early) = &mut early {
+                early.await_need(program, inherited.as_mut());
+                // Without us it would lose what is out.
+                let has_pages = inherited.as_ref().is_some_and(Snapshot::has_pages);
+                stakes = early.host.try_clone().ok().filter(|_| has_pages);
+            }
+            boot(program, origin != FRESH, inherited, early)
+        }
         Err(errno) => Err(BootError::System {
             what: "close_range",
             errno,
@@ -160,6 +194,9 @@ extern "C" fn enter(_: *mut c_void) {
                 .and_then(|client| client.log(Severity::Error, &text));
             // Without a supervisor there is nobody left to tell.
             let _ = told;
+            if let Some(host) = stakes {
+                host.abort();
+            }
             program.set_state(state::FAILED);
         }
     }
@@ -167,14 +204,25 @@ extern "C" fn enter(_: *mut c_void) {
     process::exit(0)
 }
 
-fn boot(program: &'static Program) -> Result<Pager, BootError> {
-    let at = SNAPSHOT.swap(0, SeqCst);
-    // SAFETY: the address is 0 or a snapshot that the parent wrote, which is still mapped.
-    let inherited = unsafe { Snapshot::find(at) };
-    let host = Host::open(program.pid.load(Relaxed)).map_err(system("pidfd_open"))?;
+fn boot(
+    program: &'static Program,
+    forked: bool,
+    inherited: Option<Snapshot>,
+    early: Option<Early>,
+) -> Result<Pager, BootError> {
+    let is_early = early.is_some();
+    let Nest {
+        host,
+        uffd,
+        quiet,
+        doorbell,
+        keeper,
+        calls,
+        heard,
+    } = Nest::of(program, early)?;
     let reserved = inherited
         .as_ref()
-        .and_then(|s| Some((s.parent()?, s.child())));
+        .and_then(|s| Some((s.parent()?, s.child()?)));
     let (client, office, welcome) = join(program, &host, reserved)?;
     let ledger: &'static Ledger = Box::leak(Box::new(welcome.ledger));
     let me = welcome.record;
@@ -184,8 +232,6 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         hide(&range).map_err(system("hiding the ledger"))?;
     }
 
-    let uffd = Uffd::open(Features::NEEDED)?;
-    let quiet = Uffd::open(Features::MOVE)?;
     let limit = ledger.limit_pages();
     let frames = (limit / 4)
         .clamp(512, 32768)
@@ -218,10 +264,16 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     let rings = || maps::read().map(|vmas| maps::rings(&vmas));
     let before = rings().map_err(system("reading maps"))?;
     let mut io = open_io(&options, &client, &[uffd.as_raw_fd(), quiet.as_raw_fd()])?;
-    let rings = rings()
-        .map_err(system("reading maps"))?
-        .saturating_sub(before);
-    if before > 0 {
+    let after = rings().map_err(system("reading maps"))?;
+    // The other ring is ours as well.
+    let early = usize::from(keeper.is_some()).min(before);
+    drop(keeper);
+    let early = match early {
+        0 => 0,
+        _ => after.saturating_sub(rings().map_err(system("reading maps"))?),
+    };
+    let rings = after.saturating_sub(before);
+    if before > early {
         program.about_to_lend();
     }
     let bell_of_helpers = rustix::io::dup(&bell).map_err(system("dup"))?;
@@ -235,9 +287,6 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         io.set_area(area.0.into(), Some(files.own.as_raw_fd()));
     }
     let areas: Vec<_> = welcome.areas.iter().map(|(area, _)| *area).collect();
-    let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;
-    program.ring.store(doorbell.ring().to_address(), Release);
-
     let lent = Lent::new(&program.lends, arena.frames());
     let announced = guard::start(&host, &client).map_err(system("clone of the guard"))?;
     let huge = huge::Huge::new(&quiet).map_err(system("mmap for huge pages"))?;
@@ -293,15 +342,68 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     if let Some(client) = &pager.w.client {
         client.keep(&[pager.w.program.as_fd()])?;
     }
-    match inherited {
-        Some(snapshot) => inherit(&mut pager, &snapshot)?,
+    pager.early_calls = calls;
+    if forked {
+        pager.w.credit.begin();
+    }
+    match inherited.filter(Snapshot::has_regions) {
+        Some(snapshot) => inherit(&mut pager, snapshot, heard, is_early)?,
+        // Its parent was bare; so is the child, if both fit.
+        None if forked => _ = pager.grant(),
         None => {
             pager.await_room();
             pager.grant();
         }
     }
+    if forked {
+        pager.w.begin_to_pay();
+    }
     pager.drain_as_ordered();
     Ok(pager)
+}
+
+/// What an engine has that waits to be needed, or gets now.
+struct Nest {
+    host: Host,
+    uffd: Uffd,
+    quiet: Uffd,
+    doorbell: Doorbell,
+    keeper: Option<Uring>,
+    calls: Vec<SlotIndex>,
+    heard: Heard,
+}
+
+impl Nest {
+    fn of(program: &Program, early: Option<Early>) -> Result<Self, BootError> {
+        if let Some(early) = early {
+            return Ok(Nest {
+                host: early.host,
+                uffd: match early.program {
+                    Some(uffd) => uffd,
+                    None => Uffd::open(Features::NEEDED)?,
+                },
+                quiet: early.quiet,
+                doorbell: early.doorbell,
+                keeper: early.ring,
+                calls: early.calls,
+                heard: early.heard,
+            });
+        }
+        let host = Host::open(program.pid.load(Relaxed)).map_err(system("pidfd_open"))?;
+        let uffd = Uffd::open(Features::NEEDED)?;
+        let quiet = Uffd::open(Features::MOVE)?;
+        let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;
+        program.ring.store(doorbell.ring().to_address(), Release);
+        Ok(Nest {
+            host,
+            uffd,
+            quiet,
+            doorbell,
+            keeper: None,
+            calls: Vec::new(),
+            heard: Heard::default(),
+        })
+    }
 }
 
 /// Says hello to the supervisor, over what the parent's engine gives if there is no other way.
@@ -343,21 +445,24 @@ pub(super) fn hide(range: &core::ops::Range<usize>) -> Result<(), Errno> {
 }
 
 /// Take over the parent's memory: register it all, then find each page on an area or in memory.
-fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
-    if !snapshot.has_regions() {
-        // The parent was bare; so is the child, for as long as both fit.
-        pager.granted = snapshot.charged();
-        pager.await_room();
-        pager.grant();
-        return Ok(());
+///
+/// If the child went on already (`is_early`), it may be doing anything meanwhile.
+fn inherit(
+    pager: &mut Pager,
+    mut snapshot: Snapshot,
+    mut heard: Heard,
+    is_early: bool,
+) -> Result<(), BootError> {
+    if is_early {
+        heard.settle(&pager.w.program, &mut snapshot);
     }
+    (pager.faults, pager.overdue) = (heard.faults, heard.overdue);
     if snapshot.is_spoilt() {
         return Err(BootError::Spoilt);
     }
     pager.mode = Mode::Armed;
     pager.fork = Fork::None;
     let w = &mut pager.w;
-    w.prepaid = snapshot.charged();
     // A region that another thread of the parent unmapped or moved in the last moment is not there,
     // is cut, or has made place for something else: what is left of it is found in the maps.
     let vmas = pager.space.anonymous().map_err(system("reading maps"))?;
@@ -392,6 +497,20 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
     } else {
         Vec::new()
     };
+    let mut found = Vec::new();
+    for region in &regions {
+        let looked = pager.space.look(region).map_err(system("reading pagemap"))?;
+        found.push(looked);
+    }
+    let mut there: Vec<PageRange> = found
+        .iter()
+        .flat_map(|(present, _)| present.iter().cloned())
+        .collect();
+    there.sort_unstable_by_key(|run| run.start);
+    let is_there = |page: Vpn| {
+        let after = there.partition_point(|run| run.start <= page);
+        after > 0 && page < there[after - 1].end
+    };
     for (page, stored, fate) in snapshot.pages() {
         let is_wiped = wiped.iter().any(|range| range.contains(&page));
         if fate == Fate::Forgotten || is_wiped || !pager.mm.manages(page) {
@@ -400,9 +519,9 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
             }
             continue;
         }
-        let found = pager.space.present(&(page..page.plus(1)));
-        let present = !found.map_err(system("reading pagemap"))?.is_empty();
-        let came_back = fate == Fate::CameBack;
+        let present = is_there(page);
+        // Of a child that went on, what is there has been told of, or soon will be.
+        let came_back = fate == Fate::CameBack || is_early;
         if present && !came_back {
             // A stray: something between the fork and now wrote to it while it was not ours yet.
             // What the page held is known.
@@ -412,16 +531,16 @@ fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
             .mm
             .inherit(&mut pager.w, page, stored, present && came_back);
     }
-    for region in regions {
-        let found = pager.space.look(&region);
-        let (present, guards) = found.map_err(system("reading pagemap"))?;
+    for (region, (present, guards)) in regions.into_iter().zip(found) {
         pager.mm.adopt(&mut pager.w, region, &present);
         for guarded in guards {
             pager.mm.guard(&mut pager.w, &guarded);
         }
     }
-    let unused = std::mem::take(&mut pager.w.prepaid);
-    pager.w.uncharge(unused);
+    if is_early {
+        // What it has got in the meantime.
+        pager.arm_all();
+    }
     debug_assert!(pager.w.available() <= pager.w.limit());
     Ok(())
 }

@@ -23,8 +23,6 @@ const QUEUE: usize = 256;
 struct Shared {
     runs: Mutex<Vec<(Vpn, u32)>>,
     bell: AtomicU32,
-    /// Runs that were asked for and not tried yet.
-    pending: AtomicU32,
     /// Rings the pager when the queue has been worked off.
     done: OwnedFd,
 }
@@ -44,7 +42,6 @@ impl Unsharer {
             shared: Arc::new(Shared {
                 runs,
                 bell: AtomicU32::new(0),
-                pending: AtomicU32::new(0),
                 done,
             }),
             cpus: Cpus::now(),
@@ -63,7 +60,6 @@ impl Unsharer {
                 return;
             }
             runs.push((page, n));
-            self.shared.pending.fetch_add(1, SeqCst);
         }
         if !self.started {
             let argument = Arc::into_raw(Arc::clone(&self.shared))
@@ -76,13 +72,6 @@ impl Unsharer {
         }
         self.shared.bell.fetch_add(1, SeqCst);
         let _ = futex::wake(&self.shared.bell, futex::Flags::PRIVATE, 1);
-    }
-}
-
-impl Unsharer {
-    /// Whether something that was asked for has not been tried yet.
-    pub fn is_busy(&self) -> bool {
-        self.started && self.shared.pending.load(SeqCst) > 0
     }
 }
 
@@ -110,6 +99,5 @@ extern "C" fn work(argument: *mut c_void) {
                 Advice::LinuxPopulateWrite,
             )
         };
-        shared.pending.fetch_sub(1, SeqCst);
     }
 }

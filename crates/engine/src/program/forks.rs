@@ -173,7 +173,8 @@ impl Program {
             }
             answer => {
                 self.state.store(state::OFF, Relaxed);
-                crate::pager::start(self, snapshot);
+                self.spare.store(0, Relaxed);
+                crate::pager::start(self, crate::pager::Origin::Forked(snapshot));
                 if answer == hold::READY && self.state.load(Acquire) != state::ARMED {
                     say(b"foreswap: a forked child cannot reach its parent's swapped memory; it ends\n");
                     end(70);

@@ -143,6 +143,11 @@ impl Client {
         send(&self.socket, &Message::Reap { record, child }, &[])
     }
 
+    /// Says that nobody needs what was reserved for this process; see [`Message::Unused`].
+    pub fn unused(&self, parent: ProcId, record: ProcId) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::Unused { parent, record }, &[])
+    }
+
     /// Tells the user something; the supervisor prints each distinct text once, after
     /// `foreswap: `.
     pub fn log(&self, severity: Severity, text: &str) -> Result<(), ProtocolError> {
