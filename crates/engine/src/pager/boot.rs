@@ -165,6 +165,10 @@ extern "C" fn enter(_: *mut c_void) {
             }
             if let Some(early) = &mut early {
                 early.await_need(program, inherited.as_mut());
+                // What it may ask its parent's for it has.
+                for board in [&program.board, &program.elder] {
+                    board.store(0, SeqCst);
+                }
                 // Without us it would lose what is out.
                 let has_pages = inherited.as_ref().is_some_and(Snapshot::has_pages);
                 stakes = early.host.try_clone().ok().filter(|_| has_pages);
@@ -211,6 +215,21 @@ fn boot(
     early: Option<Early>,
 ) -> Result<Pager, BootError> {
     let is_early = early.is_some();
+    let reserved = inherited
+        .as_ref()
+        .and_then(|s| Some((s.parent()?, s.child()?)));
+    let (nest, client, office, welcome) = match early {
+        Some(mut early) => {
+            let welcome = early.client.hello(&early.host, reserved)?;
+            let (nest, client) = Nest::grown(early)?;
+            (nest, client, None, welcome)
+        }
+        None => {
+            let host = Host::open(program.pid.load(Relaxed)).map_err(system("pidfd_open"))?;
+            let (client, office, welcome) = join(program, &host, reserved)?;
+            (Nest::new(program, host)?, client, office, welcome)
+        }
+    };
     let Nest {
         host,
         uffd,
@@ -219,11 +238,7 @@ fn boot(
         keeper,
         calls,
         heard,
-    } = Nest::of(program, early)?;
-    let reserved = inherited
-        .as_ref()
-        .and_then(|s| Some((s.parent()?, s.child()?)));
-    let (client, office, welcome) = join(program, &host, reserved)?;
+    } = nest;
     let ledger: &'static Ledger = Box::leak(Box::new(welcome.ledger));
     let me = welcome.record;
     crate::digest::set_key(ledger.digest_key());
@@ -374,22 +389,24 @@ struct Nest {
 }
 
 impl Nest {
-    fn of(program: &Program, early: Option<Early>) -> Result<Self, BootError> {
-        if let Some(early) = early {
-            return Ok(Nest {
-                host: early.host,
-                uffd: match early.program {
-                    Some(uffd) => uffd,
-                    None => Uffd::open(Features::NEEDED)?,
-                },
-                quiet: early.quiet,
-                doorbell: early.doorbell,
-                keeper: early.ring,
-                calls: early.calls,
-                heard: early.heard,
-            });
-        }
-        let host = Host::open(program.pid.load(Relaxed)).map_err(system("pidfd_open"))?;
+    fn grown(early: Early) -> Result<(Self, Client), BootError> {
+        let nest = Nest {
+            host: early.host,
+            uffd: match early.program {
+                Some(uffd) => uffd,
+                None => Uffd::open(Features::NEEDED)?,
+            },
+            quiet: early.quiet,
+            doorbell: early.doorbell,
+            keeper: early.ring,
+            calls: early.calls,
+            heard: early.heard,
+        };
+        Ok((nest, early.client))
+    }
+
+    /// On what it is handed by its parent's, if that has to help.
+    fn new(program: &Program, host: Host) -> Result<Self, BootError> {
         let uffd = Uffd::open(Features::NEEDED)?;
         let quiet = Uffd::open(Features::MOVE)?;
         let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;

@@ -49,6 +49,8 @@ const SELDOM: u32 = 5;
 /// What there is of an engine that waits to be needed.
 pub(super) struct Early {
     pub host: Host,
+    /// Nothing was said on it. As long as it is open the run goes on.
+    pub client: Client,
     /// The program's memory is registered here, if the parent's was.
     pub program: Option<Uffd>,
     pub quiet: Uffd,
@@ -79,6 +81,8 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
         return None;
     }
     let host = Host::open(program.pid.load(Relaxed)).ok()?;
+    // In another network it has no such name.
+    let client = Client::connect(&program.socket_name()).ok()?;
     let quiet = Uffd::open(Features::MOVE).ok()?;
     let (mut registered, mut ring, mut heard) = (None, None, Heard::default());
     if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.has_regions()) {
@@ -119,6 +123,7 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
     });
     Some(Early {
         host,
+        client,
         program: registered,
         quiet,
         doorbell,
@@ -177,7 +182,7 @@ impl Early {
             }
             looks += 1;
             if (executes.is_some() || looks % SELDOM == 0) && self.host.has_left() {
-                self.leave(program, snapshot.as_deref());
+                self.leave(snapshot.as_deref());
             }
             if executes.is_some_and(|since| now() - since > 20_000_000) {
                 executes = None;
@@ -232,11 +237,10 @@ impl Early {
     }
 
     /// The child has other memory now. What was set aside for it is nobody's.
-    fn leave(&mut self, program: &Program, snapshot: Option<&Snapshot>) -> ! {
+    fn leave(&self, snapshot: Option<&Snapshot>) -> ! {
         if let Some((parent, record)) = snapshot.and_then(|s| Some((s.parent()?, s.child()?))) {
             // If the supervisor is gone, so is the need for the record.
-            let _ = Client::connect(&program.socket_name())
-                .and_then(|client| client.unused(parent, record));
+            let _ = self.client.unused(parent, record);
         }
         process::exit(0)
     }
