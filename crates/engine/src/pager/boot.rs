@@ -22,8 +22,8 @@ use rustix::mm::{Advice, madvise};
 
 use super::frames::Arena;
 use super::huge;
-use super::record::Recorder;
 use super::lazy::{self, Early, Heard};
+use super::record::Recorder;
 use super::snapshot::{Fate, Snapshot};
 use super::space::Space;
 use super::unshare::Unsharer;
@@ -215,6 +215,7 @@ fn boot(
     early: Option<Early>,
 ) -> Result<Pager, BootError> {
     let is_early = early.is_some();
+    let is_protected = early.as_ref().is_some_and(|early| early.is_protected);
     let reserved = inherited
         .as_ref()
         .and_then(|s| Some((s.parent()?, s.child()?)));
@@ -360,6 +361,7 @@ fn boot(
     pager.early_calls = calls;
     if forked {
         pager.w.credit.begin();
+        pager.w.credit.is_protected = is_protected;
     }
     match inherited.filter(Snapshot::has_regions) {
         Some(snapshot) => inherit(&mut pager, snapshot, heard, is_early)?,
@@ -473,7 +475,8 @@ fn inherit(
     if is_early {
         heard.settle(&pager.w.program, &mut snapshot);
     }
-    (pager.faults, pager.overdue) = (heard.faults, heard.overdue);
+    (pager.faults, pager.copies) = (heard.faults, heard.copies);
+    pager.overdue = heard.overdue;
     if snapshot.is_spoilt() {
         return Err(BootError::Spoilt);
     }
@@ -491,7 +494,7 @@ fn inherit(
             if bytes.is_empty() {
                 continue;
             }
-            match w.program.register_missing(bytes.start, bytes.len()) {
+            match w.register(bytes.start, bytes.len()) {
                 Ok(()) => regions.push(part),
                 // Of a kind that was never managed.
                 Err(Errno::INVAL) => {}
@@ -516,7 +519,10 @@ fn inherit(
     };
     let mut found = Vec::new();
     for region in &regions {
-        let looked = pager.space.look(region).map_err(system("reading pagemap"))?;
+        let looked = pager
+            .space
+            .look(region)
+            .map_err(system("reading pagemap"))?;
         found.push(looked);
     }
     let mut there: Vec<PageRange> = found

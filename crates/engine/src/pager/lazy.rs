@@ -21,6 +21,7 @@ use rustix::fd::{AsFd, AsRawFd};
 
 use super::adopt::pages;
 use super::boot::bytes_of;
+use super::copies::Copy;
 use super::moves::{Move, Overdue};
 use super::snapshot::Snapshot;
 use super::world::now;
@@ -32,7 +33,7 @@ use crate::sys::host::{self, Host};
 use crate::sys::maps::PageMap;
 use crate::sys::own_memory;
 use crate::sys::process;
-use crate::sys::uffd::{Event, Features, RawMsg, Uffd};
+use crate::sys::uffd::{Event, Features, Mode, RawMsg, Uffd};
 
 /// Bytes by which the child's memory may grow without its engine.
 const SPARE: i64 = 1 << 20;
@@ -60,6 +61,8 @@ pub(super) struct Early {
     /// Calls that nobody has answered.
     pub calls: Vec<SlotIndex>,
     pub heard: Heard,
+    /// What was found in memory is write-protected.
+    pub is_protected: bool,
 }
 
 /// What the program's memory had to say.
@@ -67,6 +70,8 @@ pub(super) struct Early {
 pub(super) struct Heard {
     /// Faults that nobody has served: address, thread, and whether it was to write.
     pub faults: Vec<(u64, u32, bool)>,
+    /// Writes to pages that are not paid for.
+    pub copies: Vec<Copy>,
     /// Unmap events that are still to come and mean nothing.
     pub overdue: Overdue,
     /// What is registered.
@@ -90,7 +95,9 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
             return None;
         }
         let regions: Vec<PageRange> = snapshot.regions().into_iter().map(|(r, _)| r).collect();
-        let uffd = Uffd::open(Features::NEEDED).ok()?;
+        let can_protect = Features::NEEDED | Features::PAGEFAULT_FLAG_WP;
+        let uffd = Uffd::open(can_protect).or_else(|_| Uffd::open(Features::NEEDED));
+        let uffd = uffd.ok()?;
         if snapshot.has_pages() {
             // What is wiped is not to be found again, and not to be dropped either.
             if program.wipes.load(Relaxed) {
@@ -130,6 +137,7 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
         ring,
         calls: Vec::new(),
         heard,
+        is_protected: false,
     })
 }
 
@@ -193,6 +201,26 @@ impl Early {
             }
         }
         program.spare.store(0, Relaxed);
+        if let Some(snapshot) = snapshot {
+            self.is_protected = self.protect(snapshot);
+        }
+    }
+
+    /// From now on what the child writes to is known before it is copied: see `copies`. Returns whether.
+    fn protect(&mut self, snapshot: &mut Snapshot) -> bool {
+        let Some(uffd) = &self.program else {
+            return false;
+        };
+        self.heard.settle(uffd, snapshot);
+        let mut any = false;
+        for region in &self.heard.regions {
+            let bytes = bytes_of(region);
+            let both = Mode::MISSING | Mode::WP;
+            // Refused where there is no such thing; what is written to is then counted.
+            any |= uffd.register(bytes.start, bytes.len(), both).is_ok()
+                && uffd.writeprotect(bytes.start, bytes.len(), true).is_ok();
+        }
+        any
     }
 
     /// Returns whether something came.
@@ -267,6 +295,9 @@ impl Heard {
         while let Ok(mut events) = uffd.read(&mut buffer) {
             match events.next() {
                 None => break,
+                Some(Event::Fault { addr, flags, .. }) if flags.wp => {
+                    self.copies.push(Copy::at(addr as u64));
+                }
                 Some(Event::Fault { addr, flags, tid }) => {
                     self.faults.push((addr as u64, tid, flags.write));
                 }

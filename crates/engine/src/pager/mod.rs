@@ -9,6 +9,7 @@ mod adopt;
 mod advice;
 mod areas;
 mod boot;
+mod copies;
 mod fork;
 mod frames;
 mod guard;
@@ -127,6 +128,8 @@ pub(crate) struct Pager {
     faults: Vec<(u64, u32, bool)>,
     /// Unmap events that are still to come and mean nothing.
     overdue: moves::Overdue,
+    /// Writes to pages that are not paid for.
+    copies: Vec<copies::Copy>,
     /// Calls that came before there was a pager.
     early_calls: Vec<SlotIndex>,
     /// Faults on memory that nothing is known of, while events are on the way that may tell.
@@ -191,6 +194,7 @@ impl Pager {
             counted_on: limit,
             faults: Vec::with_capacity(MESSAGES),
             overdue: moves::Overdue::default(),
+            copies: Vec::new(),
             early_calls: Vec::new(),
             unknown: Vec::new(),
             completions: Vec::with_capacity(MAX_DEPTH as usize),
@@ -232,6 +236,7 @@ impl Pager {
             // A failed submission stays queued and is tried again with the next flush.
             let flushed = self.w.io.flush().is_ok();
             let more = self.mm.run(&mut self.w);
+            self.step_copies();
             self.step_fork();
             self.step_growth();
             let _ = self.w.io.flush();
@@ -309,6 +314,9 @@ impl Pager {
             for event in events {
                 count += 1;
                 match event {
+                    Event::Fault { addr, flags, .. } if flags.wp => {
+                        self.copies.push(copies::Copy::at(addr as u64));
+                    }
                     Event::Fault { addr, flags, tid } => {
                         self.faults.push((addr as u64, tid, flags.write));
                     }
@@ -439,8 +447,9 @@ impl Pager {
             let faults = stats.faults_major + stats.faults_minor + stats.faults_zero;
             let goes_on = faults != core::mem::replace(&mut self.shared_at, faults);
             let needy = stalled || self.w.has_to_pay() || goes_on && self.mm.is_reclaiming();
+            let waits = stalled || !self.copies.is_empty();
             self.w
-                .ask_for_share(needy, if stalled { STALLED_WANT } else { 0 });
+                .ask_for_share(needy, if waits { STALLED_WANT } else { 0 });
             self.follow_share();
         }
         if self.w.ledger.pressure() != self.pressure {
@@ -485,6 +494,7 @@ impl Pager {
         } else if unsettled
             || self.fork.is_under_way()
             || self.w.owes()
+            || self.w.credit.is_protected
             || self.w.shrink_to.is_some()
             || self.mm.has_to_drain()
             || !self.waiting_growth.is_empty()

@@ -4,15 +4,19 @@
 //! charged for them. Which of them are the child's alone, because it wrote to them or because its parent
 //! did, gave them up or ended, the kernel tells for the price of a walk. So:
 //!
-//! - Each fault of the child that brought no data may have copied a page, and is charged to it.
+//! - What the child writes to is charged before it is copied (`pager/copies.rs`). Before its engine was there,
+//!   or where the kernel cannot protect pages, each fault that brought no data may have copied one.
 //! - After a moment the child pays for the rest, as room comes about: it asks the others for its share, and
 //!   what it holds above that it moves out. Then nothing that either does can pass the limit.
 
 use foreswap_core::units::Nanos;
 use foreswap_core::world::Limit;
 
+use rustix::io::Errno;
+
 use super::{Linux, now};
 use crate::sys::host;
+use crate::sys::uffd::Mode;
 
 /// How long a child may share pages before it has to pay for them.
 const GRACE: Nanos = 250_000_000;
@@ -24,8 +28,12 @@ pub struct Credit {
     open: bool,
     /// Pages that are in memory and not charged.
     owed: u64,
-    /// Faults of the child that were charged.
+    /// Of them, those that the child has copied unseen.
+    copied: u64,
+    /// Faults of the child that were counted.
     faults: u64,
+    /// Unpaid pages are write-protected.
+    pub is_protected: bool,
     /// When the rest is to be paid.
     until: Nanos,
 }
@@ -53,7 +61,7 @@ impl Credit {
     pub(super) fn due(&self) -> u64 {
         match self.owed > 0 && now() >= self.until {
             true => self.owed,
-            false => 0,
+            false => self.copied.min(self.owed),
         }
     }
 }
@@ -63,7 +71,34 @@ impl Linux {
     pub fn begin_to_pay(&mut self) {
         self.credit.open = false;
         self.credit.until = now() + GRACE;
+        self.count_copies();
         self.pay();
+    }
+
+    /// Register memory of the program, all of it in the same way.
+    pub fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let mode = match self.credit.is_protected {
+            true => Mode::MISSING | Mode::WP,
+            false => Mode::MISSING,
+        };
+        self.program.register(start, len, mode)
+    }
+
+    fn count_copies(&mut self) {
+        let faults = host::faults(self.pid).unwrap_or(u64::MAX);
+        self.credit.copied += faults.saturating_sub(self.credit.faults);
+        self.credit.faults = faults;
+    }
+
+    /// Charge `n` of the pages that are owed, if there is room for them, or `anyway`.
+    pub fn pay_for(&mut self, n: u64, anyway: bool) -> bool {
+        let n = n.min(self.credit.owed);
+        let paid = self.try_charge(n) || self.ledger.try_charge(self.me, n);
+        if !paid && anyway {
+            self.ledger.charge_anyway(self.me, n);
+        }
+        self.credit.owed -= if paid || anyway { n } else { 0 };
+        paid || anyway
     }
 
     /// Some pages are not paid for.
@@ -76,20 +111,22 @@ impl Linux {
         self.credit.due() > 0
     }
 
-    /// Charge what the child may have copied since the last time, and of the rest what there is room for.
+    /// Charge what is due, as far as there is room for it, and all where there is plenty.
     pub fn pay(&mut self) {
         if self.credit.owed == 0 {
             return;
         }
-        let faults = host::faults(self.pid).unwrap_or(u64::MAX);
-        let since = faults - self.credit.faults.min(faults);
-        self.credit.faults = faults;
-        let copied = since.min(self.credit.owed);
-        self.credit.owed -= copied;
-        self.ledger.charge_anyway(self.me, copied);
-        let payable = self.credit.due().min(self.available());
-        if payable > 0 && self.ledger.try_charge(self.me, payable) {
-            self.credit.owed -= payable;
+        if !self.credit.is_protected {
+            self.count_copies();
+        }
+        let room = self.available();
+        let due = match room / 2 > self.credit.owed {
+            true => self.credit.owed,
+            false => self.credit.due().min(room),
+        };
+        if due > 0 && self.ledger.try_charge(self.me, due) {
+            self.credit.owed -= due;
+            self.credit.copied = self.credit.copied.saturating_sub(due);
         }
     }
 }
