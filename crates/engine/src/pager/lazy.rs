@@ -18,14 +18,15 @@ use foreswap_core::units::{PageRange, Vpn, overlap, without};
 use foreswap_store::ring::Uring;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
 
 use super::adopt::pages;
-use super::boot::bytes_of;
+use super::boot::{bytes_of, pages_of};
 use super::copies::Copy;
 use super::moves::{Move, Overdue};
 use super::snapshot::Snapshot;
 use super::world::now;
-use super::{SETTLES, handover};
+use super::{SETTLES, handover, space};
 use crate::ledger::protocol::Client;
 use crate::program::{Program, request, state};
 use crate::sys::doorbell::{Doorbell, Knock, SlotIndex};
@@ -108,10 +109,12 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
             keeper.keep(&[uffd.as_raw_fd(), quiet.as_raw_fd()]).ok()?;
             ring = Some(keeper);
         }
-        for region in &regions {
-            let bytes = bytes_of(region);
-            // Refused where another thread of the parent has put something else in the last moment.
-            uffd.register_missing(bytes.start, bytes.len()).ok()?;
+        if register(&uffd, &regions).is_none() {
+            // The ring may keep it for a moment still.
+            for bytes in regions.iter().map(bytes_of) {
+                let _ = uffd.unregister(bytes.start, bytes.len());
+            }
+            return None;
         }
         registered = Some(uffd);
         heard.regions = regions;
@@ -139,6 +142,32 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
         heard,
         is_protected: false,
     })
+}
+
+/// Registers all of `regions` that is there.
+fn register(uffd: &Uffd, regions: &[PageRange]) -> Option<()> {
+    let mut vmas: Option<Vec<PageRange>> = None;
+    for region in regions {
+        let bytes = bytes_of(region);
+        if uffd.register_missing(bytes.start, bytes.len()).is_ok() {
+            continue;
+        }
+        // A part of it is kept from children, or another thread of the parent has unmapped it in the last
+        // moment, or put something else there.
+        if vmas.is_none() {
+            vmas = Some(space::anonymous().ok()?.iter().map(pages_of).collect());
+        }
+        let parts = vmas.iter().flatten().map(|vma| overlap(vma, region));
+        for part in parts.filter(|part| !part.is_empty()) {
+            let bytes = bytes_of(&part);
+            match uffd.register_missing(bytes.start, bytes.len()) {
+                // Of a kind that was never managed.
+                Ok(()) | Err(Errno::INVAL) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+    Some(())
 }
 
 /// Drops what was written to pages that are out of memory while they were not registered yet: what they
