@@ -90,6 +90,7 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
     // In another network it has no such name.
     let client = Client::connect(&program.socket_name()).ok()?;
     let quiet = Uffd::open(Features::MOVE).ok()?;
+    let doorbell = Doorbell::new(&quiet).ok()?;
     let (mut registered, mut ring, mut heard) = (None, None, Heard::default());
     if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.has_regions()) {
         if snapshot.is_spoilt() || snapshot.moved() > 0 {
@@ -119,7 +120,6 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
         registered = Some(uffd);
         heard.regions = regions;
     }
-    let doorbell = Doorbell::new(&quiet).ok()?;
     program.ring.store(doorbell.ring().to_address(), Release);
     let spare = if registered.is_some() {
         &program.spare
