@@ -39,7 +39,7 @@ use crate::sys::uffd::{Event, Features, Mode, RawMsg, Uffd};
 /// Bytes by which the child's memory may grow without its engine.
 const SPARE: i64 = 1 << 20;
 /// So many faults, each of which may have copied a page, are the engine's business.
-const COPIES: u64 = 1024;
+const COPIES: u64 = 512;
 /// How often the child is looked at, and how often when it is about to execute a file.
 const LOOK: Duration = Duration::from_millis(2);
 const SOON: Duration = Duration::from_micros(500);

@@ -406,6 +406,12 @@ impl Mmu for Linux {
     }
 
     fn unshare(&mut self, page: Vpn, n: u32) {
+        if self.credit.is_protected {
+            // It would wait for room, which is what it is to make.
+            let at = page.address() as usize;
+            let _ = self.program.writeprotect(at, bytes(n), false);
+            self.credit.unshares(n.into());
+        }
         self.unsharer.ask(page, n);
     }
 

@@ -30,6 +30,8 @@ pub struct Credit {
     owed: u64,
     /// Of them, those that the child has copied unseen.
     copied: u64,
+    /// Of them, those that were copied to be moved out.
+    unshared: u64,
     /// Faults of the child that were counted.
     faults: u64,
     /// Unpaid pages are write-protected.
@@ -50,9 +52,17 @@ impl Credit {
         self.open
     }
 
-    /// `n` pages have gone. Returns how many of them were paid for, as far as is known.
-    pub(super) fn forgives(&mut self, n: u64) -> u64 {
-        let unpaid = n.min(self.owed);
+    /// `n` pages are copied so that they can be moved out, for which there need not be room.
+    pub(super) fn unshares(&mut self, n: u64) {
+        self.unshared = (self.unshared + n).min(self.owed);
+    }
+
+    /// `n` pages have gone, of a process that is charged for `paid`. Returns how many of them were paid for, as
+    /// far as is known.
+    pub(super) fn forgives(&mut self, n: u64, paid: u64) -> u64 {
+        let unpaid = n.min(self.unshared).max(n.saturating_sub(paid));
+        let unpaid = unpaid.min(self.owed);
+        self.unshared -= unpaid.min(self.unshared);
         self.owed -= unpaid;
         n - unpaid
     }

@@ -92,7 +92,13 @@ impl Limit for Linux {
     }
 
     fn uncharge(&mut self, n: u64) {
-        let left = self.credit.forgives(n);
+        let left = match self.owes() {
+            true => {
+                let paid = self.ledger.process_charged(self.me);
+                self.credit.forgives(n, paid)
+            }
+            false => n,
+        };
         self.ledger.uncharge(self.me, left);
     }
 
