@@ -268,3 +268,24 @@ fn nobody_takes_what_was_reserved_for_another() {
     office.with(|_| stranger.hello(&host(), None).expect_err("twice"));
     office.serve_until(|sessions| sessions.open() == 1);
 }
+
+/// A forked child that needs no engine is connected, but has said nothing.
+#[test]
+fn a_child_that_executes_gives_its_record_back() {
+    let mut office = office("unused");
+    let (mut parent, welcome) = office.engine();
+    let child = office.with(|_| parent.reserve().expect("a record"));
+    let early = office.with(|name| Client::connect(name).expect("connected"));
+    office.serve_until(|sessions| sessions.open() == 2);
+    assert_eq!(office.sessions.managed(), 1);
+    assert_eq!(office.sessions.early().len(), 1);
+    let wrong = office.with(|name| Client::connect(name).expect("connected"));
+    let stranger = ProcId::new(200).expect("a record");
+    wrong.unused(stranger, child).expect("sent");
+    office.serve_until(|sessions| sessions.open() == 2);
+    assert_eq!(office.state(child), ProcessState::Reserved);
+    early.unused(welcome.record, child).expect("sent");
+    office.serve_until(|sessions| sessions.open() == 1 && !sessions.has_unfinished());
+    assert_eq!(office.state(child), ProcessState::Free);
+    assert_eq!(office.sessions.early().len(), 0);
+}

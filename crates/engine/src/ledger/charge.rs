@@ -82,6 +82,17 @@ impl Ledger {
         self.record(process).charged.load(Relaxed)
     }
 
+    /// Pages that are in memory for the process and charged to the one it was forked from, as far as is known.
+    pub fn owed(&self, process: ProcId) -> u64 {
+        self.stats(process).owed_pages.load(Relaxed).into()
+    }
+
+    /// Says how many these are.
+    pub fn set_owed(&self, process: ProcId, n: u64) {
+        let n = u32::try_from(n).unwrap_or(u32::MAX);
+        self.stats(process).owed_pages.store(n, Relaxed);
+    }
+
     /// The most pages that one process ever held.
     pub fn process_peak_charged(&self, process: ProcId) -> u64 {
         self.record(process).peak_charged.load(Relaxed)

@@ -86,7 +86,8 @@ pub struct StatsRecord {
     /// Slowest fault, ns.
     pub fault_ns_max: AtomicU64,
     vma_count: AtomicU32,
-    _reserved: AtomicU32,
+    /// Pages that it shares with the process it was forked from, and is not charged for.
+    pub(super) owed_pages: AtomicU32,
     latency: [AtomicU64; LATENCY_BUCKETS],
     windows: [AtomicU64; WINDOW_BUCKETS],
     vmas: [VmaWords; MAX_VMAS],
@@ -183,6 +184,7 @@ impl StatsRecord {
             word.store(0, Relaxed);
         }
         self.vma_count.store(0, Relaxed);
+        self.owed_pages.store(0, Relaxed);
     }
 
     fn counters(&self) -> [&AtomicU64; COUNTERS] {

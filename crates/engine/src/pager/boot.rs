@@ -10,9 +10,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use foreswap_core::readahead::Policy;
-use foreswap_core::units::{LEAF_PAGES, PAGE_SIZE, PageRange, Vpn, overlap};
-use foreswap_core::world::{Limit, SwapMap};
-use foreswap_core::{Config, Mm, Stored, Swapoff, Thp};
+use foreswap_core::units::{LEAF_PAGES, PAGE_SIZE, PageRange, Vpn};
+use foreswap_core::{Config, Mm, Swapoff, Thp};
 use foreswap_store::ring::{
     Helper, Helpers, Io, Pool, Spawn, SpawnRefused, Uring, WithRam, Worker,
 };
@@ -24,14 +23,14 @@ use super::frames::Arena;
 use super::huge;
 use super::lazy::{self, Early, Heard};
 use super::record::Recorder;
-use super::snapshot::{Fate, Snapshot};
+use super::snapshot::Snapshot;
 use super::space::Space;
 use super::unshare::Unsharer;
 use super::world::{Lent, Linux, Zeros};
-use super::{Fork, Mode, Pager, guard, handover, panic, watch};
+use super::{Mode, Pager, guard, handover, inherit, panic, watch};
 use crate::digest::number_in_order;
 use crate::ledger::protocol::{Client, ProtocolError, Severity, Welcome};
-use crate::ledger::{IoBackend, Ledger, Options, ProcId, ReadaheadPolicy, SeenKind, ThpMode};
+use crate::ledger::{IoBackend, Ledger, Options, ProcId, ReadaheadPolicy, ThpMode};
 use crate::program::{Program, say, state};
 use crate::sys::cpu::Cpus;
 use crate::sys::doorbell::{Doorbell, SlotIndex};
@@ -80,7 +79,7 @@ pub enum BootError {
     Io(String),
 }
 
-fn system(what: &'static str) -> impl Fn(Errno) -> BootError {
+pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> BootError {
     move |errno| BootError::System { what, errno }
 }
 
@@ -364,7 +363,7 @@ fn boot(
         pager.w.credit.is_protected = is_protected;
     }
     match inherited.filter(Snapshot::has_regions) {
-        Some(snapshot) => inherit(&mut pager, snapshot, heard, is_early)?,
+        Some(snapshot) => inherit::inherit(&mut pager, snapshot, heard, is_early)?,
         // Its parent was bare; so is the child, if both fit.
         None if forked => _ = pager.grant(),
         None => {
@@ -461,124 +460,6 @@ pub(super) fn hide(range: &core::ops::Range<usize>) -> Result<(), Errno> {
     unsafe { madvise(at, range.len(), Advice::LinuxDontFork) }?;
     let listed = own_memory::list(range.start, range.len(), Kind::Ledger);
     listed.then_some(()).ok_or(Errno::NOMEM)
-}
-
-/// Take over the parent's memory: register it all, then find each page on an area or in memory.
-///
-/// If the child went on already (`is_early`), it may be doing anything meanwhile.
-fn inherit(
-    pager: &mut Pager,
-    mut snapshot: Snapshot,
-    mut heard: Heard,
-    is_early: bool,
-) -> Result<(), BootError> {
-    if is_early {
-        heard.settle(&pager.w.program, &mut snapshot);
-    }
-    (pager.faults, pager.copies) = (heard.faults, heard.copies);
-    pager.overdue = heard.overdue;
-    if snapshot.is_spoilt() {
-        return Err(BootError::Spoilt);
-    }
-    pager.mode = Mode::Armed;
-    pager.fork = Fork::None;
-    let w = &mut pager.w;
-    // A region that another thread of the parent unmapped or moved in the last moment is not there,
-    // is cut, or has made place for something else: what is left of it is found in the maps.
-    let vmas = pager.space.anonymous().map_err(system("reading maps"))?;
-    let mut regions: Vec<PageRange> = Vec::new();
-    for (region, _) in snapshot.regions() {
-        for vma in &vmas {
-            let part = overlap(&region, &pages_of(vma));
-            let bytes = bytes_of(&part);
-            if bytes.is_empty() {
-                continue;
-            }
-            match w.register(bytes.start, bytes.len()) {
-                Ok(()) => regions.push(part),
-                // Of a kind that was never managed.
-                Err(Errno::INVAL) => {}
-                Err(errno) => return Err(system("UFFDIO_REGISTER")(errno)),
-            }
-        }
-    }
-    for region in &regions {
-        w.record(|to| to.change(SeenKind::Map, region));
-        pager.mm.adopt(w, region.clone(), &[]);
-    }
-    for (region, hint) in snapshot.regions() {
-        pager
-            .mm
-            .advise(w, &region, foreswap_core::Advice::Use(hint));
-    }
-    let wiped = if pager.program.wipes.load(Relaxed) {
-        let found = maps::wiped_on_fork().map_err(system("reading smaps"))?;
-        found.iter().map(pages_of).collect()
-    } else {
-        Vec::new()
-    };
-    let mut found = Vec::new();
-    for region in &regions {
-        let looked = pager
-            .space
-            .look(region)
-            .map_err(system("reading pagemap"))?;
-        found.push(looked);
-    }
-    let mut there: Vec<PageRange> = found
-        .iter()
-        .flat_map(|(present, _)| present.iter().cloned())
-        .collect();
-    there.sort_unstable_by_key(|run| run.start);
-    let is_there = |page: Vpn| {
-        let after = there.partition_point(|run| run.start <= page);
-        after > 0 && page < there[after - 1].end
-    };
-    for (page, stored, fate) in snapshot.pages() {
-        let is_wiped = wiped.iter().any(|range| range.contains(&page));
-        if fate == Fate::Forgotten || is_wiped || !pager.mm.manages(page) {
-            if let Stored::In(slot) = stored {
-                pager.w.put(slot);
-            }
-            continue;
-        }
-        let present = is_there(page);
-        // Of a child that went on, what is there has been told of, or soon will be.
-        let came_back = fate == Fate::CameBack || is_early;
-        if present && !came_back {
-            // A stray: something between the fork and now wrote to it while it was not ours yet.
-            // What the page held is known.
-            drop_page(pager, page)?;
-        }
-        pager
-            .mm
-            .inherit(&mut pager.w, page, stored, present && came_back);
-    }
-    for (region, (present, guards)) in regions.into_iter().zip(found) {
-        pager.mm.adopt(&mut pager.w, region, &present);
-        for guarded in guards {
-            pager.mm.guard(&mut pager.w, &guarded);
-        }
-    }
-    if is_early {
-        // What it has got in the meantime.
-        pager.arm_all();
-    }
-    debug_assert!(pager.w.available() <= pager.w.limit());
-    Ok(())
-}
-
-/// Drop one page of the program; the event that this raises is read here, as nobody else can.
-fn drop_page(pager: &Pager, page: Vpn) -> Result<(), BootError> {
-    let at = page.address() as usize;
-    let uffd = &pager.w.program;
-    uffd.unregister(at, PAGE_SIZE)
-        .map_err(system("UFFDIO_UNREGISTER"))?;
-    // SAFETY: the page's content is void, and its only thread waits for us.
-    unsafe { madvise(at as *mut c_void, PAGE_SIZE, Advice::LinuxDontNeed) }
-        .map_err(system("madvise(DONTNEED)"))?;
-    uffd.register_missing(at, PAGE_SIZE)
-        .map_err(system("UFFDIO_REGISTER"))
 }
 
 /// A range of pages in bytes.

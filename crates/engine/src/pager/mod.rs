@@ -15,6 +15,7 @@ mod frames;
 mod guard;
 mod handover;
 mod huge;
+mod inherit;
 mod lazy;
 mod let_go;
 mod madv_guard;
@@ -442,6 +443,7 @@ impl Pager {
         if now >= self.next_share {
             self.next_share = now + SHARING;
             self.w.pay();
+            self.w.tell_debt();
             let stalled = self.mm.is_stalled();
             let stats = &self.mm.stats;
             let faults = stats.faults_major + stats.faults_minor + stats.faults_zero;

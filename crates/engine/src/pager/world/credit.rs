@@ -83,6 +83,7 @@ impl Linux {
         self.credit.until = now() + GRACE;
         self.count_copies();
         self.pay();
+        self.tell_debt();
     }
 
     /// Register memory of the program, all of it in the same way.
@@ -92,6 +93,11 @@ impl Linux {
             false => Mode::MISSING,
         };
         self.program.register(start, len, mode)
+    }
+
+    /// Tell the supervisor what is not paid for, or it would be taken for memory that nobody manages.
+    pub fn tell_debt(&self) {
+        self.ledger.set_owed(self.me, self.credit.owed);
     }
 
     fn count_copies(&mut self) {
