@@ -1,7 +1,7 @@
 # foreswap: `make demo` shows it at work, `make test` runs every test.
 # Both set up what they need first (scripts/setup).
 
-.PHONY: build test test-full unit e2e demo setup lint clean help
+.PHONY: build test test-full unit e2e demo setup setup-full lint clean help
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
@@ -12,7 +12,7 @@ E2E_THREADS ?= 2
 help:
 	@echo "make demo       a real program at a quarter of its memory, its output compared"
 	@echo "make test       every test (sizes that fit a small machine)"
-	@echo "make test-full  the end-to-end tests at their full sizes"
+	@echo "make test-full  the end-to-end tests at their full sizes, and those of more programs"
 	@echo "make build      $(TARGET)/release/foreswap and libforeswap_preload.so"
 	@echo "make lint       format, clippy, rustdoc, licences, the core's purity"
 	@echo "make setup      install what tests and demo need"
@@ -33,8 +33,12 @@ unit:
 e2e:
 	$(CARGO) test --profile quick --locked -p foreswap-e2e --no-fail-fast -- --test-threads=$(E2E_THREADS)
 
-test-full: setup build unit
-	FORESWAP_E2E_FULL=1 $(CARGO) test --profile quick --locked -p foreswap-e2e --no-fail-fast -- --test-threads=1
+setup-full: setup
+	@scripts/setup-full
+
+# With those programs that `make test` has no time for.
+test-full: setup-full build unit
+	FORESWAP_E2E_FULL=1 $(CARGO) test --profile quick --locked -p foreswap-e2e --no-fail-fast -- --test-threads=1 --include-ignored
 
 demo: setup build
 	@scripts/demo
@@ -49,4 +53,4 @@ lint:
 
 clean:
 	$(CARGO) clean
-	rm -rf .venv
+	rm -rf .venv .venv-full

@@ -6,6 +6,7 @@ mod args;
 mod command;
 mod control;
 mod inherited;
+mod listeners;
 mod memory;
 mod preload;
 mod program;

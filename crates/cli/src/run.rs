@@ -2,13 +2,13 @@
 //! it, and ends as it ended.
 
 use std::ffi::OsStr;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use foreswap::ledger::protocol::{self, SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE};
+use foreswap::ledger::protocol::{SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE};
 use foreswap::ledger::{AreaId, IoBackend, Ledger, LedgerSpec, Options, ReadaheadPolicy};
 use foreswap::sys::uffd::{Features, Uffd};
 use foreswap_store::area::{OpenArea, PAGE_BYTES};
@@ -20,6 +20,7 @@ use crate::args::{Io, RunArgs};
 use crate::command::{self, Event};
 use crate::control::change::Changes;
 use crate::control::server::Control;
+use crate::listeners::Listeners;
 use crate::program::{self, ProgramError};
 use crate::recording::Recording;
 use crate::report::{self, Run};
@@ -168,8 +169,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         areas.add(number, area);
     }
     let sessions = Sessions::new(ledger, files, prepared.recording);
-    let name = socket_name()?;
-    let listener = protocol::listen(&name)?;
+    let (listeners, name) = Listeners::open()?;
     inherited::wait_for_children();
     inherited::allow_files();
     reaping::begin();
@@ -181,7 +181,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         voice.remark(Severity::Note, &text);
     }
     let mut supervisor = Supervisor {
-        listener,
+        listeners,
         sessions,
         signals,
         voice,
@@ -294,17 +294,6 @@ fn not_started(program: &std::path::Path, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// Unguessable enough not to be taken by accident; who may connect is decided by credentials.
-fn socket_name() -> io::Result<String> {
-    let mut random = [0u8; 8];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
-    Ok(format!(
-        "foreswap-{}-{:016x}",
-        std::process::id(),
-        u64::from_ne_bytes(random)
-    ))
-}
-
 /// The command has ended and left managed processes behind. They need somebody to answer them and
 /// to clean up after them, while our caller must not wait: a copy of us stays, without our streams.
 fn stay_behind(supervisor: &mut Supervisor) {
@@ -312,6 +301,7 @@ fn stay_behind(supervisor: &mut Supervisor) {
     // SAFETY: this process has one thread.
     if unsafe { libc::fork() } != 0 {
         supervisor.control.leave();
+        supervisor.listeners.leave();
         return;
     }
     supervisor.control.hand_over();
@@ -329,6 +319,7 @@ fn stay_behind(supervisor: &mut Supervisor) {
     supervisor.end_recording();
     supervisor.areas.erase_all();
     supervisor.control.close();
+    supervisor.listeners.close();
     std::process::exit(i32::from(served.is_err()));
 }
 

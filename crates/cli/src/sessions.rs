@@ -230,7 +230,7 @@ impl Sessions {
     }
 
     /// Takes every connection that waits.
-    pub fn on_connect(&mut self, listener: &OwnedFd, voice: &mut Voice) {
+    pub fn on_connect(&mut self, listener: BorrowedFd<'_>, voice: &mut Voice) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         while let Ok(socket) = rustix::net::accept_with(listener, flags) {
             let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else {

@@ -80,7 +80,8 @@ impl Office {
                 .collect();
             drop(fds);
             self.sessions.on_ready(&ready, &mut self.voice);
-            self.sessions.on_connect(&self.listener, &mut self.voice);
+            self.sessions
+                .on_connect(self.listener.as_fd(), &mut self.voice);
             for what in ready {
                 if let Watched::Child(record) = what {
                     self.sessions.on_child_death(record);

@@ -2,7 +2,7 @@
 //! thread.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::Severity;
@@ -16,6 +16,7 @@ use crate::control::change::{Changes, Parts};
 use crate::control::list;
 use crate::control::server::Control;
 use crate::control::words::{Reply, Request};
+use crate::listeners::Listeners;
 use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
 use crate::unmanaged::Watch;
@@ -36,7 +37,7 @@ const KILLING_STEP: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Supervisor {
     /// Where engines connect.
-    pub listener: OwnedFd,
+    pub listeners: Listeners,
     /// Their connections.
     pub sessions: Sessions,
     /// Where signals come from.
@@ -168,7 +169,8 @@ impl Supervisor {
     /// Waits for something to happen, and handles everything but signals.
     fn serve(&mut self, timeout: Option<&Timespec>) -> io::Result<()> {
         let watched = self.sessions.watched();
-        let own = [self.signals.as_fd(), self.listener.as_fd()];
+        let [by_name, by_path] = self.listeners.fds();
+        let own = [self.signals.as_fd(), by_name, by_path];
         let fds = own.into_iter().chain(watched.iter().map(|(_, fd)| *fd));
         let mut polled: Vec<PollFd<'_>> = fds
             .map(|fd| (fd, PollFlags::IN))
@@ -188,8 +190,10 @@ impl Supervisor {
             .partition(|what| matches!(what, Watched::Session(_)));
         drop(polled);
         self.sessions.on_ready(&sessions, &mut self.voice);
-        if happened[1] || !children.is_empty() {
-            self.sessions.on_connect(&self.listener, &mut self.voice);
+        if happened[1] || happened[2] || !children.is_empty() {
+            for listener in self.listeners.fds() {
+                self.sessions.on_connect(listener, &mut self.voice);
+            }
         }
         if !children.is_empty() {
             // A child that died may have said hello first: hear everybody out.

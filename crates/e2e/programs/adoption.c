@@ -141,6 +141,31 @@ static void executable(void)
         VERIFY_PART(p, i * MIB + 8, MIB - 8, 5, "after the changes");
 }
 
+/* Neighbours of which some may be executed and some may not: a run of pages that go out or come in together
+ * passes over their borders. */
+static void unlike_neighbours(void)
+{
+    size_t size = 96 * MIB, pages = size / PAGE;
+    char *p = map(size);
+    for (size_t at = 0, piece = 0; at < pages; at += 1 + piece++ % 23) {
+        if (piece % 2 == 0)
+            continue;
+        size_t n = 1 + piece % 23;
+        if (n > pages - at)
+            n = pages - at;
+        CHECK(mprotect(p + at * PAGE, n * PAGE, PROT_READ | PROT_WRITE | PROT_EXEC) == 0, "mprotect");
+    }
+    fill(p, size, 10);
+    for (int round = 0; round < 3; round++) {
+        /* Here and there, some pages in a row. */
+        for (size_t i = 0; i < pages / 32; i++)
+            fill_part(p, i * 1009 % (pages / 32) * 32 * PAGE, (1 + i % 32) * PAGE, 10);
+        VERIFY(p, size, 10, "neighbours");
+    }
+    press(96);
+    VERIFY(p, size, 10, "neighbours that were out");
+}
+
 /* Memory under pressure that the program registers with a userfaultfd of its own. */
 static void own_userfaultfd(void)
 {
@@ -174,6 +199,17 @@ static void own_userfaultfd(void)
     close(fd);
     press(128);
     VERIFY(p, size, 8, "after its end");
+}
+
+/* What is mapped as a stack need not be one. */
+static void named_a_stack(void)
+{
+    size_t size = 160 * MIB;
+    char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    CHECK(p != MAP_FAILED, "mmap");
+    fill(p, size, 4);
+    note_absent("absent", p, size);
+    VERIFY(p, size, 4, "as of a stack");
 }
 
 /* Memory that is found when a part of it has been touched is taken over in pieces. The program may still
@@ -214,8 +250,10 @@ int main(int argc, char **argv)
         {"guarded_chunks", guarded_chunks},
         {"threads_end", threads_end},
         {"executable", executable},
+        {"unlike_neighbours", unlike_neighbours},
         {"own_userfaultfd", own_userfaultfd},
         {"moves_as_one", moves_as_one},
+        {"named_a_stack", named_a_stack},
     };
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
 }

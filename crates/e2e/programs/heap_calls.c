@@ -237,6 +237,31 @@ static void shrinks_and_grows(void)
     note("present", most);
 }
 
+/* The C library stops mapping blocks of a size that come and go. */
+static void blocks_come_and_go(void)
+{
+    enum { COUNT = 80 * 1024 };
+    static char *blocks[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        blocks[i] = malloc(1500);
+        CHECK(blocks[i], "malloc");
+        fill(blocks[i], 1500, i);
+    }
+    int mapped = 0;
+    for (int i = 0; i < 1000; i++) {
+        size_t size = (1 + i % 4) * 4 * MIB;
+        size_t *block = malloc(size);
+        CHECK(block, "malloc");
+        block[size / 16] = i;
+        /* The mark of a block that is a mapping. */
+        mapped += i >= 500 && block[-1] & 2;
+        free(block);
+    }
+    printf("%d blocks were mapped at last\n", mapped);
+    for (int i = 0; i < COUNT; i++)
+        VERIFY(blocks[i], 1500, i, "a small block");
+}
+
 static const struct part parts[] = {
     {"shrinks_and_grows", shrinks_and_grows},
     {"brk_grow_and_shrink", brk_grow_and_shrink},
@@ -245,6 +270,7 @@ static const struct part parts[] = {
     {"calloc_zeroes", calloc_zeroes},
     {"realloc_growth", realloc_growth},
     {"aligned", aligned},
+    {"blocks_come_and_go", blocks_come_and_go},
     {"trim", trim},
 };
 

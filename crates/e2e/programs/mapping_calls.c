@@ -370,6 +370,53 @@ static void thread_stack(void)
     pthread_join(thread, NULL);
 }
 
+/* All at once, and before there is an engine. */
+static void map_populate(void)
+{
+    const size_t size = 3 * REGION;
+    char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    CHECK(p != MAP_FAILED, "populated memory");
+    VERIFY_ZERO(p, size, "populated");
+    fill(p, size, 34);
+    char *closed = mmap(NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    CHECK(closed != MAP_FAILED && mprotect(closed, REGION, PROT_READ) == 0, "populated without access");
+    VERIFY_ZERO(closed, REGION, "never written");
+    note_absent("absent", p, size);
+    VERIFY(p, size, 34, "populated memory");
+}
+
+/* What a child does to all of its memory; the kernel ends it for the next instruction. */
+static void unmap_everything(void)
+{
+    char *p = swapped_region(35);
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+        VERIFY_PART(p, 0, THIRD, 35, "in the child");
+        munmap(NULL, (1UL << 47) - PAGE);
+        _exit(1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child, "waitpid");
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "the child ended with %x", status);
+    VERIFY(p, REGION, 35, "in the parent");
+    /* What does not belong to the program is not its to unmap, and it goes on. */
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps != NULL, "the map");
+    char line[512];
+    unsigned long start, end;
+    while (fgets(line, sizeof line, maps) != NULL)
+        if (strstr(line, "foreswap") != NULL && sscanf(line, "%lx-%lx", &start, &end) == 2)
+            CHECK(munmap((void *)start, end - start) == 0, "munmap of %s", line);
+    fclose(maps);
+    press(PRESSURE);
+    VERIFY(p, REGION, 35, "after that");
+    CHECK(munmap(p, 1UL << 63) == -1 && errno == EINVAL, "more than there is");
+    CHECK(munmap(p + 1, PAGE) == -1 && errno == EINVAL, "no page");
+    CHECK(munmap(p, 0) == -1 && errno == EINVAL, "nothing");
+    VERIFY(p, REGION, 35, "after what was refused");
+}
+
 /* Straight to the kernel, past every wrapper of libc. */
 static long kernel(long number, long a, long b, long c, long d, long e, long f)
 {
@@ -431,6 +478,8 @@ static const struct part parts[] = {
     {"beside_shared_and_file", beside_shared_and_file},
     {"sparse", sparse},
     {"thread_stack", thread_stack},
+    {"map_populate", map_populate},
+    {"unmap_everything", unmap_everything},
     {"raw_calls", raw_calls},
 };
 

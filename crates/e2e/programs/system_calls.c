@@ -2,6 +2,8 @@
  * process to reach memory that is swapped out. Files go to the working folder. */
 #include "check.h"
 
+#include <threads.h>
+
 #include <linux/futex.h>
 #include <linux/io_uring.h>
 #include <netinet/in.h>
@@ -346,6 +348,60 @@ static void futexes(void)
     VERIFY_PART(p, 6 * MIB, REGION - 6 * MIB, 40, "after");
 }
 
+/* A thread that ends while it holds mutexes whose pages are out: the kernel marks them on its way. */
+static void *holds_at_end(void *argument)
+{
+    pthread_mutex_t **mutexes = argument;
+    for (int i = 0; mutexes[i]; i++)
+        CHECK(pthread_mutex_lock(mutexes[i]) == 0, "locking");
+    press(PRESSURE);
+    note_absent("absent", (char *)mutexes[0], 6 * MIB);
+    return NULL;
+}
+
+static int c11_holds_at_end(void *argument)
+{
+    holds_at_end(argument);
+    return 0;
+}
+
+static void robust_mutexes(void)
+{
+    enum { COUNT = 6 };
+    char *p = map(COUNT * MIB);
+    fill(p, COUNT * MIB, 44);
+    pthread_mutex_t *mutexes[COUNT + 1] = {0};
+    for (int way = 0; way < 3; way++) {
+        for (int i = 0; i < COUNT; i++) {
+            pthread_mutexattr_t attributes;
+            pthread_mutexattr_init(&attributes);
+            CHECK(pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) == 0, "setrobust");
+            if (i % 2)
+                pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT);
+            mutexes[i] = (void *)(p + i * MIB);
+            CHECK(pthread_mutex_init(mutexes[i], &attributes) == 0, "a mutex");
+        }
+        pthread_t thread;
+        thrd_t c11;
+        if (way == 0)
+            CHECK(thrd_create(&c11, c11_holds_at_end, mutexes) == thrd_success, "a thread");
+        else
+            CHECK(pthread_create(&thread, NULL, holds_at_end, mutexes) == 0, "a thread");
+        if (way == 2)
+            pthread_cancel(thread);
+        CHECK((way == 0 ? thrd_join(c11, NULL) : pthread_join(thread, NULL)) == 0, "joining");
+        for (int i = 0; way < 2 && i < COUNT; i++) {
+            struct timespec soon;
+            clock_gettime(CLOCK_REALTIME, &soon);
+            soon.tv_sec += 10;
+            int got = pthread_mutex_timedlock(mutexes[i], &soon);
+            CHECK(got == EOWNERDEAD, "mutex %d of way %d: %s", i, way, strerror(got));
+            CHECK(pthread_mutex_consistent(mutexes[i]) == 0, "making it consistent");
+            CHECK(pthread_mutex_unlock(mutexes[i]) == 0, "unlocking");
+        }
+    }
+}
+
 static char *handled;
 static volatile int handler_runs;
 static void on_signal(int signal, siginfo_t *info, void *context)
@@ -494,6 +550,7 @@ static const struct part parts[] = {
     {"uring_direct", uring_direct},
     {"uring_registered", uring_registered},
     {"futexes", futexes},
+    {"robust_mutexes", robust_mutexes},
     {"signal_stack", signal_stack},
     {"from_outside", from_outside},
     {"threads_fault_at_once", threads_fault_at_once},

@@ -283,6 +283,11 @@ impl Running {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
+    /// True when it has taken longer than the job may: [`Running::wait`] ends it.
+    pub fn is_overdue(&self) -> bool {
+        self.started.elapsed() > self.timeout
+    }
+
     /// Waits for the end; a time-out kills the run and fails the test.
     #[track_caller]
     pub fn wait(mut self) -> Outcome {
@@ -290,7 +295,7 @@ impl Running {
             if let Some(status) = self.child.try_wait().expect("the child can be waited for") {
                 break Some(status);
             }
-            if self.started.elapsed() > self.timeout {
+            if self.is_overdue() {
                 break None;
             }
             thread::sleep(Duration::from_millis(2));

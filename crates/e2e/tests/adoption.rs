@@ -52,8 +52,18 @@ fn executable() {
 }
 
 #[test]
+fn unlike_neighbours() {
+    part("unlike_neighbours");
+}
+
+#[test]
 fn own_userfaultfd() {
     part("own_userfaultfd");
+}
+
+#[test]
+fn named_a_stack() {
+    part("named_a_stack");
 }
 
 /// With and without huge pages, for which memory has a flag more.

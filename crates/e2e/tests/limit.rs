@@ -252,7 +252,8 @@ fn programs_without_an_engine() {
     }
 }
 
-/// A program with the preload object in a network namespace of its own is managed, or it is said that it is not.
+/// A program in a network namespace of its own, as build sandboxes give it, is managed. Where the supervisor's socket is not
+/// to be seen either, that is said.
 #[test]
 fn programs_in_other_namespaces_are_managed_or_named() {
     let test = "programs_in_other_namespaces_are_managed_or_named";
@@ -260,21 +261,36 @@ fn programs_in_other_namespaces_are_managed_or_named() {
     if requirement::root(test)
         && let Some(unshare) = requirement::command(test, "unshare")
     {
-        lines.push((unshare, "--net --pid --fork"));
+        lines.push((unshare, "--net --pid --fork", true));
     }
     if let Some(bwrap) = requirement::command(test, "bwrap") {
         let words = "--dev-bind / / --proc /proc --unshare-net --unshare-pid";
-        lines.push((bwrap, words));
+        lines.push((bwrap.clone(), words, true));
+        lines.push((
+            bwrap,
+            "--dev-bind / / --tmpfs RUN --tmpfs /tmp --tmpfs /run --unshare-net",
+            false,
+        ));
     }
-    for (launcher, words) in lines {
+    for (launcher, words, managed) in lines {
         let launcher = launcher.to_str().expect("a path");
+        let scratch = Scratch::new(test);
+        let run = scratch.join("run");
+        let words = words.replace("RUN", run.to_str().expect("a path"));
         let line: Vec<&str> = [launcher].into_iter().chain(words.split(' ')).collect();
-        let Some(held) = hold(test, "private", HELD, &[], &line) else {
+        let Some(path) = program::compile(test, "unmanaged") else {
             return;
         };
+        let job = Job::new(path)
+            .args(["private", &HELD.to_string()])
+            .arg(scratch.join("stop"))
+            .under(&line);
+        let held = start(scratch, job, Managed::limit(LIMIT).talkative());
         let swaps = |run: &Value| run["totals"]["swap_out_bytes"].as_u64() > Some(MIB);
-        let run = held.ps_until(|run| swaps(run) || of(run, "unknown") >= HELD * MIB);
-        if !swaps(&run) {
+        let unknown = |run: &Value| run["unmanaged_bytes"]["unknown"].as_u64().unwrap_or(0);
+        let run = held.ps_until(|run| swaps(run) || unknown(run) >= HELD * MIB);
+        assert_eq!(swaps(&run), managed, "{line:?}: {run}");
+        if !managed {
             told(held, HELD * MIB, "unknown", &["network namespace"]);
         }
     }
@@ -442,4 +458,40 @@ fn strict_ends_the_command_and_all_its_descendants() {
     let managed = Managed::limit(LIMIT).options(["--strict"]);
     let outcome = managed.run(&job).succeeded();
     assert!(outcome.stats().count("swap_out_bytes") >= MIB);
+}
+
+/// What `ulimit` says is for the program: it neither keeps the engine from its work nor counts what the engine has. Where
+/// it cannot be raised without a privilege that this machine may not give, the program runs as ever, and that is said.
+#[test]
+fn limits_of_the_shell() {
+    let test = "limits_of_the_shell";
+    let Some(program) = program::compile(test, "adoption") else {
+        return;
+    };
+    let job = |limits: &str| {
+        // As they were set, in the shell and in what it starts.
+        let script = format!(
+            "{limits}; ulimit -v; ulimit -d; \"$0\" named_a_stack && sh -c 'ulimit -v; ulimit -d'"
+        );
+        Job::shell(&script).arg(&program)
+    };
+    // The size of files, descriptors, address space, data, time of the processor.
+    for limits in [
+        "ulimit -S -f 1000",
+        "ulimit -S -n 6",
+        "ulimit -S -v 450000",
+        "ulimit -S -d 420000",
+        "ulimit -S -t 60 -l 0 -s 1024",
+    ] {
+        Managed::limit(LIMIT).equals_bare_swapping(&job(limits));
+    }
+    for limits in ["ulimit -f 1000", "ulimit -v 450000", "ulimit -d 420000"] {
+        let outcome = Managed::limit(LIMIT).talkative().equals_bare(&job(limits));
+        let is_said = outcome.stderr.contains("is not managed");
+        assert!(
+            is_said || outcome.stats().count("swap_out_bytes") > 0,
+            "{}",
+            outcome.stderr
+        );
+    }
 }

@@ -63,6 +63,7 @@ parts!(swapped_part of "mapping_calls":
     mprotect_none
     segv
     beside_shared_and_file
+    map_populate
 );
 
 /// Memory that a program maps past every wrapper of libc is noticed late: the limit may be passed
@@ -87,6 +88,7 @@ parts!(part of "mapping_calls":
     advice
     sparse
     thread_stack
+    unmap_everything
 );
 
 parts!(swapped_part of "heap_calls":
@@ -99,6 +101,7 @@ parts!(part of "heap_calls":
     calloc_zeroes
     realloc_growth
     aligned
+    blocks_come_and_go
     trim
 );
 

@@ -313,15 +313,19 @@ fn descendants_that_escape_are_named() {
         return;
     };
     let script = "\"$0\" tasks; env -i \"$0\" tasks; env -i \"$0\" tasks; \
-                  env -u FORESWAP_SOCKET \"$0\" tasks";
+                  env -u FORESWAP_SOCKET \"$0\" tasks; \
+                  env LD_PRELOAD=/lib/x86_64-linux-gnu/libm.so.6 /bin/true; echo '1 tasks'";
     let outcome = Managed::limit(64)
         .talkative()
         .run(&Job::shell(script).arg(&small));
-    assert_eq!(outcome.text().matches("1 tasks").count(), 4);
+    assert_eq!(outcome.text().matches("1 tasks").count(), 5);
     let said = said_of(&outcome, &small);
     assert_eq!(said.len(), 2, "said {:?}", outcome.stderr);
     assert!(said[0].contains("LD_PRELOAD"), "{said:?}");
     assert!(said[1].contains("FORESWAP_SOCKET"), "{said:?}");
+    // Another object alone.
+    let said = said_of(&outcome, Path::new("/bin/true"));
+    assert_eq!(said.len(), 1, "said {:?}", outcome.stderr);
 
     if !requirement::root(test) {
         return;

@@ -43,6 +43,7 @@ parts!(
     uring_direct
     uring_registered
     futexes
+    robust_mutexes
     signal_stack
     from_outside
     threads_fault_at_once

@@ -63,12 +63,12 @@ const NO_SOCKET: &[u8] =
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static BEGIN: extern "C" fn() = begin;
+static BEGIN: extern "C" fn(c_int, *const Strings, Strings) = begin;
 
 /// Runs when the object is loaded: what the dynamic linker knows is asked for now, because between
-/// fork and exec it may not be.
-extern "C" fn begin() {
-    if crate::variable(c"FORESWAP_SOCKET").is_none() {
+/// fork and exec it may not be. The C library does not know the environment yet.
+extern "C" fn begin(_: c_int, _: *const Strings, environment: Strings) {
+    if crate::first_variable(environment, c"FORESWAP_SOCKET").is_none() {
         return;
     }
     calls::look_up();

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize};
 use foreswap::program::state;
 
 use crate::real::{Real, forward};
-use crate::{PROGRAM, mappings};
+use crate::{PROGRAM, mappings, robust};
 
 /// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
 pub fn look_up() {
@@ -28,6 +28,7 @@ pub fn look_up() {
         &PVALLOC,
         &BRK,
         &SBRK,
+        &MALLOPT,
         &PTHREAD_CREATE,
         &THRD_CREATE,
     ];
@@ -46,6 +47,7 @@ static VALLOC: Real = Real::new(c"valloc");
 static PVALLOC: Real = Real::new(c"pvalloc");
 static BRK: Real = Real::new(c"brk");
 static SBRK: Real = Real::new(c"sbrk");
+static MALLOPT: Real = Real::new(c"mallopt");
 static THRD_CREATE: Real = Real::new(c"thrd_create");
 static PTHREAD_CREATE: Real = Real::new(c"pthread_create");
 
@@ -90,6 +92,15 @@ static STEPS: AtomicU32 = AtomicU32::new(0);
 const SMALL_STEPS: u32 = 16;
 /// Bytes by which the break then grows at least.
 const LARGE_STEP: c_int = 8 << 20;
+/// The C library was told so, which fixes the size from which on it maps blocks.
+static FIXED: AtomicBool = AtomicBool::new(false);
+/// The program has a choice of its own of that size.
+static CHOSEN: AtomicBool = AtomicBool::new(false);
+/// The largest block up to which it raises that size itself otherwise.
+const MAPPED_TO: usize = 32 << 20;
+/// Blocks that it mapped lately since then: begin and size of each.
+static MAPPED: [[AtomicUsize; 2]; 8] = [const { [const { AtomicUsize::new(0) }; 2] }; 8];
+static NEXT_MAPPED: AtomicUsize = AtomicUsize::new(0);
 /// The smallest block that the C library may move by mremap: less than its threshold for mappings
 /// can be set to.
 const MOVABLE: usize = 16 << 10;
@@ -199,7 +210,8 @@ fn note_break() {
         && STEPS.fetch_add(1, Relaxed) == SMALL_STEPS
     {
         // SAFETY: on a thread of the program, outside of the allocator.
-        unsafe { libc::mallopt(libc::M_TOP_PAD, LARGE_STEP) };
+        unsafe { real_mallopt(libc::M_TOP_PAD, LARGE_STEP) };
+        FIXED.store(!is_chosen(), Relaxed);
     }
 }
 
@@ -233,12 +245,77 @@ fn note_big(at: usize, size: usize) {
         // SAFETY: the C library's blocks have two words before them.
         let [before, size_word] = unsafe { ((at - 16) as *const [usize; 2]).read() };
         if size_word & IS_MAPPED != 0 {
-            return PROGRAM.grew(at - 16 - before, before + (size_word & !7));
+            let (start, bytes) = (at - 16 - before, before + (size_word & !7));
+            if FIXED.load(Relaxed) && bytes <= MAPPED_TO {
+                heed_mapped(start, bytes);
+            }
+            return PROGRAM.grew(start, bytes);
         }
     }
     if !is_seen(at, size) {
         note_stretch(at, size);
     }
+}
+
+/// The user may have chosen as well.
+fn is_chosen() -> bool {
+    let names = [
+        c"MALLOC_MMAP_THRESHOLD_",
+        c"MALLOC_MMAP_MAX_",
+        c"MALLOC_TRIM_THRESHOLD_",
+        c"GLIBC_TUNABLES",
+    ];
+    // SAFETY: the program's environment, on one of its threads.
+    let is_set = |name: &&core::ffi::CStr| !unsafe { libc::getenv(name.as_ptr()) }.is_null();
+    CHOSEN.load(Relaxed) || names.iter().any(is_set)
+}
+
+/// As the C library's. With any of these parameters it leaves the size from which on it maps blocks alone.
+///
+/// # Safety
+/// As for the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
+    let fixing = [
+        libc::M_MMAP_THRESHOLD,
+        libc::M_TRIM_THRESHOLD,
+        libc::M_TOP_PAD,
+        libc::M_MMAP_MAX,
+    ];
+    if fixing.contains(&parameter) {
+        CHOSEN.store(true, Relaxed);
+        FIXED.store(false, Relaxed);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real_mallopt(parameter, value) }
+}
+
+unsafe fn real_mallopt(parameter: c_int, value: c_int) -> c_int {
+    forward!(MALLOPT => fn(c_int, c_int) -> c_int; parameter, value)
+}
+
+/// The C library mapped a block, where it maps all from a fixed size on. Otherwise it takes blocks from its heap
+/// that are no larger than a mapped one that was given back, and keeps twice as much of the heap. That one was
+/// given back is seen when another comes to its place.
+#[cold]
+fn heed_mapped(start: usize, bytes: usize) {
+    for [begin, size] in &MAPPED {
+        let (begin, size) = (begin.load(Relaxed), size.load(Relaxed));
+        if start < begin + size && begin < start + bytes {
+            // SAFETY: on a thread of the program, outside of the allocator.
+            unsafe {
+                real_mallopt(libc::M_MMAP_THRESHOLD, size as c_int);
+                real_mallopt(libc::M_TRIM_THRESHOLD, 2 * size as c_int);
+            }
+            for [_, size] in &MAPPED {
+                size.store(0, Relaxed);
+            }
+            break;
+        }
+    }
+    let [begin, size] = &MAPPED[NEXT_MAPPED.fetch_add(1, Relaxed) % MAPPED.len()];
+    begin.store(start, Relaxed);
+    size.store(bytes, Relaxed);
 }
 
 /// As the C library's.
@@ -278,10 +355,15 @@ pub unsafe extern "C" fn pthread_create(
     main: *const c_void,
     argument: *mut c_void,
 ) -> c_int {
+    let (main, argument) = robust::begin_with(main, argument);
     let make = || {
-        forward!(PTHREAD_CREATE =>
+        let made = forward!(PTHREAD_CREATE =>
             fn(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int;
-            thread, attributes, main, argument)
+            thread, attributes, main, argument);
+        if made != 0 {
+            robust::forget(main, argument);
+        }
+        made
     };
     // SAFETY: by contract the C library stores the thread's number there.
     unsafe { make_thread(thread, make) }
@@ -297,10 +379,15 @@ pub unsafe extern "C" fn thrd_create(
     main: *const c_void,
     argument: *mut c_void,
 ) -> c_int {
+    let (main, argument) = robust::begin_with(main, argument);
     let make = || {
-        forward!(THRD_CREATE =>
+        let made = forward!(THRD_CREATE =>
             fn(*mut c_void, *const c_void, *mut c_void) -> c_int;
-            thread, main, argument)
+            thread, main, argument);
+        if made != 0 {
+            robust::forget(main, argument);
+        }
+        made
     };
     // SAFETY: as above.
     unsafe { make_thread(thread, make) }

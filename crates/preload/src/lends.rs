@@ -3,7 +3,7 @@
 //! The engine must know before the first such call that there are any (`foreswap::pager`, world/lent.rs); which memory it is
 //! does not matter. Of the kernel's ways these are all that a program can ask for: sends with MSG_ZEROCOPY, vmsplice, and
 //! io_uring, whose requests nobody sees; so that is known from its setup on. Memory that is read or written while the call
-//! lasts is no matter here: the kernel copies it or pins it, but for direct I/O of some file systems (README, Limits).
+//! lasts is no matter here: the kernel copies it or pins it, but for direct I/O of some file systems (docs/LIMITS.md).
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
 

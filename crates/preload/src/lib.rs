@@ -17,6 +17,8 @@ mod listing;
 mod locks;
 mod mappings;
 mod real;
+mod rlimits;
+mod robust;
 mod userfaults;
 
 use core::ffi::{CStr, c_char, c_int};
@@ -52,6 +54,8 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     lends::look_up();
     listing::look_up();
     userfaults::look_up();
+    rlimits::look_up();
+    robust::look_up();
     let Some(socket) = first_variable(environment, c"FORESWAP_SOCKET") else {
         return;
     };
@@ -91,15 +95,4 @@ fn first_variable(environment: *const *const c_char, name: &CStr) -> Option<&'st
         }
         at = at.wrapping_add(1);
     }
-}
-
-fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: as the program's own use of the function.
-    let value = unsafe { libc::getenv(name.as_ptr()) }.cast_const();
-    if value.is_null() {
-        return None;
-    }
-    // SAFETY: getenv gives a zero-terminated string that stays until the variable is changed; it is only looked at by who
-    // called.
-    Some(unsafe { CStr::from_ptr(value.cast::<c_char>()) })
 }

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use foreswap::program::{MADV_GUARD_INSTALL, MADV_GUARD_REMOVE, own_pid, state};
 use foreswap::sys::modules::StaticData;
+use foreswap::sys::needed;
 use foreswap::sys::process::Statm;
 use foreswap::sys::turnstile::{Turn, Turnstile};
 
@@ -16,13 +17,21 @@ use crate::real::{Real, forward};
 
 /// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
 pub fn look_up() {
-    let all = [&MMAP, &MREMAP, &MADVISE, &POSIX_MADVISE, &PROCESS_MADVISE];
+    let all = [
+        &MMAP,
+        &MUNMAP,
+        &MREMAP,
+        &MADVISE,
+        &POSIX_MADVISE,
+        &PROCESS_MADVISE,
+    ];
     for real in all {
         real.address();
     }
 }
 
 static MMAP: Real = Real::new(c"mmap");
+static MUNMAP: Real = Real::new(c"munmap");
 static MREMAP: Real = Real::new(c"mremap");
 static MADVISE: Real = Real::new(c"madvise");
 static POSIX_MADVISE: Real = Real::new(c"posix_madvise");
@@ -86,10 +95,11 @@ pub extern "C" fn mmap(
     offset: libc::off_t,
 ) -> *mut c_void {
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let others = libc::MAP_HUGETLB | libc::MAP_GROWSDOWN | libc::MAP_STACK;
+    let others = libc::MAP_HUGETLB | libc::MAP_GROWSDOWN;
     let ours = flags & (anonymous | libc::MAP_SHARED | others) == anonymous && length >= SMALLEST;
-    // Pages that are asked for at once must come through us, or they would not count.
-    let populate = ours && is_managed() && flags & libc::MAP_POPULATE != 0;
+    // Pages that are asked for at once must come through us, or they would not count; also where the mapping itself
+    // makes that an engine comes, which it does after it is told of it.
+    let populate = ours && may_be_managed() && flags & libc::MAP_POPULATE != 0;
     let flags = if populate {
         flags & !libc::MAP_POPULATE
     } else {
@@ -101,9 +111,10 @@ pub extern "C" fn mmap(
     if ours && mapped != libc::MAP_FAILED {
         PROGRAM.grew(mapped as usize, length);
         if populate {
-            // A hint, as the flag was.
-            forward!(MADVISE => fn(*mut c_void, usize, c_int) -> c_int;
-                mapped, length, libc::MADV_POPULATE_WRITE);
+            // A hint, as the flag was: what cannot be written stays as it is.
+            let errno = errno();
+            real_madvise(mapped, length, libc::MADV_POPULATE_WRITE);
+            set_errno(errno);
         }
     }
     mapped
@@ -120,6 +131,37 @@ pub extern "C" fn mmap64(
     offset: libc::off_t,
 ) -> *mut c_void {
     mmap(at, length, protection, flags, fd, offset)
+}
+
+/// The end of what a program can unmap where page tables have four levels. With five nothing lies beyond it unless it is
+/// asked for.
+const ADDRESSES: usize = (1 << 47) - PAGE;
+const PAGE: usize = 4096;
+
+/// As the C library's. What the engine needs of the range stays: see [`needed`].
+#[unsafe(no_mangle)]
+pub extern "C" fn munmap(at: *mut c_void, length: usize) -> c_int {
+    let unmap = |start: usize, length: usize| {
+        forward!(MUNMAP => fn(*mut c_void, usize) -> c_int;
+            core::ptr::without_provenance_mut(start), length)
+    };
+    let (mut start, end) = (at as usize, (at as usize).saturating_add(length));
+    let has_engine = matches!(PROGRAM.state.load(Relaxed), state::BARE | state::ARMED);
+    // What the kernel refuses it must refuse as a whole.
+    if !has_engine || !start.is_multiple_of(PAGE) || start >= end || end > ADDRESSES {
+        return unmap(start, length);
+    }
+    while let Some(kept) = needed::first_in(&(start..end)) {
+        if start < kept.start && unmap(start, kept.start - start) != 0 {
+            return -1;
+        }
+        start = kept.end;
+    }
+    if start < end {
+        unmap(start, end - start)
+    } else {
+        0
+    }
 }
 
 /// As the C library's, whose last argument is there with MREMAP_FIXED and MREMAP_DONTUNMAP only;

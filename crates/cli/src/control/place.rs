@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use foreswap::ledger::protocol;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -107,6 +108,13 @@ fn name_of(pid: u32) -> String {
     format!("{pid}.sock")
 }
 
+/// The folders that can be had, in order.
+pub fn usable_folders() -> impl Iterator<Item = PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let folders = folders(user).into_iter();
+    folders.filter(move |folder| prepare(folder, user).is_ok())
+}
+
 /// Listens as process `pid`, in the first folder that can be had.
 pub fn listen(pid: u32) -> Result<(OwnedFd, PathBuf), PlaceError> {
     let user = rustix::process::geteuid().as_raw();
@@ -163,6 +171,9 @@ pub fn sweep(folder: &Path) -> Vec<(PathBuf, OwnedFd)> {
         let path = entry.path();
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if !is_socket || path.extension() != Some(OsStr::new("sock")) {
+            if is_socket && protocol::is_forsaken(&path) {
+                let _ = fs::remove_file(path);
+            }
             continue;
         }
         match connect(&path) {

@@ -1,6 +1,6 @@
 //! The messages between engines and the supervisor.
 //!
-//! An abstract unix socket of type SEQPACKET: one message per packet, each a fixed `repr(C)`
+//! A unix socket of type SEQPACKET, under an abstract name and at a path: one message per packet, each a fixed `repr(C)`
 //! struct. An engine connects, says hello and gets its record with the ledger's and the areas'
 //! descriptors; the connection then stays open, because its end tells the supervisor that the
 //! process is gone. The `client` module runs on engine threads: system calls by rustix only, no printing, no
@@ -10,6 +10,7 @@ mod client;
 
 use std::mem::MaybeUninit;
 use std::os::fd::IntoRawFd;
+use std::path::Path;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -403,18 +404,52 @@ pub struct Received {
 }
 
 /// The address of a socket name.
-pub fn address(name: &str) -> Result<SocketAddrUnix, ProtocolError> {
+fn address(name: &str) -> Result<SocketAddrUnix, ProtocolError> {
     SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(system("abstract name"))
 }
 
 /// Supervisor: a socket that listens under `name`, non-blocking.
 pub fn listen(name: &str) -> Result<OwnedFd, ProtocolError> {
+    listen_on(&address(name)?)
+}
+
+/// Supervisor: a socket in the file system that listens, non-blocking, for the same user's processes.
+pub fn listen_at(path: &Path) -> Result<OwnedFd, ProtocolError> {
+    listen_on(&SocketAddrUnix::new(path).map_err(system("the name of a socket"))?)
+}
+
+fn listen_on(address: &SocketAddrUnix) -> Result<OwnedFd, ProtocolError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(system("socket"))?;
-    rustix::net::bind(&socket, &address(name)?).map_err(system("bind"))?;
+    rustix::net::bind(&socket, address).map_err(system("bind"))?;
     rustix::net::listen(&socket, 1024).map_err(system("listen"))?;
     Ok(socket)
+}
+
+/// Whether nobody listens any more on a socket that [`listen_at`] made.
+pub fn is_forsaken(path: &Path) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let connected = socket.and_then(|socket| {
+        let address = SocketAddrUnix::new(path)?;
+        rustix::net::connect(&socket, &address)
+    });
+    connected == Err(Errno::CONNREFUSED)
+}
+
+/// Connects to the supervisor at `name`, which is an abstract one and, in another network namespace, a path.
+pub fn connect(socket: impl AsFd, name: &[u8]) -> Result<(), Errno> {
+    let to = |address: &SocketAddrUnix| {
+        rustix::io::retry_on_intr(|| rustix::net::connect(&socket, address))
+    };
+    match to(&SocketAddrUnix::new_abstract_name(name)?) {
+        Err(Errno::CONNREFUSED) if name.first() == Some(&b'/') => {
+            let path = core::str::from_utf8(name).map_err(|_| Errno::CONNREFUSED)?;
+            to(&SocketAddrUnix::new(path)?)
+        }
+        other => other,
+    }
 }
 
 /// Sends one message with descriptors beside it. Never blocks longer than the socket does.
@@ -504,17 +539,13 @@ pub fn notify(name: &[u8], severity: Severity, parts: &[&[u8]]) -> Result<(), Er
     }
     slices[0] = IoSlice::new(&head);
 
-    let address = SocketAddrUnix::new_abstract_name(name)?;
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    let sent =
-        rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).and_then(|()| {
-            let mut nothing = SendAncillaryBuffer::default();
-            let flags = SendFlags::NOSIGNAL;
-            rustix::io::retry_on_intr(|| {
-                rustix::net::sendmsg(&socket, &slices, &mut nothing, flags)
-            })
-        });
+    let sent = connect(&socket, name).and_then(|()| {
+        let mut nothing = SendAncillaryBuffer::default();
+        let flags = SendFlags::NOSIGNAL;
+        rustix::io::retry_on_intr(|| rustix::net::sendmsg(&socket, &slices, &mut nothing, flags))
+    });
     // SAFETY: it is closed once, here; dropping it would go through the C library.
     unsafe { rustix::io::close(socket.into_raw_fd()) };
     sent.map(drop)

@@ -37,7 +37,7 @@ use crate::sys::doorbell::{Doorbell, SlotIndex};
 use crate::sys::host::Host;
 use crate::sys::own_memory::{self, Kind};
 use crate::sys::uffd::{Features, Uffd, UffdError};
-use crate::sys::{beside, handed, maps, process, thread};
+use crate::sys::{beside, handed, limits, maps, process, thread};
 
 /// The name of the engine's process. Not the command's: `pkill foreswap` is meant for the run.
 const NAME: &core::ffi::CStr = c"fs-pager";
@@ -68,6 +68,24 @@ pub enum BootError {
     System {
         /// Which.
         what: &'static str,
+        /// How.
+        errno: Errno,
+    },
+    /// The swap area exceeds what may be written.
+    #[error(
+        "it may write files of {most} bytes at the most (ulimit -f), less than the swap area, and cannot raise that \
+         without privileges"
+    )]
+    FileSize {
+        /// The limit.
+        most: u64,
+    },
+    /// The engine's mappings would take from what the program may have.
+    #[error(
+        "its address space is limited (ulimit -v or -d), and the limit cannot be raised by what foreswap needs \
+         without privileges: {errno}"
+    )]
+    AddressSpace {
         /// How.
         errno: Errno,
     },
@@ -149,6 +167,7 @@ extern "C" fn enter(_: *mut c_void) {
     // be stopped or killed with us in it. Neither fails; if one did, only that would be lost.
     let _ = rustix::process::chdir(c"/");
     let _ = rustix::process::setpgid(None, None);
+    limits::lift_own();
     handed::forget();
     panic::are_said(program);
     let origin = ORIGIN.swap(FRESH, SeqCst);
@@ -218,6 +237,12 @@ fn boot(
     let reserved = inherited
         .as_ref()
         .and_then(|s| Some((s.parent()?, s.child()?)));
+    let pid = program.pid.load(Relaxed);
+    let lift = || match limits::lift_program(pid, &program.lifted) {
+        Err(errno) if !forked => Err(BootError::AddressSpace { errno }),
+        _ => Ok(()),
+    };
+    lift()?;
     let (nest, client, office, welcome) = match early {
         Some(mut early) => {
             let welcome = early.client.hello(&early.host, reserved)?;
@@ -245,6 +270,16 @@ fn boot(
     let options = ledger.options();
     for range in ledger.address_ranges() {
         hide(&range).map_err(system("hiding the ledger"))?;
+    }
+
+    if !forked && let Some(most) = limits::largest_file() {
+        let size = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |stat| stat.st_size as u64);
+        let mut areas = welcome.areas.iter();
+        // What is in memory is not written to as a file.
+        let is_file = |area| ledger.ram_usage(area).is_none();
+        if areas.any(|(area, files)| is_file(*area) && size(&files.own) > most) {
+            return Err(BootError::FileSize { most });
+        }
     }
 
     let limit = ledger.limit_pages();
@@ -353,6 +388,7 @@ fn boot(
     let mut pager = Pager::new(program, doorbell, mm, w, bell, welcome.areas, space);
     (pager.announced, pager.office) = (Some(announced), office);
     watch::start(&pager, host).map_err(system("clone of the watcher"))?;
+    lift()?;
     // From here on the program depends on us.
     if let Some(client) = &pager.w.client {
         client.keep(&[pager.w.program.as_fd()])?;

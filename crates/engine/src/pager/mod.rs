@@ -53,6 +53,7 @@ use crate::ledger::protocol::{AreaFiles, AreaOrder, Client};
 use crate::ledger::{AreaId, SeenKind};
 use crate::program::Program;
 use crate::sys::doorbell::{Doorbell, SlotIndex};
+use crate::sys::limits;
 use crate::sys::uffd::{Event, RawMsg};
 
 /// Messages that one read takes.
@@ -265,6 +266,8 @@ impl Pager {
             if now >= self.next_publish {
                 self.next_publish = now + IDLE;
                 publish::regions(self.w.ledger, self.w.me, &self.mm);
+                // What the engine mapped since then. Where it may not, it told so at the begin.
+                let _ = limits::lift_program(self.w.pid, &self.program.lifted);
             }
             self.wait();
         }

@@ -72,6 +72,9 @@ static TABLE: [Entry; CAPACITY] = [const {
     }
 }; CAPACITY];
 
+/// Entries from here on were never used.
+static REACH: AtomicUsize = AtomicUsize::new(0);
+
 /// How far below this module's own data the engine's mappings go. The program would have to map as
 /// much before it met them.
 const BELOW: usize = 8 << 40;
@@ -201,12 +204,13 @@ pub unsafe fn unmap(base: NonNull<u8>, len: usize) -> Result<(), Errno> {
 
 /// Lists a mapping that was made elsewhere; false when the list is full.
 pub fn list(start: usize, len: usize, kind: Kind) -> bool {
-    for entry in &TABLE {
+    for (index, entry) in TABLE.iter().enumerate() {
         if entry
             .start
             .compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
         {
+            REACH.fetch_max(index + 1, Ordering::Relaxed);
             entry.len.store(len, Ordering::Relaxed);
             entry.kind.store(kind as u32, Ordering::Relaxed);
             entry
@@ -243,7 +247,8 @@ fn find(start: usize) -> Option<&'static Entry> {
 /// The listed mappings, in no order. Mappings made or dropped meanwhile may be missed or shown.
 pub fn ranges() -> impl Iterator<Item = Own> {
     let generation = GENERATION.load(Ordering::Relaxed);
-    TABLE.iter().filter_map(move |entry| {
+    let used = TABLE.iter().take(REACH.load(Ordering::Relaxed));
+    used.filter_map(move |entry| {
         let start = entry.start.load(Ordering::Acquire);
         if start <= CLAIMED {
             return None;

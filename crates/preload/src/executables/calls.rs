@@ -7,8 +7,8 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 
 use super::{Strings, before, before_file, before_search, is_configured, look, own_environment};
-use crate::PROGRAM;
 use crate::real::{Real, forward, missing};
+use crate::{PROGRAM, rlimits};
 
 static EXECVE: Real = Real::new(c"execve");
 static EXECV: Real = Real::new(c"execv");
@@ -50,6 +50,7 @@ unsafe extern "C" fn execve(path: *const c_char, args: Strings, environment: Str
     // SAFETY: the caller's promise.
     unsafe { before(path, environment) };
     PROGRAM.executes();
+    let _as_set = rlimits::lower();
     forward!(EXECVE => fn(*const c_char, Strings, Strings) -> c_int; path, args, environment)
 }
 
@@ -58,6 +59,7 @@ unsafe extern "C" fn execv(path: *const c_char, args: Strings) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { before(path, own_environment()) };
     PROGRAM.executes();
+    let _as_set = rlimits::lower();
     forward!(EXECV => fn(*const c_char, Strings) -> c_int; path, args)
 }
 
@@ -66,6 +68,7 @@ unsafe extern "C" fn execvp(name: *const c_char, args: Strings) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { before_search(name, true, own_environment()) };
     PROGRAM.executes();
+    let _as_set = rlimits::lower();
     forward!(EXECVP => fn(*const c_char, Strings) -> c_int; name, args)
 }
 
@@ -74,6 +77,7 @@ unsafe extern "C" fn execvpe(name: *const c_char, args: Strings, environment: St
     // SAFETY: the caller's promise.
     unsafe { before_search(name, true, environment) };
     PROGRAM.executes();
+    let _as_set = rlimits::lower();
     forward!(EXECVPE => fn(*const c_char, Strings, Strings) -> c_int; name, args, environment)
 }
 
@@ -82,6 +86,7 @@ unsafe extern "C" fn fexecve(file: c_int, args: Strings, environment: Strings) -
     // SAFETY: the caller's promise.
     unsafe { before_file(file, environment) };
     PROGRAM.executes();
+    let _as_set = rlimits::lower();
     forward!(FEXECVE => fn(c_int, Strings, Strings) -> c_int; file, args, environment)
 }
 
@@ -105,6 +110,7 @@ unsafe extern "C" fn execveat(
         }
     }
     PROGRAM.executes();
+    let _as_set = rlimits::lower();
     forward!(EXECVEAT => fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int;
         folder, path, args, environment, flags)
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::{
-    AreaFiles, AreaOrder, Message, ProtocolError, Received, Refusal, Severity, address, receive,
+    AreaFiles, AreaOrder, Message, ProtocolError, Received, Refusal, Severity, receive,
     receive_with, send, system,
 };
 use crate::ledger::layout::MAX_AREAS;
@@ -45,14 +45,8 @@ impl Client {
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
                 .map_err(system("socket"))?;
-        let address = address(name)?;
-        loop {
-            match rustix::net::connect(&socket, &address) {
-                Ok(()) => return Ok(Self::of_socket(socket)),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(system("connect")(errno)),
-            }
-        }
+        super::connect(&socket, name.as_bytes()).map_err(system("connect"))?;
+        Ok(Self::of_socket(socket))
     }
 
     /// One that is connected, and that nothing was said on.

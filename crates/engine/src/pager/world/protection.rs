@@ -114,7 +114,7 @@ fn protect(start: usize, len: usize, protection: Protection) -> Result<(), Errno
 
 impl Linux {
     /// Move `n` pages from `from` to `to`, of which one is the program's `page`, the other our frames at
-    /// `frames`.
+    /// `frames`. They may belong to neighbours that are used in different ways.
     pub(super) fn move_between(
         &mut self,
         from: usize,
@@ -123,19 +123,38 @@ impl Linux {
         frames: usize,
         n: u32,
     ) -> Done {
-        let at = page.address() as usize;
+        let mut moved = 0;
+        loop {
+            let skip = bytes(moved);
+            let at = page.plus(moved.into()).address() as usize;
+            let left = n - moved;
+            let done = self.move_alike(from + skip, to + skip, at, frames + skip, left);
+            moved += done.pages;
+            // Where some have moved and the next is refused, that one may only want another protection.
+            if done.stop != Some(Stop::Fixed) || done.pages == 0 || moved == n {
+                return Done {
+                    pages: moved,
+                    stop: done.stop,
+                };
+            }
+        }
+    }
+
+    /// Move as many of `n` pages as are like the first, which is at `at`.
+    fn move_alike(&mut self, from: usize, to: usize, at: usize, frames: usize, n: u32) -> Done {
+        let is_refused = |done: &Done| done.stop == Some(Stop::Fixed) && done.pages == 0;
         if let Some((range, protection)) = self.unusual.last.clone()
             && range.contains(&at)
         {
             let done = self.move_protected(from, to, frames, n, protection);
-            if done.stop != Some(Stop::Fixed) {
+            if !is_refused(&done) {
                 return done;
             }
             // It has changed.
             self.unusual.last = None;
         }
         let done = self.move_plain(from, to, n);
-        if done.stop != Some(Stop::Fixed) || done.pages > 0 {
+        if !is_refused(&done) {
             return done;
         }
         let Some((range, exec)) = self.unusual.mapping(at) else {
@@ -149,7 +168,7 @@ impl Linux {
         tried.extend(keys.iter().map(|&key| Protection { exec, key }));
         for protection in tried {
             let moved = self.move_protected(from, to, frames, n, protection);
-            if moved.stop != Some(Stop::Fixed) {
+            if !is_refused(&moved) {
                 self.unusual.last = Some((range, protection));
                 return moved;
             }
