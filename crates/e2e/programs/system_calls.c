@@ -2,6 +2,7 @@
  * process to reach memory that is swapped out. Files go to the working folder. */
 #include "check.h"
 
+#include <sys/resource.h>
 #include <threads.h>
 
 #include <linux/futex.h>
@@ -402,6 +403,44 @@ static void robust_mutexes(void)
     }
 }
 
+/* Limits on what is mapped, set when the engine has mapped what it has: they are the program's own. */
+static void own_limits(void)
+{
+    char *p = swapped_region(45);
+    push_out(p);
+    const int resources[] = {RLIMIT_AS, RLIMIT_DATA};
+    for (int i = 0; i < 2; i++) {
+        struct rlimit before, limit, now;
+        CHECK(getrlimit(resources[i], &before) == 0, "getrlimit");
+        limit.rlim_cur = 2048 * MIB;
+        limit.rlim_max = before.rlim_max;
+        if (i == 0)
+            CHECK(setrlimit(resources[i], &limit) == 0, "setrlimit");
+        else
+            CHECK(prlimit(0, resources[i], &limit, NULL) == 0, "prlimit");
+        CHECK(getrlimit(resources[i], &now) == 0 && now.rlim_cur == limit.rlim_cur && now.rlim_max == limit.rlim_max,
+              "getrlimit tells %lu", (unsigned long)now.rlim_cur);
+        CHECK(prlimit(0, resources[i], NULL, &now) == 0 && now.rlim_cur == limit.rlim_cur, "prlimit tells");
+        char *one = mmap(NULL, 1024 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        CHECK(one != MAP_FAILED, "what is within the limit");
+        char *more = mmap(NULL, 1536 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        CHECK(more == MAP_FAILED && errno == ENOMEM, "what passes it");
+        CHECK(munmap(one, 1024 * MIB) == 0, "munmap");
+        /* What is executed has it as well. */
+        fflush(stdout);
+        pid_t pid = fork();
+        CHECK(pid >= 0, "fork");
+        if (pid == 0) {
+            char *line[] = {"sh", "-c", i == 0 ? "ulimit -S -v" : "ulimit -S -d", NULL};
+            execv("/nowhere/sh", line);
+            execv("/bin/sh", line);
+        }
+        CHECK(reap(pid) == 0, "a shell");
+        CHECK(setrlimit(resources[i], &before) == 0, "as it was");
+    }
+    VERIFY(p, REGION, 45, "after that");
+}
+
 static char *handled;
 static volatile int handler_runs;
 static void on_signal(int signal, siginfo_t *info, void *context)
@@ -551,6 +590,7 @@ static const struct part parts[] = {
     {"uring_registered", uring_registered},
     {"futexes", futexes},
     {"robust_mutexes", robust_mutexes},
+    {"own_limits", own_limits},
     {"signal_stack", signal_stack},
     {"from_outside", from_outside},
     {"threads_fault_at_once", threads_fault_at_once},

@@ -44,6 +44,7 @@ parts!(
     uring_registered
     futexes
     robust_mutexes
+    own_limits
     signal_stack
     from_outside
     threads_fault_at_once

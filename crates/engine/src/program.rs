@@ -110,8 +110,8 @@ pub struct Program {
     /// The program, or one that it was forked from, is about to lend memory to the kernel, or has (see
     /// `pager::world::lent`).
     pub lends: AtomicBool,
-    /// Bytes by which the program's limits on what it maps were raised for the engine: see `sys::limits`.
-    pub lifted: AtomicU64,
+    /// Bytes by which the program's limits on address space and data were raised for the engine: see `sys::limits`.
+    pub lifted: [AtomicU64; 2],
     /// The program can ask the kernel for memory past the C library: see [`crate::lookout`].
     pub bypasses: AtomicBool,
     /// Threads whose making began, and those of them that are made: in between the C library has a
@@ -143,7 +143,7 @@ impl Program {
             hints: AtomicBool::new(false),
             no_huge: AtomicBool::new(false),
             lends: AtomicBool::new(false),
-            lifted: AtomicU64::new(0),
+            lifted: [const { AtomicU64::new(0) }; 2],
             bypasses: AtomicBool::new(false),
             threads: [const { AtomicU32::new(0) }; 2],
             control_blocks: ControlBlocks::new(),

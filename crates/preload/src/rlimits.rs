@@ -26,38 +26,34 @@ static PRLIMIT: Real = Real::new(c"prlimit64");
 /// Both forms of the C library's: numbers have 64 bits.
 type Limit = libc::rlimit64;
 
-/// Whether what the engine maps counts towards `resource`.
-fn is_shared(resource: c_int) -> bool {
-    matches!(
-        resource.cast_unsigned(),
-        libc::RLIMIT_AS | libc::RLIMIT_DATA
-    )
+/// By how much the limit of `resource` was raised for the engine.
+fn lifted(resource: c_int) -> u64 {
+    match resource.cast_unsigned() {
+        libc::RLIMIT_AS => PROGRAM.lifted[0].load(SeqCst),
+        libc::RLIMIT_DATA => PROGRAM.lifted[1].load(SeqCst),
+        _ => 0,
+    }
+}
+
+fn each(limit: Limit, change: impl Fn(u64) -> u64) -> Limit {
+    let change = |number: u64| match number {
+        libc::RLIM64_INFINITY => number,
+        number => change(number).min(libc::RLIM64_INFINITY - 1),
+    };
+    Limit {
+        rlim_cur: change(limit.rlim_cur),
+        rlim_max: change(limit.rlim_max),
+    }
 }
 
 /// As it is for the kernel.
-fn raised(limit: Limit) -> Limit {
-    let lifted = PROGRAM.lifted.load(SeqCst);
-    let raise = |number: u64| match number {
-        libc::RLIM64_INFINITY => number,
-        number => number.saturating_add(lifted).min(libc::RLIM64_INFINITY - 1),
-    };
-    Limit {
-        rlim_cur: raise(limit.rlim_cur),
-        rlim_max: raise(limit.rlim_max),
-    }
+fn raised(limit: Limit, by: u64) -> Limit {
+    each(limit, |number| number.saturating_add(by))
 }
 
 /// As it was set.
-fn as_set(limit: Limit) -> Limit {
-    let lifted = PROGRAM.lifted.load(SeqCst);
-    let lower = |number: u64| match number {
-        libc::RLIM64_INFINITY => number,
-        number => number.saturating_sub(lifted),
-    };
-    Limit {
-        rlim_cur: lower(limit.rlim_cur),
-        rlim_max: lower(limit.rlim_max),
-    }
+fn as_set(limit: Limit, by: u64) -> Limit {
+    each(limit, |number| number.saturating_sub(by))
 }
 
 /// As the C library's.
@@ -67,9 +63,10 @@ fn as_set(limit: Limit) -> Limit {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getrlimit64(resource: c_int, limit: *mut Limit) -> c_int {
     let result = forward!(GETRLIMIT => fn(c_int, *mut Limit) -> c_int; resource, limit);
-    if result == 0 && is_shared(resource) {
+    let by = lifted(resource);
+    if result == 0 && by > 0 {
         // SAFETY: the kernel has just written there.
-        unsafe { limit.write(as_set(limit.read())) };
+        unsafe { limit.write(as_set(limit.read(), by)) };
     }
     result
 }
@@ -90,13 +87,13 @@ pub unsafe extern "C" fn getrlimit(resource: c_int, limit: *mut Limit) -> c_int 
 /// As for the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit64(resource: c_int, limit: *const Limit) -> c_int {
-    let lifted = PROGRAM.lifted.load(SeqCst);
-    let raised = match is_shared(resource) && lifted > 0 && !limit.is_null() {
-        // SAFETY: the caller's promise.
-        true => &raised(unsafe { limit.read() }),
-        false => limit,
-    };
-    forward!(SETRLIMIT => fn(c_int, *const Limit) -> c_int; resource, raised)
+    let real = |limit: *const Limit| forward!(SETRLIMIT => fn(c_int, *const Limit) -> c_int; resource, limit);
+    let by = lifted(resource);
+    if by == 0 || limit.is_null() {
+        return real(limit);
+    }
+    // SAFETY: the caller's promise.
+    real(&raised(unsafe { limit.read() }, by))
 }
 
 /// As the C library's.
@@ -125,17 +122,18 @@ pub unsafe extern "C" fn prlimit64(
             pid, resource, new, old)
     };
     let is_own = pid == 0 || pid.cast_unsigned() == own_pid();
-    if !is_own || !is_shared(resource) || PROGRAM.lifted.load(SeqCst) == 0 {
+    let by = lifted(resource);
+    if !is_own || by == 0 {
         return real(new);
     }
     let result = match new.is_null() {
         true => real(new),
         // SAFETY: the caller's promise.
-        false => real(&raised(unsafe { new.read() })),
+        false => real(&raised(unsafe { new.read() }, by)),
     };
     if result == 0 && !old.is_null() {
         // SAFETY: the kernel has just written there.
-        unsafe { old.write(as_set(old.read())) };
+        unsafe { old.write(as_set(old.read(), by)) };
     }
     result
 }
@@ -160,7 +158,8 @@ pub struct Lowered(());
 
 /// Before another file is executed.
 pub fn lower() -> Option<Lowered> {
-    (PROGRAM.lifted.load(SeqCst) > 0).then(|| {
+    let any = PROGRAM.lifted.iter().any(|lifted| lifted.load(SeqCst) > 0);
+    any.then(|| {
         change(as_set);
         Lowered(())
     })
@@ -173,7 +172,7 @@ impl Drop for Lowered {
 }
 
 /// Safe in a child of vfork, whose limits are its own; errno stays.
-fn change(to: impl Fn(Limit) -> Limit) {
+fn change(to: impl Fn(Limit, u64) -> Limit) {
     for resource in [libc::RLIMIT_AS, libc::RLIMIT_DATA] {
         let mut limit = Limit {
             rlim_cur: 0,
@@ -184,7 +183,7 @@ fn change(to: impl Fn(Limit) -> Limit) {
         let resource = resource.cast_signed();
         let got = forward!(GETRLIMIT => fn(c_int, *mut Limit) -> c_int; resource, &raw mut limit);
         if got == 0 && limit.rlim_cur != libc::RLIM64_INFINITY {
-            let to = to(limit);
+            let to = to(limit, lifted(resource));
             forward!(SETRLIMIT => fn(c_int, *const Limit) -> c_int; resource, &raw const to);
         }
         // SAFETY: as above.

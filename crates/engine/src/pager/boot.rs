@@ -195,7 +195,8 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         .as_ref()
         .and_then(|s| Some((s.parent()?, s.child())));
     let (pid, is_first) = (host.pid(), inherited.is_none());
-    let lift = || match limits::lift_program(pid, &program.lifted) {
+    let opened = || program.heap.opened_bytes() as u64;
+    let lift = || match limits::lift_program(pid, &program.lifted, opened()) {
         Err(errno) if is_first => Err(BootError::AddressSpace { errno }),
         _ => Ok(()),
     };

@@ -258,7 +258,7 @@ impl Pager {
                 self.next_publish = now + IDLE;
                 publish::regions(self.w.ledger, self.w.me, &self.mm);
                 // What the engine mapped since then. Where it may not, it told so at the begin.
-                let _ = limits::lift_program(self.w.pid, &self.program.lifted);
+                let _ = limits::lift_program(self.w.pid, &self.program.lifted, self.own_bytes());
             }
             self.wait();
         }

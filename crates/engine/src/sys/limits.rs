@@ -12,7 +12,7 @@ use linux_raw_sys::general as k;
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
-use super::own_memory;
+use super::own_memory::{self, Kind, Own};
 use super::syscall::syscall;
 
 /// Limits that end or refuse what the engine does.
@@ -55,20 +55,27 @@ pub fn largest_file() -> Option<u64> {
     getrlimit(Resource::Fsize).current
 }
 
-/// Raises what the process `pid` may map, by what the engine has mapped in its address space beyond the bytes
-/// that `lifted` says it was raised by already.
-pub fn lift_program(pid: u32, lifted: &AtomicU64) -> Result<(), Errno> {
-    let own: u64 = own_memory::ranges().map(|own| own.len as u64).sum();
-    let before = lifted.load(SeqCst);
-    if own <= before {
-        return Ok(());
-    }
-    let more = own + own / 16 + MARGIN - before;
+/// Raises what the process `pid` may map at all, and as data, by what the engine has mapped in its address space beyond the
+/// bytes that `lifted` says these limits were raised by already. Of its heap, which is reserved, `opened` bytes are data.
+pub fn lift_program(pid: u32, lifted: &[AtomicU64; 2], opened: u64) -> Result<(), Errno> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or(Errno::SRCH)?;
-    raise(pid, Resource::As, more)?;
-    raise(pid, Resource::Data, more)?;
-    lifted.store(before + more, SeqCst);
+    // What a fork has left is about to be unmapped.
+    let sum = |counts: fn(&Own) -> bool| -> u64 {
+        let own = own_memory::ranges().filter(|own| !own.inherited && counts(own));
+        own.map(|own| own.len as u64).sum()
+    };
+    // What is shared is no data to the kernel.
+    let data = sum(|own| !matches!(own.kind, Kind::Ledger | Kind::Heap)) + opened;
+    let own = [(Resource::As, sum(|_| true)), (Resource::Data, data)];
+    for ((resource, own), lifted) in own.into_iter().zip(lifted) {
+        let before = lifted.load(SeqCst);
+        if own > before {
+            let more = own + own / 16 + MARGIN - before;
+            raise(pid, resource, more)?;
+            lifted.store(before + more, SeqCst);
+        }
+    }
     Ok(())
 }
 
@@ -110,15 +117,15 @@ mod tests {
         while limit().is_none() {
             std::thread::yield_now();
         }
-        let page = own_memory::map(1 << 20, own_memory::Kind::Other).expect("a mapping");
-        let lifted = AtomicU64::new(0);
-        lift_program(child.id(), &lifted).expect("the right to");
-        let by = lifted.load(SeqCst);
+        let page = own_memory::map(1 << 20, Kind::Other).expect("a mapping");
+        let lifted = [const { AtomicU64::new(0) }; 2];
+        lift_program(child.id(), &lifted, 0).expect("the right to");
+        let by = lifted[0].load(SeqCst);
         assert!(by > MARGIN, "{by}");
         assert_eq!(limit(), Some((1_000_000 << 10) + by));
         assert_eq!(of(pid, Resource::Data).expect("a limit").current, None);
-        lift_program(child.id(), &lifted).expect("nothing to do");
-        assert_eq!(lifted.load(SeqCst), by);
+        lift_program(child.id(), &lifted, 0).expect("nothing to do");
+        assert_eq!(lifted[0].load(SeqCst), by);
         // SAFETY: mapped above, used by nobody.
         unsafe { own_memory::unmap(page, 1 << 20) }.expect("an end");
         child.kill().expect("a kill");
