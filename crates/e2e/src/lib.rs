@@ -9,6 +9,7 @@
 //! A missing tool or kernel feature is a failure where `CI` is set and a named skip elsewhere.
 
 pub mod foreswap;
+pub mod inputs;
 pub mod process;
 pub mod program;
 pub mod requirement;

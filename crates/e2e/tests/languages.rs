@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use foreswap_e2e::inputs;
 use foreswap_e2e::process::{Running, Scratch};
 use foreswap_e2e::requirement::{self, workspace};
 use foreswap_e2e::{Job, MIB, Managed, Outcome, Stats, full_size};
@@ -24,13 +25,11 @@ const SEARCH: Duration = Duration::from_millis(200);
 
 /// Mebibytes that a program is asked to hold: in `make test`, and in `make test-full`.
 fn size(scaled: u64, full: u64) -> String {
-    if full_size() { full } else { scaled }.to_string()
+    inputs::size(scaled, full).to_string()
 }
 
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("programs/languages")
-        .join(name)
+    inputs::source("languages").join(name)
 }
 
 /// Anonymous memory and shared memory of a process, in bytes.

@@ -7,33 +7,10 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use foreswap_e2e::inputs::{Random, size, source};
 use foreswap_e2e::process::{Running, Scratch};
 use foreswap_e2e::requirement::{self, venv_python};
 use foreswap_e2e::{Job, Managed, Outcome, full_size};
-
-/// `scaled` in `make test`, `full` in `make test-full`.
-fn size(scaled: u64, full: u64) -> u64 {
-    if full_size() { full } else { scaled }
-}
-
-fn program(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("programs")
-        .join(name)
-}
-
-/// A generator with a fixed seed: the same input for every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-}
 
 #[track_caller]
 fn same_file(left: &Path, right: &Path) {
@@ -50,7 +27,7 @@ fn sort(test: &str, threads: u64) {
     let mut random = Random(threads);
     let lines = size(50, 600) * 1_000_000 / 40;
     for _ in 0..lines {
-        let (key, rest) = (random.next(), random.next());
+        let (key, rest) = (random.number(), random.number());
         writeln!(file, "{key:016x} {rest:020} ab").expect("the input can be written");
     }
     drop(file);
@@ -89,7 +66,7 @@ fn gnu_sort_with_two_threads() {
 #[track_caller]
 fn python(test: &str, name: &str, arguments: &[&str], limit: u64) -> Option<Outcome> {
     let job = Job::new(venv_python(test)?)
-        .arg(program(name))
+        .arg(source(name))
         .args(arguments)
         .env("PYTHONHASHSEED", "0")
         .env("OPENBLAS_NUM_THREADS", "2");
@@ -166,7 +143,7 @@ fn java_heap() {
     Job::new(javac)
         .arg("-d")
         .arg(scratch.path())
-        .arg(program("HeapJob.java"))
+        .arg(source("HeapJob.java"))
         .run()
         .succeeded();
     let heap = size(300, 1024);
@@ -194,7 +171,7 @@ fn gcc_on_a_large_file() {
     let mut source = String::from("static unsigned table[] = {\n");
     let mut random = Random(5);
     for _ in 0..size(500_000, 2_000_000) {
-        source += &format!("{}u,\n", random.next() as u32);
+        source += &format!("{}u,\n", random.number() as u32);
     }
     source += "};\nunsigned f0(unsigned a, unsigned b) { return table[a % 500000u] + b; }\n";
     for i in 1..300 {
@@ -353,9 +330,9 @@ fn redis_input(path: &Path, mebibytes: u64) {
         }
     };
     for i in 0..mebibytes * 90 {
-        let value = format!("{:016x}", random.next()).repeat(640);
+        let value = format!("{:016x}", random.number()).repeat(640);
         command(&["SET", &format!("value:{i}"), &value]);
-        let small = format!("{:x}", random.next());
+        let small = format!("{:x}", random.number());
         command(&["SET", &format!("small:{i}"), &small]);
         command(&[
             "HSET",

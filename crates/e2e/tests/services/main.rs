@@ -12,37 +12,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use foreswap_e2e::foreswap::binary;
+use foreswap_e2e::inputs::{self, Random, size};
 use foreswap_e2e::process::{Running, Scratch};
-use foreswap_e2e::{Job, MIB, Managed, Outcome, Stats, full_size, program, requirement};
+use foreswap_e2e::{Job, MIB, Managed, Outcome, Stats, program, requirement};
 use rustix::process::{Pid, Signal, kill_process};
-
-/// `scaled` in `make test`, `full` in `make test-full`.
-fn size(scaled: u64, full: u64) -> u64 {
-    if full_size() { full } else { scaled }
-}
 
 /// A source or input of these tests.
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("programs/services")
-        .join(name)
-}
-
-/// A generator with a fixed seed: the same input for every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
+    inputs::source("services").join(name)
 }
 
 /// What the runs took, for a table.

@@ -76,9 +76,9 @@ fn fast_import(path: &Path, files: u64, commits: u64) {
     let mut line = || {
         format!(
             "{:016x} {:012x} {:x}",
-            random.next(),
+            random.number(),
             random.below(1 << 40),
-            random.next()
+            random.number()
         )
     };
     let mut texts: Vec<Vec<String>> = (0..files)
@@ -141,11 +141,7 @@ fn cpp_with_link_time_optimization() {
     let managed = Managed::limit(limit).run(&job);
     managed.equals(&bare);
     keep("managed");
-    Job::new("cmp")
-        .args([scratch.join("bare"), scratch.join("managed")])
-        .run()
-        .succeeded();
-    Job::new(scratch.join("managed")).run().succeeded();
+    built_alike(&scratch);
     managed.within_limit(limit * MIB);
     managed.swapped();
     tell(test, limit, &bare, &managed);
@@ -241,11 +237,7 @@ fn cargo_build() {
     let managed = Managed::limit(limit).run(&job);
     managed.equals(&bare);
     keep("managed");
-    Job::new("cmp")
-        .args([scratch.join("bare"), scratch.join("managed")])
-        .run()
-        .succeeded();
-    Job::new(scratch.join("managed")).run().succeeded();
+    built_alike(&scratch);
     managed.within_limit(limit * MIB);
     managed.swapped();
     tell(test, limit, &bare, &managed);
@@ -283,4 +275,12 @@ fn cargo_sources(folder: &Path, types: u64) {
         "job/src/main.rs",
         &format!("fn main() {{\n    let mut sum = 1;\n{calls}    println!(\"{{sum}}\");\n}}\n"),
     );
+}
+
+/// What was built bare and managed is the same, and works.
+#[track_caller]
+fn built_alike(scratch: &Scratch) {
+    let [bare, managed] = ["bare", "managed"].map(|name| scratch.join(name));
+    Job::new("cmp").args([&bare, &managed]).run().succeeded();
+    Job::new(managed).run().succeeded();
 }

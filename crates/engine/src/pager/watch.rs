@@ -199,12 +199,8 @@ mod tests {
         Box::leak(Box::new(Ledger::create(&spec).expect("a ledger")))
     }
 
-    /// A thread that says it is the pager, and touches a page that nobody will ever bring.
-    fn suffer(socket: &str) {
-        assert!(PROGRAM.configure(socket.as_bytes(), 0));
-        let uffd = Uffd::open(Features::empty()).expect("a userfaultfd");
-        let page = own_memory::map(4096, Kind::Other).expect("a page").as_ptr() as usize;
-        uffd.register_missing(page, 4096).expect("registered");
+    /// The pulse of a pager of this process that is to come.
+    fn watched() -> Arc<Pulse> {
         let pulse = Arc::new(Pulse::default());
         let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC);
         watch(Watch {
@@ -215,6 +211,16 @@ mod tests {
             host: Host::open(std::process::id()).expect("this process"),
         })
         .expect("the watcher");
+        pulse
+    }
+
+    /// A thread that says it is the pager, and touches a page that nobody will ever bring.
+    fn suffer(socket: &str) {
+        assert!(PROGRAM.configure(socket.as_bytes(), 0));
+        let uffd = Uffd::open(Features::empty()).expect("a userfaultfd");
+        let page = own_memory::map(4096, Kind::Other).expect("a page").as_ptr() as usize;
+        uffd.register_missing(page, 4096).expect("registered");
+        let pulse = watched();
         let pager = std::thread::spawn(move || {
             pulse.begin();
             pulse.sleep();
@@ -236,16 +242,7 @@ mod tests {
     #[test]
     fn a_pager_that_gets_no_cpu_yields_no_more() {
         let cpu = cpu::allowed().expect("CPUs")[0];
-        let pulse = Arc::new(Pulse::default());
-        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC);
-        watch(Watch {
-            pulse: Arc::clone(&pulse),
-            program: &PROGRAM,
-            ledger: ledger(),
-            bell: bell.expect("an eventfd"),
-            host: Host::open(std::process::id()).expect("this process"),
-        })
-        .expect("the watcher");
+        let pulse = watched();
         let over = Arc::new(AtomicBool::new(false));
         let others: Vec<_> = (0..4)
             .map(|_| {
