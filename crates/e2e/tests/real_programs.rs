@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use foreswap_e2e::inputs::{Random, size, source};
 use foreswap_e2e::process::{Running, Scratch};
 use foreswap_e2e::requirement::{self, venv_python};
-use foreswap_e2e::{Job, Managed, Outcome, full_size};
+use foreswap_e2e::{Job, Managed, Outcome};
 
 #[track_caller]
 fn same_file(left: &Path, right: &Path) {
