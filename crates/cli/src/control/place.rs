@@ -221,6 +221,17 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_of_a_run_is_swept_once_nobody_listens() {
+        let top = tempfile::tempdir().expect("a temporary directory");
+        let path = top.path().join("foreswap-1-0");
+        let listener = protocol::listen_at(&path).expect("a socket");
+        assert!(sweep(top.path()).is_empty() && path.exists());
+        drop(listener);
+        sweep(top.path());
+        assert!(!path.exists());
+    }
+
+    #[test]
     fn a_folder_that_others_can_enter_is_refused() {
         let top = tempfile::tempdir().expect("a temporary directory");
         let folder = top.path().join("foreswap");

@@ -23,7 +23,8 @@ const MOST: Nanos = 3 * UNMOVABLE;
 /// What is taken off for a fault that was served.
 const SERVED: Nanos = 2_000_000;
 /// Pages that a process may gain as the limit yields again and again, though as many as the second figure could be
-/// moved.
+/// moved: the 16 that came in last are left alone, and some lie ahead of the clock hand, which looks at all that cannot be
+/// moved as well.
 const GAINED: u64 = 48;
 const MOVABLE: usize = 32;
 
