@@ -7,7 +7,7 @@
 //! knows nothing of foreswap: the same executable with the same arguments runs bare,
 //! under `foreswap run`, or in a memory cgroup on the kernel's own swap.
 //!
-//! Where things are: `usemem/`, `hold.rs` and `allocs.rs` are workloads, and so is
+//! Where things are: `usemem/`, `hold.rs`, `forks.rs` and `allocs.rs` are workloads, and so is
 //! `linpack.py`, which Python runs; `disk.rs` measures a swap area's device, `slots/` the slot
 //! allocator and `digest.rs` the page hash by themselves, `peer/` runs
 //! a workload under somebody's memory management, `system/` changes the machine for a
@@ -19,6 +19,7 @@ mod args;
 mod benches;
 mod digest;
 mod disk;
+mod forks;
 mod hold;
 pub mod interrupt;
 mod output;

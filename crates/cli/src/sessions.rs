@@ -41,6 +41,8 @@ struct Session {
     /// The pids that it speaks of are ours as well (no other pid namespace).
     same_namespace: bool,
     record: Option<ProcId>,
+    /// It came to us itself.
+    is_direct: bool,
     /// A pidfd of the process, when it is known which one the engine serves.
     process: Option<OwnedFd>,
     /// What is held open for it.
@@ -185,6 +187,15 @@ impl Sessions {
         pids.map(|pid| pid.as_raw_nonzero().get()).collect()
     }
 
+    /// The engines of forked children that are connected and not needed yet.
+    pub fn early(&self) -> Vec<i32> {
+        let early = self.sessions.iter();
+        let early = early.filter(|session| session.record.is_none() && session.is_direct);
+        early
+            .map(|session| session.pid.as_raw_nonzero().get())
+            .collect()
+    }
+
     /// Whether a clean-up waits to be tried again, or a process to be ended.
     pub fn has_unfinished(&self) -> bool {
         !self.unfinished.is_empty() || self.widows.exist()
@@ -233,7 +244,7 @@ impl Sessions {
                 );
                 continue;
             }
-            self.add(socket, peer.pid);
+            self.add(socket, peer.pid, true);
         }
     }
 
@@ -377,6 +388,13 @@ impl Sessions {
             (Message::Reap { record, child }, Some(parent)) => {
                 self.on_reap(index, parent, record, child);
             }
+            (Message::Unused { parent, record }, None) if same_version => {
+                let known = self.reservations.get(&record);
+                if known.is_some_and(|kept| kept.parent == parent) {
+                    self.on_child_death(record);
+                }
+                return false;
+            }
             (Message::Bye, Some(record)) => {
                 self.sessions[index].record = None;
                 self.orphan(record);
@@ -411,11 +429,11 @@ impl Sessions {
             &Message::Connected,
             &[theirs.as_fd()],
         );
-        self.add(ours, self.sessions[index].pid);
+        self.add(ours, self.sessions[index].pid, false);
         sent.is_ok()
     }
 
-    fn add(&mut self, socket: OwnedFd, pid: Pid) {
+    fn add(&mut self, socket: OwnedFd, pid: Pid, is_direct: bool) {
         self.next_id += 1;
         self.sessions.push(Session {
             id: self.next_id,
@@ -423,6 +441,7 @@ impl Sessions {
             pid,
             same_namespace: true,
             record: None,
+            is_direct,
             process: None,
             kept: Vec::new(),
         });
@@ -453,7 +472,7 @@ impl Sessions {
             .get()
             .cast_unsigned();
         let record = match reserved {
-            None => self.ledger.reserve(None).ok_or(Refusal::TooManyProcesses),
+            None => self.ledger.reserve(parent).ok_or(Refusal::TooManyProcesses),
             Some(record) => {
                 let ours = self
                     .reservations

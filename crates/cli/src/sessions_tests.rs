@@ -110,7 +110,7 @@ impl Office {
     fn engine(&mut self) -> (Client, Welcome) {
         self.with(|name| {
             let mut client = Client::connect(name).expect("connected");
-            let welcome = client.hello(&host(), None).expect("welcome");
+            let welcome = client.hello(&host(), None, None).expect("welcome");
             (client, welcome)
         })
     }
@@ -173,7 +173,9 @@ fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     assert_eq!(ledger.slot_count(AREA, SLOT), 1, "the child's");
     let (client, hello) = office.with(|name| {
         let mut client = Client::connect(name).expect("connected");
-        let hello = client.hello(&host(), Some((me, child))).expect("welcome");
+        let hello = client
+            .hello(&host(), Some(me), Some(child))
+            .expect("welcome");
         (client, hello)
     });
     assert_eq!(hello.record, child);
@@ -241,7 +243,7 @@ fn a_connection_may_come_over_another() {
     let (client, hello) = office.with(|_| {
         let given = parent.another().expect("a connection");
         let mut client = Client::of_socket(given);
-        let hello = client.hello(&host(), Some((welcome.record, child)));
+        let hello = client.hello(&host(), Some(welcome.record), Some(child));
         (client, hello.expect("welcome"))
     });
     assert_eq!((hello.record, office.sessions.managed()), (child, 2));
@@ -259,13 +261,34 @@ fn nobody_takes_what_was_reserved_for_another() {
     stranger.reap(record, None).expect("sent");
     let refused = office.with(|name| {
         let mut client = Client::connect(name).expect("connected");
-        let wrong_parent = ProcId::new(200).zip(Some(record));
-        client.hello(&host(), wrong_parent).is_err()
+        let wrong_parent = ProcId::new(200);
+        client.hello(&host(), wrong_parent, Some(record)).is_err()
     });
     assert!(refused);
     assert_eq!(office.state(record), ProcessState::Reserved);
     assert_eq!(office.state(welcome.record), ProcessState::Live);
     // A second hello ends the connection, and with it what the first one got.
-    office.with(|_| stranger.hello(&host(), None).expect_err("twice"));
+    office.with(|_| stranger.hello(&host(), None, None).expect_err("twice"));
     office.serve_until(|sessions| sessions.open() == 1);
+}
+
+/// A forked child that needs no engine is connected, but has said nothing.
+#[test]
+fn a_child_that_executes_gives_its_record_back() {
+    let mut office = office("unused");
+    let (mut parent, welcome) = office.engine();
+    let child = office.with(|_| parent.reserve().expect("a record"));
+    let early = office.with(|name| Client::connect(name).expect("connected"));
+    office.serve_until(|sessions| sessions.open() == 2);
+    assert_eq!(office.sessions.managed(), 1);
+    assert_eq!(office.sessions.early().len(), 1);
+    let wrong = office.with(|name| Client::connect(name).expect("connected"));
+    let stranger = ProcId::new(200).expect("a record");
+    wrong.unused(stranger, child).expect("sent");
+    office.serve_until(|sessions| sessions.open() == 2);
+    assert_eq!(office.state(child), ProcessState::Reserved);
+    early.unused(welcome.record, child).expect("sent");
+    office.serve_until(|sessions| sessions.open() == 1 && !sessions.has_unfinished());
+    assert_eq!(office.state(child), ProcessState::Free);
+    assert_eq!(office.sessions.early().len(), 0);
 }

@@ -131,7 +131,8 @@ impl Supervisor {
             return;
         }
         let pids = self.sessions.pids();
-        let lines = self.watch.look(self.sessions.ledger(), &pids);
+        let early = self.sessions.early();
+        let lines = self.watch.look(self.sessions.ledger(), &pids, &early);
         if self.strict && self.ending.is_none() && self.watch.has_passed() {
             self.ending = Some(Instant::now());
             for line in &lines {

@@ -54,7 +54,7 @@ extern "C" fn look(_: *mut c_void) {
             return;
         };
         if now as u64 >= program.threshold.load(Relaxed) {
-            crate::pager::start(program, 0);
+            crate::pager::start(program, crate::pager::Origin::Fresh);
             return;
         }
         pause = if now > before {

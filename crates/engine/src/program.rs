@@ -86,8 +86,12 @@ pub struct Program {
     pub state: AtomicU32,
     /// The process that this state is of; a vfork child differs.
     pub pid: AtomicU32,
+    /// The process that forked it, if that was managed.
+    pub parent: AtomicU32,
     /// Bytes that may still appear before the engine must be asked.
     pub allowance: AtomicI64,
+    /// Bytes that may still appear in a forked child before its engine comes up.
+    pub spare: AtomicI64,
     /// Bytes that appeared before there was an engine.
     pub seen: AtomicU64,
     /// From how many bytes on an engine is started.
@@ -131,7 +135,9 @@ impl Program {
         Program {
             state: AtomicU32::new(state::OFF),
             pid: AtomicU32::new(0),
+            parent: AtomicU32::new(0),
             allowance: AtomicI64::new(0),
+            spare: AtomicI64::new(0),
             seen: AtomicU64::new(0),
             threshold: AtomicU64::new(u64::MAX),
             ring: AtomicUsize::new(0),
@@ -270,6 +276,10 @@ impl Program {
                 seen < self.threshold.load(Relaxed)
             }
             state::BARE => self.allowance.fetch_sub(bytes as i64, Relaxed) >= bytes as i64,
+            state::ARMED => {
+                let bytes = bytes as i64;
+                self.spare.load(Relaxed) >= bytes && self.spare.fetch_sub(bytes, Relaxed) >= bytes
+            }
             state::FAILED => true,
             _ => false,
         }
@@ -284,7 +294,7 @@ impl Program {
                         // A vfork child: its memory is the parent's, its end is near.
                         return;
                     }
-                    crate::pager::start(self, 0);
+                    crate::pager::start(self, crate::pager::Origin::Fresh);
                 }
                 state::STARTING => self.await_start(),
                 state::BARE | state::ARMED => {

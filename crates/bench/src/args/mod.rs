@@ -15,7 +15,7 @@ use clap::{Args, Subcommand, ValueEnum};
 pub use combined::CombinedArgs;
 pub use usemem::{Fill, Mode, Op, Pattern, UsememArgs};
 
-use crate::{allocs, hold, size};
+use crate::{allocs, forks, hold, size};
 
 /// What `foreswap bench` can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -49,6 +49,8 @@ pub enum BenchName {
     Huge,
     /// A program that fits its limit: its time bare against under `foreswap run`
     Fits,
+    /// What a fork costs a program that holds --total memory, where it fits and at a quarter of it
+    Forks,
     /// What `foreswap run` adds to the start of /bin/true
     Startup,
     /// What a fault adds to the disk's own 4 KiB latency
@@ -173,6 +175,8 @@ enum Workload {
     Hold(HoldArgs),
     /// Many small allocations
     Allocs(AllocsArgs),
+    /// Forks children that end at once
+    Forks(ForksArgs),
 }
 
 impl WorkloadArgs {
@@ -182,6 +186,7 @@ impl WorkloadArgs {
             Workload::Combined(args) => crate::usemem::combined(&args.groups, &args.shared),
             Workload::Hold(args) => hold::main(&args),
             Workload::Allocs(args) => allocs::main(&args),
+            Workload::Forks(args) => forks::main(&args),
         }
     }
 }
@@ -225,6 +230,22 @@ pub struct HoldArgs {
     /// Ask for transparent huge pages by madvise
     #[arg(long)]
     pub thp: bool,
+}
+
+/// The parameters of the forking workload.
+#[derive(Debug, Clone, Args)]
+pub struct ForksArgs {
+    /// Memory that the parent holds
+    #[arg(long, default_value = "400M", value_name = "SIZE", value_parser = size::parse)]
+    pub bytes: u64,
+
+    /// Children, one after the other
+    #[arg(long, default_value_t = 40, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: u64,
+
+    /// Each executes /bin/true, instead of ending at once
+    #[arg(long)]
+    pub exec: bool,
 }
 
 /// The parameters of the allocation workload.

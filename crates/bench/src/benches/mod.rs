@@ -7,6 +7,7 @@ mod device;
 mod digest;
 mod fault_latency;
 mod fits;
+mod forks;
 mod huge;
 mod linpack;
 mod readahead;
@@ -43,6 +44,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let result = prepare(&args).and_then(|mut session| {
         let report = match name {
             BenchName::Fits => fits::run(&args, &mut session),
+            BenchName::Forks => forks::run(&args, &mut session),
             BenchName::Startup => startup::run(&args, &mut session),
             BenchName::FaultLatency => fault_latency::run(&args, &mut session),
             BenchName::Areas => areas::run(&args, &session),

@@ -33,6 +33,9 @@ const SMALL: u64 = 4 << 20;
 /// Below this they are where there are many such processes, which may share what they have.
 const TINY: u64 = 256 << 10;
 
+/// More than any process has.
+const EVERYTHING: u64 = 1 << 56;
+
 /// Which processes are looked at more closely.
 #[derive(Clone, Copy, Debug)]
 struct Close {
@@ -134,14 +137,14 @@ impl Watch {
     }
 
     /// Looks at every process; `connected` are those that an engine has told of. Returns what there is to tell, in
-    /// lines.
-    pub fn look(&mut self, ledger: &Ledger, connected: &[i32]) -> Vec<String> {
+    /// lines. `early` are forked children, by their engines' pids, that share their parents' memory.
+    pub fn look(&mut self, ledger: &Ledger, connected: &[i32], early: &[i32]) -> Vec<String> {
         self.looks += 1;
         let began = Instant::now();
         let cpu = cpu_time();
         let new = self.find(connected);
         let limit = ledger.limit_pages() * PAGE_BYTES;
-        let charged = self.charged(ledger);
+        let charged = self.charged(ledger, early);
         let moved = self.read_quick(limit);
         let close = self.read_mappings(limit, &charged);
         self.sum_up(limit, close, &charged);
@@ -206,7 +209,7 @@ impl Watch {
     }
 
     /// What the engines say, by the pid that stands for their process.
-    fn charged(&self, ledger: &Ledger) -> HashMap<i32, Charged> {
+    fn charged(&self, ledger: &Ledger, early: &[i32]) -> HashMap<i32, Charged> {
         let mut charged: HashMap<i32, Charged> = HashMap::new();
         let areas = ledger.areas().filter_map(|area| ledger.ram_usage(area));
         let tables = SMALL + areas.map(|usage| usage.held).sum::<u64>();
@@ -217,10 +220,15 @@ impl Watch {
                 .engine_bytes
                 .load(std::sync::atomic::Ordering::Relaxed);
             let of = charged.entry(pid).or_default();
-            of.managed += ledger.process_charged(record) * PAGE_BYTES;
+            let pages = ledger.process_charged(record) + ledger.owed(record);
+            of.managed += pages * PAGE_BYTES;
             of.engine += engine;
             of.live |= ledger.state(record) == ProcessState::Live;
             of.tables = if of.live { tables } else { 0 };
+        }
+        for &pid in early {
+            let of = charged.entry(self.family.stands_for(pid)).or_default();
+            (of.managed, of.live) = (EVERYTHING, true);
         }
         charged
     }

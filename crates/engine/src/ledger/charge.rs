@@ -82,6 +82,57 @@ impl Ledger {
         self.record(process).charged.load(Relaxed)
     }
 
+    /// Pages that are in memory for the process and charged to the one it was forked from, as far as is known.
+    pub fn owed(&self, process: ProcId) -> u64 {
+        self.stats(process).owed_pages.load(Relaxed).into()
+    }
+
+    /// Says how many these are, and how many of them have to be paid for now. `asked` of those that its parent asked for
+    /// are among them.
+    pub fn set_owed(&self, process: ProcId, owed: u64, due: u64, asked: u32) {
+        let stats = self.stats(process);
+        let words = [(&stats.owed_pages, owed), (&stats.due_pages, due)];
+        for (word, n) in words {
+            word.store(u32::try_from(n).unwrap_or(u32::MAX), SeqCst);
+        }
+        stats.asked_pages.fetch_sub(asked, SeqCst);
+    }
+
+    /// Pages for which the process is asked to pay.
+    pub fn asked(&self, process: ProcId) -> u32 {
+        self.stats(process).asked_pages.load(SeqCst)
+    }
+
+    /// Asks `child`, which shares pages with the caller, to pay for `n` that the caller is about to copy.
+    pub fn ask_to_pay(&self, child: ProcId, n: u32) {
+        self.stats(child).asked_pages.fetch_add(n, SeqCst);
+        self.raise_pressure();
+    }
+
+    /// Whether the process asks its children before it copies what they share.
+    pub fn protects(&self, process: ProcId) -> bool {
+        self.stats(process).protects.load(SeqCst) != 0
+    }
+
+    /// Says whether it does.
+    pub fn set_protects(&self, process: ProcId, does: bool) {
+        self.stats(process).protects.store(does.into(), SeqCst);
+    }
+
+    /// Whether `child` has paid for all that it was asked for.
+    pub fn has_paid(&self, child: ProcId) -> bool {
+        self.asked(child) == 0 && self.stats(child).due_pages.load(SeqCst) == 0
+    }
+
+    /// The children of `process` that share pages with it and have not paid for them.
+    pub fn debtors(&self, process: ProcId) -> impl Iterator<Item = ProcId> {
+        self.records_in_use().filter(move |&child| {
+            self.parent(child) == Some(process)
+                && self.state(child) == ProcessState::Live
+                && self.owed(child) > 0
+        })
+    }
+
     /// The most pages that one process ever held.
     pub fn process_peak_charged(&self, process: ProcId) -> u64 {
         self.record(process).peak_charged.load(Relaxed)

@@ -100,6 +100,14 @@ pub enum Message {
         /// The child.
         child: Option<u32>,
     },
+    /// Engine, which has not said hello: the fork child that `record` was reserved for when `parent` forked has
+    /// executed another file; the record is to be freed.
+    Unused {
+        /// The record of the process that forked.
+        parent: ProcId,
+        /// The reserved record.
+        record: ProcId,
+    },
     /// Engine: I stop managing; clean up after me.
     Bye,
     /// Supervisor: an area comes, changes or goes. Engines answer each with `AreaDone`.
@@ -278,6 +286,10 @@ impl Packet {
             Message::Keep => (12, [0; 3], ""),
             Message::Connect => (13, [0; 3], ""),
             Message::Connected => (14, [0; 3], ""),
+            Message::Unused { parent, record } => {
+                let [parent, record] = [parent, record].map(|record| from_record(Some(*record)));
+                (15, [parent, record, 0], "")
+            }
             Message::Starved { area } => (11, [area.0.into(), 0, 0], ""),
         };
         let kept = text.floor_char_boundary(LOG_BYTES);
@@ -338,6 +350,10 @@ impl Packet {
             12 => Message::Keep,
             13 => Message::Connect,
             14 => Message::Connected,
+            15 => Message::Unused {
+                parent: ProcId::new(first)?,
+                record: ProcId::new(second)?,
+            },
             _ => return None,
         })
     }

@@ -6,8 +6,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// VMAs that a process can describe; more than these are summed into none.
-pub const MAX_VMAS: usize = 64;
+/// VMAs that a process can describe; more than these are summed into none. A record has three pages in all.
+pub const MAX_VMAS: usize = 63;
 /// Readahead windows are 0 to 512 pages, each with its own count.
 pub const WINDOW_BUCKETS: usize = 513;
 /// Linear steps per power of two in the latency histogram: at most 6 % off.
@@ -81,21 +81,31 @@ pub struct StatsRecord {
     pub direct_reclaims: AtomicU64,
     /// Faults on pages evicted while they were still in use.
     pub refaults: AtomicU64,
+    /// Pages that were copied, so that they could be evicted, as a fork had shared them.
+    pub unshared: AtomicU64,
     /// Memory of the engine itself.
     pub engine_bytes: AtomicU64,
     /// Slowest fault, ns.
     pub fault_ns_max: AtomicU64,
     vma_count: AtomicU32,
+    /// Pages that it shares with the process it was forked from, and is not charged for.
+    pub(super) owed_pages: AtomicU32,
+    /// Of them, those that have to be paid for now.
+    pub(super) due_pages: AtomicU32,
+    /// Not zero: it asks its children before it copies what they share.
+    pub(super) protects: AtomicU32,
+    /// Pages that the process it was forked from is about to copy and asks it to pay for.
+    pub(super) asked_pages: AtomicU32,
     _reserved: AtomicU32,
     latency: [AtomicU64; LATENCY_BUCKETS],
     windows: [AtomicU64; WINDOW_BUCKETS],
     vmas: [VmaWords; MAX_VMAS],
 }
 
-const COUNTERS: usize = 24;
+const COUNTERS: usize = 25;
 const _: () = assert!(
     size_of::<StatsRecord>()
-        == COUNTERS * 8 + 8 + LATENCY_BUCKETS * 8 + WINDOW_BUCKETS * 8 + MAX_VMAS * 48
+        == COUNTERS * 8 + 24 + LATENCY_BUCKETS * 8 + WINDOW_BUCKETS * 8 + MAX_VMAS * 48
 );
 
 /// Adds `n` to a counter of a [`StatsRecord`].
@@ -183,6 +193,10 @@ impl StatsRecord {
             word.store(0, Relaxed);
         }
         self.vma_count.store(0, Relaxed);
+        let owed = [&self.owed_pages, &self.due_pages, &self.asked_pages];
+        for word in owed.into_iter().chain([&self.protects]) {
+            word.store(0, Relaxed);
+        }
     }
 
     fn counters(&self) -> [&AtomicU64; COUNTERS] {
@@ -209,6 +223,7 @@ impl StatsRecord {
             &self.kswapd_wakeups,
             &self.direct_reclaims,
             &self.refaults,
+            &self.unshared,
             &self.engine_bytes,
             &self.fault_ns_max,
         ]

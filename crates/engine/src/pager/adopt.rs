@@ -141,10 +141,7 @@ impl Pager {
         if self.is_let_go(&pages_of(&range)) {
             return false;
         }
-        let registered = self
-            .w
-            .program
-            .register_missing(range.start, range.end - range.start);
+        let registered = self.w.register(range.start, range.end - range.start);
         if registered.is_ok() {
             // A region of which only parts were like this would be several to the kernel. What the program said of
             // huge pages holds, also where it is not known any more of which memory it said so.

@@ -10,9 +10,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use foreswap_core::readahead::Policy;
-use foreswap_core::units::{LEAF_PAGES, PAGE_SIZE, PageRange, Vpn, overlap};
-use foreswap_core::world::{Limit, SwapMap};
-use foreswap_core::{Config, Mm, Stored, Swapoff, Thp};
+use foreswap_core::units::{LEAF_PAGES, PAGE_SIZE, PageRange, Vpn};
+use foreswap_core::{Config, Mm, Swapoff, Thp};
 use foreswap_store::ring::{
     Helper, Helpers, Io, Pool, Spawn, SpawnRefused, Uring, WithRam, Worker,
 };
@@ -22,18 +21,19 @@ use rustix::mm::{Advice, madvise};
 
 use super::frames::Arena;
 use super::huge;
+use super::lazy::{self, Early, Heard};
 use super::record::Recorder;
-use super::snapshot::{Fate, Snapshot};
+use super::snapshot::Snapshot;
 use super::space::Space;
 use super::unshare::Unsharer;
-use super::world::{Lent, Linux, Zeros};
-use super::{Fork, Mode, Pager, guard, handover, panic, watch};
+use super::world::{Copying, Lent, Linux, Zeros};
+use super::{Mode, Pager, guard, handover, inherit, panic, watch};
 use crate::digest::number_in_order;
 use crate::ledger::protocol::{Client, ProtocolError, Severity, Welcome};
-use crate::ledger::{IoBackend, Ledger, Options, ProcId, ReadaheadPolicy, SeenKind, ThpMode};
+use crate::ledger::{IoBackend, Ledger, Options, ProcId, ReadaheadPolicy, ThpMode};
 use crate::program::{Program, say, state};
 use crate::sys::cpu::Cpus;
-use crate::sys::doorbell::Doorbell;
+use crate::sys::doorbell::{Doorbell, SlotIndex};
 use crate::sys::host::Host;
 use crate::sys::own_memory::{self, Kind};
 use crate::sys::uffd::{Features, Uffd, UffdError};
@@ -97,16 +97,28 @@ pub enum BootError {
     Io(String),
 }
 
-fn system(what: &'static str) -> impl Fn(Errno) -> BootError {
+pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> BootError {
     move |errno| BootError::System { what, errno }
 }
 
 static PROGRAM: AtomicPtr<Program> = AtomicPtr::new(core::ptr::null_mut());
-static SNAPSHOT: AtomicUsize = AtomicUsize::new(0);
+/// What the engine starts from: [`FRESH`], [`NO_SNAPSHOT`], or the address of the parent's snapshot.
+static ORIGIN: AtomicUsize = AtomicUsize::new(FRESH);
+const FRESH: usize = 0;
+const NO_SNAPSHOT: usize = 1;
 
-/// Start the engine of this process and wait until it is up or has failed. `snapshot` is the address
-/// of the parent's in a fork child, 0 otherwise. Runs on a thread of the program.
-pub fn start(program: &Program, snapshot: usize) {
+/// What a process was before its engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// A program of its own.
+    Fresh,
+    /// A fork child, with the address of its parent's snapshot, or 0 if nothing was managed there.
+    Forked(usize),
+}
+
+/// Start the engine of this process and wait until it is up, has failed, or is not needed yet. Runs on a
+/// thread of the program.
+pub fn start(program: &Program, origin: Origin) {
     // Asked for here, while nothing is managed; see there.
     crate::sys::modules::loaded();
     let starting = program
@@ -116,7 +128,11 @@ pub fn start(program: &Program, snapshot: usize) {
         return program.await_start();
     }
     PROGRAM.store(core::ptr::from_ref(program).cast_mut(), Release);
-    SNAPSHOT.store(snapshot, Release);
+    let origin = match origin {
+        Origin::Fresh => FRESH,
+        Origin::Forked(snapshot) => snapshot.max(NO_SNAPSHOT),
+    };
+    ORIGIN.store(origin, Release);
     // SAFETY: `enter` never unwinds and keeps to what engine threads may do.
     let spawned = unsafe { beside::spawn(NAME, STACK, enter, core::ptr::null_mut()) };
     match spawned {
@@ -154,8 +170,29 @@ extern "C" fn enter(_: *mut c_void) {
     limits::lift_own();
     handed::forget();
     panic::are_said(program);
+    let origin = ORIGIN.swap(FRESH, SeqCst);
+    let snapshot = if origin == NO_SNAPSHOT { 0 } else { origin };
+    // SAFETY: the address is 0 or a snapshot that the parent wrote, which is still mapped.
+    let mut inherited = unsafe { Snapshot::find(snapshot) };
+    let mut early = None;
+    let mut stakes = None;
     let booted = match closed {
-        Ok(()) => boot(program),
+        Ok(()) => {
+            if origin != FRESH {
+                early = lazy::begin(program, inherited.as_ref());
+            }
+            if let Some(early) = &mut early {
+                early.await_need(program, inherited.as_mut());
+                // What it may ask its parent's for it has.
+                for board in [&program.board, &program.elder] {
+                    board.store(0, SeqCst);
+                }
+                // Without us it would lose what is out.
+                let has_pages = inherited.as_ref().is_some_and(Snapshot::has_pages);
+                stakes = early.host.try_clone().ok().filter(|_| has_pages);
+            }
+            boot(program, origin != FRESH, inherited, early)
+        }
         Err(errno) => Err(BootError::System {
             what: "close_range",
             errno,
@@ -179,6 +216,9 @@ extern "C" fn enter(_: *mut c_void) {
                 .and_then(|client| client.log(Severity::Error, &text));
             // Without a supervisor there is nobody left to tell.
             let _ = told;
+            if let Some(host) = stakes {
+                host.abort();
+            }
             program.set_state(state::FAILED);
         }
     }
@@ -186,22 +226,53 @@ extern "C" fn enter(_: *mut c_void) {
     process::exit(0)
 }
 
-fn boot(program: &'static Program) -> Result<Pager, BootError> {
-    let at = SNAPSHOT.swap(0, SeqCst);
-    // SAFETY: the address is 0 or a snapshot that the parent wrote, which is still mapped.
-    let inherited = unsafe { Snapshot::find(at) };
-    let host = Host::open(program.pid.load(Relaxed)).map_err(system("pidfd_open"))?;
-    let reserved = inherited
-        .as_ref()
-        .and_then(|s| Some((s.parent()?, s.child())));
-    let (pid, is_first) = (host.pid(), inherited.is_none());
+fn boot(
+    program: &'static Program,
+    forked: bool,
+    inherited: Option<Snapshot>,
+    early: Option<Early>,
+) -> Result<Pager, BootError> {
+    let is_early = early.is_some();
+    let is_protected = early.as_ref().is_some_and(|early| early.is_protected);
+    let copying = match &early {
+        Some(early) => (early.copying.clone(), early.copied),
+        None => (
+            Copying::begin(program.pid.load(Relaxed), program.parent.load(Relaxed)),
+            0,
+        ),
+    };
+    let records = match &inherited {
+        Some(snapshot) => (snapshot.parent(), snapshot.child()),
+        None => (None, None),
+    };
+    let pid = program.pid.load(Relaxed);
     let opened = || program.heap.opened_bytes() as u64;
     let lift = || match limits::lift_program(pid, &program.lifted, opened()) {
-        Err(errno) if is_first => Err(BootError::AddressSpace { errno }),
+        Err(errno) if !forked => Err(BootError::AddressSpace { errno }),
         _ => Ok(()),
     };
     lift()?;
-    let (client, office, welcome) = join(program, &host, reserved)?;
+    let (nest, client, office, welcome) = match early {
+        Some(mut early) => {
+            let welcome = early.client.hello(&early.host, records.0, records.1)?;
+            let (nest, client) = Nest::grown(early)?;
+            (nest, client, None, welcome)
+        }
+        None => {
+            let host = Host::open(program.pid.load(Relaxed)).map_err(system("pidfd_open"))?;
+            let (client, office, welcome) = join(program, &host, records)?;
+            (Nest::new(program, host)?, client, office, welcome)
+        }
+    };
+    let Nest {
+        host,
+        uffd,
+        quiet,
+        doorbell,
+        keeper,
+        calls,
+        heard,
+    } = nest;
     let ledger: &'static Ledger = Box::leak(Box::new(welcome.ledger));
     let me = welcome.record;
     crate::digest::set_key(ledger.digest_key());
@@ -210,9 +281,7 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         hide(&range).map_err(system("hiding the ledger"))?;
     }
 
-    if inherited.is_none()
-        && let Some(most) = limits::largest_file()
-    {
+    if !forked && let Some(most) = limits::largest_file() {
         let size = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |stat| stat.st_size as u64);
         let mut areas = welcome.areas.iter();
         // What is in memory is not written to as a file.
@@ -222,8 +291,6 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         }
     }
 
-    let uffd = Uffd::open(Features::NEEDED)?;
-    let quiet = Uffd::open(Features::MOVE)?;
     let limit = ledger.limit_pages();
     let frames = (limit / 4)
         .clamp(512, 32768)
@@ -252,14 +319,23 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         pages: ZERO_PAGES,
     };
     let bell = event().map_err(system("eventfd"))?;
-    let unsharer = Unsharer::new(rustix::io::dup(&bell).map_err(system("dup"))?);
+    let unsharer = Unsharer::new(
+        rustix::io::dup(&bell).map_err(system("dup"))?,
+        &ledger.stats(me).unshared,
+    );
     let rings = || maps::read().map(|vmas| maps::rings(&vmas));
     let before = rings().map_err(system("reading maps"))?;
     let mut io = open_io(&options, &client, &[uffd.as_raw_fd(), quiet.as_raw_fd()])?;
-    let rings = rings()
-        .map_err(system("reading maps"))?
-        .saturating_sub(before);
-    if before > 0 {
+    let after = rings().map_err(system("reading maps"))?;
+    // The other ring is ours as well.
+    let early = usize::from(keeper.is_some()).min(before);
+    drop(keeper);
+    let early = match early {
+        0 => 0,
+        _ => after.saturating_sub(rings().map_err(system("reading maps"))?),
+    };
+    let rings = after.saturating_sub(before);
+    if before > early {
         program.about_to_lend();
     }
     let bell_of_helpers = rustix::io::dup(&bell).map_err(system("dup"))?;
@@ -273,9 +349,6 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
         io.set_area(area.0.into(), Some(files.own.as_raw_fd()));
     }
     let areas: Vec<_> = welcome.areas.iter().map(|(area, _)| *area).collect();
-    let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;
-    program.ring.store(doorbell.ring().to_address(), Release);
-
     let lent = Lent::new(&program.lends, arena.frames());
     let announced = guard::start(&host, &client).map_err(system("clone of the guard"))?;
     let huge = huge::Huge::new(&quiet).map_err(system("mmap for huge pages"))?;
@@ -332,28 +405,88 @@ fn boot(program: &'static Program) -> Result<Pager, BootError> {
     if let Some(client) = &pager.w.client {
         client.keep(&[pager.w.program.as_fd()])?;
     }
-    match inherited {
-        Some(snapshot) => inherit(&mut pager, &snapshot)?,
+    pager.early_calls = calls;
+    if forked {
+        let (mut copying, copied) = copying;
+        // A parent that was bare has copied nothing.
+        let unshared = inherited.as_ref().map_or(0, Snapshot::unshared);
+        copying.know_parent(ledger, unshared);
+        pager.w.credit.begin(copying, copied);
+        pager.w.is_protected = is_protected;
+    }
+    match inherited.filter(Snapshot::has_regions) {
+        Some(snapshot) => inherit::inherit(&mut pager, snapshot, heard, is_early)?,
+        // Its parent was bare; so is the child, if both fit.
+        None if forked => _ = pager.grant(),
         None => {
             pager.await_room();
             pager.grant();
         }
     }
+    if forked {
+        pager.w.begin_to_pay();
+    }
     pager.drain_as_ordered();
     Ok(pager)
+}
+
+/// What an engine has that waits to be needed, or gets now.
+struct Nest {
+    host: Host,
+    uffd: Uffd,
+    quiet: Uffd,
+    doorbell: Doorbell,
+    keeper: Option<Uring>,
+    calls: Vec<SlotIndex>,
+    heard: Heard,
+}
+
+impl Nest {
+    fn grown(early: Early) -> Result<(Self, Client), BootError> {
+        let nest = Nest {
+            host: early.host,
+            uffd: match early.program {
+                Some(uffd) => uffd,
+                None => lazy::open_uffd()?,
+            },
+            quiet: early.quiet,
+            doorbell: early.doorbell,
+            keeper: early.ring,
+            calls: early.calls,
+            heard: early.heard,
+        };
+        Ok((nest, early.client))
+    }
+
+    /// On what it is handed by its parent's, if that has to help.
+    fn new(program: &Program, host: Host) -> Result<Self, BootError> {
+        let uffd = lazy::open_uffd()?;
+        let quiet = Uffd::open(Features::MOVE)?;
+        let doorbell = Doorbell::new(&quiet).map_err(system("mmap of the doorbell"))?;
+        program.ring.store(doorbell.ring().to_address(), Release);
+        Ok(Nest {
+            host,
+            uffd,
+            quiet,
+            doorbell,
+            keeper: None,
+            calls: Vec::new(),
+            heard: Heard::default(),
+        })
+    }
 }
 
 /// Says hello to the supervisor, over what the parent's engine gives if there is no other way.
 fn join(
     program: &Program,
     host: &Host,
-    reserved: Option<(ProcId, ProcId)>,
+    (parent, record): (Option<ProcId>, Option<ProcId>),
 ) -> Result<(Client, Option<Client>, Welcome), BootError> {
     let boards = [&program.board, &program.elder].map(|board| board.swap(0, SeqCst));
     if !handover::has_to_ask(boards) {
         match Client::connect(&program.socket_name()) {
             Ok(mut client) => {
-                let welcome = client.hello(host, reserved)?;
+                let welcome = client.hello(host, parent, record)?;
                 return Ok((client, None, welcome));
             }
             // In another network it has no such name.
@@ -365,7 +498,7 @@ fn join(
         Some(given) => {
             program.elder.store(given.elder, Release);
             let (mut client, office) = (given.client, given.office);
-            let welcome = client.hello(host, reserved)?;
+            let welcome = client.hello(host, parent, record)?;
             Ok((client, Some(office), welcome))
         }
         None => Err(ProtocolError::Closed.into()),
@@ -379,103 +512,6 @@ pub(super) fn hide(range: &core::ops::Range<usize>) -> Result<(), Errno> {
     unsafe { madvise(at, range.len(), Advice::LinuxDontFork) }?;
     let listed = own_memory::list(range.start, range.len(), Kind::Ledger);
     listed.then_some(()).ok_or(Errno::NOMEM)
-}
-
-/// Take over the parent's memory: register it all, then find each page on an area or in memory.
-fn inherit(pager: &mut Pager, snapshot: &Snapshot) -> Result<(), BootError> {
-    if !snapshot.has_regions() {
-        // The parent was bare; so is the child, for as long as both fit.
-        pager.granted = snapshot.charged();
-        pager.await_room();
-        pager.grant();
-        return Ok(());
-    }
-    if snapshot.is_spoilt() {
-        return Err(BootError::Spoilt);
-    }
-    pager.mode = Mode::Armed;
-    pager.fork = Fork::None;
-    let w = &mut pager.w;
-    w.prepaid = snapshot.charged();
-    // A region that another thread of the parent unmapped or moved in the last moment is not there,
-    // is cut, or has made place for something else: what is left of it is found in the maps.
-    let vmas = pager.space.anonymous().map_err(system("reading maps"))?;
-    let mut regions: Vec<PageRange> = Vec::new();
-    for (region, _) in snapshot.regions() {
-        for vma in &vmas {
-            let part = overlap(&region, &pages_of(vma));
-            let bytes = bytes_of(&part);
-            if bytes.is_empty() {
-                continue;
-            }
-            match w.program.register_missing(bytes.start, bytes.len()) {
-                Ok(()) => regions.push(part),
-                // Of a kind that was never managed.
-                Err(Errno::INVAL) => {}
-                Err(errno) => return Err(system("UFFDIO_REGISTER")(errno)),
-            }
-        }
-    }
-    for region in &regions {
-        w.record(|to| to.change(SeenKind::Map, region));
-        pager.mm.adopt(w, region.clone(), &[]);
-    }
-    for (region, hint) in snapshot.regions() {
-        pager
-            .mm
-            .advise(w, &region, foreswap_core::Advice::Use(hint));
-    }
-    let wiped = if pager.program.wipes.load(Relaxed) {
-        let found = maps::wiped_on_fork().map_err(system("reading smaps"))?;
-        found.iter().map(pages_of).collect()
-    } else {
-        Vec::new()
-    };
-    for (page, stored, fate) in snapshot.pages() {
-        let is_wiped = wiped.iter().any(|range| range.contains(&page));
-        if fate == Fate::Forgotten || is_wiped || !pager.mm.manages(page) {
-            if let Stored::In(slot) = stored {
-                pager.w.put(slot);
-            }
-            continue;
-        }
-        let found = pager.space.present(&(page..page.plus(1)));
-        let present = !found.map_err(system("reading pagemap"))?.is_empty();
-        let came_back = fate == Fate::CameBack;
-        if present && !came_back {
-            // A stray: something between the fork and now wrote to it while it was not ours yet.
-            // What the page held is known.
-            drop_page(pager, page)?;
-        }
-        pager
-            .mm
-            .inherit(&mut pager.w, page, stored, present && came_back);
-    }
-    for region in regions {
-        let found = pager.space.look(&region);
-        let (present, guards) = found.map_err(system("reading pagemap"))?;
-        pager.mm.adopt(&mut pager.w, region, &present);
-        for guarded in guards {
-            pager.mm.guard(&mut pager.w, &guarded);
-        }
-    }
-    let unused = std::mem::take(&mut pager.w.prepaid);
-    pager.w.uncharge(unused);
-    debug_assert!(pager.w.available() <= pager.w.limit());
-    Ok(())
-}
-
-/// Drop one page of the program; the event that this raises is read here, as nobody else can.
-fn drop_page(pager: &Pager, page: Vpn) -> Result<(), BootError> {
-    let at = page.address() as usize;
-    let uffd = &pager.w.program;
-    uffd.unregister(at, PAGE_SIZE)
-        .map_err(system("UFFDIO_UNREGISTER"))?;
-    // SAFETY: the page's content is void, and its only thread waits for us.
-    unsafe { madvise(at as *mut c_void, PAGE_SIZE, Advice::LinuxDontNeed) }
-        .map_err(system("madvise(DONTNEED)"))?;
-    uffd.register_missing(at, PAGE_SIZE)
-        .map_err(system("UFFDIO_REGISTER"))
 }
 
 /// A range of pages in bytes.

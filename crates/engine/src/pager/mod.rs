@@ -9,11 +9,14 @@ mod adopt;
 mod advice;
 mod areas;
 mod boot;
+mod copies;
 mod fork;
 mod frames;
 mod guard;
 mod handover;
 mod huge;
+mod inherit;
+mod lazy;
 mod let_go;
 mod madv_guard;
 mod moves;
@@ -33,14 +36,14 @@ mod world;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use foreswap_core::units::{Frame, Nanos, PageRange, Vpn, len, overlap, without};
+use foreswap_core::units::{Frame, Nanos, PageRange, Vpn, len};
 use foreswap_core::world::{IoId, IoResult, Limit as _, Refusal};
 use foreswap_core::{Mm, Outcome};
 use foreswap_store::ring::{Completion, Io, IoError, MAX_DEPTH};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
-pub use boot::{renounce_parent, start};
+pub use boot::{Origin, renounce_parent, start};
 pub(crate) use fork::Fork;
 use placement::Placement;
 use snapshot::Sheet;
@@ -59,6 +62,8 @@ const MESSAGES: usize = 64;
 const IDLE: Nanos = 250_000_000;
 /// How often it looks whether memory is shared fairly.
 const SHARING: Nanos = 10_000_000;
+/// And how often while it has pages that are not paid for.
+const OWING: Nanos = 2_000_000;
 /// Pages that it asks of the others when a fault finds none.
 const STALLED_WANT: u64 = 64;
 /// How long it sleeps when something has to be tried again soon.
@@ -125,9 +130,12 @@ pub(crate) struct Pager {
     counted_on: u64,
     /// Address, thread, and whether it was to write.
     faults: Vec<(u64, u32, bool)>,
-    /// Ranges of which an unmap event is still to come that means nothing: memory moved there before
-    /// the event was read that tells that they became free, or it moved away from there.
-    overdue: Vec<PageRange>,
+    /// Unmap events that are still to come and mean nothing.
+    overdue: moves::Overdue,
+    /// Writes to pages that are not paid for.
+    copies: Vec<copies::Copy>,
+    /// Calls that came before there was a pager.
+    early_calls: Vec<SlotIndex>,
     /// Faults on memory that nothing is known of, while events are on the way that may tell.
     unknown: Vec<u64>,
     completions: Vec<Completion>,
@@ -189,7 +197,9 @@ impl Pager {
             limit,
             counted_on: limit,
             faults: Vec::with_capacity(MESSAGES),
-            overdue: Vec::new(),
+            overdue: moves::Overdue::default(),
+            copies: Vec::new(),
+            early_calls: Vec::new(),
             unknown: Vec::new(),
             completions: Vec::with_capacity(MAX_DEPTH as usize),
             pulse: Arc::new(watch::Pulse::default()),
@@ -230,6 +240,7 @@ impl Pager {
             // A failed submission stays queued and is tried again with the next flush.
             let flushed = self.w.io.flush().is_ok();
             let more = self.mm.run(&mut self.w);
+            self.step_copies();
             self.step_fork();
             self.step_growth();
             let _ = self.w.io.flush();
@@ -309,6 +320,9 @@ impl Pager {
             for event in events {
                 count += 1;
                 match event {
+                    Event::Fault { addr, flags, .. } if flags.wp => {
+                        self.copies.push(copies::Copy::at(addr as u64));
+                    }
                     Event::Fault { addr, flags, tid } => {
                         self.faults.push((addr as u64, tid, flags.write));
                     }
@@ -358,10 +372,12 @@ impl Pager {
     /// place free: that event is still on its way, and does not mean what is there now.
     fn on_move(&mut self, from: &PageRange, to: Vpn) {
         let target = to..to.plus(len(from));
-        self.overdue.extend(self.mm.managed_in(&target));
+        for known in self.mm.managed_in(&target) {
+            self.overdue.expect(known);
+        }
         // The kernel announces the place that was left as unmapped as well. Counted here, that event
         // is not taken for another one of the same place that is late.
-        self.overdue.push(from.clone());
+        self.overdue.expect(from.clone());
         self.w.move_in_snapshot(from, to);
         self.w.record(|record| {
             record.moves(from, to);
@@ -371,21 +387,7 @@ impl Pager {
     }
 
     fn on_unmap(&mut self, range: PageRange) {
-        let mut parts = vec![range];
-        for late in core::mem::take(&mut self.overdue) {
-            let (mut gone, mut left) = (Vec::new(), Vec::new());
-            for part in parts {
-                gone.extend(Some(overlap(&part, &late)).filter(|hit| len(hit) > 0));
-                left.extend(without(&part, &late));
-            }
-            parts = left;
-            let mut rest = vec![late];
-            for gone in &gone {
-                rest = rest.iter().flat_map(|part| without(part, gone)).collect();
-            }
-            self.overdue.extend(rest);
-        }
-        for part in parts {
+        for part in self.overdue.rest_of(range) {
             self.w.forget_in_snapshot(&part);
             self.w.record(|to| to.change(SeenKind::Unmap, &part));
             self.mm.unmap(&mut self.w, &part);
@@ -444,17 +446,21 @@ impl Pager {
     /// Now and then: tell the others whether we have too little, and hear whether they have.
     fn share(&mut self, now: Nanos) {
         if now >= self.next_share {
-            self.next_share = now + SHARING;
+            let debts = self.w.owes() || self.w.has_debtors();
+            self.next_share = now + if debts { OWING } else { SHARING };
+            self.settle_debts();
             let stalled = self.mm.is_stalled();
             let stats = &self.mm.stats;
             let faults = stats.faults_major + stats.faults_minor + stats.faults_zero;
             let goes_on = faults != core::mem::replace(&mut self.shared_at, faults);
-            let needy = stalled || goes_on && self.mm.is_reclaiming();
+            let needy = stalled || self.w.has_to_pay() || goes_on && self.mm.is_reclaiming();
+            let waits = stalled || !self.copies.is_empty();
             self.w
-                .ask_for_share(needy, if stalled { STALLED_WANT } else { 0 });
+                .ask_for_share(needy, if waits { STALLED_WANT } else { 0 });
             self.follow_share();
         }
         if self.w.ledger.pressure() != self.pressure {
+            self.settle_debts();
             self.look_around(now);
         }
     }
@@ -495,6 +501,8 @@ impl Pager {
             SETTLING
         } else if unsettled
             || self.fork.is_under_way()
+            || self.w.owes()
+            || self.w.is_protected
             || self.w.shrink_to.is_some()
             || self.mm.has_to_drain()
             || !self.waiting_growth.is_empty()

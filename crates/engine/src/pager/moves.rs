@@ -1,6 +1,6 @@
 //! Memory that the program moves while a fork is held: where it is after, where it was before.
 
-use foreswap_core::units::{PageRange, Vpn, len, overlap};
+use foreswap_core::units::{PageRange, Vpn, len, overlap, without};
 
 /// One mremap. What was at the target before is gone.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,6 +46,47 @@ impl Move {
             to: self.from.start,
         };
         back.after(range)
+    }
+}
+
+/// Ranges of which an unmap event is still to come that means nothing: memory moved there before
+/// the event was read that tells that they became free, or it moved away from there.
+#[derive(Debug, Default)]
+pub struct Overdue(Vec<PageRange>);
+
+impl Overdue {
+    /// Such an event is to come.
+    pub fn expect(&mut self, range: PageRange) {
+        self.0.push(range);
+    }
+
+    /// None is under way.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Whether none is expected.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// An unmap event of `range` has come: what of it means something.
+    pub fn rest_of(&mut self, range: PageRange) -> Vec<PageRange> {
+        let mut parts = vec![range];
+        for late in core::mem::take(&mut self.0) {
+            let (mut gone, mut left) = (Vec::new(), Vec::new());
+            for part in parts {
+                gone.extend(Some(overlap(&part, &late)).filter(|hit| len(hit) > 0));
+                left.extend(without(&part, &late));
+            }
+            parts = left;
+            let mut rest = vec![late];
+            for gone in &gone {
+                rest = rest.iter().flat_map(|part| without(part, gone)).collect();
+            }
+            self.0.extend(rest);
+        }
+        parts
     }
 }
 

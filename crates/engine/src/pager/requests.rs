@@ -9,7 +9,7 @@ use crate::sys::uffd::{Event, RawMsg};
 impl Pager {
     pub(super) fn read_doorbell(&mut self) -> bool {
         let mut buffer = [RawMsg::ZERO; MESSAGES];
-        let mut calls = Vec::new();
+        let mut calls = core::mem::take(&mut self.early_calls);
         if let Ok(events) = self.w.quiet.read(&mut buffer) {
             for event in events {
                 if let Event::Fault { addr, .. } = event

@@ -37,12 +37,12 @@ struct Header {
     pages: u64,
     /// Words that fill pages.
     fills: u64,
-    /// Resident pages that were charged to the child.
-    charged: u64,
     /// Not zero: memory moved and there was no room to note it, so that it is not whole.
     spoilt: u64,
     /// Moves since the snapshot was taken.
     moves: u64,
+    /// Pages that the parent's engine had copied.
+    unshared: u64,
 }
 
 /// What happened to a page between the snapshot and the fork.
@@ -102,10 +102,10 @@ impl Snapshot {
     pub fn write(
         old: Option<Sheet>,
         parent: ProcId,
-        child: ProcId,
+        child: Option<ProcId>,
         regions: &[(PageRange, Hint)],
         pages: &[(Vpn, Stored)],
-        charged: u64,
+        unshared: u64,
     ) -> Result<Self, Errno> {
         let mut fills = BTreeMap::new();
         for (_, stored) in pages {
@@ -125,13 +125,13 @@ impl Snapshot {
         };
         let header = Header {
             parent: parent.index() as u32,
-            child: child.index() as u32,
+            child: child.map_or(u32::MAX, |child| child.index() as u32),
             regions: regions.len() as u64,
             pages: pages.len() as u64,
             fills: fills.len() as u64,
-            charged,
             spoilt: 0,
             moves: 0,
+            unshared,
         };
         // SAFETY: the sheet is large enough and aligned for the header, and ours alone.
         unsafe { start.cast::<Header>().write(header) };
@@ -193,20 +193,49 @@ impl Snapshot {
         ProcId::new(self.header().parent)
     }
 
-    /// The record that was reserved for the child.
-    pub fn child(&self) -> ProcId {
-        // It came from a `ProcId` in `write`.
-        ProcId::new(self.header().child).unwrap_or_else(|| unreachable!("not a record's number"))
+    /// The record that was reserved for the child, if it needs one from the start.
+    pub fn child(&self) -> Option<ProcId> {
+        ProcId::new(self.header().child)
     }
 
-    /// Resident pages that were charged to the child beforehand.
-    pub fn charged(&self) -> u64 {
-        self.header().charged
+    /// Pages that the parent's engine had copied so that they could be evicted.
+    pub fn unshared(&self) -> u64 {
+        self.header().unshared
     }
 
     /// The process was managed: there are regions.
     pub fn has_regions(&self) -> bool {
         self.header().regions > 0
+    }
+
+    /// Whether anything was not mapped.
+    pub fn has_pages(&self) -> bool {
+        self.header().pages > 0
+    }
+
+    /// How many moves are noted.
+    pub fn moved(&self) -> u64 {
+        self.header().moves
+    }
+
+    /// How many more moves there is room for.
+    pub fn has_room_for_moves(&self) -> bool {
+        (self.header().moves as usize) < MOST_MOVES
+    }
+
+    /// The pages of `runs` that were not mapped when the snapshot was taken and that nothing happened to since.
+    /// Both are in order of address; nothing must have moved.
+    pub fn stored_in(&self, runs: &[PageRange]) -> Vec<Vpn> {
+        let words = &self.words()[self.first_page()..][..self.page_words()];
+        let mut pages = words.as_chunks::<2>().0;
+        let mut found = Vec::new();
+        for run in runs {
+            pages = &pages[pages.partition_point(|w| w[0] < run.start.0)..];
+            let within = pages.iter().take_while(|w| w[0] < run.end.0);
+            let untold = within.filter(|w| w[1] & (CAME_BACK | FORGOTTEN) == 0);
+            found.extend(untold.map(|w| Vpn(w[0])));
+        }
+        found
     }
 
     /// The regions, where they are after all moves that are noted, with how the program said it will
@@ -372,7 +401,7 @@ mod tests {
             .collect();
         let regions = [range(100, 200)];
         let regions = regions.map(|range| (range, Hint::Random));
-        Snapshot::write(None, parent, child, &regions, &pages, 7).expect("memory")
+        Snapshot::write(None, parent, Some(child), &regions, &pages, 0).expect("memory")
     }
 
     fn moves(snapshot: &mut Snapshot, from: PageRange, to: u64) {
@@ -449,7 +478,7 @@ mod tests {
 
     #[test]
     fn words_that_fill_pages_come_along() {
-        let [parent, child] = [1, 2].map(|n| ProcId::new(n).expect("a record"));
+        let parent = ProcId::new(1).expect("a record");
         let words = [u64::MAX, 7, u64::MAX, FILLED | CAME_BACK];
         let mut pages: Vec<_> = (10..)
             .zip(words)
@@ -458,7 +487,7 @@ mod tests {
         pages.insert(2, (Vpn(12), Stored::In(slot(5))));
         (pages[3].0, pages[4].0) = (Vpn(13), Vpn(14));
         let regions = [(range(0, 100), Hint::Normal)];
-        let mut s = Snapshot::write(None, parent, child, &regions, &pages, 0).expect("memory");
+        let mut s = Snapshot::write(None, parent, None, &regions, &pages, 0).expect("memory");
         // None of these is a page.
         s.forget(&range(u64::MAX - 1, u64::MAX));
         s.forget(&range(7, 8));

@@ -72,11 +72,7 @@ impl Space {
 
     /// All private anonymous memory but ours, in order of address.
     pub(crate) fn anonymous(&self) -> Result<Vec<Range<usize>>, Errno> {
-        let own: Vec<_> = own_memory::ranges()
-            .map(|own| own.start..own.start + own.len)
-            .collect();
-        let vmas = maps::adoptable(&maps::read()?, 1, &own);
-        Ok(vmas.iter().map(|vma| vma.start..vma.end).collect())
+        anonymous()
     }
 
     /// The pages of `range` that exist.
@@ -104,4 +100,13 @@ impl Space {
     pub(crate) fn data_bytes(&self) -> Option<u64> {
         self.statm.read().map(|sizes| sizes.data as u64)
     }
+}
+
+/// All private anonymous memory of the calling process but ours, in order of address.
+pub(super) fn anonymous() -> Result<Vec<Range<usize>>, Errno> {
+    let own: Vec<_> = own_memory::ranges()
+        .map(|own| own.start..own.start + own.len)
+        .collect();
+    let vmas = maps::adoptable(&maps::read()?, 1, &own);
+    Ok(vmas.iter().map(|vma| vma.start..vma.end).collect())
 }

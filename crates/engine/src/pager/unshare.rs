@@ -6,7 +6,8 @@
 //! the first shared page is met.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foreswap_core::units::{PAGE_SIZE, Vpn};
@@ -23,8 +24,8 @@ const QUEUE: usize = 256;
 struct Shared {
     runs: Mutex<Vec<(Vpn, u32)>>,
     bell: AtomicU32,
-    /// Runs that were asked for and not tried yet.
-    pending: AtomicU32,
+    /// Pages that were written to.
+    written: &'static AtomicU64,
     /// Rings the pager when the queue has been worked off.
     done: OwnedFd,
 }
@@ -37,14 +38,14 @@ pub struct Unsharer {
 }
 
 impl Unsharer {
-    /// `done` is an eventfd that is written to when all that was asked for has been tried.
-    pub fn new(done: OwnedFd) -> Self {
+    /// `done` is an eventfd that is written to when all that was asked for has been tried, `written` counts pages.
+    pub fn new(done: OwnedFd, written: &'static AtomicU64) -> Self {
         let runs = Mutex::new(Vec::with_capacity(QUEUE));
         Unsharer {
             shared: Arc::new(Shared {
                 runs,
                 bell: AtomicU32::new(0),
-                pending: AtomicU32::new(0),
+                written,
                 done,
             }),
             cpus: Cpus::now(),
@@ -63,7 +64,6 @@ impl Unsharer {
                 return;
             }
             runs.push((page, n));
-            self.shared.pending.fetch_add(1, SeqCst);
         }
         if !self.started {
             let argument = Arc::into_raw(Arc::clone(&self.shared))
@@ -76,13 +76,6 @@ impl Unsharer {
         }
         self.shared.bell.fetch_add(1, SeqCst);
         let _ = futex::wake(&self.shared.bell, futex::Flags::PRIVATE, 1);
-    }
-}
-
-impl Unsharer {
-    /// Whether something that was asked for has not been tried yet.
-    pub fn is_busy(&self) -> bool {
-        self.started && self.shared.pending.load(SeqCst) > 0
     }
 }
 
@@ -103,13 +96,15 @@ extern "C" fn work(argument: *mut c_void) {
         };
         let bytes = n as usize * PAGE_SIZE;
         // SAFETY: writing to a page without changing it; a range that is gone meanwhile is refused.
-        let _ = unsafe {
+        let written = unsafe {
             madvise(
                 page.address() as *mut c_void,
                 bytes,
                 Advice::LinuxPopulateWrite,
             )
         };
-        shared.pending.fetch_sub(1, SeqCst);
+        if written.is_ok() {
+            shared.written.fetch_add(n.into(), Relaxed);
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Translates; decides nothing. The kernel reports a partly done ioctl as EAGAIN with the bytes
 //! done, so the true reason is had by trying the rest.
 
+mod credit;
 mod lent;
 mod protection;
 mod shared;
@@ -25,6 +26,8 @@ use crate::ledger::protocol::Client;
 use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, ProcessMap, SlotIndex};
 use crate::sys::own_memory;
 use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
+pub use credit::Copying;
+use credit::{Credit, Debtors};
 pub use lent::Lent;
 use protection::Unusual;
 
@@ -84,6 +87,12 @@ pub struct Linux {
     /// Pages that are charged to us already, by the parent before it forked or by the grant of bare
     /// mode, and that are not accounted for yet.
     pub prepaid: u64,
+    /// What is found in memory is not paid for now: see `world/credit.rs`.
+    pub credit: Credit,
+    /// Children that have not paid for what they share with us.
+    pub debtors: Debtors,
+    /// Pages that others share are write-protected.
+    pub is_protected: bool,
     /// Pages that other processes are short of, as of the last look.
     pub wanted_by_others: u64,
     /// We are short ourselves.
@@ -162,6 +171,9 @@ impl Linux {
             told: 0,
             shrink_to: None,
             prepaid: 0,
+            credit: Credit::default(),
+            debtors: Debtors::default(),
+            is_protected: false,
             wanted_by_others: 0,
             short: false,
             map: ProcessMap::new(ledger, me),
@@ -401,6 +413,13 @@ impl Mmu for Linux {
     }
 
     fn unshare(&mut self, page: Vpn, n: u32) {
+        if self.is_protected {
+            // It would wait for room, which is what it is to make.
+            let at = page.address() as usize;
+            let _ = self.program.writeprotect(at, bytes(n), false);
+            self.credit.unshares(n.into());
+            self.leaves(n);
+        }
         self.unsharer.ask(page, n);
     }
 

@@ -147,7 +147,8 @@ impl Program {
     /// The fork is over; this is the child, with one thread, which had the thread pointer `thread` in the parent. Comes back
     /// when its memory is managed.
     pub fn after_fork_child(&self, thread: usize) {
-        self.pid.store(own_pid(), Relaxed);
+        self.parent
+            .store(self.pid.swap(own_pid(), Relaxed), Relaxed);
         // Whoever made a thread is not here, nor is any other fork.
         self.threads[1].store(self.threads[0].load(Relaxed), Relaxed);
         if self.ring.swap(0, Relaxed) != 0 {
@@ -173,7 +174,8 @@ impl Program {
             }
             answer => {
                 self.state.store(state::OFF, Relaxed);
-                crate::pager::start(self, snapshot);
+                self.spare.store(0, Relaxed);
+                crate::pager::start(self, crate::pager::Origin::Forked(snapshot));
                 if answer == hold::READY && self.state.load(Acquire) != state::ARMED {
                     say(b"foreswap: a forked child cannot reach its parent's swapped memory; it ends\n");
                     end(70);

@@ -152,6 +152,17 @@ fn size_at(path: &str) -> Option<u64> {
     text.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// Faults of the process `pid` that brought no data, all of its threads together: each may have copied a page.
+/// `None` where there is no such process.
+pub fn faults(pid: u32) -> Option<u64> {
+    let stat = super::handed::read_in_proc(&format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = stat[after_name..].split(|&byte| byte == b' ').skip(1);
+    // The state is the third field, these are the tenth.
+    let field = fields.nth(7)?;
+    core::str::from_utf8(field).ok()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

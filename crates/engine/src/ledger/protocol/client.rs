@@ -71,14 +71,14 @@ impl Client {
         .ok_or(ProtocolError::Malformed)
     }
 
-    /// Says hello for the process `host`: `reserved` is (its parent's record, its own) in a fork child.
+    /// Says hello for the process `host`: a fork child names its `parent`'s record, and its own if that was reserved.
     pub fn hello(
         &mut self,
         host: &Host,
-        reserved: Option<(ProcId, ProcId)>,
+        parent: Option<ProcId>,
+        record: Option<ProcId>,
     ) -> Result<Welcome, ProtocolError> {
         let pid = host.pid();
-        let (parent, record) = reserved.unzip();
         send(
             &self.socket,
             &Message::Hello {
@@ -135,6 +135,11 @@ impl Client {
     /// Tells how the fork went; see [`Message::Reap`].
     pub fn reap(&self, record: ProcId, child: Option<u32>) -> Result<(), ProtocolError> {
         send(&self.socket, &Message::Reap { record, child }, &[])
+    }
+
+    /// Says that nobody needs what was reserved for this process; see [`Message::Unused`].
+    pub fn unused(&self, parent: ProcId, record: ProcId) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::Unused { parent, record }, &[])
     }
 
     /// Tells the user something; the supervisor prints each distinct text once, after

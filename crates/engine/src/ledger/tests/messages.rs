@@ -56,7 +56,7 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
     std::thread::scope(|scope| {
         let engine = scope.spawn(|| {
             let mut client = Client::connect(&name).expect("connected");
-            let welcome = client.hello(&host(), None).expect("welcome");
+            let welcome = client.hello(&host(), None, None).expect("welcome");
             assert_eq!(welcome.ledger.limit_pages(), 77);
             let mut text = [0; 6];
             assert_eq!(welcome.ledger.area_slots(AreaId(1)), 1024);
@@ -86,19 +86,20 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
                 .keep(&[welcome.areas[0].1.file.as_fd()])
                 .expect("sent");
             client.bye().expect("sent");
+            client.unused(welcome.record, child).expect("sent");
             assert!(matches!(
                 client.reserve(),
                 Err(ProtocolError::Refused(Refusal::TooManyProcesses))
             ));
             let mut second = Client::connect(&name).expect("connected");
-            let lost = ProcId::new(9).zip(ProcId::new(10));
+            let [parent, lost] = [9, 10].map(ProcId::new);
             assert!(matches!(
-                second.hello(&host(), lost),
+                second.hello(&host(), parent, lost),
                 Err(ProtocolError::Refused(Refusal::NotReserved))
             ));
             let mut third = Client::connect(&name).expect("connected");
             assert!(matches!(
-                third.hello(&host(), None),
+                third.hello(&host(), None, None),
                 Err(ProtocolError::Closed)
             ));
         });
@@ -162,6 +163,8 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
         assert_eq!(text, "ä".repeat(LOG_BYTES / 2), "cut between characters");
         assert_eq!(next(&socket), Message::Keep);
         assert_eq!(next(&socket), Message::Bye);
+        let (parent, record) = (record, child);
+        assert_eq!(next(&socket), Message::Unused { parent, record });
         assert_eq!(next(&socket), Message::Reserve);
         send(&socket, &Message::Refused(Refusal::TooManyProcesses), &[]).expect("sent");
         let second = accept(&listener);

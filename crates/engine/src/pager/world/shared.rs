@@ -86,11 +86,20 @@ impl Limit for Linux {
     fn charge_existing(&mut self, n: u64) {
         let paid = n.min(self.prepaid);
         self.prepaid -= paid;
-        self.ledger.charge_anyway(self.me, n - paid);
+        if !self.credit.takes(n - paid) {
+            self.ledger.charge_anyway(self.me, n - paid);
+        }
     }
 
     fn uncharge(&mut self, n: u64) {
-        self.ledger.uncharge(self.me, n);
+        let left = match self.owes() {
+            true => {
+                let paid = self.ledger.process_charged(self.me);
+                self.credit.forgives(n, paid)
+            }
+            false => n,
+        };
+        self.ledger.uncharge(self.me, left);
     }
 
     fn excess(&self) -> u64 {
@@ -102,8 +111,9 @@ impl Limit for Linux {
         let wanted = self
             .wanted_by_others
             .saturating_sub(limit.saturating_sub(charged));
-        let short = charged.saturating_sub(limit) + wanted;
-        before_fork.max(short.min(mine.saturating_sub(self.fair_share())))
+        let owed = self.credit.due();
+        let short = (charged + owed).saturating_sub(limit) + wanted;
+        before_fork.max(short.min((mine + owed).saturating_sub(self.fair_share())))
     }
 }
 

@@ -1,0 +1,77 @@
+//! Forked children whose engine is not up yet: it comes up when it is needed. The checks are in
+//! `programs/fork_lazy.c`; each is run bare and at a third of what it uses.
+
+use foreswap_e2e::{Job, Managed, Outcome, program};
+
+/// Mebibytes.
+const LIMIT: u64 = 64;
+
+#[track_caller]
+fn part_with(name: &str, options: &[&str]) -> Option<Outcome> {
+    let path = program::compile(name, "fork_lazy")?;
+    let managed = Managed::limit(LIMIT).options(options.iter().copied());
+    let outcome = managed.equals_bare_swapping(&Job::new(path).arg(name));
+    let absent = outcome.note("absent");
+    let stderr = &outcome.stderr;
+    assert!(
+        absent > 1024,
+        "little was out of memory at the fork: {stderr}"
+    );
+    Some(outcome)
+}
+
+#[track_caller]
+fn part(name: &str) {
+    part_with(name, &[]);
+}
+
+/// Children that execute or exit at once have no engine (but for some, on a machine that is busy otherwise).
+#[test]
+fn storm() {
+    let Some(outcome) = part_with("storm", &[]) else {
+        return;
+    };
+    let managed = outcome.stats().count("processes");
+    assert!(managed < 30, "{managed} processes had an engine");
+}
+
+#[test]
+fn parent_discards() {
+    part("parent_discards");
+}
+
+#[test]
+fn child_changes() {
+    part("child_changes");
+}
+
+#[test]
+fn kept_from_children() {
+    part("kept_from_children");
+}
+
+#[test]
+fn child_grows() {
+    part("child_grows");
+}
+
+#[test]
+fn all_is_copied() {
+    part("all_is_copied");
+}
+
+#[test]
+fn killed_at_any_time() {
+    let options = ["--swap-size", "224M", "--full-timeout", "5s"];
+    part_with("killed_at_any_time", &options);
+}
+
+/// What a parent copies is held to the limit soon after, as what a child copies is.
+#[test]
+fn parent_writes() {
+    let Some(outcome) = part_with("parent_writes", &[]) else {
+        return;
+    };
+    let held = outcome.note("held_kib") / 1024;
+    assert!(held <= LIMIT + LIMIT / 8, "both held {held} MiB");
+}

@@ -1,0 +1,159 @@
+//! What a forked child copies is charged when it is copied.
+//!
+//! The pages that a child finds in memory are its parent's as well, and a write to one of them makes a
+//! second one, of which the kernel tells nobody. So while a child has not paid for what it found
+//! (`world/credit.rs`), that is write-protected by the userfaultfd: the first write to some pages waits until
+//! they are paid for. Where there is no room the others are asked for some. If nobody can give any the limit
+//! yields, as for every fault.
+
+use foreswap_core::units::{Nanos, PageRange, Vpn, overlap};
+
+use super::boot::bytes_of;
+use super::world::now;
+use super::{Pager, adopt};
+use crate::sys::uffd::{Mode, Uffd, Why};
+
+/// Pages that are paid for at a time.
+const BATCH: u64 = 16;
+/// How long a write waits for room.
+const PATIENCE: Nanos = 300_000_000;
+/// How soon others are asked for it.
+const ASK: Nanos = 1_000_000;
+
+/// A write that waits.
+pub(super) struct Copy {
+    page: Vpn,
+    since: Nanos,
+}
+
+impl Copy {
+    /// A thread writes to what is at `address`.
+    pub fn at(address: u64) -> Self {
+        Copy {
+            page: Vpn::of(address),
+            since: now(),
+        }
+    }
+}
+
+/// From now on what is written to in `regions` is known before it is copied. Returns whether.
+pub(super) fn protect(uffd: &Uffd, regions: impl Iterator<Item = PageRange>) -> bool {
+    let mut any = false;
+    for region in regions {
+        let bytes = bytes_of(&region);
+        let both = Mode::MISSING | Mode::WP;
+        // Refused where there is no such thing; what is written to is then counted.
+        any |= uffd.register(bytes.start, bytes.len(), both).is_ok()
+            && uffd.writeprotect(bytes.start, bytes.len(), true).is_ok();
+    }
+    any
+}
+
+impl Pager {
+    /// Pay for what is shared with the parent, and see whether children do for what they share with this process.
+    pub(super) fn settle_debts(&mut self) {
+        self.w.pay();
+        self.w.find_debtors();
+        let is_armed = self.mode == super::Mode::Armed && !self.fork.is_held();
+        if self.w.has_debtors() && !self.w.is_protected && is_armed {
+            self.w.is_protected = protect(
+                &self.w.program,
+                self.mm.regions().map(|vma| vma.range.clone()),
+            );
+            self.w.ledger.set_protects(self.w.me, self.w.is_protected);
+        }
+    }
+
+    /// Let writes go on as far as there is room for what they copy.
+    pub(super) fn step_copies(&mut self) {
+        if self.w.is_protected && !self.w.owes() && !self.w.has_debtors() {
+            self.open_all();
+        }
+        if self.copies.is_empty() {
+            return;
+        }
+        let mut left: Vec<Copy> = Vec::new();
+        let mut opened = Vpn(u64::MAX)..Vpn(u64::MAX);
+        for copy in core::mem::take(&mut self.copies) {
+            if opened.contains(&copy.page) {
+                continue;
+            }
+            let start = copy.page.0 / BATCH * BATCH;
+            let batch = Vpn(start)..Vpn(start + BATCH);
+            let is_late = now() - copy.since > PATIENCE;
+            // Where it shares pages with its parent and with children, what it copies is one page more, not two.
+            let is_paid = match self.w.owes() {
+                true => self.w.pay_for(BATCH, is_late),
+                false => self.w.may_copy(BATCH, is_late),
+            };
+            if is_paid && self.open(&batch, copy.page) {
+                opened = batch;
+            } else {
+                left.push(copy);
+            }
+        }
+        if !left.is_empty() {
+            self.next_share = self.next_share.min(now() + ASK);
+        }
+        self.copies = left;
+    }
+
+    /// The pages of `batch` may be written to, `page` at least. False where that must be tried again.
+    fn open(&self, batch: &PageRange, page: Vpn) -> bool {
+        let uffd = &self.w.program;
+        let all = bytes_of(batch);
+        if uffd.writeprotect(all.start, all.len(), false).is_ok() {
+            return true;
+        }
+        let one = bytes_of(&(page..page.plus(1)));
+        match uffd.writeprotect(one.start, one.len(), false) {
+            Err(short) if short.why == Why::Again => false,
+            Err(_) => {
+                // It is gone, or was never protected.
+                let _ = uffd.wake(one.start, one.len());
+                true
+            }
+            Ok(()) => true,
+        }
+    }
+
+    /// All is paid for.
+    fn open_all(&mut self) {
+        let regions: Vec<PageRange> = self.mm.regions().map(|vma| vma.range.clone()).collect();
+        let uffd = &self.w.program;
+        let open = |part: &PageRange| {
+            let bytes = bytes_of(part);
+            uffd.writeprotect(bytes.start, bytes.len(), false)
+        };
+        let mut vmas: Option<Vec<PageRange>> = None;
+        for region in &regions {
+            match open(region) {
+                Ok(()) => {}
+                Err(short) if short.why == Why::Again => return,
+                // A part of it was never protected.
+                Err(_) => {
+                    let vmas = vmas.get_or_insert_with(|| {
+                        let found = self.space.anonymous().unwrap_or_default();
+                        let pages = found.iter().map(|vma| adopt::pages(vma.start, vma.end));
+                        pages.collect()
+                    });
+                    let parts = vmas.iter().map(|vma| overlap(vma, region));
+                    for part in parts.filter(|part| !part.is_empty()) {
+                        if open(&part).is_err_and(|short| short.why == Why::Again) {
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+        for region in &regions {
+            let bytes = bytes_of(region);
+            // Alike to what is registered later, so that the kernel makes one mapping of both.
+            let _ = uffd.register_missing(bytes.start, bytes.len());
+            let _ = uffd.wake(bytes.start, bytes.len());
+        }
+        self.w.is_protected = false;
+        self.w.ledger.set_protects(self.w.me, false);
+        self.copies.clear();
+    }
+}

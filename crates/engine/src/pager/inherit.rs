@@ -1,0 +1,135 @@
+//! How the engine of a forked child takes over the memory that its parent's managed.
+
+use std::ffi::c_void;
+use std::sync::atomic::Ordering::Relaxed;
+
+use foreswap_core::Stored;
+use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, overlap};
+use foreswap_core::world::{Limit, SwapMap};
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+
+use super::boot::{BootError, bytes_of, pages_of, system};
+use super::lazy::Heard;
+use super::snapshot::{Fate, Snapshot};
+use super::{Fork, Mode, Pager};
+use crate::ledger::SeenKind;
+use crate::sys::maps;
+
+/// Take over the parent's memory: register it all, then find each page on an area or in memory.
+///
+/// If the child went on already (`is_early`), it may be doing anything meanwhile.
+pub(super) fn inherit(
+    pager: &mut Pager,
+    mut snapshot: Snapshot,
+    mut heard: Heard,
+    is_early: bool,
+) -> Result<(), BootError> {
+    if is_early {
+        heard.settle(&pager.w.program, &mut snapshot);
+    }
+    (pager.faults, pager.copies) = (heard.faults, heard.copies);
+    pager.overdue = heard.overdue;
+    if snapshot.is_spoilt() {
+        return Err(BootError::Spoilt);
+    }
+    pager.mode = Mode::Armed;
+    pager.fork = Fork::None;
+    let w = &mut pager.w;
+    // A region that another thread of the parent unmapped or moved in the last moment is not there,
+    // is cut, or has made place for something else: what is left of it is found in the maps.
+    let vmas = pager.space.anonymous().map_err(system("reading maps"))?;
+    let mut regions: Vec<PageRange> = Vec::new();
+    for (region, _) in snapshot.regions() {
+        for vma in &vmas {
+            let part = overlap(&region, &pages_of(vma));
+            let bytes = bytes_of(&part);
+            if bytes.is_empty() {
+                continue;
+            }
+            match w.register(bytes.start, bytes.len()) {
+                Ok(()) => regions.push(part),
+                // Of a kind that was never managed.
+                Err(Errno::INVAL) => {}
+                Err(errno) => return Err(system("UFFDIO_REGISTER")(errno)),
+            }
+        }
+    }
+    for region in &regions {
+        w.record(|to| to.change(SeenKind::Map, region));
+        pager.mm.adopt(w, region.clone(), &[]);
+    }
+    for (region, hint) in snapshot.regions() {
+        pager
+            .mm
+            .advise(w, &region, foreswap_core::Advice::Use(hint));
+    }
+    let wiped = if pager.program.wipes.load(Relaxed) {
+        let found = maps::wiped_on_fork().map_err(system("reading smaps"))?;
+        found.iter().map(pages_of).collect()
+    } else {
+        Vec::new()
+    };
+    let mut found = Vec::new();
+    for region in &regions {
+        let looked = pager
+            .space
+            .look(region)
+            .map_err(system("reading pagemap"))?;
+        found.push(looked);
+    }
+    let mut there: Vec<PageRange> = found
+        .iter()
+        .flat_map(|(present, _)| present.iter().cloned())
+        .collect();
+    there.sort_unstable_by_key(|run| run.start);
+    let is_there = |page: Vpn| {
+        let after = there.partition_point(|run| run.start <= page);
+        after > 0 && page < there[after - 1].end
+    };
+    for (page, stored, fate) in snapshot.pages() {
+        let is_wiped = wiped.iter().any(|range| range.contains(&page));
+        if fate == Fate::Forgotten || is_wiped || !pager.mm.manages(page) {
+            if let Stored::In(slot) = stored {
+                pager.w.put(slot);
+            }
+            continue;
+        }
+        let present = is_there(page);
+        // Of a child that went on, what is there has been told of, or soon will be.
+        let came_back = fate == Fate::CameBack || is_early;
+        if present && !came_back {
+            // A stray: something between the fork and now wrote to it while it was not ours yet.
+            // What the page held is known.
+            drop_page(pager, page)?;
+        }
+        pager
+            .mm
+            .inherit(&mut pager.w, page, stored, present && came_back);
+    }
+    for (region, (present, guards)) in regions.into_iter().zip(found) {
+        pager.mm.adopt(&mut pager.w, region, &present);
+        for guarded in guards {
+            pager.mm.guard(&mut pager.w, &guarded);
+        }
+    }
+    if is_early {
+        // What it has got in the meantime.
+        pager.arm_all();
+    }
+    debug_assert!(pager.w.available() <= pager.w.limit());
+    Ok(())
+}
+
+/// Drop one page of the program; the event that this raises is read here, as nobody else can.
+fn drop_page(pager: &Pager, page: Vpn) -> Result<(), BootError> {
+    let at = page.address() as usize;
+    let uffd = &pager.w.program;
+    uffd.unregister(at, PAGE_SIZE)
+        .map_err(system("UFFDIO_UNREGISTER"))?;
+    // SAFETY: the page's content is void, and its only thread waits for us.
+    unsafe { madvise(at as *mut c_void, PAGE_SIZE, Advice::LinuxDontNeed) }
+        .map_err(system("madvise(DONTNEED)"))?;
+    uffd.register_missing(at, PAGE_SIZE)
+        .map_err(system("UFFDIO_REGISTER"))
+}

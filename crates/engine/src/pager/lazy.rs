@@ -1,0 +1,366 @@
+//! What the engine of a forked child does until it is needed.
+//!
+//! Most forked children execute another file or exit, soon, and have touched little. So a child's engine
+//! only sees to it first that nothing can go wrong: what its parent managed is registered, so that an
+//! absent page is waited for, and the doorbell hangs. Then the child goes on. The rest of the engine comes
+//! up (`boot`) at the first fault, at the first call of the doorbell that is for it, when the child has
+//! copied some memory, or when it has lived for a while. Until then it has no record of its own, nothing
+//! is charged to it, and what it gives back or moves is marked in its copy of the snapshot, just as its
+//! parent's engine does while a fork is held.
+//!
+//! As long as there is no supervisor that holds the userfaultfd, the child's own memory does, by a ring
+//! ([`Uring::keep`]): were this process killed, the child would wait for its pages, but never read zeros.
+
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::Duration;
+
+use foreswap_core::units::{PageRange, Vpn, overlap, without};
+use foreswap_store::ring::Uring;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::Errno;
+
+use super::adopt::pages;
+use super::boot::{bytes_of, pages_of};
+use super::copies::{self, Copy};
+use super::moves::{Move, Overdue};
+use super::snapshot::Snapshot;
+use super::world::{Copying, now};
+use super::{SETTLES, handover, space};
+use crate::ledger::protocol::Client;
+use crate::program::{Program, request, state};
+use crate::sys::doorbell::{Doorbell, Knock, SlotIndex};
+use crate::sys::host::Host;
+use crate::sys::maps::PageMap;
+use crate::sys::own_memory;
+use crate::sys::process;
+use crate::sys::uffd::{Event, Features, RawMsg, Uffd, UffdError};
+
+/// Bytes by which the child's memory may grow without its engine.
+const SPARE: i64 = 1 << 20;
+/// So many faults of the child or its parent, each of which may have copied a page, are the engine's business.
+const COPIES: u64 = 512;
+/// How often the child is looked at, and how often when it is about to execute a file.
+const LOOK: Duration = Duration::from_millis(2);
+const SOON: Duration = Duration::from_micros(500);
+/// So many looks after the start the engine comes up whatever the child does.
+const LOOKS: u32 = 50;
+/// Of so many looks one asks whether the child has executed a file without a word.
+const SELDOM: u32 = 5;
+
+/// What there is of an engine that waits to be needed.
+pub(super) struct Early {
+    pub host: Host,
+    /// Nothing was said on it. As long as it is open the run goes on.
+    pub client: Client,
+    /// The program's memory is registered here, if the parent's was.
+    pub program: Option<Uffd>,
+    pub quiet: Uffd,
+    pub doorbell: Doorbell,
+    /// Keeps the userfaultfd in the program's memory.
+    pub ring: Option<Uring>,
+    /// Calls that nobody has answered.
+    pub calls: Vec<SlotIndex>,
+    pub heard: Heard,
+    /// What was found in memory is write-protected.
+    pub is_protected: bool,
+    pub copying: Copying,
+    /// Pages that were copied so far.
+    pub copied: u64,
+}
+
+/// What the program's memory had to say.
+#[derive(Default)]
+pub(super) struct Heard {
+    /// Faults that nobody has served: address, thread, and whether it was to write.
+    pub faults: Vec<(u64, u32, bool)>,
+    /// Writes to pages that are not paid for.
+    pub copies: Vec<Copy>,
+    /// Unmap events that are still to come and mean nothing.
+    pub overdue: Overdue,
+    /// What is registered.
+    regions: Vec<PageRange>,
+}
+
+/// Lets the child go on, if it can do without an engine for now. `None`: it cannot, and nothing was done.
+pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Early> {
+    let boards = [&program.board, &program.elder].map(|board| board.load(Relaxed));
+    // Its own right may not last: see there.
+    if handover::has_to_ask(boards) {
+        return None;
+    }
+    let host = Host::open(program.pid.load(Relaxed)).ok()?;
+    let copying = Copying::begin(host.pid(), program.parent.load(Relaxed));
+    // In another network it has no such name.
+    let client = Client::connect(&program.socket_name()).ok()?;
+    let quiet = Uffd::open(Features::MOVE).ok()?;
+    let doorbell = Doorbell::new(&quiet).ok()?;
+    let (mut registered, mut ring, mut heard) = (None, None, Heard::default());
+    if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.has_regions()) {
+        if snapshot.is_spoilt() || snapshot.moved() > 0 {
+            return None;
+        }
+        let regions: Vec<PageRange> = snapshot.regions().into_iter().map(|(r, _)| r).collect();
+        let uffd = open_uffd().ok()?;
+        if snapshot.has_pages() {
+            // What is wiped is not to be found again, and not to be dropped either.
+            if program.wipes.load(Relaxed) {
+                return None;
+            }
+            drop_strays(snapshot, &regions)?;
+            let keeper = Uring::new(&[], 1).ok()?;
+            keeper.keep(&[uffd.as_raw_fd(), quiet.as_raw_fd()]).ok()?;
+            ring = Some(keeper);
+        }
+        if register(&uffd, &regions).is_none() {
+            // The ring may keep it for a moment still.
+            for bytes in regions.iter().map(bytes_of) {
+                let _ = uffd.unregister(bytes.start, bytes.len());
+            }
+            return None;
+        }
+        registered = Some(uffd);
+        heard.regions = regions;
+    }
+    program.ring.store(doorbell.ring().to_address(), Release);
+    let spare = if registered.is_some() {
+        &program.spare
+    } else {
+        &program.allowance
+    };
+    spare.store(SPARE, Relaxed);
+    program.set_state(match registered {
+        Some(_) => state::ARMED,
+        None => state::BARE,
+    });
+    Some(Early {
+        host,
+        client,
+        program: registered,
+        quiet,
+        doorbell,
+        ring,
+        calls: Vec::new(),
+        heard,
+        is_protected: false,
+        copying,
+        copied: 0,
+    })
+}
+
+/// Opens one for the program's memory, which can be protected where the kernel knows how to.
+pub(super) fn open_uffd() -> Result<Uffd, UffdError> {
+    let can_protect = Features::NEEDED | Features::PAGEFAULT_FLAG_WP;
+    Uffd::open(can_protect).or_else(|_| Uffd::open(Features::NEEDED))
+}
+
+/// Registers all of `regions` that is there.
+fn register(uffd: &Uffd, regions: &[PageRange]) -> Option<()> {
+    let mut vmas: Option<Vec<PageRange>> = None;
+    for region in regions {
+        let bytes = bytes_of(region);
+        if uffd.register_missing(bytes.start, bytes.len()).is_ok() {
+            continue;
+        }
+        // A part of it is kept from children, or another thread of the parent has unmapped it in the last
+        // moment, or put something else there.
+        if vmas.is_none() {
+            vmas = Some(space::anonymous().ok()?.iter().map(pages_of).collect());
+        }
+        let parts = vmas.iter().flatten().map(|vma| overlap(vma, region));
+        for part in parts.filter(|part| !part.is_empty()) {
+            let bytes = bytes_of(&part);
+            match uffd.register_missing(bytes.start, bytes.len()) {
+                // Of a kind that was never managed.
+                Ok(()) | Err(Errno::INVAL) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+    Some(())
+}
+
+/// Drops what was written to pages that are out of memory while they were not registered yet: what they
+/// hold is known. The child's only thread waits.
+fn drop_strays(snapshot: &Snapshot, regions: &[PageRange]) -> Option<()> {
+    let mut map = PageMap::open().ok()?;
+    let mut runs = Vec::new();
+    for region in regions {
+        let bytes = bytes_of(region);
+        map.runs(bytes.start, bytes.end, &mut runs).ok()?;
+    }
+    let runs = runs.iter().filter(|run| !run.guard);
+    let mut present: Vec<PageRange> = runs.map(|run| pages(run.start, run.end)).collect();
+    present.sort_by_key(|run| run.start);
+    for stray in snapshot.stored_in(&present) {
+        let bytes = bytes_of(&(stray..stray.plus(1)));
+        // SAFETY: the page's content is void, as its engine's copy is what counts.
+        unsafe { own_memory::discard(bytes.start, bytes.len()) }.ok()?;
+    }
+    Some(())
+}
+
+impl Early {
+    /// Comes back when the engine is needed; ends the process when it no longer is.
+    pub(super) fn await_need(&mut self, program: &Program, mut snapshot: Option<&mut Snapshot>) {
+        let (mut looks, mut executes) = (0, None);
+        self.copied = self.copying.more(false);
+        let copied_before = self.copied;
+        loop {
+            let step = if executes.is_some() { SOON } else { LOOK };
+            let woken = self.wait(step);
+            if self.host.await_end(Duration::ZERO, None) {
+                process::exit(0);
+            }
+            if let (Some(uffd), Some(snapshot)) = (&self.program, snapshot.as_deref_mut()) {
+                self.heard.read(uffd, snapshot);
+                if !snapshot.has_room_for_moves() {
+                    break;
+                }
+            }
+            if self.read_doorbell() {
+                // Now or never, and if never then soon.
+                (looks, executes) = (looks.min(LOOKS / 2), Some(now()));
+            }
+            if !self.heard.faults.is_empty() || !self.calls.is_empty() {
+                break;
+            }
+            if woken {
+                continue;
+            }
+            looks += 1;
+            if (executes.is_some() || looks % SELDOM == 0) && self.host.has_left() {
+                self.leave(snapshot.as_deref());
+            }
+            if executes.is_some_and(|since| now() - since > 20_000_000) {
+                executes = None;
+            }
+            self.copied = self.copied.saturating_add(self.copying.more(false));
+            if executes.is_none() && (looks >= LOOKS || self.copied - copied_before >= COPIES) {
+                break;
+            }
+        }
+        program.spare.store(0, Relaxed);
+        if let Some(snapshot) = snapshot {
+            self.is_protected = self.protect(snapshot);
+        }
+    }
+
+    /// From now on what the child writes to is known before it is copied: see `copies`. Returns whether.
+    fn protect(&mut self, snapshot: &mut Snapshot) -> bool {
+        let Some(uffd) = &self.program else {
+            return false;
+        };
+        self.heard.settle(uffd, snapshot);
+        copies::protect(uffd, self.heard.regions.iter().cloned())
+    }
+
+    /// Returns whether something came.
+    fn wait(&self, time: Duration) -> bool {
+        let fds = [
+            Some(self.quiet.as_fd()),
+            Some(self.host.as_fd()),
+            self.program.as_ref().map(AsFd::as_fd),
+        ];
+        let fds = fds.into_iter().flatten();
+        let mut fds: Vec<PollFd<'_>> = fds
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: time.subsec_nanos().into(),
+        };
+        poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Returns whether the child is about to execute a file; all other calls are kept.
+    fn read_doorbell(&mut self) -> bool {
+        let mut buffer = [RawMsg::ZERO; 8];
+        let mut executes = false;
+        let Ok(events) = self.quiet.read(&mut buffer) else {
+            return false;
+        };
+        for event in events {
+            if let Event::Fault { addr, .. } = event
+                && let Knock::Call(slot) = self.doorbell.on_fault(&self.quiet, addr)
+            {
+                if self.doorbell.request(slot)[0] == request::EXECUTES {
+                    executes = true;
+                    // Fails only when the process' memory is going away.
+                    let _ = self.doorbell.answer(&self.quiet, slot, [0; 4]);
+                } else {
+                    self.calls.push(slot);
+                }
+            }
+        }
+        executes
+    }
+
+    /// The child has other memory now. What was set aside for it is nobody's.
+    fn leave(&self, snapshot: Option<&Snapshot>) -> ! {
+        if let Some((parent, record)) = snapshot.and_then(|s| Some((s.parent()?, s.child()?))) {
+            // If the supervisor is gone, so is the need for the record.
+            let _ = self.client.unused(parent, record);
+        }
+        process::exit(0)
+    }
+}
+
+impl Heard {
+    /// Reads events until none is pending or under way, so that what is found in memory is what is there.
+    pub(super) fn settle(&mut self, uffd: &Uffd, snapshot: &mut Snapshot) {
+        let began = now();
+        loop {
+            self.read(uffd, snapshot);
+            if !uffd.mmap_changing() || now() - began > SETTLES {
+                return;
+            }
+            rustix::thread::sched_yield();
+        }
+    }
+
+    /// Reads what the program's memory has to say: of what it did a mark in the snapshot is left, faults are
+    /// kept.
+    fn read(&mut self, uffd: &Uffd, snapshot: &mut Snapshot) {
+        // One at a time: reading an event lets the call go on that caused it.
+        let mut buffer = [RawMsg::ZERO; 1];
+        while let Ok(mut events) = uffd.read(&mut buffer) {
+            match events.next() {
+                None => break,
+                Some(Event::Fault { addr, flags, .. }) if flags.wp => {
+                    self.copies.push(Copy::at(addr as u64));
+                }
+                Some(Event::Fault { addr, flags, tid }) => {
+                    self.faults.push((addr as u64, tid, flags.write));
+                }
+                Some(Event::Remove { start, end }) => snapshot.forget(&pages(start, end)),
+                Some(Event::Unmap { start, end }) => {
+                    for part in self.overdue.rest_of(pages(start, end)) {
+                        snapshot.forget(&part);
+                        let left = self.regions.iter().flat_map(|known| without(known, &part));
+                        self.regions = left.collect();
+                    }
+                }
+                Some(Event::Remap { from, to, len }) => {
+                    let (from, to) = (pages(from, from + len), Vpn::of(to as u64));
+                    let moved = Move { from, to };
+                    // As the pager does: see `on_move` there.
+                    let target = moved.target();
+                    for known in self.regions.iter().map(|known| overlap(known, &target)) {
+                        if !known.is_empty() {
+                            self.overdue.expect(known);
+                        }
+                    }
+                    self.overdue.expect(moved.from.clone());
+                    snapshot.moves_to(&moved);
+                    let after = self.regions.iter().flat_map(|known| moved.after(known));
+                    self.regions = after.collect();
+                }
+                Some(Event::Fork { .. } | Event::Unknown(_)) => {}
+            }
+        }
+        if !self.overdue.is_empty() && !uffd.mmap_changing() {
+            self.overdue.clear();
+        }
+    }
+}
