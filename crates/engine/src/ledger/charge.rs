@@ -119,8 +119,18 @@ impl Ledger {
         self.stats(process).protects.store(does.into(), SeqCst);
     }
 
-    /// Whether `child` has paid for all that it was asked for.
-    pub fn has_paid(&self, child: ProcId) -> bool {
+    /// Says that the process has paid for `n` pages more.
+    pub fn pays(&self, process: ProcId, n: u64) {
+        self.stats(process).paid_pages.fetch_add(n as u32, SeqCst);
+    }
+
+    /// Pages that the process has paid for in all, modulo 2^32.
+    pub fn paid(&self, process: ProcId) -> u32 {
+        self.stats(process).paid_pages.load(SeqCst)
+    }
+
+    /// Whether `child` has nothing to pay for now, that it was asked for or not.
+    pub fn is_even(&self, child: ProcId) -> bool {
         self.asked(child) == 0 && self.stats(child).due_pages.load(SeqCst) == 0
     }
 

@@ -96,7 +96,8 @@ pub struct StatsRecord {
     pub(super) protects: AtomicU32,
     /// Pages that the process it was forked from is about to copy and asks it to pay for.
     pub(super) asked_pages: AtomicU32,
-    _reserved: AtomicU32,
+    /// Pages that it has paid for, in all.
+    pub(super) paid_pages: AtomicU32,
     latency: [AtomicU64; LATENCY_BUCKETS],
     windows: [AtomicU64; WINDOW_BUCKETS],
     vmas: [VmaWords; MAX_VMAS],
@@ -194,7 +195,7 @@ impl StatsRecord {
         }
         self.vma_count.store(0, Relaxed);
         let owed = [&self.owed_pages, &self.due_pages, &self.asked_pages];
-        for word in owed.into_iter().chain([&self.protects]) {
+        for word in owed.into_iter().chain([&self.protects, &self.paid_pages]) {
             word.store(0, Relaxed);
         }
     }

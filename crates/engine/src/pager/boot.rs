@@ -12,10 +12,8 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize};
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::{LEAF_PAGES, PAGE_SIZE, PageRange, Vpn};
 use foreswap_core::{Config, Mm, Swapoff, Thp};
-use foreswap_store::ring::{
-    Helper, Helpers, Io, Pool, Spawn, SpawnRefused, Uring, WithRam, Worker,
-};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use foreswap_store::ring::{Helpers, Uring, WithRam};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
@@ -26,29 +24,24 @@ use super::record::Recorder;
 use super::snapshot::Snapshot;
 use super::space::Space;
 use super::unshare::Unsharer;
+use super::workers::{DEPTH, helpers_of, open_io};
 use super::world::{Copying, Lent, Linux, Zeros};
 use super::{Mode, Pager, guard, handover, inherit, panic, watch};
 use crate::digest::number_in_order;
 use crate::ledger::protocol::{Client, ProtocolError, Severity, Welcome};
-use crate::ledger::{IoBackend, Ledger, Options, ProcId, ReadaheadPolicy, ThpMode};
+use crate::ledger::{Ledger, ProcId, ReadaheadPolicy, ThpMode};
 use crate::program::{Program, say, state};
 use crate::sys::cpu::Cpus;
 use crate::sys::doorbell::{Doorbell, SlotIndex};
 use crate::sys::host::Host;
 use crate::sys::own_memory::{self, Kind};
 use crate::sys::uffd::{Features, Uffd, UffdError};
-use crate::sys::{beside, handed, limits, maps, process, thread};
+use crate::sys::{beside, handed, limits, maps, process};
 
 /// The name of the engine's process. Not the command's: `pkill foreswap` is meant for the run.
 const NAME: &core::ffi::CStr = c"fs-pager";
 /// Stack of the pager.
 const STACK: usize = 512 << 10;
-/// Stack of a helper: it hashes and compresses.
-const HELPER_STACK: usize = 256 << 10;
-/// I/Os in flight.
-const DEPTH: u32 = 128;
-/// Threads that stand in for io_uring.
-const POOL_THREADS: usize = 4;
 /// Frames that are given back in one go.
 const TRASH: u32 = 64;
 /// The largest batch that is mapped or filled at once.
@@ -175,7 +168,7 @@ extern "C" fn enter(_: *mut c_void) {
     // SAFETY: the address is 0 or a snapshot that the parent wrote, which is still mapped.
     let mut inherited = unsafe { Snapshot::find(snapshot) };
     let mut early = None;
-    let mut stakes = None;
+    let (mut host, mut has_pages) = (None, false);
     let booted = match closed {
         Ok(()) => {
             if origin != FRESH {
@@ -187,9 +180,8 @@ extern "C" fn enter(_: *mut c_void) {
                 for board in [&program.board, &program.elder] {
                     board.store(0, SeqCst);
                 }
-                // Without us it would lose what is out.
-                let has_pages = inherited.as_ref().is_some_and(Snapshot::has_pages);
-                stakes = early.host.try_clone().ok().filter(|_| has_pages);
+                host = early.host.try_clone().ok();
+                has_pages = inherited.as_ref().is_some_and(Snapshot::has_pages);
             }
             boot(program, origin != FRESH, inherited, early)
         }
@@ -209,6 +201,8 @@ extern "C" fn enter(_: *mut c_void) {
             });
             pager.serve();
         }
+        // Of one that was killed meanwhile there is nothing to say.
+        Err(_) if host.as_ref().is_some_and(Host::has_ended) => {}
         Err(error) => {
             let pid = program.pid.load(Relaxed);
             let text = format!("process {pid} is not managed: {error}");
@@ -216,7 +210,8 @@ extern "C" fn enter(_: *mut c_void) {
                 .and_then(|client| client.log(Severity::Error, &text));
             // Without a supervisor there is nobody left to tell.
             let _ = told;
-            if let Some(host) = stakes {
+            // Without us it would lose what is out.
+            if let Some(host) = host.filter(|_| has_pages) {
                 host.abort();
             }
             program.set_state(state::FAILED);
@@ -527,77 +522,4 @@ pub fn pages_of(range: &core::ops::Range<usize>) -> PageRange {
 pub(super) fn event() -> Result<OwnedFd, Errno> {
     use rustix::event::{EventfdFlags, eventfd};
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-}
-
-/// Opens what does the I/O, and keeps `descriptors` open in the program's memory itself, as [`Uring::keep`] says.
-fn open_io(
-    options: &Options,
-    client: &Client,
-    descriptors: &[RawFd],
-) -> Result<Box<dyn Io>, BootError> {
-    let refused = match options.io {
-        IoBackend::Threads => None,
-        IoBackend::Auto | IoBackend::Uring => match Uring::new(&[], DEPTH) {
-            Ok(ring) => {
-                // Where it is refused the supervisor alone keeps them.
-                let _ = ring.keep(descriptors);
-                return Ok(Box::new(ring));
-            }
-            Err(why) => Some(why.to_string()),
-        },
-    };
-    if let Some(why) = refused {
-        if options.io == IoBackend::Uring {
-            return Err(BootError::Io(why));
-        }
-        let text = format!("io_uring is not available ({why}); {POOL_THREADS} threads do the I/O");
-        // The supervisor says it once for all processes; if it is gone there is nobody to tell.
-        let _ = client.log(Severity::Note, &text);
-    }
-    if let Ok(ring) = Uring::new(&[], 1) {
-        // For this alone, and as long as the memory lives.
-        let _ = ring.keep(descriptors);
-        core::mem::forget(ring);
-    }
-    let spawn = |worker: Worker| {
-        let (_, argument) = worker.into_raw();
-        // SAFETY: a worker keeps to what engine threads may do and gets its argument alone.
-        let spawned = unsafe { thread::spawn(c"fs-io", 64 << 10, true, work, argument) };
-        spawned.map(drop).map_err(|errno| {
-            // SAFETY: the thread did not start, so the argument was not used.
-            drop(unsafe { Worker::from_raw(argument) });
-            SpawnRefused(errno.raw_os_error())
-        })
-    };
-    match Pool::new(&[], DEPTH, POOL_THREADS, spawn) {
-        Ok(pool) => Ok(Box::new(pool)),
-        Err(why) => Err(BootError::Io(why.to_string())),
-    }
-}
-
-/// Starts a helper, which may run on `cpus`.
-fn helpers_of(cpus: Cpus) -> Spawn {
-    Box::new(move |helper: Helper| {
-        let argument = helper.into_raw();
-        // SAFETY: a helper keeps to what engine threads may do and gets its argument alone.
-        let spawned =
-            unsafe { thread::spawn(c"fs-help", HELPER_STACK, true, run_helper, argument) };
-        spawned
-            .map(|thread| cpus.free(thread.tid()))
-            .map_err(|errno| {
-                // SAFETY: the thread did not start, so the argument was not used.
-                drop(unsafe { Helper::from_raw(argument) });
-                SpawnRefused(errno.raw_os_error())
-            })
-    })
-}
-
-extern "C" fn run_helper(argument: *mut c_void) {
-    // SAFETY: `helpers_of` made the argument from a helper and gave it to this thread alone.
-    unsafe { Helper::from_raw(argument) }.run();
-}
-
-extern "C" fn work(argument: *mut c_void) {
-    // SAFETY: `open_io` made the argument from a worker and gave it to this thread alone.
-    unsafe { Worker::from_raw(argument) }.run();
 }

@@ -209,7 +209,7 @@ impl Early {
         loop {
             let step = if executes.is_some() { SOON } else { LOOK };
             let woken = self.wait(step);
-            if self.host.await_end(Duration::ZERO, None) {
+            if self.host.has_ended() {
                 process::exit(0);
             }
             if let (Some(uffd), Some(snapshot)) = (&self.program, snapshot.as_deref_mut()) {

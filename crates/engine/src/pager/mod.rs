@@ -31,6 +31,7 @@ mod tell;
 mod unnoticed;
 mod unshare;
 mod watch;
+mod workers;
 mod world;
 
 use std::sync::Arc;
@@ -453,10 +454,11 @@ impl Pager {
             let stats = &self.mm.stats;
             let faults = stats.faults_major + stats.faults_minor + stats.faults_zero;
             let goes_on = faults != core::mem::replace(&mut self.shared_at, faults);
-            let needy = stalled || self.w.has_to_pay() || goes_on && self.mm.is_reclaiming();
+            let needy = stalled || goes_on && self.mm.is_reclaiming();
             let waits = stalled || !self.copies.is_empty();
+            let least = if waits { STALLED_WANT } else { 0 };
             self.w
-                .ask_for_share(needy, if waits { STALLED_WANT } else { 0 });
+                .ask_for_share(needy, least.max(self.w.missing_to_pay()));
             self.follow_share();
         }
         if self.w.ledger.pressure() != self.pressure {

@@ -78,6 +78,11 @@ impl Host {
         poll(&mut fds, Some(&timeout)).is_ok() && !fds[0].revents().is_empty()
     }
 
+    /// Whether its last thread has ended.
+    pub fn has_ended(&self) -> bool {
+        self.await_end(Duration::ZERO, None)
+    }
+
     /// It has executed another file, so that the memory is no longer its own.
     pub fn has_left(&mut self) -> bool {
         match self.compare() {

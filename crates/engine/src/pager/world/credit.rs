@@ -19,15 +19,13 @@ use foreswap_core::world::Limit;
 
 use rustix::io::Errno;
 
-use super::{Linux, now};
+use super::{Linux, MOST_WANTED, now};
 use crate::ledger::{Ledger, ProcId};
 use crate::sys::host;
 use crate::sys::uffd::Mode;
 
 /// How long a child may share pages before it has to pay for them.
 const GRACE: Nanos = 250_000_000;
-/// How long there may be no room for what is due.
-const PATIENCE: Nanos = 300_000_000;
 /// More pages than anybody copies.
 const ENDED: u64 = u64::MAX / 2;
 /// Pages that a parent asks its children to pay for at a time.
@@ -132,8 +130,6 @@ pub struct Credit {
     copying: Copying,
     /// When the rest is to be paid.
     until: Nanos,
-    /// Since when there is no room for what is due.
-    due_since: Option<Nanos>,
 }
 
 impl Credit {
@@ -206,7 +202,10 @@ impl Linux {
         if !paid && anyway {
             self.ledger.charge_anyway(self.me, n);
         }
-        self.credit.owed -= if paid || anyway { n } else { 0 };
+        if paid || anyway {
+            self.credit.owed -= n;
+            self.ledger.pays(self.me, n);
+        }
         paid || anyway
     }
 
@@ -215,43 +214,45 @@ impl Linux {
         self.credit.owed > 0
     }
 
-    /// And it is time for that.
-    pub fn has_to_pay(&self) -> bool {
-        self.credit.due() > 0
+    /// What is missing to pay what is due, as far as it is this process' share.
+    pub fn missing_to_pay(&self) -> u64 {
+        let charged = self.ledger.process_charged(self.me);
+        let missing = self.fair_share().saturating_sub(charged);
+        self.credit.due().min(missing).min(MOST_WANTED)
     }
 
-    /// Charge what is due, as far as there is room for it, and all where there is plenty. What is due for long is
-    /// charged anyway. Tells the supervisor and the parent what is left.
+    /// Charge what is due, as far as there is room for it, and all where there is plenty. Tells the supervisor and the parent what is left.
     pub fn pay(&mut self) {
         if self.credit.owed > 0 {
             self.count_copies();
         }
         let asked = self.ledger.asked(self.me);
         self.credit.copied = self.credit.copied.saturating_add(asked.into());
-        let room = self.available();
+        // All there is: what all have together may be the limit, with nothing to spare.
+        let room = self
+            .ledger
+            .limit_pages()
+            .saturating_sub(self.ledger.charged_pages());
         let due = match room / 2 > self.credit.owed {
             true => self.credit.owed,
             false => self.credit.due().min(room),
         };
         if due > 0 && self.ledger.try_charge(self.me, due) {
-            self.has_paid_for(due);
-        }
-        let due = self.credit.due();
-        if due == 0 {
-            self.credit.due_since = None;
-        } else if now() - *self.credit.due_since.get_or_insert_with(now) > PATIENCE {
-            self.ledger.charge_anyway(self.me, due);
-            self.has_paid_for(due);
+            self.credit.owed -= due;
+            self.ledger.pays(self.me, due);
+            self.credit.copied = self.credit.copied.saturating_sub(due);
         }
         let due = self.credit.due();
         self.ledger.set_owed(self.me, self.credit.owed, due, asked);
     }
+}
 
-    fn has_paid_for(&mut self, n: u64) {
-        self.credit.owed -= n;
-        self.credit.copied = self.credit.copied.saturating_sub(n);
-        self.credit.due_since = None;
-    }
+/// A child that was asked to pay.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    child: ProcId,
+    /// What it had paid for before.
+    paid: u32,
 }
 
 /// A parent's view of the children that share pages with it.
@@ -259,8 +260,8 @@ impl Linux {
 pub struct Debtors {
     /// They have debts.
     children: Vec<ProcId>,
-    /// The one that was asked to pay and has not said that it did.
-    asked: Option<ProcId>,
+    /// The one that was asked and has not paid for as much yet.
+    asked: Option<Asked>,
     /// Pages that may be copied, as they are paid for.
     paid: u64,
 }
@@ -277,25 +278,29 @@ impl Linux {
         !self.debtors.children.is_empty()
     }
 
-    /// Whether `n` pages that children share may be copied, as one of these has paid for them, or `anyway`. It is asked
-    /// for that.
+    /// Whether `n` pages that children share may be copied, as one of these has paid for them, which is asked for that, or
+    /// `anyway`.
     pub fn may_copy(&mut self, n: u64, anyway: bool) -> bool {
         let debtors = &mut self.debtors;
         let Some(&first) = debtors.children.first() else {
             return true;
         };
-        if let Some(child) = debtors.asked
-            && (!debtors.children.contains(&child) || self.ledger.has_paid(child))
-        {
-            debtors.asked = None;
-            debtors.paid += u64::from(AT_ONCE);
+        if let Some(Asked { child, paid }) = debtors.asked {
+            // Whatever it paid for, there is room made for as much.
+            let has_paid =
+                self.ledger.is_even(child) || self.ledger.paid(child).wrapping_sub(paid) >= AT_ONCE;
+            if anyway || has_paid || !debtors.children.contains(&child) {
+                debtors.asked = None;
+                debtors.paid += u64::from(AT_ONCE);
+            }
         }
         if debtors.asked.is_none() && debtors.paid < u64::from(AT_ONCE / 2) {
-            debtors.asked = Some(first);
+            let paid = self.ledger.paid(first);
+            debtors.asked = Some(Asked { child: first, paid });
             self.ledger.ask_to_pay(first, AT_ONCE);
         }
-        let may = anyway || debtors.paid >= n;
-        debtors.paid = debtors.paid.saturating_sub(if may { n } else { 0 });
+        let may = debtors.paid >= n;
+        debtors.paid -= if may { n } else { 0 };
         may
     }
 

@@ -99,6 +99,8 @@ impl Limit for Linux {
             }
             false => n,
         };
+        // A debt that is no more is as good as paid.
+        self.ledger.pays(self.me, n - left);
         self.ledger.uncharge(self.me, left);
     }
 
@@ -119,7 +121,7 @@ impl Limit for Linux {
 
 impl Linux {
     /// Pages that each process may have when all need more.
-    fn fair_share(&self) -> u64 {
+    pub(super) fn fair_share(&self) -> u64 {
         self.ledger.limit_pages() / u64::from(self.ledger.live().max(1))
     }
 
