@@ -199,7 +199,7 @@ impl Mm {
 
     /// Read some of what will be needed. Returns whether it did.
     pub(crate) fn bring_needed(&mut self, w: &mut impl World) -> bool {
-        if self.advised.needed.is_empty() || self.in_flight() >= READS {
+        if self.advised.needed.is_empty() || self.io.in_flight() >= READS {
             return false;
         }
         let mut pages = Vec::new();

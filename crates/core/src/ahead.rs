@@ -178,7 +178,7 @@ impl Mm {
         let hinted = vma.hint.window(&touch, policy.max_window());
         let window =
             hinted.unwrap_or_else(|| policy.on_miss(&mut self.shared, &mut vma.history, &touch));
-        self.miss_at_random(now);
+        self.on_random_fault(now);
         w.window(window.count().into());
         self.read_window(w, &window, batch);
     }
@@ -192,7 +192,7 @@ impl Mm {
     /// Read on, ahead of every stream and lattice, as far as each may go.
     pub(crate) fn read_on(&mut self, w: &mut impl World) {
         self.read_streams(w);
-        if self.pace.batched {
+        if self.io.holds_back() {
             return;
         }
         let now = w.now();
@@ -218,7 +218,7 @@ impl Mm {
         region: &PageRange,
         batch: &mut Vec<(Slot, Frame)>,
     ) {
-        let (latency, memory) = (self.ios.latency(), self.memory_ahead());
+        let (latency, memory) = (self.io.latency(), self.memory_ahead());
         let count = self.lattices.window(id, region, latency, memory);
         if count == 0 {
             return;
@@ -231,7 +231,7 @@ impl Mm {
 
     fn read_streams(&mut self, w: &mut impl World) {
         self.streams
-            .set_means(self.ios.latency(), self.memory_ahead());
+            .set_means(self.io.latency(), self.memory_ahead());
         let now = w.now();
         let share = self.streams.share(now);
         for id in self.streams.ids() {
@@ -243,14 +243,14 @@ impl Mm {
                 && let Some(run) = self.streams.window(id, &vma.range, share)
             {
                 if self.reads_whole(id, next) {
-                    if self.pace.batched || !self.read_unit_ahead(w, id, next) {
+                    if self.io.holds_back() || !self.read_unit_ahead(w, id, next) {
                         break;
                     }
                     windows += 1;
                     continue;
                 }
                 let mut run = self.before_units(id, run);
-                if self.pace.batched {
+                if self.io.holds_back() {
                     // It may go on over what is in memory.
                     let away = |page| matches!(self.table.get(page), Entry::Swapped { .. });
                     match run.pages().position(away) {
@@ -320,7 +320,7 @@ impl Mm {
     ) -> u64 {
         let mut wants = core::mem::take(&mut self.wants);
         wants.clear();
-        let mut ios = self.in_flight() + KEPT_IOS;
+        let mut ios = self.io.in_flight() + KEPT_IOS;
         let mut last: Option<Slot> = batch.last().map(|&(slot, _)| slot);
         let (mut passed, mut first_page) = (0, None);
         for (n, page) in (0..).zip(pages) {

@@ -206,7 +206,7 @@ impl Mm {
         {
             return Some(run);
         }
-        let cluster = self.is_missed_at_random() && self.frames.clusters.count(List::Free) > 0;
+        let cluster = self.faults_at_random() && self.frames.clusters.count(List::Free) > 0;
         if !self.drop_for_one() && !cluster && !self.give_up_ahead(w.now()) {
             if self.held {
                 // Nothing is moved out now; the fork will soon be over.
@@ -233,7 +233,7 @@ impl Mm {
     /// A thread's page goes before what streams are to use; but where writes will make room soon, a whole
     /// unit is not given up for a page.
     fn give_up_ahead(&mut self, now: Nanos) -> bool {
-        let soon = self.frames.writing() > 0 && self.is_missed_at_random();
+        let soon = self.frames.writing() > 0 && self.faults_at_random();
         !soon && self.drop_ahead(now, 1) > 0
     }
 

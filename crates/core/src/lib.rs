@@ -11,7 +11,6 @@ extern crate alloc;
 
 mod advice;
 mod ahead;
-mod at_once;
 mod brought;
 mod fault;
 mod filled;
@@ -23,7 +22,6 @@ mod io;
 pub mod kswapd;
 mod missing;
 mod mm;
-mod pace;
 mod page_table;
 #[cfg(feature = "planted")]
 pub mod planted;

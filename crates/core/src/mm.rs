@@ -13,9 +13,8 @@ use crate::advice::{Advised, Hint};
 use crate::brought::Brought;
 use crate::frames::{Frames, State};
 use crate::huge::{Huge, Thp};
-use crate::io::Ios;
+use crate::io::scheduler::{self, IoScheduler};
 use crate::missing::Discarded;
-use crate::pace::Pace;
 use crate::page_table::{Entry, PageTable, Resident};
 use crate::readahead::lattice::Lattices;
 use crate::readahead::streams::Streams;
@@ -104,7 +103,8 @@ pub struct Mm {
     pub(crate) by_slot: bool,
     /// What readahead remembers of all regions together.
     pub(crate) shared: Shared,
-    pub(crate) ios: Ios,
+    /// Requests to the swap areas.
+    pub(crate) io: IoScheduler,
     pub(crate) marks: Watermarks,
     /// Counters since the start.
     pub stats: Stats,
@@ -114,8 +114,6 @@ pub struct Mm {
     pub(crate) awake: bool,
     /// Pages moved out so far.
     pub(crate) evictions: u64,
-    /// What is in flight beside the reads that threads wait for.
-    pub(crate) pace: Pace,
     /// No slot was free at the last try.
     pub(crate) areas_full: bool,
     /// Faults that found the address space changing.
@@ -167,7 +165,7 @@ impl Mm {
             owners: Owners::default(),
             by_slot: config.readahead.goes_by_slot(),
             shared: Shared::default(),
-            ios: Ios::default(),
+            io: IoScheduler::new(scheduler::Config::new(config.depth)),
             streams: Streams::new(window),
             lattices: Lattices::new(window),
             huge: Huge::default(),
@@ -176,7 +174,6 @@ impl Mm {
             hand: Vpn(0),
             awake: false,
             evictions: 0,
-            pace: Pace::default(),
             areas_full: false,
             retry: Vec::new(),
             stalled: VecDeque::new(),

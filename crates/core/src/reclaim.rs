@@ -86,7 +86,7 @@ impl Mm {
     pub fn run(&mut self, w: &mut impl World) -> bool {
         self.tidy(w);
         self.keep_singles(w);
-        self.keep_pace(w);
+        self.schedule_io(w);
         self.submit_writes(w, self.hurry(w));
         if !self.stalled.is_empty() && self.serve_stalled(w) {
             // The thread must find its page before reclaim does.
@@ -134,7 +134,7 @@ impl Mm {
             self.serve_stalled(w);
         }
         if moved == 0 {
-            self.submit_writes(w, !self.gathers(w));
+            self.submit_writes(w, !self.gathers_writes(w));
         } else if w.excess() == 0 {
             self.passing_until = 0;
         }
@@ -158,7 +158,7 @@ impl Mm {
     /// more, or memory is short.
     fn hurry(&self, w: &impl World) -> bool {
         let at_once = !self.awake || self.headroom(w) < u64::from(self.marks.low / 2);
-        at_once && !self.gathers(w)
+        at_once && !self.gathers_writes(w)
     }
 
     /// Pages that a fault could have without waiting.
@@ -170,7 +170,7 @@ impl Mm {
     /// As much is being written as should be: more would not be there sooner. While pages are missed that
     /// nothing could foresee, what goes out before its time may be the very next one.
     pub(crate) fn is_much_unwritten(&self) -> bool {
-        let most = match self.is_missed_at_random() {
+        let most = match self.faults_at_random() {
             true => (2 * self.marks.high).min(self.marks.writes),
             false => self.marks.writes,
         };
@@ -413,7 +413,7 @@ impl Mm {
     /// are units for which there will be room soon.
     fn take_passed(&mut self, w: &mut impl World, max: u32, victims: &mut Vec<Vpn>) -> bool {
         let memory = self.table.resident();
-        let yields = self.is_missed_at_random();
+        let yields = self.faults_at_random();
         let (long, margin) = match yields {
             true => (2 * u64::from(UNIT), u64::from(UNIT)),
             false => (memory / LONG, memory / KEPT),

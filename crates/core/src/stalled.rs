@@ -24,7 +24,7 @@ const HELD: Nanos = 50_000_000;
 impl Mm {
     /// Faults wait for memory, or for a place in the queue.
     pub fn is_stalled(&self) -> bool {
-        !self.stalled.is_empty() || self.lacks_place()
+        !self.stalled.is_empty() || self.io.synchronous_waits()
     }
 
     /// How long until faults that wait for memory may get it though nothing happens: the pages that were just mapped

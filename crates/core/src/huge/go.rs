@@ -224,7 +224,7 @@ impl Mm {
     /// Write units, as far as slots, queue and depth go. False: the queue is full.
     pub(crate) fn write_units(&mut self, w: &mut impl World) -> bool {
         while let Some(id) = self.frames.clusters.due(self.rested_at(w)) {
-            if !self.may_write() {
+            if !self.io.may_write() {
                 return false;
             }
             self.end_trial(w, id);
@@ -291,19 +291,19 @@ impl Mm {
     ) -> bool {
         let first = self.frames.clusters.first(id).plus(at);
         let new = self.frames.get(first).slot.is_none();
-        let piece = self.piece(UNIT as usize, true) as u32;
+        let piece = self.io.request_size(self.contention(), UNIT as usize, true) as u32;
         let mut done = 0;
         while done < n {
             let (part, begin) = (piece.min(n - done), done);
             let frames = move || (begin..begin + part).map(move |i| first.plus(i));
-            let io = self.ios.begin(slot.plus(done), true, 0, frames());
-            if !self.start_beside(w, io) {
+            let io = self.io.begin_write(slot.plus(done), frames());
+            if !self.io.start_background(w, self.contention(), io) {
                 if new {
                     for i in done..n {
                         self.put(w, Some(slot.plus(i)));
                     }
                 }
-                self.ios.drop(io);
+                self.io.cancel(io);
                 return false;
             }
             self.on_writing(w, (begin..).map(|i| slot.plus(i)).zip(frames()));

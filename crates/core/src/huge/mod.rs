@@ -130,7 +130,7 @@ impl Mm {
 
     /// A cluster for a stream, which does not take what single pages need.
     pub(crate) fn cluster_to_read(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
-        if self.is_missed_at_random() && self.singles(w) < u64::from(self.marks.low / 2) {
+        if self.faults_at_random() && self.singles(w) < u64::from(self.marks.low / 2) {
             self.awake = true;
             return None;
         }
@@ -140,7 +140,7 @@ impl Mm {
     /// While pages are missed that nothing could foresee, there is memory for them that is in no cluster.
     pub(crate) fn keep_singles(&mut self, w: &mut impl World) {
         let low = u64::from(self.marks.low);
-        if self.is_missed_at_random() && self.singles(w) < low {
+        if self.faults_at_random() && self.singles(w) < low {
             self.release_cluster(w);
         }
     }
@@ -162,7 +162,7 @@ impl Mm {
             }
         }
         let spare = self.frames.free() + self.frames.clean_singles();
-        let kept = match self.is_missed_at_random() {
+        let kept = match self.faults_at_random() {
             true => self.marks.high,
             false => self.marks.low / 2,
         };

@@ -75,7 +75,7 @@ impl Mm {
     /// Nobody needs what is on trial.
     fn may_rest(&self, w: &impl World) -> bool {
         let clusters = &self.frames.clusters;
-        self.is_missed_at_random()
+        self.faults_at_random()
             && !self.held
             && !self.is_draining()
             && self.stalled.is_empty()

@@ -136,7 +136,7 @@ impl Mm {
 
     /// Some I/O on `area` is in flight.
     pub fn has_io(&self, area: u8) -> bool {
-        self.ios.any_on(area)
+        self.io.any_on(area)
     }
 
     /// An area is being emptied.
@@ -381,12 +381,9 @@ impl Mm {
         let runs = batch.chunk_by(follows);
         for run in runs.flat_map(|run| run.chunks(SLOTS_PER_SWAPOFF_IO)) {
             let frames = run.iter().map(|&(_, frame)| frame);
-            let io = self.ios.begin(run[0].0, false, now, frames);
-            if self.drain.ios < IOS
-                && !self.lacks_place()
-                && w.read(io, run[0].0, self.ios.frames(io))
-            {
-                self.ios.set_drain(io);
+            let io = self.io.begin_read(run[0].0, now, frames);
+            if self.drain.ios < IOS && self.io.start_at_once(w, io) {
+                self.io.set_drain(io);
                 self.drain.pages += run.len() as u32;
                 self.drain.ios += 1;
                 self.stats.swap_read_ios += 1;
@@ -399,13 +396,13 @@ impl Mm {
 
     fn un_submit(&mut self, io: IoId, before: Option<Vpn>) -> Option<Vpn> {
         let mut first = before;
-        if let Some((_, _, frames)) = self.ios.end(io) {
-            for &frame in &frames {
+        if let Some(ended) = self.io.end(io) {
+            for &frame in &ended.frames {
                 let page = self.frames.get(frame).page;
                 first = first.into_iter().chain(page).min();
                 self.un_read(frame);
             }
-            self.ios.recycle(io, frames);
+            self.io.recycle(io, ended.frames);
         }
         first
     }

@@ -1,0 +1,179 @@
+//! Requests that ended.
+//!
+//! State is published when the request that makes it true has succeeded. Each page that comes in is checked against
+//! the digest that was taken when it went out: the program never gets a wrong byte.
+
+use super::ENOSPC;
+use super::scheduler::Ended;
+use crate::frames::{Holding, State};
+use crate::mm::Mm;
+use crate::units::{Frame, Slot};
+use crate::world::{IoId, IoResult, Notice, World};
+
+impl Mm {
+    /// An I/O ended.
+    pub fn on_io(&mut self, w: &mut impl World, io: IoId, result: IoResult) {
+        let Some(ended) = self.io.end(io) else {
+            return;
+        };
+        let Ended {
+            slot,
+            write,
+            drain,
+            frames,
+        } = ended;
+        if drain {
+            self.drain.ended(frames.len());
+        }
+        match (write, result) {
+            (false, IoResult::Ok) if drain => self.on_drained(w, slot, &frames),
+            (false, IoResult::Failed(_)) if frames.len() > 1 => {
+                // One bad page must not take the others along: read each alone.
+                self.read_singly(w, slot, &frames);
+            }
+            (false, _) => {
+                self.io.note_latency(io, w.now());
+                for (i, &frame) in (0..).zip(&frames) {
+                    self.on_read(w, slot.plus(i), frame, result);
+                }
+                self.map_direct(w, &frames);
+                self.settle_units(w, &frames, false);
+            }
+            (true, _) => {
+                let areas_full = self.areas_full;
+                for (i, &frame) in (0..).zip(&frames) {
+                    let result = match result {
+                        IoResult::Refused(refusal) if !refusal.has(i) => IoResult::Ok,
+                        result => result,
+                    };
+                    self.on_written(w, slot.plus(i), frame, result);
+                }
+                self.settle_units(w, &frames, true);
+                match result {
+                    // Others may have made room.
+                    IoResult::Ok => self.areas_full = false,
+                    IoResult::Refused(refusal) => {
+                        // The slots that were given back are no room.
+                        self.areas_full = areas_full;
+                        if refusal.full {
+                            self.slots.no_room(slot.area);
+                        }
+                    }
+                    IoResult::Failed(error) => {
+                        w.notice(Notice::WriteFailed { slot, error });
+                        if error == ENOSPC {
+                            self.slots.no_room(slot.area);
+                        } else {
+                            self.slots.write_failed(slot.area);
+                        }
+                    }
+                }
+            }
+        }
+        self.io.recycle(io, frames);
+        self.dispatch_waiting(w);
+    }
+
+    pub(crate) fn on_read(
+        &mut self,
+        w: &mut impl World,
+        slot: Slot,
+        frame: Frame,
+        result: IoResult,
+    ) {
+        let Some(page) = self.frames.get(frame).page else {
+            #[cfg(feature = "planted")]
+            if self.has(crate::planted::Bug::LeakedFrame) && matches!(result, IoResult::Failed(_)) {
+                return;
+            }
+            self.frames.free_up(frame);
+            return;
+        };
+        let lost = match result {
+            IoResult::Failed(error) => Some(Notice::ReadFailed { slot, page, error }),
+            #[cfg(feature = "planted")]
+            IoResult::Ok if self.has(crate::planted::Bug::UncheckedDigest) => None,
+            IoResult::Ok if w.digest_read(frame).number() != w.digest(slot) => {
+                Some(Notice::Corrupt { slot, page })
+            }
+            // A read is never taken in part.
+            IoResult::Ok | IoResult::Refused(_) => None,
+        };
+        if let Some(notice) = lost {
+            w.notice(notice);
+            self.bad.push(slot);
+            self.frames.get_mut(frame).slot = None;
+            self.lose(w, page);
+            return;
+        }
+        self.stats.swap_in += 1;
+        self.frames.turn(frame, State::Clean);
+        let holding = self.frames.get(frame);
+        if holding.wanted {
+            self.deliver(w, frame);
+        } else if holding.whole && !self.held {
+            self.send_on(w, slot, frame);
+        }
+    }
+
+    /// Map what has just come and may be mapped before it is touched.
+    fn map_direct(&mut self, w: &mut impl World, frames: &[Frame]) {
+        if self.held {
+            return;
+        }
+        let mut maps = core::mem::take(&mut self.maps);
+        maps.clear();
+        maps.extend(frames.iter().filter_map(|&frame| {
+            let holding = self.frames.get(frame);
+            let direct = holding.direct && holding.state == State::Clean && !holding.wanted;
+            Some((holding.page.filter(|_| direct)?, frame))
+        }));
+        self.map_pages(w, &maps);
+        self.maps = maps;
+    }
+
+    fn on_written(&mut self, w: &mut impl World, slot: Slot, frame: Frame, result: IoResult) {
+        let orphan = self.frames.get(frame).page.is_none();
+        #[cfg(feature = "planted")]
+        let result = match result {
+            IoResult::Failed(_) if self.has(crate::planted::Bug::EarlyPublish) => IoResult::Ok,
+            result => result,
+        };
+        match result {
+            IoResult::Ok => {
+                self.stats.swap_out += 1;
+                if orphan {
+                    self.put(w, Some(slot));
+                    self.frames.free_up(frame);
+                    return;
+                }
+                let &Holding { leaves, wanted, .. } = self.frames.get(frame);
+                if leaves && !wanted {
+                    self.leave_frame(frame);
+                    return;
+                }
+                self.frames.turn(frame, State::Clean);
+            }
+            IoResult::Failed(_) | IoResult::Refused(_) => {
+                let holding = self.frames.get_mut(frame);
+                holding.slot = None;
+                if let IoResult::Refused(refusal) = result {
+                    holding.whole = !refusal.full;
+                }
+                if matches!(result, IoResult::Failed(error) if error != ENOSPC) {
+                    self.bad.push(slot);
+                } else {
+                    self.put(w, Some(slot));
+                }
+                if orphan {
+                    self.frames.free_up(frame);
+                    return;
+                }
+                self.frames.turn(frame, State::Dirty);
+            }
+        }
+        if self.frames.get(frame).wanted {
+            self.deliver(w, frame);
+        }
+    }
+}

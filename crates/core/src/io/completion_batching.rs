@@ -1,0 +1,119 @@
+//! Whether the disk completes its requests in batches.
+//!
+//! The disk of a virtual machine may be served by one thread of the host, which executes one request after the other and
+//! raises its interrupt only when the queue is empty. If the queue is refilled as entries free up, such a disk reports
+//! nothing until the queue is full; then everything completes at once, and the disk idles until it gets more. It is fastest
+//! in batches: no background I/O begins while it has any, and as much as possible when all has ended. A disk that
+//! reports each completion is fastest with more in flight. Which kind a disk is, is estimated all the time.
+
+use crate::world::Disk;
+
+/// Requests that complete together on such a disk; fewer may do so by chance.
+const SEVERAL: u64 = 3;
+/// Hysteresis of the estimate: so many more batches than single completions are seen before the disk counts as one of
+/// that kind.
+const CONFIDENCE: u32 = 6;
+
+/// An estimate of how the disk completes.
+#[derive(Default)]
+pub(crate) struct CompletionBatching {
+    /// The disk at the last observation.
+    seen: Disk,
+    /// From none (0) to [`CONFIDENCE`].
+    evidence: u32,
+    believed: bool,
+}
+
+impl CompletionBatching {
+    /// Returns whether no background I/O should begin now.
+    pub fn observe(&mut self, disk: Disk) -> bool {
+        let begun = disk.begun.saturating_sub(self.seen.begun);
+        let ended = (self.seen.left + begun).saturating_sub(disk.left);
+        // Of the requests that it had at the last observation.
+        let left = disk.left.saturating_sub(begun);
+        self.seen = disk;
+        if ended >= SEVERAL && left == 0 {
+            self.evidence = (self.evidence + 1).min(CONFIDENCE);
+        } else if ended > 0 && left > 0 {
+            self.evidence = self.evidence.saturating_sub(1);
+        }
+        self.believed = match self.believed {
+            true => self.evidence > 0,
+            false => self.evidence == CONFIDENCE,
+        };
+        self.believed && disk.left > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk that has `n` I/Os at a time, and tells of their ends `together` at a time.
+    fn seen(batching: &mut CompletionBatching, n: u64, together: u64) -> bool {
+        let mut disk = batching.seen;
+        disk.begun += n;
+        disk.left += n;
+        let mut held_back = batching.observe(disk);
+        while disk.left > 0 {
+            disk.left = disk.left.saturating_sub(together);
+            held_back |= batching.observe(disk);
+        }
+        assert!(!batching.observe(disk), "it has nothing");
+        held_back
+    }
+
+    #[test]
+    fn a_disk_that_ends_all_batching_is_found_out_and_given_batches() {
+        let mut batching = CompletionBatching::default();
+        for _ in 0..CONFIDENCE {
+            assert!(!seen(&mut batching, 4, 4));
+        }
+        assert!(seen(&mut batching, 4, 4));
+        assert!(seen(&mut batching, 1, 1));
+    }
+
+    #[test]
+    fn one_that_tells_of_each_end_has_as_much_as_there_is_room_for() {
+        let mut batching = CompletionBatching::default();
+        for n in 1..100 {
+            assert!(!seen(&mut batching, n, 1));
+        }
+        for _ in 0..=CONFIDENCE {
+            seen(&mut batching, 8, 8);
+        }
+        // It was chance.
+        for _ in 0..2 {
+            seen(&mut batching, 8, 1);
+        }
+        assert!(!seen(&mut batching, 8, 1));
+    }
+
+    #[test]
+    fn single_ends_say_nothing() {
+        let mut batching = CompletionBatching::default();
+        for _ in 0..100 {
+            assert!(!seen(&mut batching, 1, 1));
+        }
+    }
+
+    #[test]
+    fn what_began_after_the_last_look_and_has_not_ended_says_nothing() {
+        let mut batching = CompletionBatching::default();
+        let mut disk = Disk::default();
+        for _ in 0..20 {
+            disk.begun += 3;
+            disk.left += 3;
+            batching.observe(disk);
+            // They ended, and two more began.
+            disk.begun += 2;
+            disk.left = 2;
+            batching.observe(disk);
+            disk.left = 0;
+            batching.observe(disk);
+        }
+        disk.begun += 1;
+        disk.left += 1;
+        assert!(batching.observe(disk), "evidence was lost");
+    }
+}
