@@ -9,38 +9,28 @@
 
 extern crate alloc;
 
-mod advice;
-mod ahead;
-mod brought;
 mod fault;
-mod filled;
-mod first_touch;
 mod frames;
-mod guard;
 pub mod huge;
 mod io;
 pub mod kswapd;
-mod missing;
 mod mm;
-mod page_table;
 #[cfg(feature = "planted")]
 pub mod planted;
 pub mod readahead;
 mod reclaim;
-mod snapshot;
-mod stalled;
+mod space;
 pub mod stats;
 mod swap;
 pub mod units;
-mod vma;
 pub mod world;
 
-pub use advice::{Advice, Hint};
 pub use huge::Thp;
 pub use io::SLOTS_PER_IO;
 pub use mm::{Config, Mm, Outcome};
-pub use page_table::{Entry, Fill, Resident};
-pub use snapshot::Stored;
+pub use space::advice::{Advice, Hint};
+pub use space::page_table::{Entry, Fill, Resident};
+pub use space::snapshot::Stored;
+pub use space::vma::Vma;
 pub use swap::slots::Slots;
 pub use swap::swapoff::{SLOTS_PER_SWAPOFF_IO, Swapoff};
-pub use vma::Vma;

@@ -9,24 +9,24 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::advice::{Advised, Hint};
-use crate::brought::Brought;
+use crate::fault::grace::RecentFaults;
+use crate::fault::unaccounted::Discarded;
 use crate::frames::{Frames, State};
 use crate::huge::{Huge, Thp};
 use crate::io::scheduler::{self, IoScheduler};
-use crate::missing::Discarded;
-use crate::page_table::{Entry, PageTable, Resident};
-use crate::readahead::lattice::Lattices;
+use crate::readahead::byte_stride::ByteStrides;
 use crate::readahead::streams::Streams;
 use crate::readahead::{Policy, Shared};
 use crate::reclaim::Watermarks;
+use crate::space::advice::{Advised, Hint};
+use crate::space::page_table::{Entry, PageTable, Resident};
+use crate::space::vma::Vmas;
 use crate::stats::Stats;
 use crate::swap::owners::Owners;
 use crate::swap::slots::Slots;
 use crate::swap::swapoff::{Drain, Swapoff};
 use crate::swap::write_back::WriteBack;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn, len};
-use crate::vma::Vmas;
 use crate::world::{Limit, SwapMap, World};
 
 /// What is chosen at the start.
@@ -121,7 +121,7 @@ pub struct Mm {
     /// Faults that found no memory, in order.
     pub(crate) stalled: VecDeque<Pending>,
     /// Pages that were mapped for threads a moment ago.
-    pub(crate) brought: Brought,
+    pub(crate) recent_faults: RecentFaults,
     /// What the kernel may still take away.
     pub(crate) discarded: Discarded,
     /// Until then the limit yields at once, as nothing could be moved out lately.
@@ -130,7 +130,7 @@ pub struct Mm {
     pub(crate) held: bool,
     pub(crate) victims: Vec<Vpn>,
     pub(crate) streams: Streams,
-    pub(crate) lattices: Lattices,
+    pub(crate) byte_strides: ByteStrides,
     pub(crate) huge: Huge,
     /// Room for lists that are made anew each time.
     pub(crate) batch: Vec<(Slot, Frame)>,
@@ -167,7 +167,7 @@ impl Mm {
             shared: Shared::default(),
             io: IoScheduler::new(scheduler::Config::new(config.depth)),
             streams: Streams::new(window),
-            lattices: Lattices::new(window),
+            byte_strides: ByteStrides::new(window),
             huge: Huge::default(),
             marks,
             stats: Stats::default(),
@@ -177,7 +177,7 @@ impl Mm {
             areas_full: false,
             retry: Vec::new(),
             stalled: VecDeque::new(),
-            brought: Brought::default(),
+            recent_faults: RecentFaults::default(),
             discarded: Discarded::default(),
             passing_until: 0,
             held: false,
@@ -243,7 +243,7 @@ impl Mm {
     }
 
     /// All managed regions.
-    pub fn regions(&self) -> impl Iterator<Item = &crate::vma::Vma> {
+    pub fn regions(&self) -> impl Iterator<Item = &crate::space::vma::Vma> {
         self.vmas.iter()
     }
 
@@ -267,12 +267,12 @@ impl Mm {
         self.vmas.insert(range);
         let mut found = 0;
         for page in present.iter().flat_map(crate::units::pages) {
-            if self.table.get(page) == Entry::Never {
+            if self.table.get(page) == Entry::Unmapped {
                 self.table.set(
                     page,
                     Entry::Resident(Resident {
                         slot: None,
-                        credit: 1,
+                        refs: 1,
                         found: true,
                     }),
                 );
@@ -350,7 +350,7 @@ impl Mm {
             self.vmas.set_hint(&moved, hint);
             let mut at = part.start;
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
-                self.table.set(page, Entry::Never);
+                self.table.set(page, Entry::Unmapped);
                 self.table.set(target(page), entry);
                 self.note_moved(entry, target(page));
                 if let Entry::Cached(frame) = entry {
@@ -371,9 +371,9 @@ impl Mm {
 
     /// Drop the content of one page, wherever it is.
     fn forget(&mut self, w: &mut impl World, page: Vpn, entry: Entry) {
-        self.table.set(page, Entry::Never);
+        self.table.set(page, Entry::Unmapped);
         match entry {
-            Entry::Never | Entry::Filled(_) | Entry::Poisoned | Entry::Guarded => {}
+            Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}
             Entry::Resident(Resident { slot, .. }) => {
                 self.put(w, slot);
                 w.uncharge(1);
@@ -381,11 +381,11 @@ impl Mm {
             Entry::Swapped { slot, .. } => self.put(w, Some(slot)),
             Entry::Cached(frame) => {
                 self.frames.single_out(frame);
-                let holding = *self.frames.get(frame);
-                if holding.ahead {
-                    self.end_ahead(page, &holding, false);
+                let desc = *self.frames.get(frame);
+                if desc.ahead {
+                    self.end_ahead(page, &desc, false);
                 }
-                match holding.state {
+                match desc.state {
                     #[cfg(feature = "planted")]
                     State::Reading if self.has(crate::planted::Bug::StaleWindow) => {}
                     #[cfg(feature = "planted")]
@@ -394,21 +394,21 @@ impl Mm {
                     // of a write must not be taken by another page before that.
                     State::Writing => self.frames.get_mut(frame).page = None,
                     State::Reading => {
-                        self.put(w, holding.slot);
-                        let holding = self.frames.get_mut(frame);
-                        holding.page = None;
-                        holding.slot = None;
+                        self.put(w, desc.slot);
+                        let desc = self.frames.get_mut(frame);
+                        desc.page = None;
+                        desc.slot = None;
                     }
                     _ => {
-                        self.put(w, holding.slot);
-                        self.frames.free_up(frame);
+                        self.put(w, desc.slot);
+                        self.frames.set_free(frame);
                     }
                 }
                 #[cfg(feature = "planted")]
                 if self.has(crate::planted::Bug::LostWakeUp) {
                     return;
                 }
-                if holding.wanted {
+                if desc.wanted {
                     w.wake(page);
                 }
             }
@@ -430,14 +430,14 @@ impl Mm {
 
     /// Every reference to a slot that is held, once each; for tests.
     pub fn references(&self, out: &mut Vec<Slot>) {
-        out.extend(self.frames.iter().filter_map(|(_, holding)| holding.slot));
+        out.extend(self.frames.iter().filter_map(|(_, desc)| desc.slot));
         for (_, entry) in self.table.iter() {
             match entry {
                 Entry::Swapped { slot, .. } => out.push(slot),
                 Entry::Resident(resident) => out.extend(resident.slot),
-                Entry::Never
+                Entry::Unmapped
                 | Entry::Cached(_)
-                | Entry::Filled(_)
+                | Entry::SameFilled(_)
                 | Entry::Poisoned
                 | Entry::Guarded => {}
             }
@@ -451,27 +451,27 @@ impl Mm {
         }
         self.table.check()?;
         self.frames.clusters.check()?;
-        for (frame, holding) in self.frames.iter() {
+        for (frame, desc) in self.frames.iter() {
             if let Some((id, unit)) = self.frames.unit_of(frame) {
                 let n = frame.0 - self.frames.clusters.first(id).0;
-                if holding.page != Some(unit.plus(n.into())) {
+                if desc.page != Some(unit.plus(n.into())) {
                     return Err("a unit's frame holds another page");
                 }
             }
-            let cached = holding
+            let cached = desc
                 .page
                 .is_some_and(|p| self.table.get(p) == Entry::Cached(frame));
-            match holding.state {
-                State::Empty | State::Free if holding.page.is_some() => {
+            match desc.state {
+                State::Empty | State::Free if desc.page.is_some() => {
                     return Err("a frame without content has a page");
                 }
                 State::Clean | State::Dirty if !cached => {
                     return Err("a cached page is not in the table");
                 }
-                State::Reading | State::Writing if holding.page.is_some() && !cached => {
+                State::Reading | State::Writing if desc.page.is_some() && !cached => {
                     return Err("a page in flight is not in the table");
                 }
-                State::Clean if holding.slot.is_none_or(|s| w.count(s) == 0) => {
+                State::Clean if desc.slot.is_none_or(|s| w.count(s) == 0) => {
                     return Err("a clean page has no slot");
                 }
                 _ => {}

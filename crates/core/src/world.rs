@@ -111,7 +111,7 @@ pub trait Mmu {
         false
     }
     /// The 512 frames of a cluster are empty: see to it that a huge page can be moved there whole.
-    fn mend(&mut self, first: Frame) {
+    fn rebuild(&mut self, first: Frame) {
         let _ = first;
     }
     /// Make the 512 aligned pages from `unit` on, all mapped in the program, one huge page. False:

@@ -1,6 +1,6 @@
 //! The frames of units: what a cluster knows of its frames, and when they go on alone.
 
-use super::{Frames, Holding, NOTHING, State};
+use super::{FrameDesc, Frames, NOTHING, State};
 use crate::huge::clusters::{ClusterId, List, UNIT};
 use crate::units::{Frame, Vpn};
 
@@ -55,7 +55,7 @@ impl Frames {
     pub fn end_all(&mut self, id: ClusterId, state: State) {
         for frame in self.clusters.frames(id) {
             self.leave(frame);
-            *self.get_mut(frame) = Holding { state, ..NOTHING };
+            *self.get_mut(frame) = FrameDesc { state, ..NOTHING };
             self.enter(frame);
         }
         self.clusters.end_rest(id);
@@ -79,9 +79,9 @@ impl Frames {
         (cluster.unit, cluster.ahead) = (None, false);
         let leaves = core::mem::take(&mut cluster.leaves);
         for frame in self.clusters.frames(id) {
-            let holding = self.get_mut(frame);
-            holding.leaves |= leaves;
-            if holding.wanted && matches!(holding.state, State::Clean | State::Dirty) {
+            let desc = self.get_mut(frame);
+            desc.leaves |= leaves;
+            if desc.wanted && matches!(desc.state, State::Clean | State::Dirty) {
                 self.orphans.push(frame);
             }
             self.enter(frame);
@@ -105,7 +105,7 @@ impl Frames {
         let list = match (cluster.whole, u32::from(cluster.free)) {
             (true, 0) => List::Empty,
             (true, UNIT) => List::Free,
-            _ => List::Ragged,
+            _ => List::Fragmented,
         };
         self.clusters.put(id, list);
     }

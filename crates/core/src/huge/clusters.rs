@@ -34,7 +34,7 @@ pub enum List {
     /// A unit of which some pages must be written.
     Dirty,
     /// Nobody uses what is there, but it is no whole huge page.
-    Ragged,
+    Fragmented,
 }
 
 /// One cluster of frames.
@@ -187,7 +187,7 @@ impl Clusters {
             List::None => {}
             List::Empty => self.empty.push(id),
             List::Free => self.free.push(id),
-            List::Ragged => self.ragged.push(id),
+            List::Fragmented => self.ragged.push(id),
             List::Clean => self.clean.push_back(entry),
             List::Ahead => self.ahead.push_back(entry),
             List::Dirty => self.dirty.push_back(entry),
@@ -211,7 +211,7 @@ impl Clusters {
         match list {
             List::Empty => off(&mut self.empty),
             List::Free => off(&mut self.free),
-            List::Ragged => off(&mut self.ragged),
+            List::Fragmented => off(&mut self.ragged),
             // Their stale entries are skipped when they are met.
             List::None | List::Clean | List::Ahead | List::Dirty => {}
         }
@@ -230,7 +230,7 @@ impl Clusters {
             List::None => return None,
             List::Empty => return self.empty.last().copied(),
             List::Free => return self.free.last().copied(),
-            List::Ragged => return self.ragged.last().copied(),
+            List::Fragmented => return self.ragged.last().copied(),
             List::Clean => &mut self.clean,
             List::Ahead => &mut self.ahead,
             List::Dirty => &mut self.dirty,

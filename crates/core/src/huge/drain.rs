@@ -7,7 +7,7 @@ use super::clusters::{List, UNIT};
 use super::unit_of;
 use crate::frames::{NOTHING, State};
 use crate::mm::Mm;
-use crate::page_table::{Entry, Resident};
+use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, Nanos, Slot, Vpn};
 use crate::world::{IoResult, Stop, World};
 
@@ -20,15 +20,15 @@ const PATIENCE: u32 = 100;
 const SLOW: Nanos = 500_000;
 const FEW: u32 = 32;
 
-/// What became of a unit that swapoff met.
+/// How swapoff goes on with a huge page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Met {
+pub(crate) enum UnitAction {
     /// It is read into a cluster, and the reads are to be started; or it has left one.
-    Taken,
+    Issued,
     /// A cluster will be free soon, or the kernel let go of one.
-    Later,
+    Retry,
     /// Its pages are to come one by one.
-    Single,
+    Split,
 }
 
 impl Mm {
@@ -40,22 +40,22 @@ impl Mm {
         met: &[(Vpn, Entry)],
         in_flight: u32,
         batch: &mut Vec<(Slot, Frame)>,
-    ) -> Met {
+    ) -> UnitAction {
         let swapped = |&(_, entry): &(Vpn, Entry)| matches!(entry, Entry::Swapped { .. });
         let whole = met.len() == UNIT as usize && met.iter().all(swapped);
         let (Some(&(unit, _)), Some(&(last, _)), true) = (met.first(), met.last(), whole) else {
-            return Met::Single;
+            return UnitAction::Split;
         };
         // A leaf may have some of its pages on another area: then these go on in the next one.
         let one_leaf = unit_of(last) == unit;
         #[cfg(feature = "planted")]
         let one_leaf = one_leaf || self.has(crate::planted::Bug::UnitOfTwoLeaves);
         if unit_of(unit) != unit || !one_leaf || !self.holds_unit(unit) {
-            return Met::Single;
+            return UnitAction::Split;
         }
         if self.drain.singles > 0 {
             self.drain.singles -= 1;
-            return Met::Single;
+            return UnitAction::Split;
         }
         let spare = self.headroom(w).saturating_sub(self.marks.low.into());
         let began = w.now();
@@ -72,8 +72,8 @@ impl Mm {
             }
             self.drain.waits += 1;
             return match passes || in_flight > 0 && self.huge.rest == 0 {
-                true => Met::Later,
-                false => Met::Single,
+                true => UnitAction::Retry,
+                false => UnitAction::Split,
             };
         };
         self.drain.waits = 0;
@@ -95,7 +95,7 @@ impl Mm {
         }
         self.stats.huge_swap_in += 1;
         self.stats.huge_drained += 1;
-        Met::Taken
+        UnitAction::Issued
     }
 
     /// A read of swapoff into frames of a unit has succeeded.
@@ -106,7 +106,7 @@ impl Mm {
         self.settle_units(w, frames, false);
         if let Some(&frame) = frames.first()
             && let Some((_, unit)) = self.frames.unit_of(frame)
-            && self.place_unit(w, frame) == Met::Later
+            && self.place_unit(w, frame) == UnitAction::Retry
         {
             // Before its cluster is wanted for another, or it would be read again and again.
             self.drain.go_back(unit);
@@ -115,21 +115,21 @@ impl Mm {
 
     /// The clean unit of `frame` leaves the area that is being emptied: into the program, or towards
     /// another area.
-    pub(crate) fn place_unit(&mut self, w: &mut impl World, frame: Frame) -> Met {
+    pub(crate) fn place_unit(&mut self, w: &mut impl World, frame: Frame) -> UnitAction {
         let Some((id, unit)) = self.frames.unit_of(frame) else {
-            return Met::Single;
+            return UnitAction::Split;
         };
         let first = self.frames.clusters.first(id);
         if self.held || self.frames.clusters.get(id).list != List::Clean {
-            return Met::Single;
+            return UnitAction::Split;
         }
         let goes = |frame| {
-            let holding = self.frames.get(frame);
+            let desc = self.frames.get(frame);
             let here = |slot: Slot| self.drains(slot.area);
-            !holding.wanted && holding.slot.is_some_and(here)
+            !desc.wanted && desc.slot.is_some_and(here)
         };
         if !self.frames.clusters.frames(id).all(goes) {
-            return Met::Single;
+            return UnitAction::Split;
         }
         let elsewhere = self.slots.room(w) > 0;
         let keep = match elsewhere {
@@ -139,13 +139,17 @@ impl Mm {
         // It counts as memory that can be had.
         if self.headroom(w) < u64::from(keep + UNIT) {
             let sent = elsewhere && self.send_unit_elsewhere(w, first);
-            return if sent { Met::Taken } else { Met::Single };
+            return if sent {
+                UnitAction::Issued
+            } else {
+                UnitAction::Split
+            };
         }
         let done = w.move_in(first, unit, UNIT);
         let all = done.pages == UNIT;
         // The kernel lets go of a frame a moment after it has told of the end of its read.
         if done.pages == 0 && matches!(done.stop, Some(Stop::Again | Stop::Busy)) {
-            return Met::Later;
+            return UnitAction::Retry;
         }
         if !all {
             self.stats.huge_splits += 1;
@@ -158,7 +162,7 @@ impl Mm {
             let page = unit.plus(n.into());
             self.table.set(page, Entry::Resident(Resident::default()));
             if !all {
-                self.frames.vacate(first.plus(n));
+                self.frames.set_empty(first.plus(n));
             }
         }
         if all {
@@ -168,7 +172,11 @@ impl Mm {
                 self.table.make_huge(unit, 0);
             }
         }
-        if all { Met::Taken } else { Met::Single }
+        if all {
+            UnitAction::Issued
+        } else {
+            UnitAction::Split
+        }
     }
 
     fn send_unit_elsewhere(&mut self, w: &mut impl World, first: Frame) -> bool {
@@ -183,7 +191,7 @@ impl Mm {
             }
             self.put(w, slot);
             self.frames.get_mut(frame).slot = None;
-            self.frames.turn(frame, State::Dirty);
+            self.frames.set_state(frame, State::Dirty);
         }
         if let Some((id, _)) = self.frames.unit_of(first) {
             self.frames.file(id);

@@ -11,17 +11,17 @@
 //! disbands it: its pages go on one by one, nothing is lost.
 
 pub mod clusters;
-mod come;
 mod drain;
-mod go;
-mod trial;
+mod probation;
+mod swap_in;
+mod swap_out;
 
-pub(crate) use drain::Met;
+pub(crate) use drain::UnitAction;
 
 use crate::frames::State;
 use crate::mm::Mm;
+use crate::space::vma::LOCAL;
 use crate::units::{LEAF_PAGES, Nanos, Vpn};
-use crate::vma::LOCAL;
 use crate::world::World;
 use clusters::{ClusterId, List, UNIT};
 
@@ -232,7 +232,7 @@ impl Mm {
     pub(crate) fn clusters_come(&self) -> bool {
         let clusters = &self.frames.clusters;
         clusters.count(List::Dirty) > 0 && !self.areas_full
-            || clusters.count(List::Ragged) > 0
+            || clusters.count(List::Fragmented) > 0
             || clusters.any_busy()
     }
 
@@ -260,7 +260,7 @@ impl Mm {
         }
         if let Some((frame, n)) = self.back_empty(w, max) {
             for i in 0..n {
-                self.frames.free_up(frame.plus(i));
+                self.frames.set_free(frame.plus(i));
             }
         }
     }
@@ -276,7 +276,7 @@ impl Mm {
             let first = *self.frames.get(self.frames.clusters.first(id));
             if let Some(page) = first.page {
                 let mark = true;
-                self.end_ahead(page, &crate::frames::Holding { mark, ..first }, false);
+                self.end_ahead(page, &crate::frames::FrameDesc { mark, ..first }, false);
                 self.streams.dropped(page);
             }
         }
@@ -301,12 +301,12 @@ impl Mm {
                 w.release(frame, 1);
                 w.uncharge(1);
                 self.frames.clusters.get_mut(id).whole = false;
-                self.frames.vacate(frame);
+                self.frames.set_empty(frame);
             }
         }
         // Mending maps memory anew, which a fork must not see half done.
         while !self.held
-            && let Some(id) = self.frames.clusters.take(List::Ragged)
+            && let Some(id) = self.frames.clusters.take(List::Fragmented)
         {
             for frame in self.frames.clusters.frames(id) {
                 if self.frames.get(frame).state == State::Free {
@@ -314,7 +314,7 @@ impl Mm {
                     w.uncharge(1);
                 }
             }
-            w.mend(self.frames.clusters.first(id));
+            w.rebuild(self.frames.clusters.first(id));
             self.frames.clusters.get_mut(id).whole = true;
             self.frames.end_all(id, State::Empty);
         }

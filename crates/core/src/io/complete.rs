@@ -5,7 +5,7 @@
 
 use super::ENOSPC;
 use super::scheduler::Ended;
-use crate::frames::{Holding, State};
+use crate::frames::{FrameDesc, State};
 use crate::mm::Mm;
 use crate::units::{Frame, Slot};
 use crate::world::{IoId, IoResult, Notice, World};
@@ -86,7 +86,7 @@ impl Mm {
             if self.has(crate::planted::Bug::LeakedFrame) && matches!(result, IoResult::Failed(_)) {
                 return;
             }
-            self.frames.free_up(frame);
+            self.frames.set_free(frame);
             return;
         };
         let lost = match result {
@@ -107,11 +107,11 @@ impl Mm {
             return;
         }
         self.stats.swap_in += 1;
-        self.frames.turn(frame, State::Clean);
-        let holding = self.frames.get(frame);
-        if holding.wanted {
+        self.frames.set_state(frame, State::Clean);
+        let desc = self.frames.get(frame);
+        if desc.wanted {
             self.deliver(w, frame);
-        } else if holding.whole && !self.held {
+        } else if desc.whole && !self.held {
             self.send_on(w, slot, frame);
         }
     }
@@ -124,9 +124,9 @@ impl Mm {
         let mut maps = core::mem::take(&mut self.maps);
         maps.clear();
         maps.extend(frames.iter().filter_map(|&frame| {
-            let holding = self.frames.get(frame);
-            let direct = holding.direct && holding.state == State::Clean && !holding.wanted;
-            Some((holding.page.filter(|_| direct)?, frame))
+            let desc = self.frames.get(frame);
+            let direct = desc.direct && desc.state == State::Clean && !desc.wanted;
+            Some((desc.page.filter(|_| direct)?, frame))
         }));
         self.map_pages(w, &maps);
         self.maps = maps;
@@ -144,21 +144,21 @@ impl Mm {
                 self.stats.swap_out += 1;
                 if orphan {
                     self.put(w, Some(slot));
-                    self.frames.free_up(frame);
+                    self.frames.set_free(frame);
                     return;
                 }
-                let &Holding { leaves, wanted, .. } = self.frames.get(frame);
+                let &FrameDesc { leaves, wanted, .. } = self.frames.get(frame);
                 if leaves && !wanted {
                     self.leave_frame(frame);
                     return;
                 }
-                self.frames.turn(frame, State::Clean);
+                self.frames.set_state(frame, State::Clean);
             }
             IoResult::Failed(_) | IoResult::Refused(_) => {
-                let holding = self.frames.get_mut(frame);
-                holding.slot = None;
+                let desc = self.frames.get_mut(frame);
+                desc.slot = None;
                 if let IoResult::Refused(refusal) = result {
-                    holding.whole = !refusal.full;
+                    desc.whole = !refusal.full;
                 }
                 if matches!(result, IoResult::Failed(error) if error != ENOSPC) {
                     self.bad.push(slot);
@@ -166,10 +166,10 @@ impl Mm {
                     self.put(w, Some(slot));
                 }
                 if orphan {
-                    self.frames.free_up(frame);
+                    self.frames.set_free(frame);
                     return;
                 }
-                self.frames.turn(frame, State::Dirty);
+                self.frames.set_state(frame, State::Dirty);
             }
         }
         if self.frames.get(frame).wanted {

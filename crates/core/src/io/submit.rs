@@ -133,7 +133,7 @@ impl Mm {
     pub(super) fn read_singly(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
         for (n, &frame) in (0..).zip(frames) {
             if self.frames.get(frame).page.is_none() {
-                self.frames.free_up(frame);
+                self.frames.set_free(frame);
             } else {
                 self.submit_read(w, slot.plus(n), core::iter::once(frame), true);
             }
@@ -203,8 +203,8 @@ impl Mm {
 
     /// A page that was to be read is on its area only, as before.
     pub(crate) fn un_read(&mut self, frame: Frame) {
-        let holding = *self.frames.get(frame);
-        if let (Some(page), true) = (holding.page, holding.ahead) {
+        let desc = *self.frames.get(frame);
+        if let (Some(page), true) = (desc.page, desc.ahead) {
             self.uncount_ahead(page);
         }
         self.leave_frame(frame);
@@ -213,7 +213,7 @@ impl Mm {
     /// What is in the frame is on its area only from now on.
     pub(crate) fn leave_frame(&mut self, frame: Frame) {
         self.leave_for_area(frame);
-        self.frames.free_up(frame);
+        self.frames.set_free(frame);
     }
 
     /// Write what waits for it, many pages at once, as far as slots, queue and depth go; unless in a
@@ -324,11 +324,11 @@ impl Mm {
     ) {
         self.stats.swap_write_ios += 1;
         for (slot, frame) in pages {
-            self.frames.turn(frame, State::Writing);
-            let holding = self.frames.get_mut(frame);
-            holding.slot = Some(slot);
-            w.set_digest(slot, holding.digest);
-            if let Some(page) = holding.page {
+            self.frames.set_state(frame, State::Writing);
+            let desc = self.frames.get_mut(frame);
+            desc.slot = Some(slot);
+            w.set_digest(slot, desc.digest);
+            if let Some(page) = desc.page {
                 self.note_owner(slot, page);
             }
         }

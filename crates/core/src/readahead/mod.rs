@@ -5,18 +5,19 @@
 //! of the window that are on an area and not in memory yet. Each policy has its file and one type
 //! for its state; the kernel's (`vma`, `cluster`) give the decisions of Linux 6.18.
 
-mod begins;
+pub(crate) mod byte_stride;
 mod cluster;
 pub mod file;
-pub(crate) mod lattice;
 mod none;
+pub(crate) mod prefetch;
 mod recent;
 mod run;
+mod scan_starts;
 mod stream;
 pub(crate) mod streams;
+pub(crate) mod stride_probe;
 mod trend;
 mod vma;
-pub(crate) mod wide;
 
 pub use cluster::History as ClusterHistory;
 
@@ -109,8 +110,8 @@ pub struct History {
     vma: vma::History,
     trend: trend::History,
     pub(crate) recent: recent::Recent,
-    pub(crate) pitches: lattice::Pitches,
-    pub(crate) wide: wide::Wide,
+    pub(crate) byte_strides: byte_stride::ByteStrideHistory,
+    pub(crate) stride_probe: stride_probe::StrideProbe,
 }
 
 /// What all policies remember of all regions together.

@@ -2,7 +2,7 @@
 
 use super::run::Run;
 use super::streams::{ASLEEP, Returns};
-use super::wide::Trial;
+use super::stride_probe::Trial;
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 
 /// A stream goes on if it was touched within the time in which it passes so many leaves, or within this.

@@ -19,11 +19,11 @@
 
 use alloc::vec::Vec;
 
-use super::begins::{Begins, FAR};
 use super::recent::Recent;
 pub use super::run::Run;
+use super::scan_starts::{FAR, ScanStarts};
 use super::stream::Stream;
-use super::wide::{WIDE, Wide};
+use super::stride_probe::{StrideProbe, WIDE};
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn, len};
 
 /// Pages of a stream of which one is left unmapped: the least and the most.
@@ -75,7 +75,7 @@ pub struct Streams {
     memory: u64,
     /// The stream that offered what it left behind last.
     offered: usize,
-    begins: Begins,
+    begins: ScanStarts,
 }
 
 impl Streams {
@@ -331,7 +331,7 @@ impl Streams {
 
     /// `id` has moved on: find out whether huge pages are worth reading where it is not clear. `region` is
     /// what is known of the region.
-    pub fn weigh(&mut self, id: StreamId, region: &mut Wide, now: Nanos) {
+    pub fn weigh(&mut self, id: StreamId, region: &mut StrideProbe, now: Nanos) {
         let stream = &mut self.all[id.0];
         let step = stream.stride.unsigned_abs();
         if !(DENSE + 1..=WIDE).contains(&step) || stream.touched < PROVEN {
@@ -448,7 +448,7 @@ impl Streams {
     }
 
     /// What was offered last could not be taken yet.
-    pub fn offer_again(&mut self, run: Run) {
+    pub fn offer_drop_behind_again(&mut self, run: Run) {
         let stream = &mut self.all[self.offered];
         stream.tail = stream.tail.saturating_sub(run.count);
     }

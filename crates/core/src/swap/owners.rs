@@ -9,8 +9,8 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 use crate::mm::Mm;
-use crate::page_table::{Entry, Resident};
 use crate::readahead::Window;
+use crate::space::page_table::{Entry, Resident};
 use crate::units::{LEAF_PAGES, Slot, Vpn};
 
 const NOBODY: Vpn = Vpn(u64::MAX);
@@ -58,7 +58,7 @@ impl Mm {
             Entry::Swapped { slot, .. } => Some(slot),
             Entry::Resident(Resident { slot, .. }) => slot,
             Entry::Cached(frame) => self.frames.get(frame).slot,
-            Entry::Never | Entry::Filled(_) | Entry::Poisoned | Entry::Guarded => None,
+            Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => None,
         };
         if let Some(slot) = slot {
             self.note_owner(slot, page);

@@ -16,10 +16,10 @@ mod page_by_page;
 
 use alloc::vec::Vec;
 
-use crate::frames::{Holding, NOTHING, State};
-use crate::huge::Met;
+use crate::frames::{FrameDesc, NOTHING, State};
+use crate::huge::UnitAction;
 use crate::mm::Mm;
-use crate::page_table::{Entry, Resident};
+use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
 use crate::world::{IoId, Stop, World};
 
@@ -272,23 +272,23 @@ impl Mm {
             match entry {
                 Entry::Resident(resident) => self.give_slot_back(w, page, resident),
                 Entry::Cached(frame) => {
-                    let holding = *self.frames.get(frame);
-                    let here = holding.slot.is_some_and(|slot| slot.area == area);
+                    let desc = *self.frames.get(frame);
+                    let here = desc.slot.is_some_and(|slot| slot.area == area);
                     // The unit of a page before it may have taken it along.
                     if !here || self.table.get(page) != entry {
                         continue;
                     }
-                    let in_flight = matches!(holding.state, State::Reading | State::Writing);
+                    let in_flight = matches!(desc.state, State::Reading | State::Writing);
                     let unit = self.frames.unit_of(frame).is_some();
                     let placed = match unit && in_flight {
-                        true => Met::Taken,
+                        true => UnitAction::Issued,
                         false => self.place_unit(w, frame),
                     };
-                    if placed == Met::Later {
+                    if placed == UnitAction::Retry {
                         later = Some(page);
                         break;
                     }
-                    if placed == Met::Taken {
+                    if placed == UnitAction::Issued {
                         self.drain.found = true;
                         continue;
                     }
@@ -298,20 +298,22 @@ impl Mm {
                         continue;
                     }
                     self.frames.single_out(frame);
-                    if holding.state == State::Dirty {
+                    if desc.state == State::Dirty {
                         // It was to be written to where it had been.
-                        self.put(w, holding.slot);
+                        self.put(w, desc.slot);
                         self.frames.get_mut(frame).slot = None;
                     }
-                    if holding.state == State::Clean && !holding.wanted {
-                        if holding.ahead {
+                    if desc.state == State::Clean && !desc.wanted {
+                        if desc.ahead {
                             self.on_hit(w, page.address(), frame);
                         }
                         come.push((page, frame));
                     }
                 }
                 Entry::Swapped { .. } => {}
-                Entry::Never | Entry::Filled(_) | Entry::Poisoned | Entry::Guarded => continue,
+                Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {
+                    continue;
+                }
             }
             self.drain.found = true;
         }
@@ -321,9 +323,9 @@ impl Mm {
         // Before frames are looked for, which may drop clean pages.
         self.place(w, &come);
         let stopped = match self.drain_unit(w, met, self.drain.pages, &mut batch) {
-            Met::Taken => None,
-            Met::Later => met.first().map(|&(page, _)| page),
-            Met::Single => self.begin_drain(w, met, &mut batch),
+            UnitAction::Issued => None,
+            UnitAction::Retry => met.first().map(|&(page, _)| page),
+            UnitAction::Split => self.begin_drain(w, met, &mut batch),
         };
         let worked = !batch.is_empty() || !come.is_empty();
         self.drain.come = come;
@@ -365,7 +367,7 @@ impl Mm {
         }
         if let Some((frame, n)) = run {
             for i in 0..n {
-                self.frames.untake(frame.plus(i));
+                self.frames.put_back(frame.plus(i));
             }
         }
         stopped
@@ -418,9 +420,9 @@ impl Mm {
         let mut come = core::mem::take(&mut self.drain.come);
         come.clear();
         for (i, &frame) in (0..).zip(frames) {
-            let (slot, holding) = (slot.plus(i), *self.frames.get(frame));
-            let ours = self.drains(slot.area) && !self.held && !holding.wanted;
-            match holding.page {
+            let (slot, desc) = (slot.plus(i), *self.frames.get(frame));
+            let ours = self.drains(slot.area) && !self.held && !desc.wanted;
+            match desc.page {
                 Some(page) if ours && w.digest_read(frame).number() == w.digest(slot) => {
                     self.stats.swap_in += 1;
                     come.push((page, frame));
@@ -457,7 +459,7 @@ impl Mm {
                 let at = frame.plus(i);
                 let slot = self.frames.get(at).slot;
                 self.put(w, slot);
-                self.frames.vacate(at);
+                self.frames.set_empty(at);
                 self.came(page.plus(i.into()));
             }
             rest = &rest[done.pages as usize..];
@@ -508,19 +510,19 @@ impl Mm {
             _ => return self.stay(frame),
         }
         self.put(w, slot);
-        self.frames.free_up(frame);
+        self.frames.set_free(frame);
         self.came(page);
     }
 
     /// The page stays in its frame; a later pass tries again.
     fn stay(&mut self, frame: Frame) {
         if self.frames.get(frame).state == State::Reading {
-            self.frames.turn(frame, State::Clean);
+            self.frames.set_state(frame, State::Clean);
         }
     }
 
     fn send_elsewhere(&mut self, w: &mut impl World, frame: Frame) {
-        let Holding {
+        let FrameDesc {
             slot: Some(slot), ..
         } = *self.frames.get(frame)
         else {
@@ -529,11 +531,11 @@ impl Mm {
         if !self.has_room_elsewhere(w, 1) {
             return self.stay(frame);
         }
-        let holding = self.frames.get_mut(frame);
-        holding.digest = w.digest(slot);
-        holding.slot = None;
+        let desc = self.frames.get_mut(frame);
+        desc.digest = w.digest(slot);
+        desc.slot = None;
         self.put(w, Some(slot));
-        self.frames.turn(frame, State::Dirty);
+        self.frames.set_state(frame, State::Dirty);
     }
 
     /// Whether `n` pages more may go to other areas now.

@@ -12,10 +12,10 @@
 
 use alloc::vec::Vec;
 
-use crate::frames::{Holding, NOTHING, State};
+use crate::frames::{FrameDesc, NOTHING, State};
 use crate::io::SLOTS_PER_IO;
 use crate::mm::Mm;
-use crate::page_table::{EVICTED_BITS, Entry};
+use crate::space::page_table::{EVICTED_BITS, Entry};
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::World;
 
@@ -111,11 +111,11 @@ impl Mm {
                         next = Some(page);
                         break;
                     };
-                    let holding = Holding {
+                    let desc = FrameDesc {
                         whole: true,
                         ..NOTHING
                     };
-                    self.begin_read(page, slot, frame, holding);
+                    self.begin_read(page, slot, frame, desc);
                     batch.push((slot, frame));
                 }
                 _ => {}
@@ -143,10 +143,10 @@ impl Mm {
     pub(crate) fn send_on(&mut self, w: &mut impl World, slot: Slot, frame: Frame) {
         let digest = w.digest(slot);
         self.put(w, Some(slot));
-        let holding = self.frames.get_mut(frame);
-        holding.digest = digest;
-        holding.slot = None;
-        holding.leaves = true;
-        self.frames.turn(frame, State::Dirty);
+        let desc = self.frames.get_mut(frame);
+        desc.digest = digest;
+        desc.slot = None;
+        desc.leaves = true;
+        self.frames.set_state(frame, State::Dirty);
     }
 }

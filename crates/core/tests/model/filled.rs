@@ -29,7 +29,7 @@ fn machine(limit: u64, pages: usize, thp: Thp) -> Machine {
 fn filled(m: &Machine) -> usize {
     let entries = (0..m.p.cells.len()).map(|at| m.p.mm.entry(m.p.space.vpn(at)));
     entries
-        .filter(|entry| matches!(entry, Entry::Filled(_)))
+        .filter(|entry| matches!(entry, Entry::SameFilled(_)))
         .count()
 }
 
@@ -162,7 +162,8 @@ fn a_child_has_those_of_its_parent() {
         m.p.round(&mut m.sys, true);
     }
     // One comes back, and is another page in the parent and the child.
-    let back = (0..pages).find(|&at| matches!(m.p.mm.entry(m.p.space.vpn(at)), Entry::Filled(_)));
+    let back =
+        (0..pages).find(|&at| matches!(m.p.mm.entry(m.p.space.vpn(at)), Entry::SameFilled(_)));
     let back = back.expect("a page that is filled");
     m.p.access(&mut m.sys, Some(0), back, Some(78));
     for _ in 0..10 {

@@ -73,7 +73,7 @@ fn empties_a_leaf_on_two_areas(limit: u64) {
             // Towards the ends, so that nothing is read ahead of the scans into what is between.
             touch_all(m, (0..12 * UNIT).rev().chain(34 * UNIT..PAGES));
             let entry = |at| m.p.mm.entry(m.p.space.vpn(at));
-            let away = |at| matches!(entry(at), Entry::Never | Entry::Swapped { .. });
+            let away = |at| matches!(entry(at), Entry::Unmapped | Entry::Swapped { .. });
             if (leaf..leaf + 2 * UNIT).all(away) {
                 return pause(m);
             }

@@ -220,7 +220,7 @@ impl Mmu for View<'_> {
         !self.sys.rng.chance(self.sys.chaos.partial)
     }
 
-    fn mend(&mut self, first: Frame) {
+    fn rebuild(&mut self, first: Frame) {
         for i in 0..512 {
             assert!(self.frame(first.plus(i)).is_none(), "{first:?} has memory");
         }

@@ -61,9 +61,9 @@ impl Recorder {
     /// A thread touched `page`, and the core is about to be asked for it.
     pub fn fault(&mut self, mm: &Mm, page: Vpn, tid: u32, write: bool) {
         let kind = match mm.entry(page) {
-            Entry::Never => SeenKind::New,
+            Entry::Unmapped => SeenKind::New,
             Entry::Cached(_) if mm.is_ahead(page) => SeenKind::Ahead,
-            Entry::Cached(_) | Entry::Filled(_) => SeenKind::Kept,
+            Entry::Cached(_) | Entry::SameFilled(_) => SeenKind::Kept,
             Entry::Swapped { .. } => SeenKind::Away,
             // It is there already, lost, or none of ours.
             Entry::Resident(_) | Entry::Poisoned | Entry::Guarded => return,

@@ -449,7 +449,7 @@ impl Mmu for Linux {
         self.huge.is_one(unit.address() as usize)
     }
 
-    fn mend(&mut self, first: Frame) {
+    fn rebuild(&mut self, first: Frame) {
         let at = self.arena.pointer(first) as usize;
         // What fails leaves small pages' tables behind: huge pages are split there, nothing is lost.
         if self.program.unregister(at, HUGE).is_ok() {

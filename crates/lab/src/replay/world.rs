@@ -311,7 +311,7 @@ impl Mmu for Simulated {
         self.pages.table(unit) == Table::Huge
     }
 
-    fn mend(&mut self, first: Frame) {
+    fn rebuild(&mut self, first: Frame) {
         self.now += COSTS.mend;
         if (0..HUGE).any(|i| self.frames[first.plus(i).0 as usize] != EMPTY) {
             self.complain(format!("{first:?} is mended with memory in it"));

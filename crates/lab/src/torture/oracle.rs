@@ -139,7 +139,7 @@ impl Process {
                 Entry::Cached(_) => cached += 1,
                 Entry::Swapped { .. } => swapped += 1,
                 Entry::Poisoned => poisoned += 1,
-                Entry::Never | Entry::Filled(_) | Entry::Guarded => {}
+                Entry::Unmapped | Entry::SameFilled(_) | Entry::Guarded => {}
             }
         }
         let used: Vec<_> = sys.areas.iter().map(|area| area.used).collect();

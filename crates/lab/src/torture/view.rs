@@ -254,7 +254,7 @@ impl Mmu for View<'_> {
         !self.sys.chance.one_in(self.sys.chaos.partial)
     }
 
-    fn mend(&mut self, first: Frame) {
+    fn rebuild(&mut self, first: Frame) {
         for i in 0..LEAF_PAGES as u32 {
             let frame = first.plus(i);
             assert!(self.frame(frame).is_none(), "{frame:?} has memory");

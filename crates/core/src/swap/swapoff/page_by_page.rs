@@ -7,8 +7,8 @@ use super::{PAUSE, STEP};
 use crate::frames::{NOTHING, State};
 use crate::io::SLOTS_PER_IO;
 use crate::mm::Mm;
-use crate::page_table::Entry;
 use crate::readahead::Touch;
+use crate::space::page_table::Entry;
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::World;
 
@@ -32,8 +32,8 @@ impl Mm {
             match entry {
                 Entry::Resident(resident) => self.give_slot_back(w, page, resident),
                 Entry::Cached(frame) => {
-                    let holding = *self.frames.get(frame);
-                    let slot = holding.slot.filter(|slot| slot.area == area);
+                    let desc = *self.frames.get(frame);
+                    let slot = desc.slot.filter(|slot| slot.area == area);
                     if let Some(slot) = slot {
                         self.frames.single_out(frame);
                         self.drain.found = true;
@@ -43,18 +43,18 @@ impl Mm {
                         } else if first_look {
                             self.on_hit(w, page.address(), frame);
                         }
-                        if holding.state == State::Reading {
+                        if desc.state == State::Reading {
                             return false;
                         }
                         if self.table.get(page) != entry {
                             // Dropped for the sake of the window.
                             continue;
                         }
-                        if holding.state == State::Clean && !holding.wanted {
-                            let holding = *self.frames.get(frame);
-                            if holding.ahead {
+                        if desc.state == State::Clean && !desc.wanted {
+                            let desc = *self.frames.get(frame);
+                            if desc.ahead {
                                 // Used, but nobody looked.
-                                self.end_ahead(page, &holding, false);
+                                self.end_ahead(page, &desc, false);
                                 self.frames.use_ahead(frame);
                             }
                             self.place(w, &[(page, frame)]);
@@ -72,7 +72,7 @@ impl Mm {
                     self.answer_miss(w, page, slot, Some(frame));
                     return false;
                 }
-                Entry::Never | Entry::Filled(_) | Entry::Poisoned | Entry::Guarded => {}
+                Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}
             }
             if next.is_none() {
                 return self.walk_on(w, area, None);

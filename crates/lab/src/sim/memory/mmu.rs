@@ -161,7 +161,7 @@ impl Mmu for Memory {
         self.table(unit) == Table::Huge
     }
 
-    fn mend(&mut self, first: Frame) {
+    fn rebuild(&mut self, first: Frame) {
         self.cpu(self.costs.unmap);
         self.clusters.set(first, Table::None);
     }

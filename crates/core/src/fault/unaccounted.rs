@@ -8,9 +8,9 @@
 
 use alloc::collections::VecDeque;
 
-use crate::fault::CREDIT_NEW;
+use crate::fault::REFS_NEW;
 use crate::mm::{Mm, Outcome, Pending};
-use crate::page_table::{Entry, Resident};
+use crate::space::page_table::{Entry, Resident};
 use crate::units::{Nanos, PageRange, Slot, Vpn};
 use crate::world::{Notice, Stop, World};
 
@@ -59,18 +59,14 @@ impl Mm {
         w: &mut impl World,
         page: Vpn,
         slot: Option<Slot>,
-        credit: u8,
+        refs: u8,
     ) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::HastyLoss) {
             self.discarded = Discarded::default();
         }
         let found = !self.discarded.ranges.is_empty() && self.discarded.has(page, w.now());
-        let resident = Resident {
-            slot,
-            credit,
-            found,
-        };
+        let resident = Resident { slot, refs, found };
         self.table.set(page, Entry::Resident(resident));
     }
 
@@ -93,7 +89,7 @@ impl Mm {
             Some(_) => w.wake(page),
             None if resident.found => {
                 self.put(w, resident.slot);
-                self.set_mapped(w, page, None, CREDIT_NEW);
+                self.set_mapped(w, page, None, REFS_NEW);
                 self.stats.faults_zero += 1;
             }
             None => self.on_missing(w, page),
@@ -109,7 +105,7 @@ impl Mm {
         self.put(w, slot);
         w.uncharge(1);
         if found {
-            self.table.set(page, Entry::Never);
+            self.table.set(page, Entry::Unmapped);
         } else {
             self.table.set(page, Entry::Poisoned);
             w.notice(Notice::Unaccounted { page });

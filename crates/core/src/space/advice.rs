@@ -9,13 +9,13 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::frames::{Holding, NOTHING, State};
+use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
 use crate::mm::Mm;
-use crate::page_table::{Entry, PageTable, Resident};
 use crate::readahead::{Touch, Window};
 use crate::reclaim::BESIDE_READS;
+use crate::space::page_table::{Entry, PageTable, Resident};
 use crate::units::{Frame, PageRange, Vpn, len, overlap, without};
 use crate::world::{Stop, World};
 
@@ -173,11 +173,11 @@ impl Mm {
 
     /// A page that is in a frame of ours is to leave memory.
     fn let_go(&mut self, frame: Frame) {
-        let holding = *self.frames.get(frame);
-        match (holding.state, holding.page) {
-            (State::Clean, Some(page)) if !holding.wanted => {
-                if holding.ahead {
-                    self.end_ahead(page, &holding, false);
+        let desc = *self.frames.get(frame);
+        match (desc.state, desc.page) {
+            (State::Clean, Some(page)) if !desc.wanted => {
+                if desc.ahead {
+                    self.end_ahead(page, &desc, false);
                 }
                 self.leave_frame(frame);
             }
@@ -219,7 +219,7 @@ impl Mm {
                 break;
             };
             let ahead = true;
-            self.begin_read(page, slot, frame, Holding { ahead, ..NOTHING });
+            self.begin_read(page, slot, frame, FrameDesc { ahead, ..NOTHING });
             self.count_ahead(page, 1);
             batch.push((slot, frame));
         }
@@ -299,7 +299,7 @@ impl Mm {
 
     /// Victims that the program called cold, and that were not needed since.
     pub(crate) fn take_cold(&mut self, max: u32, victims: &mut Vec<Vpn>) {
-        let cold = |entry| matches!(entry, Entry::Resident(Resident { credit: 0, .. }));
+        let cold = |entry| matches!(entry, Entry::Resident(Resident { refs: 0, .. }));
         self.advised
             .cold
             .take(&self.table, max as usize, cold, victims);

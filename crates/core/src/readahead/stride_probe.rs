@@ -26,7 +26,7 @@ const HOPE: u64 = 128;
 
 /// What is known of the wide streams of one region.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wide {
+pub struct StrideProbe {
     step: u64,
     /// Places within a step at which there were streams, as bits.
     places: u8,
@@ -49,14 +49,14 @@ pub struct Trial {
     since: Nanos,
 }
 
-impl Wide {
+impl StrideProbe {
     /// A stream is found that touches every `step`th page, at `place` within each step; `touched` says how
     /// far it is.
     pub fn begin(&mut self, step: u64, place: u64, touched: u64, now: Nanos) -> Trial {
         if self.step != step {
-            *self = Wide {
+            *self = StrideProbe {
                 step,
-                ..Wide::default()
+                ..StrideProbe::default()
             };
         }
         let bit = 1u8 << (place % step);
@@ -92,7 +92,7 @@ impl Wide {
 
 impl Trial {
     /// The stream has come to its touch number `touched`.
-    pub fn go_on(&mut self, region: &mut Wide, touched: u64, now: Nanos) {
+    pub fn go_on(&mut self, region: &mut StrideProbe, touched: u64, now: Nanos) {
         let passed = touched.saturating_sub(self.from);
         if self.fixed || passed * region.step < LEAVES * LEAF_PAGES as u64 {
             return;
@@ -118,7 +118,7 @@ mod tests {
 
     /// A stream of every 7th page at `place`, over `leaves`; each touch takes what its way takes. Returns how
     /// many touches were in huge pages, and all.
-    fn pass(wide: &mut Wide, place: u64, leaves: u64, takes: [Nanos; 2]) -> (u64, u64) {
+    fn pass(wide: &mut StrideProbe, place: u64, leaves: u64, takes: [Nanos; 2]) -> (u64, u64) {
         let mut now = 0;
         let mut trial = wide.begin(7, place, 16, now);
         let (mut whole, touches) = (0, leaves * LEAF_PAGES as u64 / 7);
@@ -137,7 +137,7 @@ mod tests {
             ([10_000, 40_000], false),
             ([200_000, 80_000], true),
         ] {
-            let mut wide = Wide::default();
+            let mut wide = StrideProbe::default();
             pass(&mut wide, 0, 1000, takes);
             for place in 1..4 {
                 let (whole, all) = pass(&mut wide, place, 1000, takes);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_way_that_becomes_slow_is_left() {
-        let mut wide = Wide::default();
+        let mut wide = StrideProbe::default();
         pass(&mut wide, 0, 1000, [19_000, 10_000]);
         pass(&mut wide, 1, 1000, [19_000, 90_000]);
         let (whole, all) = pass(&mut wide, 2, 1000, [19_000, 90_000]);
@@ -163,7 +163,7 @@ mod tests {
     fn a_moment_in_which_the_machine_does_something_else_decides_nothing() {
         let takes = [19_000, 10_000];
         for pause in [70, 300, 600, 900] {
-            let (mut wide, mut now, mut alone) = (Wide::default(), 0, 0);
+            let (mut wide, mut now, mut alone) = (StrideProbe::default(), 0, 0);
             let mut trial = wide.begin(7, 0, 16, now);
             let touches = 2000 * LEAF_PAGES as u64 / 7;
             for touched in 17..=touches {
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn what_is_touched_again_is_read_alone_until_most_is() {
-        let mut wide = Wide::default();
+        let mut wide = StrideProbe::default();
         let takes = [19_000, 10_000];
         assert!(pass(&mut wide, 3, 1000, takes).0 > 0);
         assert_eq!(pass(&mut wide, 3, 1000, takes).0, 0);

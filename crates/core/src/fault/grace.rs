@@ -12,16 +12,16 @@ use crate::units::{LEAF_PAGES, Nanos, Vpn};
 /// As many as threads are likely to be woken at once.
 pub(crate) const PAGES: usize = 16;
 /// What it takes a thread to wake up, on a CPU that slept and has others to run.
-pub(crate) const MOMENT: Nanos = 200_000;
+pub(crate) const GRACE: Nanos = 200_000;
 
 /// The last of these pages, each with when it was mapped.
 #[derive(Default)]
-pub(crate) struct Brought {
+pub(crate) struct RecentFaults {
     pages: [(Vpn, Nanos); PAGES],
     next: usize,
 }
 
-impl Brought {
+impl RecentFaults {
     /// A page was mapped for a thread that waited for it.
     pub(crate) fn note(&mut self, page: Vpn, now: Nanos) {
         self.pages[self.next] = (page, now);
@@ -30,7 +30,7 @@ impl Brought {
 
     /// Those that may not be touched yet.
     pub(crate) fn untouched(&self, now: Nanos) -> impl Iterator<Item = Vpn> {
-        let lately = move |at: Nanos| at > 0 && now.saturating_sub(at) < MOMENT;
+        let lately = move |at: Nanos| at > 0 && now.saturating_sub(at) < GRACE;
         let pages = self.pages.iter().filter(move |(_, at)| lately(*at));
         pages.map(|&(page, _)| page)
     }
@@ -43,7 +43,7 @@ impl Brought {
             .map(|&(_, at)| at)
             .max()
             .filter(|&at| at > 0)?;
-        (last + MOMENT).checked_sub(now).filter(|&left| left > 0)
+        (last + GRACE).checked_sub(now).filter(|&left| left > 0)
     }
 
     /// All of them.
@@ -58,7 +58,7 @@ impl Brought {
     pub(crate) fn touched(&self, now: Nanos) -> impl Iterator<Item = Vpn> {
         let (later, first) = self.pages.split_at(self.next);
         let pages = first.iter().chain(later);
-        let had = move |at: Nanos| at > 0 && now.saturating_sub(at) >= MOMENT;
+        let had = move |at: Nanos| at > 0 && now.saturating_sub(at) >= GRACE;
         pages.filter(move |(_, at)| had(*at)).map(|&(page, _)| page)
     }
 

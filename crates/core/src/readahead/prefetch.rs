@@ -1,23 +1,23 @@
 //! Readahead at work: what the policies ask for is looked up, read, counted and mapped here.
 //!
-//! A miss is read together with the window that the policy answers. Streams and lattices go on by
+//! A miss is read together with the window that the policy answers. Streams and byte strides go on by
 //! themselves: [`Mm::read_on`] reads ahead of each one between faults, when the threads that wait have
 //! been served, and [`Mm::map_ahead`] maps what has come for a stream, many pages with one call. Readahead takes frames
 //! that reclaim keeps ready, never the last of them, and drops nothing that another stream waits for.
 
 use alloc::vec::Vec;
 
-use crate::advice::Hint;
-use crate::fault::CREDIT_NEW;
-use crate::frames::{Holding, NOTHING, State};
+use crate::fault::REFS_NEW;
+use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::clusters::{List, UNIT};
 use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
 use crate::mm::Mm;
-use crate::page_table::Entry;
-use crate::readahead::lattice::LatticeId;
+use crate::readahead::byte_stride::ByteStrideId;
 use crate::readahead::streams::{Run, StreamId};
 use crate::readahead::{Touch, Window};
+use crate::space::advice::Hint;
+use crate::space::page_table::Entry;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn};
 use crate::world::{Stop, World};
 
@@ -31,45 +31,50 @@ const WORTHWHILE: (u32, u32) = (32, 128);
 
 /// What a touch goes on with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Course {
+pub(crate) enum Predictor {
     Stream(StreamId),
-    Lattice(LatticeId),
+    ByteStride(ByteStrideId),
 }
 
 impl Mm {
     /// The one place where a touch that finds its page in a frame is looked up and counted. The
     /// course that it moves on comes back.
-    pub(crate) fn on_hit(&mut self, w: &impl World, address: u64, frame: Frame) -> Option<Course> {
+    pub(crate) fn on_hit(
+        &mut self,
+        w: &impl World,
+        address: u64,
+        frame: Frame,
+    ) -> Option<Predictor> {
         let page = Vpn::of(address);
-        let holding = *self.frames.get(frame);
-        if holding.ahead {
+        let desc = *self.frames.get(frame);
+        if desc.ahead {
             // One touch brings all of a unit: it stands for the others.
-            let mark = holding.mark || self.frames.unit_of(frame).is_some();
-            self.end_ahead(page, &Holding { mark, ..holding }, true);
+            let mark = desc.mark || self.frames.unit_of(frame).is_some();
+            self.end_ahead(page, &FrameDesc { mark, ..desc }, true);
             self.frames.use_ahead(frame);
         }
         let vma = self.vmas.find_mut(page)?;
-        if holding.ahead {
+        if desc.ahead {
             vma.was_foreseen(true);
         }
-        if !holding.wanted {
+        if !desc.wanted {
             // Otherwise another thread was here first.
-            match self.course(address, w.now()) {
-                Some(Course::Stream(id)) => {
+            match self.predictor(address, w.now()) {
+                Some(Predictor::Stream(id)) => {
                     if self.frames.unit_of(frame).is_some() {
                         self.streams.saw_unit(id);
                     }
-                    return self.judge(id).then_some(Course::Stream(id));
+                    return self.judge(id).then_some(Predictor::Stream(id));
                 }
-                Some(lattice) => return Some(lattice),
+                Some(byte_stride) => return Some(byte_stride),
                 None => {}
             }
         }
         let vma = self.vmas.find_mut(page)?;
         let touch = Touch {
             page,
-            slot: holding.slot,
-            ahead: holding.ahead,
+            slot: desc.slot,
+            ahead: desc.ahead,
             region: &vma.range,
         };
         let policy = vma.policy(self.config.readahead);
@@ -78,7 +83,7 @@ impl Mm {
     }
 
     /// What the touch of `address` goes on with, moved on.
-    pub(crate) fn course(&mut self, address: u64, now: Nanos) -> Option<Course> {
+    pub(crate) fn predictor(&mut self, address: u64, now: Nanos) -> Option<Predictor> {
         let page = Vpn::of(address);
         let vma = self.vmas.find_mut(page)?;
         if vma.hint == Hint::Random {
@@ -86,14 +91,17 @@ impl Mm {
         }
         let history = &mut vma.history;
         if let Some(id) = self.streams.advance(page, now) {
-            self.streams.weigh(id, &mut history.wide, now);
-            return Some(Course::Stream(id));
+            self.streams.weigh(id, &mut history.stride_probe, now);
+            return Some(Predictor::Stream(id));
         }
-        if let Some(id) = self.lattices.touch(&mut history.pitches, address, now) {
-            return Some(Course::Lattice(id));
+        if let Some(id) = self
+            .byte_strides
+            .touch(&mut history.byte_strides, address, now)
+        {
+            return Some(Predictor::ByteStride(id));
         }
         let stream = self.streams.find(&mut history.recent, address, now)?;
-        Some(Course::Stream(stream))
+        Some(Predictor::Stream(stream))
     }
 
     /// Whether a stream that has moved on is one still: pages that it should have touched on its way
@@ -103,18 +111,18 @@ impl Mm {
             let Entry::Cached(frame) = self.table.get(page) else {
                 return false;
             };
-            let holding = self.frames.get(frame);
-            holding.mark && holding.ahead
+            let desc = self.frames.get(frame);
+            desc.mark && desc.ahead
         });
         let unused = unused.count() as u32;
         self.streams.judge(id, unused)
     }
 
     /// A page that readahead brought is used, or goes without.
-    pub(crate) fn end_ahead(&mut self, page: Vpn, holding: &Holding, used: bool) {
-        self.stats.ahead.end(holding.mark, used);
+    pub(crate) fn end_ahead(&mut self, page: Vpn, desc: &FrameDesc, used: bool) {
+        self.stats.ahead.end(desc.mark, used);
         if let Some(vma) = self.vmas.find_mut(page) {
-            vma.ahead.end(holding.mark, used);
+            vma.ahead.end(desc.mark, used);
         }
     }
 
@@ -138,13 +146,13 @@ impl Mm {
         batch: &mut Vec<(Slot, Frame)>,
     ) {
         let (page, now) = (Vpn::of(address), w.now());
-        let course = self.course(address, now);
+        let predictor = self.predictor(address, now);
         let Some(vma) = self.vmas.find_mut(page) else {
             return;
         };
         let region = vma.range.clone();
-        match course {
-            Some(Course::Stream(id)) => {
+        match predictor {
+            Some(Predictor::Stream(id)) => {
                 self.streams.missed(id);
                 let share = self.streams.share(now);
                 if self.judge(id)
@@ -159,8 +167,8 @@ impl Mm {
                 }
                 return;
             }
-            Some(Course::Lattice(id)) => {
-                if self.lattices.next_page(id, now).is_some() {
+            Some(Predictor::ByteStride(id)) => {
+                if self.byte_strides.next_page(id, now).is_some() {
                     self.read_lattice(w, id, &region, batch);
                 }
                 return;
@@ -189,15 +197,15 @@ impl Mm {
         u64::from(self.marks.ahead / 4 * 3 + units).min(self.resident() / 4)
     }
 
-    /// Read on, ahead of every stream and lattice, as far as each may go.
+    /// Read on, ahead of every stream and byte stride, as far as each may go.
     pub(crate) fn read_on(&mut self, w: &mut impl World) {
         self.read_streams(w);
         if self.io.holds_back() {
             return;
         }
         let now = w.now();
-        for id in self.lattices.ids() {
-            if let Some(next) = self.lattices.next_page(id, now)
+        for id in self.byte_strides.ids() {
+            if let Some(next) = self.byte_strides.next_page(id, now)
                 && let Some(vma) = self.vmas.find(next)
                 && vma.hint != Hint::Random
             {
@@ -214,19 +222,19 @@ impl Mm {
     fn read_lattice(
         &mut self,
         w: &mut impl World,
-        id: LatticeId,
+        id: ByteStrideId,
         region: &PageRange,
         batch: &mut Vec<(Slot, Frame)>,
     ) {
         let (latency, memory) = (self.io.latency(), self.memory_ahead());
-        let count = self.lattices.window(id, region, latency, memory);
+        let count = self.byte_strides.window(id, region, latency, memory);
         if count == 0 {
             return;
         }
-        let pages = self.lattices.pages(id, count);
-        let placing = self.lattices.placing(id);
+        let pages = self.byte_strides.pages(id, count);
+        let placing = self.byte_strides.placing(id);
         let passed = self.read_pages(w, pages, false, placing, batch);
-        self.lattices.passed(id, passed, passed < count);
+        self.byte_strides.passed(id, passed, passed < count);
     }
 
     fn read_streams(&mut self, w: &mut impl World) {
@@ -360,14 +368,14 @@ impl Mm {
             let (now, later) = rest.split_at(n as usize);
             for (i, &(_, page, slot)) in (0..).zip(now) {
                 let (mark, direct) = placing(page);
-                let holding = Holding {
+                let desc = FrameDesc {
                     ahead: true,
                     streamed: true,
                     mark,
                     direct,
                     ..NOTHING
                 };
-                self.begin_read(page, slot, first.plus(i), holding);
+                self.begin_read(page, slot, first.plus(i), desc);
                 batch.push((slot, first.plus(i)));
             }
             rest = later;
@@ -401,11 +409,11 @@ impl Mm {
             let Some((frame, _)) = self.frames.take_free(1) else {
                 break;
             };
-            let holding = Holding {
+            let desc = FrameDesc {
                 ahead: true,
                 ..NOTHING
             };
-            self.begin_read(page, slot, frame, holding);
+            self.begin_read(page, slot, frame, desc);
             batch.push((slot, frame));
             // Neighbours by slot may be pages of any region.
             self.count_ahead(page, 1);
@@ -434,7 +442,7 @@ impl Mm {
             && let Some((frame, n)) = self.back_empty(w, wanted - self.frames.free())
         {
             for i in 0..n {
-                self.frames.free_up(frame.plus(i));
+                self.frames.set_free(frame.plus(i));
             }
         }
         if self.frames.free() < wanted {
@@ -455,14 +463,14 @@ impl Mm {
 
     /// Map what of a course has come and may be mapped before it is touched; what is still being read
     /// follows when it has come.
-    pub(crate) fn map_ahead(&mut self, w: &mut impl World, course: Course) {
-        match course {
-            Course::Stream(id) => {
+    pub(crate) fn map_ahead(&mut self, w: &mut impl World, predictor: Predictor) {
+        match predictor {
+            Predictor::Stream(id) => {
                 let run = self.streams.take_mappable(id);
                 self.map_those(w, run.into_iter().flat_map(Run::rising));
             }
-            Course::Lattice(id) => {
-                let pages = self.lattices.take_mappable(id);
+            Predictor::ByteStride(id) => {
+                let pages = self.byte_strides.take_mappable(id);
                 self.map_those(w, pages);
             }
         }
@@ -481,13 +489,13 @@ impl Mm {
             if self.frames.unit_of(frame).is_some() {
                 continue;
             }
-            let holding = self.frames.get_mut(frame);
-            if holding.mark || holding.wanted {
+            let desc = self.frames.get_mut(frame);
+            if desc.mark || desc.wanted {
                 continue;
             }
-            match holding.state {
-                State::Reading => holding.direct = true,
-                State::Clean | State::Dirty if !holding.leaves => maps.push((page, frame)),
+            match desc.state {
+                State::Reading => desc.direct = true,
+                State::Clean | State::Dirty if !desc.leaves => maps.push((page, frame)),
                 _ => {}
             }
         }
@@ -517,14 +525,14 @@ impl Mm {
     fn on_mapped(&mut self, w: &mut impl World, mapped: &[(Vpn, Frame)]) {
         let mut unseen = 0;
         for &(page, frame) in mapped {
-            let holding = *self.frames.get(frame);
-            let slot = holding.slot.filter(|&slot| self.keeps_slots(w, slot));
-            if slot != holding.slot {
-                self.put(w, holding.slot);
+            let desc = *self.frames.get(frame);
+            let slot = desc.slot.filter(|&slot| self.keeps_slots(w, slot));
+            if slot != desc.slot {
+                self.put(w, desc.slot);
             }
-            unseen += u64::from(holding.ahead);
-            self.frames.vacate(frame);
-            self.set_mapped(w, page, slot, CREDIT_NEW);
+            unseen += u64::from(desc.ahead);
+            self.frames.set_empty(frame);
+            self.set_mapped(w, page, slot, REFS_NEW);
         }
         let Some(&(page, _)) = mapped.first() else {
             return;

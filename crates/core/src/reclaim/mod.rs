@@ -10,15 +10,15 @@
 
 use alloc::vec::Vec;
 
-use crate::brought;
-use crate::frames::{Holding, NOTHING, State};
+use crate::fault::grace;
+use crate::fault::stalled::UNMOVABLE;
+use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::clusters::{List, UNIT};
 use crate::huge::{Thp, unit_of};
 use crate::mm::Mm;
-use crate::page_table::{Entry, Resident};
-use crate::stalled::UNMOVABLE;
+use crate::space::page_table::{Entry, Resident};
+use crate::space::vma::LOCAL;
 use crate::units::{Frame, Nanos, Slot, Vpn};
-use crate::vma::LOCAL;
 use crate::world::{Stop, World};
 
 /// Leaves that one call of [`Mm::evict`] looks at, at the most.
@@ -150,7 +150,7 @@ impl Mm {
         if !flows || self.areas_full {
             return looked_at;
         }
-        let written = u64::from(self.frames.unwritten().saturating_sub(self.on_trial()));
+        let written = u64::from(self.frames.unwritten().saturating_sub(self.on_probation()));
         looked_at + written.saturating_sub(looked_at) / 2
     }
 
@@ -174,7 +174,7 @@ impl Mm {
             true => (2 * self.marks.high).min(self.marks.writes),
             false => self.marks.writes,
         };
-        self.frames.unwritten().saturating_sub(self.on_trial()) >= most
+        self.frames.unwritten().saturating_sub(self.on_probation()) >= most
     }
 
     /// Let others have what they need more, or what a lower limit takes.
@@ -211,7 +211,7 @@ impl Mm {
             w.release(frame, n);
             w.uncharge(u64::from(n));
             for i in 0..n {
-                self.frames.vacate(frame.plus(i));
+                self.frames.set_empty(frame.plus(i));
             }
             pages -= n;
         }
@@ -235,7 +235,7 @@ impl Mm {
         while dropped < max
             && let Some(frame) = self.frames.oldest_clean()
         {
-            let holding @ Holding {
+            let desc @ FrameDesc {
                 page: Some(page),
                 slot: Some(_),
                 wanted,
@@ -247,11 +247,11 @@ impl Mm {
             };
             if wanted {
                 // It is about to be mapped; let it live.
-                self.frames.turn(frame, State::Clean);
+                self.frames.set_state(frame, State::Clean);
                 return dropped;
             }
-            if holding.ahead {
-                self.end_ahead(page, &holding, false);
+            if desc.ahead {
+                self.end_ahead(page, &desc, false);
             }
             self.leave_frame(frame);
             dropped += 1;
@@ -270,11 +270,11 @@ impl Mm {
             let page = self.frames.get(oldest).page;
             let expected = page.is_some_and(|page| self.streams.expects(page, now));
             let frame = if expected { newest } else { oldest };
-            let holding = *self.frames.get(frame);
-            let Some(page) = holding.page.filter(|_| !holding.wanted) else {
+            let desc = *self.frames.get(frame);
+            let Some(page) = desc.page.filter(|_| !desc.wanted) else {
                 break;
             };
-            self.end_ahead(page, &holding, false);
+            self.end_ahead(page, &desc, false);
             self.streams.dropped(page);
             self.leave_frame(frame);
             dropped += 1;
@@ -298,7 +298,7 @@ impl Mm {
         let mut victims = core::mem::take(&mut self.victims);
         victims.clear();
         self.take_cold(max, &mut victims);
-        if victims.is_empty() && !self.take_passed(w, max, &mut victims) {
+        if victims.is_empty() && !self.take_drop_behind(w, max, &mut victims) {
             self.victims = victims;
             return 0;
         }
@@ -334,12 +334,12 @@ impl Mm {
                     break;
                 }
                 self.hand = leaf.end;
-                if !self.table.age_huge(unit) || self.brought.is_in(unit, now) {
+                if !self.table.age_huge(unit) || self.recent_faults.is_in(unit, now) {
                     continue;
                 }
                 let (gone, stop) = self.move_unit_out(w, unit, false);
                 moved += gone;
-                self.begin_trial(w, unit);
+                self.begin_probation(w, unit);
                 if stop != Some(Stop::NoMemory) || self.clusters_come() {
                     continue;
                 }
@@ -367,28 +367,28 @@ impl Mm {
 
     /// The clock hand found nothing that could be moved: of the pages that came in lately the first can, if they
     /// are enough.
-    pub(crate) fn evict_brought(&mut self, w: &mut impl World) {
+    pub(crate) fn evict_recent_faults(&mut self, w: &mut impl World) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::CreepingLimit) {
             return;
         }
         let first = self
-            .brought
+            .recent_faults
             .touched(w.now())
             .find(|page| self.is_single(*page));
-        if let Some(page) = first.filter(|_| self.enough_brought()) {
+        if let Some(page) = first.filter(|_| self.enough_recent_faults()) {
             self.move_out(w, page, 1, false);
             self.passing_until = w.now() + UNMOVABLE;
         }
     }
 
     /// Of what came in lately as much is there as threads may need at a time.
-    pub(crate) fn enough_brought(&self) -> bool {
-        self.brought
+    pub(crate) fn enough_recent_faults(&self) -> bool {
+        self.recent_faults
             .all()
             .filter(|page| self.is_single(*page))
             .count()
-            == brought::PAGES
+            == grace::PAGES
     }
 
     fn is_single(&self, page: Vpn) -> bool {
@@ -402,16 +402,17 @@ impl Mm {
             return;
         }
         if now < self.passing_until {
-            victims.retain(|page| !self.brought.all().any(|other| other == *page));
-        } else if self.brought.untouched(now).next().is_some() {
-            let untouched = |page: Vpn| self.brought.untouched(now).any(|other| other == page);
+            victims.retain(|page| !self.recent_faults.all().any(|other| other == *page));
+        } else if self.recent_faults.untouched(now).next().is_some() {
+            let untouched =
+                |page: Vpn| self.recent_faults.untouched(now).any(|other| other == page);
             victims.retain(|page| !untouched(*page));
         }
     }
 
     /// Resident pages that a long stream has passed, and that did not prove to be needed again. False: they
     /// are units for which there will be room soon.
-    fn take_passed(&mut self, w: &mut impl World, max: u32, victims: &mut Vec<Vpn>) -> bool {
+    fn take_drop_behind(&mut self, w: &mut impl World, max: u32, victims: &mut Vec<Vpn>) -> bool {
         let memory = self.table.resident();
         let yields = self.faults_at_random();
         let (long, margin) = match yields {
@@ -443,7 +444,7 @@ impl Mm {
             let passed = |&page: &Vpn| self.may_pass(page, next(page));
             victims.extend(run.rising().filter(passed));
             if victims.iter().any(|&page| self.table.is_huge(page)) && self.awaits_cluster() {
-                self.streams.offer_again(run);
+                self.streams.offer_drop_behind_again(run);
                 victims.clear();
                 return false;
             }
@@ -477,7 +478,7 @@ impl Mm {
                 if i < done.pages {
                     self.on_moved_out(w, at.plus(u64::from(i)), frame.plus(i), leaves);
                 } else {
-                    self.frames.untake(frame.plus(i));
+                    self.frames.put_back(frame.plus(i));
                 }
             }
             gone += done.pages;
@@ -521,7 +522,7 @@ impl Mm {
         if let Some(entry) = self.needs_no_slot(digest) {
             self.put(w, slot);
             self.table.set(page, entry);
-            self.frames.free_up(frame);
+            self.frames.set_free(frame);
             return;
         }
         let hash = digest.number();
@@ -541,7 +542,7 @@ impl Mm {
         } else {
             State::Dirty
         };
-        let holding = Holding {
+        let desc = FrameDesc {
             state,
             page: Some(page),
             digest: hash,
@@ -549,7 +550,7 @@ impl Mm {
             leaves,
             ..NOTHING
         };
-        self.frames.hold(frame, holding);
+        self.frames.install(frame, desc);
         self.table.set(page, Entry::Cached(frame));
         if leaves && clean.is_some() {
             self.leave_frame(frame);
@@ -576,14 +577,14 @@ impl Mm {
         {
             if let Entry::Resident(Resident {
                 slot: Some(slot),
-                credit,
+                refs,
                 found,
             }) = entry
             {
                 w.put(slot);
                 let resident = Resident {
                     slot: None,
-                    credit,
+                    refs,
                     found,
                 };
                 self.table.set(page, Entry::Resident(resident));

@@ -19,7 +19,7 @@ use crate::units::{Frame, LEAF_PAGES, PageRange, Slot, Vpn};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
     /// Never touched, or discarded: reads as zeros.
-    Never,
+    Unmapped,
     /// Mapped in the program.
     Resident(Resident),
     /// In a frame of the engine: being read, kept for a second chance, or waiting to be written.
@@ -31,8 +31,8 @@ pub enum Entry {
         /// Low bits of the eviction counter when it went out (refault distance).
         evicted: u32,
     },
-    /// Nowhere: all its words are the same, and that one is known.
-    Filled(Fill),
+    /// Nowhere: all its words are the same, and the entry names that word.
+    SameFilled(Fill),
     /// Lost: a touch raises SIGBUS until the range is discarded.
     Poisoned,
     /// A guard of the kernel's (MADV_GUARD_INSTALL): a touch raises SIGSEGV, and once the guard is removed the
@@ -46,7 +46,7 @@ pub struct Resident {
     /// A slot that holds what the page held when it came in; still good if its digest says so.
     pub slot: Option<Slot>,
     /// How many passes of the clock hand it survives (0 to 3).
-    pub credit: u8,
+    pub refs: u8,
     /// It may be gone rightly (see `missing`): it was there before we knew of it, or a discard is under way.
     pub found: bool,
 }
@@ -72,21 +72,17 @@ const SLOT_BITS: u32 = 36;
 /// credit or eviction counter from bit 40 on.
 fn pack(entry: Entry) -> u64 {
     match entry {
-        Entry::Never => 0,
-        Entry::Resident(Resident {
-            slot,
-            credit,
-            found,
-        }) => {
+        Entry::Unmapped => 0,
+        Entry::Resident(Resident { slot, refs, found }) => {
             let slot = slot.map_or(0, |s| 8 | s.pack() << PAYLOAD);
             let tag = if found { TAG_FOUND } else { TAG_RESIDENT };
-            tag | slot | u64::from(credit) << (PAYLOAD + SLOT_BITS)
+            tag | slot | u64::from(refs) << (PAYLOAD + SLOT_BITS)
         }
         Entry::Cached(frame) => TAG_CACHED | u64::from(frame.0) << PAYLOAD,
         Entry::Swapped { slot, evicted } => {
             TAG_SWAPPED | slot.pack() << PAYLOAD | u64::from(evicted) << (PAYLOAD + SLOT_BITS)
         }
-        Entry::Filled(fill) => TAG_FILLED | u64::from(fill.0) << PAYLOAD,
+        Entry::SameFilled(fill) => TAG_FILLED | u64::from(fill.0) << PAYLOAD,
         Entry::Poisoned => TAG_POISONED,
         Entry::Guarded => TAG_GUARDED,
     }
@@ -100,7 +96,7 @@ fn unpack(word: u64) -> Entry {
             let slot = (word & 8 != 0).then(slot);
             Entry::Resident(Resident {
                 slot,
-                credit: high as u8,
+                refs: high as u8,
                 found: word & 7 == TAG_FOUND,
             })
         }
@@ -109,17 +105,17 @@ fn unpack(word: u64) -> Entry {
             slot: slot(),
             evicted: high,
         },
-        TAG_FILLED => Entry::Filled(Fill((word >> PAYLOAD) as u32)),
+        TAG_FILLED => Entry::SameFilled(Fill((word >> PAYLOAD) as u32)),
         TAG_POISONED => Entry::Poisoned,
         TAG_GUARDED => Entry::Guarded,
-        _ => Entry::Never,
+        _ => Entry::Unmapped,
     }
 }
 
 /// Whether a page is in a frame of the engine or has a slot.
 const fn is_stored(entry: Entry) -> bool {
     match entry {
-        Entry::Never | Entry::Filled(_) | Entry::Poisoned | Entry::Guarded => false,
+        Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => false,
         Entry::Resident(resident) => resident.slot.is_some(),
         Entry::Cached(_) | Entry::Swapped { .. } => true,
     }
@@ -138,7 +134,7 @@ struct Leaf {
     /// All pages are mapped, by one huge page as far as is known: they go out together.
     huge: bool,
     /// How many passes of the clock hand a huge page survives.
-    credit: u8,
+    refs: u8,
     /// Passes of the clock hand for which nothing here is tried (its pages could not be moved).
     rest: u8,
 }
@@ -154,7 +150,7 @@ impl Default for Leaf {
             swapped: 0,
             guarded: 0,
             huge: false,
-            credit: 0,
+            refs: 0,
             rest: 0,
         }
     }
@@ -164,11 +160,11 @@ impl Leaf {
     fn count(&mut self, entry: Entry, n: i16) {
         let add = |count: &mut u16| *count = count.wrapping_add_signed(n);
         match entry {
-            Entry::Never => return,
+            Entry::Unmapped => return,
             Entry::Resident(_) => add(&mut self.resident),
             Entry::Swapped { .. } => add(&mut self.swapped),
             Entry::Guarded => add(&mut self.guarded),
-            Entry::Cached(_) | Entry::Filled(_) | Entry::Poisoned => {}
+            Entry::Cached(_) | Entry::SameFilled(_) | Entry::Poisoned => {}
         }
         add(&mut self.used);
     }
@@ -219,10 +215,10 @@ impl PageTable {
         let (leaf, index) = split(page);
         self.leaves
             .get(leaf)
-            .map_or(Entry::Never, |leaf| unpack(leaf.words[index]))
+            .map_or(Entry::Unmapped, |leaf| unpack(leaf.words[index]))
     }
 
-    /// A page of which each word is `word` can be [`Entry::Filled`] with what comes back, if that is set before this is
+    /// A page of which each word is `word` can be [`Entry::SameFilled`] with what comes back, if that is set before this is
     /// asked again; `None` where too many words are in use.
     pub fn fill_of(&mut self, word: u64) -> Option<Fill> {
         self.fills.of(word)
@@ -236,9 +232,9 @@ impl PageTable {
     /// Record where `page` is; the previous entry comes back.
     pub fn set(&mut self, page: Vpn, entry: Entry) -> Entry {
         let (key, index) = split(page);
-        let leaf = if entry == Entry::Never {
+        let leaf = if entry == Entry::Unmapped {
             let Some(leaf) = self.leaves.get_mut(key) else {
-                return Entry::Never;
+                return Entry::Unmapped;
             };
             leaf
         } else {
@@ -255,10 +251,10 @@ impl PageTable {
             _ => (0, 0),
         };
         let (before, after) = (counted(old), counted(entry));
-        if let Entry::Filled(fill) = entry {
+        if let Entry::SameFilled(fill) = entry {
             self.fills.came(fill);
         }
-        if let Entry::Filled(fill) = old {
+        if let Entry::SameFilled(fill) = old {
             self.fills.left(fill);
         }
         self.resident = self.resident + after.0 - before.0;
@@ -274,12 +270,12 @@ impl PageTable {
 
     /// The whole leaf that begins with `unit` is one huge page in the program from now on, which
     /// survives `credit` passes of the clock hand. All its pages are resident.
-    pub fn make_huge(&mut self, unit: Vpn, credit: u8) {
+    pub fn make_huge(&mut self, unit: Vpn, refs: u8) {
         if let Some(leaf) = self.leaves.get_mut(split(unit).0)
             && usize::from(leaf.resident) == LEAF_PAGES
         {
             self.huge += u64::from(!core::mem::replace(&mut leaf.huge, true));
-            leaf.credit = credit;
+            leaf.refs = refs;
         }
     }
 
@@ -299,7 +295,7 @@ impl PageTable {
     /// How many passes of the clock hand the huge page of `page` survives.
     pub fn huge_credit(&self, page: Vpn) -> u8 {
         let leaf = self.leaves.get(split(page).0);
-        leaf.map_or(0, |leaf| leaf.credit)
+        leaf.map_or(0, |leaf| leaf.refs)
     }
 
     /// The clock hand has come to a huge page: it loses one credit, or goes if it has none.
@@ -307,8 +303,8 @@ impl PageTable {
         let Some(leaf) = self.leaves.get_mut(split(unit).0) else {
             return false;
         };
-        let goes = leaf.credit == 0;
-        leaf.credit = leaf.credit.saturating_sub(1);
+        let goes = leaf.refs == 0;
+        leaf.refs = leaf.refs.saturating_sub(1);
         goes
     }
 
@@ -324,7 +320,7 @@ impl PageTable {
         }
         let filled = self
             .iter()
-            .filter(|(_, entry)| matches!(entry, Entry::Filled(_)));
+            .filter(|(_, entry)| matches!(entry, Entry::SameFilled(_)));
         if filled.count() as u64 != self.fills.pages() {
             return Err("the filled pages are not as many as are counted");
         }
@@ -346,7 +342,7 @@ impl PageTable {
         leaf.is_some_and(|leaf| {
             leaf.words
                 .iter()
-                .all(|&word| word == pack(Entry::Filled(fill)))
+                .all(|&word| word == pack(Entry::SameFilled(fill)))
         })
     }
 
@@ -411,7 +407,7 @@ impl PageTable {
     pub fn chill(&mut self, range: &PageRange) {
         let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
         for (key, leaf) in self.leaves.range_mut(first..last.max(first)) {
-            leaf.credit = 0;
+            leaf.refs = 0;
             for i in leaf.mapped.within(0..LEAF_PAGES) {
                 if range.contains(&Vpn(key * LEAF + i as u64)) {
                     leaf.words[i] &= (1 << (PAYLOAD + SLOT_BITS)) - 1;

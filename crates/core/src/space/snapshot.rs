@@ -1,4 +1,4 @@
-//! Holding still for a fork.
+//! FrameDesc still for a fork.
 //!
 //! A child gets the parent's memory as of the fork. What is mapped then, the kernel shares; what is
 //! not mapped must be on an area, with a reference for the child. So before a fork the driver calls
@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use crate::frames::State;
 use crate::huge::clusters::List;
 use crate::mm::{Mm, Pending};
-use crate::page_table::{Entry, Resident};
+use crate::space::page_table::{Entry, Resident};
 use crate::units::{Slot, Vpn};
 use crate::world::World;
 
@@ -56,13 +56,13 @@ impl Mm {
         while let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX)) {
             let stored = match entry {
                 Entry::Swapped { slot, .. } => Some(Stored::In(slot)),
-                Entry::Filled(fill) => Some(Stored::Filled(self.table.word_of(fill))),
+                Entry::SameFilled(fill) => Some(Stored::Filled(self.table.word_of(fill))),
                 Entry::Cached(frame) => {
-                    let holding = self.frames.get(frame);
-                    debug_assert!(matches!(holding.state, State::Clean | State::Reading));
-                    holding.slot.map(Stored::In)
+                    let desc = self.frames.get(frame);
+                    debug_assert!(matches!(desc.state, State::Clean | State::Reading));
+                    desc.slot.map(Stored::In)
                 }
-                Entry::Never | Entry::Resident(_) | Entry::Poisoned | Entry::Guarded => None,
+                Entry::Unmapped | Entry::Resident(_) | Entry::Poisoned | Entry::Guarded => None,
             };
             out.extend(stored.map(|stored| (page, stored)));
             at = page.plus(1);
@@ -101,7 +101,7 @@ impl Mm {
         if present {
             let resident = Resident {
                 slot: None,
-                credit: 1,
+                refs: 1,
                 found: true,
             };
             self.put(w, slot);
@@ -117,7 +117,7 @@ impl Mm {
             Stored::Filled(word) => {
                 // The parent knew no more words than this table has room for.
                 let fill = self.table.fill_of(word);
-                let entry = fill.map_or(Entry::Poisoned, Entry::Filled);
+                let entry = fill.map_or(Entry::Poisoned, Entry::SameFilled);
                 self.table.set(page, entry);
             }
         }

@@ -6,9 +6,9 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::advice::Hint;
-use crate::first_touch::Streams;
+use crate::fault::first_touch::Streams;
 use crate::readahead::{History, Policy};
+use crate::space::advice::Hint;
 use crate::stats::Ahead;
 use crate::units::{PageRange, Vpn, len, overlap};
 

@@ -5,21 +5,26 @@
 //! faulting thread waits in the kernel; mapping its page wakes it. What cannot be served now waits
 //! in one of two queues: for the address space to settle (`retry`), or for memory (`stalled`, module `stalled`).
 
-use crate::advice::Hint;
-use crate::frames::{Holding, NOTHING, State};
+pub(crate) mod first_touch;
+pub(crate) mod grace;
+pub(crate) mod stalled;
+pub(crate) mod unaccounted;
+
+use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::clusters::List;
 use crate::mm::{Mm, Outcome, Pending};
-use crate::page_table::{EVICTED_BITS, Entry, Resident};
 use crate::readahead::streams::Returns;
+use crate::space::advice::Hint;
+use crate::space::page_table::{EVICTED_BITS, Entry, Resident};
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
 use crate::world::{Stop, World};
 
 /// Credit of a page that was needed again soon after it was moved out.
-pub(crate) const CREDIT_AGAIN: u8 = 2;
+pub(crate) const REFS_REFAULT: u8 = 2;
 /// A page comes back at once if less than this part of the memory was moved out since.
 const AT_ONCE: u64 = 8;
 /// Credit of a page that came in otherwise.
-pub(crate) const CREDIT_NEW: u8 = 1;
+pub(crate) const REFS_NEW: u8 = 1;
 
 impl Mm {
     /// A thread of the program touched the byte at `address` and found its page absent.
@@ -49,7 +54,7 @@ impl Mm {
     /// The page for which a thread waits since `since` has just been mapped.
     pub(crate) fn on_served(&mut self, w: &mut impl World, page: Vpn, since: Nanos, again: bool) {
         let now = w.now();
-        self.brought.note(page, now);
+        self.recent_faults.note(page, now);
         w.served(now.saturating_sub(since), again);
     }
 
@@ -64,8 +69,8 @@ impl Mm {
             return Outcome::Unmanaged;
         }
         match self.table.get(page) {
-            Entry::Never => self.first_touch(w, pending),
-            Entry::Filled(fill) => self.on_filled(w, pending, fill),
+            Entry::Unmapped => self.first_touch(w, pending),
+            Entry::SameFilled(fill) => self.on_filled(w, pending, fill),
             Entry::Resident(resident) => self.on_present(w, pending, resident),
             Entry::Cached(frame) => self.on_cached(w, pending, frame),
             Entry::Swapped { slot, evicted } => self.on_swapped(w, pending, slot, evicted),
@@ -106,8 +111,8 @@ impl Mm {
         let batch = (end.0 - page.0) as u32;
         let (mapped, stop) = self.map_zeros(w, page, batch);
         for n in 0..mapped {
-            let credit = u8::from(n == 0) * CREDIT_NEW;
-            self.set_mapped(w, page.plus(u64::from(n)), None, credit);
+            let refs = u8::from(n == 0) * REFS_NEW;
+            self.set_mapped(w, page.plus(u64::from(n)), None, refs);
         }
         if mapped > 0 {
             if let Some(vma) = self.vmas.find_mut(page) {
@@ -125,7 +130,7 @@ impl Mm {
                 w.charge_existing(1);
                 let resident = Resident {
                     slot: None,
-                    credit: CREDIT_NEW,
+                    refs: REFS_NEW,
                     found: true,
                 };
                 self.table.set(page, Entry::Resident(resident));
@@ -173,9 +178,9 @@ impl Mm {
         let mut mapped = done.pages;
         for i in 0..n {
             if i < done.pages {
-                self.frames.vacate(frame.plus(i));
+                self.frames.set_empty(frame.plus(i));
             } else {
-                self.frames.free_up(frame.plus(i));
+                self.frames.set_free(frame.plus(i));
             }
         }
         let mut stop = done.stop;
@@ -187,7 +192,7 @@ impl Mm {
                     return (0, Some(Stop::NoMemory));
                 };
                 w.release(frame, 1);
-                self.frames.vacate(frame);
+                self.frames.set_empty(frame);
             }
             let done = w.zero_in(page, 1);
             w.uncharge(u64::from(1 - done.pages));
@@ -216,7 +221,7 @@ impl Mm {
                 self.stats.direct_reclaims += 1;
                 let moved = self.evict(w, self.marks.batch);
                 if moved == 0 && self.frames.in_flight() == 0 && !self.areas_full {
-                    self.evict_brought(w);
+                    self.evict_recent_faults(w);
                 }
             }
             if self.frames.free() == 0 {
@@ -256,7 +261,7 @@ impl Mm {
             0
         };
         for i in backed..n {
-            self.frames.untake(frame.plus(i));
+            self.frames.put_back(frame.plus(i));
         }
         (backed > 0).then(|| {
             for i in 0..backed {
@@ -267,10 +272,10 @@ impl Mm {
     }
 
     fn on_cached(&mut self, w: &mut impl World, pending: Pending, frame: Frame) -> Outcome {
-        let holding = *self.frames.get(frame);
-        let course = self.on_hit(w, pending.address(), frame);
-        let outcome = if holding.state == State::Reading {
-            if !holding.wanted {
+        let desc = *self.frames.get(frame);
+        let predictor = self.on_hit(w, pending.address(), frame);
+        let outcome = if desc.state == State::Reading {
+            if !desc.wanted {
                 self.frames.want(frame, pending.since);
                 self.stats.faults_major += 1;
             }
@@ -280,32 +285,32 @@ impl Mm {
         } else {
             self.frames.want(frame, pending.since);
             self.frames.get_mut(frame).again = true;
-            if !holding.wanted {
+            if !desc.wanted {
                 self.stats.faults_minor += 1;
             }
             self.deliver(w, frame)
         };
-        if let Some(course) = course {
-            self.map_ahead(w, course);
-            self.map_next_unit(w, course, pending.page);
+        if let Some(predictor) = predictor {
+            self.map_ahead(w, predictor);
+            self.map_next_unit(w, predictor, pending.page);
         }
         outcome
     }
 
     /// Map a page that is complete in its frame and that a thread waits for.
     pub(crate) fn deliver(&mut self, w: &mut impl World, frame: Frame) -> Outcome {
-        let holding = *self.frames.get(frame);
-        let Some(page) = holding.page else {
+        let desc = *self.frames.get(frame);
+        let Some(page) = desc.page else {
             return Outcome::Served;
         };
         if let Some((id, unit)) = self.frames.unit_of(frame) {
             return self.deliver_unit(w, id, unit, frame);
         }
-        let pending = Pending::of(page, holding.since);
+        let pending = Pending::of(page, desc.since);
         if self.held {
             w.returns(page);
         }
-        let mut stop = if holding.state == State::Writing {
+        let mut stop = if desc.state == State::Writing {
             Some(Stop::Busy)
         } else {
             w.move_in(frame, page, 1).stop
@@ -314,7 +319,7 @@ impl Mm {
         let mut exchanged = false;
         if matches!(stop, Some(Stop::Busy | Stop::Fixed)) {
             let charged = w.try_charge(1);
-            if !charged && holding.state == State::Writing {
+            if !charged && desc.state == State::Writing {
                 return Outcome::Waits;
             }
             stop = w.copy_in(frame, page).stop;
@@ -341,48 +346,48 @@ impl Mm {
             }
         }
         let foreign = stop == Some(Stop::Exists);
-        let again = holding.again;
-        let credit = if again || holding.refault {
-            CREDIT_AGAIN
+        let again = desc.again;
+        let refs = if again || desc.refault {
+            REFS_REFAULT
         } else {
-            CREDIT_NEW
+            REFS_NEW
         };
-        let keeps = matches!(holding.state, State::Clean | State::Dirty) && !foreign;
-        let mut slot = holding.slot.filter(|_| keeps);
+        let keeps = matches!(desc.state, State::Clean | State::Dirty) && !foreign;
+        let mut slot = desc.slot.filter(|_| keeps);
         if slot.is_some_and(|slot| !self.keeps_slots(w, slot)) {
             slot = None;
         }
-        if holding.state == State::Writing {
+        if desc.state == State::Writing {
             // The write goes on; frame and slot are freed when it is done.
             self.frames.get_mut(frame).page = None;
         } else {
-            if slot != holding.slot {
-                self.put(w, holding.slot);
+            if slot != desc.slot {
+                self.put(w, desc.slot);
                 #[cfg(feature = "planted")]
                 if self.has(crate::planted::Bug::SlotFreedTwice) {
-                    self.put(w, holding.slot);
+                    self.put(w, desc.slot);
                 }
             }
             if exchanged {
                 w.release(frame, 1);
             }
             if moved || exchanged {
-                self.frames.vacate(frame);
+                self.frames.set_empty(frame);
             } else {
-                self.frames.free_up(frame);
+                self.frames.set_free(frame);
             }
         }
         if foreign {
             let resident = Resident {
                 slot: None,
-                credit,
+                refs,
                 found: true,
             };
             self.table.set(page, Entry::Resident(resident));
         } else {
-            self.set_mapped(w, page, slot, credit);
+            self.set_mapped(w, page, slot, refs);
         }
-        self.on_served(w, page, holding.since, again);
+        self.on_served(w, page, desc.since, again);
         Outcome::Served
     }
 
@@ -415,7 +420,7 @@ impl Mm {
             return self.stall(w, pending);
         };
         let refault = self.was_here(evicted);
-        let wanted = Holding {
+        let wanted = FrameDesc {
             wanted: true,
             refault,
             since: pending.since,
@@ -451,14 +456,14 @@ impl Mm {
         }
     }
 
-    pub(crate) fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, holding: Holding) {
-        let holding = Holding {
+    pub(crate) fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, desc: FrameDesc) {
+        let desc = FrameDesc {
             state: State::Reading,
             page: Some(page),
             slot: Some(slot),
-            ..holding
+            ..desc
         };
-        self.frames.hold(frame, holding);
+        self.frames.install(frame, desc);
         self.table.set(page, Entry::Cached(frame));
     }
 
@@ -473,9 +478,9 @@ impl Mm {
             Entry::Cached(frame) => {
                 let slot = self.frames.get(frame).slot;
                 self.put(w, slot);
-                self.frames.free_up(frame);
+                self.frames.set_free(frame);
             }
-            Entry::Never | Entry::Filled(_) | Entry::Poisoned | Entry::Guarded => {}
+            Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}
         }
         self.table.set(page, Entry::Poisoned);
         self.serve_or_wake(w, Pending::of(page, w.now()));

@@ -2,11 +2,11 @@
 
 use super::clusters::{ClusterId, UNIT};
 use super::unit_of;
-use crate::fault::CREDIT_NEW;
-use crate::frames::{Holding, NOTHING, State};
+use crate::fault::REFS_NEW;
+use crate::frames::{FrameDesc, NOTHING, State};
 use crate::mm::Mm;
-use crate::page_table::{Entry, Resident};
 use crate::reclaim::REST;
+use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::{Digest, Stop, World};
 
@@ -32,7 +32,7 @@ impl Mm {
         }
         let done = w.collapse(unit);
         if done {
-            self.table.make_huge(unit, CREDIT_NEW);
+            self.table.make_huge(unit, REFS_NEW);
         } else {
             self.huge.lean = LEAN;
         }
@@ -87,13 +87,13 @@ impl Mm {
                 Entry::Resident(resident) => resident.slot,
                 _ => None,
             };
-            let holding = Holding {
+            let desc = FrameDesc {
                 state: State::Writing,
                 page: Some(page),
                 slot,
                 ..NOTHING
             };
-            self.frames.hold(frame, holding);
+            self.frames.install(frame, desc);
             self.table.set(page, Entry::Cached(frame));
         }
         if beside {
@@ -126,17 +126,17 @@ impl Mm {
         digest_of: impl Fn(&mut W, Frame) -> Digest,
     ) {
         for frame in self.frames.clusters.frames(id) {
-            let Holding { page, slot, .. } = *self.frames.get(frame);
+            let FrameDesc { page, slot, .. } = *self.frames.get(frame);
             if page.is_none() {
                 self.put(w, slot);
-                self.frames.free_up(frame);
+                self.frames.set_free(frame);
                 continue;
             }
             let digest = digest_of(w, frame).number();
             let clean = slot.is_some_and(|slot| w.digest(slot) == digest);
             self.frames.get_mut(frame).digest = digest;
             let state = if clean { State::Clean } else { State::Dirty };
-            self.frames.turn(frame, state);
+            self.frames.set_state(frame, state);
         }
         let Some(unit) = self.frames.clusters.get(id).unit else {
             return self.weigh_pages(w, id);
@@ -159,21 +159,21 @@ impl Mm {
     /// As [`Mm::weigh_unit`], where the unit was disbanded meanwhile.
     fn weigh_pages(&mut self, w: &mut impl World, id: ClusterId) {
         for frame in self.frames.clusters.frames(id) {
-            let holding = *self.frames.get(frame);
-            let Some(page) = holding.page else {
+            let desc = *self.frames.get(frame);
+            let Some(page) = desc.page else {
                 continue;
             };
-            match holding.state {
+            match desc.state {
                 State::Clean => self.stats.clean_drops += 1,
-                State::Dirty if !holding.slot.is_some_and(|at| self.keeps_home(w, page, at)) => {
-                    self.put(w, holding.slot);
+                State::Dirty if !desc.slot.is_some_and(|at| self.keeps_home(w, page, at)) => {
+                    self.put(w, desc.slot);
                     self.frames.get_mut(frame).slot = None;
                 }
                 _ => {}
             }
-            if holding.wanted {
+            if desc.wanted {
                 self.deliver(w, frame);
-            } else if holding.leaves && holding.state == State::Clean {
+            } else if desc.leaves && desc.state == State::Clean {
                 self.leave_frame(frame);
             }
         }
@@ -187,11 +187,11 @@ impl Mm {
         if dirty > 0 && !self.has_home(w, id) {
             let anew = dirty * 4 >= UNIT;
             for frame in self.frames.clusters.frames(id) {
-                let Holding { state, slot, .. } = *self.frames.get(frame);
+                let FrameDesc { state, slot, .. } = *self.frames.get(frame);
                 if anew || state == State::Dirty {
                     self.put(w, slot);
                     self.frames.get_mut(frame).slot = None;
-                    self.frames.turn(frame, State::Dirty);
+                    self.frames.set_state(frame, State::Dirty);
                 }
             }
             if !anew {
@@ -261,7 +261,7 @@ impl Mm {
         let begins = |&n: &u32| is_dirty(self, n) && (n == 0 || !is_dirty(self, n - 1));
         if (0..UNIT).filter(begins).count() > STRETCHES {
             for frame in self.frames.clusters.frames(id) {
-                self.frames.turn(frame, State::Dirty);
+                self.frames.set_state(frame, State::Dirty);
             }
         }
         let mut at = 0;
@@ -329,8 +329,8 @@ impl Mm {
 
     /// What is in the frame is on its area only from now on, as far as the page table is concerned.
     pub(crate) fn leave_for_area(&mut self, frame: Frame) {
-        let holding = *self.frames.get(frame);
-        if let (Some(page), Some(slot)) = (holding.page, holding.slot) {
+        let desc = *self.frames.get(frame);
+        if let (Some(page), Some(slot)) = (desc.page, desc.slot) {
             let evicted = self.eviction_number();
             self.table.set(page, Entry::Swapped { slot, evicted });
         }
@@ -339,9 +339,9 @@ impl Mm {
     /// Whether a page that a stream has passed can go: of a huge page, only with its last one.
     pub(crate) fn may_pass(&self, page: Vpn, next: Vpn) -> bool {
         if self.table.is_huge(page) {
-            return unit_of(page) != unit_of(next) && self.table.huge_credit(page) <= CREDIT_NEW;
+            return unit_of(page) != unit_of(next) && self.table.huge_credit(page) <= REFS_NEW;
         }
         let entry = self.table.get(page);
-        matches!(entry, Entry::Resident(Resident { credit, .. }) if credit <= CREDIT_NEW)
+        matches!(entry, Entry::Resident(Resident { refs, .. }) if refs <= REFS_NEW)
     }
 }

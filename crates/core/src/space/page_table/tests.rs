@@ -8,15 +8,15 @@ fn entries_survive_packing() {
         index: u32::MAX,
     };
     for entry in [
-        Entry::Never,
+        Entry::Unmapped,
         Entry::Resident(Resident {
             slot: None,
-            credit: 3,
+            refs: 3,
             found: true,
         }),
         Entry::Resident(Resident {
             slot: Some(slot),
-            credit: 1,
+            refs: 1,
             found: false,
         }),
         Entry::Cached(Frame(u32::MAX)),
@@ -51,7 +51,7 @@ fn counts_follow_the_entries_and_empty_leaves_vanish() {
         Some(page)
     );
     assert_eq!(table.next_used(Vpn(0), page), None);
-    table.set(page, Entry::Never);
+    table.set(page, Entry::Unmapped);
     assert_eq!(table.bytes(), 0);
 }
 
@@ -62,7 +62,7 @@ fn what_is_on_an_area_is_found_in_order() {
     let mapped = |slot| {
         Entry::Resident(Resident {
             slot,
-            credit: 2,
+            refs: 2,
             found: false,
         })
     };
@@ -115,18 +115,18 @@ fn usage_counts_whole_and_cut_leaves() {
 fn a_search_crosses_leaves_and_chill_takes_all_credit() {
     let mut table = PageTable::default();
     for n in 500..530 {
-        let credit = (n % 4) as u8;
+        let refs = (n % 4) as u8;
         table.set(
             Vpn(n),
             Entry::Resident(Resident {
-                credit,
+                refs,
                 ..Resident::default()
             }),
         );
     }
     let search = |table: &PageTable, max| {
         let mut found = Vec::new();
-        let cold = |entry| matches!(entry, Entry::Resident(Resident { credit: 0, .. }));
+        let cold = |entry| matches!(entry, Entry::Resident(Resident { refs: 0, .. }));
         let next = table.search(&(Vpn(505)..Vpn(520)), max, cold, &mut found);
         (next.0, found.iter().map(|page| page.0).collect::<Vec<_>>())
     };
@@ -144,11 +144,11 @@ fn a_search_crosses_leaves_and_chill_takes_all_credit() {
 fn the_hand_takes_credit_before_it_takes_pages() {
     let mut table = PageTable::default();
     for n in 0..4 {
-        let credit = u8::from(n == 1);
+        let refs = u8::from(n == 1);
         table.set(
             Vpn(n),
             Entry::Resident(Resident {
-                credit,
+                refs,
                 ..Resident::default()
             }),
         );

@@ -2,13 +2,13 @@
 
 use super::clusters::{ClusterId, List, UNIT};
 use super::{Thp, unit_of};
-use crate::ahead::Course;
-use crate::fault::{CREDIT_AGAIN, CREDIT_NEW};
-use crate::frames::{Holding, NOTHING, State};
+use crate::fault::{REFS_NEW, REFS_REFAULT};
+use crate::frames::{FrameDesc, NOTHING, State};
 use crate::io::SLOTS_PER_UNIT_IO;
 use crate::mm::{Mm, Outcome, Pending};
-use crate::page_table::{Entry, Fill};
+use crate::readahead::prefetch::Predictor;
 use crate::readahead::streams::StreamId;
+use crate::space::page_table::{Entry, Fill};
 use crate::units::{Frame, Nanos, PageRange, Vpn, overlap};
 use crate::world::{Done, Stop, World};
 
@@ -54,7 +54,7 @@ impl Mm {
         fill: Option<Fill>,
     ) -> Option<Outcome> {
         let unit = unit_of(pending.page);
-        let in_order = batch >= crate::first_touch::MAX_BATCH && unit == pending.page;
+        let in_order = batch >= crate::fault::first_touch::MAX_BATCH && unit == pending.page;
         let wanted = in_order || self.config.thp == Thp::Always;
         let end = unit.plus(UNIT.into());
         let is_of_it = match fill {
@@ -92,7 +92,7 @@ impl Mm {
             let whole = self.came_whole(w, id, unit);
             self.frames.end_all(id, State::Empty);
             if whole {
-                self.table.make_huge(unit, CREDIT_NEW);
+                self.table.make_huge(unit, REFS_NEW);
             }
             if let Some(vma) = self.vmas.find_mut(unit) {
                 if in_order {
@@ -112,7 +112,8 @@ impl Mm {
         if done.pages > 0 {
             self.frames.clusters.get_mut(id).whole = false;
             for n in 0..done.pages {
-                self.frames.vacate(self.frames.clusters.first(id).plus(n));
+                self.frames
+                    .set_empty(self.frames.clusters.first(id).plus(n));
             }
         }
         self.frames.settle(id);
@@ -143,7 +144,7 @@ impl Mm {
             }
             Cluster::None => return false,
         };
-        if let Some(Course::Stream(stream)) = self.course(pending.address(), w.now()) {
+        if let Some(Predictor::Stream(stream)) = self.predictor(pending.address(), w.now()) {
             self.streams.missed(stream);
             self.judge(stream);
             self.streams.pass_unit(stream, unit_of(page));
@@ -225,19 +226,19 @@ impl Mm {
                 continue;
             };
             // What the stream leaves out came along, and is no hit.
-            let mut holding = Holding {
+            let mut desc = FrameDesc {
                 ahead: stream.is_some_and(|id| self.streams.touches(id, page)),
                 streamed: ahead,
                 ..NOTHING
             };
             if let Some(pending) = pending.filter(|pending| pending.page == page) {
-                holding.wanted = true;
-                holding.refault = self.was_here(evicted);
-                holding.since = pending.since;
-                self.stats.refaults += u64::from(holding.refault);
+                desc.wanted = true;
+                desc.refault = self.was_here(evicted);
+                desc.since = pending.since;
+                self.stats.refaults += u64::from(desc.refault);
                 first = Some(frame);
             }
-            self.begin_read(page, slot, frame, holding);
+            self.begin_read(page, slot, frame, desc);
             batch.push((slot, frame));
         }
         self.stats.huge_swap_in += 1;
@@ -309,11 +310,11 @@ impl Mm {
             }
             (0, Some(stop @ (Stop::Again | Stop::NoMemory | Stop::Gone))) => {
                 for frame in self.frames.clusters.frames(id) {
-                    let holding = *self.frames.get(frame);
-                    let Some(page) = holding.page.filter(|_| holding.wanted) else {
+                    let desc = *self.frames.get(frame);
+                    let Some(page) = desc.page.filter(|_| desc.wanted) else {
                         continue;
                     };
-                    let since = holding.since;
+                    let since = desc.since;
                     let pending = Pending::of(page, since);
                     match stop {
                         Stop::Again => self.retry.push(pending),
@@ -338,8 +339,8 @@ impl Mm {
             self.frames.clusters.get_mut(id).whole = false;
         }
         for n in 0..done.pages {
-            let holding = *self.frames.get(first.plus(n));
-            self.on_page_mapped(w, first.plus(n), &holding, CREDIT_NEW);
+            let desc = *self.frames.get(first.plus(n));
+            self.on_page_mapped(w, first.plus(n), &desc, REFS_NEW);
         }
         self.deliver_orphans(w);
         let served = wanted.0 - first.0 < done.pages;
@@ -350,25 +351,25 @@ impl Mm {
         }
     }
 
-    fn on_page_mapped(&mut self, w: &mut impl World, frame: Frame, holding: &Holding, credit: u8) {
-        let slot = holding.slot.filter(|&slot| self.keeps_slots(w, slot));
-        if slot != holding.slot {
-            self.put(w, holding.slot);
+    fn on_page_mapped(&mut self, w: &mut impl World, frame: Frame, desc: &FrameDesc, refs: u8) {
+        let slot = desc.slot.filter(|&slot| self.keeps_slots(w, slot));
+        if slot != desc.slot {
+            self.put(w, desc.slot);
         }
-        self.frames.vacate(frame);
-        let Some(page) = holding.page else {
+        self.frames.set_empty(frame);
+        let Some(page) = desc.page else {
             return;
         };
-        self.set_mapped(w, page, slot, credit);
-        if holding.wanted {
-            self.on_served(w, page, holding.since, holding.again);
+        self.set_mapped(w, page, slot, refs);
+        if desc.wanted {
+            self.on_served(w, page, desc.since, desc.again);
         }
     }
 
     /// A stream has come to `page`, and its unit is mapped: so is the next one, if it is complete. The program
     /// then finds every second unit there, and how far it is shows at the others.
-    pub(crate) fn map_next_unit(&mut self, w: &mut impl World, course: Course, page: Vpn) {
-        let Course::Stream(stream) = course else {
+    pub(crate) fn map_next_unit(&mut self, w: &mut impl World, predictor: Predictor, page: Vpn) {
+        let Predictor::Stream(stream) = predictor else {
             return;
         };
         if self.held || !self.table.is_huge(page) || !self.streams.is_dense(stream) {
@@ -395,15 +396,15 @@ impl Mm {
             .is_some_and(|slot| self.keeps_slots(w, slot));
         let (mut unseen, mut needed) = (0, false);
         for n in 0..UNIT {
-            let holding = *self.frames.get(first.plus(n));
-            let slot = holding.slot.filter(|_| keeps);
-            if slot != holding.slot {
-                self.put(w, holding.slot);
+            let desc = *self.frames.get(first.plus(n));
+            let slot = desc.slot.filter(|_| keeps);
+            if slot != desc.slot {
+                self.put(w, desc.slot);
             }
-            unseen += u64::from(holding.ahead);
-            if holding.wanted {
-                needed |= holding.again || holding.refault;
-                self.on_served(w, unit.plus(n.into()), holding.since, holding.again);
+            unseen += u64::from(desc.ahead);
+            if desc.wanted {
+                needed |= desc.again || desc.refault;
+                self.on_served(w, unit.plus(n.into()), desc.since, desc.again);
             }
             self.set_mapped(w, unit.plus(n.into()), slot, 0);
         }
@@ -413,7 +414,7 @@ impl Mm {
             // A stream's next unit has not proved that it is needed again.
             let again = needed && unseen == 0;
             self.table
-                .make_huge(unit, if again { CREDIT_AGAIN } else { CREDIT_NEW });
+                .make_huge(unit, if again { REFS_REFAULT } else { REFS_NEW });
         }
         self.stats.ahead.unseen += unseen;
         if let Some(vma) = self.vmas.find_mut(unit) {
@@ -433,9 +434,9 @@ impl Mm {
     /// Deliver pages that are complete and waited for, and whose unit has fallen apart.
     pub(crate) fn deliver_orphans(&mut self, w: &mut impl World) {
         while let Some(frame) = self.frames.orphans.pop() {
-            let holding = self.frames.get(frame);
-            let complete = matches!(holding.state, State::Clean | State::Dirty);
-            if holding.wanted && complete {
+            let desc = self.frames.get(frame);
+            let complete = matches!(desc.state, State::Clean | State::Dirty);
+            if desc.wanted && complete {
                 self.deliver(w, frame);
             }
         }

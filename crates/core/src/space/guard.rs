@@ -4,9 +4,9 @@
 //! forgotten at once, and nothing is mapped there before the guard is gone, as the kernel lets UFFDIO_COPY replace a guard.
 //! A discard leaves guards where they are; unmapping and moving take them along.
 
-use crate::fault::CREDIT_NEW;
+use crate::fault::REFS_NEW;
 use crate::mm::{Mm, Outcome, Pending};
-use crate::page_table::{Entry, Resident};
+use crate::space::page_table::{Entry, Resident};
 use crate::units::{PageRange, pages};
 use crate::world::{Stop, World};
 
@@ -27,7 +27,7 @@ impl Mm {
             let mut at = part.start;
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 if entry == Entry::Guarded {
-                    self.table.set(page, Entry::Never);
+                    self.table.set(page, Entry::Unmapped);
                 }
                 at = page.plus(1);
             }
@@ -40,7 +40,7 @@ impl Mm {
             let mut at = part.start;
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 if let Entry::Resident(Resident { slot, .. }) = entry {
-                    self.table.set(page, Entry::Never);
+                    self.table.set(page, Entry::Unmapped);
                     self.put(w, slot);
                     w.uncharge(1);
                 }
@@ -63,19 +63,19 @@ impl Mm {
             stop = Some(Stop::Fixed);
         }
         match stop {
-            None => self.frames.vacate(frame),
+            None => self.frames.set_empty(frame),
             Some(Stop::Fixed) => {
                 // The mapping has another protection than our frames: it gets a page of its own for this one.
                 w.release(frame, 1);
-                self.frames.vacate(frame);
+                self.frames.set_empty(frame);
                 stop = w.zero_in(page, 1).stop;
                 w.uncharge(u64::from(stop.is_some()));
             }
-            Some(_) => self.frames.free_up(frame),
+            Some(_) => self.frames.set_free(frame),
         }
         match stop {
             None => {
-                self.set_mapped(w, page, None, CREDIT_NEW);
+                self.set_mapped(w, page, None, REFS_NEW);
                 self.stats.faults_zero += 1;
                 self.on_served(w, page, pending.since, false);
             }

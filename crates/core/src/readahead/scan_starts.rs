@@ -11,9 +11,9 @@ const PLACES: usize = 64;
 
 /// First pages and strides; those that came last at the end.
 #[derive(Debug, Default)]
-pub struct Begins(Vec<(Vpn, i64)>);
+pub struct ScanStarts(Vec<(Vpn, i64)>);
 
-impl Begins {
+impl ScanStarts {
     /// A run in steps of `stride` pages began with `page` and went far.
     pub fn add(&mut self, page: Vpn, stride: i64) {
         self.0.retain(|known| *known != (page, stride));
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn the_last_places_are_known() {
-        let mut begins = Begins::default();
+        let mut begins = ScanStarts::default();
         for n in 0..PLACES as u64 + 1 {
             begins.add(Vpn(n), 1);
             begins.add(Vpn(0), -1);

@@ -36,10 +36,10 @@ pub enum State {
 
 /// One frame.
 #[derive(Clone, Copy, Debug)]
-pub struct Holding {
+pub struct FrameDesc {
     /// What it holds.
     pub state: State,
-    /// Brought by readahead and not used since.
+    /// RecentFaults by readahead and not used since.
     pub ahead: bool,
     /// A stream brought it, and is to use it.
     pub streamed: bool,
@@ -68,7 +68,7 @@ pub struct Holding {
 }
 
 /// The holding of a frame that holds no page.
-pub const NOTHING: Holding = Holding {
+pub const NOTHING: FrameDesc = FrameDesc {
     state: State::Empty,
     ahead: false,
     streamed: false,
@@ -195,7 +195,7 @@ impl Queue {
 
 /// All frames.
 pub struct Frames {
-    holdings: Vec<Holding>,
+    holdings: Vec<FrameDesc>,
     empty: Runs,
     free: Runs,
     /// Clean pages.
@@ -243,12 +243,12 @@ impl Frames {
     }
 
     /// What `frame` holds.
-    pub fn get(&self, frame: Frame) -> &Holding {
+    pub fn get(&self, frame: Frame) -> &FrameDesc {
         &self.holdings[frame.0 as usize]
     }
 
     /// All frames with what they hold.
-    pub fn iter(&self) -> impl Iterator<Item = (Frame, &Holding)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Frame, &FrameDesc)> {
         self.holdings
             .iter()
             .enumerate()
@@ -256,7 +256,7 @@ impl Frames {
     }
 
     /// The holding, to change anything but its state.
-    pub fn get_mut(&mut self, frame: Frame) -> &mut Holding {
+    pub fn get_mut(&mut self, frame: Frame) -> &mut FrameDesc {
         &mut self.holdings[frame.0 as usize]
     }
 
@@ -327,7 +327,7 @@ impl Frames {
     }
 
     /// Put a taken frame back unused.
-    pub fn untake(&mut self, frame: Frame) {
+    pub fn put_back(&mut self, frame: Frame) {
         match self.get(frame).state {
             State::Empty => self.empty.insert(frame.0),
             State::Free => self.free.insert(frame.0),
@@ -336,20 +336,20 @@ impl Frames {
     }
 
     /// A taken frame holds a page from now on.
-    pub fn hold(&mut self, frame: Frame, holding: Holding) {
+    pub fn install(&mut self, frame: Frame, desc: FrameDesc) {
         debug_assert!(!self.empty.has(frame.0) && !self.free.has(frame.0));
         self.leave(frame);
-        *self.get_mut(frame) = holding;
+        *self.get_mut(frame) = desc;
         self.enter(frame);
     }
 
     /// The memory of a frame (taken or holding) went to the program or the system.
-    pub fn vacate(&mut self, frame: Frame) {
+    pub fn set_empty(&mut self, frame: Frame) {
         self.end(frame, State::Empty);
     }
 
     /// A frame (taken or holding) has memory that nobody needs.
-    pub fn free_up(&mut self, frame: Frame) {
+    pub fn set_free(&mut self, frame: Frame) {
         self.end(frame, State::Free);
     }
 
@@ -363,7 +363,7 @@ impl Frames {
             }
         }
         self.leave(frame);
-        *self.get_mut(frame) = Holding { state, ..NOTHING };
+        *self.get_mut(frame) = FrameDesc { state, ..NOTHING };
         self.enter(frame);
         match (cluster, state) {
             (Some(id), _) => {
@@ -378,14 +378,14 @@ impl Frames {
     }
 
     /// A holding frame changes state.
-    pub fn turn(&mut self, frame: Frame, state: State) {
+    pub fn set_state(&mut self, frame: Frame, state: State) {
         self.leave(frame);
         self.get_mut(frame).state = state;
         self.enter(frame);
     }
 
     fn enter(&mut self, frame: Frame) {
-        let &Holding {
+        let &FrameDesc {
             state,
             streamed,
             wanted,
@@ -407,7 +407,7 @@ impl Frames {
     }
 
     fn leave(&mut self, frame: Frame) {
-        let &Holding {
+        let &FrameDesc {
             state,
             streamed,
             wanted,
@@ -435,10 +435,10 @@ impl Frames {
 
     /// A thread waits for the page since `since`, if none did before.
     pub fn want(&mut self, frame: Frame, since: Nanos) {
-        let holding = self.get_mut(frame);
-        let newly = !core::mem::replace(&mut holding.wanted, true);
+        let desc = self.get_mut(frame);
+        let newly = !core::mem::replace(&mut desc.wanted, true);
         if newly {
-            holding.since = since;
+            desc.since = since;
         }
         self.awaited += u32::from(newly && self.get(frame).state == State::Reading);
     }
@@ -452,9 +452,9 @@ impl Frames {
             }
         }
         self.leave(frame);
-        let holding = self.get_mut(frame);
-        (holding.ahead, holding.streamed) = (false, false);
-        (holding.direct, holding.mark) = (false, false);
+        let desc = self.get_mut(frame);
+        (desc.ahead, desc.streamed) = (false, false);
+        (desc.direct, desc.mark) = (false, false);
         self.enter(frame);
     }
 
@@ -478,8 +478,8 @@ impl Frames {
 mod tests {
     use super::*;
 
-    fn holding(state: State) -> Holding {
-        Holding {
+    fn desc(state: State) -> FrameDesc {
+        FrameDesc {
             state,
             page: Some(Vpn(1)),
             ..NOTHING
@@ -493,7 +493,7 @@ mod tests {
         assert_eq!(frames.take_empty(100), Some((Frame(100), 30)));
         assert_eq!(frames.take_empty(1), None);
         for n in [5, 6, 128] {
-            frames.untake(Frame(n));
+            frames.put_back(Frame(n));
         }
         assert_eq!(frames.take_empty(8), Some((Frame(5), 2)));
         assert_eq!(frames.take_empty(8), Some((Frame(128), 1)));
@@ -504,17 +504,17 @@ mod tests {
         let mut frames = Frames::new(4, 0);
         let (first, n) = frames.take_empty(4).unwrap();
         assert_eq!(n, 4);
-        frames.hold(first, holding(State::Dirty));
-        frames.hold(Frame(1), holding(State::Clean));
-        frames.hold(Frame(2), holding(State::Reading));
-        frames.free_up(Frame(3));
+        frames.install(first, desc(State::Dirty));
+        frames.install(Frame(1), desc(State::Clean));
+        frames.install(Frame(2), desc(State::Reading));
+        frames.set_free(Frame(3));
         assert_eq!((frames.backed(), frames.free(), frames.clean()), (4, 1, 1));
-        frames.turn(first, State::Writing);
+        frames.set_state(first, State::Writing);
         assert_eq!((frames.dirty().len(), frames.in_flight()), (0, 2));
-        frames.turn(first, State::Clean);
-        frames.vacate(Frame(1));
+        frames.set_state(first, State::Clean);
+        frames.set_empty(Frame(1));
         assert_eq!(frames.oldest_clean(), Some(first));
-        frames.vacate(first);
+        frames.set_empty(first);
         assert_eq!(frames.oldest_clean(), None);
         assert_eq!((frames.empty(), frames.in_flight()), (2, 1));
     }

@@ -1,37 +1,35 @@
 //! Rows of a matrix: pages at a constant distance in bytes that is no multiple of the page.
 //!
-//! Who walks along a row of a matrix whose columns lie one after the other touches a page in each
-//! column, and the distance from one to the next, the *pitch*, is a column's bytes: 21.46 pages, say.
-//! Page numbers then go on by 21, 22, 21, 21, 22 and so on, which no stride in pages foresees; and a
-//! blocked algorithm takes the columns of a tile in an order of its own. So the pitch is learnt from
-//! the exact addresses of four touches at equal distances, and a *lattice* is followed by it: the
-//! pages that hold `first + k * pitch`. What is known of `first` is an interval, which every touch
-//! narrows (the page that it touched must lie where it does). Touches may come in any order within a
-//! few columns of the farthest one; what lies ahead is read, as far as the touches that have come
-//! true speak for it and the area's latency asks for.
+//! A walk along a row of a matrix that is stored by columns touches one page in each column. The distance from one
+//! touch to the next, the *byte stride*, is the size of a column: 21.46 pages, say. Page numbers then go on by 21, 22, 21,
+//! 21, 22, which no stride in pages predicts, and a blocked algorithm takes the columns of a tile in its own order. The
+//! byte stride is learned from the exact addresses of four touches at equal distances. From then on the pages that hold
+//! `first + k * stride` are followed. `first` is known as an interval, and each touch narrows it, since the touched page
+//! must lie on the stride. Touches may come in any order within a few columns of the farthest one. Readahead goes as
+//! far as the touches that came true and the latency of the area ask for.
 
 use alloc::vec::Vec;
 
 use crate::units::{Nanos, PAGE_SIZE, PageRange, Vpn};
 
-/// Touches of a region among which a pitch is looked for.
+/// Touches of a region among which a stride is looked for.
 const RECENT: usize = 16;
-/// Pitches that a region has at a time: those of the matrices in it that were used last.
-const PITCHES: usize = 4;
-/// The largest pitch, in bytes.
+/// Strides that a region has at a time: those of the matrices in it that were used last.
+const STRIDES: usize = 4;
+/// The largest stride, in bytes.
 const WIDEST: u64 = 4 << 20;
-/// Lattices that are followed at a time, those that have not come true yet included.
-const LATTICES: usize = 64;
-/// Columns behind and before the farthest touch in which a touch belongs to it.
+/// Byte strides that are followed at a time, those that have not come true yet included.
+const FOLLOWED: usize = 64;
+/// Columns behind and before the farthest touch in which a touch belongs to the byte stride.
 const TILE: i64 = 32;
-/// Touches on a lattice that make it one.
+/// Touches on a byte stride that prove it.
 const PROVEN: u64 = 3;
 /// Columns that are read ahead however fast the area is.
 const LEAST: u64 = 32;
 /// Columns of which one is a mark, and how far before the farthest touch columns are mapped.
 const BLOCK: i64 = 16;
 const MAPPED: u64 = 64;
-/// A lattice that was not touched for this long is not read ahead.
+/// A byte stride that was not touched for this long is not read ahead.
 const ASLEEP: Nanos = 100_000_000;
 /// Time per column below which none is thought to be.
 const FASTEST: Nanos = 500;
@@ -40,55 +38,55 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// What is known of the matrices in one region.
 #[derive(Clone, Copy, Debug)]
-pub struct Pitches {
+pub struct ByteStrideHistory {
     /// Addresses of the last touches that nothing explains.
     recent: [u64; RECENT],
     next: usize,
     /// Distances in bytes, the one learnt last in front; 0 for none.
-    pitches: [i64; PITCHES],
+    byte_strides: [i64; STRIDES],
 }
 
-impl Default for Pitches {
+impl Default for ByteStrideHistory {
     fn default() -> Self {
-        Pitches {
+        ByteStrideHistory {
             recent: [u64::MAX; RECENT],
             next: 0,
-            pitches: [0; PITCHES],
+            byte_strides: [0; STRIDES],
         }
     }
 }
 
-impl Pitches {
+impl ByteStrideHistory {
     /// A touch that no stream explains.
     fn learn(&mut self, address: u64) {
         let newest_first = (1..=RECENT).map(|n| self.recent[(self.next + RECENT - n) % RECENT]);
-        let before = |steps: i64, pitch: i64| address.wrapping_add_signed(-steps * pitch);
+        let before = |steps: i64, stride: i64| address.wrapping_add_signed(-steps * stride);
         let found = newest_first
             .filter(|&other| other != u64::MAX)
             .map(|other| address.wrapping_sub(other) as i64)
-            .find(|&pitch| {
-                (PAGE..WIDEST).contains(&pitch.unsigned_abs())
-                    && !pitch.unsigned_abs().is_multiple_of(PAGE)
-                    && (2..=3).all(|steps| self.recent.contains(&before(steps, pitch)))
+            .find(|&stride| {
+                (PAGE..WIDEST).contains(&stride.unsigned_abs())
+                    && !stride.unsigned_abs().is_multiple_of(PAGE)
+                    && (2..=3).all(|steps| self.recent.contains(&before(steps, stride)))
             });
         self.recent[self.next] = address;
         self.next = (self.next + 1) % RECENT;
-        if let Some(pitch) = found {
-            let place = self.pitches.iter().position(|&known| known == pitch);
-            self.pitches[..=place.unwrap_or(PITCHES - 1)].rotate_right(1);
-            self.pitches[0] = pitch;
+        if let Some(stride) = found {
+            let place = self.byte_strides.iter().position(|&known| known == stride);
+            self.byte_strides[..=place.unwrap_or(STRIDES - 1)].rotate_right(1);
+            self.byte_strides[0] = stride;
         }
     }
 }
 
-/// Names a lattice; a later one may take its place.
+/// Names a byte stride; a later one may take its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LatticeId(usize);
+pub struct ByteStrideId(usize);
 
-/// One row: column `k` is the page that holds `first + k * pitch`.
+/// One row: column `k` is the page that holds `first + k * stride`.
 #[derive(Clone, Copy, Debug)]
-struct Lattice {
-    pitch: i64,
+struct ByteStride {
+    stride: i64,
     /// The interval in which `first` lies, and the likeliest place in it.
     low: u64,
     high: u64,
@@ -111,14 +109,14 @@ struct Lattice {
     pace: Nanos,
 }
 
-impl Lattice {
+impl ByteStride {
     const fn page(&self, column: i64) -> Vpn {
-        Vpn::of(self.likely.wrapping_add_signed(column * self.pitch))
+        Vpn::of(self.likely.wrapping_add_signed(column * self.stride))
     }
 
     /// The interval of `first` for which `page` is that of `column`.
     const fn interval(&self, page: Vpn, column: i64) -> (u64, u64) {
-        let low = page.address().wrapping_add_signed(-column * self.pitch);
+        let low = page.address().wrapping_add_signed(-column * self.stride);
         (low, low.wrapping_add(PAGE))
     }
 
@@ -126,8 +124,8 @@ impl Lattice {
     fn column(&self, page: Vpn) -> Option<i64> {
         let middle = page.address().wrapping_add(PAGE / 2);
         let distance = middle.wrapping_sub(self.likely) as i64;
-        let pitch = self.pitch;
-        let column = (distance + distance.signum() * pitch.abs() / 2) / pitch;
+        let stride = self.stride;
+        let column = (distance + distance.signum() * stride.abs() / 2) / stride;
         let (low, high) = self.interval(page, column);
         let fits = low < self.high && self.low < high;
         let near =
@@ -166,53 +164,62 @@ impl Lattice {
     }
 }
 
-/// All lattices of a process.
+/// All byte strides of a process.
 #[derive(Default)]
-pub struct Lattices {
-    all: Vec<Lattice>,
+pub struct ByteStrides {
+    all: Vec<ByteStride>,
     /// Largest window, in pages; 0 follows none.
     max: u32,
 }
 
-impl Lattices {
-    /// Follow lattices, up to `max` pages ahead.
+impl ByteStrides {
+    /// Follow byte strides, up to `max` pages ahead.
     pub fn new(max: u32) -> Self {
-        Lattices {
+        ByteStrides {
             all: Vec::new(),
             max,
         }
     }
 
-    /// A touch of the absent page that holds `address`, which no stream explains: the lattice to which
+    /// A touch of the absent page that holds `address`, which no stream explains: the byte stride to which
     /// it belongs, moved on, if that has come true before.
-    pub fn touch(&mut self, pitches: &mut Pitches, address: u64, now: Nanos) -> Option<LatticeId> {
+    pub fn touch(
+        &mut self,
+        byte_strides: &mut ByteStrideHistory,
+        address: u64,
+        now: Nanos,
+    ) -> Option<ByteStrideId> {
         if self.max <= 1 {
             return None;
         }
         let page = Vpn::of(address);
         let mut found: Option<(usize, i64)> = None;
-        for (n, lattice) in self.all.iter().enumerate() {
-            if let Some(column) = lattice.column(page)
-                && found.is_none_or(|(f, _)| self.all[f].touched < lattice.touched)
+        for (n, byte_stride) in self.all.iter().enumerate() {
+            if let Some(column) = byte_stride.column(page)
+                && found.is_none_or(|(f, _)| self.all[f].touched < byte_stride.touched)
             {
                 found = Some((n, column));
             }
         }
         if let Some((n, column)) = found {
             self.all[n].touch(page, column, now);
-            return Some(LatticeId(n));
+            return Some(ByteStrideId(n));
         }
-        pitches.learn(address);
-        for pitch in pitches.pitches.into_iter().filter(|&pitch| pitch != 0) {
-            self.begin(address, pitch, now);
+        byte_strides.learn(address);
+        for stride in byte_strides
+            .byte_strides
+            .into_iter()
+            .filter(|&stride| stride != 0)
+        {
+            self.begin(address, stride, now);
         }
         None
     }
 
-    fn begin(&mut self, address: u64, pitch: i64, now: Nanos) {
+    fn begin(&mut self, address: u64, stride: i64, now: Nanos) {
         let low = Vpn::of(address).address();
-        let lattice = Lattice {
-            pitch,
+        let byte_stride = ByteStride {
+            stride,
             low,
             high: low + PAGE,
             // A touch of a page's first byte tells little: a block of rows has reached the page.
@@ -231,79 +238,79 @@ impl Lattices {
             last: now,
             pace: 0,
         };
-        if self.all.len() < LATTICES {
-            return self.all.push(lattice);
+        if self.all.len() < FOLLOWED {
+            return self.all.push(byte_stride);
         }
         // One that never came true goes first.
         let oldest = self.all.iter().enumerate();
         let oldest = oldest.min_by_key(|(_, l)| (l.touched >= PROVEN, l.last));
         if let Some((place, _)) = oldest {
-            self.all[place] = lattice;
+            self.all[place] = byte_stride;
         }
     }
 
-    /// Every lattice.
-    pub fn ids(&self) -> impl Iterator<Item = LatticeId> + use<> {
-        (0..self.all.len()).map(LatticeId)
+    /// Every byte stride.
+    pub fn ids(&self) -> impl Iterator<Item = ByteStrideId> + use<> {
+        (0..self.all.len()).map(ByteStrideId)
     }
 
     /// The next page that `id` would read, unless it has not come true or its program has paused.
-    pub fn next_page(&self, id: LatticeId, now: Nanos) -> Option<Vpn> {
-        let lattice = &self.all[id.0];
-        let awake = now.saturating_sub(lattice.last) < ASLEEP && !lattice.rests;
-        (awake && lattice.touched >= PROVEN).then(|| lattice.page(lattice.ahead))
+    pub fn next_page(&self, id: ByteStrideId, now: Nanos) -> Option<Vpn> {
+        let byte_stride = &self.all[id.0];
+        let awake = now.saturating_sub(byte_stride.last) < ASLEEP && !byte_stride.rests;
+        (awake && byte_stride.touched >= PROVEN).then(|| byte_stride.page(byte_stride.ahead))
     }
 
     /// How many columns `id` should read next, within `region`, where a read takes `latency` and
     /// `memory` pages may hold what is read ahead.
-    pub fn window(&self, id: LatticeId, region: &PageRange, latency: Nanos, memory: u64) -> u64 {
-        let lattice = &self.all[id.0];
-        let passed = 2 * latency / lattice.pace.max(FASTEST);
-        let reach = (4 * lattice.touched).min(LEAST + passed);
+    pub fn window(&self, id: ByteStrideId, region: &PageRange, latency: Nanos, memory: u64) -> u64 {
+        let byte_stride = &self.all[id.0];
+        let passed = 2 * latency / byte_stride.pace.max(FASTEST);
+        let reach = (4 * byte_stride.touched).min(LEAST + passed);
         let reach = reach.min(self.max.into()).min(memory) as i64;
-        let end = lattice.farthest + 1 + reach;
-        if end - lattice.ahead < reach / 2 {
+        let end = byte_stride.farthest + 1 + reach;
+        if end - byte_stride.ahead < reach / 2 {
             // Many at once are read, and begun, for less.
             return 0;
         }
-        (lattice.ahead..end)
-            .take_while(|&column| region.contains(&lattice.page(column)))
+        (byte_stride.ahead..end)
+            .take_while(|&column| region.contains(&byte_stride.page(column)))
             .count() as u64
     }
 
     /// The `count` next pages of `id`.
-    pub fn pages(&self, id: LatticeId, count: u64) -> impl Iterator<Item = Vpn> + use<> {
-        let lattice = self.all[id.0];
-        (0..count as i64).map(move |n| lattice.page(lattice.ahead + n))
+    pub fn pages(&self, id: ByteStrideId, count: u64) -> impl Iterator<Item = Vpn> + use<> {
+        let byte_stride = self.all[id.0];
+        (0..count as i64).map(move |n| byte_stride.page(byte_stride.ahead + n))
     }
 
     /// What of `id` may be mapped before it is touched, as far as it was read and not asked for before.
-    pub fn take_mappable(&mut self, id: LatticeId) -> impl Iterator<Item = Vpn> + use<> {
-        let lattice = &mut self.all[id.0];
-        let from = lattice.seen.max(lattice.farthest + 1 - TILE);
-        lattice.seen = lattice.mappable.min(lattice.ahead).max(from);
-        let lattice = *lattice;
-        (from..lattice.seen).map(move |column| lattice.page(column))
+    pub fn take_mappable(&mut self, id: ByteStrideId) -> impl Iterator<Item = Vpn> + use<> {
+        let byte_stride = &mut self.all[id.0];
+        let from = byte_stride.seen.max(byte_stride.farthest + 1 - TILE);
+        byte_stride.seen = byte_stride.mappable.min(byte_stride.ahead).max(from);
+        let byte_stride = *byte_stride;
+        (from..byte_stride.seen).map(move |column| byte_stride.page(column))
     }
 
     /// Tells of a page of `id` whether it is a mark; otherwise, whether it may be mapped before it is
     /// touched.
-    pub fn placing(&self, id: LatticeId) -> impl Fn(Vpn) -> (bool, bool) + use<> {
-        let lattice = self.all[id.0];
+    pub fn placing(&self, id: ByteStrideId) -> impl Fn(Vpn) -> (bool, bool) + use<> {
+        let byte_stride = self.all[id.0];
         move |page| {
-            let column = lattice.column(page);
+            let column = byte_stride.column(page);
             column.map_or((false, false), |column| {
-                let mark = lattice.is_mark(column);
-                (mark, !mark && column < lattice.mappable)
+                let mark = byte_stride.is_mark(column);
+                (mark, !mark && column < byte_stride.mappable)
             })
         }
     }
 
     /// `count` more pages of `id` were read, or need not be; memory was short for more if it `rests`.
-    pub fn passed(&mut self, id: LatticeId, count: u64, rests: bool) {
-        let lattice = &mut self.all[id.0];
-        lattice.ahead += count as i64;
-        lattice.rests = rests;
+    pub fn passed(&mut self, id: ByteStrideId, count: u64, rests: bool) {
+        let byte_stride = &mut self.all[id.0];
+        byte_stride.ahead += count as i64;
+        byte_stride.rests = rests;
     }
 }
 
@@ -323,16 +330,16 @@ mod tests {
 
     /// Pages read ahead by what `addresses` touch, each once; and those that missed.
     fn follow(addresses: impl IntoIterator<Item = u64>) -> (Vec<Vpn>, usize) {
-        let (mut lattices, mut pitches) = (Lattices::new(512), Pitches::default());
+        let (mut followed, mut history) = (ByteStrides::new(512), ByteStrideHistory::default());
         let (mut read, mut missed) = (Vec::new(), 0);
         for (n, address) in (0..).zip(addresses) {
             missed += usize::from(!read.contains(&Vpn::of(address)));
-            lattices.touch(&mut pitches, address, n * STEP);
-            for id in lattices.ids() {
-                if lattices.next_page(id, n * STEP).is_some() {
-                    let count = lattices.window(id, &REGION, LATENCY, 1000);
-                    read.extend(lattices.pages(id, count));
-                    lattices.passed(id, count, false);
+            followed.touch(&mut history, address, n * STEP);
+            for id in followed.ids() {
+                if followed.next_page(id, n * STEP).is_some() {
+                    let count = followed.window(id, &REGION, LATENCY, 1000);
+                    read.extend(followed.pages(id, count));
+                    followed.passed(id, count, false);
                 }
             }
         }

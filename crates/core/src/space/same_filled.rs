@@ -4,10 +4,10 @@
 //! written, and a touch makes it anew. Whole huge pages do so as well, in one piece. What differs in a single word is a page as
 //! any other.
 
-use crate::frames::{Holding, NOTHING, State};
+use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::clusters::ClusterId;
 use crate::mm::{Mm, Outcome, Pending};
-use crate::page_table::{Entry, Fill};
+use crate::space::page_table::{Entry, Fill};
 use crate::units::{Frame, LEAF_PAGES, Vpn};
 use crate::world::{Digest, World};
 
@@ -17,12 +17,12 @@ impl Mm {
         match digest {
             Digest::Zero => {
                 self.stats.zero_drops += 1;
-                Some(Entry::Never)
+                Some(Entry::Unmapped)
             }
             Digest::Filled(word) => {
                 let fill = self.table.fill_of(word)?;
                 self.stats.filled_drops += 1;
-                Some(Entry::Filled(fill))
+                Some(Entry::SameFilled(fill))
             }
             Digest::Hash(_) => None,
         }
@@ -42,7 +42,7 @@ impl Mm {
             let Some(entry) = self.needs_no_slot(digest) else {
                 return false;
             };
-            let Holding { page, slot, .. } = *self.frames.get(frame);
+            let FrameDesc { page, slot, .. } = *self.frames.get(frame);
             self.put(w, slot);
             if let Some(page) = page {
                 self.table.set(page, entry);
@@ -72,7 +72,7 @@ impl Mm {
         }
         let alike = |n: &u64| {
             let next = page.plus(*n);
-            next < end && self.table.get(next) == Entry::Filled(fill)
+            next < end && self.table.get(next) == Entry::SameFilled(fill)
         };
         let wanted = 1 + (1..u64::from(batch)).take_while(alike).count() as u32;
         let batch = self.spared(w, wanted);
@@ -84,7 +84,7 @@ impl Mm {
         };
         let word = self.table.word_of(fill);
         (0..n).for_each(|i| w.fill_with(frame.plus(i), word));
-        let holding = Holding {
+        let desc = FrameDesc {
             state: State::Dirty,
             page: Some(page),
             // Where it cannot be mapped now, it may be written.
@@ -93,7 +93,7 @@ impl Mm {
             since: pending.since,
             ..NOTHING
         };
-        self.frames.hold(frame, holding);
+        self.frames.install(frame, desc);
         self.table.set(page, Entry::Cached(frame));
         self.stats.faults_minor += 1;
         let outcome = self.deliver(w, frame);
@@ -101,7 +101,7 @@ impl Mm {
             Entry::Resident(_) => self.map_filled(w, frame.plus(1), page.plus(1), n - 1),
             _ => 0,
         };
-        (1 + others..n).for_each(|i| self.frames.free_up(frame.plus(i)));
+        (1 + others..n).for_each(|i| self.frames.set_free(frame.plus(i)));
         if let Some(vma) = self.vmas.find_mut(page) {
             vma.streams.mapped_of(page, 1 + others, wanted);
         }
@@ -120,9 +120,9 @@ impl Mm {
         for i in 0..done.pages {
             debug_assert!(matches!(
                 self.table.get(page.plus(i.into())),
-                Entry::Filled(_)
+                Entry::SameFilled(_)
             ));
-            self.frames.vacate(frame.plus(i));
+            self.frames.set_empty(frame.plus(i));
             self.set_mapped(w, page.plus(i.into()), None, 0);
         }
         self.stats.first_touched += u64::from(done.pages);

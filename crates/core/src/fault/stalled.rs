@@ -4,7 +4,7 @@
 //! place: who is behind others must not be overtaken for ever. When nothing comes free in time, one loses its
 //! page where the areas are full, and otherwise the limit yields.
 
-use crate::brought::MOMENT;
+use crate::fault::grace::GRACE;
 use crate::frames::State;
 use crate::huge::clusters::List;
 use crate::mm::{Mm, Outcome, Pending};
@@ -31,11 +31,11 @@ impl Mm {
     /// for threads may go then, or the limit yields once more. `None`: that is not a matter of a moment.
     pub fn moment_left(&self, now: Nanos) -> Option<Nanos> {
         let first = self.stalled.front()?;
-        let yields = now < self.passing_until && self.enough_brought();
+        let yields = now < self.passing_until && self.enough_recent_faults();
         let waited = first.stalled.filter(|_| yields);
-        let left = waited.and_then(|since| (since + MOMENT).checked_sub(now));
+        let left = waited.and_then(|since| (since + GRACE).checked_sub(now));
         let left = left.filter(|&left| left > 0);
-        self.brought
+        self.recent_faults
             .untouched_for(now)
             .into_iter()
             .chain(left)
@@ -95,7 +95,11 @@ impl Mm {
             self.config.full_timeout
         } else if now < self.passing_until {
             // One of those that came in lately may go in a moment.
-            if self.enough_brought() { MOMENT } else { 0 }
+            if self.enough_recent_faults() {
+                GRACE
+            } else {
+                0
+            }
         } else {
             self.config.full_timeout.min(UNMOVABLE)
         };
@@ -112,7 +116,7 @@ impl Mm {
             self.stalled.pop_front();
             w.notice(Notice::OutOfMemory { page: first.page });
             self.lose(w, first.page);
-        } else if self.pass_limit(w) {
+        } else if self.force_charge(w) {
             if !self.held {
                 w.notice(Notice::LimitPassed);
                 self.passing_until = now + UNMOVABLE;
@@ -152,21 +156,21 @@ impl Mm {
         if charged {
             w.uncharge(1);
         }
-        self.frames.untake(frame);
+        self.frames.put_back(frame);
         None
     }
 
     /// Take one page of memory beyond the limit, as a free frame.
-    fn pass_limit(&mut self, w: &mut impl World) -> bool {
+    fn force_charge(&mut self, w: &mut impl World) -> bool {
         let Some((frame, _)) = self.frames.take_empty(1) else {
             return false;
         };
         let filled = w.fill(frame, 1).pages == 1;
         if filled {
             w.charge_existing(1);
-            self.frames.free_up(frame);
+            self.frames.set_free(frame);
         } else {
-            self.frames.untake(frame);
+            self.frames.put_back(frame);
         }
         filled
     }

@@ -9,7 +9,7 @@
 
 use super::clusters::{ClusterId, List, UNIT};
 use crate::mm::Mm;
-use crate::page_table::Entry;
+use crate::space::page_table::Entry;
 use crate::units::{Nanos, Vpn};
 use crate::world::World;
 
@@ -29,7 +29,7 @@ impl Mm {
     }
 
     /// A unit was moved out for its age.
-    pub(crate) fn begin_trial(&mut self, w: &impl World, unit: Vpn) {
+    pub(crate) fn begin_probation(&mut self, w: &impl World, unit: Vpn) {
         let Entry::Cached(frame) = self.table.get(unit) else {
             return;
         };
@@ -68,7 +68,7 @@ impl Mm {
     }
 
     /// Pages of units on trial, which count as being written but are not.
-    pub(crate) fn on_trial(&self) -> u32 {
+    pub(crate) fn on_probation(&self) -> u32 {
         self.frames.clusters.resting * UNIT
     }
 
