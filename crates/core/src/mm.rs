@@ -17,7 +17,7 @@ use crate::io::scheduler::{self, IoScheduler};
 use crate::readahead::byte_stride::ByteStrides;
 use crate::readahead::streams::Streams;
 use crate::readahead::{Policy, Shared};
-use crate::reclaim::Watermarks;
+use crate::reclaim::{Unsharing, Watermarks};
 use crate::space::advice::{Advised, Hint};
 use crate::space::page_table::{Entry, PageTable, Resident};
 use crate::space::vma::Vmas;
@@ -114,6 +114,10 @@ pub struct Mm {
     pub(crate) awake: bool,
     /// Pages moved out so far.
     pub(crate) evictions: u64,
+    /// When a page was moved out last.
+    pub(crate) evicted_at: Nanos,
+    /// Pages of a fork that are being copied.
+    pub(crate) unsharing: Unsharing,
     /// No slot was free at the last try.
     pub(crate) areas_full: bool,
     /// Faults that found the address space changing.
@@ -174,6 +178,8 @@ impl Mm {
             hand: Vpn(0),
             awake: false,
             evictions: 0,
+            evicted_at: 0,
+            unsharing: Unsharing::default(),
             areas_full: false,
             retry: Vec::new(),
             stalled: VecDeque::new(),

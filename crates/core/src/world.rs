@@ -76,6 +76,10 @@ pub trait Mmu {
     fn wake(&mut self, page: Vpn);
     /// Ask that pages which are shared by fork be made movable; done in the background.
     fn unshare(&mut self, page: Vpn, n: u32);
+    /// What was asked of [`Mmu::unshare`] is still being done. A page of it that left now would come back.
+    fn is_unsharing(&self) -> bool {
+        false
+    }
     /// Back `n` empty frames with fresh memory.
     fn fill(&mut self, frame: Frame, n: u32) -> Done;
     /// Give the memory of `n` frames back to the system: they are empty afterwards.

@@ -104,7 +104,9 @@ impl Mm {
             self.config.full_timeout.min(UNMOVABLE)
         };
         let waits = now.saturating_sub(first.stalled.unwrap_or(now));
-        let comes = self.frames.in_flight() > 0;
+        // Pages do leave, if only to other processes that have less than their share.
+        let goes_on = now.saturating_sub(self.evicted_at) < UNMOVABLE && !self.areas_full;
+        let comes = self.frames.in_flight() > 0 || goes_on;
         if waits < patience
             || comes && (self.areas_full || waits < LONGER * patience.max(UNMOVABLE))
         {

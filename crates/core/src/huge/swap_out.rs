@@ -64,7 +64,9 @@ impl Mm {
             }
             self.frames.settle(id);
             match done.stop {
-                Some(Stop::Busy) => w.unshare(unit.plus(done.pages.into()), UNIT - done.pages),
+                Some(Stop::Busy) => {
+                    self.on_immovable(w, unit.plus(done.pages.into()), UNIT - done.pages);
+                }
                 Some(Stop::Fixed) => self.table.rest(unit, REST),
                 _ => {}
             }

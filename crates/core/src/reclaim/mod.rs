@@ -8,6 +8,8 @@
 //! protection. Background reclaim keeps a reserve so that faults find frames at once; it runs while
 //! I/O is in flight and stops at the high mark.
 
+mod unshare;
+
 use alloc::vec::Vec;
 
 use crate::fault::grace;
@@ -20,6 +22,7 @@ use crate::space::page_table::{Entry, Resident};
 use crate::space::vma::LOCAL;
 use crate::units::{Frame, Nanos, Slot, Vpn};
 use crate::world::{Stop, World};
+pub(crate) use unshare::Unsharing;
 
 /// Leaves that one call of [`Mm::evict`] looks at, at the most.
 const LEAVES_PER_PASS: usize = 512;
@@ -303,7 +306,8 @@ impl Mm {
             return 0;
         }
         let chosen = !victims.is_empty();
-        let (mut wraps, mut moved, now) = (0, 0, w.now());
+        let (mut wraps, now) = (0, w.now());
+        let mut moved = self.evict_unshared(w);
         self.take_units(&mut victims);
         let units = core::mem::take(&mut self.huge.units);
         for &unit in &units {
@@ -352,6 +356,7 @@ impl Mm {
                 .sweep(&leaf, max as usize - victims.len(), &mut victims);
         }
         self.leave_untouched(now, &mut victims);
+        victims.retain(|&page| !self.unsharing.has(page));
         let beside = !chosen && self.is_awaited();
         for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
             if beside && moved > 0 && w.has_ended() {
@@ -362,6 +367,9 @@ impl Mm {
             moved += self.move_out(w, run[0], run.len() as u32, false).0;
         }
         self.victims = victims;
+        if moved > 0 {
+            self.evicted_at = now;
+        }
         moved
     }
 
@@ -493,7 +501,7 @@ impl Mm {
                     left -= 1;
                 }
                 Some(Stop::Busy) => {
-                    w.unshare(at, left);
+                    self.on_immovable(w, at, left);
                     return (gone, done.stop);
                 }
                 Some(Stop::Fixed) => {

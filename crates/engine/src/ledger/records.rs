@@ -71,6 +71,12 @@ impl Ledger {
         ProcId::new(self.record(process).parent.load(Relaxed).checked_sub(1)?)
     }
 
+    /// Says so where the supervisor was not told.
+    pub fn set_parent(&self, process: ProcId, parent: ProcId) {
+        let word = &self.record(process).parent;
+        word.store(parent.index() as u32 + 1, Relaxed);
+    }
+
     /// The statistics of a process, for its engine to add to.
     pub fn stats(&self, process: ProcId) -> &StatsRecord {
         &self.record(process).stats

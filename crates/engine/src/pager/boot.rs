@@ -405,7 +405,7 @@ fn boot(
         let (mut copying, copied) = copying;
         // A parent that was bare has copied nothing.
         let unshared = inherited.as_ref().map_or(0, Snapshot::unshared);
-        copying.know_parent(ledger, unshared);
+        copying.know_parent(ledger, me, unshared);
         pager.w.credit.begin(copying, copied);
         pager.w.is_protected = is_protected;
     }

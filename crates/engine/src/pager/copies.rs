@@ -24,14 +24,17 @@ const ASK: Nanos = 1_000_000;
 pub(super) struct Copy {
     page: Vpn,
     since: Nanos,
+    /// The thread that writes, as the kernel numbers it.
+    tid: u32,
 }
 
 impl Copy {
-    /// A thread writes to what is at `address`.
-    pub fn at(address: u64) -> Self {
+    /// Thread `tid` writes to the page at `address`.
+    pub fn at(address: u64, tid: u32) -> Self {
         Copy {
             page: Vpn::of(address),
             since: now(),
+            tid,
         }
     }
 }
@@ -83,6 +86,8 @@ impl Pager {
             let is_late = now() - copy.since > PATIENCE;
             // Where it shares pages with its parent and with children, what it copies is one page more, not two.
             let is_paid = match self.w.owes() {
+                // The copy makes the room: it does not wait for it.
+                _ if Some(copy.tid) == self.w.unsharer.tid() => true,
                 true => self.w.pay_for(BATCH, is_late),
                 false => self.w.may_copy(BATCH, is_late),
             };

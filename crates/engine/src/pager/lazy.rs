@@ -327,8 +327,8 @@ impl Heard {
         while let Ok(mut events) = uffd.read(&mut buffer) {
             match events.next() {
                 None => break,
-                Some(Event::Fault { addr, flags, .. }) if flags.wp => {
-                    self.copies.push(Copy::at(addr as u64));
+                Some(Event::Fault { addr, flags, tid }) if flags.wp => {
+                    self.copies.push(Copy::at(addr as u64, tid));
                 }
                 Some(Event::Fault { addr, flags, tid }) => {
                     self.faults.push((addr as u64, tid, flags.write));

@@ -321,8 +321,8 @@ impl Pager {
             for event in events {
                 count += 1;
                 match event {
-                    Event::Fault { addr, flags, .. } if flags.wp => {
-                        self.copies.push(copies::Copy::at(addr as u64));
+                    Event::Fault { addr, flags, tid } if flags.wp => {
+                        self.copies.push(copies::Copy::at(addr as u64, tid));
                     }
                     Event::Fault { addr, flags, tid } => {
                         self.faults.push((addr as u64, tid, flags.write));

@@ -18,15 +18,13 @@ use rustix::thread::futex;
 use crate::sys::cpu::Cpus;
 use crate::sys::thread;
 
-/// Runs that may wait; more are met again by the next sweep.
-const QUEUE: usize = 256;
-
 struct Shared {
-    runs: Mutex<Vec<(Vpn, u32)>>,
+    /// The run that is to be written to.
+    run: Mutex<Option<(Vpn, u32)>>,
     bell: AtomicU32,
     /// Pages that were written to.
     written: &'static AtomicU64,
-    /// Rings the pager when the queue has been worked off.
+    /// Rings the pager when the run has been written to.
     done: OwnedFd,
 }
 
@@ -34,45 +32,58 @@ struct Shared {
 pub struct Unsharer {
     shared: Arc<Shared>,
     cpus: Cpus,
-    started: bool,
+    tid: Option<u32>,
 }
 
 impl Unsharer {
     /// `done` is an eventfd that is written to when all that was asked for has been tried, `written` counts pages.
     pub fn new(done: OwnedFd, written: &'static AtomicU64) -> Self {
-        let runs = Mutex::new(Vec::with_capacity(QUEUE));
         Unsharer {
             shared: Arc::new(Shared {
-                runs,
+                run: Mutex::new(None),
                 bell: AtomicU32::new(0),
                 written,
                 done,
             }),
             cpus: Cpus::now(),
-            started: false,
+            tid: None,
         }
     }
 
-    /// Write to `n` pages from `page` on, soon, or not at all; who needs it asks again.
+    /// Whether what was asked for is not done. Its thread may hold the lock for a moment: then it is not.
+    pub fn is_busy(&self) -> bool {
+        self.shared.run.try_lock().map_or(true, |run| run.is_some())
+    }
+
+    /// The thread that writes.
+    pub fn tid(&self) -> Option<u32> {
+        self.tid
+    }
+
+    /// Write to `n` pages from `page` on, soon; or not at all, if another run is being written to: two that overlap would
+    /// bring pages back that left between. Whoever needs it asks again.
     pub fn ask(&mut self, page: Vpn, n: u32) {
         {
-            // The other thread may have been preempted with the lock held: then the next sweep asks.
-            let Ok(mut runs) = self.shared.runs.try_lock() else {
+            // The other thread may have been preempted with the lock held.
+            let Ok(mut run) = self.shared.run.try_lock() else {
                 return;
             };
-            if runs.len() == QUEUE || runs.contains(&(page, n)) {
+            if run.is_some() {
                 return;
             }
-            runs.push((page, n));
+            *run = Some((page, n));
         }
-        if !self.started {
+        if self.tid.is_none() {
             let argument = Arc::into_raw(Arc::clone(&self.shared))
                 .cast_mut()
                 .cast::<c_void>();
             // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
             let spawned = unsafe { thread::spawn(c"fs-unshare", 64 << 10, true, work, argument) };
             // Without the thread shared pages stay where they are; the next ask tries again.
-            self.started = spawned.map(|thread| self.cpus.free(thread.tid())).is_ok();
+            self.tid = spawned.ok().map(|thread| thread.tid());
+            if let Some(tid) = self.tid {
+                self.cpus.free(tid);
+            }
         }
         self.shared.bell.fetch_add(1, SeqCst);
         let _ = futex::wake(&self.shared.bell, futex::Flags::PRIVATE, 1);
@@ -84,13 +95,8 @@ extern "C" fn work(argument: *mut c_void) {
     let shared = unsafe { Arc::from_raw(argument.cast_const().cast::<Shared>()) };
     loop {
         let bell = shared.bell.load(SeqCst);
-        let run = shared
-            .runs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop();
+        let run = *shared.run.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((page, n)) = run else {
-            let _ = rustix::io::write(shared.done.as_fd(), &1u64.to_ne_bytes());
             let _ = futex::wait(&shared.bell, futex::Flags::PRIVATE, bell, None);
             continue;
         };
@@ -106,5 +112,7 @@ extern "C" fn work(argument: *mut c_void) {
         if written.is_ok() {
             shared.written.fetch_add(n.into(), Relaxed);
         }
+        *shared.run.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let _ = rustix::io::write(shared.done.as_fd(), &1u64.to_ne_bytes());
     }
 }

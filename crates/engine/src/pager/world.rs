@@ -423,6 +423,10 @@ impl Mmu for Linux {
         self.unsharer.ask(page, n);
     }
 
+    fn is_unsharing(&self) -> bool {
+        self.unsharer.is_busy()
+    }
+
     fn fill(&mut self, frame: Frame, n: u32) -> Done {
         let to = self.arena.pointer(frame) as usize;
         let n = n.min(self.zeros.pages);

@@ -92,9 +92,13 @@ impl Copying {
     }
 
     /// Also what the parent's engine copies, beyond those that it had copied when it forked.
-    pub fn know_parent(&mut self, ledger: &'static Ledger, copied: u64) {
+    pub fn know_parent(&mut self, ledger: &'static Ledger, me: ProcId, copied: u64) {
         let mut records = ledger.records_in_use();
         let parent = records.find(|&record| ledger.pid(record) == self.parent.pid);
+        // One that was bare when it forked left no word of itself.
+        if let (Some(parent), None) = (parent, ledger.parent(me)) {
+            ledger.set_parent(me, parent);
+        }
         self.engine = parent.map(|record| Engine {
             ledger,
             record,
