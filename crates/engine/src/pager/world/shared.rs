@@ -1,4 +1,4 @@
-//! What the processes of a run share, as the core asks for it: slots (see [`ProcessMap`]) and the limit.
+//! The resources that the processes of a run share, as the core uses them: slots (see [`ProcessMap`]) and the limit.
 //!
 //! [`ProcessMap`]: crate::ledger::ProcessMap
 
@@ -99,7 +99,7 @@ impl Limit for Linux {
             }
             false => n,
         };
-        // A debt that is no more is as good as paid.
+        // A debt for pages that are gone counts as paid.
         self.ledger.pays(self.me, n - left);
         self.ledger.uncharge(self.me, left);
     }
@@ -120,18 +120,18 @@ impl Limit for Linux {
 }
 
 impl Linux {
-    /// Pages that each process may have when all need more.
+    /// Pages per process when all need more.
     pub(super) fn fair_share(&self) -> u64 {
         self.ledger.limit_pages() / u64::from(self.ledger.live().max(1))
     }
 
-    /// Pages that this process can count on: what it has, or its share of the limit if that is more.
+    /// Pages that this process can count on: its charge or its share of the limit, the larger of the two.
     pub fn share(&self) -> u64 {
         let has = self.ledger.process_charged(self.me);
         has.max(self.fair_share()).min(self.ledger.limit_pages())
     }
 
-    /// Who has its share leaves room to those who have not.
+    /// A process that has its share leaves room to the others.
     fn kept_for_others(&self) -> u64 {
         let has_share =
             || self.ledger.process_charged(self.me) >= self.fair_share().saturating_sub(SLACK);
@@ -142,8 +142,7 @@ impl Linux {
         }
     }
 
-    /// Tell the others how much is missing to our share, if we are `needy`; `least` if it is our
-    /// all.
+    /// Report how many pages this process lacks of its share, if it is `needy`; `least` is the minimum to report.
     pub fn ask_for_share(&mut self, needy: bool, least: u64) {
         let missing = self
             .fair_share()
