@@ -1,9 +1,8 @@
-//! Making pages movable again that a fork shares.
+//! Making pages movable again after a fork.
 //!
-//! UFFDIO_MOVE refuses a page that parent and child share, even after one of them has gone, until
-//! somebody writes to it. MADV_POPULATE_WRITE is a write that changes nothing. It may itself run
-//! into an absent page and wait for the pager, so it has a thread of its own, which is started when
-//! the first shared page is met.
+//! UFFDIO_MOVE refuses a page that parent and child share, even after one of them has ended, until it is written to.
+//! MADV_POPULATE_WRITE is a write that changes nothing. It may hit an absent page and wait for the pager. It
+//! therefore runs on a thread of its own, which starts at the first shared page.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -18,7 +17,7 @@ use rustix::thread::futex;
 use crate::sys::cpu::Cpus;
 use crate::sys::thread;
 
-/// Runs that may wait; more are met again by the next sweep.
+/// Runs in the queue; the next sweep finds the others again.
 const QUEUE: usize = 256;
 
 struct Shared {
@@ -26,7 +25,7 @@ struct Shared {
     bell: AtomicU32,
     /// Pages that were written to.
     written: &'static AtomicU64,
-    /// Rings the pager when the queue has been worked off.
+    /// Rings the pager when the queue is empty.
     done: OwnedFd,
 }
 
@@ -38,7 +37,7 @@ pub struct Unsharer {
 }
 
 impl Unsharer {
-    /// `done` is an eventfd that is written to when all that was asked for has been tried, `written` counts pages.
+    /// `done` is an eventfd that is written to when all requests have been tried; `written` counts pages.
     pub fn new(done: OwnedFd, written: &'static AtomicU64) -> Self {
         let runs = Mutex::new(Vec::with_capacity(QUEUE));
         Unsharer {
@@ -53,10 +52,10 @@ impl Unsharer {
         }
     }
 
-    /// Write to `n` pages from `page` on, soon, or not at all; who needs it asks again.
+    /// Write to `n` pages from `page` on, soon or not at all; a caller that still needs it asks again.
     pub fn ask(&mut self, page: Vpn, n: u32) {
         {
-            // The other thread may have been preempted with the lock held: then the next sweep asks.
+            // The other thread may have been preempted with the lock held: the next sweep asks again.
             let Ok(mut runs) = self.shared.runs.try_lock() else {
                 return;
             };
@@ -71,7 +70,7 @@ impl Unsharer {
                 .cast::<c_void>();
             // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
             let spawned = unsafe { thread::spawn(c"fs-unshare", 64 << 10, true, work, argument) };
-            // Without the thread shared pages stay where they are; the next ask tries again.
+            // Without the thread, shared pages stay in place; the next request tries again.
             self.started = spawned.map(|thread| self.cpus.free(thread.tid())).is_ok();
         }
         self.shared.bell.fetch_add(1, SeqCst);
