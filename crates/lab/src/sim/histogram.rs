@@ -1,4 +1,4 @@
-//! Latencies, kept in buckets: 64 to each power of two, so a percentile is right to 1.6 %.
+//! Latencies in buckets: 64 per power of two, which makes percentiles exact to 1.6 %.
 
 use foreswap_core::units::Nanos;
 
