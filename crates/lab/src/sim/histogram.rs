@@ -26,7 +26,7 @@ fn top(bucket: usize) -> Nanos {
 }
 
 impl Histogram {
-    /// One more time.
+    /// Adds a time.
     pub fn add(&mut self, value: Nanos) {
         let at = bucket(value);
         if self.counts.len() <= at {
@@ -38,7 +38,7 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// All times of another one.
+    /// Adds all times of another histogram.
     pub fn merge(&mut self, other: &Histogram) {
         if self.counts.len() < other.counts.len() {
             self.counts.resize(other.counts.len(), 0);
@@ -59,7 +59,7 @@ impl Histogram {
         self.sum as f64 / self.count as f64
     }
 
-    /// The time that `percent` of them do not pass.
+    /// The time that `percent` of them do not exceed.
     pub fn percentile(&self, percent: u32) -> Nanos {
         let rank = (u128::from(self.count) * u128::from(percent))
             .div_ceil(100)

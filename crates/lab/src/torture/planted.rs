@@ -1,4 +1,4 @@
-//! The bugs that can be planted in the core, as the command line and replay files name them.
+//! The bugs that can be planted in the core, by their names on the command line and in replay files.
 
 use clap::ValueEnum;
 use foreswap_core::planted::Bug;
