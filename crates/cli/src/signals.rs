@@ -164,6 +164,6 @@ pub fn suffer(signal: i32) {
         (before, handler)
     };
     set_mask(&before);
-    // SAFETY: what was there before.
+    // SAFETY: the previous handler.
     unsafe { libc::signal(signal, handler) };
 }

@@ -30,7 +30,7 @@ pub fn start(program: &Program) {
     modules::loaded();
     PROGRAM.store(core::ptr::from_ref(program).cast_mut(), SeqCst);
     STARTED.fetch_add(1, Relaxed);
-    // SAFETY: `look` keeps to what engine threads may do and needs no argument.
+    // SAFETY: `look` keeps to the rules for engine threads and needs no argument.
     let _ = unsafe { thread::spawn(c"fs-lookout", 32 << 10, false, look, core::ptr::null_mut()) };
 }
 

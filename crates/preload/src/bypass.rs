@@ -27,7 +27,7 @@ struct Found {
 /// Examines the program. Takes a lock of the dynamic linker.
 pub fn is_possible() -> bool {
     let mut found = Found::default();
-    // SAFETY: the callback gets what it expects, which outlives the call.
+    // SAFETY: the callback gets its expected argument, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     !found.needs_libraries || found.calls
 }
@@ -47,7 +47,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c
     let address = |header: &libc::Elf64_Phdr| base.wrapping_add(header.p_vaddr as usize);
     for header in headers {
         match header.p_type {
-            // SAFETY: the loader has mapped what the headers say.
+            // SAFETY: the loader has mapped the parts named by the headers.
             libc::PT_DYNAMIC => unsafe { found.needs_libraries |= needs_any(address(header)) },
             libc::PT_LOAD
                 if header.p_flags & (libc::PF_X | libc::PF_R) == libc::PF_X | libc::PF_R =>

@@ -46,7 +46,7 @@ fn begin() {
     {
         let first = KEY.compare_exchange(0, key + 1, SeqCst, SeqCst);
         if first.is_err() {
-            // SAFETY: made just now, used by nobody.
+            // SAFETY: just created, not in use.
             unsafe { libc::pthread_key_delete(key) };
         }
     }
@@ -119,7 +119,7 @@ pub fn begin_with(main: *const c_void, argument: *mut c_void) -> (*const c_void,
 /// Frees the result of [`begin_with`]: no thread was created.
 pub fn forget(main: *const c_void, argument: *mut c_void) {
     if core::ptr::eq(main, enter as *const c_void) {
-        // SAFETY: from `begin_with`, seen by nobody else.
+        // SAFETY: from `begin_with`, not visible elsewhere.
         unsafe { libc::free(argument) };
     }
 }

@@ -403,7 +403,7 @@ impl Ledger {
 impl Drop for Ledger {
     fn drop(&mut self) {
         for area in (0..MAX_AREAS as u8).map(AreaId) {
-            // SAFETY: nobody else has a reference.
+            // SAFETY: there is no other reference.
             unsafe { self.detach_area(area) };
         }
     }

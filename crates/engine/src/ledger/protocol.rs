@@ -137,7 +137,7 @@ pub enum Message {
 pub struct AreaOrder {
     /// The area.
     pub area: AreaId,
-    /// What to do.
+    /// The step.
     pub step: AreaStep,
     /// Distinguishes the answers to this order from late answers to another.
     pub round: u32,

@@ -95,7 +95,7 @@ pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> BootError {
 }
 
 static PROGRAM: AtomicPtr<Program> = AtomicPtr::new(core::ptr::null_mut());
-/// What the engine starts from: [`FRESH`], [`NO_SNAPSHOT`], or the address of the parent's snapshot.
+/// The engine's starting point: [`FRESH`], [`NO_SNAPSHOT`], or the address of the parent's snapshot.
 static ORIGIN: AtomicUsize = AtomicUsize::new(FRESH);
 const FRESH: usize = 0;
 const NO_SNAPSHOT: usize = 1;
@@ -126,7 +126,7 @@ pub fn start(program: &Program, origin: Origin) {
         Origin::Forked(snapshot) => snapshot.max(NO_SNAPSHOT),
     };
     ORIGIN.store(origin, Release);
-    // SAFETY: `enter` never unwinds and keeps to what engine threads may do.
+    // SAFETY: `enter` never unwinds and keeps to the rules for engine threads.
     let spawned = unsafe { beside::spawn(NAME, STACK, enter, core::ptr::null_mut()) };
     match spawned {
         Ok(engine) => program.await_engine(&engine),

@@ -35,7 +35,7 @@ impl Arena {
 
     fn set_properties(&self, start: usize, bytes: usize) -> Result<(), Errno> {
         let at = core::ptr::without_provenance_mut(start);
-        // SAFETY: both only set properties of a mapping that nobody else has.
+        // SAFETY: both only set properties of a private mapping.
         unsafe {
             madvise(at, bytes, Advice::LinuxDontFork)?;
             // Huge pages come here by moves only. Not every kernel has any to disable.

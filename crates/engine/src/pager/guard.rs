@@ -44,7 +44,7 @@ pub(super) fn start(host: &Host, client: &Client) -> Result<OwnedFd, Errno> {
         supervisor: rustix::io::dup(client.fd())?,
     };
     let argument = Box::into_raw(Box::new(guard)).cast::<c_void>();
-    // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
+    // SAFETY: `work` keeps to the rules for engine threads and gets its argument alone.
     let spawned = unsafe { thread::spawn(c"fs-guard", 64 << 10, true, work, argument) };
     spawned?;
     Ok(bell)
@@ -62,16 +62,15 @@ extern "C" fn work(argument: *mut c_void) {
             _ => PERIOD,
         };
         if guard.host.await_end(period, Some(guard.bell.as_fd())) {
-            // Whoever else has its memory (a vfork child that is killed after its parent, a thread that was made as a
-            // process) would wait for pages for ever.
+            // Another process with its memory (a vfork child that outlives its parent, a thread created as a process)
+            // would wait for pages for ever.
             match guard.host.heir() {
                 Some(heir) => guard.host = heir,
                 None => process::exit(0),
             }
         }
         if guard.host.has_left() {
-            // It goes on without us, and without what it had. If the supervisor is gone there is
-            // nobody to tell.
+            // It continues without the engine and its old memory. Without a supervisor there is no receiver.
             let _ = protocol::send(&guard.supervisor, &Message::Bye, &[]);
             process::exit(0);
         }

@@ -82,7 +82,7 @@ pub(super) fn begin(program: &Program, office: Option<Client>) -> Result<(), Err
     // SAFETY: a fresh mapping where nothing is.
     let at = unsafe { mmap_anonymous(core::ptr::null_mut(), PAGE, access, flags) }?;
     if !own_memory::list(at as usize, PAGE, Kind::Other) {
-        // SAFETY: mapped just above, seen by nobody.
+        // SAFETY: mapped just above, not visible elsewhere.
         unsafe { munmap(at, PAGE) }?;
         return Err(Errno::NOMEM);
     }
@@ -96,7 +96,7 @@ pub(super) fn begin(program: &Program, office: Option<Client>) -> Result<(), Err
         office,
     };
     let argument = Box::into_raw(Box::new(desk)).cast::<c_void>();
-    // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
+    // SAFETY: `work` keeps to the rules for engine threads and gets its argument alone.
     unsafe { thread::spawn(c"fs-fork", 64 << 10, true, work, argument) }?;
     program.board.store(at as usize, Release);
     Ok(())

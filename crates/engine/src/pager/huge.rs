@@ -38,7 +38,7 @@ impl Huge {
     pub fn new(quiet: &Uffd) -> Result<Self, Errno> {
         let nursery = own_memory::map(HUGE, Kind::Other)?.as_ptr() as usize;
         let at = core::ptr::without_provenance_mut(nursery);
-        // SAFETY: both only set properties of a mapping that nobody else has.
+        // SAFETY: both only set properties of a private mapping.
         unsafe {
             madvise(at, HUGE, Advice::LinuxDontFork)?;
             // Not every kernel has huge pages.
@@ -75,7 +75,7 @@ impl Huge {
                 // If it is split on its way, a part of it may have arrived.
                 self.release(quiet, to);
             }
-            // SAFETY: nobody needs what is there.
+            // SAFETY: its content is not needed.
             let dropped = unsafe { own_memory::discard(self.nursery, HUGE) };
             debug_assert!(dropped.is_ok());
         }
@@ -96,14 +96,14 @@ impl Huge {
 pub fn prefer(range: &core::ops::Range<usize>) {
     let at = core::ptr::without_provenance_mut(range.start);
     // Refused where the kernel has none: single pages do as well.
-    // SAFETY: changes what backs the memory, not what is in it.
+    // SAFETY: changes the backing of the memory, not its content.
     let _ = unsafe { madvise(at, range.len(), Advice::LinuxHugepage) };
 }
 
 /// Collapse the mapped pages from `start` on into one huge page.
 pub fn collapse(start: usize) -> bool {
     let at = core::ptr::without_provenance_mut::<u8>(start);
-    // SAFETY: changes what backs the memory, not what is in it.
+    // SAFETY: changes the backing of the memory, not its content.
     let done = unsafe { libc::madvise(at.cast(), HUGE, libc::MADV_COLLAPSE) };
     done == 0
 }

@@ -44,7 +44,7 @@ struct Header {
     unshared: u64,
 }
 
-/// What happened to a page between the snapshot and the fork.
+/// The fate of a page between the snapshot and the fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// Nothing: its content is in its slot or word.
@@ -364,7 +364,7 @@ impl Snapshot {
     /// Free the memory; the sheet serves the next fork.
     pub fn free(self) -> Option<Sheet> {
         let sheet = self.sheet?;
-        // SAFETY: nobody reads the sheet any more; its pages are dropped.
+        // SAFETY: the sheet is not read any more; its pages are dropped.
         let _ = unsafe {
             rustix::mm::madvise(
                 sheet.start.as_ptr().cast(),

@@ -68,7 +68,7 @@ impl Unsharer {
             let argument = Arc::into_raw(Arc::clone(&self.shared))
                 .cast_mut()
                 .cast::<c_void>();
-            // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
+            // SAFETY: `work` keeps to the rules for engine threads and gets its argument alone.
             let spawned = unsafe { thread::spawn(c"fs-unshare", 64 << 10, true, work, argument) };
             // Without the thread, shared pages stay in place; the next request tries again.
             self.started = spawned.map(|thread| self.cpus.free(thread.tid())).is_ok();

@@ -87,7 +87,7 @@ pub(crate) fn start(pager: &Pager, host: Host) -> Result<(), Errno> {
 
 fn watch(watch: Watch) -> Result<(), Errno> {
     let argument = Box::into_raw(Box::new(watch)).cast::<c_void>();
-    // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
+    // SAFETY: `work` keeps to the rules for engine threads and gets its argument alone.
     let spawned = unsafe { thread::spawn(c"fs-watch", 64 << 10, true, work, argument) };
     spawned.map(drop)
 }

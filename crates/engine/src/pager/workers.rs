@@ -53,7 +53,7 @@ pub(super) fn open_io(
     }
     let spawn = |worker: Worker| {
         let (_, argument) = worker.into_raw();
-        // SAFETY: a worker keeps to what engine threads may do and gets its argument alone.
+        // SAFETY: a worker keeps to the rules for engine threads and gets its argument alone.
         let spawned = unsafe { thread::spawn(c"fs-io", 64 << 10, true, work, argument) };
         spawned.map(drop).map_err(|errno| {
             // SAFETY: the thread did not start, so the argument was not used.
@@ -71,7 +71,7 @@ pub(super) fn open_io(
 pub(super) fn helpers_of(cpus: Cpus) -> Spawn {
     Box::new(move |helper: Helper| {
         let argument = helper.into_raw();
-        // SAFETY: a helper keeps to what engine threads may do and gets its argument alone.
+        // SAFETY: a helper keeps to the rules for engine threads and gets its argument alone.
         let spawned =
             unsafe { thread::spawn(c"fs-help", HELPER_STACK, true, run_helper, argument) };
         spawned

@@ -62,7 +62,7 @@ pub unsafe fn spawn(
     let prepared = Prepared::new(name, stack_bytes, entry, arg)?;
     prepared.start(|stack_top, block| {
         if adopts_orphans {
-            // SAFETY: what was prepared is this clone's alone.
+            // SAFETY: the prepared memory belongs to this clone alone.
             return unsafe { clone(FLAGS as usize, stack_top, block) };
         }
         // SAFETY: as above. The process in between uses no stack, and is gone when this returns.

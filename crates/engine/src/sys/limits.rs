@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(of(pid, Resource::Data).expect("a limit").current, None);
         lift_program(child.id(), &lifted, 0).expect("nothing to do");
         assert_eq!(lifted[0].load(SeqCst), by);
-        // SAFETY: mapped above, used by nobody.
+        // SAFETY: mapped above, not in use.
         unsafe { own_memory::unmap(page, 1 << 20) }.expect("an end");
         child.kill().expect("a kill");
         child.wait().expect("its end");

@@ -158,7 +158,7 @@ mod tests {
         })
         .expect("the map");
         assert!(!met_own && met_other);
-        // SAFETY: mapped above, used by nobody.
+        // SAFETY: mapped above, not in use.
         unsafe { own_memory::unmap(own, 1 << 20) }.expect("unmap");
     }
 }

@@ -252,7 +252,7 @@ pub unsafe fn bind_to_libc(data: &StaticData) {
     if !is_intercepted(data) {
         return;
     }
-    // SAFETY: opens what is loaded already.
+    // SAFETY: opens a loaded library.
     let libc = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
     if libc.is_null() {
         return;
@@ -331,7 +331,7 @@ pub struct StaticData {
 /// Looks at the static data of all modules. Takes a lock of the dynamic linker.
 pub fn static_data() -> StaticData {
     let mut data = StaticData::default();
-    // SAFETY: the callback gets what it expects, which outlives the call.
+    // SAFETY: the callback gets its expected argument, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(add_static_data), (&raw mut data).cast()) };
     data
 }

@@ -90,7 +90,7 @@ pub fn map(len: usize, kind: Kind) -> Result<NonNull<u8>, Errno> {
     let base = reserve(len, kind)?;
     // SAFETY: mapped just now.
     if let Err(errno) = unsafe { open_unlocked(base.as_ptr() as usize, len) } {
-        // SAFETY: mapped above, seen by nobody.
+        // SAFETY: mapped above, not visible elsewhere.
         unsafe { unmap(base, len) }?;
         return Err(errno);
     }
@@ -161,7 +161,7 @@ pub fn reserve(len: usize, kind: Kind) -> Result<NonNull<u8>, Errno> {
         return Err(Errno::NOMEM);
     };
     if !list(at as usize, len, kind) {
-        // SAFETY: mapped just above and seen by nobody.
+        // SAFETY: mapped just above, not visible elsewhere.
         unsafe { munmap(at, len) }?;
         return Err(Errno::NOMEM);
     }
@@ -313,7 +313,7 @@ mod tests {
             inherited: false,
         };
         assert_eq!(seen, Some(own));
-        // SAFETY: mapped above, used by nobody.
+        // SAFETY: mapped above, not in use.
         unsafe { unmap(base, 8192) }.expect("unmap");
         assert!(ranges().all(|own| own.start != start));
     }

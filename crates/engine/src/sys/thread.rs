@@ -144,7 +144,7 @@ pub unsafe fn spawn(
         flags |= k::CLONE_FILES;
     }
     let prepared = Prepared::new(name, stack_bytes, entry, arg)?;
-    // SAFETY: what was prepared is this clone's alone, and lives until the handle's `join`.
+    // SAFETY: the prepared memory belongs to this clone alone, and lives until the handle's `join`.
     prepared.start(|stack_top, block| unsafe { clone(flags as usize, stack_top, block) })
 }
 
@@ -184,7 +184,7 @@ impl Prepared {
                 .and_then(|()| madvise(stack_start, stack, Advice::LinuxWipeOnFork))
         };
         if let Err(errno) = prepared {
-            // SAFETY: mapped above, used by nobody.
+            // SAFETY: mapped above, not in use.
             unsafe { own_memory::unmap(base, len) }?;
             return Err(errno);
         }

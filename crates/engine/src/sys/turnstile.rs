@@ -27,7 +27,7 @@ pub struct Turnstile(AtomicU32);
 pub struct Turn<'a>(Option<&'a AtomicU32>);
 
 impl Turnstile {
-    /// Nobody is inside.
+    /// The turnstile is free.
     #[expect(clippy::new_without_default, reason = "it is a static's initial value")]
     pub const fn new() -> Self {
         Turnstile(AtomicU32::new(0))

@@ -87,7 +87,7 @@ impl From<Errno> for Why {
 pub struct Short {
     /// Bytes done, from the start of the range.
     pub done: usize,
-    /// What stopped it.
+    /// The reason for the stop.
     pub why: Why,
 }
 

@@ -121,7 +121,7 @@ fn fresh() -> u64 {
     crate::hash::mix(nanos ^ u64::from(std::process::id()) << 40) >> 32
 }
 
-/// What is to be run.
+/// The job.
 struct Job {
     first: u64,
     steps: u64,

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use foreswap_core::planted::Bug;
 use serde::{Deserialize, Serialize};
 
-/// [`Bug`], which says what each of them is.
+/// [`Bug`], which describes each of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]

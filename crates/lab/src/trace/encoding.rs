@@ -127,7 +127,7 @@ impl Context {
         (self.time, self.step, self.task) = (record.time, step, record.task);
     }
 
-    /// Take a record off the front of `bytes`, or say what was expected there.
+    /// Remove a record from the front of `bytes`, or return the expected form.
     pub(super) fn decode(&mut self, bytes: &mut &[u8]) -> Result<Record, String> {
         let (&tag, rest) = bytes
             .split_first()

@@ -46,7 +46,7 @@ pub(super) enum Task {
 /// The first page of memory that was lent for a transfer.
 struct Lent(*mut [u8; PAGE]);
 
-// SAFETY: whoever has the job has the transfer, and with it the memory.
+// SAFETY: the owner of the job has the transfer, and with it the memory.
 unsafe impl Send for Lent {}
 
 impl Lent {

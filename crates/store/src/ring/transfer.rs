@@ -42,7 +42,7 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 struct Lent(Vec<IoVec>);
 
-// SAFETY: the memory belongs to whoever has the transfer, by `Io`'s contract.
+// SAFETY: the memory belongs to the owner of the transfer, by `Io`'s contract.
 unsafe impl Send for Lent {}
 
 #[derive(Debug)]
