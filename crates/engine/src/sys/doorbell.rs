@@ -10,12 +10,12 @@
 //!
 //! | from | to | by | ordering |
 //! | --- | --- | --- | --- |
-//! | `FREE` | `CLAIMED` | caller | Acquire, pairs with the release of the slot: the old answer was read before the new request is written |
+//! | `FREE` | `CLAIMED` | caller | Acquire, pairs with the slot's release: the old answer is read before the new request |
 //! | `CLAIMED` | `POSTED` | caller | Release: the request's words are visible with it |
 //! | `POSTED` | `SERVING` | engine, on the fault | Acquire, pairs with the above |
 //! | `SERVING` | `ANSWERED` | engine | Release: the answer's words; then the door is mapped |
 //! | `ANSWERED` | `FREE` | caller, past the door | Acquire to read, Release to free |
-//! | `POSTED` | `FREE` | caller, without an engine | a door that opens by itself, again and again, has no engine behind it |
+//! | `POSTED` | `FREE` | caller, without an engine | a door that keeps opening by itself has no engine |
 //!
 //! The door only wakes the caller; the state decides. A door opened too early or twice (a signal interrupted the wait
 //! and the fault came again, a message was read late) costs a turn and never an answer. A slot whose caller was torn
