@@ -39,8 +39,8 @@ extern "C" fn look(_: *mut c_void) {
     let Some(program) = (unsafe { PROGRAM.load(SeqCst).as_ref() }) else {
         return;
     };
-    // The file table is a copy of the program's and not needed. SAFETY: no descriptor of this thread's table is in
-    // use yet.
+    // The file table is a copy of the program's and not needed.
+    // SAFETY: no descriptor of this thread's table is in use yet.
     if unsafe { process::close_all_files() }.is_err() {
         return;
     }

@@ -336,7 +336,8 @@ unsafe fn make_thread(thread: *mut c_void, make: impl FnOnce() -> c_int) -> c_in
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if CALLOC.known().is_none() && HEAP_START.load(Relaxed) == usize::MAX {
-        // The search for the real function may itself allocate. SAFETY: the C library's own.
+        // The search for the real function may itself allocate.
+        // SAFETY: the C library's own.
         return unsafe { __libc_calloc(count, size) };
     }
     follow_break();

@@ -153,8 +153,8 @@ extern "C" fn enter(_: *mut c_void) {
     let Some(program) = (unsafe { PROGRAM.load(SeqCst).as_ref() }) else {
         return;
     };
-    // The file table is a copy of the program's and not needed. SAFETY: no descriptor of this process' table is in
-    // use yet.
+    // The file table is a copy of the program's and not needed.
+    // SAFETY: no descriptor of this process' table is in use yet.
     let closed = unsafe { process::close_all_files() };
     // The engine must not keep the file system of its folder from being unmounted, nor be stopped or killed with the
     // program's process group. Neither call fails; a failure would cost only this.

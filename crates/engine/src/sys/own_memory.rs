@@ -141,7 +141,8 @@ pub fn unlock_all() {
 /// Their content is not needed.
 pub unsafe fn discard(start: usize, len: usize) -> Result<(), Errno> {
     let at = without_provenance_mut(start);
-    // `LinuxDontNeed` drops pages; `DontNeed` is POSIX's hint. SAFETY: the caller's promise.
+    // `LinuxDontNeed` drops pages; `DontNeed` is POSIX's hint.
+    // SAFETY: the caller's promise.
     match unsafe { madvise(at, len, Advice::LinuxDontNeed) } {
         // Locked by a `mlockall` of the program.
         // SAFETY: as above.
