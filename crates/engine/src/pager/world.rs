@@ -81,7 +81,7 @@ pub struct Linux {
     pub recorder: Option<Box<Recorder>>,
     /// Messages sent to the user.
     pub told: u32,
-    /// Resident pages should shrink to this number (before a fork).
+    /// Resident pages should shrink to this number, to make room for memory that came unnoticed (`unnoticed`).
     pub shrink_to: Option<u64>,
     /// Pages already charged to this process, by the parent before the fork or by the grant of bare mode, and not yet
     /// used.

@@ -10,7 +10,7 @@
 //!
 //! | from | to | by | ordering |
 //! | --- | --- | --- | --- |
-//! | `FREE` | `CLAIMED` | caller | Acquire, pairs with the slot's release: the old answer is read before the new request |
+//! | `FREE` | `CLAIMED` | caller | Acquire, pairs with its release: the old answer is read before the new request |
 //! | `CLAIMED` | `POSTED` | caller | Release: the request's words are visible with it |
 //! | `POSTED` | `SERVING` | engine, on the fault | Acquire, pairs with the above |
 //! | `SERVING` | `ANSWERED` | engine | Release: the answer's words; then the door is mapped |
