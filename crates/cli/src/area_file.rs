@@ -1,15 +1,15 @@
-//! The file of a swap area as processes get it, and when the last of what one began there is over.
+//! The file of a swap area as passed to processes, and the end of a process' last transfer on it.
 //!
-//! Transfers may outlive their process, so each makes them through a description of its own, which tells (see
-//! [`lease`]). Where there is none they end before the process does: in memory, and where `areas::backend` put threads
-//! in the place of io_uring.
+//! Transfers may outlive their process. Each process therefore makes them through an open file description of its
+//! own, which shows their end (see [`lease`]). Without one, they end before the process does: in memory, and where
+//! `areas::backend` uses threads instead of io_uring.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use foreswap::ledger::{AreaId, Ledger, ProcId};
 use foreswap_store::area::lease;
 
-/// One of them.
+/// The file of one area.
 #[derive(Debug)]
 pub struct AreaFile {
     /// The area.
@@ -19,7 +19,7 @@ pub struct AreaFile {
 }
 
 impl AreaFile {
-    /// Of an area that is in the ledger.
+    /// For an area that is in the ledger.
     pub fn new(ledger: &Ledger, number: AreaId, file: OwnedFd) -> Self {
         let leases = !ledger.is_ram(number) && lease::try_out(file.as_fd()).is_ok();
         Self {
@@ -29,7 +29,7 @@ impl AreaFile {
         }
     }
 
-    /// The description that the process of `record` makes its transfers through. `None`: no descriptor is left.
+    /// The description for the transfers of the process with `record`. `None`: no descriptor is left.
     pub fn own(&self, record: ProcId) -> Option<OwnedFd> {
         let own = match self.leases {
             true => lease::open(self.file.as_fd(), record.index()),
@@ -38,7 +38,7 @@ impl AreaFile {
         own.ok()
     }
 
-    /// What is sent of the area to the process that `own` is for.
+    /// The descriptors of the area for the process that owns `own`.
     pub fn descriptors<'a>(
         &'a self,
         ledger: &'a Ledger,
@@ -48,9 +48,9 @@ impl AreaFile {
         tables.chain([self.file.as_fd(), own.as_fd()])
     }
 
-    /// Whether the process of `record`, which has ended, has begun transfers that are under way.
+    /// Whether the process with `record`, which has ended, has transfers in progress.
     pub fn has_transfers(&self, record: ProcId) -> bool {
-        // Where it is not known, they may be.
+        // If unknown, there may be some.
         self.leases && lease::is_held(self.file.as_fd(), record.index()) != Ok(false)
     }
 }

@@ -11,7 +11,7 @@ use foreswap_store::area::{self, AreaError, AreaSpec, OpenArea, PAGE_BYTES};
 use crate::size::{Size, SizeError, humane};
 use crate::{memory, voice};
 
-/// Together one second.
+/// One second in total.
 const IN_USE_TRIES: u32 = 50;
 const IN_USE_PAUSE: Duration = Duration::from_millis(20);
 
@@ -21,7 +21,7 @@ pub enum AreasError {
     /// One of them cannot be used.
     #[error(transparent)]
     Area(#[from] AreaError),
-    /// More than the ledger describes.
+    /// More than the ledger can describe.
     #[error("{0} swap areas are named; the most is {MAX_AREAS}")]
     TooMany(usize),
     /// Less than one cluster.
@@ -57,7 +57,7 @@ pub fn open(named: &[String], size: Option<u64>, limit: u64) -> Result<Vec<OpenA
         .collect()
 }
 
-/// Compressed memory comes on top of the limit: a word where both together are more than there is.
+/// Compressed memory comes on top of the limit: a warning if both together exceed the machine's memory.
 fn too_much(spec: &AreaSpec, limit: u64) -> Option<String> {
     let AreaSpec::Ram { capacity, .. } = *spec else {
         return None;
@@ -73,7 +73,7 @@ fn too_much(spec: &AreaSpec, limit: u64) -> Option<String> {
     })
 }
 
-/// Reads one `--swap`. Of a RAM area at most what the machine has can be given.
+/// Parses one `--swap`. A RAM area may have at most the machine's memory.
 pub fn parse(text: &str) -> Result<AreaSpec, AreaError> {
     AreaSpec::parse(text, |size| {
         let memory = memory::available();
@@ -90,7 +90,7 @@ pub fn parse(text: &str) -> Result<AreaSpec, AreaError> {
     })
 }
 
-/// Processes of a run that was killed are still on their way out for a moment, and hold its areas.
+/// The processes of a killed run take a moment to exit, and hold its areas until then.
 fn open_one(spec: &AreaSpec, size: Option<u64>, limit: u64) -> Result<OpenArea, AreasError> {
     for _ in 0..IN_USE_TRIES {
         match area::open(spec, size, limit) {
@@ -109,19 +109,18 @@ pub struct Areas {
 }
 
 impl Areas {
-    /// A further area.
+    /// Adds an area.
     pub fn add(&mut self, area: AreaId, open: OpenArea) {
         self.open.push((area, open));
     }
 
-    /// An area is in use no more: what was swapped to it is made unreadable, beside us, as that may
-    /// take a while.
+    /// An area is no longer in use: its contents are made unreadable, on a thread, as that may take a while.
     pub fn remove(&mut self, area: AreaId) {
         let Some(at) = self.open.iter().position(|(number, _)| *number == area) else {
             return;
         };
         let (_, open) = self.open.swap_remove(at);
-        // A large file takes a while to be given back as well.
+        // Freeing a large file takes a while, too.
         self.erasing.push(std::thread::spawn(move || {
             if open.is_named() {
                 erase(&open);
@@ -129,15 +128,15 @@ impl Areas {
         }));
     }
 
-    /// Waits until no thread of ours is left.
+    /// Waits for all such threads.
     pub fn settle(&mut self) {
         for thread in self.erasing.drain(..) {
-            // It has said what was wrong.
+            // It has reported its error.
             let _ = thread.join();
         }
     }
 
-    /// What was swapped to files or devices with a name is made unreadable.
+    /// Makes the contents of named files and devices unreadable.
     pub fn erase_all(&mut self) {
         self.settle();
         for (_, open) in &self.open {
@@ -152,9 +151,10 @@ fn erase(area: &OpenArea) {
     }
 }
 
-/// What does the I/O on `areas`, where `wanted` was asked for. io_uring's transfers may outlive who began them, so
-/// that the areas must show when they have ended. Where one does not, threads take its place, through the page cache, as
-/// on some network file systems their direct I/O outlives them as well. The text says why it is not what was wanted.
+/// The I/O backend for `areas`, if `wanted` was requested. Transfers of io_uring may outlive their process, and the
+/// areas must show their end. If one does not, threads replace io_uring, through the page cache, because on some
+/// network file systems their direct I/O outlives them as well. The text is the reason for a deviation from the
+/// request.
 pub fn backend(wanted: IoBackend, areas: &mut [OpenArea]) -> (IoBackend, Option<String>) {
     let mut why = None;
     for area in areas {
@@ -165,7 +165,7 @@ pub fn backend(wanted: IoBackend, areas: &mut [OpenArea]) -> (IoBackend, Option<
             "swap area {}: a file there cannot be locked ({errno}), which would show when the writes of an ended process are over",
             area.path.display()
         ));
-        // To take the flag away is refused by no file system.
+        // No file system refuses to remove the flag.
         let _ = area.leave_direct_io();
     }
     match why {
@@ -182,7 +182,7 @@ pub fn priority(order: usize) -> i32 {
     -(order as i32) - 1
 }
 
-/// What the ledger keeps of an area. Whole clusters only: the rest of the area stays unused.
+/// The ledger's entry for an area. Whole clusters only: the rest of the area stays unused.
 pub fn describe(area: &OpenArea, priority: i32) -> Result<AreaInfo, AreasError> {
     let cluster = u64::from(CLUSTER_SLOTS);
     let pages = (area.bytes - area.reserved_bytes) / PAGE_BYTES;
@@ -225,7 +225,7 @@ mod tests {
         for wanted in all {
             assert_eq!(backend(wanted, &mut areas), (wanted, None));
         }
-        // As a file system without locks refuses it: this description cannot be locked for writing.
+        // As a file system without locks: this description cannot be locked for writing.
         let path = folder.path().join("read-only");
         std::fs::write(&path, "").expect("a file");
         areas[1].file = File::open(path).expect("it can be read");

@@ -1,4 +1,4 @@
-//! The command line: what the user may say, in the words of `--help`.
+//! The command line, in the words of `--help`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -31,17 +31,17 @@ pub enum Subcommands {
     Run(Box<RunArgs>),
     /// List the programs that are managed, with their memory and swap areas
     Ps(PsArgs),
-    /// Change the limit of a run that goes on
+    /// Change the limit of a run in progress
     Set(SetArgs),
-    /// Add a swap area to a run that goes on
+    /// Add a swap area to a run in progress
     Swapon(SwaponArgs),
-    /// Bring back everything that is on a swap area, and take it away, while the program runs
+    /// Empty a swap area and remove it while the program runs
     Swapoff(SwapoffArgs),
     /// Measure foreswap against the kernel's own swap on the same workload
     Bench(Box<foreswap_bench::BenchArgs>),
     /// Try the memory manager's decisions out without a kernel
     Lab(foreswap_lab::LabArgs),
-    /// Run one workload in this very process (what `bench` starts)
+    /// Run one workload in this process, as `bench` does
     #[command(hide = true)]
     Workload(Box<foreswap_bench::WorkloadArgs>),
 }
@@ -62,30 +62,30 @@ preload objects (static, setuid, 32-bit, not glibc) are refused.";
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct RunArgs {
-    /// Most memory that COMMAND and its descendants may keep resident, together
+    /// Most memory that COMMAND and its descendants together may keep resident
     ///
-    /// 512M, 1.5G, 64KiB (powers of two), a number of bytes, or 40% of the memory available to us
-    /// (the machine's, or the cgroup's limit where that is less).
+    /// 512M, 1.5G, 64KiB (powers of two), a number of bytes, or 40% of the available memory
+    /// (the machine's, or the cgroup's limit if that is less).
     #[arg(long, short = 'm', value_name = "SIZE")]
     pub memory: Size,
 
     /// Where the rest goes: a directory, a file, a block device or ram:SIZE; may be repeated
     ///
-    /// In a directory an unnamed file is made, which nobody else can open and which is gone when
-    /// the run ends. The first area named is filled first. Default: $TMPDIR, else /tmp.
+    /// In a directory foreswap creates a file without a name, which no other user can open and which
+    /// disappears when the run ends. The first area is filled first. Default: $TMPDIR, else /tmp.
     ///
-    /// ram:SIZE is memory that holds pages compressed; SIZE (512M, 1.5G, 40%) is what they may take
-    /// there, on top of --memory. It has slots for eight times SIZE. ram:SIZE,zstd packs more into it
-    /// than lz4, the default, at about three times the work. Pages that do not compress go to the next
-    /// area named, and so do the coldest ones when SIZE is nearly taken: ram:512M, then a directory,
-    /// is a good pair. Without a next area pages are kept as they are.
+    /// ram:SIZE keeps pages compressed in memory, in up to SIZE (512M, 1.5G, 40%) on top of --memory.
+    /// It has slots for eight times SIZE. ram:SIZE,zstd packs more into it than lz4, the default, at
+    /// about three times the work. Pages that do not compress go to the next area, and so do the coldest
+    /// pages when SIZE is nearly used: ram:512M, then a directory, is a good pair. Without a next area,
+    /// pages that do not compress are kept as they are.
     #[arg(long, value_name = "AREA")]
     pub swap: Vec<String>,
 
     /// Size of each swap area that is not ram:SIZE
     ///
-    /// Default: a device or a file that has a size is taken whole; else what the free room and the
-    /// memory limit suggest.
+    /// Default: all of a device or of a file that has a size; else a size derived from the free room and
+    /// the memory limit.
     #[arg(long, value_name = "SIZE", value_parser = absolute)]
     pub swap_size: Option<u64>,
 
@@ -121,9 +121,9 @@ pub struct RunArgs {
 
     /// Threads of each managed program that hash and compress beside the one that serves faults
     ///
-    /// They hash what is read from swap files in pieces of 256 KiB and more, and huge pages that go out,
-    /// and do the work on such pieces that go to ram:SIZE and come from there. 0 to 3.
-    /// Default: one less than there are CPUs, at most 3.
+    /// They hash reads from swap files of 256 KiB and more and evicted huge pages, and compress and
+    /// decompress transfers of that size to and from ram:SIZE. 0 to 3.
+    /// Default: the number of CPUs less one, at most 3.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MOST_HELPERS as i64))]
     pub helpers: Option<u32>,
 
@@ -133,17 +133,17 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
 
-    /// Record what is seen of the program's memory to FILE
+    /// Record the program's page faults to FILE
     ///
-    /// Faults, hits of readahead, what goes out and what is given back: for `foreswap lab mrc` and
-    /// `foreswap lab replay`. Touches of pages that are in memory are not seen.
+    /// Faults, hits of readahead, evictions and discards: for `foreswap lab mrc` and `foreswap lab
+    /// replay`. Touches of pages that are in memory are not recorded.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
     /// End COMMAND when memory that foreswap does not manage passes the limit by itself
     ///
-    /// Shared and locked memory, programs that run unmanaged: without --strict one line says so and COMMAND
-    /// goes on. With it, COMMAND and all its descendants get SIGTERM, two seconds later SIGKILL, and the exit
+    /// Shared and locked memory, and programs that run unmanaged: without --strict a line reports it and
+    /// COMMAND continues. With it, COMMAND and all its descendants get SIGTERM, two seconds later SIGKILL, and the exit
     /// status is 125.
     #[arg(long)]
     pub strict: bool,

@@ -1,5 +1,5 @@
-//! Starts the command as a shell would start it: same process group, terminal, streams and working
-//! directory, with the signals as they were before us, and bound to our life.
+//! Starts the command as a shell would: same process group, terminal, streams and working directory, with the
+//! original signals, and bound to the life of this process.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use crate::inherited::Inherited;
 use crate::signals::InheritedMask;
 
-/// What became of the command.
+/// A change of state of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// It exited by itself.
@@ -21,12 +21,12 @@ pub enum Event {
     Killed(i32),
     /// A signal stopped it.
     Stopped(i32),
-    /// It goes on.
+    /// It continues.
     Continued,
 }
 
 impl Event {
-    /// As a shell tells it.
+    /// As a shell reports it.
     pub fn status(self) -> i32 {
         match self {
             Self::Exited(status) => status,
@@ -36,8 +36,8 @@ impl Event {
     }
 }
 
-/// Starts `program` with the words of the command line. Must be called on the main thread: the
-/// command dies when the thread that started it does.
+/// Starts `program` with the words of the command line. Must be called on the main thread: the command dies when the
+/// thread that started it does.
 pub fn start(
     program: &Path,
     words: &[OsString],
@@ -57,7 +57,7 @@ pub fn start(
     }
     let before_exec = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // We may have died before the request: then nobody would ever deliver it.
+        // This process may have died before the request, and then the signal would never be delivered.
         if rustix::process::getppid() != Some(ours) {
             return Err(io::Error::from(rustix::io::Errno::SRCH));
         }
@@ -68,11 +68,11 @@ pub fn start(
     // SAFETY: only system calls that are allowed after fork; this process has one thread.
     unsafe { command.pre_exec(before_exec) };
     let child = command.spawn()?;
-    // Waiting is the supervisor's, by pid.
+    // The supervisor waits for it, by pid.
     Pid::from_raw(child.id().cast_signed()).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
 }
 
-/// The next event of the command; `None` when there is none yet.
+/// The next event of the command; `None` if there is none yet.
 pub fn next_event(command: Pid) -> io::Result<Option<Event>> {
     let options = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
     let Some((_, status)) = rustix::process::waitpid(Some(command), options)? else {

@@ -1,8 +1,8 @@
-//! What this process was started with and Rust's runtime changes before `main`, or it itself after: the
-//! command must get it as it was.
+//! State of the process at its start, for the command: Rust's runtime changes a part of it before `main`, and
+//! foreswap changes another after.
 //!
-//! The runtime ignores SIGPIPE and opens /dev/null in place of missing standard streams. A
-//! constructor that runs before it notes how things stood.
+//! The runtime ignores SIGPIPE and opens /dev/null in place of missing standard streams. A constructor that runs
+//! before it records the original state.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const PIPE_IGNORED: u32 = 1 << 3;
 const CHILD_IGNORED: u32 = 1 << 4;
 
-/// Bits 0 to 2: that standard stream was closed. Then the signals that were ignored.
+/// Bits 0 to 2: that standard stream was closed. Above them: signals that were ignored.
 static STATE: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn note() {
@@ -46,13 +46,13 @@ extern "C" fn note() {
 #[unsafe(link_section = ".init_array")]
 static NOTE: extern "C" fn() = note;
 
-/// Descriptors that the supervisor may need: for each process of a run the connection, the process and
-/// its userfaultfd, and then some.
+/// Descriptors that the supervisor may need: for each process of a run the connection, the process and its
+/// userfaultfd, and a reserve.
 const FILES: u64 = 4096;
-/// How many the command may have open.
+/// The original limit of open files, for the command.
 static FILES_BEFORE: OnceLock<Rlimit> = OnceLock::new();
 
-/// Lets the supervisor have descriptors for as many processes as can be managed, if that is allowed.
+/// Raises the supervisor's limit of descriptors to the number for the most managed processes, if permitted.
 pub fn allow_files() {
     let before = getrlimit(Resource::Nofile);
     let most = before.maximum.unwrap_or(FILES).min(FILES);
@@ -61,12 +61,12 @@ pub fn allow_files() {
             current: Some(most),
             ..before
         };
-        // Not refused below the hard limit; if it were, a large run would lack descriptors.
+        // Not refused below the hard limit; otherwise a large run would lack descriptors.
         let _ = setrlimit(Resource::Nofile, raised);
     }
 }
 
-/// What was there before `main`.
+/// The state before `main`.
 #[derive(Clone, Copy, Debug)]
 pub struct Inherited {
     /// Standard streams that were closed.
@@ -77,7 +77,7 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// As the constructor noted it.
+    /// As recorded by the constructor.
     pub fn at_start() -> Self {
         let state = STATE.load(Relaxed);
         Self {
@@ -88,7 +88,7 @@ impl Inherited {
         }
     }
 
-    /// Puts it back, in the child, right before exec. Only calls that are allowed after fork.
+    /// Restores it in the child, right before exec. Only calls that are permitted after fork.
     pub fn restore_in_child(&self) {
         for (signal, ignored) in [
             (libc::SIGPIPE, self.pipe_ignored),
@@ -114,8 +114,7 @@ impl Inherited {
     }
 }
 
-/// Lets SIGCHLD mean something in this process, however it was started: were it ignored, the
-/// kernel would throw the command's exit status away.
+/// Resets SIGCHLD in this process: if it were ignored, the kernel would discard the command's exit status.
 pub fn wait_for_children() {
     // SAFETY: the default action is not a function.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };

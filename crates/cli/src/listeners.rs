@@ -1,8 +1,8 @@
-//! Where the engines of the run's processes reach the supervisor.
+//! The sockets on which engines reach the supervisor.
 //!
-//! By an abstract name, which is there in every mount namespace, and, for processes in a network namespace of their
-//! own (build sandboxes, containers), where abstract names of others are not seen, by a socket in the file system. Both
-//! are spelled alike, so that one variable says where they are.
+//! An abstract name works in every mount namespace. A socket in the file system serves processes in another network
+//! namespace (build sandboxes, containers), which do not see abstract names of this one. Both have the same spelling,
+//! and one variable names both.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use foreswap::ledger::protocol;
 
 use crate::control::place;
 
-/// The sockets; the one in the file system goes when this is dropped.
+/// The sockets; the one in the file system is removed when this is dropped.
 #[derive(Debug)]
 pub struct Listeners {
     by_name: OwnedFd,
@@ -20,7 +20,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Listens. Returns what is to be told to the processes of the run as well.
+    /// Listens. Also returns the name for the processes of the run.
     pub fn open() -> anyhow::Result<(Self, String)> {
         let name = name()?;
         // The path of a folder may be too long for a socket's.
@@ -35,7 +35,7 @@ impl Listeners {
         Ok((Self { by_name, by_path }, name))
     }
 
-    /// To be polled: there is always as many.
+    /// The descriptors to poll, always the same number.
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         let by_path = self.by_path.as_ref();
         [
@@ -44,7 +44,7 @@ impl Listeners {
         ]
     }
 
-    /// A copy of this process goes on listening: this one leaves the sockets alone.
+    /// A copy of this process continues to listen: this one leaves the sockets alone.
     pub fn leave(&mut self) {
         self.by_path = None;
     }
@@ -52,7 +52,7 @@ impl Listeners {
     /// The last process of the run has ended.
     pub fn close(&mut self) {
         if let Some((_, path)) = self.by_path.take() {
-            // Somebody may have swept the folder.
+            // Another process may have removed it.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -64,7 +64,7 @@ impl Drop for Listeners {
     }
 }
 
-/// Unguessable enough not to be taken by accident; who may connect is decided by credentials.
+/// Random enough to prevent accidental use; credentials decide on access.
 fn name() -> io::Result<String> {
     let mut random = [0_u8; 8];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;

@@ -1,6 +1,6 @@
-//! The memory available to us: what the machine has, or less where a cgroup says so.
+//! The memory available to this process: the machine's, or less by a cgroup.
 //!
-//! The limits of our own cgroup and of all its parents count, in version 1 and version 2.
+//! The limits of the process' own cgroup and of all its parents count, in version 1 and version 2.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,8 +39,8 @@ fn available_below(root: &Path, total: &dyn Fn() -> u64) -> u64 {
     least
 }
 
-/// The smallest limit from the group up to the root of its hierarchy. Inside a container the path
-/// may name a group that only the host sees; the mount's top is then our own group.
+/// The smallest limit from the group up to the root of its hierarchy. Inside a container the path may name a group
+/// that only the host sees; the top of the mount is then the own group.
 fn tightest(top: &Path, group: &str, file: &str) -> Option<u64> {
     let group = PathBuf::from(group.trim_start_matches('/'));
     group

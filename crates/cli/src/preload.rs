@@ -1,4 +1,4 @@
-//! Where the preload object is, and how it gets into the command's environment.
+//! The preload object: its place, and its entry in the command's environment.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -6,23 +6,23 @@ use std::path::{Path, PathBuf};
 
 /// The object's file name.
 const OBJECT: &str = "libforeswap_preload.so";
-/// Names another place for it.
+/// The variable with another place for it.
 const PLACE_VARIABLE: &str = "FORESWAP_PRELOAD";
 const LOADER_VARIABLE: &str = "LD_PRELOAD";
 
 /// Why the object cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PreloadError {
-    /// Not where it belongs.
+    /// Not found.
     #[error(
         "{OBJECT} not found (looked for {looked}); build it with `make build`, put it beside \
          foreswap, or name it in {PLACE_VARIABLE}"
     )]
     NotFound {
-        /// All places.
+        /// All searched places.
         looked: String,
     },
-    /// LD_PRELOAD separates by these.
+    /// The path contains a separator of LD_PRELOAD.
     #[error(
         "the preload object's path {0:?} contains a space or a colon, which LD_PRELOAD cannot hold; \
          move foreswap, or name a copy elsewhere in {PLACE_VARIABLE}"
@@ -71,7 +71,7 @@ fn among(places: &[PathBuf]) -> Result<PathBuf, PreloadError> {
     Ok(path)
 }
 
-/// The command's LD_PRELOAD: ours first, then what is there, without a second copy of ours (a
+/// The command's LD_PRELOAD: this object first, then the existing value, without a second copy of this object (a
 /// `foreswap run` within another).
 pub fn variable(object: &Path, existing: Option<&OsStr>) -> (&'static str, OsString) {
     let mut value = object.as_os_str().to_owned();

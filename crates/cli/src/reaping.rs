@@ -1,30 +1,28 @@
 //! Orphans among the command's descendants: every engine is one.
 //!
-//! Init reaps them. Where a container's first process does not look after its children (`sleep`, say),
-//! each engine would be left as a zombie, as long as the container runs and as many as there were
-//! processes. There the supervisor has orphans become its own children. Not elsewhere: what the command
-//! leaves running (a daemon) sees who its parent is.
+//! Init reaps them. If the first process of a container does not (`sleep`, for example), each engine would remain as
+//! a zombie for the life of the container. In that case the supervisor adopts orphans. Not otherwise: a process that
+//! the command leaves behind (a daemon) can see its parent.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, getpid, set_child_subreaper};
 
-/// How long the engines that have hung up may take to end.
+/// How long engines that have closed their connection may take to end.
 const LAST: Duration = Duration::from_millis(20);
 const LAST_STEP: Duration = Duration::from_micros(200);
 
-/// Has orphans come to us if nobody else would reap them.
+/// Adopts orphans if no other process would reap them.
 pub fn begin() {
     let is_first = getpid().is_init();
     if !is_first && !init_cares() {
-        // Refused by no kernel that has what an engine needs.
+        // No kernel with the features of an engine refuses it.
         let _ = set_child_subreaper(Some(getpid()));
     }
 }
 
-/// Whether the first process handles the signal that tells of a child's end. If that cannot be seen, it
-/// is taken for a real init.
+/// Whether the first process handles the signal of a child's end. If unknown, it counts as a real init.
 fn init_cares() -> bool {
     fs::read_to_string("/proc/1/status").map_or(true, |status| handles_child_ends(&status))
 }
@@ -43,13 +41,14 @@ fn handles_child_ends(status: &str) -> bool {
         .any(|mask| mask & CHILD != 0)
 }
 
-/// Reaps children that have ended, but for the command, whose end is its own matter.
+/// Reaps ended children except the command, which is reaped elsewhere.
 pub fn reap_all_but(command: Pid) {
     let is_other = |pid| pid != command.as_raw_nonzero().get();
     while matches!(ended_child(), Some(Some(pid)) if is_other(pid) && reap(pid)) {}
 }
 
-/// Reaps the engines that have just hung up and are about to end, if they are our children.
+/// Reaps the engines that have just closed their connection and are about to end, if they are children of this
+/// process.
 pub fn reap_the_last() {
     let end = Instant::now() + LAST;
     while let Some(ended) = ended_child() {
@@ -61,7 +60,7 @@ pub fn reap_the_last() {
     }
 }
 
-/// A child that has ended, `Some(None)` where others run, `None` without children.
+/// An ended child, `Some(None)` if others run, `None` without children.
 fn ended_child() -> Option<Option<i32>> {
     // SAFETY: all zeros is a valid siginfo, which is what it stays when nobody has ended.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };

@@ -1,8 +1,8 @@
-//! `run --trace`: what the engines see, from their rings into one file.
+//! `run --trace`: collects the engines' records from their rings into one file.
 //!
-//! Each managed process has a ring of its own; the supervisor empties them all many times a second
-//! and once more when a process has ended, so that one that was killed loses nothing. The file is a
-//! valid trace after every write, and is written at least once a second.
+//! Each managed process has a ring. The supervisor empties them all many times a second and once more when a process
+//! has ended: a killed process loses no record. The file is a valid trace after every write, and is written at least
+//! once a second.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use foreswap_lab::trace::{Event, Found, Header, PageRange, Record, Start, TraceW
 
 /// How often the rings are emptied.
 pub const EVERY_MS: i64 = 10;
-/// How long records are kept back at the most, so that they compress well.
+/// How long records are held back at most, for compression.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// The trace cannot be written.
@@ -28,24 +28,24 @@ pub struct RecordingError {
     source: io::Error,
 }
 
-/// One process that is traced.
+/// A traced process.
 struct Traced {
     ring: Ring,
     space: u32,
-    /// The task that stands for the process where the thread is not known.
+    /// The task that represents the process if the thread is unknown.
     main: u32,
     /// Its threads' tasks.
     threads: HashMap<u32, u32>,
-    /// Records that were known to be lost at the last look.
+    /// Records known to be lost at the last look.
     lost: u64,
 }
 
-/// A trace that is being written.
+/// A trace being written.
 pub struct Recording {
     path: PathBuf,
-    /// `None` once it could not be written.
+    /// `None` after a write error.
     writer: Option<TraceWriter<File>>,
-    /// What the user is to be told of that.
+    /// The message for the user about it.
     problem: Option<String>,
     /// When the trace began, ns of CLOCK_MONOTONIC.
     start_ns: u64,
@@ -64,7 +64,7 @@ impl fmt::Debug for Recording {
 }
 
 impl Recording {
-    /// Begins a trace at `path`, of a run in `limit_pages`.
+    /// Begins a trace at `path`, of a run with `limit_pages`.
     pub fn create(path: &Path, limit_pages: u64) -> Result<Self, RecordingError> {
         let header = Header { limit: limit_pages };
         let writer = File::create(path).and_then(|file| TraceWriter::new(file, header));
@@ -137,12 +137,12 @@ impl Recording {
         Some(self.processes.get(&process)?.ring.fd())
     }
 
-    /// Whether there is anything to be emptied.
+    /// Whether there are rings to empty.
     pub fn is_busy(&self) -> bool {
         !self.processes.is_empty()
     }
 
-    /// Empties all rings. What the user is to be told comes back.
+    /// Empties all rings. Returns a message for the user, if there is one.
     pub fn look(&mut self) -> Option<String> {
         let mut all: Vec<ProcId> = self.processes.keys().copied().collect();
         all.sort_unstable_by_key(|process| process.index());
@@ -181,7 +181,7 @@ impl Recording {
         }
     }
 
-    /// Ends the trace. How many records it has, or what the user is to be told.
+    /// Ends the trace. Returns the number of records, or a message for the user.
     pub fn finish(mut self) -> Result<(PathBuf, u64), String> {
         let all: Vec<ProcId> = self.processes.keys().copied().collect();
         all.into_iter().for_each(|process| self.end(process));
@@ -250,7 +250,7 @@ impl Recording {
             return;
         };
         match writer.push(&record) {
-            // A record that cannot be: the program wrote to the ring.
+            // An impossible record: the program wrote to the ring.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
             Err(error) => self.fail(&error),
             Ok(()) => {}
@@ -337,12 +337,12 @@ mod tests {
         let (one, two) = (ring(&recording, parent), ring(&recording, child));
         one.put(&seen(SeenKind::Map, 0, 10, 20));
         one.put(&seen(SeenKind::New, 101, 11, 1));
-        // What no program has: it is left out.
+        // Impossible for a program: left out.
         one.put(&seen(SeenKind::Evicted, 0, u64::MAX, 9));
         one.put(&seen(SeenKind::Evicted, 0, 1 << 60, 9));
         two.put(&seen(SeenKind::Away, 200, 12, 1));
         assert_eq!(recording.look(), None);
-        // Nothing of what is in a ring when its process is killed is missing.
+        // Nothing is lost of a ring whose process is killed.
         one.put(&seen(SeenKind::Evicted, 0, 11, 1));
         recording.end(parent);
         let (_, records) = recording.finish().expect("written");

@@ -1,4 +1,4 @@
-//! The closing block: one glance tells limit, peak, faults, traffic, hit ratio and latency.
+//! The closing block: limit, peak, faults, traffic, hit ratio and latency at a glance.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,38 +11,38 @@ use crate::size::{humane, humane_ns};
 use crate::stats_file::ratio;
 use crate::unmanaged::{Kind, Unmanaged};
 
-/// What is not managed is told where it is more than one in so many of the limit.
+/// Unmanaged memory is listed above this fraction of the limit.
 const WORTH: u64 = 64;
 
-/// A run that is over.
+/// A finished run.
 #[derive(Debug, Default)]
 pub struct Run {
     /// From the start of the command to its end.
     pub elapsed: Duration,
-    /// Of the command, as a shell tells it.
+    /// Of the command, as a shell reports it.
     pub exit_status: i32,
     /// The memory limit.
     pub limit_bytes: u64,
-    /// The most that was charged at a time: what was resident of managed memory.
+    /// The maximum charge: the resident managed memory.
     pub peak_bytes: u64,
-    /// By how much that was above the limit.
+    /// Its excess over the limit.
     pub over: OverLimit,
-    /// The most that was not managed.
+    /// The maximum of unmanaged memory.
     pub unmanaged: Unmanaged,
-    /// What a process held, pages of files included, that was never looked at while it did; 0 if that is within the
+    /// The memory, file pages included, of a process that was never looked at while it held that; 0 if within the
     /// limit.
     pub unseen_bytes: u64,
-    /// The processes could not be looked at.
+    /// The processes could not be examined.
     pub blind: bool,
-    /// There was a warning: that a program runs unmanaged, for example.
+    /// There was a warning, for example of an unmanaged program.
     pub warned: bool,
-    /// What the processes did.
+    /// The processes' statistics.
     pub totals: Totals,
-    /// Managed processes that go on without the command.
+    /// Managed processes that outlive the command.
     pub left_running: usize,
 }
 
-/// Thousands apart, for counts.
+/// A count with thousands separators.
 fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -63,7 +63,7 @@ fn of_kind(run: &Run, kind: Kind) -> String {
     format!("{} {}", humane(run.unmanaged.of(kind)), kind.name())
 }
 
-/// Nothing was managed: whether nothing had to be.
+/// The text for a run without managed memory: whether none was needed.
 fn idle(run: &Run, limit: &str) -> String {
     let total = humane(run.unmanaged.total);
     if run.unmanaged.total > run.limit_bytes {
@@ -98,7 +98,7 @@ fn idle(run: &Run, limit: &str) -> String {
     }
 }
 
-/// Why more was charged than the limit allows.
+/// Why the charge exceeded the limit.
 fn why_over(run: &Run) -> &'static str {
     let over = run.peak_bytes - run.limit_bytes;
     let OverLimit {
@@ -114,7 +114,7 @@ fn why_over(run: &Run) -> &'static str {
     }
 }
 
-/// The block as it is printed; colours only where asked for.
+/// The block as printed; colours only on request.
 pub fn block(run: &Run, coloured: bool) -> String {
     let stats = &run.totals.stats;
     let (bold, dim, plain) = if coloured {

@@ -1,5 +1,4 @@
-//! `foreswap run`: checks everything that can be checked before the command starts, starts it, serves
-//! it, and ends as it ended.
+//! `foreswap run`: performs all checks before the command starts, starts it, serves it, and ends as it ended.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
@@ -33,15 +32,15 @@ use crate::unmanaged::Watch;
 use crate::voice::{self, Voice};
 use crate::{areas, inherited, memory, preload, reaping};
 
-/// foreswap itself could not do its part, as env and timeout say it.
+/// The exit status if foreswap itself failed, as with env and timeout.
 const CANNOT_START: u8 = 125;
-/// Below this, programs do nothing but swap, and the engine's staging does not fit.
+/// Below this, programs only swap, and the engine's staging does not fit.
 const MIN_LIMIT: u64 = 16 << 20;
-/// A command that runs for longer than this was looked at, where that is possible.
+/// A command that runs longer than this was looked at, if possible.
 const LONG: Duration = Duration::from_secs(1);
 const MAX_THRESHOLD: u64 = 8 << 20;
 
-/// Runs the command; the exit code is its own, or ours where it did not start.
+/// Runs the command; the exit code is its own, or foreswap's if it did not start.
 pub fn run(args: &RunArgs) -> ExitCode {
     match try_run(args) {
         Ok(end) => end_as(end),
@@ -55,7 +54,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     }
 }
 
-/// Everything that was found in order.
+/// The results of the checks.
 struct Prepared {
     program: PathBuf,
     object: PathBuf,
@@ -111,7 +110,7 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
     })
 }
 
-/// The limit in bytes, whole pages, if it can work here; `option` is how the user said it.
+/// The limit in bytes, in whole pages, if it is usable; `option` is the user's spelling.
 pub fn check_limit(option: &str, size: Size) -> anyhow::Result<u64> {
     let memory = memory::available();
     let limit = size.resolve(memory);
@@ -133,7 +132,7 @@ pub fn check_limit(option: &str, size: Size) -> anyhow::Result<u64> {
     Ok(limit / PAGE_BYTES * PAGE_BYTES)
 }
 
-/// As many helpers as find a CPU beside the program.
+/// One helper per CPU beside the program's.
 fn default_helpers() -> u32 {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     (cpus - 1).min(MOST_HELPERS) as u32
@@ -257,7 +256,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     Ok(end)
 }
 
-/// The most that a child had resident which was waited for, pages of files included; its descendants count as well.
+/// The maximum resident size of a reaped child, file pages included; its descendants count as well.
 fn most_resident_of_children() -> u64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: room for what is asked for, which is valid if it stays zero.
@@ -268,13 +267,13 @@ fn most_resident_of_children() -> u64 {
     u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10
 }
 
-/// The most that a process had resident if that is above the limit and came and went between two looks, so that
-/// nobody knows of what kind it was.
+/// The maximum resident size of a process, if it exceeds the limit and was reached between two looks, so that its
+/// kind is unknown.
 fn unseen(supervisor: &Supervisor, before: u64) -> u64 {
     let most = most_resident_of_children();
     let limit = supervisor.sessions.ledger().limit_pages() * PAGE_BYTES;
     let seen = supervisor.watch.most_resident();
-    // One that was there before the command is not the command's.
+    // A process from before the command does not belong to it.
     if most > before && most > limit && most > seen + seen / 4 {
         most
     } else {
@@ -294,8 +293,8 @@ fn not_started(program: &std::path::Path, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// The command has ended and left managed processes behind. They need somebody to answer them and
-/// to clean up after them, while our caller must not wait: a copy of us stays, without our streams.
+/// The command has ended and left managed processes behind. They need a supervisor, but the caller must not wait: a
+/// copy of this process remains, without its streams.
 fn stay_behind(supervisor: &mut Supervisor) {
     supervisor.areas.settle();
     // SAFETY: this process has one thread.
@@ -323,7 +322,7 @@ fn stay_behind(supervisor: &mut Supervisor) {
     std::process::exit(i32::from(served.is_err()));
 }
 
-/// Ends this process as the command ended: by the same signal, without a core of our own.
+/// Ends this process as the command ended: by the same signal, without a core dump of its own.
 fn end_as(end: Event) -> ExitCode {
     if let Event::Killed(signal) = end {
         let none = Rlimit {

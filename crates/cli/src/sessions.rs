@@ -1,9 +1,9 @@
-//! The processes that are connected: who they are, what they ask for, and cleaning up when they go.
+//! The connected processes: their identity, their requests, and the clean-up after them.
 //!
-//! A connection lives as long as its process' engine, which ends with the process. Its end is the only
-//! sign of death that cannot be missed, so that is where clean-up starts; if the process is still there
-//! then, see `widows.rs`. What a process sent before it died is read first. Its memory is
-//! others' at once, its slots are when the disk has ended what it was asked for.
+//! A connection lives as long as its process' engine, which ends with the process. The end of the connection is the
+//! only reliable sign of death, and starts the clean-up. If the process still exists then, see `widows.rs`. Messages
+//! from before its death are read first. Its memory is available to others at once, its slots when the disk has
+//! completed its transfers.
 
 mod areas;
 
@@ -24,12 +24,12 @@ use crate::recording::Recording;
 use crate::voice::Voice;
 use crate::widows::{self, Widows};
 
-/// How soon an unfinished clean-up is tried again, and after how long it is rarely.
+/// How soon an unfinished clean-up is retried, and after how long only rarely.
 const RETRY: Duration = Duration::from_millis(2);
 const RETRY_LATER: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(1);
-/// How long a fork child whose parent has died may take to say hello, where it is not known whether there is one:
-/// as long as its parent would have waited.
+/// How long a fork child whose parent has died may take to say hello, if its existence is unknown: as long as its
+/// parent would have waited.
 const ORPHAN: Duration = Duration::from_secs(60);
 
 /// One connection.
@@ -38,44 +38,44 @@ struct Session {
     id: u64,
     socket: OwnedFd,
     pid: Pid,
-    /// The pids that it speaks of are ours as well (no other pid namespace).
+    /// Its pids are valid here as well (no other pid namespace).
     same_namespace: bool,
     record: Option<ProcId>,
-    /// It came to us itself.
+    /// It connected directly.
     is_direct: bool,
-    /// A pidfd of the process, when it is known which one the engine serves.
+    /// A pidfd of the process, once it is known which one the engine serves.
     process: Option<OwnedFd>,
-    /// What is held open for it.
+    /// Descriptors held open for it.
     kept: Vec<OwnedFd>,
 }
 
-/// A record set aside for a fork child that has not said hello.
+/// A record reserved for a fork child that has not said hello.
 #[derive(Debug)]
 struct Reservation {
     parent: ProcId,
-    /// Readable when the child is dead. Without one the child is not known (yet): its own hello settles the
-    /// record, or its parent, or time once that is dead.
+    /// Readable when the child is dead. `None` while the child is unknown: the record is settled by its hello, by its
+    /// parent, or by time once the parent is dead.
     child: Option<OwnedFd>,
-    /// Until when it is kept, from when its parent has died without a word about the child.
+    /// How long it is kept after its parent has died without a message about the child.
     until: Option<Instant>,
 }
 
-/// What all processes that have ended did.
+/// The sums over all ended processes.
 #[derive(Debug, Default)]
 pub struct Totals {
     /// Their statistics.
     pub stats: StatsSnapshot,
-    /// How many were managed.
+    /// The number of managed processes.
     pub processes: u64,
 }
 
-/// An order that engines are carrying out.
+/// An order being carried out by engines.
 #[derive(Debug)]
 struct Pending {
     order: AreaOrder,
     /// The sessions that have not answered.
     waiting: HashSet<u64>,
-    /// The first process that could not do it.
+    /// The first process that failed.
     failed: Option<Pid>,
 }
 
@@ -92,18 +92,18 @@ pub struct Sessions {
     reservations: HashMap<ProcId, Reservation>,
     /// See [`ORPHAN`].
     orphans_wait: Duration,
-    /// Dead ones whose clean-up was in somebody's way, or whose last transfers are still under way.
+    /// Dead processes whose clean-up was obstructed, or whose last transfers are in progress.
     unfinished: Vec<ProcId>,
     /// Since when there are any.
     unfinished_since: Option<Instant>,
-    /// Processes that are left without their engine.
+    /// Processes without their engine.
     widows: Widows,
     totals: Totals,
-    /// What engines see is written here.
+    /// The trace, if there is one.
     recording: Option<Recording>,
 }
 
-/// What a descriptor of [`Sessions::watched`] stands for.
+/// The meaning of a descriptor of [`Sessions::watched`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// A connection.
@@ -113,7 +113,7 @@ pub enum Watched {
 }
 
 impl Sessions {
-    /// None yet.
+    /// No sessions yet.
     pub fn new(
         ledger: Ledger,
         areas: Vec<(AreaId, OwnedFd)>,
@@ -147,17 +147,17 @@ impl Sessions {
         &self.ledger
     }
 
-    /// The trace that is being written.
+    /// The trace being written.
     pub fn recording(&mut self) -> &mut Option<Recording> {
         &mut self.recording
     }
 
-    /// Whether engines have records for the trace now and then.
+    /// Whether engines may have trace records.
     pub fn is_recording(&self) -> bool {
         self.recording.as_ref().is_some_and(Recording::is_busy)
     }
 
-    /// Everything that may become readable.
+    /// All descriptors that may become readable.
     pub fn watched(&self) -> Vec<(Watched, BorrowedFd<'_>)> {
         let sessions = self.sessions.iter().enumerate();
         let sessions = sessions.map(|(index, s)| (Watched::Session(index), s.socket.as_fd()));
@@ -170,13 +170,13 @@ impl Sessions {
         sessions.chain(children).collect()
     }
 
-    /// Processes that are managed.
+    /// The number of managed processes.
     pub fn managed(&self) -> usize {
         let managed = self.sessions.iter();
         managed.filter(|session| session.record.is_some()).count()
     }
 
-    /// Connections that are open.
+    /// The number of open connections.
     pub fn open(&self) -> usize {
         self.sessions.len()
     }
@@ -187,7 +187,7 @@ impl Sessions {
         pids.map(|pid| pid.as_raw_nonzero().get()).collect()
     }
 
-    /// The engines of forked children that are connected and not needed yet.
+    /// The connected engines of forked children that are not needed yet.
     pub fn early(&self) -> Vec<i32> {
         let early = self.sessions.iter();
         let early = early.filter(|session| session.record.is_none() && session.is_direct);
@@ -196,12 +196,12 @@ impl Sessions {
             .collect()
     }
 
-    /// Whether a clean-up waits to be tried again, or a process to be ended.
+    /// Whether a clean-up is to be retried, or a process to be ended.
     pub fn has_unfinished(&self) -> bool {
         !self.unfinished.is_empty() || self.widows.exist()
     }
 
-    /// How soon to call [`Sessions::finish`], if nothing happens before.
+    /// How soon to call [`Sessions::finish`] without an event.
     pub fn retry(&self) -> Option<Duration> {
         let unfinished = self
             .unfinished_since
@@ -216,7 +216,7 @@ impl Sessions {
         [unfinished, widows, orphan].into_iter().flatten().min()
     }
 
-    /// Whether the disk takes long for what ended processes had begun.
+    /// Whether the disk takes long to complete the transfers of ended processes.
     pub fn has_slow_transfers(&self) -> bool {
         let long = self
             .unfinished_since
@@ -229,7 +229,7 @@ impl Sessions {
         long && self.areas.iter().any(has)
     }
 
-    /// Takes every connection that waits.
+    /// Accepts every waiting connection.
     pub fn on_connect(&mut self, listener: BorrowedFd<'_>, voice: &mut Voice) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         while let Ok(socket) = rustix::net::accept_with(listener, flags) {
@@ -248,7 +248,7 @@ impl Sessions {
         }
     }
 
-    /// Reads everything that the watched descriptors of `ready` have.
+    /// Reads all messages from the descriptors in `ready`.
     pub fn on_ready(&mut self, ready: &[Watched], voice: &mut Voice) {
         let mut closed = Vec::new();
         for watched in ready {
@@ -282,8 +282,7 @@ impl Sessions {
         }
     }
 
-    /// What the process had reserved cannot be given back by it any more. The child may have been forked all
-    /// the same, and come.
+    /// The process can no longer return its reservations. A child may have been forked all the same, and connect.
     fn orphan(&mut self, parent: ProcId) {
         let until = Instant::now() + self.orphans_wait;
         for kept in self.reservations.values_mut() {
@@ -293,8 +292,8 @@ impl Sessions {
         }
     }
 
-    /// A fork child died. Call it only when every connection that was waiting has been taken and
-    /// read: the child may have said hello before.
+    /// A fork child died. Call it only after every waiting connection has been accepted and read: the child may have
+    /// said hello before.
     pub fn on_child_death(&mut self, record: ProcId) {
         self.reservations.remove(&record);
         if self.ledger.state(record) == ProcessState::Reserved {
@@ -302,7 +301,7 @@ impl Sessions {
         }
     }
 
-    /// Tries again what was in somebody's way, and ends what nobody came for.
+    /// Retries obstructed clean-ups, and ends reservations that were not claimed.
     pub fn finish(&mut self) {
         let now = Instant::now();
         let overdue = |kept: &Reservation| kept.until.is_some_and(|until| until <= now);
@@ -324,12 +323,12 @@ impl Sessions {
         };
     }
 
-    /// Ends processes that are left without their engine.
+    /// Ends processes without their engine.
     pub fn end_widows(&mut self, voice: &mut Voice) {
         self.widows.end(voice);
     }
 
-    /// False when the connection is over.
+    /// False if the connection is over.
     fn read_all(&mut self, index: usize, voice: &mut Voice) -> bool {
         loop {
             match protocol::receive(&self.sessions[index].socket) {
@@ -404,13 +403,13 @@ impl Sessions {
             (Message::Connect, _) => return self.on_another(index),
             (Message::Keep, Some(_)) => self.sessions[index].kept = fds,
             (Message::Starved { area }, Some(_)) => self.starved = Some(area),
-            // Anything else is not said at this time by an engine of ours.
+            // Other messages are invalid at this time.
             _ => return false,
         }
         true
     }
 
-    /// An engine needs a connection for another one, which cannot reach us.
+    /// An engine requests a connection for another one, which cannot reach the supervisor.
     fn on_another(&mut self, index: usize) -> bool {
         let made = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -447,10 +446,10 @@ impl Sessions {
         });
     }
 
-    /// The engine told which process it serves, `pid` as that sees itself.
+    /// The engine named the process it serves, `pid` in that process' own namespace.
     fn on_introduction(&mut self, index: usize, process: OwnedFd, pid: u32) {
         let session = &mut self.sessions[index];
-        // A number that we cannot see is that of one that has ended, or is of no use to us.
+        // An invisible pid belongs to an ended process, or cannot be used here.
         if let Some(seen) = widows::pid_of(&process) {
             session.pid = seen;
         }
@@ -533,7 +532,7 @@ impl Sessions {
             return;
         };
         self.ledger.set_pid(record, child);
-        // A pid of another namespace says nothing to us.
+        // A pid of another namespace is meaningless here.
         if !self.sessions[index].same_namespace {
             return;
         }
@@ -541,8 +540,8 @@ impl Sessions {
         reservation.child =
             pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
         if reservation.child.is_none() {
-            // Dead already, and its parent has waited for it. Its hello, if it got that far, waits in
-            // a connection: an end-of-file descriptor in place of the pidfd lets that come first.
+            // Dead already, and reaped by its parent. Its hello, if it was sent, waits in a connection: an
+            // end-of-file descriptor in place of the pidfd lets that come first.
             reservation.child = readable_for_good();
         }
     }
@@ -551,10 +550,10 @@ impl Sessions {
         protocol::send(&self.sessions[index].socket, message, &[]).is_ok()
     }
 
-    /// Sends a welcome with all that comes with it.
+    /// Sends a welcome with all its descriptors.
     fn welcome(&self, index: usize, message: &Message, record: ProcId, own: &[OwnedFd]) -> bool {
         let mut fds = vec![self.ledger.fd()];
-        // By number, as the engine looks for them.
+        // By number, as the engine expects them.
         for (area, own) in self.areas.iter().zip(own) {
             fds.extend(area.descriptors(&self.ledger, own));
         }
@@ -584,7 +583,7 @@ impl Sessions {
         }
     }
 
-    /// The most memory that engines took at a time, as far as it was looked at: at each end.
+    /// The maximum of the engines' memory, as far as it was looked at: at each end.
     fn engines_now(&self) -> u64 {
         let records = self.ledger.records_in_use();
         let engine = |record| {
@@ -597,7 +596,7 @@ impl Sessions {
         together.max(self.totals.stats.engine_bytes)
     }
 
-    /// What ended processes did, and what those that live did so far.
+    /// The sums over ended and living processes.
     pub fn totals_now(&self) -> Totals {
         let mut stats = self.totals.stats.clone();
         for record in self.ledger.records_in_use() {

@@ -1,4 +1,4 @@
-//! Sessions with clients of the real protocol in place of engines.
+//! Sessions with clients of the real protocol instead of engines.
 
 use std::time::{Duration, Instant};
 
@@ -91,8 +91,8 @@ impl Office {
         }
     }
 
-    /// Serves until every engine has gone and what it held is free: not at once where another test starts a program,
-    /// which has a copy of every file descriptor, and so of the lock, until it executes.
+    /// Serves until every engine has gone and its holdings are free. That may take a moment: a program started by
+    /// another test has a copy of every file descriptor, and so of the lock, until it executes.
     fn serve_to_the_end(&mut self) {
         self.serve_until(|sessions| sessions.open() == 0 && !sessions.has_unfinished());
     }
@@ -143,7 +143,7 @@ fn slots_are_not_free_before_the_transfers_of_the_dead_have_ended() {
     let (client, welcome) = office.engine();
     let (ledger, me) = (&welcome.ledger, welcome.record);
     assert!(ledger.try_charge(me, 10) && ledger.slot_get(me, AREA, SLOT));
-    // As a transfer that is under way holds it.
+    // Like a transfer in progress.
     let transfer = rustix::io::dup(&welcome.areas[0].1.own).expect("a copy");
     drop((client, welcome.areas));
     office.serve_until(|sessions| sessions.open() == 0);
@@ -208,13 +208,13 @@ fn reservations_of_failed_forks_and_dead_children_are_freed() {
     process.wait().expect("its end");
     assert_eq!(welcome.ledger.slot_count(AREA, SLOT), 1);
 
-    // Dead and waited for before its parent's engine told us.
+    // Dead and reaped before its parent's engine reported it.
     let gone = office.with(|_| parent.reserve().expect("a record"));
     parent.reap(gone, Some(process.id())).expect("sent");
     office.serve_until(|s| s.ledger().state(gone) == ProcessState::Free);
 }
 
-/// Killed between its question and its fork: nobody else could ever give the record back.
+/// Killed between its request and its fork: no one else could ever return the record.
 #[test]
 fn a_reservation_whose_parent_has_died_is_freed_in_time() {
     let mut office = office("orphan");
@@ -234,7 +234,7 @@ fn a_reservation_whose_parent_has_died_is_freed_in_time() {
     assert_eq!(office.sessions.retry(), None);
 }
 
-/// A child's engine that cannot reach us gets its connection from its parent's.
+/// A child's engine that cannot reach the supervisor gets its connection from its parent's.
 #[test]
 fn a_connection_may_come_over_another() {
     let mut office = office("another");
@@ -267,12 +267,12 @@ fn nobody_takes_what_was_reserved_for_another() {
     assert!(refused);
     assert_eq!(office.state(record), ProcessState::Reserved);
     assert_eq!(office.state(welcome.record), ProcessState::Live);
-    // A second hello ends the connection, and with it what the first one got.
+    // A second hello ends the connection, and the first one's reservations with it.
     office.with(|_| stranger.hello(&host(), None, None).expect_err("twice"));
     office.serve_until(|sessions| sessions.open() == 1);
 }
 
-/// A forked child that needs no engine is connected, but has said nothing.
+/// A forked child that needs no engine is connected, but has sent nothing.
 #[test]
 fn a_child_that_executes_gives_its_record_back() {
     let mut office = office("unused");

@@ -1,10 +1,9 @@
-//! The supervisor's signals: all that could end or stop it are taken from a descriptor, and what
-//! was meant for the command is passed on.
+//! The supervisor's signals: signals that could end or stop it are read from a descriptor, and those meant for the
+//! command are passed on.
 //!
-//! The command is in our process group and on our terminal. What the terminal sends (Ctrl-C, a
-//! hang-up) and what is sent to the whole group reaches it anyway; the kernel marks the former, and
-//! passing those on would double them. A signal that somebody sends to the supervisor alone is
-//! meant for the command.
+//! The command is in the supervisor's process group and on its terminal. Signals from the terminal (Ctrl-C, a
+//! hang-up) and signals to the whole group reach it anyway. The kernel marks the former; passing them on would double
+//! them. A signal sent to the supervisor alone is meant for the command.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::process::Pid;
 
-/// A signal that came in.
+/// A received signal.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived {
     /// Its number.
@@ -23,23 +22,23 @@ pub struct Arrived {
 }
 
 impl Arrived {
-    /// Whether the command should get it from us: not what it got itself from the terminal, and
-    /// not its own (sent to its group, so it came here as well).
+    /// Whether to pass it to the command: neither a signal that the command got from the terminal, nor one that the
+    /// command sent itself (to its group, and so here).
     pub fn is_for(&self, command: Pid) -> bool {
         let own = self.sender == command.as_raw_nonzero().get().cast_unsigned();
         !self.by_kernel && !own && self.signal != libc::SIGCHLD
     }
 }
 
-/// Blocked signals, read as they come.
+/// Blocked signals, read as they arrive.
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
     before: libc::sigset_t,
 }
 
-/// All that one process sends to another; not the ones that a fault of our own raises, and not SIGKILL
-/// and SIGSTOP, which cannot be taken.
+/// All signals that a process sends to another. Not those raised by faults of this process, and not SIGKILL and
+/// SIGSTOP, which cannot be blocked.
 fn taken() -> libc::sigset_t {
     let mut set = empty();
     let named = [
@@ -88,7 +87,7 @@ fn set_mask(set: &libc::sigset_t) -> libc::sigset_t {
 }
 
 impl Signals {
-    /// Takes the signals from here on.
+    /// Blocks and reads the signals from here on.
     pub fn take() -> io::Result<Self> {
         let set = taken();
         let mut before = empty();
@@ -104,7 +103,7 @@ impl Signals {
         Ok(Self { fd, before })
     }
 
-    /// The next one; `None` when there is none.
+    /// The next one; `None` if there is none.
     pub fn next(&self) -> Option<Arrived> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();
@@ -122,7 +121,7 @@ impl Signals {
         })
     }
 
-    /// The mask that the supervisor was started with, for the child to put back before exec.
+    /// The supervisor's original mask, which the child restores before exec.
     pub fn inherited_mask(&self) -> InheritedMask {
         InheritedMask(self.before)
     }
@@ -139,20 +138,20 @@ impl AsFd for Signals {
 pub struct InheritedMask(libc::sigset_t);
 
 impl InheritedMask {
-    /// Allowed after fork.
+    /// Permitted after fork.
     pub fn restore(&self) {
         set_mask(&self.0);
     }
 }
 
-/// Sends a signal to the command; that it may be gone already is no error.
+/// Sends a signal to the command; it is no error if the command is gone.
 pub fn pass_on(command: Pid, signal: i32) {
     // SAFETY: kill touches no memory.
     unsafe { libc::kill(command.as_raw_nonzero().get(), signal) };
 }
 
-/// Lets `signal` have its default effect on this very process: stops it (and returns when it goes
-/// on), or ends it. Returns as well where the signal has no such effect.
+/// Lets `signal` have its default effect on this process: stops it (and returns when it continues), or ends it.
+/// Returns at once if the signal has no such effect.
 pub fn suffer(signal: i32) {
     let mut only = empty();
     // SAFETY: the default action is not a function; the set is initialised; raise touches no memory.
@@ -165,6 +164,6 @@ pub fn suffer(signal: i32) {
         (before, handler)
     };
     set_mask(&before);
-    // SAFETY: what was there before.
+    // SAFETY: the previous handler.
     unsafe { libc::signal(signal, handler) };
 }

@@ -1,7 +1,7 @@
-//! Sizes and durations as people write them on the command line, and back.
+//! Sizes and durations of the command line, parsed and printed.
 //!
-//! `512M`, `1.5G`, `64KiB` (powers of two, whatever the spelling), bare bytes, and `40%` of the memory
-//! available to us. Errors name the value, what was expected, and an example.
+//! `512M`, `1.5G`, `64KiB` (powers of two, whatever the spelling), bare bytes, and `40%` of the available memory.
+//! Errors name the value, the expected form, and an example.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use std::time::Duration;
 /// A size from the command line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Size {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// A fraction (0 to 1) of the memory available to us.
+    /// A fraction (0 to 1) of the available memory.
     OfMemory(f64),
 }
 
@@ -36,7 +36,7 @@ pub enum SizeError {
 }
 
 impl Size {
-    /// In bytes, where `memory` bytes are available.
+    /// In bytes, with `memory` bytes available.
     pub fn resolve(self, memory: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -89,7 +89,7 @@ impl FromStr for Size {
     }
 }
 
-/// Reads `10s`, `500ms`, `2m`, `1h`, `0`; a bare number is seconds.
+/// Parses `10s`, `500ms`, `2m`, `1h`, `0`; a bare number is seconds.
 pub fn duration(text: &str) -> Result<Duration, SizeError> {
     let (digits, unit) = split_unit(text.trim());
     let number = number(digits).ok_or(SizeError::Duration)?;
@@ -103,7 +103,7 @@ pub fn duration(text: &str) -> Result<Duration, SizeError> {
     Duration::try_from_secs_f64(seconds).map_err(|_| SizeError::Duration)
 }
 
-/// Bytes for people: at most four characters and the unit.
+/// A readable size: at most four characters and the unit.
 pub fn humane(bytes: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     for (unit, shift) in UNITS {
@@ -120,7 +120,7 @@ pub fn humane(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// Nanoseconds for people.
+/// A readable time.
 pub fn humane_ns(ns: u64) -> String {
     let value = ns as f64;
     let (value, unit) = match ns {

@@ -1,8 +1,8 @@
-//! `--stats`: the run as one JSON object, with the keys that DESIGN promises, in one piece.
+//! `--stats`: the run as one JSON object, with documented keys, written atomically.
 //!
-//! An ordinary file is written under another name in the same folder and renamed, so that a reader
-//! never sees half of it. What is not an ordinary file (a pipe, /dev/stdout) is written directly.
-//! That it can be written is checked before the command starts.
+//! An ordinary file is written under another name in the same folder and renamed: a reader never sees half of it.
+//! Other files (a pipe, /dev/stdout) are written directly. The check that the file is writable precedes the start of
+//! the command.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -27,7 +27,7 @@ pub struct StatsFileError {
     source: io::Error,
 }
 
-/// Where the statistics will go.
+/// The destination of the statistics.
 #[derive(Debug)]
 pub struct StatsFile {
     path: PathBuf,
@@ -38,7 +38,7 @@ pub struct StatsFile {
 enum Target {
     /// Already open: /dev/stdout and the like.
     Open(File),
-    /// Opened when the time comes: a named pipe, a device, a file in a read-only folder.
+    /// Opened at the end: a named pipe, a device, a file in a read-only folder.
     InPlace,
     /// Written beside this one and renamed to it.
     Replace(PathBuf),
@@ -81,7 +81,7 @@ fn target(path: &Path) -> io::Result<Target> {
             fd, 3,
         )?)));
     }
-    // The link stays a link; what it points to is replaced.
+    // The link stays a link; its target is replaced.
     let real = match fs::canonicalize(path) {
         Ok(real) => real,
         Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
@@ -96,7 +96,7 @@ fn target(path: &Path) -> io::Result<Target> {
         Ok(meta) if meta.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
         Ok(meta) if meta.is_file() && folder_is_writable.is_ok() => {
             rustix::fs::access(&real, Access::WRITE_OK)?;
-            // From here on a later change of directory cannot matter: the path is absolute.
+            // From here on the path is absolute, and a change of directory has no effect.
             Ok(Target::Replace(real))
         }
         Ok(_) => {
@@ -111,8 +111,7 @@ fn target(path: &Path) -> io::Result<Target> {
     }
 }
 
-/// The descriptor that a path stands for, so that it is written where the stream stands, instead of
-/// being opened anew at its start.
+/// The descriptor behind a path: the file is written at the stream's position instead of being reopened at its start.
 fn descriptor(path: &Path) -> Option<i32> {
     match path.to_str()? {
         "/dev/stdin" => Some(0),
@@ -155,9 +154,9 @@ struct Report {
     managed_bytes: u64,
     peak_resident_bytes: u64,
     engine_bytes: u64,
-    /// The most at a time of memory that is not managed, and of each kind of it.
+    /// The maximum of unmanaged memory, in total and by kind.
     unmanaged_bytes: Unmanaged,
-    /// By how much the peak was above the limit, and for what.
+    /// The excess of the peak over the limit, by cause.
     over_limit_bytes: Over,
     faults_major: u64,
     faults_minor: u64,
@@ -187,9 +186,9 @@ struct Report {
 
 #[derive(Debug, Serialize)]
 struct Over {
-    /// A forked child's pages, while they were its parent's as well.
+    /// A forked child's pages while they were its parent's as well.
     forks: u64,
-    /// Pages that were there before they were managed, or instead of some that cannot be moved out.
+    /// Pages that were present before they were managed, or in place of immovable ones.
     present: u64,
 }
 
@@ -204,7 +203,7 @@ struct Vma {
     hit_ratio: f64,
 }
 
-/// Hits per page read ahead; 0 where none was.
+/// Hits per page read ahead; 0 without readahead.
 pub fn ratio(hits: u64, pages: u64) -> f64 {
     if pages == 0 {
         0.0

@@ -1,5 +1,4 @@
-//! The supervisor's loop: the command, its signals, and the engines of all its descendants, in one
-//! thread.
+//! The supervisor's loop: the command, its signals, and the engines of all its descendants, in one thread.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -23,40 +22,40 @@ use crate::unmanaged::Watch;
 use crate::voice::{self, Voice};
 use crate::{reaping, recording};
 
-/// How often a change that is under way is looked at: an area is empty from one moment to the next.
+/// The interval of looks at a change in progress: an area may become empty at any moment.
 const CHANGE_MS: i64 = 5;
-/// How long descendants that are on their way out may take after the command has ended.
+/// How long exiting descendants may take after the command has ended.
 const FAREWELL: Duration = Duration::from_millis(200);
 const FAREWELL_STEP: Duration = Duration::from_millis(10);
-/// With `--strict`: how long processes have to end by themselves, and how long it is tried to kill them.
+/// With `--strict`: how long processes have to end by themselves, and how long the supervisor tries to kill them.
 const GRACE: Duration = Duration::from_secs(2);
 const KILLING: Duration = Duration::from_secs(10);
 const KILLING_STEP: Duration = Duration::from_millis(50);
 
-/// All that the loop looks at.
+/// The parts of the loop.
 #[derive(Debug)]
 pub struct Supervisor {
-    /// Where engines connect.
+    /// The listening sockets of engines.
     pub listeners: Listeners,
     /// Their connections.
     pub sessions: Sessions,
-    /// Where signals come from.
+    /// The signals.
     pub signals: Signals,
-    /// Where words go.
+    /// The output.
     pub voice: Voice,
-    /// Where others ask and tell what to do.
+    /// The control socket.
     pub control: Control,
-    /// What they changed and is not done.
+    /// Requested changes in progress.
     pub changes: Changes,
     /// The open swap areas.
     pub areas: Areas,
     /// The command, while it runs.
     pub command: Option<Pid>,
-    /// What its processes hold.
+    /// The processes' memory.
     pub watch: Watch,
     /// Unmanaged memory above the limit ends the run.
     pub strict: bool,
-    /// Since when it does.
+    /// When that began.
     pub ending: Option<Instant>,
 }
 
@@ -74,7 +73,7 @@ fn timespec(time: Duration) -> Timespec {
 }
 
 impl Supervisor {
-    /// Serves until the command has ended; returns how.
+    /// Serves until the command has ended; returns its end.
     pub fn until_end_of(&mut self, command: Pid) -> io::Result<Event> {
         loop {
             let timeout = self.timeout();
@@ -85,7 +84,7 @@ impl Supervisor {
         }
     }
 
-    /// Serves descendants that are about to end as well. True when nothing is left of them.
+    /// Serves descendants that are about to end as well. True if none is left.
     pub fn farewell(&mut self) -> io::Result<bool> {
         let end = Instant::now() + FAREWELL;
         loop {
@@ -99,12 +98,12 @@ impl Supervisor {
         }
     }
 
-    /// Serves until the last descendant has ended, and what the disk was asked for.
+    /// Serves until the last descendant has ended, and its transfers.
     pub fn until_all_have_ended(&mut self) -> io::Result<()> {
         while self.sessions.open() > 0 || self.sessions.has_unfinished() {
             let timeout = self.timeout();
             self.serve(timeout.as_ref())?;
-            // Nobody is left to pass them on to.
+            // No process is left to receive them.
             while self.signals.next().is_some() {}
         }
         Ok(())
@@ -121,11 +120,11 @@ impl Supervisor {
         let ending = self.ending.map(|_| KILLING_STEP);
         let times = look.into_iter().chain(self.sessions.retry());
         let times = times.chain(self.control.timeout()).chain(ending);
-        // Rounded up: a time that is nearly over is not waited for in a busy loop.
+        // Rounded up: no busy loop for a time that is nearly over.
         times.min().map(|time| timespec(time + MILLISECOND))
     }
 
-    /// Looks at what the processes hold, if it is time to or asked for, and says what there is to say.
+    /// Looks at the processes' memory, if a look is due or requested, and reports.
     fn look(&mut self, asked: bool) {
         if !asked && !self.watch.due_in().is_zero() {
             return;
@@ -139,7 +138,7 @@ impl Supervisor {
                 voice::error(&format!("ended by --strict: {line}"));
             }
             self.watch.signal(Signal::TERM);
-            // One that is stopped could not end.
+            // A stopped process could not end.
             self.watch.signal(Signal::CONT);
             return;
         }
@@ -148,14 +147,14 @@ impl Supervisor {
         }
     }
 
-    /// Kills those that have not ended in time.
+    /// Kills processes that have not ended in time.
     fn kill_late(&mut self) {
         if self.ending.is_some_and(|since| since.elapsed() >= GRACE) {
             self.watch.signal(Signal::KILL);
         }
     }
 
-    /// The command was ended by us and has gone: so do all others. True where we did that.
+    /// The command was ended by the supervisor and has gone: end all others. True if this applied.
     pub fn has_ended_all(&mut self) -> io::Result<bool> {
         let Some(since) = self.ending else {
             return Ok(false);
@@ -166,7 +165,7 @@ impl Supervisor {
         Ok(true)
     }
 
-    /// Waits for something to happen, and handles everything but signals.
+    /// Waits for an event, and handles all except signals.
     fn serve(&mut self, timeout: Option<&Timespec>) -> io::Result<()> {
         let watched = self.sessions.watched();
         let [by_name, by_path] = self.listeners.fds();
@@ -196,7 +195,7 @@ impl Supervisor {
             }
         }
         if !children.is_empty() {
-            // A child that died may have said hello first: hear everybody out.
+            // A dead child may have said hello first: read every connection.
             let everybody: Vec<Watched> = (0..self.sessions.open()).map(Watched::Session).collect();
             self.sessions.on_ready(&everybody, &mut self.voice);
         }
@@ -266,7 +265,7 @@ impl Supervisor {
         self.changes.step(&mut parts);
     }
 
-    /// Handles every signal that came; the command's end, if that was among them.
+    /// Handles every received signal; returns the command's end, if that was among them.
     fn on_signals(&mut self, command: Pid) -> io::Result<Option<Event>> {
         while let Some(arrived) = self.signals.next() {
             match arrived.signal {
@@ -274,7 +273,7 @@ impl Supervisor {
                     while let Some(event) = command::next_event(command)? {
                         match event {
                             Event::Exited(_) | Event::Killed(_) => return Ok(Some(event)),
-                            // Job control: the shell must see its job stop, and that is us.
+                            // Job control: the shell must see its job stop, and the job is this process.
                             Event::Stopped(
                                 signal @ (libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU),
                             ) => signals::suffer(signal),

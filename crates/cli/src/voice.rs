@@ -1,15 +1,14 @@
-//! foreswap's own words: on standard error, each line after `foreswap: `, in one write, and never an
-//! error of ours that they cannot be written.
+//! foreswap's messages: on standard error, each line after `foreswap: `, in one write; a failure to write is ignored.
 
 use std::collections::HashSet;
 use std::io::Write;
 
 use foreswap::ledger::protocol::Severity;
 
-/// Distinct texts of engines that are remembered, so that a flood cannot eat memory.
+/// Distinct texts of engines that are remembered: a flood cannot use up memory.
 const MAX_TEXTS: usize = 1000;
 
-/// Says what must be said.
+/// The output of messages.
 #[derive(Debug)]
 pub struct Voice {
     quiet: bool,
@@ -18,7 +17,7 @@ pub struct Voice {
 }
 
 impl Voice {
-    /// `quiet` leaves everything out but errors.
+    /// `quiet` suppresses everything except errors.
     pub fn new(quiet: bool) -> Self {
         Self {
             quiet,
@@ -27,7 +26,7 @@ impl Voice {
         }
     }
 
-    /// An engine's or our own remark; each text once.
+    /// An engine's or the supervisor's remark; each text once.
     pub fn remark(&mut self, severity: Severity, text: &str) {
         self.warned |= severity != Severity::Note;
         if self.quiet && severity != Severity::Error {
@@ -40,7 +39,7 @@ impl Voice {
         error(text);
     }
 
-    /// Whether something went otherwise than the user may expect.
+    /// Whether there was a warning.
     pub fn has_warned(&self) -> bool {
         self.warned
     }
@@ -51,7 +50,7 @@ impl Voice {
     }
 }
 
-/// Prints an error, whatever was asked for.
+/// Prints an error, even if quiet.
 pub fn error(text: &str) {
     let mut lines = String::new();
     for (number, line) in text.lines().enumerate() {
@@ -60,7 +59,7 @@ pub fn error(text: &str) {
         } else {
             "          "
         });
-        // Control characters of a file's name have no business on the user's terminal.
+        // Control characters of a file's name must not reach the terminal.
         lines.extend(line.chars().map(|c| {
             if c.is_control() && c != '\t' {
                 '\u{fffd}'
@@ -73,7 +72,7 @@ pub fn error(text: &str) {
     write(&lines);
 }
 
-/// Writes to standard error as it is.
+/// Writes to standard error unchanged.
 pub fn write(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

@@ -1,9 +1,8 @@
-//! Processes whose engine has gone without them.
+//! Processes whose engine has ended before them.
 //!
-//! An engine is a process of its own, and ends after the program that it serves. If it ends before (killed
-//! by hand, or by an error of ours), the program would wait at its next touch of a page that is out,
-//! for ever; and were its userfaultfd closed, it would find zeros there. So the supervisor keeps that
-//! open, and ends the program.
+//! An engine is a process of its own, and ends after its program. If it ends before (killed by a user, or by a bug),
+//! the program would wait for ever at its next touch of a swapped page, and with a closed userfaultfd it would read
+//! zeros. The supervisor therefore keeps the userfaultfd open, and ends the program.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -17,7 +16,7 @@ use crate::voice::Voice;
 /// How long a process that was killed together with its engine may take to end.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// One of them.
+/// One of these processes.
 #[derive(Debug)]
 struct Widow {
     pid: Pid,
@@ -28,12 +27,12 @@ struct Widow {
     was_told: bool,
 }
 
-/// All of them.
+/// All of these processes.
 #[derive(Debug, Default)]
 pub struct Widows(Vec<Widow>);
 
 impl Widows {
-    /// The engine of `pid` is gone; `kept` is what it left to us. Nothing to do if the process is as well.
+    /// The engine of `pid` is gone; `kept` are its descriptors. No action if the process is gone as well.
     pub fn add(&mut self, pid: Pid, process: OwnedFd, kept: Vec<OwnedFd>) {
         if !has_ended(&process) {
             self.0.push(Widow {
@@ -83,7 +82,7 @@ fn has_ended(process: &OwnedFd) -> bool {
     poll(&mut fds, Some(&at_once)).is_ok() && !fds[0].revents().is_empty()
 }
 
-/// The id of the process with this pidfd, as we see it.
+/// The id of the process with this pidfd in this namespace.
 pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
     use std::os::fd::AsRawFd;
     let path = format!("/proc/self/fdinfo/{}", process.as_raw_fd());

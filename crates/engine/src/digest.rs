@@ -1,35 +1,36 @@
-//! The digest of a page: by it a page that comes back is compared with what went out, and a page
-//! that goes out again with what its slot holds.
+//! The digest of a page. A page that comes back is compared with its digest at eviction; a page that is evicted again
+//! is compared with its slot.
 //!
-//! A page that has the digest of its slot is dropped without a write. So the hash has a key that each run draws anew: who
-//! decides what is in a page, but does not know the key, cannot make two pages that are taken for one.
+//! A page with the digest of its slot is dropped without a write. The hash therefore has a key that each run draws
+//! anew: an attacker who controls the content of pages but does not know the key cannot construct two pages with the
+//! same digest.
 
 use foreswap_core::units::PAGE_SIZE;
 use foreswap_core::world::{Digest, scrambled};
 use std::sync::OnceLock;
 use twox_hash::XxHash3_64;
 
-/// Bytes that are looked at before the rest: most pages have other words there than the first.
+/// Bytes that are checked first: in most pages they already differ from the first word.
 const HEAD: usize = 64;
 /// Bytes of a line of the processor's caches.
 const LINE: usize = 64;
-/// Bytes that are folded into one before they are looked at.
+/// Bytes that are folded into one before the comparison.
 const PART: usize = 256;
 
 /// Bytes of the hash's secret.
 const SECRET: usize = 192;
-// XXH3 asks for so much.
+// The minimum for XXH3.
 const _: () = assert!(SECRET >= 136);
 
 static KEY: OnceLock<[u8; SECRET]> = OnceLock::new();
 
-/// The run's key, the same in all its processes. Before the first digest is taken.
+/// Set the key of the run, which is the same in all its processes, before the first digest.
 pub fn set_key(key: [u64; 2]) {
     KEY.get_or_init(|| secret(key));
 }
 
-/// The secret that belongs to a key: numbers that no two words share and none of the others tells (a counter, mixed with
-/// either half of the key).
+/// The secret of a key: words that differ from each other and do not reveal one another (a counter, mixed with either
+/// half of the key).
 fn secret(key: [u64; 2]) -> [u8; SECRET] {
     let mut bytes = [0; SECRET];
     let mut counter = key[0];
@@ -40,8 +41,8 @@ fn secret(key: [u64; 2]) -> [u8; SECRET] {
     bytes
 }
 
-/// The digest of `page`: [`Digest::Zero`] where every byte is zero, [`Digest::Filled`] where all its words are the same,
-/// else its 64-bit XXH3 with the run's key.
+/// The digest of `page`: [`Digest::Zero`] if every byte is zero, [`Digest::Filled`] if all its words are equal, else
+/// its 64-bit XXH3 with the run's key.
 pub fn digest_of(page: &[u8; PAGE_SIZE]) -> Digest {
     if let Some(word) = filled_by(page) {
         return match word {
@@ -50,18 +51,18 @@ pub fn digest_of(page: &[u8; PAGE_SIZE]) -> Digest {
         };
     }
     let key = KEY.get_or_init(|| secret([0; 2]));
-    // The secret is long enough, which is all that could be wrong.
+    // The secret is long enough, which is the only possible error.
     Digest::Hash(XxHash3_64::oneshot_with_secret(key, page).unwrap_or_default())
 }
 
-/// [`digest_of`] as one number, as [`Digest::number`] gives it. The page that follows in memory is the next.
+/// [`digest_of`] as one number, see [`Digest::number`]. The next call is for the page that follows in memory.
 pub fn number_in_order(page: &[u8; PAGE_SIZE]) -> u64 {
     prefetch(page.as_ptr().wrapping_add(PAGE_SIZE));
     digest_of(page).number()
 }
 
-/// Have the processor fetch a page that is about to be hashed, while it hashes the one before: it does not look
-/// beyond the end of a page by itself. Nothing is read, whatever `page` is.
+/// Prefetch a page that is about to be hashed, while the one before is hashed: the processor does not prefetch beyond
+/// the end of a page by itself. No memory is read, whatever `page` is.
 pub fn prefetch(page: *const u8) {
     use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
     for line in (0..PAGE_SIZE).step_by(LINE) {

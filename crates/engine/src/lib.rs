@@ -1,8 +1,8 @@
 //! The Linux engine of foreswap: the driver that lets `foreswap-core` serve a real process.
 //!
-//! `pager` is the engine thread with the core in it, `lookout` a thread that may start it, `program` what the program's own threads may
-//! do, `ledger` the memory that all processes of a run share, `digest` the hash of a page, `sys` the
-//! kernel's interfaces.
+//! `pager` is the engine thread that runs the core, `lookout` a thread that may start it, `program` the code that the
+//! program's own threads run, `ledger` the memory that all processes of a run share, `digest` the hash of a page,
+//! `sys` the kernel's interfaces.
 
 pub mod digest;
 pub mod ledger;

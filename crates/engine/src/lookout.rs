@@ -1,12 +1,11 @@
 //! The lookout: starts the engine of a program whose memory grows behind the C library's back.
 //!
-//! An engine is started by the call that grows memory past the threshold, as the preload object sees it.
-//! A program that asks the kernel itself makes no such call, and nothing outside can make a thread of it
-//! run code of ours without disturbing it (a signal, a tracer's stop cuts system calls short). So a
-//! program that can bypass the C library gets a thread that does nothing but look how much private memory
-//! is there, a few microseconds each time, and ends when there is an engine, which looks for itself.
-//! Which programs these are the preload object tells by their code (`bypass.rs` there); to be wrong costs
-//! no more than this thread.
+//! An engine is started by the call that grows memory past the threshold, as the preload object sees it. A program
+//! that calls the kernel itself makes no such call. Code outside cannot make one of its threads run engine code
+//! without disturbing it (a signal, or a tracer's stop, interrupts system calls). A program that can bypass the C
+//! library therefore gets a thread that only checks the size of its private memory, a few microseconds each time. The
+//! thread ends when there is an engine, which checks for itself. The preload object recognises such programs by their
+//! code (`bypass.rs`); a wrong guess costs only this thread.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -16,22 +15,22 @@ use std::time::Duration;
 use crate::program::{Program, state};
 use crate::sys::{modules, process, thread};
 
-/// Between two looks while memory grows, and while it does not.
+/// The interval between two looks while memory grows, and while it does not.
 const SOONEST: Duration = Duration::from_millis(2);
 const LATEST: Duration = Duration::from_millis(20);
 
 static PROGRAM: AtomicPtr<Program> = AtomicPtr::new(core::ptr::null_mut());
-/// Lookouts that ran in this process and those it was forked from.
+/// Lookouts started in this process and its ancestors.
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
-/// Start it, on a thread of the program. Without a thread the memory is found when something else
-/// starts the engine.
+/// Start it, on a thread of the program. Without the thread, the memory is found when the engine starts for another
+/// reason.
 pub fn start(program: &Program) {
-    // See there: this must be asked by a thread of the program.
+    // See `modules::loaded`: a thread of the program must ask.
     modules::loaded();
     PROGRAM.store(core::ptr::from_ref(program).cast_mut(), SeqCst);
     STARTED.fetch_add(1, Relaxed);
-    // SAFETY: `look` keeps to what engine threads may do and needs no argument.
+    // SAFETY: `look` keeps to the rules for engine threads and needs no argument.
     let _ = unsafe { thread::spawn(c"fs-lookout", 32 << 10, false, look, core::ptr::null_mut()) };
 }
 
@@ -40,7 +39,7 @@ extern "C" fn look(_: *mut c_void) {
     let Some(program) = (unsafe { PROGRAM.load(SeqCst).as_ref() }) else {
         return;
     };
-    // The file table is a copy of the program's: nothing of it concerns us.
+    // The file table is a copy of the program's and not needed.
     // SAFETY: no descriptor of this thread's table is in use yet.
     if unsafe { process::close_all_files() }.is_err() {
         return;

@@ -1,9 +1,8 @@
-//! The program's side of the engine: what its own threads may do.
+//! The engine's code that program threads run.
 //!
-//! A thread of the program notices that memory grew, or is about to fork, and tells the pager. It
-//! must not allocate, take a lock that the engine takes, or touch thread-local data of ours: it may
-//! be anywhere in the program, in a signal handler, on a stack that is itself managed. So all it
-//! has is a few atomics here, and the doorbell.
+//! A program thread notices that memory grew, or is about to fork, and calls the pager. It must not allocate, take a
+//! lock that the engine takes, or touch thread-local data of the engine: it may be anywhere in the program, in a
+//! signal handler, on a stack that is itself managed. It therefore uses only a few atomics here, and the doorbell.
 
 mod forks;
 
@@ -19,72 +18,71 @@ use crate::sys::stacks::ControlBlocks;
 use crate::sys::thread::Thread;
 pub use forks::Forks;
 
-/// What stands in [`Program::state`].
+/// Values of [`Program::state`].
 pub mod state {
     /// No engine: the program is small.
     pub const OFF: u32 = 0;
-    /// The engine is coming up; wait for it.
+    /// The engine is starting; wait for it.
     pub const STARTING: u32 = 1;
     /// The engine watches, but all memory fits: nothing is registered.
     pub const BARE: u32 = 2;
     /// Memory is managed.
     pub const ARMED: u32 = 3;
-    /// The engine could not start; the process runs unmanaged, which was said.
+    /// The engine could not start; the process runs unmanaged, which was reported.
     pub const FAILED: u32 = 4;
 }
 
-/// Requests over the doorbell: the number in word 0, arguments behind it.
+/// Requests over the doorbell: the number in word 0, arguments in the words after it.
 pub mod request {
     /// Memory appeared at word 1, word 2 bytes of it, private and anonymous.
     pub const GREW: u64 = 1;
-    /// Memory that we know nothing of was seen at word 1.
+    /// Unknown memory was seen at word 1.
     pub const SEEN: u64 = 2;
     /// About to fork: hold. Answer: one of [`super::hold`] in word 0, the snapshot in word 1.
     pub const HOLD: u64 = 3;
     /// The fork is over, in the parent. Answer: the fork's number in word 0.
     pub const RELEASE: u64 = 4;
-    /// The program said something of the memory at word 1, word 2 bytes of it: word 3, a number of
-    /// `madvise`. Answer: how many pages of it are managed, in word 0.
+    /// The program gave advice for the memory at word 1, word 2 bytes of it: word 3, a number of `madvise`. Answer:
+    /// the number of its managed pages, in word 0.
     pub const ADVISE: u64 = 5;
-    /// What became of the fork with the number in word 1: the child's process id in word 2, or 0 where
-    /// there is none.
+    /// The result of the fork with the number in word 1: the child's process id in word 2, or 0 if there is none.
     pub const FORKED: u64 = 6;
     /// A thread is about to guard memory at word 1, word 2 bytes of it, or to remove guards: word 3, a number of
     /// `madvise`.
     pub const GUARD: u64 = 7;
-    /// The program wants to serve the memory at word 1, word 2 bytes of it, itself (a userfaultfd of its
-    /// own). It has touched it all. Answer: whether it is no longer managed, in word 0.
+    /// The program wants to serve the memory at word 1, word 2 bytes of it, itself (a userfaultfd of its own). It has
+    /// touched all of it. Answer: whether it is no longer managed, in word 0.
     pub const LET_GO: u64 = 8;
-    /// About to execute a file, which may fail: look whether the memory is still the program's.
+    /// About to execute a file, which may fail: check whether the memory is still the program's.
     pub const EXECUTES: u64 = 9;
-    /// The kernel refused to move the memory at word 1, word 2 bytes of it, as a whole. Answer: whether it is
-    /// alike now, in word 0.
+    /// The kernel refused to move the memory at word 1, word 2 bytes of it, as a whole. Answer: whether it is uniform
+    /// now, in word 0.
     pub const JOIN: u64 = 10;
 }
 
 /// Answers to [`request::HOLD`].
 pub mod hold {
-    /// Nothing is swapped; the child starts anew, with what the snapshot says was charged for it.
+    /// No page is swapped; the child starts anew, with the charge in the snapshot.
     pub const BARE: u64 = 1;
     /// The snapshot is ready.
     pub const READY: u64 = 2;
-    /// No snapshot can be had; a child would lose memory and must not run.
+    /// A snapshot is impossible; a child would lose memory and must not run.
     pub const IMPOSSIBLE: u64 = 3;
 }
 
-/// Numbers of `madvise` that not every C library's headers have.
+/// Numbers of `madvise` that some C libraries' headers lack.
 pub const MADV_GUARD_INSTALL: c_int = 102;
 /// As [`MADV_GUARD_INSTALL`].
 pub const MADV_GUARD_REMOVE: c_int = 103;
 
-/// Bytes that the name of the supervisor's socket may take.
+/// Bytes for the name of the supervisor's socket.
 pub const SOCKET_BYTES: usize = 108;
 
 /// State shared by the program's threads and the engine's. One per process, in static memory.
 pub struct Program {
     /// See [`state`].
     pub state: AtomicU32,
-    /// The process that this state is of; a vfork child differs.
+    /// The process of this state; a vfork child differs.
     pub pid: AtomicU32,
     /// The process that forked it, if that was managed.
     pub parent: AtomicU32,
@@ -94,43 +92,41 @@ pub struct Program {
     pub spare: AtomicI64,
     /// Bytes that appeared before there was an engine.
     pub seen: AtomicU64,
-    /// From how many bytes on an engine is started.
+    /// The size in bytes above which an engine is started.
     pub threshold: AtomicU64,
-    /// The doorbell, as a number; 0 before there is one.
+    /// The address of the doorbell; 0 before there is one.
     pub ring: AtomicUsize,
-    /// Forks under way.
+    /// Forks in progress.
     pub forks: Forks,
-    /// The board over which the engine helps those of forked children; 0 before there is one.
+    /// The board over which the engine helps the engines of forked children; 0 before there is one.
     pub board: AtomicUsize,
     /// The board of the last process before this one whose engine needed no help.
     pub elder: AtomicUsize,
-    /// The program, or one that it was forked from, has asked for memory to be wiped in children.
+    /// The program, or an ancestor, has asked for memory to be wiped in children.
     pub wipes: AtomicBool,
-    /// The program, or one that it was forked from, has said how it will use some memory: the
-    /// kernel's map has it, should the memory become managed later.
+    /// The program, or an ancestor, has given advice for some memory: the kernel's map keeps it, in case the memory
+    /// becomes managed later.
     pub hints: AtomicBool,
-    /// The program, or one that it was forked from, has said of some memory that it wants no huge pages there.
+    /// The program, or an ancestor, has refused huge pages for some memory.
     pub no_huge: AtomicBool,
-    /// The program, or one that it was forked from, is about to lend memory to the kernel, or has (see
-    /// `pager::world::lent`).
+    /// The program, or an ancestor, is about to lend memory to the kernel, or has (see `pager::world::lent`).
     pub lends: AtomicBool,
     /// Bytes by which the program's limits on address space and data were raised for the engine: see `sys::limits`.
     pub lifted: [AtomicU64; 2],
-    /// The program can ask the kernel for memory past the C library: see [`crate::lookout`].
+    /// The program can map memory past the C library: see [`crate::lookout`].
     pub bypasses: AtomicBool,
-    /// Threads whose making began, and those of them that are made: in between the C library has a
-    /// stack that does not look like one yet.
+    /// Threads whose creation began, and threads that are created: in between, a stack is not recognisable.
     pub threads: [AtomicU32; 2],
-    /// Where the C library keeps what it knows of each thread.
+    /// The C library's control blocks of the threads.
     pub control_blocks: ControlBlocks,
-    /// What the engine allocates from.
+    /// The engine's allocator.
     pub heap: &'static EngineAlloc,
     /// Name of the supervisor's socket, zero-terminated.
     pub socket: [AtomicU32; SOCKET_BYTES / 4],
 }
 
 impl Program {
-    /// Before anything is known.
+    /// The initial state.
     pub const fn new(heap: &'static EngineAlloc) -> Self {
         Program {
             state: AtomicU32::new(state::OFF),
@@ -157,7 +153,7 @@ impl Program {
         }
     }
 
-    /// Called once, before `main`: where the supervisor listens and when to start.
+    /// Called once, before `main`: the supervisor's socket and the size at which to start.
     pub fn configure(&self, socket: &[u8], threshold: u64) -> bool {
         if socket.is_empty() || socket.len() >= SOCKET_BYTES {
             return false;
@@ -193,7 +189,7 @@ impl Program {
         self.tell(request::GREW, address, bytes);
     }
 
-    /// Memory of unknown extent was seen at `address`; `bytes` of it are new for sure.
+    /// Memory of unknown extent was seen at `address`; at least `bytes` of it are new.
     #[inline]
     pub fn seen(&self, address: usize, bytes: usize) {
         if self.absorbs(bytes) {
@@ -202,18 +198,18 @@ impl Program {
         self.tell(request::SEEN, address, bytes);
     }
 
-    /// The program uses `bytes` more of memory that is managed when there is an engine, but that did
-    /// not count before (a reserved arena that opens).
+    /// The program uses `bytes` more of memory that is managed once there is an engine, but that did not count before
+    /// (a reserved arena that opens).
     pub fn used(&self, bytes: usize) {
         if self.state.load(Acquire) != state::ARMED && !self.absorbs(bytes) {
             self.tell(request::SEEN, 0, bytes);
         }
     }
 
-    /// The program said `advice` (a number of `madvise`) of `bytes` of memory at `address`. Returns
-    /// whether some of it is managed, so that it concerns us.
+    /// The program gave `advice` (a number of `madvise`) for `bytes` of memory at `address`. Returns whether some of
+    /// it is managed.
     pub fn advised(&self, address: usize, bytes: usize, advice: i32) -> bool {
-        // Bare memory is all in; what stays as a hint is in the kernel's map.
+        // Bare memory is all resident; a lasting hint is in the kernel's map.
         self.state.load(SeqCst) == state::ARMED && {
             let words = [
                 request::ADVISE,
@@ -233,20 +229,20 @@ impl Program {
         }
     }
 
-    /// Whether the memory at `address`, `bytes` of it, is not managed any more. All of it must be there.
+    /// Whether the memory at `address`, `bytes` of it, is no longer managed. All of it must be present.
     pub fn lets_go(&self, address: usize, bytes: usize) -> bool {
         self.state.load(SeqCst) != state::ARMED
             || self.call([request::LET_GO, address as u64, bytes as u64, 0])[0] > 0
     }
 
-    /// The kernel did not take the memory at `address`, `bytes` of it, for one mapping. Whether that may have been for
-    /// what we did to parts of it, and is over.
+    /// The kernel did not accept the memory at `address`, `bytes` of it, as one mapping. Returns whether the engine's
+    /// registration in parts may have been the cause, and is repaired.
     pub fn joins(&self, address: usize, bytes: usize) -> bool {
         self.state.load(SeqCst) == state::ARMED
             && self.call([request::JOIN, address as u64, bytes as u64, 0])[0] > 0
     }
 
-    /// The heap gave `bytes` back. Matters only before there is an engine, which sees for itself.
+    /// The heap returned `bytes`. Matters only before there is an engine, which sees it itself.
     pub fn shrank(&self, bytes: usize) {
         if self.state.load(Relaxed) == state::OFF {
             let less = |seen: u64| Some(seen.saturating_sub(bytes as u64));
@@ -254,21 +250,21 @@ impl Program {
         }
     }
 
-    /// The thread is about to guard `bytes` of memory at `address`, or to remove guards, as `advice` (a number of
-    /// `madvise`) says. Afterwards that is done where memory is managed.
+    /// The thread is about to guard `bytes` of memory at `address`, or to remove guards, according to `advice` (a
+    /// number of `madvise`). In managed memory the pager has done it when this returns.
     pub fn guards(&self, address: usize, bytes: usize, advice: i32) {
         let advice = advice.cast_unsigned().into();
         self.call([request::GUARD, address as u64, bytes as u64, advice]);
     }
 
-    /// How many threads have been made; `None` while one is in the making.
+    /// The number of threads created; `None` while one is being created.
     pub fn threads_made(&self) -> Option<u32> {
         let [begun, made] = &self.threads;
         let made = made.load(SeqCst);
         (begun.load(SeqCst) == made).then_some(made)
     }
 
-    /// Nobody needs to be told yet.
+    /// No call of the pager is needed yet.
     fn absorbs(&self, bytes: usize) -> bool {
         match self.state.load(Acquire) {
             state::OFF => {
@@ -291,7 +287,7 @@ impl Program {
             match self.state.load(Acquire) {
                 state::OFF => {
                     if self.pid.load(Relaxed) != own_pid() {
-                        // A vfork child: its memory is the parent's, its end is near.
+                        // A vfork child: it uses the parent's memory and ends soon.
                         return;
                     }
                     crate::pager::start(self, crate::pager::Origin::Fresh);
@@ -313,7 +309,7 @@ impl Program {
         }
     }
 
-    /// As [`Self::await_start`], for who started `engine`: it may be killed before it can say anything.
+    /// As [`Self::await_start`], for the thread that started `engine`, which may be killed before it can answer.
     pub fn await_engine(&self, engine: &Thread) {
         while self.state.load(Acquire) == state::STARTING {
             if !engine.is_alive() {
@@ -337,8 +333,8 @@ impl Program {
         }
     }
 
-    /// This thread is about to execute another file. If it is the program's and that succeeds, its
-    /// memory is nobody's any more, which the engine then has to find out soon.
+    /// This thread is about to execute another file. If it is the program's and succeeds, the memory has no owner any
+    /// more, and the engine must notice soon.
     pub fn executes(&self) {
         let has_engine = matches!(self.state.load(Acquire), state::BARE | state::ARMED);
         if has_engine && self.pid.load(Relaxed) == own_pid() {
@@ -346,7 +342,7 @@ impl Program {
         }
     }
 
-    /// Publish a new state and wake who waits for it.
+    /// Publish a new state and wake its waiters.
     pub fn set_state(&self, state: u32) {
         self.state.store(state, SeqCst);
         let _ = futex::wake(&self.state, futex::Flags::PRIVATE, i32::MAX as u32);
@@ -369,7 +365,7 @@ pub fn own_pid() -> u32 {
         .cast_unsigned()
 }
 
-/// Say something on standard error from a program thread.
+/// Print a message on standard error from a program thread.
 pub fn say(text: &[u8]) {
     // SAFETY: the descriptor is only borrowed for the call; if it is closed the call fails.
     let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2 as c_int) };

@@ -1,4 +1,4 @@
-//! Hashing of numbers that nobody chooses to do harm: traces slow down their own analysis at the most.
+//! Hashing of numbers without adversaries: a malicious trace can at most slow down its own analysis.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

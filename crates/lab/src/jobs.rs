@@ -1,34 +1,33 @@
-//! Runs beside each other that know nothing of each other: what comes out depends neither on how many go
-//! on at a time nor on which ends first.
+//! Parallel independent runs: the results depend neither on their number at a time nor on their order of completion.
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// The most that `--jobs` may ask for.
+/// The maximum of `--jobs`.
 const MOST: usize = 1024;
 
-/// The value of `--jobs`.
+/// Parses the value of `--jobs`.
 ///
 /// # Errors
 ///
-/// Says what was expected.
+/// The expected form.
 pub fn count(text: &str) -> Result<NonZeroUsize, String> {
     let jobs = text.parse().ok().and_then(NonZeroUsize::new);
     jobs.filter(|jobs| jobs.get() <= MOST)
         .ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
 }
 
-/// As many as there are CPUs, unless `asked` for otherwise.
+/// As many as there are CPUs, unless `asked` for another number.
 pub fn number(asked: Option<NonZeroUsize>) -> NonZeroUsize {
     asked
         .or_else(|| thread::available_parallelism().ok())
         .unwrap_or(NonZeroUsize::MIN)
 }
 
-/// `work` on each of `items`, at most `jobs` at a time; the results in the order of the items. A panic of
-/// one goes on to the caller.
+/// Runs `work` on each of `items`, at most `jobs` at a time; the results have the order of the items. A panic is
+/// propagated to the caller.
 pub fn each<T: Sync, R: Send>(
     jobs: NonZeroUsize,
     items: &[T],

@@ -1,10 +1,10 @@
 //! The lab: the core's own policies at work without a kernel.
 //!
-//! [`lab`] is `foreswap lab`. `decisions/` replays what a real kernel decided and compares; `trace/`
-//! reads and writes traces of programs, `mrc/` answers from one how much memory the program needs, and
-//! `replay/` how it would fare with other policies; `reproduce/` runs the work of the five documents
-//! that foreswap began with on a simulated machine (`sim/`, `work/`) and prints their tables with its
-//! own figures beside; `torture/` looks for bugs. They run the very modules that the engine runs and have no copy of any decision.
+//! [`lab`] is `foreswap lab`. `decisions/` replays recorded decisions of a real kernel and compares. `trace/` reads
+//! and writes traces of programs. From a trace, `mrc/` computes how much memory the program needs, and `replay/` how
+//! it would run with other policies. `reproduce/` runs the workloads of the five documents that foreswap started from
+//! on a simulated machine (`sim/`, `work/`) and prints their tables with its own figures beside them. `torture/`
+//! searches for bugs. All of them run the engine's own modules and contain no copy of a decision.
 
 #![forbid(unsafe_code)]
 
@@ -80,7 +80,7 @@ struct ConvertArgs {
     source: SourceOptions,
 }
 
-/// A file of which something is wrong.
+/// A file with an error.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {error}", path.display())]
 pub(crate) struct FileError {
@@ -101,7 +101,7 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     std::fs::write(path, bytes).with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// What is to be known of a trace that was read.
+/// Reports remarks on a trace that was read.
 pub(crate) fn remark_trace(
     err: &mut impl Write,
     trace: &str,
@@ -135,7 +135,7 @@ drop_ahead_every dropped is not known; there, who asks is taken from it and only
 The exit status is 0 when every decision is equal, 1 when one differs, and 2 when none differs but a
 file cannot be read or holds something that cannot be compared.";
 
-/// Runs `foreswap lab`. Results go to standard output, what could not be compared to standard error.
+/// Runs `foreswap lab`. Results go to standard output, incomparable parts to standard error.
 ///
 /// # Errors
 ///

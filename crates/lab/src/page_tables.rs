@@ -1,27 +1,26 @@
-//! What maps memory on the simulated machines, as far as it decides whether a huge page stays one.
+//! The page tables of the simulated machines, as far as they decide whether a huge page stays whole.
 //!
-//! A kernel moves a huge page whole where source and destination are aligned and nothing was ever mapped
-//! at the destination in small pages. Otherwise it splits it, and the table that its small pages leave
-//! behind stands in the way of the next one, until it is taken away.
+//! A kernel moves a huge page whole if source and destination are aligned and the destination never had small pages.
+//! Otherwise it splits it. The page table of the small pages then obstructs the next huge page, until it is removed.
 
 use foreswap_core::units::{Frame, LEAF_PAGES, Vpn};
 
 /// Pages of a huge page.
 pub const HUGE: u32 = LEAF_PAGES as u32;
 
-/// What maps 512 aligned pages, or the frames of a cluster.
+/// The mapping of 512 aligned pages, or of the frames of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Table {
     /// Nothing.
     #[default]
     None,
-    /// A table of small pages, however few of them are there.
+    /// A table of small pages, however few are present.
     Small,
     /// One huge page.
     Huge,
 }
 
-/// What is behind the clusters of frames, which come after the frames for single pages.
+/// The mappings of the clusters of frames, which follow the frames for single pages.
 #[derive(Clone, Debug)]
 pub struct Clusters {
     singles: u32,
@@ -29,7 +28,7 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// `count` clusters behind `singles` frames for single pages.
+    /// `count` clusters after `singles` frames for single pages.
     pub fn new(singles: u32, count: u32) -> Self {
         Clusters {
             singles,
@@ -47,13 +46,13 @@ impl Clusters {
         Some((at / HUGE) as usize)
     }
 
-    /// What is behind the cluster of a frame; a frame for a single page is one of a table.
+    /// The mapping of a frame's cluster; a frame for a single page is in a table of small pages.
     pub fn get(&self, frame: Frame) -> Table {
         let behind = self.number(frame).and_then(|at| self.behind.get(at));
         behind.copied().unwrap_or(Table::Small)
     }
 
-    /// That changes; nothing does behind a frame for a single page.
+    /// Changes it; no effect for a frame for a single page.
     pub fn set(&mut self, frame: Frame, table: Table) {
         if let Some(at) = self.number(frame)
             && let Some(behind) = self.behind.get_mut(at)
@@ -68,8 +67,8 @@ impl Clusters {
         n == HUGE && at.is_some_and(|at| at.is_multiple_of(HUGE))
     }
 
-    /// Whether `n` pages of a program and `n` frames can be moved as one huge page, given what is at the
-    /// source and at the destination.
+    /// Whether `n` pages of a program and `n` frames can be moved as one huge page, given the mappings at the source
+    /// and the destination.
     pub fn go_whole(&self, page: Vpn, frame: Frame, n: u32, from: Table, to: Table) -> bool {
         let aligned = page.0.is_multiple_of(HUGE.into()) && self.are_one(frame, n);
         aligned && (from, to) == (Table::Huge, Table::None)

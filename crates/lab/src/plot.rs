@@ -1,4 +1,4 @@
-//! Lines in a coordinate system, as SVG. The same lines give the same bytes.
+//! Line plots as SVG. The same lines give the same bytes.
 
 use std::fmt::Write as _;
 
@@ -12,12 +12,12 @@ pub struct Line {
     pub dashed: bool,
 }
 
-/// What x is.
+/// The quantity of the x axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Axis {
     /// A size in pages.
     Memory,
-    /// A number of what this names.
+    /// A count of things with this name.
     Count(&'static str),
 }
 
@@ -39,9 +39,9 @@ impl Axis {
 
 /// A plot: the x axis is logarithmic, y starts at 0.
 pub struct Plot {
-    /// Above it.
+    /// Its title.
     pub title: String,
-    /// What x is.
+    /// The x axis.
     pub x: Axis,
     /// Beside the y axis.
     pub y_name: String,
@@ -55,7 +55,7 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 48.0;
 const BOTTOM: f64 = 64.0;
-/// Points of a line, up to which each is marked.
+/// Lines with up to this many points have each point marked.
 const MARKED: usize = 32;
 /// Colours that also differ for the colour-blind (Okabe and Ito).
 const COLOURS: [&str; 7] = [
@@ -68,7 +68,7 @@ fn escape(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// A round step so that about five of them reach `most`.
+/// A round step that divides `most` into about five.
 fn step(most: f64) -> f64 {
     let raw = most / 5.0;
     let power = 10f64.powf(raw.log10().floor());
@@ -203,7 +203,7 @@ mod tests {
         let svg = plot.svg();
         assert_eq!(svg.matches("<polyline").count(), 2);
         assert!(svg.contains("a &lt; b") && svg.contains(">one</text>") && svg.contains("4 MiB"));
-        // The first point is at the left and on top, the last one at the right and at the bottom.
+        // The first point is at the upper left, the last at the lower right.
         assert!(
             svg.contains(&format!(
                 "points=\"{LEFT:.1},{TOP:.1} {:.1},{:.1}\"",

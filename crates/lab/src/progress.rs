@@ -1,15 +1,14 @@
-//! How far a long run is, on a terminal only.
+//! The progress of a long run, on a terminal only.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Records between two looks at how far it is.
+/// Records between two updates.
 const EVERY: u32 = 1 << 14;
 
-/// A bar over the bytes of what is read; nothing where standard error is no terminal. Clones show
-/// the same bar.
+/// A bar over the bytes read; nothing if standard error is not a terminal. Clones show the same bar.
 #[derive(Clone)]
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -36,7 +35,7 @@ impl Progress {
         }
     }
 
-    /// A record was read; `position` tells how many bytes this reader has read in all.
+    /// A record was read; `position` returns the bytes that this reader has read in all.
     pub fn record(&mut self, position: impl FnOnce() -> u64) {
         self.records += 1;
         if self.records == EVERY {
@@ -53,7 +52,7 @@ impl Progress {
         self.told = position;
     }
 
-    /// All is read.
+    /// The input is read completely.
     pub fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! Sizes on the command line (`4096`, `64K`, `512M`, `1.5G`; powers of two), and for people.
+//! Sizes of the command line (`4096`, `64K`, `512M`, `1.5G`; powers of two), parsed and printed.
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -7,7 +7,7 @@ pub const PAGE: u64 = 4096;
 ///
 /// # Errors
 ///
-/// Says what was expected.
+/// The expected form.
 pub fn pages(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is not a size of at least a page; write 64K, 512M or 1.5G");
     let lower = text.trim().to_ascii_lowercase();
@@ -31,7 +31,7 @@ pub fn pages(text: &str) -> Result<u64, String> {
     Ok(bytes as u64 / PAGE)
 }
 
-/// Pages for people: with the largest unit that leaves at least one whole.
+/// A readable size: in the largest unit of which it has at least one.
 pub fn humane(pages: u64) -> String {
     let bytes = pages as f64 * PAGE as f64;
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];

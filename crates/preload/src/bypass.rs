@@ -1,34 +1,33 @@
-//! Whether the program can ask the kernel for memory past the C library.
+//! Whether the program can map memory past the C library.
 //!
-//! Told by the program's code: a program that needs no library at all but the loader (what Go links
-//! itself) does everything so. In others the instruction is looked for by which system calls are made,
-//! after something that puts the number of a memory call, or one that is not known, into its register.
-//! Large programs are not searched, which would cost them a part of their start: they have, nearly all,
-//! an allocator that goes by the C library.
+//! The program's code shows it. A program that needs no library except the loader (as the Go linker makes them) does
+//! everything itself. In other programs this module searches for system call instructions that follow a load of the
+//! number of a memory call, or of an unknown number. Large programs are not searched, which would prolong their start
+//! noticeably: nearly all of them have an allocator that uses the C library.
 
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
 /// The most code that is searched, in bytes.
 const MOST: usize = 1 << 20;
-/// How far before the instruction the number is looked for, and what puts it into the register.
+/// The distance before the instruction within which the number is searched.
 const BEFORE: usize = 512;
 const NEAR: usize = 64;
-/// So much code holds the instruction's two bytes by chance less than once.
+/// In this much code, the instruction's two bytes occur by chance less than once.
 const SMALL: usize = 64 << 10;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// What the linker says of the program itself.
+/// The linker's data on the program itself.
 #[derive(Default)]
 struct Found {
     needs_libraries: bool,
     calls: bool,
 }
 
-/// Looks at the program. Takes a lock of the dynamic linker's.
+/// Examines the program. Takes a lock of the dynamic linker.
 pub fn is_possible() -> bool {
     let mut found = Found::default();
-    // SAFETY: the callback gets what it expects, which outlives the call.
+    // SAFETY: the callback gets its expected argument, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     !found.needs_libraries || found.calls
 }
@@ -48,7 +47,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c
     let address = |header: &libc::Elf64_Phdr| base.wrapping_add(header.p_vaddr as usize);
     for header in headers {
         match header.p_type {
-            // SAFETY: the loader has mapped what the headers say.
+            // SAFETY: the loader has mapped the parts named by the headers.
             libc::PT_DYNAMIC => unsafe { found.needs_libraries |= needs_any(address(header)) },
             libc::PT_LOAD
                 if header.p_flags & (libc::PF_X | libc::PF_R) == libc::PF_X | libc::PF_R =>
@@ -89,7 +88,7 @@ unsafe fn needs_any(mut at: usize) -> bool {
     }
 }
 
-/// Whether a system call is made here that may be one for memory.
+/// Whether the code makes a system call that may be for memory.
 fn calls_for_memory(code: &[u8]) -> bool {
     let mut rest: Range<usize> = 0..code.len();
     while let Some(at) = find_call(&code[rest.clone()]).map(|at| at + rest.start) {
@@ -101,12 +100,12 @@ fn calls_for_memory(code: &[u8]) -> bool {
     false
 }
 
-/// Where the next such instruction may be.
+/// The next possible place of such an instruction.
 fn find_call(code: &[u8]) -> Option<usize> {
     const LANES: usize = 16;
     let mut at = 0;
     while at + LANES < code.len() {
-        // Both bytes of all places at once; the compiler makes vectors of it.
+        // Both bytes of all places at once; the compiler vectorises it.
         let (first, second) = (&code[at..at + LANES], &code[at + 1..at + 1 + LANES]);
         let pairs = first.iter().zip(second);
         let any = pairs.fold(false, |any, (&a, &b)| {
@@ -123,8 +122,8 @@ fn find_call(code: &[u8]) -> Option<usize> {
         .map(|found| at + found)
 }
 
-/// Whether the code before a system call makes it one for memory, or one whose number it was given.
-/// `small`: what is found by chance in much code counts too.
+/// Whether the code before a system call makes it one for memory, or one with a number from its caller. `small`:
+/// patterns that occur by chance in large code count too.
 fn names_memory(before: &[u8], small: bool) -> bool {
     // mmap, brk, mremap.
     const NUMBERS: [u8; 3] = [9, 12, 25];

@@ -1,23 +1,23 @@
-//! Programs that another program runs instruction by instruction stay unmanaged: what runs them neither
-//! knows the calls that an engine makes nor shows the kernel the memory that the program believes to have.
+//! Programs that another program executes instruction by instruction stay unmanaged: the executing program neither
+//! supports the system calls of an engine nor shows the kernel the memory that the program seems to have.
 
 use core::arch::asm;
 use core::ffi::CStr;
 
-/// What runs this program, if it is not the processor alone and an engine cannot work there.
-/// `is_set` tells of a variable of the environment.
+/// The program that executes this one, if an engine cannot work there. `is_set` tells whether an environment variable
+/// is set.
 pub fn found(is_set: impl Fn(&CStr) -> bool) -> Option<&'static [u8]> {
     if is_under_valgrind() {
         return Some(b"what Valgrind runs is not managed");
     }
-    // rr sets it for what it records and replays.
+    // rr sets it for programs that it records and replays.
     if is_set(c"RUNNING_UNDER_RR") {
         return Some(b"what rr records is not managed");
     }
     None
 }
 
-/// Valgrind's own way to ask: instructions that change nothing, but where it runs them.
+/// Valgrind's own query: instructions without effect, except under Valgrind.
 fn is_under_valgrind() -> bool {
     const RUNNING_ON_VALGRIND: u64 = 0x1001;
     let request = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];

@@ -1,12 +1,12 @@
-//! The exec family: what will run is looked at first, and if it gets past us that is said.
+//! The exec family: a program is examined before it is executed, and reported if it escapes.
 //!
-//! A statically linked program, one that gains privileges or one of another C library does not load
-//! this object, and neither does one whose environment lost what names it. Such programs run as
-//! always, but unmanaged, and the user has to know. What the C library calls within itself does not
-//! come by here, so each way in has its own function.
+//! A statically linked program, a program that gains privileges, or one of another C library does not load this
+//! object. Neither does a program whose environment lost the variable that names it. Such programs run as always, but
+//! unmanaged, and the user has to know. Calls within the C library do not pass here: each function of the family is
+//! interposed.
 //!
-//! All this runs on the program's threads between fork and exec, also in vfork children that borrow
-//! the memory of their parent: only system calls that leave errno alone, and a few KiB of stack.
+//! All this runs on the program's threads between fork and exec, also in vfork children that borrow their parent's
+//! memory: only system calls that preserve errno, and a few KiB of stack.
 
 mod calls;
 
@@ -24,25 +24,25 @@ use rustix::process::{getegid, geteuid, getgid, getuid};
 
 use crate::PROGRAM;
 
-/// The path that the loader knows this object by; it stays as long as the object.
+/// The loader's path of this object; valid as long as the object is loaded.
 static OBJECT: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
-/// As much of a file as is read at once: program headers and the loader's name are in it mostly.
+/// Bytes of a file read at once: they mostly contain the program headers and the loader's name.
 const HEAD_BYTES: usize = 1024;
-/// As much of a script's first line as the kernel looks at.
+/// The part of a script's first line that the kernel reads.
 const LINE_BYTES: usize = 256;
-/// The longest path that the kernel takes.
+/// The longest path that the kernel accepts.
 const PATH_BYTES: usize = 4096;
-/// More of a path than this is not shown.
+/// Longer paths are cut in messages.
 const SHOWN_BYTES: usize = 800;
-/// Interpreters of interpreters that the kernel follows.
+/// The depth of interpreters that the kernel follows.
 const DEEPEST: u32 = 5;
 
 #[cfg(target_arch = "x86_64")]
 const MACHINE: u16 = 62;
 #[cfg(target_arch = "aarch64")]
 const MACHINE: u16 = 183;
-/// How the name of glibc's loader ends in a program that asks for it.
+/// The end of the name of glibc's loader in a program that requests it.
 #[cfg(target_arch = "x86_64")]
 const LOADER: &[u8; 22] = b"/ld-linux-x86-64.so.2\0";
 #[cfg(target_arch = "aarch64")]
@@ -65,8 +65,8 @@ const NO_SOCKET: &[u8] =
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn(c_int, *const Strings, Strings) = begin;
 
-/// Runs when the object is loaded: what the dynamic linker knows is asked for now, because between
-/// fork and exec it may not be. The C library does not know the environment yet.
+/// Runs when the object is loaded: the dynamic linker is asked now, because that may be impossible between fork and
+/// exec. The C library does not know the environment yet.
 extern "C" fn begin(_: c_int, _: *const Strings, environment: Strings) {
     if crate::first_variable(environment, c"FORESWAP_SOCKET").is_none() {
         return;
@@ -81,14 +81,14 @@ extern "C" fn begin(_: c_int, _: *const Strings, environment: Strings) {
     OBJECT.store(found.dli_fname.cast_mut(), Relaxed);
 }
 
-/// A list of strings that ends with null, as the kernel takes them; null is an empty one.
+/// A list of strings that ends with null, as the kernel accepts it; null is an empty one.
 type Strings = *const *const c_char;
 
 unsafe extern "C" {
     static environ: Strings;
 }
 
-/// The program's environment as it is now.
+/// The program's present environment.
 fn own_environment() -> Strings {
     // SAFETY: the C library's variable; a program that changes it on another thread at this moment
     // has that race in the exec itself.
@@ -107,27 +107,27 @@ impl Drop for Opened {
     }
 }
 
-/// What a path leads to.
+/// The file behind a path.
 enum Found {
-    /// Nothing that could be executed.
+    /// Not an executable file.
     Nothing,
     /// A program that loads this object.
     Loads,
-    /// A program that does not, and why.
+    /// A program that does not load this object, and the reason.
     Escapes(&'static [u8]),
     /// A script; its interpreter was stored.
     Script,
-    /// No format that the kernel knows.
+    /// No format known to the kernel.
     Text,
 }
 
-/// Looks at the file `path` in `folder`, and stores the interpreter if it is a script.
+/// Examines the file `path` in `folder`, and stores the interpreter if it is a script.
 #[inline(never)]
 fn inspect(folder: BorrowedFd<'_>, path: &CStr, interpreter: &mut [u8; LINE_BYTES]) -> Found {
     let Ok(status) = rustix::fs::statat(folder, path, AtFlags::empty()) else {
         return Found::Nothing;
     };
-    // Not the other kinds: opening some of them would have effects.
+    // No other kinds: opening some of them has effects.
     if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile
         || rustix::fs::accessat(folder, path, Access::EXEC_OK, AtFlags::EACCESS).is_err()
     {
@@ -141,7 +141,7 @@ fn inspect(folder: BorrowedFd<'_>, path: &CStr, interpreter: &mut [u8; LINE_BYTE
         return match unreadable {
             true if is_privileged(&status, None) => Found::Escapes(PRIVILEGED),
             true => Found::Escapes(UNREADABLE),
-            // Out of descriptors or the like: most programs load this object.
+            // No descriptor left, or the like: most programs load this object.
             false => Found::Loads,
         };
     };
@@ -186,7 +186,7 @@ fn obstacle(head: &[u8], file: &OwnedFd, path: &CStr) -> Option<&'static [u8]> {
         return Some(FOREIGN);
     }
     let (Some(start), Some(size), Some(count)) = (long(32), short(54), short(56)) else {
-        // The kernel will not start it.
+        // The kernel will refuse it.
         return None;
     };
     for index in 0..u64::from(count) {
@@ -200,13 +200,13 @@ fn obstacle(head: &[u8], file: &OwnedFd, path: &CStr) -> Option<&'static [u8]> {
             return (tail.as_ref() != Some(LOADER)).then_some(OTHER_LOADER);
         }
     }
-    // The loader itself, started by its name, has no loader and loads us all the same.
+    // The loader itself, started by its name, has no loader and still loads this object.
     let name = path.to_bytes();
     let is_loader = name.ends_with(&LOADER[..LOADER.len() - 1]) || name.ends_with(b"/ld.so");
     (!is_loader).then_some(STATIC)
 }
 
-/// A few bytes of a file of which `head` is known.
+/// A few bytes of a file that begins with `head`.
 fn part<const N: usize>(head: &[u8], file: &OwnedFd, at: u64) -> Option<[u8; N]> {
     let from = usize::try_from(at).ok()?;
     if let Some(bytes) = head.get(from..from.checked_add(N)?) {
@@ -217,7 +217,7 @@ fn part<const N: usize>(head: &[u8], file: &OwnedFd, at: u64) -> Option<[u8; N]>
     (read == N).then_some(bytes)
 }
 
-/// Whether the loader will run in its secure mode, which ignores what the environment names.
+/// Whether the loader will run in its secure mode, which ignores these environment variables.
 fn is_privileged(status: &Stat, file: Option<&OwnedFd>) -> bool {
     const CAPABILITIES: &CStr = c"security.capability";
     let set_user = status.st_mode & 0o4000 != 0;
@@ -238,7 +238,7 @@ fn is_privileged(status: &Stat, file: Option<&OwnedFd>) -> bool {
     gains || differs_already
 }
 
-/// The kernel does not let this process, or programs from there, gain privileges.
+/// The kernel does not let this process, or programs of that file system, gain privileges.
 fn gain_is_forbidden(file: Option<&OwnedFd>) -> bool {
     let no_setuid = |file| {
         rustix::fs::fstatvfs(file)
@@ -247,8 +247,8 @@ fn gain_is_forbidden(file: Option<&OwnedFd>) -> bool {
     file.is_some_and(no_setuid) || rustix::thread::no_new_privs().unwrap_or(false)
 }
 
-/// Looks at what an exec will run, and says so if it escapes. False if nothing is there. `shell`:
-/// a file of no known format will be given to the shell.
+/// Examines the program of an exec, and reports it if it escapes. False if there is none. `shell`: a file of unknown
+/// format will go to the shell.
 ///
 /// # Safety
 /// `environment` is null or a list of strings.
@@ -284,7 +284,7 @@ unsafe fn look(
     true
 }
 
-/// What the new program's environment lacks for it to be managed.
+/// The part of the new program's environment that is missing for it to be managed.
 ///
 /// # Safety
 /// `environment` is null or a list of strings.
@@ -315,7 +315,7 @@ unsafe fn lost(mut environment: Strings) -> Option<&'static [u8]> {
     }
 }
 
-/// Whether a value of LD_PRELOAD has this object; another copy of it does as well.
+/// Whether a value of LD_PRELOAD contains this object, or another copy of it.
 fn names_us(value: &[u8]) -> bool {
     let object = OBJECT.load(Relaxed);
     if object.is_null() {
@@ -333,7 +333,7 @@ fn names_us(value: &[u8]) -> bool {
     entries.any(|entry| &entry[name(entry)..] == own)
 }
 
-/// Says that `path` runs unmanaged, by way of the supervisor, which says it once.
+/// Reports, through the supervisor, that `path` runs unmanaged; the supervisor prints it once.
 #[cold]
 #[inline(never)]
 fn tell(path: &CStr, why: &[u8]) {
@@ -349,7 +349,7 @@ fn tell(path: &CStr, why: &[u8]) {
     notify(&[dots, &shown[cut..], why]);
 }
 
-/// Says that the program itself runs unmanaged, by way of the supervisor, which says it once.
+/// Reports, through the supervisor, that the program itself runs unmanaged; the supervisor prints it once.
 pub fn say_once(why: &[u8]) {
     notify(&[why]);
 }
@@ -360,7 +360,7 @@ fn notify(parts: &[&[u8]]) {
     };
     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
     if protocol::notify(name, Severity::Warning, parts).is_err() {
-        // It cannot be reached from here (another network namespace, no descriptor left).
+        // The supervisor is unreachable (another network namespace, no descriptor left).
         say(b"foreswap: ");
         for part in parts {
             say(part);
@@ -378,7 +378,7 @@ fn socket() -> Option<[u8; SOCKET_BYTES]> {
     (name[0] != 0).then_some(name)
 }
 
-/// There is a supervisor to tell.
+/// There is a supervisor.
 fn is_configured() -> bool {
     PROGRAM.socket[0].load(Relaxed) != 0
 }
@@ -394,7 +394,7 @@ unsafe fn before(path: *const c_char, environment: Strings) {
     }
 }
 
-/// Before the program that `name` stands for is looked up in PATH and executed.
+/// Before the program `name` is searched in PATH and executed.
 ///
 /// # Safety
 /// As for `execvpe`.
@@ -448,7 +448,7 @@ unsafe fn before_file(file: c_int, environment: Strings) {
     if !is_configured() || file < 0 {
         return;
     }
-    // By this path it can be read even when it was opened only to be executed.
+    // This path is readable even if the file was opened only for execution.
     let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
     let first = b"/proc/self/fd/".len();
     let digits = file.checked_ilog10().unwrap_or(0) as usize + 1;

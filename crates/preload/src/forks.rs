@@ -1,8 +1,8 @@
-//! Forks: the engine holds still before, and the child gets an engine of its own.
+//! Forks: the engine pauses before them, and the child gets its own engine.
 //!
-//! `fork` is covered by the C library's own handlers; ours are registered first, as this object is initialised before all
-//! others (`-z initfirst`), so that they run last before the fork and first after it. The ways around these handlers are
-//! wrapped.
+//! `fork` is covered by the C library's fork handlers. This object is initialised before all others (`-z initfirst`)
+//! and registers its handlers first: they run last before the fork and first after it. Functions that fork without
+//! these handlers are interposed.
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::sync::atomic::Ordering::Relaxed;
@@ -13,7 +13,7 @@ use foreswap::sys::thread::thread_pointer;
 use crate::real::{Real, forward};
 use crate::{PROGRAM, lends, locks, mappings, userfaults};
 
-/// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
+/// Look up the real functions now: later, a thread that holds the loader's lock may need them.
 pub fn look_up() {
     let all = [&SYSCALL, &FORK, &RAW_FORK, &CLONE];
     for real in all {
@@ -33,7 +33,7 @@ unsafe extern "C" {
     fn _IO_list_unlock();
 }
 
-/// The beginning of the C library's FILE, as far as its fork needs it.
+/// The beginning of the C library's FILE, as far as its fork uses it.
 #[repr(C)]
 struct Stream {
     flags: c_int,
@@ -69,8 +69,8 @@ unsafe extern "C" fn in_child() {
     after(0, thread_pointer());
 }
 
-/// The child's C library resets the locks of all streams before any handler runs there, ours as well: they must be in
-/// memory. From now on nothing goes out, so what is brought in here stays until the fork is over.
+/// The child's C library resets the locks of all streams before any handler runs there: they must be in memory. From
+/// now on nothing is evicted, and the streams touched here stay until the fork is over.
 fn touch_streams() {
     // SAFETY: the C library's own fork takes this lock next, on this thread.
     unsafe { _IO_list_lock() };
@@ -93,7 +93,7 @@ fn touch_streams() {
     unsafe { _IO_list_unlock() };
 }
 
-/// As the C library's, whose handlers do the work; they are not told how it went.
+/// As the C library's. The handlers do the work, but do not get the result.
 #[unsafe(no_mangle)]
 pub extern "C" fn fork() -> libc::pid_t {
     PROGRAM.will_fork();
@@ -114,7 +114,7 @@ pub extern "C" fn _Fork() -> libc::pid_t {
     pid
 }
 
-/// The fork came to `result`; the thread had the thread pointer `thread` before it.
+/// The fork returned `result`; its thread had the thread pointer `thread` before.
 fn after(result: c_long, thread: usize) {
     if result == 0 {
         mappings::forget_moves();
@@ -125,7 +125,7 @@ fn after(result: c_long, thread: usize) {
     }
 }
 
-/// As [`after`], for who knows how it went.
+/// As [`after`], for callers that know the result.
 fn after_with(result: c_long, thread: usize) {
     after(result, thread);
     if result != 0 {
@@ -133,7 +133,7 @@ fn after_with(result: c_long, thread: usize) {
     }
 }
 
-/// As the C library's; forks, mappings, moves, advice and locks that come this way are treated like others.
+/// As the C library's. Forks, mappings, moves, advice and locks by number are treated like the named functions.
 ///
 /// # Safety
 /// As for the system call.
@@ -214,7 +214,7 @@ unsafe extern "C" fn begin_child(start: *mut c_void) -> c_int {
     unsafe { main(argument) }
 }
 
-/// As the C library's. Without CLONE_VM it is a fork; the child begins in ours.
+/// As the C library's. Without CLONE_VM it is a fork; the child begins in this module's function.
 ///
 /// # Safety
 /// As for the C library's.

@@ -1,9 +1,8 @@
-//! The allocator's functions: they forward, and notice when the heap has grown.
+//! The allocator's functions: they forward, and notice growth of the heap.
 //!
-//! The C library's malloc gets memory from the kernel without asking anybody: it moves the break,
-//! maps large blocks, and maps arenas of 64 MiB for further threads. Each is seen here by the
-//! address of what it hands out: beyond the known break, a block that says of itself that it is
-//! mapped, an address further into a stretch of 64 MiB than was seen before. The common case is two
+//! The C library's malloc gets memory from the kernel by internal calls: it moves the break, maps large blocks, and
+//! maps arenas of 64 MiB for further threads. Each is detected by the address of a returned block: beyond the known
+//! break, with the mark of a mapped block, or further into a 64 MiB stretch than seen before. The common case is two
 //! comparisons. Other allocators map through `mmap`, which is noticed there.
 
 use core::ffi::{c_int, c_void};
@@ -15,7 +14,7 @@ use foreswap::program::state;
 use crate::real::{Real, forward};
 use crate::{PROGRAM, mappings, robust};
 
-/// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
+/// Look up the real functions now: later, a thread that holds the loader's lock may need them.
 pub fn look_up() {
     let all = [
         &MALLOC,
@@ -58,40 +57,39 @@ unsafe extern "C" {
     static __libc_single_threaded: AtomicU8;
 }
 
-/// The largest block that may take the short way: what a thread's cache of the C library holds.
+/// The largest block for the short way: the size limit of the C library's thread cache.
 const SMALL: usize = 1032;
-/// The break at the last look while the short way is open, otherwise no break at all.
+/// The break at the last look while the short way is open; an impossible break otherwise.
 static BREAK_SEEN: AtomicUsize = AtomicUsize::new(CLOSED);
 const CLOSED: usize = 1;
-/// Memory comes from elsewhere than the break as well: there was a second thread, with an arena of
-/// its own, or something is in the way of the break. Never forgotten: an arena may go on growing.
+/// Memory does not come from the break alone: there was a second thread with an arena of its own, or the break is
+/// obstructed. Permanent: an arena may keep growing.
 static SCATTERED: AtomicBool = AtomicBool::new(false);
 
-/// Blocks from this size on may be mapped on their own.
+/// Blocks from this size on may be separate mappings.
 const BIG: usize = 64 << 10;
-/// log2 of the stretch of addresses that an arena is aligned to.
+/// log2 of the alignment of an arena.
 const STRETCH: u32 = 26;
-/// Below this the break grows, above it the kernel maps.
+/// Below this address the break grows, above it the kernel maps.
 const MAPPED_FROM: usize = 0x7000_0000_0000;
 /// The C library's mark of a mapped block, in the size word before it.
 const IS_MAPPED: usize = 2;
 
-/// For each stretch of addresses how far into it memory was seen, in steps; 0 for none. Only the
-/// pages of this table that are used take memory.
+/// For each stretch of addresses, how far into it memory was seen, in steps; 0 for none. Only used pages of this
+/// table take memory.
 static STRETCHES: [AtomicU32; 1 << (47 - STRETCH)] =
     [const { AtomicU32::new(0) }; 1 << (47 - STRETCH)];
-/// log2 of a step into a stretch.
+/// log2 of a step within a stretch.
 const STEP: u32 = 16;
 static HEAP_START: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HEAP_END: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Growth of the break since memory is managed.
+/// Steps of the break since memory is managed.
 static STEPS: AtomicU32 = AtomicU32::new(0);
-/// After so many small steps of the break the steps become large.
+/// Small steps of the break after which the steps become large.
 const SMALL_STEPS: u32 = 16;
-/// Bytes by which the break then grows at least.
+/// The least growth of the break from then on, in bytes.
 const LARGE_STEP: c_int = 8 << 20;
-/// The smallest block that the C library may move by mremap: less than its threshold for mappings
-/// can be set to.
+/// The smallest block that the C library may move by mremap: below the minimum of its mapping threshold.
 const MOVABLE: usize = 16 << 10;
 /// Blocks have the C library's layout.
 static OWN_LAYOUT: AtomicBool = AtomicBool::new(false);
@@ -110,14 +108,14 @@ pub fn begin() {
     open_short_way();
 }
 
-/// The break as the C library knows it; 0 before it asked the kernel.
+/// The break as known to the C library; 0 before it asked the kernel.
 #[inline]
 fn the_break() -> usize {
     // SAFETY: the C library's variable; only read.
     unsafe { __curbrk.load(Relaxed) }
 }
 
-/// Let small blocks take the short way until the break moves again, if that may be.
+/// Opens the short way for small blocks until the break moves again, if permitted.
 #[inline]
 fn open_short_way() {
     if SCATTERED.load(Relaxed) || HEAP_START.load(Relaxed) == usize::MAX {
@@ -125,7 +123,7 @@ fn open_short_way() {
     }
     // SAFETY: the C library's variable; only read.
     let single = unsafe { __libc_single_threaded.load(Relaxed) } != 0;
-    // Of other allocators it is not known that small blocks come from the break.
+    // Other allocators may take small blocks from elsewhere than the break.
     if single && OWN_LAYOUT.load(Relaxed) {
         BREAK_SEEN.store(follow_break(), Relaxed);
     } else {
@@ -139,12 +137,12 @@ fn close_short_way() {
     BREAK_SEEN.store(CLOSED, Relaxed);
 }
 
-/// Where the table of seen memory lies: large, and mostly without memory.
+/// The address of the table of seen memory: large, and mostly without memory.
 pub fn table() -> usize {
     (&raw const STRETCHES) as usize
 }
 
-/// Notice where the break is, before it moves (what is given back and taken again is new) and after.
+/// Note the break before it moves (memory returned and taken again is new) and after.
 #[inline]
 fn follow_break() -> usize {
     let here = the_break();
@@ -154,7 +152,7 @@ fn follow_break() -> usize {
     here
 }
 
-/// A block was handed out.
+/// A block was returned.
 #[inline]
 fn note(block: *mut c_void, size: usize) {
     let at = block as usize;
@@ -169,7 +167,7 @@ fn note(block: *mut c_void, size: usize) {
     }
 }
 
-/// Whether memory was seen as far as `at + size` in its stretch.
+/// Whether memory was seen up to `at + size` in its stretch.
 #[inline]
 fn is_seen(at: usize, size: usize) -> bool {
     let reach = (at + size - 1) & ((1 << STRETCH) - 1);
@@ -192,8 +190,8 @@ fn note_break() {
         return PROGRAM.shrank(before - end);
     }
     PROGRAM.grew(before, end - before);
-    // Each step becomes a VMA of its own once it is registered: a heap that goes on growing under
-    // management takes larger steps.
+    // Each step becomes a VMA of its own once it is registered: a heap that grows under management takes larger
+    // steps.
     if PROGRAM.state.load(Relaxed) == state::ARMED
         && OWN_LAYOUT.load(Relaxed)
         && STEPS.fetch_add(1, Relaxed) == SMALL_STEPS
@@ -209,7 +207,7 @@ fn note_stretch(at: usize, size: usize) {
         // Before the constructor: the look at the maps will find it.
         return;
     }
-    // An arena that is not at the break.
+    // An arena outside the break.
     close_short_way();
     let Some(known) = STRETCHES.get(at >> STRETCH) else {
         return;
@@ -219,7 +217,7 @@ fn note_stretch(at: usize, size: usize) {
     if before == 0 {
         PROGRAM.seen(at, size.max(1 << STEP));
     } else if reach as u32 >= before {
-        // The arena was adopted whole when it was first seen.
+        // The arena was adopted as a whole when it was first seen.
         PROGRAM.used((reach as u32 + 1 - before) as usize * (1 << STEP));
     }
 }
@@ -266,8 +264,8 @@ extern "C" fn malloc_and_look(size: usize) -> *mut c_void {
     block
 }
 
-/// As the C library's. A second thread gets an arena of its own, which does not move the break, and a
-/// stack that is told from other memory only once the call is over.
+/// As the C library's. A second thread gets an arena of its own, which does not move the break, and a stack that is
+/// recognisable only after the call.
 ///
 /// # Safety
 /// As for the C library's.
@@ -316,10 +314,10 @@ pub unsafe extern "C" fn thrd_create(
     unsafe { make_thread(thread, make) }
 }
 
-/// Make a thread, whose number `make` stores at `thread`.
+/// Create a thread by `make`, which stores its number at `thread`.
 ///
 /// # Safety
-/// It does where it returns 0.
+/// It does so if it returns 0.
 unsafe fn make_thread(thread: *mut c_void, make: impl FnOnce() -> c_int) -> c_int {
     close_short_way();
     let [begun, made] = &PROGRAM.threads;
@@ -338,7 +336,7 @@ unsafe fn make_thread(thread: *mut c_void, make: impl FnOnce() -> c_int) -> c_in
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if CALLOC.known().is_none() && HEAP_START.load(Relaxed) == usize::MAX {
-        // The search for the real one may itself allocate.
+        // The search for the real function may itself allocate.
         // SAFETY: the C library's own.
         return unsafe { __libc_calloc(count, size) };
     }

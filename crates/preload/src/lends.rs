@@ -1,16 +1,16 @@
-//! Calls that lend memory to the kernel: it reads pages later that the program has at hand, without a pin.
+//! Calls that lend memory to the kernel: it reads pages later without a pin.
 //!
-//! The engine must know before the first such call that there are any (`foreswap::pager`, world/lent.rs); which memory it is
-//! does not matter. Of the kernel's ways these are all that a program can ask for: sends with MSG_ZEROCOPY, vmsplice, and
-//! io_uring, whose requests nobody sees; so that is known from its setup on. Memory that is read or written while the call
-//! lasts is no matter here: the kernel copies it or pins it, but for direct I/O of some file systems (docs/LIMITS.md).
+//! The engine must know before the first such call that the program makes them (`foreswap::pager`, world/lent.rs);
+//! the address of the memory does not matter. A program has these ways: sends with MSG_ZEROCOPY, vmsplice, and
+//! io_uring, whose requests are invisible and which therefore counts from its setup on. Memory used during a call
+//! does not matter: the kernel copies or pins it, except for direct I/O of some file systems (docs/LIMITS.md).
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
 
 use crate::PROGRAM;
 use crate::real::{Real, forward};
 
-/// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
+/// Look up the real functions now: later, a thread that holds the loader's lock may need them.
 pub fn look_up() {
     let all = [&SEND, &SENDTO, &SENDMSG, &SENDMMSG, &VMSPLICE];
     for real in all {
@@ -31,7 +31,7 @@ fn on_send(flags: c_int) {
     }
 }
 
-/// A system call that goes by its number.
+/// A system call by number.
 pub fn on_syscall(number: c_long, arguments: [usize; 4]) {
     let lends = match number {
         libc::SYS_sendto | libc::SYS_sendmmsg => arguments[3] & libc::MSG_ZEROCOPY as usize != 0,

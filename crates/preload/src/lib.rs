@@ -1,11 +1,10 @@
 //! The shared object that `foreswap run` injects.
 //!
-//! It stands before the C library in the program and forwards everything; it only notices where
-//! memory appears and when the program forks, and tells `foreswap::program`. Nothing here allocates,
-//! takes a lock of the engine's or uses thread-local storage: these functions run on the program's
-//! threads, in its signal handlers, on stacks that may be managed themselves. A process that stays
-//! small gets no thread and not a word; but for a thread that looks now and then where the program can
-//! ask for memory past the C library.
+//! It interposes C library functions and forwards everything. It only notices new memory and forks, and reports them
+//! to `foreswap::program`. Code here does not allocate, take a lock of the engine or use thread-local storage: these
+//! functions run on the program's threads, in its signal handlers, on stacks that may be managed. A small process
+//! gets no engine thread and no message, except the lookout's thread if the program can map memory past the C
+//! library.
 
 mod bypass;
 mod emulators;
@@ -29,24 +28,24 @@ use foreswap::program::{Program, state};
 use foreswap::sys::arena_alloc::EngineAlloc;
 use foreswap::sys::modules;
 
-/// What the engine allocates comes from memory of its own, never from the program's heap.
+/// The engine allocates from its own memory, never from the program's heap.
 #[global_allocator]
 static ALLOCATOR: EngineAlloc = EngineAlloc::new();
 
 static PROGRAM: Program = Program::new(&ALLOCATOR);
 
-/// From how many bytes on a process gets an engine, when the supervisor does not say.
+/// The size in bytes at which a process gets an engine, if the supervisor sets none.
 const THRESHOLD: u64 = 8 << 20;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
-/// Runs when the object is loaded, before the constructors of all others (`-z initfirst`), the C library's included: of
-/// that only what needs no constructor is used here.
+/// Runs when the object is loaded, before the constructors of all others (`-z initfirst`), including the C library's:
+/// it uses only functions that need no constructor.
 extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
-    // Later the program may start its engine from inside dlopen, and the engine's own calls would
-    // then wait for the loader's lock.
+    // Later the program may start its engine from inside dlopen, and the engine's own calls would then wait for the
+    // loader's lock.
     heap::look_up();
     mappings::look_up();
     forks::look_up();
@@ -63,7 +62,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
         .and_then(|text| text.to_str().ok()?.parse().ok());
     heap::begin();
     if let Some(why) = emulators::found(|name| first_variable(environment, name).is_some()) {
-        // Never: the program's children are looked at all the same.
+        // Never; the program's children are still examined.
         PROGRAM.configure(socket.to_bytes(), u64::MAX);
         executables::say_once(why);
         return;
@@ -81,7 +80,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     }
 }
 
-/// The value of a variable. The C library's own does not know the environment yet.
+/// The value of a variable. The C library's own lookup does not know the environment yet.
 fn first_variable(environment: *const *const c_char, name: &CStr) -> Option<&'static CStr> {
     let mut at = environment;
     loop {

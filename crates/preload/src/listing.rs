@@ -1,7 +1,7 @@
 //! The list of loaded modules, as the program sees it: this one comes last, not first.
 //!
-//! LD_PRELOAD puts it first. AddressSanitizer's runtime looks at the list when it starts, and refuses to run
-//! if it does not lead it itself; and who walks the list for what it needs most finds it sooner.
+//! LD_PRELOAD puts it first. AddressSanitizer's runtime refuses to run if it does not lead the list itself, and
+//! programs that search the list mostly look for earlier entries.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use crate::real::{Real, forward};
 
 static DL_ITERATE_PHDR: Real = Real::new(c"dl_iterate_phdr");
 
-/// Find the function behind ours now: later a thread that holds the loader's lock may need it.
+/// Look up the real function now: later, a thread that holds the loader's lock may need it.
 pub fn look_up() {
     DL_ITERATE_PHDR.address();
 }

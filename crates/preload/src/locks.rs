@@ -1,8 +1,8 @@
 //! `mlockall`: the program's memory is locked, the engine's is not.
 //!
-//! The call forwards with MCL_ONFAULT, so that the kernel fills nothing; then the engine's own
-//! mappings are unlocked again, and the program's are brought in one by one, by faults that the
-//! pager serves. `mlock`, `munlock` and `munlockall` need nothing of the kind.
+//! The call forwards with MCL_ONFAULT: the kernel fills no page. Then the engine's own mappings are unlocked again,
+//! and the program's are brought in one by one, by faults that the pager serves. `mlock`, `munlock` and `munlockall`
+//! need no such treatment.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::Relaxed;
@@ -13,7 +13,7 @@ use foreswap::sys::{locks, own_memory};
 use crate::real::{Real, forward};
 use crate::{PROGRAM, heap};
 
-/// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
+/// Look up the real functions now: later, a thread that holds the loader's lock may need them.
 pub fn look_up() {
     let all = [&MLOCKALL];
     for real in all {
@@ -40,11 +40,11 @@ pub extern "C" fn mlockall(flags: c_int) -> c_int {
         return 0;
     }
     if flags & libc::MCL_FUTURE != 0 {
-        // Changes nothing of what is there: what comes is filled at once, as asked for.
+        // Present memory is unaffected: new memory is filled at once, as requested.
         real(libc::MCL_FUTURE);
     }
     if locks::lock_and_fill(heap::table()).is_err() && PROGRAM.state.load(Relaxed) == state::OFF {
-        // Without a look at the map (no descriptor left, no /proc) the kernel has to fill it all.
+        // If the map cannot be read (no descriptor left, no /proc), the kernel has to fill all memory.
         return real(flags);
     }
     0
@@ -59,8 +59,8 @@ fn is_out_of_memory() -> bool {
     unsafe { *libc::__errno_location() == libc::ENOMEM }
 }
 
-/// The kernel counts the engine's reserved addresses as well against what the program may lock.
-/// Where the program's own part is within bounds, lock it piece by piece.
+/// The kernel also counts the engine's reserved addresses towards the program's lock limit. If the program's own part
+/// is within the limit, lock it piece by piece.
 fn lock_without_ours(flags: c_int) -> bool {
     if own_memory::ranges().next().is_none() || locks::lock_on_fault(heap::table()).is_err() {
         return false;

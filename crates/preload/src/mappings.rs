@@ -1,7 +1,6 @@
 //! The mapping calls: they forward, and notice private anonymous memory.
 //!
-//! What the program unmaps, discards or moves, the kernel tells the engine itself; only what appears
-//! has to be told here.
+//! The kernel reports unmapping, discards and moves to the engine; only new memory has to be reported here.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -15,7 +14,7 @@ use foreswap::sys::turnstile::{Turn, Turnstile};
 use crate::PROGRAM;
 use crate::real::{Real, forward};
 
-/// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
+/// Look up the real functions now: later, a thread that holds the loader's lock may need them.
 pub fn look_up() {
     let all = [
         &MMAP,
@@ -40,7 +39,7 @@ static PROCESS_MADVISE: Real = Real::new(c"process_madvise");
 /// Smaller mappings are left to the look at the maps.
 const SMALLEST: usize = 64 << 10;
 
-/// Counts what was there before us: static arrays, and what other objects' constructors mapped.
+/// Counts earlier memory: static arrays, and mappings of other objects' constructors.
 pub fn note_what_is_there(known: &StaticData) {
     let data = Statm::open().ok().and_then(|statm| {
         let sizes = statm.read();
@@ -53,7 +52,7 @@ pub fn note_what_is_there(known: &StaticData) {
 
 static MOVES: Turnstile = Turnstile::new();
 
-/// Wait for the turn to move memory, where that matters.
+/// Wait for the turn to move memory, if moves are ordered.
 pub fn turn_to_move() -> Option<Turn<'static>> {
     is_managed().then(|| MOVES.enter())
 }
@@ -70,7 +69,7 @@ pub fn release_moves() {
     MOVES.leave();
 }
 
-/// In a fork child: whoever moved memory is not here.
+/// In a fork child: the thread that moved memory is absent.
 pub fn forget_moves() {
     MOVES.reset();
 }
@@ -97,8 +96,8 @@ pub extern "C" fn mmap(
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let others = libc::MAP_HUGETLB | libc::MAP_GROWSDOWN;
     let ours = flags & (anonymous | libc::MAP_SHARED | others) == anonymous && length >= SMALLEST;
-    // Pages that are asked for at once must come through us, or they would not count; also where the mapping itself
-    // makes that an engine comes, which it does after it is told of it.
+    // Pages requested at once must come through the pager, or they would not count. This also holds if the mapping
+    // itself causes an engine to start, which happens after it is reported.
     let populate = ours && may_be_managed() && flags & libc::MAP_POPULATE != 0;
     let flags = if populate {
         flags & !libc::MAP_POPULATE
@@ -111,7 +110,7 @@ pub extern "C" fn mmap(
     if ours && mapped != libc::MAP_FAILED {
         PROGRAM.grew(mapped as usize, length);
         if populate {
-            // A hint, as the flag was: what cannot be written stays as it is.
+            // A hint, as the flag was: memory that is not writable stays as it is.
             let errno = errno();
             real_madvise(mapped, length, libc::MADV_POPULATE_WRITE);
             set_errno(errno);
@@ -133,12 +132,12 @@ pub extern "C" fn mmap64(
     mmap(at, length, protection, flags, fd, offset)
 }
 
-/// The end of what a program can unmap where page tables have four levels. With five nothing lies beyond it unless it is
-/// asked for.
+/// The end of the addresses that a program can unmap with four-level page tables. With five levels, memory lies
+/// beyond it only on request.
 const ADDRESSES: usize = (1 << 47) - PAGE;
 const PAGE: usize = 4096;
 
-/// As the C library's. What the engine needs of the range stays: see [`needed`].
+/// As the C library's. Ranges that the engine needs stay: see [`needed`].
 #[unsafe(no_mangle)]
 pub extern "C" fn munmap(at: *mut c_void, length: usize) -> c_int {
     let unmap = |start: usize, length: usize| {
@@ -147,7 +146,7 @@ pub extern "C" fn munmap(at: *mut c_void, length: usize) -> c_int {
     };
     let (mut start, end) = (at as usize, (at as usize).saturating_add(length));
     let has_engine = matches!(PROGRAM.state.load(Relaxed), state::BARE | state::ARMED);
-    // What the kernel refuses it must refuse as a whole.
+    // A call that the kernel refuses must be refused as a whole.
     if !has_engine || !start.is_multiple_of(PAGE) || start >= end || end > ADDRESSES {
         return unmap(start, length);
     }
@@ -164,8 +163,8 @@ pub extern "C" fn munmap(at: *mut c_void, length: usize) -> c_int {
     }
 }
 
-/// As the C library's, whose last argument is there with MREMAP_FIXED and MREMAP_DONTUNMAP only;
-/// the calling convention allows to take and pass it on always.
+/// As the C library's. The last argument exists only with MREMAP_FIXED and MREMAP_DONTUNMAP; the calling convention
+/// permits passing it always.
 #[unsafe(no_mangle)]
 pub extern "C" fn mremap(
     old: *mut c_void,
@@ -195,9 +194,9 @@ pub extern "C" fn mremap(
     mapped
 }
 
-/// As the C library's. MADV_FREE lets the kernel drop pages without a word, later, when the memory may be managed;
-/// it is discarded at once instead, which the call allows. Of guards the engine must know before they are there. What is said of future use the engine is told as
-/// well, once the kernel took it.
+/// As the C library's. MADV_FREE lets the kernel drop pages later, without an event, when the memory may be managed;
+/// it becomes an immediate discard, which its contract allows. The engine must know of guards before they exist. It
+/// is told of advice for future use once the kernel has accepted it.
 #[unsafe(no_mangle)]
 pub extern "C" fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
     match advice {
@@ -207,7 +206,7 @@ pub extern "C" fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_in
             return real_madvise(at, length, libc::MADV_DONTNEED);
         }
         MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => return guard(at, length, advice),
-        // The kernel would move managed pages to its own swap; it judges COLD by the same rules.
+        // The kernel would move managed pages to its own swap; COLD follows the same rules.
         libc::MADV_PAGEOUT if is_managed() => {
             let result = real_madvise(at, length, libc::MADV_COLD);
             return match took(result) && PROGRAM.advised(at as usize, length, advice) {
@@ -225,7 +224,8 @@ pub extern "C" fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_in
     result
 }
 
-/// Guards come and go where memory is managed before the call itself, and once more where it became managed meanwhile.
+/// In managed memory the engine changes guards before the call itself, and once more if the memory became managed
+/// meanwhile.
 fn guard(at: *mut c_void, length: usize, advice: c_int) -> c_int {
     let managed = is_managed();
     if managed {
@@ -240,7 +240,7 @@ fn guard(at: *mut c_void, length: usize, advice: c_int) -> c_int {
     result
 }
 
-/// As the C library's. Of this process' own memory all advice may be given this way, and is treated like `madvise`.
+/// As the C library's. All advice for this process' own memory may be given this way, and is treated like `madvise`.
 ///
 /// # Safety
 /// As for the C library's.
@@ -269,15 +269,15 @@ pub unsafe extern "C" fn process_madvise(
     done
 }
 
-/// Most ranges of one call (UIO_MAXIOV).
+/// The most ranges of one call (UIO_MAXIOV).
 const MOST_RANGES: usize = 1024;
-/// Numbers that stand for the calling process or thread (Linux 6.15).
+/// Numbers for the calling process or thread (Linux 6.15).
 const PIDFD_SELF: [c_int; 2] = [-10000, -10001];
-/// `ioctl` that tells of which process a pidfd is (Linux 6.13, as is advice of all kinds to oneself).
+/// The `ioctl` that identifies the process of a pidfd (Linux 6.13, like most advice for oneself).
 const PIDFD_GET_INFO: libc::c_ulong = 0xc040_ff0b;
 const PIDFD_INFO_PID: u64 = 1;
 
-/// What [`PIDFD_GET_INFO`] gives, in its first version.
+/// The result of [`PIDFD_GET_INFO`], in its first version.
 #[repr(C)]
 #[derive(Default)]
 struct PidfdInfo {
@@ -288,7 +288,7 @@ struct PidfdInfo {
     rest: [u64; 5],
 }
 
-/// Whether `pidfd` is of this process. Before Linux 6.13 it is not told, and destructive advice is refused.
+/// Whether `pidfd` is this process. Unknown before Linux 6.13, where destructive advice is refused.
 fn is_ours(pidfd: c_int) -> bool {
     if PIDFD_SELF.contains(&pidfd) {
         return true;
@@ -318,20 +318,20 @@ fn real_madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
     forward!(MADVISE => fn(*mut c_void, usize, c_int) -> c_int; at, length, advice)
 }
 
-/// As the C library's, which makes the system call itself and answers with the error number.
+/// As the C library's, which makes the system call itself and returns the error number.
 #[unsafe(no_mangle)]
 pub extern "C" fn posix_madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
     remember(advice);
     let result = forward!(POSIX_MADVISE => fn(*mut c_void, usize, c_int) -> c_int;
         at, length, advice);
-    // The numbers are those of `madvise`, but for POSIX_MADV_DONTNEED, which does nothing.
+    // The numbers are those of `madvise`, except POSIX_MADV_DONTNEED, which does nothing.
     if is_advice(advice) && matches!(result, 0 | libc::ENOMEM) {
         PROGRAM.advised(at as usize, length, advice);
     }
     result
 }
 
-/// Is it one that the engine heeds?
+/// Whether the engine heeds it.
 fn is_advice(advice: c_int) -> bool {
     matches!(
         advice,
@@ -344,8 +344,8 @@ fn is_advice(advice: c_int) -> bool {
     )
 }
 
-/// An engine that comes to manage the memory later finds the hint in the kernel's map. Before it
-/// takes effect: either the engine finds it there, or this thread finds the engine.
+/// An engine that manages the memory later finds the hint in the kernel's map. Called before the hint takes effect:
+/// either the engine finds it there, or this thread finds the engine.
 fn remember(advice: c_int) {
     if advice == libc::MADV_NOHUGEPAGE {
         PROGRAM.no_huge.store(true, SeqCst);
@@ -355,7 +355,7 @@ fn remember(advice: c_int) {
     }
 }
 
-/// The kernel took advice, if only for what is mapped of the range.
+/// The kernel accepted the advice, at least for the mapped part of the range.
 fn took(result: c_int) -> bool {
     result == 0 || errno() == libc::ENOMEM
 }

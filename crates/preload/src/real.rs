@@ -1,9 +1,9 @@
-//! The functions behind ours: the next definition in the search order, found once.
+//! The real functions behind the interposed ones: the next definition in the search order, looked up once.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// A function that we stand before.
+/// An interposed function.
 pub struct Real {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -18,7 +18,7 @@ impl Real {
         }
     }
 
-    /// Its address; null when there is none.
+    /// Its address; null if there is none.
     #[inline]
     pub fn address(&self) -> *mut c_void {
         let found = self.found.load(Relaxed);
@@ -45,8 +45,8 @@ impl Real {
     }
 }
 
-/// Call the function behind ours: `forward!(REAL as fn(type...) -> type; arguments...)`. The
-/// program cannot go on without it, so its absence ends the process with its name.
+/// Call the real function: `forward!(REAL as fn(type...) -> type; arguments...)`. The program cannot continue without
+/// it: its absence ends the process with its name.
 macro_rules! forward {
     ($real:expr => fn($($kind:ty),*) -> $result:ty; $($argument:expr),*) => {{
         let address = $real.address();
@@ -62,7 +62,7 @@ macro_rules! forward {
 }
 pub(crate) use forward;
 
-/// A function of the C library is not there.
+/// A function of the C library is missing.
 #[cold]
 pub fn missing() -> ! {
     foreswap::program::say(b"foreswap: the C library lacks a function that it should have\n");

@@ -1,8 +1,8 @@
-//! Limits on what the program may map, as the program and its users set them.
+//! Limits on the program's mappings, as the program and its users set them.
 //!
-//! What the engine has mapped lies in the program's address space and counts towards them, so they are raised by as
-//! much (`sys::limits` of the engine). The program sees and sets what it would without an engine, and what it
-//! executes inherits that.
+//! The engine's mappings lie in the program's address space and count towards these limits. They are raised by the
+//! same amount (`sys::limits` of the engine). The program sees and sets the values that it would without an engine,
+//! and executed programs inherit them.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::SeqCst;
@@ -12,7 +12,7 @@ use foreswap::program::own_pid;
 use crate::PROGRAM;
 use crate::real::{Real, forward};
 
-/// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
+/// Look up the real functions now: later, a thread that holds the loader's lock may need them.
 pub fn look_up() {
     for real in [&GETRLIMIT, &SETRLIMIT, &PRLIMIT] {
         real.address();
@@ -26,7 +26,7 @@ static PRLIMIT: Real = Real::new(c"prlimit64");
 /// Both forms of the C library's: numbers have 64 bits.
 type Limit = libc::rlimit64;
 
-/// By how much the limit of `resource` was raised for the engine.
+/// The amount by which the limit of `resource` was raised for the engine.
 fn lifted(resource: c_int) -> u64 {
     match resource.cast_unsigned() {
         libc::RLIMIT_AS => PROGRAM.lifted[0].load(SeqCst),
@@ -46,12 +46,12 @@ fn each(limit: Limit, change: impl Fn(u64) -> u64) -> Limit {
     }
 }
 
-/// As it is for the kernel.
+/// The kernel's value.
 fn raised(limit: Limit, by: u64) -> Limit {
     each(limit, |number| number.saturating_add(by))
 }
 
-/// As it was set.
+/// The program's value.
 fn as_set(limit: Limit, by: u64) -> Limit {
     each(limit, |number| number.saturating_sub(by))
 }
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn prlimit(
     unsafe { prlimit64(pid, resource, new, old) }
 }
 
-/// The limits are as they were set until this is dropped: for what is executed, if it can be.
+/// The limits have the program's values until this is dropped: for an executed program, if permitted.
 pub struct Lowered(());
 
 /// Before another file is executed.
@@ -171,7 +171,7 @@ impl Drop for Lowered {
     }
 }
 
-/// Safe in a child of vfork, whose limits are its own; errno stays.
+/// Safe in a child of vfork, which has limits of its own; preserves errno.
 fn change(to: impl Fn(Limit, u64) -> Limit) {
     for resource in [libc::RLIMIT_AS, libc::RLIMIT_DATA] {
         let mut limit = Limit {

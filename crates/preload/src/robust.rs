@@ -1,9 +1,9 @@
 //! Robust mutexes in managed memory.
 //!
-//! When a thread ends, the kernel goes through the list of the robust mutexes that it holds and marks them.
-//! It does not wait there for a page that is out, and gives up: whoever waits for the mutex would for ever. So
-//! a thread that ends reads its list first, as a destructor of thread-specific data. Threads get one from the first
-//! call on that makes a mutex robust; one that began before and made no such call has none.
+//! When a thread ends, the kernel walks the list of the robust mutexes that it holds and marks them. It does not wait
+//! for an absent page there, and gives up: waiters of such a mutex would wait for ever. A thread that ends therefore
+//! reads its list first, in a destructor of thread-specific data. Threads get this destructor from the first call on
+//! that makes a mutex robust; a thread that began before and made no such call has none.
 
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
@@ -12,15 +12,15 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::real::{Real, forward};
 
-/// Find the function behind ours now: later a thread that holds the loader's lock may need it.
+/// Look up the real function now: later, a thread that holds the loader's lock may need it.
 pub fn look_up() {
     SET_ROBUST.address();
 }
 
 static SET_ROBUST: Real = Real::new(c"pthread_mutexattr_setrobust");
-/// The key of the thread-specific data, and one; 0 before there is any.
+/// The key of the thread-specific data, plus one; 0 before there is one.
 static KEY: AtomicU32 = AtomicU32::new(0);
-/// The most mutexes that the kernel looks at.
+/// The most mutexes that the kernel visits.
 const MOST: usize = 2048;
 
 /// As the C library's.
@@ -46,13 +46,13 @@ fn begin() {
     {
         let first = KEY.compare_exchange(0, key + 1, SeqCst, SeqCst);
         if first.is_err() {
-            // SAFETY: made just now, used by nobody.
+            // SAFETY: just created, not in use.
             unsafe { libc::pthread_key_delete(key) };
         }
     }
 }
 
-/// Has the calling thread read its list when it ends.
+/// Makes the calling thread read its list when it ends.
 fn heed_own_end() {
     if let Some(key) = KEY.load(SeqCst).checked_sub(1) {
         // SAFETY: a key of ours. Any value but null has the destructor called.
@@ -60,11 +60,11 @@ fn heed_own_end() {
     }
 }
 
-/// What the kernel knows of a thread's robust mutexes: the list goes from one to the next and back to the head.
+/// The kernel's view of a thread's robust mutexes: a list from one to the next and back to the head.
 #[repr(C)]
 struct Head {
     next: usize,
-    /// From an element to its mutex' word.
+    /// From an element to the word of its mutex.
     offset: isize,
     pending: usize,
 }
@@ -93,14 +93,14 @@ unsafe extern "C" fn read_list(_: *mut c_void) {
     }
 }
 
-/// What a new thread was made for.
+/// The start routine of a new thread.
 struct Start {
     main: *const c_void,
     argument: *mut c_void,
 }
 
-/// What to make a thread of that reads its list at its end, instead of `main` with `argument`; these where that is not
-/// needed.
+/// The function and argument for a new thread that reads its list at its end, instead of `main` with `argument`;
+/// unchanged if that is not needed.
 pub fn begin_with(main: *const c_void, argument: *mut c_void) -> (*const c_void, *mut c_void) {
     if KEY.load(Relaxed) == 0 {
         return (main, argument);
@@ -116,15 +116,15 @@ pub fn begin_with(main: *const c_void, argument: *mut c_void) -> (*const c_void,
     }
 }
 
-/// Gives up what [`begin_with`] made: no thread was.
+/// Frees the result of [`begin_with`]: no thread was created.
 pub fn forget(main: *const c_void, argument: *mut c_void) {
     if core::ptr::eq(main, enter as *const c_void) {
-        // SAFETY: from `begin_with`, seen by nobody else.
+        // SAFETY: from `begin_with`, not visible elsewhere.
         unsafe { libc::free(argument) };
     }
 }
 
-/// Where such a thread begins. It leaves no frame behind: the C library unwinds a thread that is cancelled.
+/// The start of such a thread. It leaves no frame behind: the C library unwinds a thread that is cancelled.
 #[unsafe(naked)]
 unsafe extern "C" fn enter() {
     naked_asm!(

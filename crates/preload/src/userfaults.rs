@@ -1,4 +1,4 @@
-//! A userfaultfd of the program's own: what it registers is let go first.
+//! A userfaultfd of the program's own: the engine first releases the memory that the program registers.
 
 use core::ffi::{c_int, c_ulong, c_void};
 
@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::Relaxed;
 static IOCTL: Real = Real::new(c"ioctl");
 static MADVISE: Real = Real::new(c"madvise");
 
-/// Find the functions behind ours now: later a thread that holds the loader's lock may need them.
+/// Look up the real functions now: later, a thread that holds the loader's lock may need them.
 pub fn look_up() {
     IOCTL.address();
     MADVISE.address();
@@ -19,12 +19,12 @@ pub fn look_up() {
 
 const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
 const PAGE: usize = 4096;
-/// What is brought in and let go at a time.
+/// Bytes that are brought in and released at a time.
 const PIECE: usize = 512 * PAGE;
-/// How often a piece is brought in anew that has gone out again.
+/// How often a piece that was evicted again is brought in anew.
 const TRIES: u32 = 100;
-/// How often the whole range is: on a busy machine the engine may have taken it up again before this thread came to
-/// register it.
+/// How often the whole range is tried: on a busy machine the engine may have adopted it again before this thread
+/// registers it.
 const ROUNDS: u32 = 5;
 
 /// As the C library's, which takes any one argument more.
@@ -63,12 +63,12 @@ pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_v
     result
 }
 
-/// Brings the range in, piece by piece, and has the engine let go of it.
+/// Brings the range in, piece by piece, and has the engine release it.
 fn let_go(start: usize, bytes: usize) -> bool {
     (start..start + bytes).step_by(PIECE).all(|at| {
         let len = PIECE.min(start + bytes - at);
         (0..TRIES).any(|_| {
-            // What is closed to reading cannot be brought in; then it was never let go either.
+            // Unreadable memory cannot be brought in, and was never evicted.
             forward!(MADVISE => fn(*mut c_void, usize, c_int) -> c_int;
                 core::ptr::without_provenance_mut(at), len, libc::MADV_POPULATE_READ);
             PROGRAM.lets_go(at, len)

@@ -1,8 +1,7 @@
-//! Names errno values without the C library.
+//! Names of errno values without the C library.
 //!
-//! `strerror` reads the thread's locale, which the engine's threads do not have: formatting a
-//! `std::io::Error` there would crash. So errors that can surface in the engine carry the bare
-//! number and are spelled out here.
+//! `strerror` reads the thread's locale, which the engine's threads lack: formatting a `std::io::Error` there would
+//! crash. Errors that can occur in the engine therefore carry the number and are spelled out here.
 
 /// The symbol and the meaning of the errno values that I/O on a swap area can produce.
 pub(crate) fn describe(errno: i32) -> &'static str {

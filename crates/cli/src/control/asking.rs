@@ -1,4 +1,4 @@
-//! The client's end of the control socket: finds the run that has a pid, asks it, reads on.
+//! The client's side of the control socket: finds the run of a pid, sends a request, reads the answers.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::place;
 use super::words::{LINE_BYTES, Reply, Request, Run};
 
-/// How long a supervisor may take to list what it has.
+/// How long a supervisor may take to answer a list request.
 const LIST: Duration = Duration::from_secs(3);
 
 /// Why a run could not be asked.
@@ -19,23 +19,23 @@ pub enum AskError {
         "no run of foreswap has process {pid}; expected the pid of a managed program or of its `foreswap run`, as `foreswap ps` lists them"
     )]
     NoSuchRun {
-        /// What was asked for.
+        /// The requested pid.
         pid: i32,
     },
-    /// The supervisor went away, or is of another version.
+    /// The supervisor has ended, or is of another version.
     #[error("the supervisor at {path} does not answer: {why}")]
     Silent {
         /// Its socket.
         path: PathBuf,
-        /// How it showed.
+        /// The evidence.
         why: String,
     },
-    /// It said no.
+    /// It refused.
     #[error("{0}")]
     Refused(String),
 }
 
-/// A request that was sent.
+/// A sent request.
 #[derive(Debug)]
 pub struct Asked {
     path: PathBuf,
@@ -64,7 +64,7 @@ impl Asked {
         let _ = self.stream.get_ref().set_read_timeout(Some(patience));
     }
 
-    /// The next answer; `None` when it did not come in time or a signal came first.
+    /// The next answer; `None` if it did not arrive in time or a signal came first.
     pub fn next(&mut self) -> Result<Option<Reply>, AskError> {
         let silent = |why: String| AskError::Silent {
             path: self.path.clone(),
@@ -112,13 +112,13 @@ impl Asked {
 /// A run with its socket.
 #[derive(Debug)]
 pub struct Found {
-    /// Where to ask it.
+    /// Its socket's path.
     pub path: PathBuf,
-    /// What it told.
+    /// Its answer.
     pub run: Run,
 }
 
-/// All runs that this user may see, and what is to be said about those that do not answer.
+/// All runs that this user may see, and the errors of those that do not answer.
 pub fn all_runs() -> (Vec<Found>, Vec<AskError>) {
     let user = rustix::process::geteuid();
     let mut folders = place::folders(user.as_raw());
@@ -129,7 +129,7 @@ pub fn all_runs() -> (Vec<Found>, Vec<AskError>) {
     folders.dedup();
     let (mut found, mut silent) = (Vec::new(), Vec::new());
     for folder in folders {
-        // One that another user can write to may hold anything.
+        // A folder that another user can write to is not trustworthy.
         let Ok(owner) = place::owner(&folder) else {
             continue;
         };
@@ -163,7 +163,7 @@ fn list(path: &Path, socket: UnixStream) -> Result<Run, AskError> {
     }
 }
 
-/// The run that has process `pid`. Others that do not answer are no obstacle.
+/// The run with process `pid`. Other runs that do not answer are no obstacle.
 pub fn find(pid: i32) -> Result<Found, AskError> {
     let (runs, mut silent) = all_runs();
     let has = |run: &Run| {
@@ -174,7 +174,7 @@ pub fn find(pid: i32) -> Result<Found, AskError> {
     found.ok_or_else(|| silent.pop().unwrap_or(AskError::NoSuchRun { pid }))
 }
 
-/// Asks the run that has process `pid`.
+/// Sends a request to the run with process `pid`.
 pub fn ask(pid: i32, request: &Request) -> Result<Asked, AskError> {
     let found = find(pid)?;
     let socket = place::connect(&found.path).map_err(|errno| AskError::Silent {

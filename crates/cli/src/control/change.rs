@@ -1,8 +1,8 @@
-//! Changes to a run that goes on: its limit, and the areas that come and go.
+//! Changes to a run in progress: its limit, and its areas.
 //!
-//! An area that comes is attached by every engine before any may put a page there. One that goes is
-//! first left alone by all, then emptied by all, and closed when no slot of it is in use. One such
-//! change at a time; whoever asked for it takes it back by hanging up.
+//! A new area is attached by every engine before any engine may put a page there. For removal, all engines first stop
+//! writing to an area, then empty it, and it is closed when no slot of it is in use. One such change runs at a time;
+//! its client cancels it by closing the connection.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -19,15 +19,15 @@ use crate::run;
 use crate::sessions::Sessions;
 use crate::size::{Size, humane};
 
-/// How often the progress is told.
+/// The interval of progress reports.
 const TELL: Duration = Duration::from_millis(100);
-/// How long nothing may leave an area that no longer fits elsewhere, and that does.
+/// How long an area may make no progress if its pages no longer fit elsewhere, and if they do.
 const STUCK_FULL: Duration = Duration::from_secs(3);
 const STUCK: Duration = Duration::from_secs(30);
 /// How long engines may take to attach or close an area.
 const ANSWERS: Duration = Duration::from_secs(30);
-/// Pages of the limit that a process needs to work with: the engine's upper watermark, as a share of
-/// the limit and within bounds, and its slack.
+/// The working reserve of a process, in pages of the limit: the engine's upper watermark, as a share of the limit and
+/// within bounds, and its slack.
 const RESERVE_SHARE: u64 = 64;
 const RESERVE_MOST: u64 = 4096;
 const RESERVE_LEAST: u64 = 64;
@@ -41,7 +41,7 @@ enum Stage {
     Closing,
 }
 
-/// An area on its way in or out.
+/// An area being added or removed.
 #[derive(Debug)]
 struct Job {
     client: u64,
@@ -51,23 +51,23 @@ struct Job {
     began: Instant,
     total: u64,
     left: u64,
-    /// When less was left than before, or the stage began.
+    /// The time of the last progress, or of the start of the stage.
     moved: Instant,
     told: Instant,
-    /// How it ends when the area is closed.
+    /// The answer when the area is closed.
     end: Reply,
 }
 
-/// What is being changed.
+/// The changes in progress.
 #[derive(Debug, Default)]
 pub struct Changes {
     job: Option<Job>,
 }
 
-/// All that a change concerns.
+/// The parts of the supervisor that a change needs.
 #[derive(Debug)]
 pub struct Parts<'a> {
-    /// Who is asked.
+    /// The clients.
     pub control: &'a mut Control,
     /// The engines.
     pub sessions: &'a mut Sessions,
@@ -89,7 +89,7 @@ impl Changes {
         self.job.is_some()
     }
 
-    /// A client asked for something else than a list.
+    /// A client made a request other than a list.
     pub fn on_request(&mut self, client: u64, request: Request, parts: &mut Parts<'_>) {
         let answer = match request {
             Request::Ps => None,
@@ -122,7 +122,7 @@ impl Changes {
         self.step(parts);
     }
 
-    /// Goes on with what is under way.
+    /// Advances the changes in progress.
     pub fn step(&mut self, parts: &mut Parts<'_>) {
         let Some(mut job) = self.job.take() else {
             return;
@@ -215,7 +215,7 @@ fn begin_on(
     ))
 }
 
-/// The area that was meant.
+/// The requested area.
 fn find(there: &[Area], wanted: Option<&[String; 2]>) -> Result<Area, String> {
     let listed = || -> String {
         let each = there.iter().map(|a| format!("{} ({})", a.number, a.path));
@@ -254,7 +254,7 @@ fn find(there: &[Area], wanted: Option<&[String; 2]>) -> Result<Area, String> {
     }
 }
 
-/// Why what is on `area` fits nowhere else, with the figures.
+/// Why the pages on `area` fit nowhere else, with the figures.
 fn does_not_fit(area: &Area, sessions: &Sessions) -> Option<String> {
     let ledger = sessions.ledger();
     let limit = ledger.limit_pages();
@@ -342,7 +342,7 @@ impl Job {
             .say(self.client, &Reply::Progress(progress), false);
     }
 
-    /// Who keeps us waiting, in words.
+    /// The processes that have not answered, for a message.
     fn silent(parts: &Parts<'_>) -> String {
         let pids = parts.sessions.waits_for();
         let pids: Vec<String> = pids
@@ -382,7 +382,7 @@ impl Job {
         let ledger = parts.sessions.ledger();
         ledger.set_area_state(self.area, AreaState::Usable);
         parts.sessions.order(self.area, AreaStep::Use);
-        // Who waits for a slot looks again.
+        // Faults that wait for a slot look again.
         parts.sessions.ledger().raise_pressure();
         Some(self.end.clone())
     }
@@ -438,11 +438,11 @@ impl Job {
         Some(error(why))
     }
 
-    /// Nothing is on the area: take it away from everybody, then say `end`.
+    /// The area is empty: remove it everywhere, then answer `end`.
     fn close(&mut self, parts: &mut Parts<'_>, end: Reply) {
         self.stage = Stage::Closing;
         self.end = end;
-        // Engines that come up from now on do not get it, and those that did wait for its state.
+        // Engines that start from now on do not get it, and those that have it wait for its state.
         parts.sessions.remove_area(self.area);
         parts.sessions.order(self.area, AreaStep::Detach);
     }

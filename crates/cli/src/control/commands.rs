@@ -14,14 +14,14 @@ use crate::args::{PsArgs, SetArgs, Setting, SwapoffArgs, SwaponArgs};
 use crate::size::humane;
 use crate::voice;
 
-/// How often we look whether a signal came.
+/// How often a command checks for signals.
 const LOOK: Duration = Duration::from_millis(200);
-/// How often a line tells the progress where there is no terminal.
+/// The interval of progress lines without a terminal.
 const LINES: Duration = Duration::from_secs(1);
 /// Characters of a command line in the table.
 const COMMAND: usize = 32;
 
-/// Text of somebody else's for our terminal.
+/// Foreign text, made safe for the terminal.
 fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
@@ -45,7 +45,7 @@ pub fn ps(args: &PsArgs) -> ExitCode {
     }
     let runs: Vec<Run> = runs.into_iter().map(|Found { run, .. }| run).collect();
     let text = if args.json {
-        // Strings, numbers and lists of them: nothing that could fail.
+        // Strings, numbers and lists of them: serialisation cannot fail.
         serde_json::to_string_pretty(&runs).unwrap_or_default() + "\n"
     } else {
         table(&runs)
@@ -57,7 +57,7 @@ pub fn ps(args: &PsArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The program by its name alone, and what fits of its arguments.
+/// The program by its name alone, and as many of its arguments as fit.
 fn short(command: &str) -> String {
     let (program, arguments) = command.split_once(' ').unwrap_or((command, ""));
     let name = program.rsplit('/').next().unwrap_or(program);
@@ -69,7 +69,7 @@ fn short(command: &str) -> String {
     format!("{kept}...")
 }
 
-/// Columns as wide as their widest cell; those whose heading ends with a blank are set flush right.
+/// Columns as wide as their widest cell; columns whose heading ends with a blank are aligned right.
 fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
@@ -148,7 +148,7 @@ fn table(runs: &[Run]) -> String {
             ]);
         }
         if run.processes.is_empty() && run.others.is_empty() {
-            // Small so far: nothing is managed.
+            // Small so far: no memory is managed.
             let pid = run
                 .command_pid
                 .map_or_else(|| "-".to_owned(), |p| p.to_string());
@@ -195,7 +195,7 @@ pub fn set(args: &SetArgs) -> ExitCode {
     follow(asking::ask(args.pid, &Request::Set { memory }), "")
 }
 
-/// The path from the root, as the supervisor may be in another folder.
+/// The absolute path, because the supervisor may be in another folder.
 fn absolute(path: &str) -> String {
     let absolute = Path::new(path)
         .canonicalize()
@@ -222,7 +222,7 @@ pub fn swapon(args: &SwaponArgs) -> ExitCode {
     )
 }
 
-/// Empties a swap area of a run and takes it away.
+/// Empties a swap area of a run and removes it.
 pub fn swapoff(args: &SwapoffArgs) -> ExitCode {
     let area = args.area.as_ref();
     let area = area.map(|area| [area.clone(), absolute(area)]);
@@ -233,7 +233,7 @@ pub fn swapoff(args: &SwapoffArgs) -> ExitCode {
     )
 }
 
-/// Shows what comes until the last answer. A signal hangs up, which takes the request back.
+/// Shows progress until the last answer. A signal closes the connection, which cancels the request.
 fn follow(asked: Result<Asked, AskError>, interrupted: &str) -> ExitCode {
     let mut asked = match asked {
         Ok(asked) => asked,

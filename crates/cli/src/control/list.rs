@@ -1,4 +1,4 @@
-//! What a run tells of itself: its processes and areas, read off the ledger.
+//! The state of a run for `foreswap ps`: its processes and areas, read from the ledger.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,12 +9,12 @@ use rustix::process::Pid;
 use super::words::{Area, Memory, Other, Process, Run, Totals};
 use crate::unmanaged::{Now, Watch};
 
-/// Characters of a command line that are told.
+/// The most characters of a command line.
 const COMMAND: usize = 4096;
-/// Bytes that a process without an engine holds at the least to be told of.
+/// The least memory of a process without an engine for it to be listed.
 const WORTH: u64 = 1 << 20;
 
-/// The command line of a process, or its name where it has none.
+/// The command line of a process, or its name if it has none.
 fn command_of(pid: u32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<_> = line
@@ -50,7 +50,7 @@ fn process(ledger: &Ledger, record: ProcId, watch: &Watch, now: &Now) -> Process
     }
 }
 
-/// The swap areas of a run, the one that is filled first in front.
+/// The swap areas of a run, in the order in which they are filled.
 pub fn areas(ledger: &Ledger) -> Vec<Area> {
     let known = ledger.areas().filter_map(|area| {
         let info = ledger.area_info(area)?;
@@ -78,7 +78,7 @@ pub fn areas(ledger: &Ledger) -> Vec<Area> {
     areas
 }
 
-/// All that `foreswap ps` shows of a run; `stats` is what all of its processes did so far.
+/// The data of `foreswap ps` for a run; `stats` is the sum over all its processes so far.
 pub fn run(ledger: &Ledger, stats: &StatsSnapshot, command: Option<Pid>, watch: &Watch) -> Run {
     let now = watch.now();
     let live = |record: &ProcId| ledger.state(*record) == ProcessState::Live;

@@ -1,4 +1,4 @@
-//! Where control sockets are: `SUPERVISORPID.sock` in a folder that belongs to the user alone.
+//! The place of control sockets: `SUPERVISORPID.sock` in a folder that belongs to the user alone.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,7 +16,7 @@ const FOLDER: &str = "foreswap";
 /// Why a folder cannot hold control sockets.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// It is not there and cannot be made, or not looked at.
+    /// It does not exist and cannot be created, or cannot be examined.
     #[error("{path}: {source}")]
     Io {
         /// The folder.
@@ -24,15 +24,15 @@ pub enum PlaceError {
         /// Why.
         source: io::Error,
     },
-    /// It is somebody else's, open to others, or no folder.
+    /// It belongs to another user, is open to others, or is not a folder.
     #[error("{path} is not a folder of user {user} with mode 0700")]
     NotOurs {
         /// The folder.
         path: PathBuf,
-        /// Who asks.
+        /// The asking user.
         user: u32,
     },
-    /// A socket's path may have 107 bytes.
+    /// The path of a socket may have 107 bytes.
     #[error("{path} is too long for the name of a socket")]
     TooLong {
         /// The folder.
@@ -40,7 +40,7 @@ pub enum PlaceError {
     },
 }
 
-/// The folders that are tried, in order.
+/// The candidate folders, in order.
 pub fn folders(user: u32) -> Vec<PathBuf> {
     let absolute = |name| {
         let path = PathBuf::from(std::env::var_os(name)?);
@@ -74,7 +74,7 @@ pub fn all_folders() -> Vec<PathBuf> {
     found
 }
 
-/// Whose a folder of sockets is; an error when not of one user alone.
+/// The owner of a folder of sockets; an error unless it is private to one user.
 pub fn owner(folder: &Path) -> Result<u32, PlaceError> {
     let path = folder.to_path_buf();
     match fs::symlink_metadata(folder) {
@@ -108,21 +108,21 @@ fn name_of(pid: u32) -> String {
     format!("{pid}.sock")
 }
 
-/// The folders that can be had, in order.
+/// The usable folders, in order.
 pub fn usable_folders() -> impl Iterator<Item = PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let folders = folders(user).into_iter();
     folders.filter(move |folder| prepare(folder, user).is_ok())
 }
 
-/// Listens as process `pid`, in the first folder that can be had.
+/// Listens as process `pid`, in the first usable folder.
 pub fn listen(pid: u32) -> Result<(OwnedFd, PathBuf), PlaceError> {
     let user = rustix::process::geteuid().as_raw();
     let mut first = None;
     for folder in folders(user) {
         match listen_in(&folder, user, pid) {
             Ok(found) => return Ok(found),
-            // The last one is the reason that can be helped: /tmp is there everywhere.
+            // The last candidate gives the most useful reason: /tmp exists everywhere.
             Err(error) => first = Some(error),
         }
     }
@@ -143,7 +143,7 @@ fn listen_in(folder: &Path, user: u32, pid: u32) -> Result<(OwnedFd, PathBuf), P
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::bind(&socket, &address)?;
-        // Nobody else could enter the folder meanwhile.
+        // Until now no other user could enter the folder.
         rustix::fs::chmod(&path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
         rustix::net::listen(&socket, 16)?;
         Ok(socket)
@@ -164,7 +164,7 @@ pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// The control sockets in a folder; those that nobody listens on any more are removed.
+/// The control sockets in a folder; sockets without a listener are removed.
 pub fn sweep(folder: &Path) -> Vec<(PathBuf, OwnedFd)> {
     let mut live = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -179,14 +179,14 @@ pub fn sweep(folder: &Path) -> Vec<(PathBuf, OwnedFd)> {
         match connect(&path) {
             Ok(socket) => live.push((path, socket)),
             Err(Errno::CONNREFUSED) => _ = fs::remove_file(path),
-            // Too busy for a moment, or gone.
+            // Busy for a moment, or gone.
             Err(_) => {}
         }
     }
     live
 }
 
-/// The socket at `path` is listened on by process `pid` from now on.
+/// From now on, process `pid` listens on the socket at `path`.
 pub fn hand_over(path: &Path, pid: u32) -> PathBuf {
     let new = path.with_file_name(name_of(pid));
     match fs::rename(path, &new) {

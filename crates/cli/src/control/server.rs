@@ -1,5 +1,5 @@
-//! The supervisor's end of the control socket: takes clients, reads their requests, writes what
-//! there is to say as fast as each one reads it. Never waits for any of them.
+//! The supervisor's side of the control socket: accepts clients, reads their requests, and writes answers as fast as
+//! each client reads them. Never waits for a client.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,9 +15,9 @@ use super::words::{LINE_BYTES, Reply, Request};
 
 /// Clients at a time.
 const CLIENTS: usize = 32;
-/// Bytes that wait for a client that does not read.
+/// Bytes queued for a client that does not read.
 const OUTBOX: usize = 1 << 20;
-/// How long a client may take to say what it wants, and to read the last answer.
+/// How long a client may take to send its request, and to read the last answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ struct Client {
     outbox: VecDeque<u8>,
     /// It has asked.
     asked: bool,
-    /// Nothing more is to be said.
+    /// The last answer was sent.
     answered: bool,
     since: Instant,
 }
@@ -42,7 +42,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens for clients; without a socket the run goes on, and the reason comes back.
+    /// Listens for clients; without a socket the run continues, and the reason is returned.
     pub fn open() -> (Self, Option<place::PlaceError>) {
         let (listener, error) = match place::listen(std::process::id()) {
             Ok(listener) => (Some(listener), None),
@@ -60,17 +60,17 @@ impl Control {
     pub fn close(&mut self) {
         self.clients.clear();
         if let Some((_, path)) = self.listener.take() {
-            // Somebody may have swept the folder.
+            // Another process may have removed it.
             let _ = std::fs::remove_file(path);
         }
     }
 
-    /// A copy of the process stays behind and goes on listening: this one leaves the socket alone.
+    /// A copy of the process remains and continues to listen: this one leaves the socket alone.
     pub fn leave(&mut self) {
         self.listener = None;
     }
 
-    /// This process is the copy that stays behind.
+    /// This process is the remaining copy.
     pub fn hand_over(&mut self) {
         self.clients.clear();
         if let Some((_, path)) = &mut self.listener {
@@ -78,7 +78,7 @@ impl Control {
         }
     }
 
-    /// Everything to be polled, and for what.
+    /// The descriptors to poll, with their events.
     pub fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let listener = self
             .listener
@@ -92,12 +92,12 @@ impl Control {
         listener.chain(clients)
     }
 
-    /// How soon to look again though nothing happened.
+    /// How soon to look again without an event.
     pub fn timeout(&self) -> Option<Duration> {
         (!self.clients.is_empty()).then_some(PATIENCE)
     }
 
-    /// Reads and writes as far as it goes. Returns the requests that came, with their clients.
+    /// Reads and writes as far as possible. Returns new requests with their clients.
     pub fn serve(&mut self) -> Vec<(u64, Result<Request, String>)> {
         self.accept();
         let mut requests = Vec::new();
@@ -156,7 +156,7 @@ impl Control {
             .any(|client| client.id == id && !client.answered)
     }
 
-    /// Says something to a client; after the `last` word it is gone.
+    /// Sends a reply to a client; after the `last` one the client is removed.
     pub fn say(&mut self, id: u64, reply: &Reply, last: bool) {
         if let Some(client) = self.clients.iter_mut().find(|client| client.id == id) {
             client.say(reply, last);
@@ -176,13 +176,13 @@ impl Client {
             // It does not read: it misses some progress.
             return;
         }
-        // What is said has no map with odd keys and no failing part.
+        // Replies have no maps with odd keys, and serialisation cannot fail.
         let line = serde_json::to_vec(reply).unwrap_or_default();
         self.outbox.extend(line);
         self.outbox.push_back(b'\n');
     }
 
-    /// False when the client is gone.
+    /// False if the client is gone.
     fn read(&mut self, requests: &mut Vec<(u64, Result<Request, String>)>) -> bool {
         let mut buffer = [0u8; 4096];
         loop {
@@ -194,7 +194,7 @@ impl Client {
                 Err(_) => return false,
             };
             if self.asked {
-                // One request to a connection: whatever else it says is of no concern.
+                // One request per connection: further data is ignored.
                 continue;
             }
             self.inbox.extend_from_slice(&buffer[..n]);

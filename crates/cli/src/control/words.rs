@@ -1,17 +1,17 @@
-//! What is said on a control socket: one JSON object a line.
+//! The messages on a control socket: one JSON object per line.
 
 use serde::{Deserialize, Serialize};
 
 use crate::unmanaged::Unmanaged;
 
-/// Bytes that a line has at the most.
+/// The most bytes of a line.
 pub const LINE_BYTES: usize = 256 << 10;
 
-/// What a client asks for; one to a connection.
+/// A client's request; one per connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
 pub enum Request {
-    /// Tell what is there.
+    /// List the run.
     Ps,
     /// Change the limit.
     Set {
@@ -20,46 +20,46 @@ pub enum Request {
     },
     /// Add a swap area.
     Swapon {
-        /// Path of a folder, file or device, from the root.
+        /// Absolute path of a folder, file or device.
         area: String,
-        /// The highest is filled first; without one it is the last to be.
+        /// The highest is filled first; by default the area is filled last.
         priority: Option<i32>,
         /// Its size in bytes.
         swap_size: Option<u64>,
     },
-    /// Empty a swap area and take it away.
+    /// Empty a swap area and remove it.
     Swapoff {
-        /// Its number or its path, as it was typed and from the root; without one the only area.
+        /// Its number or path, as typed and as an absolute path; by default the only area.
         area: Option<[String; 2]>,
     },
 }
 
-/// What the supervisor answers.
+/// The supervisor's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "lowercase")]
 pub enum Reply {
-    /// To [`Request::Ps`].
+    /// The answer to [`Request::Ps`].
     Run(Run),
-    /// How far it is; more follows.
+    /// Progress; more replies follow.
     Progress(Progress),
     /// It is done.
     Done {
-        /// In words.
+        /// The message.
         text: String,
     },
     /// It was not done.
     Error {
-        /// What was wrong, what was expected, what to do.
+        /// The fault, the expectation, the remedy.
         text: String,
     },
 }
 
-/// How far a change is.
+/// The progress of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Bytes that are still on the area.
+    /// Bytes still on the area.
     pub left: u64,
-    /// Bytes that were there at the start.
+    /// Bytes on the area at the start.
     pub total: u64,
     /// Processes that have not answered.
     pub waits_for: Vec<i32>,
@@ -70,35 +70,35 @@ pub struct Progress {
 pub struct Run {
     /// Pid of the supervisor.
     pub supervisor: i32,
-    /// Pid of the command; `None` once it has ended and others go on.
+    /// Pid of the command; `None` if it has ended while other processes continue.
     pub command_pid: Option<i32>,
     /// The command line.
     pub command: String,
     /// The limit.
     pub limit_bytes: u64,
-    /// What all processes hold.
+    /// Managed memory held by all processes.
     pub resident_bytes: u64,
-    /// What they hold beside that and foreswap does not manage.
+    /// Unmanaged memory of the processes.
     #[serde(default)]
     pub unmanaged_bytes: Unmanaged,
     /// The managed processes.
     pub processes: Vec<Process>,
-    /// Others of the run that hold memory worth mentioning.
+    /// Other processes of the run with memory worth listing.
     #[serde(default)]
     pub others: Vec<Other>,
     /// The swap areas.
     pub areas: Vec<Area>,
-    /// What was counted so far; `None` from a supervisor of a version that does not tell.
+    /// The counters so far; `None` from an older supervisor.
     #[serde(default)]
     pub totals: Option<Totals>,
 }
 
-/// What all processes of a run did since it began, those that have ended too.
+/// The sums over all processes of a run since its start, ended ones included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Bytes of pages that were read from areas.
+    /// Bytes read from areas.
     pub swap_in_bytes: u64,
-    /// Bytes of pages that were written to areas.
+    /// Bytes written to areas.
     pub swap_out_bytes: u64,
     /// Faults that waited for an area.
     pub faults_major: u64,
@@ -117,36 +117,36 @@ pub struct Process {
     pub managed_bytes: u64,
     /// Memory that counts towards the limit.
     pub resident_bytes: u64,
-    /// What it has on swap areas.
+    /// Its bytes on swap areas.
     pub swap_bytes: u64,
-    /// Pages of readahead that were used, of those that were read; `None` when none were.
+    /// Used pages of readahead over pages read; `None` without readahead.
     pub readahead_hit_ratio: Option<f64>,
     /// Faults that waited for an area.
     pub faults_major: u64,
-    /// What it holds beside that and foreswap does not manage.
+    /// Its unmanaged memory.
     #[serde(default)]
     pub unmanaged_bytes: Unmanaged,
 }
 
-/// A process of the run that foreswap has no part in.
+/// A process of the run without an engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Other {
     /// Its pid.
     pub pid: i32,
     /// Its command line.
     pub command: String,
-    /// What it holds.
+    /// Its memory.
     pub unmanaged_bytes: Unmanaged,
 }
 
-/// The memory of an area that is compressed memory.
+/// The memory of a RAM area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// What it may take.
+    /// Its capacity.
     pub capacity_bytes: u64,
-    /// What it takes.
+    /// Its chunks in use.
     pub held_bytes: u64,
-    /// Of that, what the compressed pages are.
+    /// Its compressed pages.
     pub live_bytes: u64,
 }
 
@@ -155,14 +155,13 @@ pub struct Memory {
 pub struct Area {
     /// Its number.
     pub number: u8,
-    /// The path it was given by.
+    /// The path as given.
     pub path: String,
     /// Its size.
     pub bytes: u64,
-    /// What is in use.
+    /// The used bytes.
     pub used_bytes: u64,
-    /// Of compressed memory: what it takes, of how much it may; `bytes` and `used_bytes` are of the
-    /// pages in it.
+    /// For a RAM area: its memory; `bytes` and `used_bytes` count uncompressed pages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
     /// The highest is filled first.

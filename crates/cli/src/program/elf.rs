@@ -1,4 +1,4 @@
-//! Which loader starts an ELF file, if any: the preload object gets in only through glibc's.
+//! The loader of an ELF file: only glibc's loads the preload object.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// What the user can do, after "run it without foreswap, or".
+    /// The remedy, after "run it without foreswap, or".
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Static => "link it dynamically (without -static)",
@@ -68,7 +68,7 @@ fn interpreter(head: &[u8], read: impl Fn(u64, &mut [u8]) -> bool) -> Result<Str
     if head.get(4) != Some(&2) {
         return Err(Obstacle::ThirtyTwoBit);
     }
-    // A big-endian file names a machine that is not ours as well.
+    // A big-endian file names another machine as well.
     let machine = short(18).ok_or(Obstacle::Damaged)?;
     if machine != MACHINE || head.get(5) != Some(&1) {
         return Err(Obstacle::Machine(machine));

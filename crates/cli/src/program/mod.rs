@@ -1,9 +1,8 @@
-//! What the command is, and whether it can be managed.
+//! The command's program, and whether it can be managed.
 //!
-//! Found as a shell would find it. Then looked into: a dynamically linked program of this
-//! machine that starts through glibc's loader can be managed; a script can when its interpreter
-//! can; everything else (static, setuid, another libc, another machine) is refused here, because
-//! it would run without foreswap and nobody would notice.
+//! The program is found as a shell would find it, and then examined. A dynamically linked program of this machine
+//! that starts through glibc's loader can be managed; a script can if its interpreter can. Everything else (static,
+//! setuid, another libc, another machine) is refused here, because it would run unmanaged unnoticed.
 
 pub mod elf;
 mod script;
@@ -17,9 +16,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
-/// Interpreters of interpreters: the kernel follows four.
+/// The most nested interpreters: the kernel follows four.
 const MAX_SCRIPTS: usize = 5;
-/// As much of a file as the kernel reads to see what it is, and room for program headers.
+/// The part of a file that the kernel reads to identify it, with room for program headers.
 const HEAD_BYTES: u64 = 4096;
 
 /// Why a command cannot be run, or not managed.
@@ -36,7 +35,7 @@ pub enum ProgramError {
     NotExecutable {
         /// The file.
         path: String,
-        /// What is wrong, and what to do.
+        /// The fault, and the remedy.
         why: String,
     },
     /// It would run, but not under foreswap.
@@ -47,15 +46,15 @@ pub enum ProgramError {
     Unmanageable {
         /// The file.
         path: String,
-        /// What is in the way.
+        /// The obstacle.
         why: String,
-        /// What else could be done.
+        /// The alternative.
         remedy: &'static str,
     },
 }
 
 impl ProgramError {
-    /// What a shell exits with.
+    /// The exit status of a shell in this case.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::NotFound { .. } => 127,
@@ -64,8 +63,7 @@ impl ProgramError {
     }
 }
 
-/// Finds the program that `name` stands for, as execvp would, and checks that it and every
-/// interpreter that it needs can be managed.
+/// Finds the program `name` as execvp would, and checks that it and every interpreter that it needs can be managed.
 pub fn find(name: &OsStr, search: &OsStr) -> Result<PathBuf, ProgramError> {
     let path = look_up(name, search)?;
     check(&path, search)?;
@@ -139,7 +137,7 @@ fn check(path: &Path, search: &OsStr) -> Result<(), ProgramError> {
     })
 }
 
-/// Checks one file; the interpreter to check next, if it has one.
+/// Checks one file; returns the interpreter to check next, if there is one.
 fn next(path: &Path, search: &OsStr) -> Result<Option<PathBuf>, ProgramError> {
     privileges(path)?;
     let mut head = Vec::new();
@@ -166,7 +164,7 @@ fn next(path: &Path, search: &OsStr) -> Result<Option<PathBuf>, ProgramError> {
     }
     let interpreter = match script::interpreter(&head) {
         Some(line) => line,
-        // No format that the kernel knows: execvp hands such a file to the shell.
+        // No format known to the kernel: execvp passes such a file to the shell.
         None => return Ok(Some(PathBuf::from("/bin/sh"))),
     };
     let wanted = match interpreter.through_env {
@@ -190,8 +188,7 @@ fn privileges(path: &Path) -> Result<(), ProgramError> {
     };
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let mode = meta.mode();
-    // Running one's own setuid program changes nothing, but glibc's secure mode depends on the
-    // ids being different.
+    // A setuid program of the user's own gains nothing, but glibc's secure mode depends on the ids being different.
     let setuid = mode & 0o4000 != 0 && meta.uid() != user.as_raw();
     let setgid = mode & 0o2010 == 0o2010 && meta.gid() != group.as_raw();
     let remedy = "run foreswap itself as the user that it needs";
@@ -223,7 +220,7 @@ fn has_capabilities(path: &Path) -> bool {
     rustix::fs::getxattr(&path, NAME, &mut value[..]).is_ok_and(|bytes| bytes > 0)
 }
 
-/// PATH, or what execvp takes without one.
+/// PATH, or execvp's default without one.
 pub fn search_path() -> OsString {
     std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"))
 }

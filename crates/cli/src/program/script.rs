@@ -1,19 +1,19 @@
-//! The first line of a script: which program the kernel will start for it.
+//! The first line of a script: the program that the kernel will start for it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// What stands after `#!`.
+/// The content after `#!`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Interpreter {
     /// The program named.
     pub path: PathBuf,
-    /// What `env` will look up, where the program is `env`.
+    /// The program that `env` will look up, if the interpreter is `env`.
     pub through_env: Option<OsString>,
 }
 
-/// The interpreter of a script; `None` for a file that is none.
+/// The interpreter of a script; `None` if the file is not one.
 pub fn interpreter(head: &[u8]) -> Option<Interpreter> {
     let line = head.strip_prefix(b"#!")?;
     let line = line.split(|&byte| byte == b'\n').next()?;

@@ -1,20 +1,20 @@
-//! Areas that come and go: every engine is told, and answers.
+//! Changes of areas: every engine is told, and answers.
 
 use super::*;
 
 impl Sessions {
-    /// An area is there for engines that come up from now on.
+    /// Engines that start from now on get the area.
     pub fn add_area(&mut self, area: AreaId, file: OwnedFd) {
         self.areas.push(AreaFile::new(&self.ledger, area, file));
         self.areas.sort_unstable_by_key(|area| area.number.0);
     }
 
-    /// Engines that come up from now on do not get to know the area.
+    /// Engines that start from now on do not get the area.
     pub fn remove_area(&mut self, area: AreaId) {
         self.areas.retain(|other| other.number != area);
     }
 
-    /// Order all engines that are up; what was ordered before is not waited for any more.
+    /// Sends an order to all running engines, and stops waiting for the order before.
     pub fn order(&mut self, area: AreaId, step: AreaStep) {
         self.rounds = self.rounds.wrapping_add(1);
         let order = AreaOrder {
@@ -35,11 +35,11 @@ impl Sessions {
             };
             let own = joining.and_then(|area| area.own(record));
             let mut fds = Vec::new();
-            // Without them the engine cannot join, and says so.
+            // Without them the engine cannot attach the area, and answers so.
             if let (Some(area), Some(own)) = (joining, &own) {
                 fds.extend(area.descriptors(&self.ledger, own));
             }
-            // One whose connection is broken ends soon, and with it what it would have to do.
+            // An engine with a broken connection ends soon, and with it its part of the order.
             if protocol::send(&session.socket, &Message::Area(order), &fds).is_ok() {
                 pending.waiting.insert(session.id);
             }

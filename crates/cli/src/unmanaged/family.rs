@@ -1,10 +1,8 @@
-//! The processes of a run: the command and all that descends from it, with an engine or without, in whatever
-//! namespace.
+//! The processes of a run: the command and all its descendants, with or without an engine, in any namespace.
 //!
-//! Children are found by the kernel's lists of them. One whose parent ended before we looked is found by the
-//! variable that the command was started with. A process is held by its folder in /proc, which never
-//! becomes another's; a process that shares the memory of one (a child of vfork, an engine beside its
-//! program) is known as such and not counted.
+//! Children are found in the kernel's lists. A child whose parent ended before the look is found by the variable with
+//! which the command was started. A process is held by its folder in /proc, which never becomes another's. A process
+//! that shares the memory of another (a child of vfork, an engine beside its program) is recognised and not counted.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,13 +14,13 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::smaps::{self, Quick, Status};
 
-/// Bytes of the largest text of a process that is read; 65,530 mappings are described in less.
+/// The most bytes read of a process' file; 65,530 mappings take less.
 const MOST_TEXT: usize = 128 << 20;
-/// Room for what is mostly read.
+/// Room for the usual size.
 const FIRST_TEXT: usize = 4 << 10;
-/// One in so many of our descriptors may be for processes, each of which takes two.
+/// The fraction of the descriptors for processes, each of which takes two.
 const DESCRIPTORS: u64 = 4;
-/// What the name of a process begins with that is an engine beside its program.
+/// The start of the name of an engine's process.
 const ENGINE: &str = "fs-pager";
 
 /// A process of the run.
@@ -30,9 +28,9 @@ const ENGINE: &str = "fs-pager";
 pub struct Member {
     folder: OwnedFd,
     statm: std::fs::File,
-    /// As of the last time that its `status` was read.
+    /// As of the last read of its `status`.
     threads: u64,
-    /// Another one that has the same memory and stands for it.
+    /// Another process that has the same memory and represents it.
     pub shares_with: Option<i32>,
 }
 
@@ -49,14 +47,14 @@ impl Member {
         })
     }
 
-    /// A living thread's view, where the first thread has ended, and its folder shows nothing any more.
+    /// A living thread's view, if the first thread has ended and its folder is empty.
     fn of_another_thread(&self, pid: i32) -> Option<Self> {
         let tasks = self.tasks().into_iter().filter(|&task| task != pid);
         let mut views = tasks.filter_map(|task| Self::open(task).ok());
         views.find(|view| view.quick().is_some_and(|quick| quick.resident > 0))
     }
 
-    /// `None` when it is gone.
+    /// `None` if it is gone.
     pub fn quick(&self) -> Option<Quick> {
         let mut text = [0; 256];
         let n = self.statm.read_at(&mut text, 0).ok()?;
@@ -77,7 +75,7 @@ impl Member {
         let file = open_at(&self.folder, name)?;
         let mut bytes = vec![0; FIRST_TEXT];
         let mut length = 0;
-        // Without a question for the size, which the kernel does not know.
+        // Without a query of the size, which the kernel does not know.
         while length < MOST_TEXT {
             if bytes.len() - length < FIRST_TEXT {
                 bytes.resize(2 * bytes.len(), 0);
@@ -93,7 +91,7 @@ impl Member {
         Ok(bytes)
     }
 
-    /// What a link in its folder says.
+    /// The target of a link in its folder.
     pub fn link(&self, name: &str) -> Option<String> {
         let link = rustix::fs::readlinkat(&self.folder, name, Vec::new()).ok()?;
         Some(link.to_string_lossy().into_owned())
@@ -104,13 +102,13 @@ impl Member {
         open_at(&self.folder, "exe")
     }
 
-    /// Whether there is a file at `path` where it looks.
+    /// Whether a file exists at `path` in its view.
     pub fn has_file(&self, path: &str) -> bool {
         let path = format!("root/{}", path.trim_start_matches('/'));
         rustix::fs::statat(&self.folder, path, rustix::fs::AtFlags::empty()).is_ok()
     }
 
-    /// Its variables, as it was started with them.
+    /// Its initial environment.
     pub fn variables(&self) -> Vec<u8> {
         self.bytes("environ").unwrap_or_default()
     }
@@ -155,7 +153,7 @@ fn most_members() -> usize {
     usize::try_from(most).unwrap_or(usize::MAX)
 }
 
-/// Whether /proc is that of our pid namespace: another one's pids are others' here.
+/// Whether /proc belongs to this pid namespace: otherwise its pids are those of other processes.
 fn is_ours() -> bool {
     let shown = std::fs::read_link("/proc/self");
     let us = std::process::id().to_string();
@@ -166,37 +164,36 @@ fn number(name: &[u8]) -> Option<i32> {
     std::str::from_utf8(name).ok()?.parse().ok()
 }
 
-/// Whether two processes have one address space. Not so where the kernel does not tell.
+/// Whether two processes share one address space. False if the kernel does not tell.
 fn same_memory(one: i32, other: i32) -> bool {
     const KCMP_VM: libc::c_long = 1;
     // SAFETY: kcmp touches no memory of ours.
     unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0 }
 }
 
-/// The last pid that was given away here and in the namespaces below: the same as long as no process and no
-/// thread is made.
+/// The last pid assigned here and in the namespaces below: unchanged while no process or thread is created.
 fn last_pid() -> Option<String> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     Some(text.rsplit(' ').next()?.trim().to_owned())
 }
 
-/// All that is known of them, by pid.
+/// The known processes, by pid.
 #[derive(Debug, Default)]
 pub struct Family {
     members: BTreeMap<i32, Member>,
-    /// `NAME=value` in the variables of all that the command starts.
+    /// `NAME=value` in the environment of all processes that the command starts.
     marker: Vec<u8>,
     last_pid: Option<String>,
-    /// Pids that are none of ours, as of the last search through all.
+    /// Pids outside the run, as of the last search through all.
     strangers: Vec<i32>,
-    /// The kernel's folder shows processes by the numbers by which they are known here.
+    /// The kernel's folder shows processes by pids of this namespace.
     readable: bool,
-    /// There may be some that only a search through all would find.
+    /// Some processes may be found only by a search through all.
     pub may_miss: bool,
 }
 
 impl Family {
-    /// Nobody yet; `marker` is in the variables of the command.
+    /// Empty; `marker` is in the environment of the command.
     pub fn new(marker: String) -> Self {
         Self {
             marker: marker.into_bytes(),
@@ -205,7 +202,7 @@ impl Family {
         }
     }
 
-    /// All that live, with their pids.
+    /// All living ones, with their pids.
     pub fn members(&self) -> impl Iterator<Item = (i32, &Member)> {
         self.members.iter().map(|(&pid, member)| (pid, member))
     }
@@ -220,15 +217,15 @@ impl Family {
         self.members.get(&pid)
     }
 
-    /// A process has so many threads, each of which may have children.
+    /// A process has this many threads, each of which may have children.
     pub fn has_threads(&mut self, pid: i32, threads: u64) {
         if let Some(member) = self.members.get_mut(&pid) {
             member.threads = threads;
         }
     }
 
-    /// The process shows nothing: it has ended and waits to be reaped, or only its first thread has. In that case it
-    /// is looked at by another one from now on.
+    /// The process shows nothing: it is a zombie, or only its first thread is. In the latter case another thread
+    /// represents it from now on.
     pub fn look_behind(&mut self, pid: i32) {
         if let Some(member) = self.members.get_mut(&pid)
             && let Some(mut view) = member.of_another_thread(pid)
@@ -238,13 +235,13 @@ impl Family {
         }
     }
 
-    /// The one that stands for the memory of `pid`.
+    /// The process that represents the memory of `pid`.
     pub fn stands_for(&self, pid: i32) -> i32 {
         let member = self.members.get(&pid);
         member.and_then(|member| member.shares_with).unwrap_or(pid)
     }
 
-    /// A process is one of them. True where that is new.
+    /// A process belongs to the run. True if that is new.
     pub fn add(&mut self, pid: i32) -> bool {
         if !self.readable
             || pid <= 0
@@ -259,7 +256,7 @@ impl Family {
         let Ok(mut member) = Member::open(pid) else {
             return false;
         };
-        // Who was first is the program.
+        // The earlier process is the program.
         match self.same_as(pid) {
             Some(other) if other < pid => member.shares_with = Some(other),
             Some(other) => {
@@ -278,11 +275,11 @@ impl Family {
         true
     }
 
-    /// Forgets those that are gone, and looks who still shares its memory with whom.
+    /// Forgets ended processes, and updates which share memory.
     pub fn drop_dead(&mut self, dead: &[i32]) {
         for pid in dead {
             self.members.remove(pid);
-            // The pid may be another's already, who was taken for it.
+            // The pid may already be reused by another process.
             self.last_pid = None;
         }
         let parted: Vec<i32> = self
@@ -312,7 +309,7 @@ impl Family {
         others.find(same).map(|(&other, _)| other)
     }
 
-    /// Finds new children, if there can be any. True where there are.
+    /// Finds new children, if there can be any. True if there are.
     pub fn find_children(&mut self) -> bool {
         let last = last_pid();
         if last.is_some() && last == self.last_pid {
@@ -336,7 +333,7 @@ impl Family {
         found
     }
 
-    /// Looks through all processes for some that left their parents behind.
+    /// Searches all processes for descendants whose parents have ended.
     pub fn find_strays(&mut self) {
         self.may_miss = false;
         if !self.readable {
@@ -361,7 +358,7 @@ impl Family {
         self.strangers.sort_unstable();
     }
 
-    /// Whether it was started by the command or a descendant.
+    /// Whether the command or a descendant started it.
     pub fn is_marked(&self, member: &Member) -> bool {
         let variables = member.variables();
         variables
@@ -385,7 +382,7 @@ impl Family {
             let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
                 continue;
             };
-            // It was there after its pid was looked up, so that pid was not another's.
+            // It existed after the lookup of its pid: the pid was its own.
             if member.quick().is_some() {
                 let _ = rustix::process::pidfd_send_signal(&process, signal);
             }
@@ -437,7 +434,7 @@ mod tests {
             family.find_children();
             family.members().count() >= 3
         });
-        // The shells end, the sleeper goes on with init.
+        // The shells end, the sleeper remains with init.
         drop(parent);
         until(|| {
             let gone = |(pid, member): (i32, &Member)| {
@@ -462,7 +459,7 @@ mod tests {
         });
     }
 
-    /// Waits for a byte, as a process that has our memory.
+    /// Waits for a byte, as a process that shares this memory.
     extern "C" fn wait_beside(fd: *mut libc::c_void) -> libc::c_int {
         let mut byte = 0_u8;
         // SAFETY: one byte into a variable of ours.
@@ -497,7 +494,7 @@ mod tests {
             family.stands_for(first.0.id().cast_signed()),
             first.0.id().cast_signed()
         );
-        // The program is gone, or has executed another one: the memory is with who stayed.
+        // The program is gone, or has executed another one: the remaining process represents the memory.
         family.drop_dead(&[us]);
         assert_eq!(family.stands_for(beside), beside);
         // SAFETY: descriptors of ours, and a child of ours.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub enum Kind {
     /// Shared memory: anonymous, System V, memfd, files of a tmpfs.
     Shared,
-    /// Private, and held by mlock, whether it would be managed otherwise or not.
+    /// Private, and locked by mlock, whether or not it would be managed otherwise.
     Locked,
     /// Private, anonymous and executable.
     Executable,
@@ -15,12 +15,12 @@ pub enum Kind {
     Stacks,
     /// Private copies of pages of files.
     Files,
-    /// Other private memory: of programs without an engine, or not taken up by it.
+    /// Other private memory: of programs without an engine, or not adopted by it.
     Unknown,
 }
 
 impl Kind {
-    /// All of them, in the order in which they are told.
+    /// All kinds, in the order of the report.
     pub const ALL: [Self; 6] = [
         Self::Shared,
         Self::Locked,
@@ -43,7 +43,7 @@ impl Kind {
     }
 }
 
-/// Bytes that are resident and not managed. Pages that several processes share count once.
+/// Resident, unmanaged bytes. Pages shared by several processes count once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Unmanaged {
@@ -87,13 +87,13 @@ impl Unmanaged {
         }
     }
 
-    /// More of a kind.
+    /// Adds to a kind.
     pub fn count(&mut self, kind: Kind, bytes: u64) {
         *self.word(kind) += bytes;
         self.total += bytes;
     }
 
-    /// Takes up to `bytes` off a kind; returns what is left of them.
+    /// Subtracts up to `bytes` from a kind; returns the rest.
     pub fn take_off(&mut self, kind: Kind, bytes: u64) -> u64 {
         let word = self.word(kind);
         let taken = bytes.min(*word);
@@ -102,14 +102,14 @@ impl Unmanaged {
         bytes - taken
     }
 
-    /// The same of another process.
+    /// Adds the figures of another process.
     pub fn add(&mut self, other: &Self) {
         for kind in Kind::ALL {
             self.count(kind, other.of(kind));
         }
     }
 
-    /// Keeps the most of each, and of the sum.
+    /// Keeps the maximum of each kind, and of the sum.
     pub fn keep_peak(&mut self, now: &Self) {
         for kind in Kind::ALL {
             let most = self.of(kind).max(now.of(kind));
@@ -118,15 +118,15 @@ impl Unmanaged {
         self.total = self.total.max(now.total);
     }
 
-    /// The private kind of which there is most.
+    /// The largest private kind.
     pub fn main_private_kind(&self) -> Kind {
         let private = Kind::ALL.into_iter().filter(|&kind| kind != Kind::Shared);
-        // The last of equal ones: unknown where there is none.
+        // The last of equal kinds: unknown if all are empty.
         let most = private.max_by_key(|&kind| self.of(kind));
         most.unwrap_or(Kind::Unknown)
     }
 
-    /// The kinds that are a good part of the whole, the largest first.
+    /// The kinds that make up a good part of the whole, the largest first.
     pub fn main_kinds(&self) -> Vec<Kind> {
         let mut kinds = Kind::ALL.to_vec();
         kinds.retain(|&kind| self.of(kind) > 0 && self.of(kind) >= self.total / 16);

@@ -1,10 +1,8 @@
-//! What the processes of a run hold beside what foreswap manages: looked at by the supervisor, told where it
-//! matters.
+//! Unmanaged memory of the processes of a run: the supervisor measures it, and reports it if it matters.
 //!
-//! A look costs a few microseconds a process: its `statm`, and its `status` when that has changed. Only where
-//! these leave room for much that is not managed are its mappings read, which takes the kernel as long as it
-//! takes to walk their page tables. How long all that took says when the next look comes: at the most a
-//! thousandth of a CPU is spent.
+//! A look costs a few microseconds per process: its `statm`, and its `status` if that has changed. Only if these
+//! leave room for much unmanaged memory does the look read its mappings, for which the kernel walks its page tables.
+//! The cost of a look determines the time of the next: at most a thousandth of a CPU is spent.
 
 mod family;
 mod figures;
@@ -28,23 +26,23 @@ use self::seen::{Charged, Mapped, Seen};
 use self::smaps::Devices;
 use self::words::Holder;
 
-/// Below this, or a sixteenth of the limit, the figures of `status` are good enough for a process.
+/// Below this, or a sixteenth of the limit, the figures of `status` suffice for a process.
 const SMALL: u64 = 4 << 20;
-/// Below this they are where there are many such processes, which may share what they have.
+/// Below this they suffice even with many such processes, which may share memory.
 const TINY: u64 = 256 << 10;
 
 /// More than any process has.
 const EVERYTHING: u64 = 1 << 56;
 
-/// Which processes are looked at more closely.
+/// The processes that are examined more closely.
 #[derive(Clone, Copy, Debug)]
 struct Close {
-    /// Those that may hold so much.
+    /// Those that may hold this much.
     from: u64,
 }
 
 impl Close {
-    /// `least` is what is not managed of each, as far as the quick figures tell.
+    /// `least` is each process' unmanaged memory, as far as the quick figures tell.
     fn of(limit: u64, least: impl Iterator<Item = u64>) -> Self {
         let small = SMALL.max(limit / 16);
         let crowd: u64 = least.filter(|&bytes| bytes < small).sum();
@@ -58,11 +56,11 @@ impl Close {
 pub struct Now {
     /// Of all processes.
     pub sum: Unmanaged,
-    /// Of each that has any, by pid.
+    /// Of each process that has any, by pid.
     pub each: Vec<(i32, Unmanaged)>,
 }
 
-/// Looks at the processes of a run.
+/// Watches the processes of a run.
 #[derive(Debug)]
 pub struct Watch {
     family: Family,
@@ -70,24 +68,24 @@ pub struct Watch {
     seen: HashMap<i32, Seen>,
     now: Unmanaged,
     peak: Unmanaged,
-    /// How often was looked.
+    /// The number of looks.
     looks: u64,
-    /// The most that one process had resident, pages of files included.
+    /// The maximum resident size of one process, file pages included.
     most_resident: u64,
-    /// Bytes of a kind in a process when they were told.
+    /// The bytes of a kind in a process at its last report.
     told: HashMap<(i32, Kind), u64>,
     /// The last look found more than the limit.
     alarmed: bool,
-    /// More than the limit was found twice in turn.
+    /// Two looks in a row found more than the limit.
     passed: bool,
     devices: Devices,
 }
 
 impl Watch {
-    /// `marker` is `NAME=value` in the variables of all that the command starts.
+    /// `marker` is `NAME=value` in the environment of all processes that the command starts.
     pub fn new(marker: String) -> Self {
         let mut devices = Devices::new();
-        // Where anonymous shared memory, System V's and memfds are.
+        // The device of anonymous shared memory, System V shared memory and memfds.
         let memory = rustix::fs::memfd_create(c"foreswap-look", rustix::fs::MemfdFlags::CLOEXEC);
         if let Ok(stat) = memory.and_then(|memory| rustix::fs::fstat(memory.as_fd())) {
             let number = (
@@ -111,7 +109,7 @@ impl Watch {
         }
     }
 
-    /// Whether processes can be looked at.
+    /// Whether processes can be examined.
     pub fn can_look(&self) -> bool {
         self.family.is_readable()
     }
@@ -121,12 +119,12 @@ impl Watch {
         self.pace.due_in(Instant::now())
     }
 
-    /// The most that was not managed at a time.
+    /// The maximum of unmanaged memory.
     pub fn peak(&self) -> &Unmanaged {
         &self.peak
     }
 
-    /// The most that one process had resident at a look.
+    /// The maximum resident size of one process at a look.
     pub fn most_resident(&self) -> u64 {
         self.most_resident
     }
@@ -136,8 +134,8 @@ impl Watch {
         self.passed
     }
 
-    /// Looks at every process; `connected` are those that an engine has told of. Returns what there is to tell, in
-    /// lines. `early` are forked children, by their engines' pids, that share their parents' memory.
+    /// Looks at every process; `connected` are those reported by an engine. Returns the lines to report. `early` are
+    /// forked children, by their engines' pids, that share their parents' memory.
     pub fn look(&mut self, ledger: &Ledger, connected: &[i32], early: &[i32]) -> Vec<String> {
         self.looks += 1;
         let began = Instant::now();
@@ -170,12 +168,12 @@ impl Watch {
         }
     }
 
-    /// The process that stands for the memory of this one, see [`Family`].
+    /// The process that represents the memory of this one, see [`Family`].
     pub fn stands_for(&self, pid: i32) -> i32 {
         self.family.stands_for(pid)
     }
 
-    /// Sends a signal to every process of the run, those too that came since the last look.
+    /// Sends a signal to every process of the run, including those created since the last look.
     pub fn signal(&mut self, signal: Signal) {
         self.family.find_children();
         self.family.signal(signal);
@@ -208,7 +206,7 @@ impl Watch {
         new
     }
 
-    /// What the engines say, by the pid that stands for their process.
+    /// The engines' figures, by the pid that represents their process.
     fn charged(&self, ledger: &Ledger, early: &[i32]) -> HashMap<i32, Charged> {
         let mut charged: HashMap<i32, Charged> = HashMap::new();
         let areas = ledger.areas().filter_map(|area| ledger.ram_usage(area));
@@ -233,7 +231,7 @@ impl Watch {
         charged
     }
 
-    /// Reads the quick figures of all. True where they have changed.
+    /// Reads the quick figures of all processes. True if they have changed.
     fn read_quick(&mut self, limit: u64) -> bool {
         let mut silent = Vec::new();
         let mut dead = Vec::new();
@@ -259,7 +257,7 @@ impl Watch {
             let before = seen.resident();
             seen.quick = quick;
             seen.age = 0;
-            // Gone in this moment: the next look finds that.
+            // Just ended: the next look finds that.
             seen.status = member.status().unwrap_or_default();
             threads.push((pid, seen.status.threads));
             moved += seen.resident().abs_diff(before);
@@ -279,7 +277,7 @@ impl Watch {
         moved > SMALL.min(limit / 64)
     }
 
-    /// Reads the mappings of those that may hold much, where that has changed since. Returns which these are.
+    /// Reads the mappings of processes that may hold much, if that has changed since. Returns these processes.
     fn read_mappings(&mut self, limit: u64, charged: &HashMap<i32, Charged>) -> Close {
         let none = Charged::default();
         let of = |pid: i32| charged.get(&pid).unwrap_or(&none);
@@ -299,9 +297,9 @@ impl Watch {
         for (_, least, most) in &mut bounds {
             *least = if much { *most } else { *least };
         }
-        // The largest first, for as long as there is time.
+        // The largest first, while there is time.
         bounds.sort_unstable_by_key(|(_, wanted, _)| std::cmp::Reverse(*wanted));
-        // What the last look found has to be confirmed.
+        // The finding of the last look has to be confirmed.
         let is_doubted = self.alarmed && !self.passed;
         let urgent = is_doubted || least > limit && !self.passed;
         let mut is_shared = false;
@@ -318,7 +316,7 @@ impl Watch {
                 is_shared |= has_moved && in_common;
             }
         }
-        // Who has pages in common with one that is new has a smaller part of them than before.
+        // A process that shares pages with a new one now has a smaller part of them.
         if !is_shared {
             return close;
         }
@@ -334,8 +332,7 @@ impl Watch {
         close
     }
 
-    /// Reads the mappings of a process, if there is time. True where it has a good part of its pages in common with
-    /// others.
+    /// Reads the mappings of a process, if there is time. True if it shares a good part of its pages.
     fn map(&mut self, pid: i32, charged: &Charged, urgent: bool) -> bool {
         let (Some(seen), Some(member)) = (self.seen.get_mut(&pid), self.family.member(pid)) else {
             return false;
@@ -376,10 +373,10 @@ impl Watch {
             let (least, _) = seen.bounds(charged);
             seen.now = match &seen.mappings {
                 Some(mapped) => seen.brought_forward(mapped, charged),
-                // Nor may there be time for a close look at one that alone has more than the limit: that much is
+                // Without time for a close look, a process that alone exceeds the limit still counts: that much is
                 // certain.
                 None if least.total < close.from || least.total > limit || seen.is_closed => least,
-                // Not known yet: pages that a fork has left with both would count twice.
+                // Unknown so far: pages that a fork has left in both processes would count twice.
                 None => Unmanaged::default(),
             };
             if seen.mappings.as_ref().is_some_and(|mapped| mapped.is_stale) {
@@ -388,7 +385,7 @@ impl Watch {
                 self.now.add(&seen.now);
             }
         }
-        // Of those that may have others' pages as well: as much as one of them has, at the least.
+        // Of processes that may share pages: at least as much as the largest of them has.
         for kind in Kind::ALL {
             let more = stale.of(kind).saturating_sub(self.now.of(kind));
             self.now.count(kind, more);
@@ -396,8 +393,7 @@ impl Watch {
         self.peak.keep_peak(&self.now);
     }
 
-    /// Says what there is to say, once it was seen twice: a process that has just been forked or executed may
-    /// show what is another's.
+    /// Returns the reports, once seen twice: a process that was just forked or executed may show another's memory.
     fn judge(&mut self, limit: u64, charged: &HashMap<i32, Charged>) -> Vec<String> {
         let before = std::mem::replace(&mut self.alarmed, self.now.total > limit);
         if !self.alarmed || !before {
@@ -434,7 +430,7 @@ impl Watch {
     }
 }
 
-/// What this process has used of a CPU.
+/// CPU time of this process.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(

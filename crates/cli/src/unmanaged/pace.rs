@@ -1,27 +1,26 @@
-//! How often the supervisor looks: often while something grows, seldom while nothing does, and never for more
-//! than a thousandth of a CPU.
+//! The interval of the supervisor's looks: short while memory grows, long while nothing does, and never for more than
+//! a thousandth of a CPU.
 
 use std::time::{Duration, Instant};
 
-/// Between two looks, while something changes and when nothing has for long.
+/// The interval while figures change, and the longest.
 const SOONEST: Duration = Duration::from_millis(50);
 const LATEST: Duration = Duration::from_secs(1);
-/// However many processes there are: a look at them, or for new ones, is not put off longer.
+/// The longest delay of a look, or of a search for new processes, however many processes there are.
 const UTMOST: Duration = Duration::from_secs(5);
 const UTMOST_FINDING: Duration = Duration::from_secs(2);
-/// The part of a CPU that looks may take is one in so many; new children, mappings, and searches through all processes, each one in
-/// so many.
+/// The fraction of a CPU for looks; and the same fraction each for new children, for mappings, and for searches
+/// through all processes.
 const SHARE: u32 = 2000;
 const SHARE_OF_MAPPING: u32 = 4000;
-/// Looks after which figures are read that have no reason to have changed.
+/// Looks after which figures are read that probably have not changed.
 pub const STATUS_LOOKS: u32 = 8;
-/// CPU time that may be spent on mappings before any has been earned.
+/// CPU time for mappings in advance.
 const ADVANCE: Duration = Duration::from_millis(10);
-/// What a look at mappings takes for each byte that is resident, in picoseconds, before one was measured: page tables
-/// of single pages.
+/// The assumed cost of reading mappings per resident byte, in picoseconds: page tables of single pages.
 const PER_BYTE: u64 = 28;
 
-/// Decides when.
+/// The schedule of looks.
 #[derive(Debug)]
 pub struct Pace {
     began: Instant,
@@ -29,11 +28,11 @@ pub struct Pace {
     interval: Duration,
     next_finding: Instant,
     next_search: Instant,
-    /// CPU time that mappings took.
+    /// CPU time spent on mappings.
     mapping: Duration,
-    /// Picoseconds a byte.
+    /// Picoseconds per byte.
     per_byte: u64,
-    /// Within the look under way.
+    /// Within the present look.
     apart: Duration,
 }
 
@@ -57,9 +56,9 @@ impl Pace {
         self.next.saturating_duration_since(now)
     }
 
-    /// A look is over that took `spent` of a CPU.
+    /// A look has ended and took `spent` of CPU time.
     pub fn looked(&mut self, now: Instant, spent: Duration, changed: bool) {
-        // What mappings and searches took has rules of its own.
+        // Mappings and searches have budgets of their own.
         let spent = spent.saturating_sub(std::mem::take(&mut self.apart));
         self.interval = if changed {
             SOONEST
@@ -70,13 +69,13 @@ impl Pace {
         self.next = now + self.interval;
     }
 
-    /// Whether the mappings of a process that holds so many bytes may be read.
+    /// Whether the mappings of a process of this size may be read.
     pub fn may_map(&self, bytes: u64) -> bool {
         let cost = self.mapping + self.cost(bytes);
         cost <= ADVANCE + self.began.elapsed() / SHARE_OF_MAPPING
     }
 
-    /// The same where it looks as if the limit had passed: ten times as much.
+    /// The same if the limit seems exceeded: ten times the budget.
     pub fn may_map_urgently(&self, bytes: u64) -> bool {
         let cost = self.mapping + self.cost(bytes);
         cost <= 10 * (ADVANCE + self.began.elapsed() / SHARE_OF_MAPPING)
@@ -86,7 +85,7 @@ impl Pace {
         Duration::from_nanos((u128::from(bytes) * u128::from(self.per_byte) / 1000) as u64)
     }
 
-    /// They were read, at the cost of so much of a CPU.
+    /// They were read, at this CPU time.
     pub fn mapped(&mut self, bytes: u64, spent: Duration) {
         self.mapping += spent;
         self.apart += spent;
@@ -94,18 +93,18 @@ impl Pace {
         self.per_byte = (per_byte as u64).max(1);
     }
 
-    /// Whether new children may be looked for.
+    /// Whether new children may be searched.
     pub fn may_find(&self, now: Instant) -> bool {
         now >= self.next_finding
     }
 
-    /// They were. Many that are new take long once, which says nothing of the next look.
+    /// They were. Many new ones take long once, which does not predict the next search.
     pub fn found(&mut self, now: Instant, spent: Duration) {
         self.apart += spent;
         self.next_finding = now + (spent * SHARE_OF_MAPPING).min(UTMOST_FINDING);
     }
 
-    /// Whether all processes may be looked through.
+    /// Whether all processes may be searched.
     pub fn may_search(&self, now: Instant) -> bool {
         now >= self.next_search
     }
@@ -139,7 +138,7 @@ mod tests {
         assert_eq!(pace.due_in(start), UTMOST);
         pace.looked(start, cheap, true);
         assert_eq!(pace.due_in(start), SOONEST, "they have ended");
-        // A hundred that are new, once.
+        // A hundred new ones, once.
         pace.found(start, dear);
         pace.looked(start, dear + cheap, true);
         assert_eq!(pace.due_in(start), SOONEST);
@@ -156,7 +155,7 @@ mod tests {
         pace.mapped(300 << 20, spent);
         assert!(!pace.may_map(100 << 20) && pace.may_map(10 << 20));
         assert!(pace.may_map_urgently(1 << 30) && !pace.may_map_urgently(10 << 30));
-        // What it took is not counted to the look as well.
+        // Its cost is not counted for the look as well.
         pace.looked(start, spent + Duration::from_micros(20), true);
         assert_eq!(pace.due_in(start), SOONEST);
         // Later.

@@ -1,28 +1,27 @@
-//! What was seen of a process, and what that says of its memory until it is looked at closely again.
+//! The last observation of a process, and its estimate of the process' memory until the next close look.
 
 use std::time::{Duration, Instant};
 
 use super::figures::{Kind, Unmanaged};
 use super::smaps::{Mappings, Quick, Status};
 
-/// When mappings that are in common with others are read again, though nothing seems to have changed: each that
-/// writes to a page gets one of its own.
+/// When shared mappings are read again without an apparent change: each process that writes to a page gets its own.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// What an engine says of the process it is in.
+/// The engine's figures for its process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Charged {
     /// Bytes that count towards the limit.
     pub managed: u64,
-    /// Bytes of the engine's own.
+    /// The engine's own bytes.
     pub engine: u64,
-    /// Shared memory of foreswap's own that the process may have mapped.
+    /// foreswap's shared memory that the process may have mapped.
     pub tables: u64,
     /// It is up.
     pub live: bool,
 }
 
-/// What was seen of one process.
+/// The observation of one process.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// The quickest figures.
@@ -33,22 +32,22 @@ pub struct Seen {
     pub age: u32,
     /// Its mappings, if they were read.
     pub mappings: Option<Mapped>,
-    /// They cannot be read.
+    /// They are unreadable.
     pub is_closed: bool,
-    /// What is not managed of it.
+    /// Its unmanaged memory.
     pub now: Unmanaged,
 }
 
-/// What its mappings were, and when.
+/// Its mappings at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
     mappings: Mappings,
-    /// When that was, and in which look.
+    /// The time, and the number of the look.
     at: Instant,
     pub look: u64,
-    /// Another one has turned out to have the same pages since.
+    /// Another process was found to share its pages since.
     pub is_stale: bool,
-    /// Private and shared memory that was resident at that time, what was locked, and what was not charged.
+    /// Resident private and shared memory at that time, the locked part, and the uncharged part.
     anonymous: u64,
     shared: u64,
     locked: u64,
@@ -56,13 +55,13 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// They were read just now, after the quick figures, and may have grown in between: that must not be counted
-    /// again when the quick figures are read next.
+    /// The mappings were read just now, after the quick figures, and may have grown in between: that growth must not
+    /// be counted again at the next quick figures.
     pub fn new(mappings: Mappings, look: u64, seen: &Seen, charged: &Charged) -> Self {
         let uncharged = if charged.managed == 0 {
             mappings.anonymous.saturating_sub(charged.engine)
         } else {
-            // As of the time of the charge.
+            // At the time of the charge.
             seen.uncharged(charged)
         };
         Self {
@@ -79,7 +78,7 @@ impl Mapped {
 }
 
 impl Seen {
-    /// Whether it holds much more or less than when its mappings were read.
+    /// Whether its size differs much from that at the last read of its mappings.
     pub fn has_moved(&self, small: u64) -> bool {
         let resident = self.resident();
         let step = small.max(resident / 8);
@@ -89,7 +88,7 @@ impl Seen {
         })
     }
 
-    /// Whether pages that were others' as well may have become its own since.
+    /// Whether formerly shared pages may have become its own since.
     pub fn may_have_parted(&self) -> bool {
         self.mappings.as_ref().is_some_and(|mapped| {
             let in_common = mapped.is_stale || mapped.mappings.is_in_common();
@@ -102,16 +101,16 @@ impl Seen {
         self.status.anonymous + self.status.shared
     }
 
-    /// Private memory that no engine has accounted for.
+    /// Private memory without an engine's charge.
     fn uncharged(&self, charged: &Charged) -> u64 {
         let known = charged.managed + charged.engine;
         self.status.anonymous.saturating_sub(known)
     }
 
-    /// What is not managed by the last look at the mappings, with what has come and gone since.
+    /// The unmanaged memory by the last mappings, corrected by later changes.
     pub fn brought_forward(&self, mapped: &Mapped, charged: &Charged) -> Unmanaged {
         let mut now = mapped.mappings.unmanaged(charged.managed, charged.engine);
-        // Others may map the same pages: so much of one is counted here.
+        // Other processes may map the same pages: this share of a page is counted here.
         let share = if mapped.shared > mapped.mappings.ours {
             now.shared as f64 / (mapped.shared - mapped.mappings.ours) as f64
         } else {
@@ -122,7 +121,7 @@ impl Seen {
         now.count(Kind::Shared, (more as f64 * share.min(1.0)) as u64);
         now.take_off(Kind::Shared, less);
         let private = now.main_private_kind();
-        // Locked memory is there whether it is charged or not.
+        // Locked memory is present whether it is charged or not.
         let (then, today) = match private {
             Kind::Locked => (mapped.anonymous, self.status.anonymous),
             _ => (mapped.uncharged, self.uncharged(charged)),
@@ -132,10 +131,9 @@ impl Seen {
         now
     }
 
-    /// At the most this is not managed, going by the quick figures; and at the least, if all that is charged is
-    /// resident.
+    /// The maximum of its unmanaged memory by the quick figures, and the minimum if the whole charge is resident.
     pub fn bounds(&self, charged: &Charged) -> (Unmanaged, u64) {
-        // The ledger and the tables of the areas, where that was not looked at.
+        // The ledger and the tables of the areas, if not measured.
         let ours = self
             .mappings
             .map_or(charged.tables, |mapped| mapped.mappings.ours);
@@ -190,7 +188,7 @@ mod tests {
     fn what_comes_after_a_close_look_is_added_to_it() {
         let mut before = seen(10, 40, 0);
         let mut mappings = Mappings::default();
-        // Two map it, and each has one half.
+        // Two processes map it, and each has one half.
         mappings.kinds.count(Kind::Shared, 20 * MIB);
         mappings.kinds.count(Kind::Stacks, 9 * MIB);
         (mappings.anonymous, mappings.shared) = (10 * MIB, 40 * MIB);

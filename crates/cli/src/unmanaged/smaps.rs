@@ -1,5 +1,5 @@
-//! What the kernel tells of a process' memory: `statm` and `status` in a moment, `smaps` with
-//! the kinds of its memory, for which the kernel walks its page tables.
+//! The kernel's figures for a process' memory: `statm` and `status`, which are quick, and `smaps` by kind, for which
+//! the kernel walks the page tables.
 
 use std::collections::HashMap;
 
@@ -7,23 +7,23 @@ use super::figures::{Kind, Unmanaged};
 
 const KIB: u64 = 1024;
 const PAGE: u64 = 4096;
-/// The largest guard below a thread's stack, as the engine takes it.
+/// The largest guard below a thread's stack, as in the engine.
 const GUARD: u64 = 64 << 10;
-/// Names of the memory that foreswap itself shares with its engines.
+/// Names of memory that foreswap shares with its engines.
 const OURS: &str = "/memfd:foreswap-";
 
-/// A few figures that cost the kernel nothing.
+/// Figures that cost the kernel nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quick {
     /// Its address space, which a new thread changes.
     pub size: u64,
-    /// All that is resident, pages of files included.
+    /// The resident memory, file pages included.
     pub resident: u64,
-    /// Of that, pages of files and shared memory.
+    /// Its file pages and shared memory.
     pub not_anonymous: u64,
 }
 
-/// Reads `statm`; all zeros for a process that has ended and waits to be reaped.
+/// Parses `statm`; all zeros for a zombie.
 pub fn quick(statm: &str) -> Option<Quick> {
     let mut fields = statm.split_ascii_whitespace();
     let mut pages = || fields.next()?.parse::<u64>().ok();
@@ -34,7 +34,7 @@ pub fn quick(statm: &str) -> Option<Quick> {
     })
 }
 
-/// What `status` has beside the figures of `statm`.
+/// The figures of `status` beyond those of `statm`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// The first letters of the program's name.
@@ -78,28 +78,27 @@ fn kib(value: &str) -> Option<u64> {
 /// Device numbers, and whether a file on that device is memory.
 pub type Devices = HashMap<(u32, u32), bool>;
 
-/// A look at a process' mappings.
+/// A process' mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mappings {
-    /// What is not registered with a userfaultfd, by kind, and what is locked.
+    /// Memory without a userfaultfd registration, by kind, and locked memory.
     pub kinds: Unmanaged,
     /// Address space of [`Kind::Unknown`] and [`Kind::Locked`], which an engine may have been granted without
-    /// registering it.
+    /// registration.
     pub grantable: u64,
     /// Something is registered.
     pub registered: bool,
-    /// Shared memory that is foreswap's own.
+    /// foreswap's own shared memory.
     pub ours: u64,
-    /// All anonymous memory, and all that is in shared memory and files of memory: what `status` had when this was
-    /// read.
+    /// All anonymous memory, and all pages in shared memory and memory files: the figures of `status` at that time.
     pub anonymous: u64,
     /// See `anonymous`.
     pub shared: u64,
-    /// What is in `kinds` if pages that others map as well count whole.
+    /// `kinds` with shared pages counted whole.
     whole: u64,
 }
 
-/// One mapping, as far as it is of interest.
+/// The relevant fields of one mapping.
 #[derive(Default)]
 struct Vma<'a> {
     start: u64,
@@ -166,7 +165,7 @@ impl<'a> Vma<'a> {
         self.permissions.contains(what)
     }
 
-    /// Its part of the anonymous pages, with those that others map as well counted in parts.
+    /// Its anonymous pages, with shared ones counted in part.
     fn anonymous_share(&self) -> u64 {
         if self.anonymous == 0 || self.resident == 0 {
             return 0;
@@ -175,7 +174,7 @@ impl<'a> Vma<'a> {
     }
 }
 
-/// Reads `smaps`. `is_memory` says whether files on a device of no disk are memory.
+/// Parses `smaps`. `is_memory` tells whether files on a diskless device are memory.
 pub fn mappings(text: &str, mut is_memory: impl FnMut((u32, u32)) -> bool) -> Mappings {
     let mut found = Mappings::default();
     let mut below = Vma::default();
@@ -206,7 +205,7 @@ impl Mappings {
         let registered = vma.has("um");
         self.registered |= registered;
         let private = vma.anonymous_share();
-        // Not a program that lies on a file system of memory: its pages are no more the process' than others'.
+        // Not a program on a memory file system: its pages belong to all processes alike.
         let may_count = vma.may('s') || vma.name.starts_with("/memfd:");
         self.anonymous += vma.anonymous;
         let may_be_memory = vma.is_file && vma.device.0 == 0 && vma.resident > vma.anonymous;
@@ -248,19 +247,18 @@ impl Mappings {
         }
     }
 
-    /// A good part of its pages are others' as well.
+    /// A good part of its pages are shared.
     pub fn is_in_common(&self) -> bool {
         self.whole > self.kinds.total + self.kinds.total / 16
     }
 
-    /// What is not managed of a process whose engine was charged for so many bytes and takes so many for
-    /// itself.
+    /// The unmanaged memory of a process whose engine has this charge and this memory of its own.
     pub fn unmanaged(&self, charged: u64, engine: u64) -> Unmanaged {
         let mut left = self.kinds;
         let rest = left.take_off(Kind::Unknown, engine);
         left.take_off(Kind::Stacks, rest);
         if !self.registered {
-            // All that fits is granted in advance, touched or not, and nothing is registered.
+            // Memory that fits is granted in advance, touched or not, and not registered.
             let rest = left.take_off(Kind::Unknown, charged);
             left.take_off(Kind::Locked, rest);
             let beyond = charged.saturating_sub(self.grantable);
@@ -270,7 +268,7 @@ impl Mappings {
     }
 }
 
-/// What the engine takes for a thread's stack: writable memory right above a small guard.
+/// A thread's stack by the engine's criterion: writable memory right above a small guard.
 fn is_stack(vma: &Vma<'_>, below: &Vma<'_>) -> bool {
     let small = below.end - below.start <= GUARD;
     let guard = below.permissions == "---p" && !below.is_file && small;
@@ -362,7 +360,7 @@ mod tests {
                 &[("Rss", 60), ("Pss", 30), ("Anonymous", 0)],
                 "rd wr sh",
             ),
-            // A file of a disk, and one of a file system that is no memory (btrfs has such numbers).
+            // A file of a disk, and one of a file system that is not memory (btrfs has such numbers).
             vma(
                 "90000000-98000000 r--s 00000000 fe:00 9   /data/a b",
                 &[("Rss", 100), ("Pss", 100), ("Anonymous", 0)],
@@ -388,7 +386,7 @@ mod tests {
         assert_eq!(found.ours, 60 * MIB);
         assert_eq!((found.anonymous, found.shared), (262 * MIB, 160 * MIB));
         assert!(found.is_in_common(), "the half of what is shared");
-        // Registered: what is charged is not among these.
+        // Registered: the charge does not concern these.
         assert_eq!(found.unmanaged(250 * MIB, 2 * MIB).unknown, 15 * MIB);
         assert_eq!(found.unmanaged(250 * MIB, 2 * MIB).locked, 13 * MIB);
     }

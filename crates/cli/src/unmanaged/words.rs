@@ -1,4 +1,4 @@
-//! What is said about memory that is not managed: who holds it, how much, of which kind, and what to do.
+//! The messages about unmanaged memory: its holder, size and kind, and the remedy.
 
 use std::io::Read;
 
@@ -7,25 +7,25 @@ use super::figures::Kind;
 use crate::program::elf;
 use crate::size::humane;
 
-/// Bytes at the begin of a program that tell how it starts.
+/// Bytes at the start of a program that identify its loader.
 const HEAD: u64 = 4096;
 
-/// Who holds it.
+/// A holder of unmanaged memory.
 #[derive(Debug)]
 pub struct Holder<'a> {
     /// The process.
     pub pid: i32,
     /// Its name.
     pub name: &'a str,
-    /// What it holds.
+    /// The kind of its memory.
     pub kind: Kind,
-    /// How much.
+    /// Its size.
     pub bytes: u64,
     /// Why it has no engine, if it has none.
     pub why: Option<String>,
 }
 
-/// What it is, and what to do about it.
+/// A description and a remedy.
 fn kind(kind: Kind) -> (&'static str, &'static str) {
     match kind {
         Kind::Shared => (
@@ -59,7 +59,7 @@ pub fn line(holder: &Holder<'_>, total: u64, limit: u64) -> String {
     let who = format!("process {pid} ({name}) has {}", humane(holder.bytes));
     let much = humane(total);
     let limit = humane(limit);
-    // What an engine would manage if there was one.
+    // Memory that an engine would manage.
     let (what, remedy) = match (&holder.why, holder.kind) {
         (Some(why), Kind::Unknown | Kind::Executable) => {
             (format!("and runs unmanaged: {why}"), None)
@@ -73,7 +73,7 @@ pub fn line(holder: &Holder<'_>, total: u64, limit: u64) -> String {
     format!("{much} are not managed, more than the limit of {limit}: {who} {what}{remedy}")
 }
 
-/// Why a process has no engine, and what to do.
+/// Why a process has no engine, and the remedy.
 pub fn why_unmanaged(member: &Member, family: &Family) -> String {
     let mut head = Vec::new();
     let program = member.program();

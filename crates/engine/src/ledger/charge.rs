@@ -1,11 +1,11 @@
-//! The common limit: how many pages all processes hold together, and the call for help when
-//! there is no room.
+//! The common limit: the number of pages that all processes hold together, and the request for help when there is no
+//! room.
 //!
-//! The global word holds a version (24 bits) above the pages (40 bits). A charge marks itself in
-//! the record (`charging`), changes the global word, then the record's own sum. When a process
-//! dies in between, the supervisor counts the global word anew from the records: it reads the word,
-//! checks that no living process is in the middle of a charge, sums the records and replaces the
-//! word only if it has not changed since. The version makes "has not changed" mean it.
+//! The global word holds a version (24 bits) above the pages (40 bits). A charge marks itself in the record
+//! (`charging`), changes the global word, then the record's own sum. If a process dies in between, the supervisor
+//! recounts the global word from the records: it reads the word, checks that no living process is in the middle of a
+//! charge, sums the records, and replaces the word only if it has not changed since. The version makes that check
+//! reliable.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
@@ -29,17 +29,17 @@ fn with_pages(word: u64, pages: u64) -> u64 {
     version | pages.min(PAGES_MASK)
 }
 
-/// By how many pages the sum of all charges was above the limit at the most, and for what.
+/// The maximum excess of the sum of all charges over the limit, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OverLimit {
-    /// For a fork child, whose pages are its parent's as well.
+    /// For a fork child, whose pages are also its parent's.
     pub for_forks: u64,
-    /// For pages that are resident whatever the limit is: there before they were managed, or in the place of some that
-    /// cannot be moved out.
+    /// For pages that are resident regardless of the limit: present before they were managed, or in place of
+    /// immovable pages.
     pub for_present: u64,
 }
 
-/// Marks a charge under way for as long as it lives.
+/// Marks a charge in progress as long as it lives.
 struct Charging<'a>(&'a Record);
 
 impl<'a> Charging<'a> {
@@ -72,7 +72,7 @@ impl Ledger {
         pages(self.header().charge.charged.load(Relaxed))
     }
 
-    /// The most pages that were ever charged at a time.
+    /// The maximum of the charged pages.
     pub fn peak_charged_pages(&self) -> u64 {
         self.header().charge.peak.load(Relaxed)
     }
@@ -82,13 +82,12 @@ impl Ledger {
         self.record(process).charged.load(Relaxed)
     }
 
-    /// Pages that are in memory for the process and charged to the one it was forked from, as far as is known.
+    /// The estimated number of pages in the memory of the process that are charged to its parent.
     pub fn owed(&self, process: ProcId) -> u64 {
         self.stats(process).owed_pages.load(Relaxed).into()
     }
 
-    /// Says how many these are, and how many of them have to be paid for now. `asked` of those that its parent asked for
-    /// are among them.
+    /// Sets that number, and how many of these pages are due. `asked` pages of the parent's requests are among them.
     pub fn set_owed(&self, process: ProcId, owed: u64, due: u64, asked: u32) {
         let stats = self.stats(process);
         let words = [(&stats.owed_pages, owed), (&stats.due_pages, due)];
@@ -103,33 +102,33 @@ impl Ledger {
         self.stats(process).asked_pages.load(SeqCst)
     }
 
-    /// Asks `child`, which shares pages with the caller, to pay for `n` that the caller is about to copy.
+    /// Asks `child`, which shares pages with the caller, to pay for `n` pages that the caller is about to copy.
     pub fn ask_to_pay(&self, child: ProcId, n: u32) {
         self.stats(child).asked_pages.fetch_add(n, SeqCst);
         self.raise_pressure();
     }
 
-    /// Whether the process asks its children before it copies what they share.
+    /// Whether the process asks its children before it copies shared pages.
     pub fn protects(&self, process: ProcId) -> bool {
         self.stats(process).protects.load(SeqCst) != 0
     }
 
-    /// Says whether it does.
+    /// Sets whether it does.
     pub fn set_protects(&self, process: ProcId, does: bool) {
         self.stats(process).protects.store(does.into(), SeqCst);
     }
 
-    /// Says that the process has paid for `n` pages more.
+    /// Records that the process has paid for `n` more pages.
     pub fn pays(&self, process: ProcId, n: u64) {
         self.stats(process).paid_pages.fetch_add(n as u32, SeqCst);
     }
 
-    /// Pages that the process has paid for in all, modulo 2^32.
+    /// All pages that the process has paid for, modulo 2^32.
     pub fn paid(&self, process: ProcId) -> u32 {
         self.stats(process).paid_pages.load(SeqCst)
     }
 
-    /// Whether `child` has nothing to pay for now, that it was asked for or not.
+    /// Whether `child` has nothing to pay at present, requested or not.
     pub fn is_even(&self, child: ProcId) -> bool {
         self.asked(child) == 0 && self.stats(child).due_pages.load(SeqCst) == 0
     }
@@ -143,7 +142,7 @@ impl Ledger {
         })
     }
 
-    /// The most pages that one process ever held.
+    /// The maximum of pages that one process held.
     pub fn process_peak_charged(&self, process: ProcId) -> u64 {
         self.record(process).peak_charged.load(Relaxed)
     }
@@ -155,8 +154,8 @@ impl Ledger {
         self.add_charge(process, n, |sum| sum <= limit).is_some()
     }
 
-    /// Charges `n` pages that are resident already, limit or not: a fork child's, and those of a
-    /// process that is armed late. The caller reclaims down to the limit next.
+    /// Charges `n` pages that are already resident, even above the limit: those of a fork child, and of a process
+    /// that is armed late. The caller reclaims down to the limit next.
     pub fn charge_anyway(&self, process: ProcId, n: u64) {
         let sum = self.add_charge(process, n, |_| true).unwrap_or(0);
         let over = sum.saturating_sub(self.limit_pages());
@@ -170,7 +169,7 @@ impl Ledger {
         }
     }
 
-    /// By how much the limit was passed, and for what.
+    /// The excess over the limit, by cause.
     pub fn over_limit(&self) -> OverLimit {
         let words = &self.header().charge;
         OverLimit {
@@ -179,7 +178,7 @@ impl Ledger {
         }
     }
 
-    /// The sum of all charges with this one; `None`, and nothing charged, where it does not fit.
+    /// The sum of all charges with this one; `None`, and nothing charged, if it does not fit.
     fn add_charge(&self, process: ProcId, n: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
         let record = self.record(process);
         let words = &self.header().charge;
@@ -205,7 +204,7 @@ impl Ledger {
         }
     }
 
-    /// Takes `n` pages back; never more than the process holds.
+    /// Returns `n` pages; never more than the process holds.
     pub fn uncharge(&self, process: ProcId, n: u64) {
         let record = self.record(process);
         let _charging = Charging::begin(record);
@@ -224,9 +223,9 @@ impl Ledger {
         let _ = word.fetch_update(SeqCst, SeqCst, less);
     }
 
-    /// Makes the global sum right again after `process` died in the middle of a charge, and
-    /// takes its pages off. False where a living process was in the way: try again. It may have been
-    /// charging a fork child's record, which outlives it.
+    /// Corrects the global sum after `process` died in the middle of a charge, and subtracts its pages. False if a
+    /// living process was in the way: try again. The dead process may have been charging a fork child's record, which
+    /// outlives it.
     pub(super) fn settle_charge(&self, process: ProcId) -> bool {
         let record = self.record(process);
         let children = self.records_in_use().filter(|&child| {
@@ -264,7 +263,7 @@ impl Ledger {
             .is_ok()
     }
 
-    /// Says how many pages this process is short of (0: none); others see it in
+    /// Sets the number of pages that this process lacks (0: none); other processes read it in
     /// [`Ledger::wanted_by_others`]. A new need wakes them.
     pub fn set_wanted(&self, process: ProcId, n: u64) {
         let before = self.record(process).wanted.swap(n, SeqCst);
@@ -273,7 +272,7 @@ impl Ledger {
         }
     }
 
-    /// Pages that other processes are short of.
+    /// Pages that other processes lack.
     pub fn wanted_by_others(&self, process: ProcId) -> u64 {
         self.records_in_use()
             .filter(|&other| other != process && self.state(other) == ProcessState::Live)
@@ -281,14 +280,14 @@ impl Ledger {
             .sum()
     }
 
-    /// `process` misses pages that nothing could foresee; `now` in nanoseconds of the monotonic clock.
+    /// `process` has random misses; `now` in nanoseconds of the monotonic clock.
     pub fn set_missed(&self, process: ProcId, now: u64) {
         let words = &self.header().charge;
         words.missed_by.store(process.index() as u32, Relaxed);
         words.missed_at.store(now, Relaxed);
     }
 
-    /// When another process did so last, as far as is known: 0 if this one was the last.
+    /// When another process last had random misses, as far as is known: 0 if this process was the last.
     pub fn others_missed_at(&self, process: ProcId) -> u64 {
         let words = &self.header().charge;
         match words.missed_by.load(Relaxed) == process.index() as u32 {
@@ -297,7 +296,7 @@ impl Ledger {
         }
     }
 
-    /// The pressure word: changes whenever somebody's need grows or the limit changes.
+    /// The pressure word: changes whenever a need grows or the limit changes.
     pub fn pressure(&self) -> u32 {
         self.header().charge.pressure.load(SeqCst)
     }
@@ -307,7 +306,7 @@ impl Ledger {
         let words = &self.header().charge;
         words.pressure.fetch_add(1, SeqCst);
         if words.waiters.load(SeqCst) != 0 {
-            // A wake-up that fails is repeated by the waiter's own timeout.
+            // The waiter's own timeout covers a wake-up that fails.
             let _ = futex::wake(
                 &words.pressure,
                 futex::Flags::empty(),
@@ -316,15 +315,15 @@ impl Ledger {
         }
     }
 
-    /// Waits until the pressure word is no longer `seen` or the time is over; returns the word.
-    /// Always give a timeout: a process killed while it raised the pressure wakes nobody.
+    /// Waits until the pressure word differs from `seen` or the time is over; returns the word. Always give a
+    /// timeout: a process killed while it raised the pressure wakes no waiter.
     pub fn wait_pressure(&self, seen: u32, timeout: Duration) -> u32 {
         let words = &self.header().charge;
         let timeout = futex::Timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        // A waiter that is killed leaves the count too high: one needless system call per raise.
+        // A killed waiter leaves the count too high: one needless system call per raise.
         words.waiters.fetch_add(1, SeqCst);
         let _ = futex::wait(&words.pressure, futex::Flags::empty(), seen, Some(&timeout));
         words.waiters.fetch_sub(1, SeqCst);

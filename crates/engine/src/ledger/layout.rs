@@ -1,10 +1,9 @@
-//! Where everything lies in the ledger's memory.
+//! The layout of the ledger's memory.
 //!
-//! The supervisor and every engine may be different builds only by mistake, so the header carries
-//! a magic, a version and the sizes of all structures; who attaches compares them all. Everything
-//! is atomics: any word may change at any instant, and any process may be killed between two
-//! stores. Untouched parts cost no memory (the file is sparse), so the per-process bitmaps can be
-//! laid out for the worst case.
+//! The supervisor and the engines are different builds only by mistake. The header therefore carries a magic, a
+//! version and the sizes of all structures, and an attaching process compares them all. All words are atomics: any
+//! word may change at any instant, and any process may be killed between two stores. Untouched parts cost no memory
+//! (the file is sparse), which allows per-process bitmaps of worst-case size.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -23,7 +22,7 @@ pub const MAX_AREA_SLOTS: u32 = 1 << 28;
 pub const AREA_DIRECT: u32 = 1;
 /// Bit of an area's flags: it is compressed memory.
 pub const AREA_RAM: u32 = 2;
-/// Bytes of an area's name that are kept.
+/// Bytes kept of an area's name.
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
@@ -51,7 +50,7 @@ pub(super) struct Header {
     pub(super) charge: ChargeWords,
 }
 
-/// The words that every fault may touch, away from those that nobody changes.
+/// The words that every fault may touch, apart from the constant ones.
 #[repr(C, align(128))]
 pub(super) struct ChargeWords {
     /// Version (24 bits) and pages (40 bits), see `charge`.
@@ -59,10 +58,10 @@ pub(super) struct ChargeWords {
     pub(super) peak: AtomicU64,
     pub(super) pressure: AtomicU32,
     pub(super) waiters: AtomicU32,
-    /// When a process missed pages last that nothing could foresee, in nanoseconds, and which.
+    /// When a process last had random misses, in nanoseconds, and which process.
     pub(super) missed_at: AtomicU64,
     pub(super) missed_by: AtomicU32,
-    /// Pages by which the sum was above the limit at the most, for a fork child and for pages that are there anyway.
+    /// The maximum excess of the sum over the limit, for a fork child and for pages that are resident anyway.
     pub(super) over_for_forks: AtomicU64,
     pub(super) over_for_present: AtomicU64,
 }
@@ -72,9 +71,9 @@ pub(super) struct ChargeWords {
 pub(super) struct AreaWords {
     pub(super) slots: AtomicU32,
     pub(super) priority: AtomicU32,
-    /// Meaning is the engine's: the ledger only carries it.
+    /// Defined by the engine; the ledger only stores it.
     pub(super) flags: AtomicU32,
-    /// Where the search for a free cluster goes on.
+    /// Where the search for a free cluster continues.
     pub(super) cursor: AtomicU32,
     pub(super) first_byte: AtomicU64,
     pub(super) name_len: AtomicU32,
@@ -92,12 +91,12 @@ pub(super) struct Record {
     pub(super) state: AtomicU32,
     pub(super) pid: AtomicU32,
     pub(super) parent: AtomicU32,
-    /// Charges under way: not zero in a dead process means that the global sum is in doubt.
+    /// Charges in progress: not zero in a dead process means that the global sum is uncertain.
     pub(super) charging: AtomicU32,
     pub(super) charged: AtomicU64,
     pub(super) peak_charged: AtomicU64,
     pub(super) wanted: AtomicU64,
-    /// The slot operation under way, see `slots`.
+    /// The slot operation in progress, see `slots`.
     pub(super) intent: AtomicU64,
     pub(super) stats: StatsRecord,
 }
@@ -110,8 +109,8 @@ const _: () = assert!(AREA_NAME_BYTES.is_multiple_of(8));
 
 /// Offset of the process records; the header is before them.
 pub(super) const RECORDS: u64 = PAGE;
-/// Bytes of the ledger itself. Each area has tables in a file of its own, so that areas can come and
-/// go while the run lasts.
+/// Bytes of the ledger itself. Each area has tables in a file of its own: areas can be added and removed during the
+/// run.
 pub(super) const LEDGER_BYTES: u64 = RECORDS + (MAX_PROCESSES * size_of::<Record>()) as u64;
 
 /// Offsets in the tables of one area, all page aligned.
@@ -123,17 +122,17 @@ pub(super) struct AreaLayout {
     pub(super) used: u64,
     pub(super) uses: u64,
     pub(super) digests: u64,
-    /// Per process one bit per cluster.
+    /// One bit per cluster, per process.
     pub(super) touched: u64,
     pub(super) touched_words: u64,
-    /// Per process one bit per slot.
+    /// One bit per slot, per process.
     pub(super) references: u64,
     pub(super) reference_words: u64,
-    /// Bytes of all.
+    /// Bytes in total.
     pub(super) total: u64,
 }
 
-/// The tables of an area of so many slots; `None` where the number is out of bounds.
+/// The tables of an area with this number of slots; `None` if it is out of bounds.
 pub(super) fn tables(slots: u32) -> Option<AreaLayout> {
     if slots == 0 || slots > MAX_AREA_SLOTS || !slots.is_multiple_of(CLUSTER_SLOTS) {
         return None;

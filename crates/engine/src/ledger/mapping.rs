@@ -1,7 +1,7 @@
-//! The ledger as a process sees it: the header and the records, and the tables of each area.
+//! The ledger as mapped by a process: the header, the records, and the tables of each area.
 //!
-//! The supervisor makes all of it; engines attach what it hands over. Areas come and go while the
-//! run lasts: their words in the header say what they are and what may be done with them.
+//! The supervisor creates all of it; engines attach the descriptors that it passes. Areas are added and removed
+//! during the run: their words in the header describe them and their permitted use.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ use super::options::Options;
 use super::tables::{AreaTables, Memory};
 use super::{AreaId, ProcId};
 
-/// Why a ledger could not be made or attached.
+/// Why a ledger could not be created or attached.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// A system call failed.
@@ -30,15 +30,15 @@ pub enum LedgerError {
         /// Its error.
         errno: Errno,
     },
-    /// The descriptor holds something else, or a ledger of another version.
+    /// The descriptor is not a ledger, or one of another version.
     #[error(
         "the ledger does not match this build ({what}): supervisor and preload object are of different versions"
     )]
     Mismatch {
-        /// Which field differs.
+        /// The field that differs.
         what: &'static str,
     },
-    /// More than eight areas, an area of no slots or too many, or one that is there already.
+    /// More than eight areas, an area with no or too many slots, or one that exists already.
     #[error("swap areas out of bounds: up to 8 areas of 2 MiB to 1 TiB each, in whole 2 MiB")]
     Areas,
 }
@@ -47,31 +47,31 @@ pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> LedgerError {
     move |errno| LedgerError::System { what, errno }
 }
 
-/// What the ledger keeps of one swap area.
+/// The ledger's entry for one swap area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AreaInfo {
     /// Slots of 4 KiB; a multiple of 512.
     pub slots: u32,
     /// The highest is filled first.
     pub priority: i32,
-    /// Free for the engine (direct I/O and the like).
+    /// Defined by the engine (direct I/O and the like).
     pub flags: u32,
-    /// Where slot 0 starts in the file.
+    /// The position of slot 0 in the file.
     pub first_byte: u64,
     /// For messages; cut to 192 bytes.
     pub name: String,
 }
 
-/// What may be done with an area.
+/// The permitted use of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AreaState {
     /// There is no such area.
     Absent,
-    /// Some engines may not have it yet: nothing is put there.
+    /// Some engines may lack it: no page is put there.
     Joining,
     /// Pages may go there.
     Usable,
-    /// Everything on it is moved away: nothing is put there.
+    /// Its pages are moved away: no page is put there.
     Draining,
 }
 
@@ -86,14 +86,14 @@ impl AreaState {
     }
 }
 
-/// What a run starts with.
+/// The initial parameters of a run.
 #[derive(Clone, Debug)]
 pub struct LedgerSpec {
-    /// Pages that may be resident, over all processes.
+    /// The limit of resident pages, over all processes.
     pub limit_pages: u64,
     /// The user's choices.
     pub options: Options,
-    /// The areas, all usable at once; area 0 is the first.
+    /// The areas, all usable at once; area 0 comes first.
     pub areas: Vec<AreaInfo>,
 }
 
@@ -101,12 +101,12 @@ pub struct LedgerSpec {
 #[derive(Debug)]
 pub struct Ledger {
     memory: Memory,
-    /// The tables that this process has mapped, by area; each pointer is a box of ours or null.
+    /// The tables mapped by this process, by area; each pointer is a box of this process or null.
     tables: [AtomicPtr<AreaTables>; MAX_AREAS],
 }
 
 impl Ledger {
-    /// Makes the ledger of a new run.
+    /// Creates the ledger of a new run.
     pub fn create(spec: &LedgerSpec) -> Result<Self, LedgerError> {
         let ledger = Self::of(Memory::create(LEDGER_BYTES)?);
         ledger.write_header(spec);
@@ -116,8 +116,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Maps the ledger that a supervisor handed over, without the tables of areas: see
-    /// [`Ledger::attach_area`].
+    /// Maps the ledger passed by a supervisor, without the tables of areas: see [`Ledger::attach_area`].
     pub fn attach(fd: OwnedFd) -> Result<Self, LedgerError> {
         let ledger = Self::of(Memory::attach(fd, LEDGER_BYTES)?);
         ledger.validate()?;
@@ -131,7 +130,7 @@ impl Ledger {
         }
     }
 
-    /// Supervisor: a further area, with tables of its own. The lowest free number is taken.
+    /// Supervisor: adds an area with its own tables, under the lowest free number.
     pub fn add_area(&self, info: &AreaInfo, state: AreaState) -> Result<AreaId, LedgerError> {
         let mut areas = (0..MAX_AREAS as u8).map(AreaId);
         let area = areas.find(|&area| self.area_state(area) == AreaState::Absent);
@@ -144,7 +143,7 @@ impl Ledger {
         Ok(area)
     }
 
-    /// Engine: maps the tables of an area that the supervisor added. Returns where.
+    /// Engine: maps the tables of an area that the supervisor added. Returns their range.
     pub fn attach_area(
         &self,
         area: AreaId,
@@ -186,8 +185,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Unmaps the tables of an area in this process. Returns where they were, and (which is unmapped
-    /// when its last user lets it go) where the memory of a RAM area is.
+    /// Unmaps the tables of an area in this process. Returns their range, and the range of the memory of a RAM area,
+    /// which is unmapped when its last user drops it.
     ///
     /// # Safety
     /// No other thread is in a call of this ledger that concerns the area.
@@ -207,14 +206,14 @@ impl Ledger {
         Some((tables.memory.address_range(), ram))
     }
 
-    /// Supervisor: what may be done with an area from now on.
+    /// Supervisor: sets the permitted use of an area.
     pub fn set_area_state(&self, area: AreaId, state: AreaState) {
         if let Some(words) = self.area_words(area) {
             words.state.store(state as u32, SeqCst);
         }
     }
 
-    /// What may be done with an area.
+    /// The permitted use of an area.
     pub fn area_state(&self, area: AreaId) -> AreaState {
         let words = self.area_words(area);
         words.map_or(AreaState::Absent, |words| {
@@ -222,7 +221,7 @@ impl Ledger {
         })
     }
 
-    /// The descriptor of an area's tables, to be passed on.
+    /// The descriptor of an area's tables, for passing on.
     pub fn area_fd(&self, area: AreaId) -> Option<BorrowedFd<'_>> {
         self.tables(area).map(|tables| tables.memory.fd())
     }
@@ -296,17 +295,17 @@ impl Ledger {
         )
     }
 
-    /// The descriptor, to be passed on.
+    /// The descriptor, for passing on.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.memory.fd()
     }
 
-    /// Where the ledger is mapped, for lists of memory that must not be adopted.
+    /// The mapped range, for lists of memory that must not be adopted.
     fn address_range(&self) -> std::ops::Range<usize> {
         self.memory.address_range()
     }
 
-    /// As `address_range`, of the areas' tables as well.
+    /// As `address_range`, with the areas' tables.
     pub fn address_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
         let tables = self.areas().filter_map(|area| self.tables(area));
         let ranges = tables.flat_map(|tables| {
@@ -334,7 +333,7 @@ impl Ledger {
         self.header().start_ns.load(Relaxed)
     }
 
-    /// How many areas this process has.
+    /// The number of areas that this process has.
     pub fn area_count(&self) -> usize {
         self.areas().count()
     }
@@ -346,8 +345,7 @@ impl Ledger {
             .filter(|&area| self.tables(area).is_some())
     }
 
-    /// The areas that pages may go to, the one to be filled first in front: by priority, those of
-    /// the same by number.
+    /// The areas that accept pages, in the order in which they are filled: by priority, then by number.
     pub fn areas_in_order(&self) -> impl Iterator<Item = AreaId> {
         let mut order = [(i32::MIN, 0); MAX_AREAS];
         let mut count = 0;
@@ -365,7 +363,7 @@ impl Ledger {
         order.into_iter().take(count).map(|(_, area)| AreaId(area))
     }
 
-    /// What is known of one area; `None` where there is no such area.
+    /// The entry of one area; `None` if there is no such area.
     pub fn area_info(&self, area: AreaId) -> Option<AreaInfo> {
         let slots = self.tables(area)?.slots;
         let words = self.area_words(area)?;
@@ -405,7 +403,7 @@ impl Ledger {
 impl Drop for Ledger {
     fn drop(&mut self) {
         for area in (0..MAX_AREAS as u8).map(AreaId) {
-            // SAFETY: nobody else has a reference.
+            // SAFETY: there is no other reference.
             unsafe { self.detach_area(area) };
         }
     }

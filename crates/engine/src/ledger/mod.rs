@@ -1,13 +1,12 @@
-//! The ledger: the shared memory in which all processes of one `foreswap run` keep their common
-//! limit, swap maps and statistics, and the messages by which they reach the supervisor.
+//! The ledger: the shared memory with the common limit, swap maps and statistics of all processes of one
+//! `foreswap run`, and the messages between them and the supervisor.
 //!
-//! Every operation is lock-free and may be cut short by SIGKILL at any instruction. Two rules make
-//! that harmless. What a process holds (pages charged, slot references, clusters) is written in its
-//! own record or bitmap, which only it and, after its death, the supervisor change. And the shared
-//! counts derived from those (global charge, use count per slot, used slots per cluster) carry a
-//! version beside the count, while the record says which of them is being changed right now: if
-//! the process dies in between, [`Ledger::cleanup`] counts that one word anew from the records and
-//! bitmaps. See `charge` and `slots`.
+//! Every operation is lock-free and may be cut short by SIGKILL at any instruction. Two rules make that harmless.
+//! First, the holdings of a process (charged pages, slot references, clusters) are in its own record or bitmap, which
+//! only this process changes, or the supervisor after its death. Second, the shared counts derived from them (global
+//! charge, use count per slot, used slots per cluster) carry a version, and the record names the word that is being
+//! changed. If the process dies in between, [`Ledger::cleanup`] recounts that word from the records and bitmaps. See
+//! `charge` and `slots`.
 
 mod charge;
 mod layout;
@@ -39,7 +38,7 @@ pub use stats::{MAX_VMAS, StatsRecord, StatsSnapshot, VmaStats, VmaWords, WINDOW
 pub struct ProcId(u16);
 
 impl ProcId {
-    /// `None` where there is no such record.
+    /// `None` if there is no such record.
     pub fn new(index: u32) -> Option<Self> {
         ((index as usize) < MAX_PROCESSES).then_some(Self(index as u16))
     }

@@ -1,16 +1,15 @@
-//! What the user chose on the command line and every process of the run must follow.
+//! The user's choices on the command line, which every process of the run follows.
 //!
-//! The supervisor writes these words before the first process starts; engines read them when
-//! they attach. Each enum is stored as a `u32`; an unknown value read back (a newer supervisor, a
-//! damaged ledger) falls back to the default instead of failing.
+//! The supervisor writes these words before the first process starts; engines read them when they attach. Each enum
+//! is stored as a `u32`; an unknown value (a newer supervisor, a damaged ledger) reads as the default.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Which pages are brought in beside the one that was asked for.
+/// The pages that are brought in beside the requested one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadaheadPolicy {
-    /// Along the streams of touches, without a pause.
+    /// The next pages of streams of touches, continuously.
     #[default]
     Streams,
     /// Neighbours by virtual address, per VMA.
@@ -24,8 +23,8 @@ pub enum ReadaheadPolicy {
 }
 
 impl ReadaheadPolicy {
-    /// The largest window where none is chosen, in pages. The kernel's policies have the kernel's
-    /// default (`page-cluster` 3); `trend` has the kernel's ceiling (`page-cluster` 5).
+    /// The largest window by default, in pages. The kernel's policies have the kernel's default (`page-cluster` 3);
+    /// `trend` has the kernel's maximum (`page-cluster` 5).
     pub fn default_window(self) -> u32 {
         match self {
             Self::Streams => 512,
@@ -40,7 +39,7 @@ impl ReadaheadPolicy {
 pub enum ThpMode {
     /// Wherever the VMA allows it.
     Always,
-    /// Where it pays.
+    /// Where it is worthwhile.
     #[default]
     Adaptive,
     /// Only 4 KiB pages.

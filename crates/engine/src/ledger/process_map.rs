@@ -1,29 +1,28 @@
-//! The swap map as one process sees it: what the core asks of it, answered by the ledger.
+//! The swap map of one process: the core's queries, answered by the ledger.
 
 use foreswap_core::units::Slot;
 use foreswap_core::world::SwapMap;
 
 use super::{AreaId, ClusterIndex, Ledger, MAX_AREAS, ProcId, SlotIndex};
 
-/// The slots of a run's areas, for the process that has the record `me`.
+/// The slots of a run's areas, for the process with the record `me`.
 ///
-/// What is too dear to be asked for each time is looked up when the owner says so:
-/// [`ProcessMap::look_at_areas`] and [`ProcessMap::look_at_filling`]. All else is as the ledger has it
-/// at that instant.
+/// Values that cost too much to query each time are refreshed on request: [`ProcessMap::look_at_areas`] and
+/// [`ProcessMap::look_at_filling`]. All others are those of the ledger at that instant.
 #[derive(Debug)]
 pub struct ProcessMap<'a> {
     ledger: &'a Ledger,
     me: ProcId,
-    /// Who gets a share of our slots: the child of the fork that is being held.
+    /// The receiver of shared slots: the child of the fork that is being held.
     child: Option<ProcId>,
-    /// The areas that pages may go to, the one to be filled first in front.
+    /// The areas that accept pages, in the order in which they are filled.
     order: Vec<u8>,
-    /// Slots in use per area, as of the last look.
+    /// Slots in use per area, at the last look.
     used: [u64; MAX_AREAS],
 }
 
 impl<'a> ProcessMap<'a> {
-    /// The map for the process of record `me`, after a first look at the areas and how full they are.
+    /// The map for the process with record `me`, after a first look at the areas and their fill.
     pub fn new(ledger: &'a Ledger, me: ProcId) -> Self {
         let mut map = Self {
             ledger,
@@ -37,7 +36,7 @@ impl<'a> ProcessMap<'a> {
         map
     }
 
-    /// An area has come, changed or gone.
+    /// An area was added, changed or removed.
     pub fn look_at_areas(&mut self) {
         self.order.clear();
         let order = self.ledger.areas_in_order().map(|area| area.0);
@@ -51,8 +50,7 @@ impl<'a> ProcessMap<'a> {
         }
     }
 
-    /// The record of the child that [`SwapMap::share`] takes references for; `None` once its fork is
-    /// over, when nothing is shared.
+    /// The record of the child for which [`SwapMap::share`] takes references; `None` once its fork is over.
     pub fn share_with(&mut self, child: Option<ProcId>) {
         self.child = child;
     }
@@ -69,7 +67,7 @@ impl SwapMap for ProcessMap<'_> {
 
     fn used(&self, area: u8) -> u64 {
         let used = self.used[usize::from(area)];
-        // Memory fills faster than the last look is old.
+        // Memory fills faster than the look is repeated.
         let ram = self.ledger.ram(AreaId(area));
         ram.map_or(used, |ram| used.max(ram.filled_slots().into()))
     }
@@ -107,7 +105,7 @@ impl SwapMap for ProcessMap<'_> {
     fn get_all(&mut self, first: Slot, n: u32) {
         let (area, slot) = (AreaId(first.area), SlotIndex(first.index));
         let were_free = self.ledger.slots_get(self.me, area, slot, n);
-        // Better no program than one that reads what another has written, or what it wrote elsewhere.
+        // A dead program is better than one that reads another program's data, or its own from another place.
         assert_eq!(
             were_free,
             Some(n),

@@ -1,10 +1,10 @@
 //! The messages between engines and the supervisor.
 //!
-//! A unix socket of type SEQPACKET, under an abstract name and at a path: one message per packet, each a fixed `repr(C)`
-//! struct. An engine connects, says hello and gets its record with the ledger's and the areas'
-//! descriptors; the connection then stays open, because its end tells the supervisor that the
-//! process is gone. The `client` module runs on engine threads: system calls by rustix only, no printing, no
-//! panics, and a wait ends when the supervisor does.
+//! A unix socket of type SEQPACKET, under an abstract name and at a path. Each packet is one message, a fixed
+//! `repr(C)` struct. An engine connects, says hello and receives its record and the descriptors of the ledger and the
+//! areas. The connection stays open, because its end tells the supervisor that the process is gone. The `client`
+//! module runs on engine threads: system calls by rustix only, no printing, no panics, and every wait ends when the
+//! supervisor does.
 
 mod client;
 
@@ -26,82 +26,81 @@ pub use client::{Client, Welcome};
 
 /// The environment variable that names the socket (without the leading NUL).
 pub const SOCKET_VARIABLE: &str = "FORESWAP_SOCKET";
-/// The environment variable that tells a process, before it connects, how many anonymous bytes it
-/// must have for that ([`super::Options::adopt_threshold`], decimal).
+/// The environment variable with the number of anonymous bytes from which a process connects
+/// ([`super::Options::adopt_threshold`], decimal).
 pub const THRESHOLD_VARIABLE: &str = "FORESWAP_THRESHOLD";
 /// Longest text of one log message; longer ones are cut.
 pub const LOG_BYTES: usize = 1000;
-/// The ledger, for each area its tables and its file twice, and a ring.
+/// The ledger, three descriptors per area (tables and the file twice), and a ring.
 const MAX_FDS: usize = 3 * MAX_AREAS + 2;
 
-/// How much a log message matters.
+/// Severity of a log message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// Good to know; `--quiet` leaves it out.
+    /// Information; suppressed by `--quiet`.
     Note,
-    /// Something works worse than it should; `--quiet` leaves it out.
+    /// Something works worse than it should; suppressed by `--quiet`.
     Warning,
     /// Something the user must know.
     Error,
 }
 
-/// What an engine gets of an area's file.
+/// The descriptors of an area's file for an engine.
 #[derive(Debug)]
 pub struct AreaFiles {
-    /// The supervisor's description: as long as it is open, the area is this run's.
+    /// The supervisor's open file: the area belongs to this run while it is open.
     pub file: OwnedFd,
-    /// The process' own, which all transfers go through: see `foreswap_store::area::lease`.
+    /// The process' own open file, used by all its transfers: see `foreswap_store::area::lease`.
     pub own: OwnedFd,
 }
 
 /// A message, in either direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Engine: I serve process `pid`, a pidfd of which comes beside this; `record` was reserved for it
-    /// when `parent` forked.
+    /// Engine: I serve process `pid`, whose pidfd is attached; `record` was reserved for it when `parent` forked.
     Hello {
-        /// As the process sees itself; the supervisor trusts the pidfd more.
+        /// The pid as the process sees itself; the supervisor relies on the pidfd.
         pid: u32,
         /// The record of the process that forked this one.
         parent: Option<ProcId>,
         /// The record that was reserved.
         record: Option<ProcId>,
     },
-    /// Supervisor: this is your record; the ledger comes beside it, then of each area its tables and
-    /// [`AreaFiles`], then the ring of a run that is traced.
+    /// Supervisor: this is your record. Attached: the ledger, for each area its tables and [`AreaFiles`], then the
+    /// ring of a traced run.
     Welcome {
         /// The record.
         record: ProcId,
-        /// A bit for each area, by number.
+        /// A bit per area, by number.
         areas: u32,
-        /// A ring comes as well.
+        /// A ring is attached.
         traced: bool,
     },
     /// Supervisor: no.
     Refused(Refusal),
-    /// Engine: words for the user.
+    /// Engine: a message for the user.
     Log {
-        /// How much they matter.
+        /// Its severity.
         severity: Severity,
         /// One line.
         text: String,
     },
     /// Engine: I am about to fork.
     Reserve,
-    /// Supervisor: this record is set aside for the child.
+    /// Supervisor: this record is reserved for the child.
     Reserved {
         /// The record.
         record: ProcId,
     },
-    /// Engine: the fork is done; without a pid it failed, and the record is to be freed.
+    /// Engine: the fork is done; without a pid it failed, and the record is free.
     Reap {
         /// The reserved record.
         record: ProcId,
         /// The child.
         child: Option<u32>,
     },
-    /// Engine, which has not said hello: the fork child that `record` was reserved for when `parent` forked has
-    /// executed another file; the record is to be freed.
+    /// Engine, before a hello: the fork child for which `record` was reserved when `parent` forked has executed
+    /// another file; the record is free.
     Unused {
         /// The record of the process that forked.
         parent: ProcId,
@@ -110,50 +109,50 @@ pub enum Message {
     },
     /// Engine: I stop managing; clean up after me.
     Bye,
-    /// Supervisor: an area comes, changes or goes. Engines answer each with `AreaDone`.
+    /// Supervisor: an area is added, changed or removed. Engines answer each order with `AreaDone`.
     Area(AreaOrder),
     /// Engine: done, or (not `ok`) impossible.
     AreaDone {
-        /// What was ordered.
+        /// The order.
         order: AreaOrder,
         /// Whether it was done.
         ok: bool,
     },
-    /// Engine: from here on the process must not go on without me. Its userfaultfd comes beside
-    /// this: as long as that is open somewhere, what is missing in memory does not become zeros.
+    /// Engine: from here on the process must not run without me. My userfaultfd is attached: while it is open in some
+    /// process, absent pages do not become zeros.
     Keep,
-    /// Engine: I need a connection for the engine of a child, which cannot reach you.
+    /// Engine: I need a connection for the engine of a child that cannot reach you.
     Connect,
-    /// Supervisor: it comes beside this.
+    /// Supervisor: it is attached.
     Connected,
-    /// Engine: while this area is drained a fault finds no memory, and no other area has room.
+    /// Engine: while this area is drained, a fault finds no memory, and no other area has room.
     Starved {
         /// The area.
         area: AreaId,
     },
 }
 
-/// What engines are to do about an area.
+/// An order about an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AreaOrder {
     /// The area.
     pub area: AreaId,
-    /// What to do.
+    /// The step.
     pub step: AreaStep,
-    /// Tells the answers to one order from late ones to another.
+    /// Distinguishes the answers to this order from late answers to another.
     pub round: u32,
 }
 
-/// The life of an area in an engine.
+/// The states of an area in an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AreaStep {
-    /// Map its tables and open its file, which come beside; put nothing there yet.
+    /// Map its tables and open its file, which are attached; put no page there yet.
     Attach,
     /// Pages may go there (again).
     Use,
-    /// Put nothing there any more, and move away what is there.
+    /// Put no page there any more, and move its pages away.
     Drain,
-    /// Nothing is there any more: close it.
+    /// No page is there any more: close it.
     Detach,
 }
 
@@ -185,7 +184,7 @@ impl AreaOrder {
     }
 }
 
-/// Why the supervisor says no.
+/// Why the supervisor refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The engine speaks another version.
@@ -194,7 +193,7 @@ pub enum Refusal {
     /// All records are in use.
     #[error("more than 256 processes are managed already")]
     TooManyProcesses,
-    /// The reserved record is not there (any more).
+    /// The reserved record does not exist (any more).
     #[error("no record is reserved for this process")]
     NotReserved,
 }
@@ -216,13 +215,13 @@ pub enum ProtocolError {
     /// No answer in time.
     #[error("the supervisor does not answer")]
     Timeout,
-    /// Not a message of ours.
+    /// Not a valid message.
     #[error("a malformed message from the supervisor")]
     Malformed,
-    /// The supervisor said no.
+    /// The supervisor refused.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The ledger that came is not usable.
+    /// The received ledger is not usable.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
 }
@@ -235,7 +234,7 @@ fn system(what: &'static str) -> impl Fn(Errno) -> ProtocolError {
     }
 }
 
-/// How a message lies in its packet: five words, then the text of a log message.
+/// The layout of a message in its packet: five words, then the text of a log message.
 #[repr(C)]
 struct Packet {
     kind: u32,
@@ -358,7 +357,7 @@ impl Packet {
         })
     }
 
-    /// Only as many bytes as the text needs are sent.
+    /// Only the used bytes of the text are sent.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(PACKET_HEAD + self.text_bytes as usize);
         let [first, second, third] = self.words;
@@ -392,7 +391,7 @@ impl Packet {
     }
 }
 
-/// A message with what came beside it.
+/// A message with its attached descriptors.
 #[derive(Debug)]
 pub struct Received {
     /// The message.
@@ -427,7 +426,7 @@ fn listen_on(address: &SocketAddrUnix) -> Result<OwnedFd, ProtocolError> {
     Ok(socket)
 }
 
-/// Whether nobody listens any more on a socket that [`listen_at`] made.
+/// Whether no process listens any more on a socket that [`listen_at`] created.
 pub fn is_forsaken(path: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
@@ -438,7 +437,7 @@ pub fn is_forsaken(path: &Path) -> bool {
     connected == Err(Errno::CONNREFUSED)
 }
 
-/// Connects to the supervisor at `name`, which is an abstract one and, in another network namespace, a path.
+/// Connects to the supervisor at `name`: an abstract name or, in another network namespace, a path.
 pub fn connect(socket: impl AsFd, name: &[u8]) -> Result<(), Errno> {
     let to = |address: &SocketAddrUnix| {
         rustix::io::retry_on_intr(|| rustix::net::connect(&socket, address))
@@ -452,7 +451,7 @@ pub fn connect(socket: impl AsFd, name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Sends one message with descriptors beside it. Never blocks longer than the socket does.
+/// Sends one message with descriptors. Blocks no longer than the socket does.
 pub fn send(
     socket: impl AsFd,
     message: &Message,
@@ -478,7 +477,7 @@ pub fn send(
     }
 }
 
-/// Receives one message; on a non-blocking socket `Timeout` says that there is none.
+/// Receives one message; on a non-blocking socket, `Timeout` means that there is none.
 pub fn receive(socket: impl AsFd) -> Result<Received, ProtocolError> {
     receive_with(socket, RecvFlags::empty())
 }
@@ -517,12 +516,12 @@ fn receive_with(socket: impl AsFd, flags: RecvFlags) -> Result<Received, Protoco
     })
 }
 
-/// Most parts that a text given to [`notify`] may have.
+/// The most parts of a text given to [`notify`].
 pub const NOTICE_PARTS: usize = 4;
 
-/// Tells the user something from a thread of the program, which has no [`Client`]: connects to the
-/// socket `name`, sends the `parts` as one log message, closes. Nothing is allocated and neither
-/// errno nor thread-local data touched, so it may run between a fork and an exec.
+/// Sends a message to the user from a thread of the program, which has no [`Client`]: connects to the socket `name`,
+/// sends the `parts` as one log message, closes. Does not allocate, nor touch errno or thread-local data: it may run
+/// between a fork and an exec.
 pub fn notify(name: &[u8], severity: Severity, parts: &[&[u8]]) -> Result<(), Errno> {
     let mut slices = [(); NOTICE_PARTS + 1].map(|()| IoSlice::new(&[]));
     let mut room = LOG_BYTES;

@@ -1,9 +1,8 @@
-//! RAM areas in the ledger: their memory mapped beside their tables, so that whoever frees a slot
-//! frees what it holds.
+//! RAM areas in the ledger: their memory is mapped beside their tables, and freeing a slot frees its bytes.
 //!
-//! The memory is shared like the tables and follows the same rule: any process may be killed at any
-//! instant. How it is laid out and used is `foreswap_store::ram`'s; here it is attached, told of slots
-//! that became free, and of processes that died.
+//! The memory is shared like the tables and follows the same rule: any process may be killed at any instant.
+//! `foreswap_store::ram` defines its layout and use; this module attaches it and reports freed slots and dead
+//! processes.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -33,7 +32,7 @@ unsafe impl Backing for Memory {
 
     fn punch(&self, offset: u64, bytes: u64) {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // What is there is of no interest; if it stays, only memory is lost.
+        // The content is void; if it stays, only memory is lost.
         let _ = rustix::fs::fallocate(self.fd(), mode, offset, bytes);
     }
 
@@ -56,8 +55,8 @@ impl Ledger {
         words.is_some_and(|words| words.flags.load(Relaxed) & AREA_RAM != 0)
     }
 
-    /// Maps the memory of a RAM area, whose tables are there already. Returns where; `None` where the
-    /// area is another kind.
+    /// Maps the memory of a RAM area, whose tables are attached already. Returns its range; `None` if the area is of
+    /// another kind.
     pub fn attach_ram(
         &self,
         area: AreaId,
@@ -91,8 +90,8 @@ impl Ledger {
         self.ram(area).map(|ram| ram.usage())
     }
 
-    /// Slots of an area that are taken, where a RAM area is as full as its memory is, if that is
-    /// fuller than its slots.
+    /// Taken slots of an area. If the memory of a RAM area is fuller than its slots, this is the same share of its
+    /// slots.
     pub fn area_filled(&self, area: AreaId) -> u64 {
         let used = self.area_used(area);
         match self.ram(area) {
@@ -101,7 +100,7 @@ impl Ledger {
         }
     }
 
-    /// Pages that an area has room for; what a RAM area has is a guess, from what its pages take so far.
+    /// The free pages of an area; for a RAM area an estimate from the bytes of its pages so far.
     pub fn area_room(&self, area: AreaId) -> u64 {
         let free = u64::from(self.area_slots(area)).saturating_sub(self.area_used(area));
         match self.ram_usage(area) {
@@ -110,14 +109,14 @@ impl Ledger {
         }
     }
 
-    /// A slot of the area became free: so do the bytes of its page.
+    /// A slot of the area became free: free the bytes of its page.
     pub(super) fn free_bytes(&self, area: AreaId, slot: SlotIndex) {
         if let Some(ram) = self.ram(area) {
             ram.free(slot.0, || self.slot_count(area, slot) > 0);
         }
     }
 
-    /// What a dead process was filling is closed.
+    /// Close the chunk that a dead process was filling.
     pub(super) fn bury(&self, process: ProcId) {
         for area in self.areas() {
             if let Some(ram) = self.ram(area) {

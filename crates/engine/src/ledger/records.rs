@@ -1,8 +1,7 @@
 //! The life of a process record: free, reserved for a coming fork child, live, ended, free again.
 //!
-//! Only the supervisor changes the state. A record is ended when its process is known to be dead
-//! (or to have become another program by exec); [`Ledger::cleanup`] then returns everything that it
-//! held and makes the record free.
+//! Only the supervisor changes the state. A record is ended when its process is known to be dead (or to have executed
+//! another program); [`Ledger::cleanup`] then returns its holdings and frees the record.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -11,16 +10,16 @@ use super::layout::MAX_PROCESSES;
 use super::mapping::Ledger;
 use super::stats::{StatsRecord, StatsSnapshot};
 
-/// Where a record is in its life.
+/// The state of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
-    /// Nobody's.
+    /// Unused.
     Free,
-    /// Set aside for a fork child that has not said hello yet.
+    /// Reserved for a fork child that has not said hello yet.
     Reserved,
     /// A connected process.
     Live,
-    /// Its process is dead; what it held is being returned.
+    /// Its process is dead; its holdings are being returned.
     Ended,
 }
 
@@ -35,16 +34,16 @@ impl ProcessState {
     }
 }
 
-/// What a dead process leaves behind.
+/// The remains of a dead process.
 #[derive(Debug)]
 pub struct Ended {
     /// Its statistics.
     pub stats: StatsSnapshot,
-    /// The most pages it was charged with.
+    /// The maximum of its charged pages.
     pub peak_charged_pages: u64,
 }
 
-/// How a clean-up went.
+/// The result of a clean-up.
 #[derive(Debug)]
 pub enum Cleanup {
     /// Everything was returned, and the record is free.
@@ -61,7 +60,7 @@ impl Ledger {
         ProcessState::from_word(self.record(process).state.load(SeqCst))
     }
 
-    /// The process of a record; 0 where it has none yet.
+    /// The process of a record; 0 before it is known.
     pub fn pid(&self, process: ProcId) -> u32 {
         self.record(process).pid.load(Relaxed)
     }
@@ -71,13 +70,13 @@ impl Ledger {
         ProcId::new(self.record(process).parent.load(Relaxed).checked_sub(1)?)
     }
 
-    /// Says so where the supervisor was not told.
+    /// Records the parent where the supervisor did not know it.
     pub fn set_parent(&self, process: ProcId, parent: ProcId) {
         let word = &self.record(process).parent;
         word.store(parent.index() as u32 + 1, Relaxed);
     }
 
-    /// The statistics of a process, for its engine to add to.
+    /// The statistics of a process, updated by its engine.
     pub fn stats(&self, process: ProcId) -> &StatsRecord {
         &self.record(process).stats
     }
@@ -95,7 +94,7 @@ impl Ledger {
             .filter(|&process| self.state(process) != ProcessState::Free)
     }
 
-    /// Whether somebody alive may be changing what the record holds: its process, or the parent that
+    /// Whether a living process may be changing the holdings of the record: its own process, or the parent that
     /// prepares it for a fork child.
     pub(super) fn may_act(&self, process: ProcId) -> bool {
         match self.state(process) {
@@ -119,7 +118,7 @@ impl Ledger {
         }
     }
 
-    /// Supervisor: sets a record aside for a child of `parent`. `None`: all are in use.
+    /// Supervisor: reserves a record for a child of `parent`. `None`: all are in use.
     pub fn reserve(&self, parent: Option<ProcId>) -> Option<ProcId> {
         let process = (0..MAX_PROCESSES as u32)
             .filter_map(ProcId::new)
@@ -138,12 +137,12 @@ impl Ledger {
         Some(process)
     }
 
-    /// Supervisor: the process of a reserved record is known now.
+    /// Supervisor: the process of a reserved record is now known.
     pub fn set_pid(&self, process: ProcId, pid: u32) {
         self.record(process).pid.store(pid, Relaxed);
     }
 
-    /// Supervisor: the process said hello. False where the record was not reserved.
+    /// Supervisor: the process said hello. False if the record was not reserved.
     pub fn connect(&self, process: ProcId, pid: u32) -> bool {
         if self.state(process) != ProcessState::Reserved {
             return false;
@@ -153,15 +152,15 @@ impl Ledger {
         true
     }
 
-    /// Supervisor: the process is dead, [`Ledger::cleanup`] follows. Of several that died, mark all
-    /// before the first is cleaned up: what they were in the middle of then stands still.
+    /// Supervisor: the process is dead; [`Ledger::cleanup`] follows. If several died, mark all before the first is
+    /// cleaned up: their operations in progress then stand still.
     pub fn mark_dead(&self, process: ProcId) {
         if self.state(process) != ProcessState::Free {
             self.set_state(process, ProcessState::Ended);
         }
     }
 
-    /// Supervisor: the process is dead and has no memory any more, though the rest may take a while.
+    /// Supervisor: the process is dead and has no memory any more, although the rest may take a while.
     pub fn give_memory_back(&self, process: ProcId) {
         self.mark_dead(process);
         let has_some = self.record(process).charged.load(SeqCst) > 0;
@@ -170,10 +169,9 @@ impl Ledger {
         }
     }
 
-    /// Supervisor: returns everything that a dead process held (slot references, clusters,
-    /// charge) and frees its record. The process must be dead, or its engine gone for good, and what it
-    /// asked the areas for must have ended: who gets one of its slots writes there at once. May be called
-    /// again at any time.
+    /// Supervisor: returns all holdings of a dead process (slot references, clusters, charge) and frees its record.
+    /// The process must be dead, or its engine gone for good, and its I/O must have ended: the next owner of a slot
+    /// writes there at once. May be called again at any time.
     pub fn cleanup(&self, process: ProcId) -> Cleanup {
         if self.state(process) == ProcessState::Free {
             return Cleanup::Nothing;
@@ -191,7 +189,7 @@ impl Ledger {
             peak_charged_pages: record.peak_charged.load(Relaxed),
         };
         self.set_state(process, ProcessState::Free);
-        // Room was made: who waits for it should look again.
+        // There is room now: waiters should look again.
         self.raise_pressure();
         Cleanup::Done(Box::new(ended))
     }

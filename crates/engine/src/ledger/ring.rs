@@ -1,8 +1,8 @@
-//! What one engine saw, on its way to the supervisor: a ring of records in memory that both have.
+//! The trace ring of one engine: records on their way to the supervisor, in memory that both map.
 //!
-//! The engine writes and never waits: where the ring is full the record is counted as lost. The
-//! supervisor reads, and goes on reading after the engine has died, so that a process which is killed
-//! loses nothing. Both sides believe nothing that the other one wrote.
+//! The engine writes and never waits: if the ring is full, the record is counted as lost. The supervisor reads, also
+//! after the engine has died, and a killed process therefore loses no record. Neither side trusts the words of the
+//! other.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -12,10 +12,10 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use super::LedgerError;
 use super::tables::Memory;
 
-/// Records that the ring holds (1.25 MiB): some 30 ms of the most that an engine can do.
+/// Records that the ring holds (1.25 MiB): about 30 ms of an engine's maximum rate.
 const RECORDS: u64 = 1 << 15;
 const WORDS: usize = 5;
-/// The words of the head, each on a cache line of its own; the records begin behind them.
+/// The words of the head, each on a cache line of its own; the records follow.
 const HEAD: usize = 0;
 const TAIL: usize = 16;
 const LOST: usize = 32;
@@ -23,28 +23,28 @@ const PAGE: u64 = 4096;
 const BYTES: u64 = PAGE + RECORDS * WORDS as u64 * 8;
 const _: () = assert!(BYTES.is_multiple_of(PAGE));
 
-/// What an engine saw.
+/// The kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SeenKind {
     /// A range is managed from now on.
     Map = 1,
-    /// It is gone.
+    /// A range is unmapped.
     Unmap = 2,
-    /// Its content is given back.
+    /// The content of a range is discarded.
     Discard = 3,
-    /// It moves to the page `to`.
+    /// A range moves to the page `to`.
     Move = 4,
     /// A touch found a page that was never touched.
     New = 5,
     /// A touch found its page in a frame.
     Kept = 6,
-    /// A touch found what readahead had brought, or was bringing.
+    /// A touch found a page that readahead had brought, or was bringing.
     Ahead = 7,
     /// A touch found its page on an area.
     Away = 8,
     /// Pages were mapped for which no thread waits.
     Brought = 9,
-    /// Pages were moved out.
+    /// Pages were evicted.
     Evicted = 10,
 }
 
@@ -71,17 +71,17 @@ impl SeenKind {
 pub struct Seen {
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub time: u64,
-    /// What.
+    /// The kind.
     pub kind: SeenKind,
-    /// Touched to write.
+    /// The touch is a write.
     pub write: bool,
     /// The thread of a touch; 0 otherwise.
     pub tid: u32,
     /// The first page.
     pub page: u64,
-    /// How many pages.
+    /// The number of pages.
     pub pages: u64,
-    /// Where the first one is after a move; 0 otherwise.
+    /// The new first page of a move; 0 otherwise.
     pub to: u64,
 }
 
@@ -94,24 +94,24 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Supervisor: a new one, empty.
+    /// Supervisor: creates an empty ring.
     pub fn create() -> Result<Self, LedgerError> {
         let memory = Memory::create(BYTES)?;
         Ok(Self { memory })
     }
 
-    /// Engine: maps the one that was handed over.
+    /// Engine: maps the ring that it received.
     pub fn attach(fd: OwnedFd) -> Result<Self, LedgerError> {
         let memory = Memory::attach(fd, BYTES)?;
         Ok(Self { memory })
     }
 
-    /// To be handed over.
+    /// The descriptor, for passing on.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.memory.fd()
     }
 
-    /// Where it is mapped.
+    /// The mapped range.
     pub fn address_range(&self) -> std::ops::Range<usize> {
         self.memory.address_range()
     }
@@ -125,7 +125,7 @@ impl Ring {
         self.memory.slice(PAGE, at, WORDS)
     }
 
-    /// Adds a record, or counts it as lost where there is no room.
+    /// Adds a record, or counts it as lost if there is no room.
     pub fn put(&self, seen: &Seen) {
         let head = self.head(HEAD).load(Relaxed);
         if head.wrapping_sub(self.head(TAIL).load(Acquire)) >= RECORDS {
@@ -143,8 +143,7 @@ impl Ring {
         self.head(HEAD).store(head + 1, Release);
     }
 
-    /// Takes the oldest record; `None` when there is none. One that makes no sense is left
-    /// out.
+    /// Takes the oldest record; `None` if there is none. Invalid records are skipped.
     pub fn take(&self) -> Option<Seen> {
         loop {
             let (head, tail) = (self.head(HEAD).load(Acquire), self.head(TAIL).load(Relaxed));
@@ -153,7 +152,7 @@ impl Ring {
                 return None;
             }
             if there > RECORDS {
-                // Not our engine's doing.
+                // Not written by a correct engine.
                 self.head(TAIL).store(head, Release);
                 return None;
             }
@@ -258,7 +257,7 @@ mod tests {
         ring.head(HEAD).store(u64::MAX, Relaxed);
         assert_eq!((ring.take(), ring.take()), (None, None));
         ring.head(HEAD).store(3, Relaxed);
-        // What was there before may be taken again, and no more than is said to be there.
+        // Old records may be taken again, but no more than the claimed number.
         assert!(std::iter::from_fn(|| ring.take()).count() <= 4);
     }
 }

@@ -1,17 +1,17 @@
-//! The swap maps: who owns a cluster, how many processes use a slot, and which.
+//! The swap maps: the owner of each cluster, and the number and identity of the processes that use a slot.
 //!
-//! A slot's use count is the number of processes whose reference bit for it is set, kept beside the
-//! bits so that a put knows at once whether the slot is free. Each operation runs in this order:
-//! write the intent (which slots, of one cluster) into the acting process' record, change the slots'
-//! counts, change the bits, change the cluster's count where slots became used or free, clear the intent.
-//! When the process dies in between, the supervisor counts anew: it reads the count (with its version),
-//! checks that no living process has an intent on the same slot, counts the bits, and replaces the
-//! count only if it has not changed since. Because counts change before bits, an operation that the
-//! check missed has changed the version, or has not touched a bit yet. A cluster's count changes after
-//! what it is counted from, so there the check comes last: an operation of which something was counted
-//! is seen by it, or has changed the version.
+//! A slot's use count is the number of processes whose reference bit for it is set. It is kept beside the bits, and a
+//! put sees at once whether the slot is free. Each operation has this order: write the intent (slots of one cluster)
+//! into the acting process' record, change the slots' counts, change the bits, change the cluster's count for slots
+//! that became used or free, clear the intent.
 //!
-//! A process runs one slot operation at a time (its pager's); different processes run freely.
+//! If the process dies in between, the supervisor recounts: it reads the count (with its version), checks that no
+//! living process has an intent on the same slot, counts the bits, and replaces the count only if it has not changed
+//! since. Counts change before bits: an operation that the check missed has changed the version, or has not touched a
+//! bit yet. A cluster's count changes after the slots' counts on which it is based. There the check comes last: it
+//! sees any operation whose effect was counted, or the version has changed.
+//!
+//! A process runs one slot operation at a time (its pager's); different processes run concurrently.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -22,19 +22,19 @@ use super::mapping::Ledger;
 use super::tables::AreaTables;
 use super::{AreaId, ClusterIndex, ProcId, SlotIndex};
 
-/// Of the clusters that were claimed before those are filled up again before the area grows that have at most so many
-/// slots in use: what is free in one lies in runs of eight slots or so, hardly more writes than for an empty one.
+/// Clusters that were claimed before and have at most this many slots in use are refilled before the area grows.
+/// Their free slots lie in runs of about eight, which take hardly more writes than an empty cluster.
 const SPARSE: u32 = CLUSTER_SLOTS / 8;
 
 /// Words of a cluster's slot mask.
 pub const CLUSTER_WORDS: usize = CLUSTER_SLOTS as usize / 64;
 
-/// What became of a slot that was given back.
+/// The result of giving a slot back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// Nobody uses it any more: its cluster's owner may fill it again.
+    /// No process uses it any more: its cluster's owner may fill it again.
     Freed,
-    /// Others still use it.
+    /// Other processes still use it.
     StillUsed,
     /// The process held no reference; nothing was changed.
     NotHeld,
@@ -42,7 +42,7 @@ pub enum Put {
 
 const INTENT: u64 = 1 << 63;
 
-/// Slots of one cluster that follow each other.
+/// Consecutive slots of one cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     area: AreaId,
@@ -84,7 +84,7 @@ impl Run {
         })
     }
 
-    /// The words of a bitmap that it lies in: the index of each, and a bit for each of its slots there.
+    /// The words of a bitmap that cover the run: the index of each, and a bit for each of the run's slots in it.
     fn words(self) -> impl Iterator<Item = (usize, u64)> {
         let (start, end) = (self.first.0, self.first.0 + self.count);
         (start / 64..end.div_ceil(64)).map(move |word| {
@@ -95,7 +95,7 @@ impl Run {
     }
 }
 
-/// A count of 16 bits under a version of 16 bits.
+/// The count: 16 bits below a version of 16 bits.
 fn number(word: u32) -> u32 {
     word & 0xffff
 }
@@ -104,12 +104,12 @@ fn with_number(word: u32, number: u32) -> u32 {
     (word & 0xffff_0000).wrapping_add(0x1_0000) | (number & 0xffff)
 }
 
-/// Adds to a versioned count, of whose 16 bits there is room for `more`; returns the count before.
+/// Adds to a versioned count, whose 16 bits have room for `more`; returns the count before.
 fn add(word: &AtomicU32, more: u32) -> u32 {
     number(word.fetch_add(0x1_0000 + more, SeqCst))
 }
 
-/// Takes one off a versioned count; returns the count before.
+/// Subtracts one from a versioned count; returns the count before.
 fn take_off(word: &AtomicU32) -> u32 {
     let change = |now: u32| Some(with_number(now, number(now).saturating_sub(1)));
     number(word.fetch_update(SeqCst, SeqCst, change).unwrap_or(0))
@@ -127,7 +127,7 @@ impl AreaTables {
 }
 
 impl Ledger {
-    /// The slots of an area; 0 where there is no such area.
+    /// The slots of an area; 0 if there is no such area.
     pub fn area_slots(&self, area: AreaId) -> u32 {
         self.tables(area).map_or(0, |at| at.slots)
     }
@@ -148,13 +148,13 @@ impl Ledger {
             .sum()
     }
 
-    /// Takes a cluster that nobody owns and that has free slots (see [`Ledger::cluster_free_slots`]); others may use
-    /// the rest. `None`: the area is full.
+    /// Takes an unowned cluster with free slots (see [`Ledger::cluster_free_slots`]); other processes may use the
+    /// rest of its slots. `None`: the area is full.
     ///
-    /// What was claimed before comes first, if it is empty or nearly: a place that was never written has to be found
-    /// by the file system and often by what lies below it, which makes its first write half as fast as the next, and
-    /// the file would grow over what others need the disk for. Pages that go out at random leave clusters that are
-    /// hardly ever empty: by this rule the file comes to less than three times what they have on it, instead of seven.
+    /// Clusters that were claimed before come first, if they are empty or nearly. The first write to a place makes
+    /// the file system, and often the layer below, allocate it, which is half as fast as the next write, and the file
+    /// would take disk space from others. Random evictions leave clusters that are hardly ever empty: with this rule
+    /// the file grows to less than three times the pages on it, instead of seven.
     pub fn claim_cluster(&self, area: AreaId, process: ProcId) -> Option<ClusterIndex> {
         let at = self.tables(area)?;
         let (again, never) = self.clusters_in_order(area, at);
@@ -177,8 +177,8 @@ impl Ledger {
             .map(ClusterIndex)
     }
 
-    /// Takes a cluster that nobody owns, one that is empty; those that were claimed before come first. Nobody can use a
-    /// slot of it as long as it is owned.
+    /// Takes an unowned, empty cluster; clusters that were claimed before come first. No other process can use its
+    /// slots while it is owned.
     pub fn claim_empty_cluster(&self, area: AreaId, process: ProcId) -> Option<ClusterIndex> {
         let at = self.tables(area)?;
         let (again, never) = self.clusters_in_order(area, at);
@@ -189,7 +189,7 @@ impl Ledger {
             if !self.own(area, at, process, cluster) {
                 return false;
             }
-            // Since the look at it somebody may have owned it, filled it and given it up.
+            // Since the look, another process may have owned, filled and released it.
             let is_empty = at.used_of(cluster) == 0;
             if !is_empty {
                 self.release_cluster(area, process, ClusterIndex(cluster));
@@ -199,7 +199,7 @@ impl Ledger {
         .map(ClusterIndex)
     }
 
-    /// The clusters of an area that were claimed before, from where the search goes on, and the others.
+    /// The clusters of an area: those claimed before, from the search position on, then the others.
     fn clusters_in_order(
         &self,
         area: AreaId,
@@ -211,7 +211,7 @@ impl Ledger {
         ((start..reached).chain(0..start), reached..at.clusters)
     }
 
-    /// Makes `process` the owner of a cluster, unless somebody is.
+    /// Makes `process` the owner of a cluster that has none.
     fn own(&self, area: AreaId, at: &AreaTables, process: ProcId, cluster: u32) -> bool {
         let owner = at.owner_of(cluster);
         let own = process.index() as u32 + 1;
@@ -225,8 +225,8 @@ impl Ledger {
         is_ours
     }
 
-    /// Gives a cluster up; its used slots stay used, its free ones become anybody's. False where
-    /// the process does not own it.
+    /// Releases a cluster; its used slots stay used, its free slots become available to all. False if the process
+    /// does not own it.
     pub fn release_cluster(&self, area: AreaId, process: ProcId, cluster: ClusterIndex) -> bool {
         let Some(at) = self.tables(area) else {
             return false;
@@ -239,14 +239,14 @@ impl Ledger {
             .is_ok()
     }
 
-    /// Who owns a cluster.
+    /// The owner of a cluster.
     pub fn cluster_owner(&self, area: AreaId, cluster: ClusterIndex) -> Option<ProcId> {
         let at = self.tables(area)?;
         let owner = at.words32(at.owners, at.clusters).get(cluster.0 as usize)?;
         ProcId::new(owner.load(Relaxed).checked_sub(1)?)
     }
 
-    /// Slots in use in a cluster, by whomever.
+    /// Slots in use in a cluster, by any process.
     pub fn cluster_used(&self, area: AreaId, cluster: ClusterIndex) -> u32 {
         let Some(at) = self.tables(area) else {
             return 0;
@@ -256,8 +256,8 @@ impl Ledger {
             .map_or(0, |word| number(word.load(SeqCst)).min(CLUSTER_SLOTS))
     }
 
-    /// A bit for every slot of a cluster that nobody uses. Only the cluster's owner may act on
-    /// it: others' slots can become free meanwhile, but none can become used.
+    /// A bit for every free slot of a cluster. Only the cluster's owner may act on it: other processes can free slots
+    /// meanwhile, but cannot take any.
     pub fn cluster_free_slots(&self, area: AreaId, cluster: ClusterIndex) -> [u64; CLUSTER_WORDS] {
         let mut free = [0; CLUSTER_WORDS];
         let first = cluster.first_slot().0 as usize;
@@ -269,16 +269,16 @@ impl Ledger {
         free
     }
 
-    /// Takes a reference for `process`: either the first (a free slot of a cluster it owns) or
-    /// one more on a slot that another process is known to hold. False, and nothing changed,
-    /// where it holds one already or there is no such slot.
+    /// Takes a reference for `process`: either the first (a free slot of a cluster it owns) or one more on a slot
+    /// that another process is known to hold. False, and nothing changed, if it holds one already or there is no such
+    /// slot.
     pub fn slot_get(&self, process: ProcId, area: AreaId, slot: SlotIndex) -> bool {
         let taken = self.reference(process, process, Run::one(area, slot));
         taken.is_some()
     }
 
-    /// As [`Ledger::slot_get`], `count` slots of one cluster from `first` on in one step. Returns how many of them
-    /// nobody used. `None`, and nothing changed, also where they are of more than one cluster.
+    /// As [`Ledger::slot_get`], for `count` slots of one cluster from `first` on in one step. Returns how many of
+    /// them were free. `None`, and nothing changed, also if they are in more than one cluster.
     pub fn slots_get(
         &self,
         process: ProcId,
@@ -293,17 +293,17 @@ impl Ledger {
         self.reference(process, process, Run { area, first, count })
     }
 
-    /// Takes a reference on a slot that `parent` holds for its coming `child`. False where the
-    /// child has it already, or the parent has not.
+    /// Takes a reference on a slot that `parent` holds, for its coming `child`. False if the child has it already, or
+    /// the parent does not.
     pub fn share(&self, parent: ProcId, child: ProcId, area: AreaId, slot: SlotIndex) -> bool {
         let taken = || self.reference(parent, child, Run::one(area, slot));
         self.slot_held(parent, area, slot) && taken().is_some()
     }
 
-    /// Takes references. Returns how many of the slots nobody used; `None`, and nothing changed, where `process` holds
-    /// one already or there are no such slots.
+    /// Takes references. Returns how many of the slots were free; `None`, and nothing changed, if `process` holds one
+    /// already or there are no such slots.
     fn reference(&self, by: ProcId, process: ProcId, run: Run) -> Option<u32> {
-        // Areas have whole clusters, and so all slots of the run if they have its first.
+        // Areas consist of whole clusters: the area has all slots of the run if it has the first.
         let tables = self.tables(run.area);
         let at = tables.filter(|at| run.first.0 < at.slots)?;
         let references = self.references(at, process);
@@ -314,7 +314,7 @@ impl Ledger {
         let cluster = run.cluster().0 as usize;
         let acting = self.record(by);
         acting.intent.store(run.intent(), SeqCst);
-        // Before the slots' bits, so that a clean-up which trusts it misses nothing.
+        // Before the slots' bits, for a clean-up that relies on it.
         let (touched, bit) = (
             &self.touched(at, process)[cluster / 64],
             1 << (cluster % 64),
@@ -409,7 +409,7 @@ impl Ledger {
         at.words64(at.digests, u64::from(slot.0), 1)[0].load(Relaxed)
     }
 
-    /// Sets the checksum of the page in a slot; by who fills it, before anybody can read it.
+    /// Sets the checksum of the page in a slot; by the process that fills it, before any process can read it.
     pub fn set_digest(&self, area: AreaId, slot: SlotIndex, digest: u64) {
         if let Some(at) = self.tables(area).filter(|at| slot.0 < at.slots) {
             at.words64(at.digests, u64::from(slot.0), 1)[0].store(digest, Relaxed);
@@ -431,12 +431,12 @@ impl Ledger {
         at.words64(at.references, skip, at.reference_words)
     }
 
-    /// Finishes what a dead process was doing to a slot. False where a living one was in the way.
+    /// Completes the slot operation of a dead process. False if a living process was in the way.
     pub(super) fn settle_slots(&self, process: ProcId) -> bool {
         let record = self.record(process);
         if let Some(run) = Run::of_intent(record.intent.load(SeqCst)) {
-            // Its own references there go first: one that it was just giving back would be counted again, though the
-            // slot is free, and another may be about to take it.
+            // Clear its own references there first: a reference that it was giving back would be counted again,
+            // although the slot is free and another process may be about to take it.
             if let Some(at) = self.tables(run.area) {
                 let references = self.references(at, process);
                 for (word, bits) in run.words() {
@@ -526,7 +526,7 @@ impl Ledger {
     }
 }
 
-/// The positions of the bits that are set.
+/// The positions of the set bits.
 fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let bit = (word != 0).then(|| word.trailing_zeros())?;

@@ -1,12 +1,11 @@
-//! What a process reports of itself, in a form that survives its death.
+//! The statistics of a process, in a form that survives its death.
 //!
-//! Engines add to these words with relaxed stores; nobody decides anything by them, so they need no
-//! order. The supervisor takes a [`StatsSnapshot`] when the process has ended and adds it to the
-//! totals of the run.
+//! Engines add to these words with relaxed stores; no decision depends on them, and they need no order. The
+//! supervisor takes a [`StatsSnapshot`] when the process has ended and adds it to the totals of the run.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// VMAs that a process can describe; more than these are summed into none. A record has three pages in all.
+/// VMAs that a process can describe; the others are left out. A record has three pages in all.
 pub const MAX_VMAS: usize = 63;
 /// Readahead windows are 0 to 512 pages, each with its own count.
 pub const WINDOW_BUCKETS: usize = 513;
@@ -28,7 +27,7 @@ pub struct VmaWords {
     pub swapped_bytes: AtomicU64,
     /// Pages read ahead of a fault.
     pub readahead_pages: AtomicU64,
-    /// Those of them that were touched.
+    /// The touched ones among them.
     pub readahead_hits: AtomicU64,
 }
 
@@ -39,11 +38,11 @@ const _: () = assert!(size_of::<VmaWords>() == 48);
 pub struct StatsRecord {
     /// Bytes of registered VMAs now; see [`StatsRecord::set_managed`].
     pub managed_bytes: AtomicU64,
-    /// The most that `managed_bytes` ever was.
+    /// The maximum of `managed_bytes`.
     pub peak_managed_bytes: AtomicU64,
     /// Managed bytes resident now; see [`StatsRecord::set_resident`].
     pub resident_bytes: AtomicU64,
-    /// The most that `resident_bytes` ever was.
+    /// The maximum of `resident_bytes`.
     pub peak_resident_bytes: AtomicU64,
     /// Faults that waited for the swap area.
     pub faults_major: AtomicU64,
@@ -59,21 +58,21 @@ pub struct StatsRecord {
     pub swap_read_ios: AtomicU64,
     /// Write requests.
     pub swap_write_ios: AtomicU64,
-    /// Pages read that no fault had asked for.
+    /// Pages read without a fault on them.
     pub readahead_pages: AtomicU64,
-    /// Those of them that were touched.
+    /// The touched ones among them.
     pub readahead_hits: AtomicU64,
-    /// Huge pages brought in whole.
+    /// Huge pages read whole.
     pub huge_swap_in: AtomicU64,
     /// Huge pages evicted whole.
     pub huge_swap_out: AtomicU64,
     /// Huge pages that had to be split.
     pub huge_splits: AtomicU64,
-    /// Evicted pages whose copy on the area was still good.
+    /// Evicted pages with a valid copy on the area.
     pub clean_drops: AtomicU64,
     /// Evicted pages that held only zeros.
     pub zero_drops: AtomicU64,
-    /// Evicted pages that held one other word only.
+    /// Evicted pages filled by another word.
     pub filled_drops: AtomicU64,
     /// Times background reclaim was started.
     pub kswapd_wakeups: AtomicU64,
@@ -81,22 +80,22 @@ pub struct StatsRecord {
     pub direct_reclaims: AtomicU64,
     /// Faults on pages evicted while they were still in use.
     pub refaults: AtomicU64,
-    /// Pages that were copied, so that they could be evicted, as a fork had shared them.
+    /// Pages copied for eviction, because a fork had shared them.
     pub unshared: AtomicU64,
     /// Memory of the engine itself.
     pub engine_bytes: AtomicU64,
     /// Slowest fault, ns.
     pub fault_ns_max: AtomicU64,
     vma_count: AtomicU32,
-    /// Pages that it shares with the process it was forked from, and is not charged for.
+    /// Pages shared with the parent process and not charged to this one.
     pub(super) owed_pages: AtomicU32,
-    /// Of them, those that have to be paid for now.
+    /// Of these, pages that are due.
     pub(super) due_pages: AtomicU32,
-    /// Not zero: it asks its children before it copies what they share.
+    /// Not zero: the process asks its children before it copies shared pages.
     pub(super) protects: AtomicU32,
-    /// Pages that the process it was forked from is about to copy and asks it to pay for.
+    /// Pages that the parent is about to copy and asks this process to pay for.
     pub(super) asked_pages: AtomicU32,
-    /// Pages that it has paid for, in all.
+    /// All pages that it has paid for.
     pub(super) paid_pages: AtomicU32,
     latency: [AtomicU64; LATENCY_BUCKETS],
     windows: [AtomicU64; WINDOW_BUCKETS],
@@ -124,7 +123,7 @@ fn latency_bucket(ns: u64) -> usize {
     ((exponent - 3) * steps + step).min(LATENCY_BUCKETS as u64 - 1) as usize
 }
 
-/// The middle of what a bucket holds, ns.
+/// The middle of a bucket, ns.
 fn bucket_value(bucket: usize) -> u64 {
     let steps = LATENCY_STEPS;
     if bucket < steps {
@@ -136,7 +135,7 @@ fn bucket_value(bucket: usize) -> u64 {
 }
 
 impl StatsRecord {
-    /// Records how long one fault took.
+    /// Records the service time of one fault.
     pub fn on_fault_served(&self, ns: u64) {
         self.latency[latency_bucket(ns)].fetch_add(1, Relaxed);
         self.fault_ns_max.fetch_max(ns, Relaxed);
@@ -148,20 +147,20 @@ impl StatsRecord {
         self.windows[bucket].fetch_add(1, Relaxed);
     }
 
-    /// Publishes how much is registered now.
+    /// Publishes the registered bytes.
     pub fn set_managed(&self, bytes: u64) {
         self.managed_bytes.store(bytes, Relaxed);
         self.peak_managed_bytes.fetch_max(bytes, Relaxed);
     }
 
-    /// Publishes how much is resident now.
+    /// Publishes the resident bytes.
     pub fn set_resident(&self, bytes: u64) {
         self.resident_bytes.store(bytes, Relaxed);
         self.peak_resident_bytes.fetch_max(bytes, Relaxed);
     }
 
-    /// Publishes the biggest VMAs; entries beyond [`MAX_VMAS`] are left out. Costs a few
-    /// stores per VMA: meant for a few times a second and the end, not for every fault.
+    /// Publishes the largest VMAs; entries beyond [`MAX_VMAS`] are left out. Costs a few stores per VMA: for a few
+    /// times a second and the end, not for every fault.
     pub fn set_vmas(&self, vmas: &[VmaStats]) {
         let kept = vmas.len().min(MAX_VMAS);
         for (words, vma) in self.vmas.iter().zip(&vmas[..kept]) {
@@ -181,7 +180,7 @@ impl StatsRecord {
         &self.vmas
     }
 
-    /// How many entries of [`StatsRecord::vmas`] are in use.
+    /// The number of used entries of [`StatsRecord::vmas`].
     pub fn set_vma_count(&self, count: usize) {
         self.vma_count.store(count.min(MAX_VMAS) as u32, Relaxed);
     }
@@ -288,12 +287,12 @@ pub struct VmaStats {
     pub swapped_bytes: u64,
     /// Pages read ahead of a fault.
     pub readahead_pages: u64,
-    /// Those of them that were touched.
+    /// The touched ones among them.
     pub readahead_hits: u64,
 }
 
-/// The statistics of one process, or of several added together, at rest. The fields mean what
-/// they mean in [`StatsRecord`]; `managed_bytes` is the most that was registered.
+/// The final statistics of one process, or of several added together. The fields are those of [`StatsRecord`];
+/// `managed_bytes` is the maximum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct StatsSnapshot {
@@ -325,7 +324,7 @@ pub struct StatsSnapshot {
 }
 
 impl StatsSnapshot {
-    /// Adds what another process reported: counters sum, the slowest fault is the slower one.
+    /// Adds the report of another process: counters are summed, the slowest fault is the slower one.
     pub fn add(&mut self, other: &Self) {
         self.managed_bytes += other.managed_bytes;
         self.peak_resident_bytes += other.peak_resident_bytes;

@@ -1,9 +1,8 @@
 //! The mapped memory of the ledger: the only place where its bytes become references.
 //!
-//! A memfd of fixed size (sealed, so that no process can make another one die of SIGBUS by
-//! shrinking it), mapped shared by every process of the run. What is handed out are references to
-//! atomics only; offsets come from a layout computed here from the area sizes, never from offsets
-//! read out of shared memory, so that a damaged ledger can give wrong numbers but not wild pointers.
+//! A memfd of fixed size (sealed, so that no process can shrink it and cause SIGBUS in another), mapped shared by
+//! every process of the run. Only references to atomics are handed out. Offsets come from a layout computed here from
+//! the area sizes, never from shared memory: a damaged ledger can give wrong numbers but not wild pointers.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -33,10 +32,10 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Makes and maps a sealed file of so many bytes, all zero.
+    /// Creates and maps a sealed file of this size, all zero.
     pub(super) fn create(bytes: u64) -> Result<Self, LedgerError> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // NOEXEC_SEAL is newer than some kernels, and demanded by some systems' policy.
+        // NOEXEC_SEAL is newer than some kernels, and required by some systems' policy.
         let fd = rustix::fs::memfd_create(c"foreswap-ledger", flags | MemfdFlags::NOEXEC_SEAL)
             .or_else(|_| rustix::fs::memfd_create(c"foreswap-ledger", flags))
             .map_err(system("memfd_create"))?;
@@ -46,7 +45,7 @@ impl Memory {
         Self::map(fd, bytes)
     }
 
-    /// Maps a file that was handed over; it must be sealed and of this size.
+    /// Maps a received file; it must be sealed and of this size.
     pub(super) fn attach(fd: OwnedFd, bytes: u64) -> Result<Self, LedgerError> {
         let size = rustix::fs::fstat(&fd).map_err(system("fstat"))?.st_size;
         if u64::try_from(size) != Ok(bytes) {
@@ -77,7 +76,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// As [`Memory::attach`], of whatever size the file is.
+    /// As [`Memory::attach`], for any file size.
     pub(super) fn attach_whole(fd: OwnedFd) -> Result<Self, LedgerError> {
         let size = rustix::fs::fstat(&fd).map_err(system("fstat"))?.st_size;
         Self::attach(fd, u64::try_from(size).map_err(|_| LedgerError::Areas)?)
@@ -87,7 +86,7 @@ impl Memory {
         self.fd.as_fd()
     }
 
-    /// The first byte, for who has an interest in more than atomics.
+    /// The first byte, for callers that need more than atomics.
     pub(super) fn start(&self) -> NonNull<u8> {
         self.base
     }
@@ -120,7 +119,7 @@ impl Drop for Memory {
 pub(super) struct AreaTables {
     pub(super) memory: Memory,
     pub(super) layout: AreaLayout,
-    /// Of a RAM area: its memory, and where that is mapped.
+    /// For a RAM area: its memory, and the mapped range.
     pub(super) ram: OnceLock<(Arc<Ram>, Range<usize>)>,
 }
 
@@ -141,15 +140,15 @@ impl AreaTables {
         self.memory.slice(at, skip as usize, count as usize)
     }
 
-    /// Gives the pages of a whole-page range of words back; they read as zero afterwards.
+    /// Frees the pages of a whole-page range of words; they read as zero afterwards.
     pub(super) fn punch(&self, at: u64, words: u64) {
         let mode = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-        // Only memory is at stake: the words are zero already.
+        // Only memory is at stake: the words are already zero.
         let _ = rustix::fs::fallocate(self.memory.fd(), mode, at, words * 8);
     }
 }
 
-/// Types that may be looked at in shared memory.
+/// Types that may be accessed in shared memory.
 ///
 /// # Safety
 /// Implementors are `repr(C)` and consist of atomics (and padding) only.

@@ -1,10 +1,9 @@
-//! Which of the program's memory is managed, and when.
+//! Which memory of the program is managed, and when.
 //!
-//! While everything the program could touch fits what the ledger granted, nothing is registered and
-//! the engine costs nothing (*bare*). The first growth that does not fit arms it: all adoptable
-//! VMAs are registered, and the pages that are there already are found through pagemap. From then
-//! on each growth is registered before the program can touch it, and a look at the maps a few times
-//! a second finds what came another way.
+//! While all memory that the program could touch fits its grant from the ledger, nothing is registered and the engine
+//! costs nothing (*bare*). The first growth that does not fit arms the engine: it registers all adoptable VMAs and
+//! finds the present pages through pagemap. From then on, each growth is registered before the program can touch it.
+//! A look at the maps, a few times a second, finds growth that was not reported.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,9 +21,9 @@ use crate::sys::maps::Vma;
 
 /// The smallest VMA that a look at the maps adopts, in bytes.
 pub(super) const SMALLEST: usize = 128 << 10;
-/// Looks, 5 ms apart, for which a starting engine waits for room while the others make none.
+/// Looks, 5 ms apart, for which a starting engine waits for room while the other processes make none.
 const START_LOOKS: u32 = 200;
-/// Pages granted beyond the need, so that not each growth asks.
+/// Pages granted in advance, to save a request per growth.
 const AHEAD: u64 = 2048;
 
 /// The pages of `start..end`.
@@ -33,8 +32,8 @@ pub(crate) fn pages(start: usize, end: usize) -> PageRange {
 }
 
 impl Pager {
-    /// The first look: bare if all fits, armed otherwise. False where that must wait: nothing may be
-    /// registered while a fork is held.
+    /// The first look: bare if all memory fits, armed otherwise. False: wait, because nothing may be registered while
+    /// a fork is held.
     pub(crate) fn grant(&mut self) -> bool {
         let Ok(vmas) = self.space.adoptable(SMALLEST) else {
             return true;
@@ -62,8 +61,8 @@ impl Pager {
         true
     }
 
-    /// Go on with threads whose memory grew while a fork was held. One may have what the forking
-    /// thread waits for: it cannot be kept until the fork is over.
+    /// Serve threads whose memory grew while a fork was held. Such a thread may hold a lock that the forking thread
+    /// needs, and cannot wait for the end of the fork.
     pub(crate) fn step_growth(&mut self) {
         let Some(&(_, until)) = self.waiting_growth.first() else {
             return;
@@ -72,7 +71,7 @@ impl Pager {
             return;
         }
         if self.mode == Mode::Bare {
-            // Not when it is still held: it is looked at after it.
+            // While the fork is still held, the look comes after it.
             self.grant();
         }
         for (slot, _) in std::mem::take(&mut self.waiting_growth) {
@@ -80,9 +79,9 @@ impl Pager {
         }
     }
 
-    /// What the program has touched before its engine came up, or its parent after it had counted,
-    /// is paid for before anything else happens: the program waits in the meantime. If there is no
-    /// room the other processes are asked to make some, for as long as they do.
+    /// Charge the pages that the program touched before its engine started, or that its parent touched after the
+    /// count. This comes first, and the program waits. If there is no room, the other processes are asked to make
+    /// some, as long as they do.
     pub(crate) fn await_room(&mut self) {
         let Ok(vmas) = self.space.adoptable(SMALLEST) else {
             return;
@@ -94,11 +93,11 @@ impl Pager {
         }
         let (ledger, me) = (self.w.ledger, self.w.me);
         let mut missing = touched.saturating_sub(self.granted);
-        // A program that the lookout found does not wait: while we do, more comes.
+        // A program found by the lookout does not wait: it touches more pages meanwhile.
         let waits = !self.program.bypasses.load(Relaxed);
         let mut looks = 0;
         loop {
-            // What is free is taken at once, before somebody else has it.
+            // Take free pages at once, before another process does.
             let free = missing.min(self.w.available());
             if ledger.try_charge(me, free) {
                 self.granted += free;
@@ -114,7 +113,7 @@ impl Pager {
         ledger.set_wanted(me, 0);
     }
 
-    /// Manage all memory from now on, also if it would fit.
+    /// Manage all memory from now on, even if it fits.
     pub(crate) fn arm_all(&mut self) {
         if let Ok(vmas) = self.space.adoptable(SMALLEST) {
             self.arm(&vmas);
@@ -122,8 +121,8 @@ impl Pager {
     }
 
     fn arm(&mut self, vmas: &[Vma]) {
-        // The grant pays for the pages that are there. Given back before, it could be granted to
-        // another process in between, and both would hold it.
+        // The grant pays for the present pages. If it were returned first, another process could get it in between,
+        // and both would hold it.
         self.w.prepaid += std::mem::take(&mut self.granted);
         self.mode = Mode::Armed;
         self.program.set_state(state::ARMED);
@@ -135,16 +134,15 @@ impl Pager {
         self.w.uncharge(unused);
     }
 
-    /// Register `range` and manage it. What cannot be registered is left alone.
-    /// Returns whether it is managed.
+    /// Register `range` and manage it. Memory that cannot be registered is left alone. Returns whether it is managed.
     pub(super) fn adopt(&mut self, range: std::ops::Range<usize>) -> bool {
         if self.is_let_go(&pages_of(&range)) {
             return false;
         }
         let registered = self.w.register(range.start, range.end - range.start);
         if registered.is_ok() {
-            // A region of which only parts were like this would be several to the kernel. What the program said of
-            // huge pages holds, also where it is not known any more of which memory it said so.
+            // A region marked only in part would be several mappings. The program's refusal of huge pages is
+            // respected, even if its range is no longer known.
             if self.mm.has_huge_pages() && !self.program.no_huge.load(Relaxed) {
                 huge::prefer(&range);
             }
@@ -163,7 +161,7 @@ impl Pager {
         true
     }
 
-    /// The program uses memory at `address` of which nothing is known. False: the thread must wait.
+    /// The program uses memory at `address` that is unknown to the pager. False: the thread must wait.
     pub(crate) fn on_seen(&mut self, address: usize) -> bool {
         if self.mode == Mode::Bare {
             return self.grant();
@@ -172,7 +170,7 @@ impl Pager {
         true
     }
 
-    /// Adopt what is not managed yet of the VMA at `address`.
+    /// Adopt the unmanaged part of the VMA at `address`.
     fn adopt_around(&mut self, address: usize) {
         let vmas = self.space.adoptable(PAGE_SIZE).unwrap_or_default();
         let mut vmas = vmas.iter().map(|vma| vma.start..vma.end);
@@ -181,8 +179,8 @@ impl Pager {
         }
     }
 
-    /// The kernel refused to move `bytes` of memory at `address` as a whole: it may have been taken over in parts.
-    /// Returns whether it is taken over as a whole now, which makes one mapping of it, if the program made one of it.
+    /// The kernel refused to move `bytes` of memory at `address` as a whole: it may have been adopted in parts.
+    /// Returns whether it is now adopted as a whole, as one mapping, if the program made it one mapping.
     pub(super) fn on_join(&mut self, address: usize, bytes: usize) -> bool {
         let start = address / PAGE_SIZE * PAGE_SIZE;
         let end = address.saturating_add(bytes);
@@ -198,9 +196,9 @@ impl Pager {
         at >= end && self.adopt(start..end)
     }
 
-    /// A fault on a page that the core knows nothing of, and no event is on the way that could tell: a
-    /// mapping grew in place, or went meanwhile. What is there is registered, or there would be no
-    /// fault, so it is managed whatever it looks like.
+    /// A fault on a page unknown to the core, with no event pending that explains it: a mapping grew in place, or
+    /// went away meanwhile. The page is registered, otherwise there would be no fault. It is therefore managed,
+    /// whatever its kind.
     pub(crate) fn on_unmanaged(&mut self, address: u64) {
         let at = Vpn::of(address).address() as usize;
         let vmas = self.space.anonymous().unwrap_or_default();
@@ -212,12 +210,12 @@ impl Pager {
         }
     }
 
-    /// Tell the core of a registered range and of what is there already.
+    /// Report a registered range and its present pages to the core.
     fn manage(&mut self, range: &std::ops::Range<usize>) {
         let all = pages_of(range);
         let (mut present, mut guards) = (Vec::new(), Vec::new());
         let mut at = all.start;
-        // Only what was not managed before can have pages that we do not know.
+        // Only memory that was unmanaged before can have unknown pages.
         for known in self
             .mm
             .managed_in(&all)

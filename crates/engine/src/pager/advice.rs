@@ -1,8 +1,8 @@
-//! What the program says of its memory with `madvise`.
+//! Advice of the program for its memory (`madvise`).
 //!
-//! Advice on managed memory comes over the doorbell, after the kernel took it. Hints from before
-//! that, while nothing was managed, are in the kernel's map; only a program that gave any pays for
-//! reading its long form, once.
+//! Advice for managed memory comes over the doorbell, after the kernel accepted it. Earlier hints, from before the
+//! memory was managed, are in the kernel's map. Only a program that gave hints pays for reading the map's long form,
+//! once.
 
 use foreswap_core::units::{PAGE_SIZE, len};
 use foreswap_core::{Advice, Hint};
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use super::{Pager, adopt};
 use crate::sys::maps;
 
-/// What a number of `madvise` means here, if anything.
+/// The meaning of a number of `madvise`, if it has one here.
 fn meaning(number: u64) -> Option<Advice> {
     Some(match i32::try_from(number).ok()? {
         libc::MADV_NORMAL => Advice::Use(Hint::Normal),
@@ -25,10 +25,10 @@ fn meaning(number: u64) -> Option<Advice> {
 }
 
 impl Pager {
-    /// The program advised `bytes` at `start`, and the kernel took it. Returns the managed pages.
+    /// The program advised `bytes` at `start`, and the kernel accepted it. Returns the number of managed pages.
     pub(crate) fn on_advice(&mut self, start: u64, bytes: u64, number: u64) -> u64 {
         let end = start.saturating_add(bytes) as usize;
-        // The kernel refuses ranges that pass the end of memory; this thread must not trust it.
+        // The kernel refuses ranges that pass the end of memory; this thread must check that itself.
         let Some(end) = end.checked_next_multiple_of(PAGE_SIZE) else {
             return 0;
         };
@@ -39,12 +39,12 @@ impl Pager {
         self.mm.managed_in(&range).iter().map(len).sum()
     }
 
-    /// Take over what the program said while nothing was managed.
+    /// Take over the program's hints from before its memory was managed.
     pub(crate) fn take_hints(&mut self) {
         if !self.program.hints.load(SeqCst) {
             return;
         }
-        // Without the map the program's hints are lost, not its memory.
+        // Without the map the program loses its hints, not its memory.
         for (range, number) in maps::hints().unwrap_or_default() {
             self.on_advice(range.start as u64, range.len() as u64, u64::from(number));
         }

@@ -1,9 +1,9 @@
-//! Areas that come and go while the program runs, as the supervisor orders.
+//! Areas that are added and removed while the program runs, by order of the supervisor.
 //!
-//! An area is attached before anybody may put a page there: the supervisor lets it be used only when
-//! every engine has answered, and an engine that comes up later finds it in its welcome, before it
-//! looks at a slot. It goes in the other order: nobody puts a page there any more, everybody moves
-//! away what is there, and only when no slot is in use is it closed.
+//! An area is attached before any process may put a page there: the supervisor enables it only when every engine has
+//! answered. An engine that starts later finds the area in its welcome, before it looks at a slot. Removal is the
+//! reverse: no process puts a page there any more, every process moves its pages away, and the area is closed once no
+//! slot is in use.
 
 use std::ops::{ControlFlow, Range};
 
@@ -18,7 +18,7 @@ use crate::ledger::{AreaId, AreaState};
 use crate::sys::own_memory;
 
 impl Pager {
-    /// A few hundred times a second, and at once when something came: do what the supervisor orders.
+    /// A few hundred times a second, and at once after a message: execute the supervisor's orders.
     pub(crate) fn heed_orders(&mut self) {
         self.finish_detaching();
         self.tell_starved();
@@ -29,7 +29,7 @@ impl Pager {
         self.next_orders = now + SOON;
         while self.heed_order().is_continue() {}
         if self.mm.is_draining() {
-            // What is free elsewhere decides where pages go.
+            // The free space of the other areas decides where pages go.
             self.w.look_around();
         }
     }
@@ -63,7 +63,7 @@ impl Pager {
 
     fn answer_order(&self, order: AreaOrder, done: bool) {
         if let Some(client) = &self.w.client {
-            // If the supervisor is gone there is nobody to wait for it.
+            // Without a supervisor, no one waits for the answer.
             let _ = client.done(order, done);
         }
     }
@@ -91,7 +91,7 @@ impl Pager {
         self.mm.drain(&mut self.w, area.0);
     }
 
-    /// An engine that comes up while an area is drained does its part.
+    /// An engine that starts while an area is drained takes part.
     pub(crate) fn drain_as_ordered(&mut self) {
         let ledger = self.w.ledger;
         let draining = |&area: &AreaId| ledger.area_state(area) == AreaState::Draining;
@@ -100,7 +100,7 @@ impl Pager {
         }
     }
 
-    /// Close what nothing is in flight on any more.
+    /// Close areas that have no I/O in flight.
     fn finish_detaching(&mut self) {
         let mut at = 0;
         while let Some(&order) = self.detaching.get(at) {
@@ -129,7 +129,7 @@ impl Pager {
         self.w.look_at_areas();
     }
 
-    /// A fault cannot go on: the supervisor must let the area be used again.
+    /// A fault cannot continue: the supervisor must enable the area again.
     fn tell_starved(&mut self) {
         if let Some(area) = self.mm.starved()
             && !self.told_starved
@@ -140,7 +140,7 @@ impl Pager {
         }
     }
 
-    /// The supervisor is gone, and with it whoever wanted an area emptied.
+    /// The supervisor is gone, and with it the order to empty an area.
     pub(crate) fn on_orphaned(&mut self) {
         let ledger = self.w.ledger;
         for area in ledger.areas() {

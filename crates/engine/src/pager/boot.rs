@@ -1,9 +1,9 @@
-//! How an engine comes up in a process.
+//! How an engine starts in a process.
 //!
-//! The program thread that noticed growth, or that just became a fork child, starts the engine's
-//! process (`sys/beside.rs`) and waits. Its first thread is the pager, which gives up what it has of
-//! the program's descriptors, folder and process group, gets itself the supervisor's welcome, two
-//! userfaultfds, frames and a ring, and then says how it went.
+//! A program thread that noticed growth, or that just became a fork child, starts the engine's process
+//! (`sys/beside.rs`) and waits. Its first thread is the pager. The pager gives up the program's descriptors, folder
+//! and process group, receives the supervisor's welcome, opens two userfaultfds, frames and a ring, and reports the
+//! result.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -38,16 +38,16 @@ use crate::sys::own_memory::{self, Kind};
 use crate::sys::uffd::{Features, Uffd, UffdError};
 use crate::sys::{beside, handed, limits, maps, process};
 
-/// The name of the engine's process. Not the command's: `pkill foreswap` is meant for the run.
+/// The name of the engine's process. It differs from the command's: `pkill foreswap` is meant for the run.
 const NAME: &core::ffi::CStr = c"fs-pager";
 /// Stack of the pager.
 const STACK: usize = 512 << 10;
-/// Frames that are given back in one go.
+/// Frames freed in one step.
 const TRASH: u32 = 64;
 /// The largest batch that is mapped or filled at once.
 const ZERO_PAGES: u32 = 512;
 
-/// Why no engine came up.
+/// Why the engine failed to start.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
     /// The supervisor cannot be reached or refuses.
@@ -59,12 +59,12 @@ pub enum BootError {
     /// Another system call failed.
     #[error("{what} failed: {errno}")]
     System {
-        /// Which.
+        /// Its name.
         what: &'static str,
-        /// How.
+        /// The error.
         errno: Errno,
     },
-    /// The swap area exceeds what may be written.
+    /// The swap area exceeds the file size limit.
     #[error(
         "it may write files of {most} bytes at the most (ulimit -f), less than the swap area, and cannot raise that \
          without privileges"
@@ -73,13 +73,13 @@ pub enum BootError {
         /// The limit.
         most: u64,
     },
-    /// The engine's mappings would take from what the program may have.
+    /// The engine's mappings would reduce the program's limit.
     #[error(
         "its address space is limited (ulimit -v or -d), and the limit cannot be raised by what foreswap needs \
          without privileges: {errno}"
     )]
     AddressSpace {
-        /// How.
+        /// The error.
         errno: Errno,
     },
     /// The parent's memory moved during the fork.
@@ -95,24 +95,24 @@ pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> BootError {
 }
 
 static PROGRAM: AtomicPtr<Program> = AtomicPtr::new(core::ptr::null_mut());
-/// What the engine starts from: [`FRESH`], [`NO_SNAPSHOT`], or the address of the parent's snapshot.
+/// The engine's starting point: [`FRESH`], [`NO_SNAPSHOT`], or the address of the parent's snapshot.
 static ORIGIN: AtomicUsize = AtomicUsize::new(FRESH);
 const FRESH: usize = 0;
 const NO_SNAPSHOT: usize = 1;
 
-/// What a process was before its engine.
+/// The origin of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// A program of its own.
+    /// A new program.
     Fresh,
     /// A fork child, with the address of its parent's snapshot, or 0 if nothing was managed there.
     Forked(usize),
 }
 
-/// Start the engine of this process and wait until it is up, has failed, or is not needed yet. Runs on a
-/// thread of the program.
+/// Start the engine of this process and wait until it is up, has failed, or is not needed yet. Runs on a thread of
+/// the program.
 pub fn start(program: &Program, origin: Origin) {
-    // Asked for here, while nothing is managed; see there.
+    // Called here, while nothing is managed; see `modules::loaded`.
     crate::sys::modules::loaded();
     let starting = program
         .state
@@ -126,7 +126,7 @@ pub fn start(program: &Program, origin: Origin) {
         Origin::Forked(snapshot) => snapshot.max(NO_SNAPSHOT),
     };
     ORIGIN.store(origin, Release);
-    // SAFETY: `enter` never unwinds and keeps to what engine threads may do.
+    // SAFETY: `enter` never unwinds and keeps to the rules for engine threads.
     let spawned = unsafe { beside::spawn(NAME, STACK, enter, core::ptr::null_mut()) };
     match spawned {
         Ok(engine) => program.await_engine(&engine),
@@ -137,8 +137,8 @@ pub fn start(program: &Program, origin: Origin) {
     }
 }
 
-/// In a fork child: the parent's engine is not ours. Its threads are not here, its frames were not
-/// copied; its heap stays until the snapshot has been read.
+/// In a fork child: drop the parent's engine. Its threads are absent, its frames were not copied; its heap stays
+/// until the snapshot has been read.
 pub fn renounce_parent(program: &Program) {
     own_memory::forget_after_fork();
     own_memory::drop_from_list(|own| matches!(own.kind, Kind::Frames | Kind::Ledger));
@@ -153,11 +153,11 @@ extern "C" fn enter(_: *mut c_void) {
     let Some(program) = (unsafe { PROGRAM.load(SeqCst).as_ref() }) else {
         return;
     };
-    // The file table is a copy of the program's: nothing of it concerns us.
+    // The file table is a copy of the program's and not needed.
     // SAFETY: no descriptor of this process' table is in use yet.
     let closed = unsafe { process::close_all_files() };
-    // Nor must the file system of its folder be kept from being unmounted, or its process group
-    // be stopped or killed with us in it. Neither fails; if one did, only that would be lost.
+    // The engine must not keep the file system of its folder from being unmounted, nor be stopped or killed with the
+    // program's process group. Neither call fails; a failure would cost only this.
     let _ = rustix::process::chdir(c"/");
     let _ = rustix::process::setpgid(None, None);
     limits::lift_own();
@@ -176,7 +176,7 @@ extern "C" fn enter(_: *mut c_void) {
             }
             if let Some(early) = &mut early {
                 early.await_need(program, inherited.as_mut());
-                // What it may ask its parent's for it has.
+                // The board served to ask the parent's engine.
                 for board in [&program.board, &program.elder] {
                     board.store(0, SeqCst);
                 }
@@ -201,23 +201,23 @@ extern "C" fn enter(_: *mut c_void) {
             });
             pager.serve();
         }
-        // Of one that was killed meanwhile there is nothing to say.
+        // A program that was killed meanwhile needs no report.
         Err(_) if host.as_ref().is_some_and(Host::has_ended) => {}
         Err(error) => {
             let pid = program.pid.load(Relaxed);
             let text = format!("process {pid} is not managed: {error}");
             let told = Client::connect(&program.socket_name())
                 .and_then(|client| client.log(Severity::Error, &text));
-            // Without a supervisor there is nobody left to tell.
+            // Without a supervisor there is no receiver.
             let _ = told;
-            // Without us it would lose what is out.
+            // Without the engine the program would lose its swapped pages.
             if let Some(host) = host.filter(|_| has_pages) {
                 host.abort();
             }
             program.set_state(state::FAILED);
         }
     }
-    // With the threads that were started already.
+    // Together with the threads that were already started.
     process::exit(0)
 }
 
@@ -279,7 +279,7 @@ fn boot(
     if !forked && let Some(most) = limits::largest_file() {
         let size = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |stat| stat.st_size as u64);
         let mut areas = welcome.areas.iter();
-        // What is in memory is not written to as a file.
+        // A RAM area is not written as a file.
         let is_file = |area| ledger.ram_usage(area).is_none();
         if areas.any(|(area, files)| is_file(*area) && size(&files.own) > most) {
             return Err(BootError::FileSize { most });
@@ -322,7 +322,7 @@ fn boot(
     let before = rings().map_err(system("reading maps"))?;
     let mut io = open_io(&options, &client, &[uffd.as_raw_fd(), quiet.as_raw_fd()])?;
     let after = rings().map_err(system("reading maps"))?;
-    // The other ring is ours as well.
+    // The other ring belongs to the engine as well.
     let early = usize::from(keeper.is_some()).min(before);
     drop(keeper);
     let early = match early {
@@ -371,7 +371,7 @@ fn boot(
     let readahead = match options.readahead {
         ReadaheadPolicy::None => Policy::None,
         ReadaheadPolicy::Streams => Policy::Streams(max),
-        // The ceiling of the kernel's.
+        // The maximum of the kernel.
         ReadaheadPolicy::Vma => Policy::Vma(max.min(32)),
         ReadaheadPolicy::Cluster => Policy::Cluster(max),
         ReadaheadPolicy::Trend => Policy::Trend(max),
@@ -396,14 +396,14 @@ fn boot(
     (pager.announced, pager.office) = (Some(announced), office);
     watch::start(&pager, host).map_err(system("clone of the watcher"))?;
     lift()?;
-    // From here on the program depends on us.
+    // From here on the program depends on the engine.
     if let Some(client) = &pager.w.client {
         client.keep(&[pager.w.program.as_fd()])?;
     }
     pager.early_calls = calls;
     if forked {
         let (mut copying, copied) = copying;
-        // A parent that was bare has copied nothing.
+        // A bare parent has copied nothing.
         let unshared = inherited.as_ref().map_or(0, Snapshot::unshared);
         copying.know_parent(ledger, me, unshared);
         pager.w.credit.begin(copying, copied);
@@ -411,7 +411,7 @@ fn boot(
     }
     match inherited.filter(Snapshot::has_regions) {
         Some(snapshot) => inherit::inherit(&mut pager, snapshot, heard, is_early)?,
-        // Its parent was bare; so is the child, if both fit.
+        // The parent was bare; the child is too, if both fit.
         None if forked => _ = pager.grant(),
         None => {
             pager.await_room();
@@ -425,7 +425,7 @@ fn boot(
     Ok(pager)
 }
 
-/// What an engine has that waits to be needed, or gets now.
+/// The resources of an engine that waits to be needed, or its new ones.
 struct Nest {
     host: Host,
     uffd: Uffd,
@@ -453,7 +453,7 @@ impl Nest {
         Ok((nest, early.client))
     }
 
-    /// On what it is handed by its parent's, if that has to help.
+    /// With descriptors from the parent's engine, if they are needed.
     fn new(program: &Program, host: Host) -> Result<Self, BootError> {
         let uffd = lazy::open_uffd()?;
         let quiet = Uffd::open(Features::MOVE)?;
@@ -471,7 +471,7 @@ impl Nest {
     }
 }
 
-/// Says hello to the supervisor, over what the parent's engine gives if there is no other way.
+/// Says hello to the supervisor, over a connection from the parent's engine if there is no other.
 fn join(
     program: &Program,
     host: &Host,
@@ -484,7 +484,7 @@ fn join(
                 let welcome = client.hello(host, parent, record)?;
                 return Ok((client, None, welcome));
             }
-            // In another network it has no such name.
+            // In another network namespace the socket has no such name.
             Err(_) if boards[0] != 0 => {}
             Err(error) => return Err(error.into()),
         }
@@ -500,7 +500,7 @@ fn join(
     }
 }
 
-/// Keep a mapping of the ledger from adoption and from fork children, who attach for themselves.
+/// Keep a mapping of the ledger out of adoption and out of fork children, which attach it themselves.
 pub(super) fn hide(range: &core::ops::Range<usize>) -> Result<(), Errno> {
     let at = range.start as *mut c_void;
     // SAFETY: the mapping stays as it is in this process.

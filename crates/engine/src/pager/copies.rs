@@ -1,10 +1,9 @@
-//! What a forked child copies is charged when it is copied.
+//! Copies after a fork are charged when they are made.
 //!
-//! The pages that a child finds in memory are its parent's as well, and a write to one of them makes a
-//! second one, of which the kernel tells nobody. So while a child has not paid for what it found
-//! (`world/credit.rs`), that is write-protected by the userfaultfd: the first write to some pages waits until
-//! they are paid for. Where there is no room the others are asked for some. If nobody can give any the limit
-//! yields, as for every fault.
+//! The pages that a child finds in memory are also its parent's. A write to such a page copies it, and the kernel
+//! reports no event. While a child owes for these pages (`world/credit.rs`), the userfaultfd write-protects them: the
+//! first write to a batch waits until the batch is paid for. If there is no room, the pager asks other processes for
+//! some. If none can give any, the limit gives way, as for every fault.
 
 use foreswap_core::units::{Nanos, PageRange, Vpn, overlap};
 
@@ -13,14 +12,14 @@ use super::world::now;
 use super::{Pager, adopt};
 use crate::sys::uffd::{Mode, Uffd, Why};
 
-/// Pages that are paid for at a time.
+/// Pages paid for at a time.
 const BATCH: u64 = 16;
 /// How long a write waits for room.
 const PATIENCE: Nanos = 300_000_000;
-/// How soon others are asked for it.
+/// How soon other processes are asked for room.
 const ASK: Nanos = 1_000_000;
 
-/// A write that waits.
+/// A waiting write.
 pub(super) struct Copy {
     page: Vpn,
     since: Nanos,
@@ -39,13 +38,13 @@ impl Copy {
     }
 }
 
-/// From now on what is written to in `regions` is known before it is copied. Returns whether.
+/// From now on, writes in `regions` are reported before they copy. Returns whether any region could be protected.
 pub(super) fn protect(uffd: &Uffd, regions: impl Iterator<Item = PageRange>) -> bool {
     let mut any = false;
     for region in regions {
         let bytes = bytes_of(&region);
         let both = Mode::MISSING | Mode::WP;
-        // Refused where there is no such thing; what is written to is then counted.
+        // Refused if the kernel lacks it; copies are then counted by faults.
         any |= uffd.register(bytes.start, bytes.len(), both).is_ok()
             && uffd.writeprotect(bytes.start, bytes.len(), true).is_ok();
     }
@@ -53,7 +52,7 @@ pub(super) fn protect(uffd: &Uffd, regions: impl Iterator<Item = PageRange>) -> 
 }
 
 impl Pager {
-    /// Pay for what is shared with the parent, and see whether children do for what they share with this process.
+    /// Pay for pages shared with the parent, and check whether children have paid for pages shared with this process.
     pub(super) fn settle_debts(&mut self) {
         self.w.pay();
         self.w.find_debtors();
@@ -67,7 +66,7 @@ impl Pager {
         }
     }
 
-    /// Let writes go on as far as there is room for what they copy.
+    /// Release writes as far as there is room for their copies.
     pub(super) fn step_copies(&mut self) {
         if self.w.is_protected && !self.w.owes() && !self.w.has_debtors() {
             self.open_all();
@@ -84,7 +83,7 @@ impl Pager {
             let start = copy.page.0 / BATCH * BATCH;
             let batch = Vpn(start)..Vpn(start + BATCH);
             let is_late = now() - copy.since > PATIENCE;
-            // Where it shares pages with its parent and with children, what it copies is one page more, not two.
+            // If a page is shared with the parent and with children, a write makes one copy, not two.
             let is_paid = match self.w.owes() {
                 // The copy makes the room: it does not wait for it.
                 _ if Some(copy.tid) == self.w.unsharer.tid() => true,
@@ -103,7 +102,7 @@ impl Pager {
         self.copies = left;
     }
 
-    /// The pages of `batch` may be written to, `page` at least. False where that must be tried again.
+    /// Remove the protection of `batch`, at least of `page`. False: try again.
     fn open(&self, batch: &PageRange, page: Vpn) -> bool {
         let uffd = &self.w.program;
         let all = bytes_of(batch);
@@ -114,7 +113,7 @@ impl Pager {
         match uffd.writeprotect(one.start, one.len(), false) {
             Err(short) if short.why == Why::Again => false,
             Err(_) => {
-                // It is gone, or was never protected.
+                // The page is gone, or was never protected.
                 let _ = uffd.wake(one.start, one.len());
                 true
             }
@@ -122,7 +121,7 @@ impl Pager {
         }
     }
 
-    /// All is paid for.
+    /// Remove all protection, because all pages are paid for.
     fn open_all(&mut self) {
         let regions: Vec<PageRange> = self.mm.regions().map(|vma| vma.range.clone()).collect();
         let uffd = &self.w.program;
@@ -135,7 +134,7 @@ impl Pager {
             match open(region) {
                 Ok(()) => {}
                 Err(short) if short.why == Why::Again => return,
-                // A part of it was never protected.
+                // A part of the region was never protected.
                 Err(_) => {
                     let vmas = vmas.get_or_insert_with(|| {
                         let found = self.space.anonymous().unwrap_or_default();
@@ -153,7 +152,7 @@ impl Pager {
         }
         for region in &regions {
             let bytes = bytes_of(region);
-            // Alike to what is registered later, so that the kernel makes one mapping of both.
+            // With the same flags as memory registered later, so that the kernel merges the mappings.
             let _ = uffd.register_missing(bytes.start, bytes.len());
             let _ = uffd.wake(bytes.start, bytes.len());
         }

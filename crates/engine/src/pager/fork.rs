@@ -1,12 +1,12 @@
-//! A fork of the program, from the parent's side.
+//! A fork of the program, on the parent's side.
 //!
-//! The forking thread asks before it forks and waits. Everything unmapped is brought to the areas, a
-//! snapshot is written of where it is, and the thread goes on to fork; other threads are served
-//! meanwhile. One fork at a time.
+//! The forking thread asks the pager before it forks, and waits. The pager writes all unmapped pages to the areas and
+//! records their places in a snapshot; then the thread forks. Other threads are served meanwhile. There is one fork
+//! at a time.
 //!
-//! Nothing makes room for the child: what both share is there once and counts here. What the child
-//! copies is charged to it, by an engine that comes up when it needs one (`lazy`); until then, and where
-//! nothing is out of memory, the supervisor hears nothing of the fork.
+//! No room is made for the child: shared pages exist once and are charged to the parent. Copies are charged to the
+//! child, by an engine that starts when the child needs one (`lazy`). Until then, and if no page is out of memory,
+//! the supervisor is not told of the fork.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -26,27 +26,27 @@ const EXPECTED: Nanos = 60_000_000_000;
 
 /// A child that has not reported.
 pub(crate) struct Expected {
-    /// The record that was reserved for it.
+    /// The record reserved for the child.
     record: ProcId,
-    /// Which fork made it.
+    /// The number of its fork.
     number: u64,
-    /// After this it is not waited for.
+    /// When the pager stops waiting for it.
     until: Nanos,
 }
 
-/// Where the fork in progress stands.
+/// State of the fork in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fork {
-    /// There is none.
+    /// No fork.
     None,
-    /// Waiting for the writes.
+    /// Writes are in flight.
     Quieting { slot: SlotIndex },
     /// The thread forks.
     Held { child: Option<ProcId> },
 }
 
 impl Fork {
-    /// Nothing may be moved out or registered.
+    /// A fork is held: nothing may be moved out or registered.
     pub(crate) fn is_held(&self) -> bool {
         matches!(self, Fork::Held { .. })
     }
@@ -65,12 +65,12 @@ impl Pager {
             return;
         }
         if self.program.board.load(Relaxed) == 0 {
-            // Without it only children that need help have none.
+            // Without an office, only children that need help have no engine.
             let _ = handover::begin(self.program, self.office.take());
         }
         self.mm.hold();
         if self.mode == Mode::Bare {
-            // The child takes what is mapped for all there is.
+            // The child assumes that all its memory is mapped.
             self.fork = Fork::Held { child: None };
             return self.answer(slot, [hold::BARE, 0, 0, 0]);
         }
@@ -78,10 +78,9 @@ impl Pager {
         self.step_fork();
     }
 
-    /// Go on with the fork in progress as far as it goes.
+    /// Advance the fork in progress as far as possible.
     pub(crate) fn step_fork(&mut self) {
-        // What the child is told is there must be there: no event may be on the way. Those of later
-        // changes mark the snapshot.
+        // The snapshot must match memory: no event may be pending. Later changes mark the snapshot.
         if let Fork::Quieting { slot } = self.fork
             && self.mm.is_quiet(&mut self.w)
             && !self.w.program.mmap_changing()
@@ -91,7 +90,7 @@ impl Pager {
         }
     }
 
-    /// Set a record aside for the child.
+    /// Reserve a record for the child.
     fn reserve(&mut self) -> Option<ProcId> {
         self.pulse.pause(true);
         let reserved = self.w.client.as_mut().map(Client::reserve);
@@ -99,14 +98,14 @@ impl Pager {
         reserved.and_then(Result::ok)
     }
 
-    /// Leave a snapshot for the child. Returns the answer to the thread that forks.
+    /// Leave a snapshot for the child. Returns the answer to the forking thread.
     fn take_snapshot(&mut self) -> [u64; 4] {
         self.fork = Fork::Held { child: None };
         let regions = self.mm.regions().map(|vma| (vma.range.clone(), vma.hint));
         let regions: Vec<(PageRange, Hint)> = regions.collect();
         let mut pages = Vec::new();
         self.mm.unmapped(&mut pages);
-        // A slot that the child refers to needs a record that does. A trace says whose child it is.
+        // A slot reference of the child needs a record. A trace names the parent of the child.
         let in_slots = pages
             .iter()
             .any(|(_, stored)| matches!(stored, Stored::In(_)));
@@ -143,12 +142,12 @@ impl Pager {
         if let Some(snapshot) = self.w.snapshot.take() {
             self.sheet = snapshot.free();
         }
-        // Where the supervisor knows of no child, it need not be told of it.
+        // A child unknown to the supervisor need not be reported to it.
         let mut number = 0;
         if let Some(record) = child {
             self.forks = self.forks % u64::from(u32::MAX) + 1;
             number = self.forks;
-            // The record may have been another child's, which came and went.
+            // The record may have belonged to an earlier child that has ended.
             self.expected.retain(|other| other.record != record);
             self.expected.push(Expected {
                 record,
@@ -176,7 +175,7 @@ impl Pager {
             return;
         }
         if let Some(client) = &self.w.client {
-            // If the supervisor is gone, so is the need for the record.
+            // Without a supervisor, the record does not matter.
             let _ = client.reap(record, (child != 0).then_some(child));
         }
         if child == 0 {
@@ -184,7 +183,7 @@ impl Pager {
         }
     }
 
-    /// A child that never reported was never forked: its record is freed.
+    /// A child that never reported was not forked: free its record.
     pub(crate) fn expire_children(&mut self) {
         let now = now();
         let ledger = self.w.ledger;
@@ -195,7 +194,7 @@ impl Pager {
                 && now > expected.until
                 && let Some(client) = &self.w.client
             {
-                // If the supervisor is gone, so is the need for the record.
+                // Without a supervisor, the record does not matter.
                 let _ = client.reap(child, None);
                 return false;
             }

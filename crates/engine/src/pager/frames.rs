@@ -1,7 +1,7 @@
 //! The frame arena: the memory behind the core's frames.
 //!
-//! Private anonymous pages of our own, registered on a userfaultfd, since that is what pages can be
-//! moved to. Not inherited by fork.
+//! Private anonymous pages of the engine, registered on a userfaultfd, because pages can be moved only to registered
+//! memory. Not inherited by fork.
 
 use core::ptr::NonNull;
 
@@ -35,17 +35,16 @@ impl Arena {
 
     fn set_properties(&self, start: usize, bytes: usize) -> Result<(), Errno> {
         let at = core::ptr::without_provenance_mut(start);
-        // SAFETY: both only set properties of a mapping that nobody else has.
+        // SAFETY: both only set properties of a private mapping.
         unsafe {
             madvise(at, bytes, Advice::LinuxDontFork)?;
-            // Huge pages come here by moves alone. Not every kernel has any to switch off.
+            // Huge pages come here by moves only. Not every kernel has any to disable.
             let _ = madvise(at, bytes, Advice::LinuxNoHugepage);
         }
         Ok(())
     }
 
-    /// Map the 512 frames from `first` on anew: no page table is left behind. They are empty, and
-    /// registered nowhere.
+    /// Map the 512 frames from `first` on anew, without page tables. They are empty, and not registered.
     pub fn renew(&mut self, first: Frame) -> Result<(), Errno> {
         let start = self.pointer(first) as usize;
         // SAFETY: the frames are empty, and of this arena.
@@ -100,7 +99,7 @@ impl Arena {
         self.frames
     }
 
-    /// Give all memory back.
+    /// Free all memory.
     pub fn discard(&mut self) {
         // SAFETY: the frames' content is of no interest any more.
         let dropped = unsafe { own_memory::discard(self.address(), self.bytes()) };

@@ -1,14 +1,14 @@
 //! The guard: an engine thread that ends the engine when the program no longer needs it.
 //!
-//! The engine is a process of its own, so nothing ends it with the program. What the program's memory
-//! holds would stay, charged and of no use to anybody. This thread waits for the program's end and, a
-//! few times a second, looks whether it has executed another file. A program that is about to do that
-//! says so: it may be a forked child, whose memory keeps its parent's from being moved.
+//! The engine is a process of its own and does not end with the program. The memory would stay, charged and useless.
+//! This thread waits for the program's end. A few times a second it checks whether the program has executed another
+//! file. A program that is about to do so announces it: it may be a forked child, whose memory keeps its parent's
+//! from being moved.
 //!
-//! The other way round the engine must not end before the program: the kernel gives zeros for what is
-//! not there when nobody holds the userfaultfd any more. The supervisor has a descriptor of it, and ends
-//! the program if the engine is gone (`widows.rs` of the command); [`Uring::keep`] has one in the program's memory
-//! itself, should the supervisor be gone as well.
+//! Conversely, the engine must not end before the program: without a holder of the userfaultfd the kernel fills
+//! absent pages with zeros. The supervisor has a copy of the descriptor, and ends the program if the engine is gone
+//! (`widows.rs` of the command). [`Uring::keep`] holds one in the program's memory itself, in case the supervisor is
+//! gone as well.
 //!
 //! [`Uring::keep`]: foreswap_store::ring::Uring::keep
 
@@ -22,9 +22,9 @@ use crate::ledger::protocol::{self, Client, Message};
 use crate::sys::host::Host;
 use crate::sys::{process, thread};
 
-/// How often it is looked whether the program has executed something.
+/// How often the guard checks whether the program has executed a file.
 const PERIOD: Duration = Duration::from_millis(250);
-/// The same when it is about to, for how long, and how often after that, and until when.
+/// The same when the program is about to, and for how long; then how often after that, and until when.
 const NOW: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(20));
 const SOON: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
@@ -35,7 +35,7 @@ struct Guard {
     supervisor: OwnedFd,
 }
 
-/// Start the guard of the program `host`. Gives what to ring when it is about to execute a file.
+/// Start the guard of the program `host`. Returns the bell to ring when the program is about to execute a file.
 pub(super) fn start(host: &Host, client: &Client) -> Result<OwnedFd, Errno> {
     let bell = super::boot::event()?;
     let guard = Guard {
@@ -44,7 +44,7 @@ pub(super) fn start(host: &Host, client: &Client) -> Result<OwnedFd, Errno> {
         supervisor: rustix::io::dup(client.fd())?,
     };
     let argument = Box::into_raw(Box::new(guard)).cast::<c_void>();
-    // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
+    // SAFETY: `work` keeps to the rules for engine threads and gets its argument alone.
     let spawned = unsafe { thread::spawn(c"fs-guard", 64 << 10, true, work, argument) };
     spawned?;
     Ok(bell)
@@ -62,16 +62,15 @@ extern "C" fn work(argument: *mut c_void) {
             _ => PERIOD,
         };
         if guard.host.await_end(period, Some(guard.bell.as_fd())) {
-            // Whoever else has its memory (a vfork child that is killed after its parent, a thread that was made as a
-            // process) would wait for pages for ever.
+            // Another process with its memory (a vfork child that outlives its parent, a thread created as a process)
+            // would wait for pages for ever.
             match guard.host.heir() {
                 Some(heir) => guard.host = heir,
                 None => process::exit(0),
             }
         }
         if guard.host.has_left() {
-            // It goes on without us, and without what it had. If the supervisor is gone there is
-            // nobody to tell.
+            // It continues without the engine and its old memory. Without a supervisor there is no receiver.
             let _ = protocol::send(&guard.supervisor, &Message::Bye, &[]);
             process::exit(0);
         }

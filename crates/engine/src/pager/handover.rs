@@ -1,19 +1,20 @@
-//! What a forked child's engine cannot get by itself comes from its parent's, by descriptors.
+//! Descriptors from the parent's engine for the engine of a forked child.
 //!
-//! A program may have become another user, or have another root or network, before it forks. Its own
-//! engine is not concerned, but the child's is made by the child and has what that has: it may not reach
-//! the supervisor, be refused there, find no /proc and get no userfaultfd. The parent's engine can still
-//! do all of this. They share no descriptor, as the program's table holds none of ours; so they share a
-//! page, the *board*. The child's engine writes there which descriptor of its own is one end of a pair of
-//! sockets, the parent's takes a copy of it (pidfd_getfd) and sends what is missing.
+//! A program may change its user, root directory or network before it forks. Its own engine is not affected. The
+//! child's engine is created by the child and has the child's rights: it may be unable to reach the supervisor, be
+//! refused there, find no /proc, or get no userfaultfd. The parent's engine still can.
 //!
-//! The socket is known by a word that the child sent over the other end: a number that another process
-//! has, in another PID namespace say, is not taken for it.
+//! The two engines share no descriptor, because the program's table has none of the engine's. They share a page, the
+//! *board*. The child's engine posts the number of its end of a socket pair there. The parent's engine copies that
+//! descriptor (pidfd_getfd) and sends the missing descriptors over it.
 //!
-//! An engine that has itself got its connection this way cannot make others for its children: it has a
-//! second one to the supervisor, which makes them. It may not look into its children's engines either, if
-//! they run as another user than at the start: then they ask the *elder*, the last engine before it that
-//! needed no help.
+//! The child also sends a word over the other end, which identifies the socket. A process number that belongs to
+//! another process, in another PID namespace for example, is therefore detected.
+//!
+//! An engine that got its own connection this way cannot create connections for its children. It has a second
+//! connection to the supervisor, which creates them. It may also lack the right to look into its children's engines,
+//! if they run as another user than at the start. Then they ask the *elder*, the last engine before it that needed no
+//! help.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -54,11 +55,11 @@ const POSTED: u32 = 2;
 #[repr(C)]
 struct Board {
     state: AtomicU32,
-    /// The engine that asks: its process, the descriptor, and the word that it sent.
+    /// The requesting engine: its process, its descriptor, and the word that it sent.
     pid: AtomicU32,
     fd: AtomicU32,
     word: AtomicU32,
-    /// As whom the parent's engine runs.
+    /// The user of the parent's engine.
     user: AtomicU32,
 }
 
@@ -70,18 +71,18 @@ fn board_at(address: usize) -> Option<&'static Board> {
 struct Desk {
     board: &'static Board,
     socket_name: String,
-    /// Where connections come from, if the supervisor cannot be reached by its name.
+    /// The source of connections, if the supervisor cannot be reached by name.
     office: Option<Client>,
 }
 
-/// Makes the board of `program` and serves its children, from now on.
+/// Creates the board of `program` and serves its children from now on.
 pub(super) fn begin(program: &Program, office: Option<Client>) -> Result<(), Errno> {
     let flags = MapFlags::SHARED;
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a fresh mapping where nothing is.
     let at = unsafe { mmap_anonymous(core::ptr::null_mut(), PAGE, access, flags) }?;
     if !own_memory::list(at as usize, PAGE, Kind::Other) {
-        // SAFETY: mapped just above, seen by nobody.
+        // SAFETY: mapped just above, not visible elsewhere.
         unsafe { munmap(at, PAGE) }?;
         return Err(Errno::NOMEM);
     }
@@ -95,7 +96,7 @@ pub(super) fn begin(program: &Program, office: Option<Client>) -> Result<(), Err
         office,
     };
     let argument = Box::into_raw(Box::new(desk)).cast::<c_void>();
-    // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
+    // SAFETY: `work` keeps to the rules for engine threads and gets its argument alone.
     unsafe { thread::spawn(c"fs-fork", 64 << 10, true, work, argument) }?;
     program.board.store(at as usize, Release);
     Ok(())
@@ -107,12 +108,12 @@ extern "C" fn work(argument: *mut c_void) {
     loop {
         let state = desk.board.state.load(Acquire);
         if state == POSTED {
-            // A child that cannot be helped says so itself.
+            // A child without help reports that itself.
             let _ = desk.serve();
             desk.board.state.store(FREE, Release);
             continue;
         }
-        // Not a private futex: those who wake it are other processes.
+        // Not a private futex: the wakers are other processes.
         let _ = futex::wait(&desk.board.state, futex::Flags::empty(), state, None);
     }
 }
@@ -164,7 +165,7 @@ impl Desk {
         sendmsg(&socket, &[IoSlice::new(&[which])], &mut ancillary, flags).map(drop)
     }
 
-    /// A connection to the supervisor that nobody has said hello on.
+    /// A connection to the supervisor on which no hello was sent.
     fn connection(&mut self) -> Result<OwnedFd, Errno> {
         let made = match &mut self.office {
             None => Client::connect(&self.socket_name).map(Client::into_socket),
@@ -175,11 +176,11 @@ impl Desk {
     }
 }
 
-/// What the parent's engine gave: the connection, and the one that makes further ones.
+/// The descriptors from the parent's engine: the connection, and the one that creates further ones.
 pub(super) struct Given {
     pub client: Client,
     pub office: Client,
-    /// The board to ask at if the parent's engine cannot help.
+    /// The board to ask if the parent's engine cannot help.
     pub elder: usize,
 }
 
@@ -190,11 +191,11 @@ pub(super) fn has_to_ask([address, elder]: [usize; 2]) -> bool {
     elder != 0 || board_at(address).is_some_and(|board| other_user(board) || blind())
 }
 
-/// Asks the parent's engine, and then the elder, and holds what is given.
+/// Asks the parent's engine, then the elder, and keeps the received descriptors.
 pub(super) fn ask([address, elder]: [usize; 2]) -> Option<Given> {
     let (client, office) = ask_at(address).or_else(|| ask_at(elder))?;
     let elder = if elder == 0 { address } else { elder };
-    // Ours from here on: it is not unmapped with what else the parent's engine left.
+    // Owned by this engine from here on: it is not unmapped with the remains of the parent's engine.
     own_memory::unlist(elder);
     let kept = own_memory::list(elder, PAGE, Kind::Other);
     Some(Given {
@@ -219,7 +220,7 @@ fn ask_at(address: usize) -> Option<(Client, Client)> {
     }
     let given = ask_with(board, end);
     if given.is_none() {
-        // Nobody serves any more, or it failed and the board is free already.
+        // No engine serves any more, or the request failed and the board is free already.
         let _ = board.state.compare_exchange(POSTED, FREE, SeqCst, SeqCst);
         let _ = board.state.compare_exchange(CLAIMED, FREE, SeqCst, SeqCst);
     }
@@ -227,7 +228,7 @@ fn ask_at(address: usize) -> Option<(Client, Client)> {
 }
 
 fn ask_with(board: &Board, end: Instant) -> Option<(Client, Client)> {
-    // Where only descendants may look into a process (Yama), the parent's engine is none.
+    // Where only ancestors may look into a process (Yama), the parent's engine is not one.
     let _ = rustix::process::set_ptracer(PTracer::Any);
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) =
@@ -249,7 +250,7 @@ fn ask_with(board: &Board, end: Instant) -> Option<(Client, Client)> {
         if poll(&mut fds, Some(&step)).is_ok_and(|ready| ready > 0) {
             return receive(&ours);
         }
-        // It was looked at, to no avail: what was sent came before that.
+        // The request was handled without success: a reply would have come before.
         if is_free || Instant::now() >= end {
             return None;
         }

@@ -1,9 +1,8 @@
-//! Huge pages and the kernel: where they come from, where they go, and what is one.
+//! Huge pages and the kernel: their source, their destination, and their recognition.
 //!
-//! The kernel moves a huge page whole where source and destination are aligned and nothing was ever
-//! mapped at the destination in small pages; it makes none where a userfaultfd is registered. So fresh
-//! ones come from a nursery of our own that is not registered, and go to a trash that is, on the quiet
-//! userfaultfd.
+//! The kernel moves a huge page whole if source and destination are aligned and the destination never had small
+//! pages. It creates none in memory that is registered with a userfaultfd. Fresh huge pages therefore come from an
+//! unregistered nursery of the engine, and go to a trash that is registered, on the quiet userfaultfd.
 
 use foreswap_core::units::PAGE_SIZE;
 use rustix::io::Errno;
@@ -14,7 +13,7 @@ use crate::sys::maps::PageMap;
 use crate::sys::own_memory::{self, Kind};
 use crate::sys::uffd::Uffd;
 
-/// Clusters per page of the limit: a quarter of it, and some at least.
+/// Clusters for a limit in pages: a quarter of it, with a minimum.
 pub const fn clusters(limit: u64) -> u32 {
     let wanted = limit / 4 * PAGE_SIZE as u64 / HUGE as u64;
     if wanted < 8 {
@@ -26,20 +25,20 @@ pub const fn clusters(limit: u64) -> u32 {
     }
 }
 
-/// What it takes to handle huge pages.
+/// The state for handling huge pages.
 pub struct Huge {
-    /// One huge page's room, not registered.
+    /// Room for one huge page, not registered.
     nursery: usize,
     trash: Arena,
     pagemap: PageMap,
 }
 
 impl Huge {
-    /// On the pager's thread. What goes is moved away over `quiet`.
+    /// On the pager's thread. Freed huge pages are moved away over `quiet`.
     pub fn new(quiet: &Uffd) -> Result<Self, Errno> {
         let nursery = own_memory::map(HUGE, Kind::Other)?.as_ptr() as usize;
         let at = core::ptr::without_provenance_mut(nursery);
-        // SAFETY: both only set properties of a mapping that nobody else has.
+        // SAFETY: both only set properties of a private mapping.
         unsafe {
             madvise(at, HUGE, Advice::LinuxDontFork)?;
             // Not every kernel has huge pages.
@@ -63,7 +62,7 @@ impl Huge {
         asked.is_ok() && runs.first().is_some_and(whole)
     }
 
-    /// Put a fresh huge page of zeros to `to`, where nothing is. False: there is none to be had now.
+    /// Move a fresh huge page of zeros to `to`, which is empty. False: none is available now.
     pub fn fill(&mut self, uffd: &Uffd, quiet: &Uffd, to: usize) -> bool {
         let at = core::ptr::without_provenance_mut(self.nursery);
         // SAFETY: the nursery is ours alone.
@@ -73,17 +72,17 @@ impl Huge {
         let moved = is_one && unsafe { uffd.move_pages(to, self.nursery, HUGE, false) }.is_ok();
         if !moved {
             if is_one {
-                // Where it is split on its way a part of it may have come.
+                // If it is split on its way, a part of it may have arrived.
                 self.release(quiet, to);
             }
-            // SAFETY: nobody needs what is there.
+            // SAFETY: its content is not needed.
             let dropped = unsafe { own_memory::discard(self.nursery, HUGE) };
             debug_assert!(dropped.is_ok());
         }
         moved
     }
 
-    /// Give the memory of the huge page at `from` back to the system. False: not all of it went.
+    /// Free the memory of the huge page at `from`. False: not all of it was freed.
     pub fn release(&mut self, quiet: &Uffd, from: usize) -> bool {
         // SAFETY: both are ours; the trash is empty.
         let moved = unsafe { quiet.move_pages(self.trash.address(), from, HUGE, true) };
@@ -92,19 +91,19 @@ impl Huge {
     }
 }
 
-/// Tell the kernel that huge pages are welcome in a registered range of the program's. Where they are not,
-/// a touch leaves a page table behind before it is told to us, and a huge page moved there is split.
+/// Tell the kernel that huge pages are welcome in a registered range of the program. Otherwise a touch leaves a page
+/// table behind before it is reported, and a huge page moved there is split.
 pub fn prefer(range: &core::ops::Range<usize>) {
     let at = core::ptr::without_provenance_mut(range.start);
     // Refused where the kernel has none: single pages do as well.
-    // SAFETY: changes what backs the memory, not what is in it.
+    // SAFETY: changes the backing of the memory, not its content.
     let _ = unsafe { madvise(at, range.len(), Advice::LinuxHugepage) };
 }
 
-/// Make one huge page of what is mapped from `start` on.
+/// Collapse the mapped pages from `start` on into one huge page.
 pub fn collapse(start: usize) -> bool {
     let at = core::ptr::without_provenance_mut::<u8>(start);
-    // SAFETY: changes what backs the memory, not what is in it.
+    // SAFETY: changes the backing of the memory, not its content.
     let done = unsafe { libc::madvise(at.cast(), HUGE, libc::MADV_COLLAPSE) };
     done == 0
 }

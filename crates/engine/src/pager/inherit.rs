@@ -1,4 +1,4 @@
-//! How the engine of a forked child takes over the memory that its parent's managed.
+//! How the engine of a forked child adopts the memory that its parent's engine managed.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,9 +16,9 @@ use super::{Fork, Mode, Pager};
 use crate::ledger::SeenKind;
 use crate::sys::maps;
 
-/// Take over the parent's memory: register it all, then find each page on an area or in memory.
+/// Adopt the parent's memory: register all of it, then find each page on an area or in memory.
 ///
-/// If the child went on already (`is_early`), it may be doing anything meanwhile.
+/// If the child is already running (`is_early`), it may change its memory meanwhile.
 pub(super) fn inherit(
     pager: &mut Pager,
     mut snapshot: Snapshot,
@@ -36,8 +36,8 @@ pub(super) fn inherit(
     pager.mode = Mode::Armed;
     pager.fork = Fork::None;
     let w = &mut pager.w;
-    // A region that another thread of the parent unmapped or moved in the last moment is not there,
-    // is cut, or has made place for something else: what is left of it is found in the maps.
+    // A region that another thread of the parent unmapped or moved at the last moment is absent, cut, or replaced.
+    // Find its remains in the maps.
     let vmas = pager.space.anonymous().map_err(system("reading maps"))?;
     let mut regions: Vec<PageRange> = Vec::new();
     for (region, _) in snapshot.regions() {
@@ -49,7 +49,7 @@ pub(super) fn inherit(
             }
             match w.register(bytes.start, bytes.len()) {
                 Ok(()) => regions.push(part),
-                // Of a kind that was never managed.
+                // Memory of a kind that was never managed.
                 Err(Errno::INVAL) => {}
                 Err(errno) => return Err(system("UFFDIO_REGISTER")(errno)),
             }
@@ -96,11 +96,11 @@ pub(super) fn inherit(
             continue;
         }
         let present = is_there(page);
-        // Of a child that went on, what is there has been told of, or soon will be.
+        // Pages of a running child have been reported, or soon will be.
         let came_back = fate == Fate::CameBack || is_early;
         if present && !came_back {
-            // A stray: something between the fork and now wrote to it while it was not ours yet.
-            // What the page held is known.
+            // A stray: a write between the fork and now reached the page before it was registered. The snapshot has
+            // its content.
             drop_page(pager, page)?;
         }
         pager
@@ -114,20 +114,20 @@ pub(super) fn inherit(
         }
     }
     if is_early {
-        // What it has got in the meantime.
+        // Memory that it got meanwhile.
         pager.arm_all();
     }
     debug_assert!(pager.w.available() <= pager.w.limit());
     Ok(())
 }
 
-/// Drop one page of the program; the event that this raises is read here, as nobody else can.
+/// Drop one page of the program; the resulting event is read here, because no other thread can.
 fn drop_page(pager: &Pager, page: Vpn) -> Result<(), BootError> {
     let at = page.address() as usize;
     let uffd = &pager.w.program;
     uffd.unregister(at, PAGE_SIZE)
         .map_err(system("UFFDIO_UNREGISTER"))?;
-    // SAFETY: the page's content is void, and its only thread waits for us.
+    // SAFETY: the page's content is void, and its only thread waits for this one.
     unsafe { madvise(at as *mut c_void, PAGE_SIZE, Advice::LinuxDontNeed) }
         .map_err(system("madvise(DONTNEED)"))?;
     uffd.register_missing(at, PAGE_SIZE)

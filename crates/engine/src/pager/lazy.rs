@@ -1,15 +1,15 @@
-//! What the engine of a forked child does until it is needed.
+//! The engine of a forked child before it is needed.
 //!
-//! Most forked children execute another file or exit, soon, and have touched little. So a child's engine
-//! only sees to it first that nothing can go wrong: what its parent managed is registered, so that an
-//! absent page is waited for, and the doorbell hangs. Then the child goes on. The rest of the engine comes
-//! up (`boot`) at the first fault, at the first call of the doorbell that is for it, when the child has
-//! copied some memory, or when it has lived for a while. Until then it has no record of its own, nothing
-//! is charged to it, and what it gives back or moves is marked in its copy of the snapshot, just as its
-//! parent's engine does while a fork is held.
+//! Most forked children execute another file or exit soon, and have touched little memory. The child's engine
+//! therefore starts with the minimum that is safe. It registers the memory that the parent managed, which makes
+//! faults on absent pages wait, and installs the doorbell. Then the child runs.
 //!
-//! As long as there is no supervisor that holds the userfaultfd, the child's own memory does, by a ring
-//! ([`Uring::keep`]): were this process killed, the child would wait for its pages, but never read zeros.
+//! The full engine starts (`boot`) at the first fault, at the first doorbell call for it, when the child has copied
+//! some memory, or after a while. Until then it has no record in the ledger and no charge. Memory that the child
+//! discards or moves is marked in its copy of the snapshot, as the parent's engine does while a fork is held.
+//!
+//! Before a supervisor holds the userfaultfd, a ring in the child's own memory does ([`Uring::keep`]). If this
+//! process is killed, the child waits for its pages, but never reads zeros.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
@@ -36,62 +36,62 @@ use crate::sys::own_memory;
 use crate::sys::process;
 use crate::sys::uffd::{Event, Features, RawMsg, Uffd, UffdError};
 
-/// Bytes by which the child's memory may grow without its engine.
+/// Growth of the child's memory without its engine, in bytes.
 const SPARE: i64 = 1 << 20;
-/// So many faults of the child or its parent, each of which may have copied a page, are the engine's business.
+/// Faults of the child or its parent, each of which may have copied a page, after which the engine starts.
 const COPIES: u64 = 512;
-/// How often the child is looked at, and how often when it is about to execute a file.
+/// How often the child is looked at, and how often if it is about to execute a file.
 const LOOK: Duration = Duration::from_millis(2);
 const SOON: Duration = Duration::from_micros(500);
-/// So many looks after the start the engine comes up whatever the child does.
+/// Looks after which the engine starts in any case.
 const LOOKS: u32 = 50;
-/// Of so many looks one asks whether the child has executed a file without a word.
+/// One look in this number checks whether the child has executed a file unannounced.
 const SELDOM: u32 = 5;
 
-/// What there is of an engine that waits to be needed.
+/// An engine that waits to be needed.
 pub(super) struct Early {
     pub host: Host,
-    /// Nothing was said on it. As long as it is open the run goes on.
+    /// No message was sent on it. While it is open, the run continues.
     pub client: Client,
-    /// The program's memory is registered here, if the parent's was.
+    /// The userfaultfd of the program's memory, if the parent's was registered.
     pub program: Option<Uffd>,
     pub quiet: Uffd,
     pub doorbell: Doorbell,
     /// Keeps the userfaultfd in the program's memory.
     pub ring: Option<Uring>,
-    /// Calls that nobody has answered.
+    /// Calls not answered yet.
     pub calls: Vec<SlotIndex>,
     pub heard: Heard,
-    /// What was found in memory is write-protected.
+    /// The pages found in memory are write-protected.
     pub is_protected: bool,
     pub copying: Copying,
-    /// Pages that were copied so far.
+    /// Pages copied so far.
     pub copied: u64,
 }
 
-/// What the program's memory had to say.
+/// Events of the program's memory.
 #[derive(Default)]
 pub(super) struct Heard {
-    /// Faults that nobody has served: address, thread, and whether it was to write.
+    /// Faults not served yet: address, thread, and whether it is a write.
     pub faults: Vec<(u64, u32, bool)>,
     /// Writes to pages that are not paid for.
     pub copies: Vec<Copy>,
-    /// Unmap events that are still to come and mean nothing.
+    /// Unmap events that are expected and have no effect.
     pub overdue: Overdue,
-    /// What is registered.
+    /// The registered regions.
     regions: Vec<PageRange>,
 }
 
-/// Lets the child go on, if it can do without an engine for now. `None`: it cannot, and nothing was done.
+/// Lets the child run, if it can do without a full engine for now. `None`: it cannot, and nothing was done.
 pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Early> {
     let boards = [&program.board, &program.elder].map(|board| board.load(Relaxed));
-    // Its own right may not last: see there.
+    // The child's own rights may not last: see `handover`.
     if handover::has_to_ask(boards) {
         return None;
     }
     let host = Host::open(program.pid.load(Relaxed)).ok()?;
     let copying = Copying::begin(host.pid(), program.parent.load(Relaxed));
-    // In another network it has no such name.
+    // In another network namespace the socket has no such name.
     let client = Client::connect(&program.socket_name()).ok()?;
     let quiet = Uffd::open(Features::MOVE).ok()?;
     let doorbell = Doorbell::new(&quiet).ok()?;
@@ -103,7 +103,7 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
         let regions: Vec<PageRange> = snapshot.regions().into_iter().map(|(r, _)| r).collect();
         let uffd = open_uffd().ok()?;
         if snapshot.has_pages() {
-            // What is wiped is not to be found again, and not to be dropped either.
+            // Wiped memory must not be found again, nor dropped.
             if program.wipes.load(Relaxed) {
                 return None;
             }
@@ -113,7 +113,7 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
             ring = Some(keeper);
         }
         if register(&uffd, &regions).is_none() {
-            // The ring may keep it for a moment still.
+            // The ring may keep it for a moment longer.
             for bytes in regions.iter().map(bytes_of) {
                 let _ = uffd.unregister(bytes.start, bytes.len());
             }
@@ -148,13 +148,13 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
     })
 }
 
-/// Opens one for the program's memory, which can be protected where the kernel knows how to.
+/// Opens a userfaultfd for the program's memory, with write protection if the kernel supports it.
 pub(super) fn open_uffd() -> Result<Uffd, UffdError> {
     let can_protect = Features::NEEDED | Features::PAGEFAULT_FLAG_WP;
     Uffd::open(can_protect).or_else(|_| Uffd::open(Features::NEEDED))
 }
 
-/// Registers all of `regions` that is there.
+/// Registers the present parts of `regions`.
 fn register(uffd: &Uffd, regions: &[PageRange]) -> Option<()> {
     let mut vmas: Option<Vec<PageRange>> = None;
     for region in regions {
@@ -162,8 +162,8 @@ fn register(uffd: &Uffd, regions: &[PageRange]) -> Option<()> {
         if uffd.register_missing(bytes.start, bytes.len()).is_ok() {
             continue;
         }
-        // A part of it is kept from children, or another thread of the parent has unmapped it in the last
-        // moment, or put something else there.
+        // A part of the region is not inherited (MADV_DONTFORK), or another thread of the parent has unmapped or
+        // replaced it at the last moment.
         if vmas.is_none() {
             vmas = Some(space::anonymous().ok()?.iter().map(pages_of).collect());
         }
@@ -171,7 +171,7 @@ fn register(uffd: &Uffd, regions: &[PageRange]) -> Option<()> {
         for part in parts.filter(|part| !part.is_empty()) {
             let bytes = bytes_of(&part);
             match uffd.register_missing(bytes.start, bytes.len()) {
-                // Of a kind that was never managed.
+                // Memory of a kind that was never managed.
                 Ok(()) | Err(Errno::INVAL) => {}
                 Err(_) => return None,
             }
@@ -180,8 +180,8 @@ fn register(uffd: &Uffd, regions: &[PageRange]) -> Option<()> {
     Some(())
 }
 
-/// Drops what was written to pages that are out of memory while they were not registered yet: what they
-/// hold is known. The child's only thread waits.
+/// Drops pages that the child touched before they were registered, although the snapshot has their content. The
+/// child's only thread waits.
 fn drop_strays(snapshot: &Snapshot, regions: &[PageRange]) -> Option<()> {
     let mut map = PageMap::open().ok()?;
     let mut runs = Vec::new();
@@ -194,14 +194,14 @@ fn drop_strays(snapshot: &Snapshot, regions: &[PageRange]) -> Option<()> {
     present.sort_by_key(|run| run.start);
     for stray in snapshot.stored_in(&present) {
         let bytes = bytes_of(&(stray..stray.plus(1)));
-        // SAFETY: the page's content is void, as its engine's copy is what counts.
+        // SAFETY: the content of the page is void; the engine's copy is the valid one.
         unsafe { own_memory::discard(bytes.start, bytes.len()) }.ok()?;
     }
     Some(())
 }
 
 impl Early {
-    /// Comes back when the engine is needed; ends the process when it no longer is.
+    /// Returns when the engine is needed; ends the process when it never will be.
     pub(super) fn await_need(&mut self, program: &Program, mut snapshot: Option<&mut Snapshot>) {
         let (mut looks, mut executes) = (0, None);
         self.copied = self.copying.more(false);
@@ -219,7 +219,7 @@ impl Early {
                 }
             }
             if self.read_doorbell() {
-                // Now or never, and if never then soon.
+                // The child executes a file now, or soon, or never.
                 (looks, executes) = (looks.min(LOOKS / 2), Some(now()));
             }
             if !self.heard.faults.is_empty() || !self.calls.is_empty() {
@@ -246,7 +246,7 @@ impl Early {
         }
     }
 
-    /// From now on what the child writes to is known before it is copied: see `copies`. Returns whether.
+    /// From now on, writes of the child are reported before they copy: see `copies`. Returns whether that works.
     fn protect(&mut self, snapshot: &mut Snapshot) -> bool {
         let Some(uffd) = &self.program else {
             return false;
@@ -255,7 +255,7 @@ impl Early {
         copies::protect(uffd, self.heard.regions.iter().cloned())
     }
 
-    /// Returns whether something came.
+    /// Returns whether an event arrived.
     fn wait(&self, time: Duration) -> bool {
         let fds = [
             Some(self.quiet.as_fd()),
@@ -273,7 +273,7 @@ impl Early {
         poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Returns whether the child is about to execute a file; all other calls are kept.
+    /// Returns whether the child is about to execute a file; other calls are kept.
     fn read_doorbell(&mut self) -> bool {
         let mut buffer = [RawMsg::ZERO; 8];
         let mut executes = false;
@@ -286,7 +286,7 @@ impl Early {
             {
                 if self.doorbell.request(slot)[0] == request::EXECUTES {
                     executes = true;
-                    // Fails only when the process' memory is going away.
+                    // Fails only while the process' memory is being torn down.
                     let _ = self.doorbell.answer(&self.quiet, slot, [0; 4]);
                 } else {
                     self.calls.push(slot);
@@ -296,10 +296,10 @@ impl Early {
         executes
     }
 
-    /// The child has other memory now. What was set aside for it is nobody's.
+    /// The child has new memory. The record reserved for it is free.
     fn leave(&self, snapshot: Option<&Snapshot>) -> ! {
         if let Some((parent, record)) = snapshot.and_then(|s| Some((s.parent()?, s.child()?))) {
-            // If the supervisor is gone, so is the need for the record.
+            // Without a supervisor, the record does not matter.
             let _ = self.client.unused(parent, record);
         }
         process::exit(0)
@@ -307,7 +307,7 @@ impl Early {
 }
 
 impl Heard {
-    /// Reads events until none is pending or under way, so that what is found in memory is what is there.
+    /// Reads events until none is pending or in progress. Memory then matches the snapshot.
     pub(super) fn settle(&mut self, uffd: &Uffd, snapshot: &mut Snapshot) {
         let began = now();
         loop {
@@ -319,10 +319,9 @@ impl Heard {
         }
     }
 
-    /// Reads what the program's memory has to say: of what it did a mark in the snapshot is left, faults are
-    /// kept.
+    /// Reads events of the program's memory: changes are marked in the snapshot, faults are kept.
     fn read(&mut self, uffd: &Uffd, snapshot: &mut Snapshot) {
-        // One at a time: reading an event lets the call go on that caused it.
+        // One at a time: reading an event releases the call that caused it.
         let mut buffer = [RawMsg::ZERO; 1];
         while let Ok(mut events) = uffd.read(&mut buffer) {
             match events.next() {
@@ -344,7 +343,7 @@ impl Heard {
                 Some(Event::Remap { from, to, len }) => {
                     let (from, to) = (pages(from, from + len), Vpn::of(to as u64));
                     let moved = Move { from, to };
-                    // As the pager does: see `on_move` there.
+                    // As in the pager: see `on_move` there.
                     let target = moved.target();
                     for known in self.regions.iter().map(|known| overlap(known, &target)) {
                         if !known.is_empty() {

@@ -1,8 +1,8 @@
-//! Memory that the program wants to serve itself, by a userfaultfd of its own.
+//! Memory that the program wants to serve itself, by its own userfaultfd.
 //!
-//! The kernel lets memory hang on one userfaultfd only. So the program's thread touches what it is going
-//! to register, and we let go of it: what is there stays as it is, unmanaged from then on. While it is
-//! registered elsewhere the kernel refuses it to us; between the two it is left alone for a moment.
+//! The kernel registers memory with one userfaultfd only. The program's thread therefore touches the memory that it
+//! is going to register, and the pager releases it: present pages stay, unmanaged from then on. While it is
+//! registered elsewhere, the kernel refuses it to the pager; until then the pager leaves it alone for a moment.
 
 use foreswap_core::units::{Nanos, len, overlap};
 
@@ -12,12 +12,12 @@ use super::world::now;
 use super::{Mode, Pager};
 use crate::ledger::SeenKind;
 
-/// How long the program may take to register what we let go.
+/// How long the program may take to register released memory.
 const MOMENT: Nanos = 1_000_000_000;
 
 impl Pager {
-    /// Let go of `bytes` at `address`. False: not now, as a part of it has gone out again, or a fork is in
-    /// progress, whose child is told what is managed.
+    /// Release `bytes` at `address`. False: not now, because a part of it was evicted again, or a fork is in
+    /// progress, whose child is told of the managed memory.
     pub(super) fn on_let_go(&mut self, address: usize, bytes: usize) -> bool {
         let range = pages(address, address + bytes);
         self.wait_longer();
@@ -47,7 +47,7 @@ impl Pager {
         true
     }
 
-    /// A large range is let go in pieces; those before wait for the last one.
+    /// A large range is released in pieces; earlier pieces wait for the last.
     fn wait_longer(&mut self) {
         let now = now();
         self.let_go.retain(|(_, until)| now < *until);
@@ -56,7 +56,7 @@ impl Pager {
         }
     }
 
-    /// Whether something of `range` was let go just now.
+    /// Whether a part of `range` was just released.
     pub(super) fn is_let_go(&mut self, range: &foreswap_core::units::PageRange) -> bool {
         let now = now();
         self.let_go.retain(|(_, until)| now < *until);

@@ -1,8 +1,8 @@
 //! Guards (MADV_GUARD_INSTALL, MADV_GUARD_REMOVE) in managed memory.
 //!
-//! The kernel tells nobody of them, so the C library's `madvise` asks first, over the doorbell, and the pager makes the
-//! call itself: nothing is mapped or moved between the kernel's change and what the core knows of it. The program's thread
-//! then makes the call as well, which changes nothing any more where memory is managed, and has its result.
+//! The kernel does not report them. The C library's `madvise` therefore asks first, over the doorbell, and the pager
+//! makes the call itself: nothing is mapped or moved between the kernel's change and the core's. The program's thread
+//! then makes the call as well. Where memory is managed it changes nothing further, and it provides the result.
 
 use foreswap_core::units::{PageRange, Vpn, len};
 
@@ -15,13 +15,13 @@ use crate::program::{MADV_GUARD_INSTALL, MADV_GUARD_REMOVE};
 use crate::sys::syscall::syscall;
 
 impl Pager {
-    /// A thread is about to guard `bytes` of memory at `start`, or to remove guards, as `advice` says.
+    /// A thread is about to guard `bytes` of memory at `start`, or to remove guards, according to `advice`.
     pub(crate) fn on_guard(&mut self, start: u64, bytes: u64, advice: i32) {
         let end = start.saturating_add(bytes) as usize;
         let Some(end) = end.checked_next_multiple_of(foreswap_core::units::PAGE_SIZE) else {
             return;
         };
-        // An empty range tells whether the kernel knows the call.
+        // An empty range shows whether the kernel knows the call.
         if self.mode == Mode::Bare || madvise(&(Vpn(0)..Vpn(0)), advice).is_err() {
             return;
         }
@@ -37,8 +37,8 @@ impl Pager {
         }
     }
 
-    /// Where the kernel refuses, as for locked memory, it has guarded what comes before: the halves tell. False: it
-    /// refused.
+    /// Where the kernel refuses, as for locked memory, it has guarded the pages before that point: bisect the range.
+    /// False: refused.
     fn install_guards(&mut self, range: &PageRange) -> bool {
         if madvise(range, MADV_GUARD_INSTALL).is_ok() {
             self.on_guarded(range);
@@ -50,14 +50,14 @@ impl Pager {
             && self.install_guards(&(middle..range.end))
     }
 
-    /// `range` is guarded, and what was there is gone.
+    /// `range` is guarded, and its content is gone.
     pub(crate) fn on_guarded(&mut self, range: &PageRange) {
         self.w.forget_in_snapshot(range);
         self.w.record(|to| to.change(SeenKind::Discard, range));
         self.mm.guard(&mut self.w, range);
     }
 
-    /// What is refused may be guarded still: a fault there is tried (`foreswap_core`, guard.rs). False: it was refused.
+    /// Refused memory may still be guarded; a fault there is tried (`foreswap_core`, guard.rs). False: refused.
     fn remove_guards(&mut self, range: &PageRange) -> bool {
         if madvise(range, MADV_GUARD_REMOVE).is_err() {
             return false;
@@ -66,7 +66,7 @@ impl Pager {
         if self.mm.usage(range).0 == 0 {
             return true;
         }
-        // Guards that nobody told of may have stood where pages are known to be mapped.
+        // Unknown guards may have stood where pages are known to be mapped.
         let present = self
             .space
             .present(range)
@@ -82,7 +82,7 @@ impl Pager {
     }
 }
 
-/// Not the C library's: that of the program leads to us.
+/// Not the C library's `madvise`: the program's leads to the pager.
 fn madvise(range: &PageRange, advice: i32) -> Result<usize, Errno> {
     let bytes = bytes_of(range);
     let arguments = [bytes.start, bytes.len(), advice as usize];

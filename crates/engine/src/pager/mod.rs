@@ -1,9 +1,8 @@
 //! The pager: the engine's first thread, which serves the program.
 //!
-//! It owns the core and its world and runs one loop: read what the kernel and the program have to
-//! say, let the core decide, start the I/O, and only then do what nobody waits for. Faults go
-//! before everything except the events that may have come before them: an event that is read late
-//! blocks every mapping call of the kernel.
+//! It owns the core and its world and runs one loop: read events from the kernel and the program, let the core
+//! decide, start the I/O, and then do background work. Faults come before everything except events that may precede
+//! them: an event that is read late blocks every mapping call of the kernel.
 
 mod adopt;
 mod advice;
@@ -57,23 +56,23 @@ use crate::sys::doorbell::{Doorbell, SlotIndex};
 use crate::sys::limits;
 use crate::sys::uffd::{Event, RawMsg};
 
-/// Messages that one read takes.
+/// Messages per read.
 const MESSAGES: usize = 64;
-/// How long the pager sleeps at the most.
+/// The longest sleep of the pager.
 const IDLE: Nanos = 250_000_000;
-/// How often it looks whether memory is shared fairly.
+/// How often the pager checks the fair share of memory.
 const SHARING: Nanos = 10_000_000;
-/// And how often while it has pages that are not paid for.
+/// The same while some of its pages are not paid for.
 const OWING: Nanos = 2_000_000;
-/// Pages that it asks of the others when a fault finds none.
+/// Pages asked of other processes when a fault finds none.
 const STALLED_WANT: u64 = 64;
-/// How long it sleeps when something has to be tried again soon.
+/// The sleep before an operation is tried again soon.
 const SOON: Nanos = 5_000_000;
-/// How long it polls for a read's completion: a fast disk's latency and some.
+/// How long the pager polls for the completion of a read: the latency of a fast disk, with a margin.
 const POLLING: Nanos = 120_000;
-/// How often it then looks at the ring alone before it looks at all else again.
+/// How often it then looks at the ring alone before it looks at everything again.
 const GLANCES: u32 = 64;
-/// How long it lets the program run while an event is being worked off.
+/// How long the program may run while the kernel finishes an event.
 const SETTLING: Nanos = 20_000;
 
 /// How long a thread whose memory grew waits for the end of a fork.
@@ -82,7 +81,7 @@ const UNDER_FORK: Nanos = 50_000_000;
 /// Whether the program's memory is registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
-    /// All of it fits what was granted: no fault ever reaches us.
+    /// All memory fits the grant: no fault reaches the pager.
     Bare,
     /// It is registered.
     Armed,
@@ -100,7 +99,7 @@ pub(crate) struct Pager {
     pub(crate) fork: Fork,
     /// Doorbell calls that wait for a fork in progress to end.
     waiting_forks: Vec<SlotIndex>,
-    /// Threads whose memory grew while a fork was held, and until when they wait for its end.
+    /// Threads whose memory grew while a fork was held, and how long they wait for its end.
     waiting_growth: Vec<(SlotIndex, Nanos)>,
     sheet: Option<Sheet>,
     /// Children that have not reported.
@@ -108,56 +107,56 @@ pub(crate) struct Pager {
     /// Forks so far.
     forks: u64,
     placement: Placement,
-    /// Since when it polls for a completion; 0 when it does not.
+    /// When polling for a completion began; 0 when not polling.
     polling_since: Nanos,
     space: space::Space,
     /// Rung by the unsharer, the watcher and the helpers.
     bell: OwnedFd,
-    /// To be rung when the program is about to execute a file: see `guard`.
+    /// The bell to ring when the program is about to execute a file: see `guard`.
     announced: Option<OwnedFd>,
-    /// Where connections for forked children come from, if the supervisor cannot be reached by name.
+    /// The source of connections for forked children, if the supervisor cannot be reached by name.
     office: Option<Client>,
     /// The areas' files, open as long as the ring may use them.
     areas: Vec<(AreaId, AreaFiles)>,
-    /// Areas that are to be closed when no I/O on them is in flight any more.
+    /// Areas to be closed once no I/O on them is in flight.
     detaching: Vec<AreaOrder>,
-    /// The supervisor was told that a drained area starves a fault.
+    /// The supervisor was told that a fault starves because of a drained area.
     told_starved: bool,
-    /// When the supervisor's orders are looked for next, whether or not anything told of them.
+    /// When to look for orders of the supervisor next, notified or not.
     next_orders: Nanos,
-    /// The limit as of the last look, in pages.
+    /// The limit at the last look, in pages.
     limit: u64,
-    /// Pages that reclaim was told it can count on.
+    /// The number of pages on which reclaim was told to count.
     counted_on: u64,
-    /// Address, thread, and whether it was to write.
+    /// Address, thread, and whether it is a write.
     faults: Vec<(u64, u32, bool)>,
-    /// Unmap events that are still to come and mean nothing.
+    /// Unmap events that are expected and have no effect.
     overdue: moves::Overdue,
     /// Writes to pages that are not paid for.
     copies: Vec<copies::Copy>,
-    /// Calls that came before there was a pager.
+    /// Calls that arrived before the pager existed.
     early_calls: Vec<SlotIndex>,
-    /// Faults on memory that nothing is known of, while events are on the way that may tell.
+    /// Faults on unknown memory, while pending events may explain it.
     unknown: Vec<u64>,
     completions: Vec<Completion>,
     pulse: Arc<watch::Pulse>,
     pressure: u32,
     next_look: Nanos,
-    /// How long after a look the next one comes.
+    /// The time from one look to the next.
     look_every: Nanos,
     /// When the regions are published next.
     next_publish: Nanos,
     next_share: Nanos,
-    /// Faults at the last look at how memory is shared: who touches nothing needs nothing.
+    /// Faults at the last check of shares: a process without faults needs no memory.
     shared_at: u64,
     data_bytes: u64,
-    /// Memory that the program is about to serve itself, and until when it is left alone in any case.
+    /// Memory that the program is about to serve itself, and how long it is left alone.
     let_go: Vec<(PageRange, Nanos)>,
-    /// Looks since memory that came unnoticed waits for room; 0 when none does.
+    /// Looks since unnoticed memory began to wait for room; 0 if none waits.
     room_wanted: u32,
 }
 
-/// How long the address space may take to settle.
+/// How long the pager waits for the address space to settle.
 const SETTLES: Nanos = 2_000_000_000;
 
 impl Pager {
@@ -216,16 +215,16 @@ impl Pager {
         }
     }
 
-    /// Serve the program until it ends; never returns before.
+    /// Serve the program until it ends; does not return before.
     pub(crate) fn serve(&mut self) {
         self.pulse.begin();
         loop {
-            // While the only thread that faults waits for a read, its end is what comes next, and after that
-            // the thread's next fault: it has run when we go on.
+            // While the only faulting thread waits for a read, the next events are its completion and then the
+            // thread's next fault, which has run by then.
             let ended = self.watches_a_read() && self.reap();
             let mut busy = self.read_program();
             if busy {
-                // Reads that a thread waits for start before anything else is done.
+                // Start reads that a thread waits for before all other work.
                 let _ = self.w.io.flush();
             }
             busy |= ended || self.reap();
@@ -238,7 +237,7 @@ impl Pager {
                 self.mm.retry(&mut self.w);
                 busy = true;
             }
-            // A failed submission stays queued and is tried again with the next flush.
+            // A failed submission stays queued; the next flush tries it again.
             let flushed = self.w.io.flush().is_ok();
             let more = self.mm.run(&mut self.w);
             self.step_copies();
@@ -254,7 +253,7 @@ impl Pager {
             self.placement.look(now, ahead, reads, draining);
             self.share(now);
             if now >= self.next_look {
-                // Also under load: what came unnoticed takes memory that nobody counts.
+                // Also under load: unnoticed memory is not charged.
                 self.look_around(now);
             }
             if busy || (more && flushed) || self.w.io.has_ended() {
@@ -269,30 +268,30 @@ impl Pager {
             if now >= self.next_publish {
                 self.next_publish = now + IDLE;
                 publish::regions(self.w.ledger, self.w.me, &self.mm);
-                // What the engine mapped since then. Where it may not, it told so at the begin.
+                // Raise the program's limits for mappings made since then. A failure was reported at the start.
                 let _ = limits::lift_program(self.w.pid, &self.program.lifted, self.own_bytes());
             }
             self.wait();
         }
     }
 
-    /// Whether to look again at once instead of sleeping. Helpers have something to do that a thread waits for: a
-    /// part of it was done here. Or a thread waits for a read that will be done sooner than an idle CPU of a virtual
-    /// machine wakes up, and it waits on this very CPU, so that nobody else misses it.
+    /// Whether to look again at once instead of sleeping. Either helpers have work that a thread waits for, and a
+    /// part of it was done here. Or a thread waits for a read that will complete sooner than an idle CPU of a virtual
+    /// machine wakes up. The thread waits on this CPU, so no other task loses it.
     fn stays_awake(&mut self) -> bool {
         let now = now();
         if self.polling_since == 0 {
             self.polling_since = now;
         }
         if self.w.io.is_helped() {
-            // Otherwise they may wait for this very CPU.
+            // Otherwise the helpers may wait for this CPU.
             let waits = self.mm.is_awaited() || self.mm.is_stalled();
             return self.w.io.help(waits);
         }
         if !self.watches_a_read() {
             return false;
         }
-        // Without a system call: it would see nothing, and begin anew when a read ends in it.
+        // Without a system call, which would miss a completion that arrives during it.
         for _ in 0..GLANCES {
             if self.w.io.has_ended() {
                 break;
@@ -302,17 +301,17 @@ impl Pager {
         now - self.polling_since < POLLING
     }
 
-    /// It runs beside the only thread that faults, and that one waits for a read.
+    /// The pager runs beside the only faulting thread, and that thread waits for a read.
     fn watches_a_read(&self) -> bool {
         self.mm.is_awaited() && self.placement.is_beside_the_program()
     }
 
-    /// Events first, then the faults; returns whether there were any.
+    /// Read events first, then faults; returns whether there were any.
     fn read_program(&mut self) -> bool {
         let mut buffer = [RawMsg::ZERO; MESSAGES];
-        // While a fork is held, one at a time: reading an event lets the call go on that caused it, and
-        // what it did must be in the snapshot before. An mremap waits for two, so that it never
-        // returns before its move is noted.
+        // While a fork is held, read one event at a time: reading releases the call that caused the event, and its
+        // effect must be in the snapshot before. An mremap waits for two events, and therefore never returns before
+        // its move is noted.
         let at_once = if self.fork.is_held() { 1 } else { MESSAGES };
         let (mut any, mut reads) = (false, 0);
         while let Ok(events) = self.w.program.read(&mut buffer[..at_once]) {
@@ -342,7 +341,7 @@ impl Pager {
                 }
             }
             any |= count > 0;
-            // Not for ever, or threads that go on making events would keep the faults waiting.
+            // Bounded, or threads that keep raising events would delay the faults.
             if count < at_once || reads == MESSAGES {
                 break;
             }
@@ -369,15 +368,15 @@ impl Pager {
         any
     }
 
-    /// Memory moved. What is known to be where it went was unmapped before, as the kernel found the
-    /// place free: that event is still on its way, and does not mean what is there now.
+    /// Memory moved. Known memory at its destination was unmapped before, because the kernel found the place free.
+    /// That unmap event is still pending, and does not concern the memory that is there now.
     fn on_move(&mut self, from: &PageRange, to: Vpn) {
         let target = to..to.plus(len(from));
         for known in self.mm.managed_in(&target) {
             self.overdue.expect(known);
         }
-        // The kernel announces the place that was left as unmapped as well. Counted here, that event
-        // is not taken for another one of the same place that is late.
+        // The kernel also reports the old place as unmapped. The event is expected here, and not mistaken for a late
+        // event of the same place.
         self.overdue.expect(from.clone());
         self.w.move_in_snapshot(from, to);
         self.w.record(|record| {
@@ -421,7 +420,7 @@ impl Pager {
         any
     }
 
-    /// What is looked at a few times a second, or when another process presses.
+    /// Checks made a few times a second, or when another process needs memory.
     fn look_around(&mut self, now: Nanos) {
         let pressure = self.w.ledger.pressure();
         if now < self.next_look && pressure == self.pressure {
@@ -435,7 +434,7 @@ impl Pager {
         self.follow_limit();
         self.w.look_around();
         if self.mode == Mode::Bare && self.w.excess() > 0 && self.fork == Fork::None {
-            // Others need what was granted here: from now on it can be moved out.
+            // Other processes need the grant: from now on this memory can be evicted.
             self.settle();
             self.arm_all();
         }
@@ -444,7 +443,7 @@ impl Pager {
         }
     }
 
-    /// Now and then: tell the others whether we have too little, and hear whether they have.
+    /// From time to time, report whether this process lacks memory, and check whether others do.
     fn share(&mut self, now: Nanos) {
         if now >= self.next_share {
             let debts = self.w.owes() || self.w.has_debtors();
@@ -467,7 +466,7 @@ impl Pager {
         }
     }
 
-    /// The limit may have been changed.
+    /// Apply a changed limit.
     fn follow_limit(&mut self) {
         let limit = self.w.ledger.limit_pages();
         if limit == self.limit {
@@ -477,13 +476,13 @@ impl Pager {
         self.follow_share();
         let over = self.w.ledger.charged_pages() > limit;
         if over && self.mode == Mode::Bare && !self.fork.is_held() {
-            // What was granted no longer is: only what is managed can be given back.
+            // The grant no longer fits the limit, and only managed memory can be given back.
             self.arm_all();
         }
     }
 
-    /// Reclaim goes by what this process can count on, which changes with the limit, the number of processes
-    /// and what they leave to it.
+    /// Reclaim depends on the memory that this process can count on, which changes with the limit, the number of
+    /// processes and their use.
     fn follow_share(&mut self) {
         let share = self.w.share();
         if share.abs_diff(self.counted_on) > self.counted_on / 8 {
@@ -496,7 +495,7 @@ impl Pager {
         self.program.heap.opened_bytes() as u64
     }
 
-    /// Sleep until something happens.
+    /// Sleep until an event arrives.
     fn wait(&mut self) {
         let unsettled = self.mm.must_retry() || self.mm.is_stalled() || !self.unknown.is_empty();
         let timeout = if unsettled && self.w.program.mmap_changing() {
@@ -551,7 +550,7 @@ impl Pager {
             self.next_orders = 0;
         }
         if hung_up {
-            // The run is over for the supervisor; this process goes on with what it has.
+            // The supervisor has ended the run; this process continues with its resources.
             self.w.client = None;
             self.on_orphaned();
         }

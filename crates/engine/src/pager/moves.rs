@@ -1,23 +1,23 @@
-//! Memory that the program moves while a fork is held: where it is after, where it was before.
+//! Memory that the program moves while a fork is held: the map between old and new addresses.
 
 use foreswap_core::units::{PageRange, Vpn, len, overlap, without};
 
-/// One mremap. What was at the target before is gone.
+/// One mremap. The old content of the target is gone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Move {
     /// The pages that moved.
     pub from: PageRange,
-    /// Where the first of them went.
+    /// The new place of the first page.
     pub to: Vpn,
 }
 
 impl Move {
-    /// Where they are now.
+    /// Their new places.
     pub fn target(&self) -> PageRange {
         self.to..self.to.plus(len(&self.from))
     }
 
-    /// Where the content of `range` is after the move, in parts: what lay at the target is nowhere.
+    /// The parts in which the content of `range` lies after the move. Content overwritten at the target has no place.
     pub fn after(&self, range: &PageRange) -> impl Iterator<Item = PageRange> + use<> {
         let moved = overlap(range, &self.from);
         let start = Vpn(moved
@@ -38,8 +38,7 @@ impl Move {
         parts.filter(|part| len(part) > 0)
     }
 
-    /// Where what is in `range` after the move was before it, in parts: what is new at the old place
-    /// was nowhere.
+    /// The parts in which the content of `range` lay before the move. New memory at the old place had no place.
     pub fn before(&self, range: &PageRange) -> impl Iterator<Item = PageRange> + use<> {
         let back = Move {
             from: self.target(),
@@ -49,28 +48,28 @@ impl Move {
     }
 }
 
-/// Ranges of which an unmap event is still to come that means nothing: memory moved there before
-/// the event was read that tells that they became free, or it moved away from there.
+/// Ranges whose pending unmap event must be ignored: memory moved there before the pager read the event that freed
+/// them, or memory moved away from there.
 #[derive(Debug, Default)]
 pub struct Overdue(Vec<PageRange>);
 
 impl Overdue {
-    /// Such an event is to come.
+    /// Expect such an event.
     pub fn expect(&mut self, range: PageRange) {
         self.0.push(range);
     }
 
-    /// None is under way.
+    /// No such event is pending.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Whether none is expected.
+    /// Whether no event is expected.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// An unmap event of `range` has come: what of it means something.
+    /// An unmap event of `range` arrived: returns the parts that are really unmapped.
     pub fn rest_of(&mut self, range: PageRange) -> Vec<PageRange> {
         let mut parts = vec![range];
         for late in core::mem::take(&mut self.0) {

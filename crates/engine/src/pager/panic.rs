@@ -1,20 +1,20 @@
-//! The engine's panics are said.
+//! Reports of the engine's panics.
 //!
-//! A panic ends the engine's process (it is built to abort), and then the supervisor ends the program. Standard error is not
-//! the engine's, so without this the user would not know why.
+//! A panic ends the engine's process (it is built to abort), and then the supervisor ends the program. Standard error
+//! does not belong to the engine: without this report the user would not know the cause.
 
 use std::panic::PanicHookInfo;
 
 use crate::ledger::protocol::{Client, Severity};
 use crate::program::Program;
 
-/// Say panics to the supervisor of `program` from now on, on this thread and all that it starts.
+/// Report panics to the supervisor of `program` from now on, on this thread and all threads that it starts.
 pub(crate) fn are_said(program: &'static Program) {
     std::panic::set_hook(Box::new(|info: &PanicHookInfo<'_>| {
         let pid = program.pid.load(std::sync::atomic::Ordering::Relaxed);
         let text =
             format!("the engine of process {pid} failed, which is a fault of foreswap: {info}");
-        // If the supervisor is gone there is nobody to tell.
+        // Without a supervisor there is no receiver.
         let _ = Client::connect(&program.socket_name())
             .and_then(|client| client.log(Severity::Error, &text));
     }));
@@ -31,7 +31,7 @@ mod tests {
 
     static HEAP: EngineAlloc = EngineAlloc::new();
     static PROGRAM: Program = Program::new(&HEAP);
-    /// Tells the test's own process that it is to panic.
+    /// Marks the test's own process as the one that panics.
     const VICTIM: &str = "FORESWAP_PANIC_VICTIM";
 
     #[test]

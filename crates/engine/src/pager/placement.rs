@@ -1,18 +1,20 @@
 //! On which CPU the pager runs.
 //!
-//! On a virtual machine the wake-up of an idle CPU costs several times the fault itself. While one
-//! thread of the program does all the faulting, the pager runs *beside* it, on that thread's CPU: it is
-//! free the moment the thread waits, and so is the thread's when the pager has served it. For the
-//! scheduler to leave the thread there although the pager runs when it wakes it, the pager yields to
-//! everybody (`SCHED_IDLE`), where it may (root) and as long as that does not starve it. When a third has something to do
-//! on this CPU the scheduler moves the thread all the same, and the pager follows. Of two CPUs one may be the better (see
-//! `interrupted`). The thread's own affinity is not ours to change: when it shall be on the other CPU, the pager does not yield to
-//! it while it wakes it, so that the scheduler puts it there, and follows.
+//! On a virtual machine the wake-up of an idle CPU costs several times the fault itself. While a single thread of the
+//! program faults, the pager runs *beside* it, on the same CPU. That CPU is free as soon as the thread waits, and
+//! again as soon as the pager has served it.
 //!
-//! When that thread follows streams, or fills memory in order, most of the work is not for a fault but for
-//! the pages to come, and can be done while the thread runs. Then, and as soon as several threads fault, the
-//! scheduler decides: pinned to the other CPUs the pager would have to share them with the helpers while the thread
-//! waits and its CPU is idle.
+//! The scheduler would move the thread when the pager wakes it. To keep it there, the pager yields to all tasks
+//! (`SCHED_IDLE`), if it may (root) and as long as it does not starve. If a third task needs the CPU, the scheduler
+//! moves the thread anyway, and the pager follows.
+//!
+//! One of two CPUs may be better (see `interrupted`). The pager does not change the affinity of the thread. To move
+//! the thread, the pager stops yielding while it wakes the thread. The scheduler then wakes it on the other CPU, and
+//! the pager follows.
+//!
+//! A thread that follows streams, or fills memory in order, needs the pager mostly for future pages, and the pager
+//! can work while the thread runs. The scheduler then places the pager, as it does when several threads fault. Pinned
+//! to the other CPUs, the pager would share them with the helpers while the thread waits and its CPU is idle.
 
 mod interrupted;
 
@@ -22,24 +24,24 @@ use self::interrupted::Interrupted;
 use crate::sys::cpu::{self, LastCpu, RunDelay};
 use crate::sys::interrupts::Interrupts;
 
-/// How often the choice is looked at again.
+/// How often the placement is reconsidered.
 const PERIOD: Nanos = 4_000_000;
-/// And after it slept although it is beside the thread, which may have been moved.
+/// How soon the pager looks for the thread after it slept beside it: the thread may have been moved.
 const AFTER_SLEEP: Nanos = 300_000;
-/// Waiting without a period in which it waited less that counts as starved.
+/// The pager is starved after this much waiting, in consecutive periods spent mostly waiting.
 const STARVED: Nanos = 32_000_000;
-/// For how long the pager does not yield after it was starved: the first time, and at the most.
+/// How long the pager does not yield after it starved: the first time, and the maximum.
 const HOLD_OFF: (Nanos, Nanos) = (500_000_000, 16_000_000_000);
 
-/// Pages mapped for each fault, from which on the program follows streams.
+/// Pages mapped per fault above which the program follows streams.
 const STREAMING: u64 = 8;
 
 /// Where the pager runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// Wherever the scheduler puts it.
+    /// On any CPU of the scheduler's choice.
     Anywhere,
-    /// On this CPU, with the thread that faults.
+    /// On this CPU, beside the faulting thread.
     Beside(usize),
 }
 
@@ -47,23 +49,23 @@ enum Place {
 pub struct Placement {
     all: Vec<usize>,
     here: Place,
-    /// The only thread that has faulted since the last look; `None` when there were several.
+    /// The only thread that has faulted since the last look; `None` if several have.
     only: Option<u32>,
     faults: u64,
-    /// Pages that had been mapped before they were touched, or by a first touch, at the last look.
+    /// Pages mapped ahead, or by first touches, until the last look.
     ahead: u64,
     last: LastCpu,
     due: Nanos,
-    /// What tells of interrupts, where that matters and can be seen.
+    /// The interrupt counts, if they matter and can be read.
     interrupts: Option<Interrupts>,
     interrupted: Interrupted,
-    /// The CPU that the thread shall be on.
+    /// The CPU on which the thread should run.
     wish: Option<usize>,
-    /// When the thread's CPU was looked up last, and whether the pager slept since.
+    /// When the thread's CPU was last looked up, and whether the pager has slept since.
     found: Nanos,
     slept: bool,
     may_yield: bool,
-    /// The pager's waiting for a CPU so far.
+    /// The pager's total wait for a CPU.
     delay: Option<RunDelay>,
     delayed: Nanos,
     looked: Nanos,
@@ -75,9 +77,9 @@ pub struct Placement {
 struct Patience {
     hold_off: Nanos,
     not_before: Nanos,
-    /// It yields since then.
+    /// The start of the current yielding.
     since: Option<Nanos>,
-    /// For how long it has waited, in periods of which it waited for most.
+    /// The wait in consecutive periods spent mostly waiting.
     waited: Nanos,
 }
 
@@ -95,12 +97,12 @@ impl Patience {
         self.since.is_some()
     }
 
-    /// Whether to yield from `now` on, where that is wanted. Of the last `passed` nanoseconds the pager was ready to
-    /// run and had no CPU for `waited`.
+    /// Whether to yield from `now` on, if `wanted`. In the last `passed` nanoseconds the pager was runnable without a
+    /// CPU for `waited`.
     fn yields(&mut self, now: Nanos, wanted: bool, waited: Nanos, passed: Nanos) -> bool {
         if let Some(since) = self.since {
-            // Some waiting is the purpose: the thread that was served goes first. Three quarters of the time mean
-            // that somebody else needs this CPU, if it is not over at once.
+            // Some waiting is intended: the served thread runs first. Three quarters of the time mean that another
+            // task needs this CPU, unless it ends soon.
             self.waited = match waited > passed / 4 * 3 {
                 true => self.waited + waited,
                 false => 0,
@@ -110,7 +112,7 @@ impl Patience {
                 self.not_before = now + self.hold_off;
                 self.hold_off = (self.hold_off * 2).min(HOLD_OFF.1);
             } else if now.saturating_sub(since) > self.hold_off {
-                // Whoever it was is gone.
+                // The other task is gone.
                 self.hold_off = HOLD_OFF.0;
             }
         } else {
@@ -123,11 +125,11 @@ impl Patience {
 }
 
 impl Placement {
-    /// Starts wherever the scheduler put us, on the pager's thread. `program` is the process whose threads fault.
+    /// Starts on any CPU, on the pager's thread. `program` is the process whose threads fault.
     pub fn new(program: u32) -> Self {
         let all = cpu::allowed().unwrap_or_default();
         let may_yield = rustix::process::geteuid().is_root();
-        // Of more than two the pager cannot choose where the scheduler puts the thread.
+        // With more than two CPUs, the pager cannot choose the CPU on which the scheduler wakes the thread.
         let chooses = may_yield && all.len() == 2;
         Placement {
             all,
@@ -166,12 +168,12 @@ impl Placement {
         matches!(self.here, Place::Beside(_))
     }
 
-    /// The pager has slept: beside the thread that faults it mostly need not.
+    /// The pager has slept. Beside the faulting thread it rarely needs to.
     pub fn on_slept(&mut self) {
         self.slept = true;
     }
 
-    /// Stay beside the thread that faults, if the scheduler has moved it.
+    /// Stay beside the faulting thread, if the scheduler has moved it.
     fn follow(&mut self, now: Nanos) {
         let Place::Beside(here) = self.here else {
             return;
@@ -190,8 +192,8 @@ impl Placement {
         }
     }
 
-    /// Move if that is better; cheap when nothing is due. So far, `ahead` pages were mapped ahead, or by first touches, and
-    /// so many `reads` made; the pager is `at_work` on something else than faults.
+    /// Reconsider the placement; cheap when nothing is due. `ahead` pages were mapped ahead or by first touches so
+    /// far, and `reads` made. `at_work`: the pager has work besides faults.
     pub fn look(&mut self, now: Nanos, ahead: u64, reads: u64, at_work: bool) {
         if now < self.due || self.faults == 0 && !at_work {
             self.follow(now);
@@ -228,7 +230,7 @@ impl Placement {
         }
     }
 
-    /// Yield or not.
+    /// Decide whether to yield.
     fn look_at_delay(&mut self, now: Nanos, place: Place) {
         let Some(total) = self.delay.as_ref().and_then(RunDelay::total) else {
             return;
@@ -254,7 +256,7 @@ impl Placement {
 mod tests {
     use super::*;
 
-    /// Apart from it each of its faults takes twice as long.
+    /// On another CPU, each of the thread's faults takes twice as long.
     #[test]
     fn it_follows_the_thread_that_was_moved() {
         std::thread::spawn(|| {
@@ -287,27 +289,27 @@ mod tests {
         .expect("no panic");
     }
 
-    /// Whoever wanted the CPU for a while must not cost the faults of later hours.
+    /// A task that used the CPU for a while must not slow down faults hours later.
     #[test]
     fn who_was_starved_holds_off_and_forgets_it() {
         let mut patience = Patience::new();
         let ms = |n: u64| n * 1_000_000;
         assert!(patience.yields(ms(4), true, 0, ms(4)));
-        // That may be over at once.
+        // The wait may end at once.
         assert!(patience.yields(ms(4), true, ms(4), ms(4)));
-        // Starved: not for half a second, then, starved again, not for a whole one.
+        // Starved: no yielding for half a second; starved again: for a whole second.
         assert!(!patience.yields(ms(8), true, ms(28), ms(28)));
         assert!(!patience.yields(ms(507), true, 0, ms(4)));
         assert!(patience.yields(ms(508), true, 0, ms(4)));
         assert!(!patience.yields(ms(512), true, ms(32), ms(32)));
         assert!(!patience.yields(ms(1511), true, 0, ms(4)));
         assert!(patience.yields(ms(1512), true, 0, ms(4)));
-        // It went well for longer than the next time would be.
+        // Yielding went well for longer than the next hold-off.
         assert!(patience.yields(ms(3513), true, 0, ms(4)));
         assert!(!patience.yields(ms(3517), true, ms(32), ms(32)));
         assert!(patience.yields(ms(4017), true, 0, ms(4)));
         assert!(!patience.yields(ms(4021), false, 0, ms(4)), "not wanted");
-        // What it waited before it stopped is forgotten.
+        // Waits before the end of yielding are forgotten.
         let mut patience = Patience::new();
         assert!(patience.yields(ms(4), true, 0, ms(4)));
         assert!(!patience.yields(ms(32), false, ms(28), ms(28)));

@@ -1,4 +1,4 @@
-//! The pager's numbers, where the supervisor finds them, whatever happens to this process.
+//! The pager's counters in the ledger, where the supervisor finds them even if this process dies.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -37,7 +37,7 @@ pub fn counters(ledger: &Ledger, me: ProcId, mm: &Mm, engine_bytes: u64) {
     to.set_resident(ledger.process_charged(me) * page);
 }
 
-/// The largest regions with their usage; walks the page table, so not for every turn.
+/// The largest regions with their usage. Walks the page table, which is too slow for every turn of the loop.
 pub fn regions(ledger: &Ledger, me: ProcId, mm: &Mm) {
     let page = PAGE_SIZE as u64;
     ledger.stats(me).set_managed(mm.managed() * page);

@@ -1,8 +1,8 @@
-//! What the pager sees of its program, for `run --trace`.
+//! The recorder of `run --trace`: events of the program as the pager sees them.
 //!
-//! Faults with how they found their page, pages that were mapped without one, pages that were moved
-//! out, and what became of the address space. Each is a record in a ring that the supervisor reads;
-//! nothing is compressed, written or waited for here. A process that is not traced has no recorder.
+//! It records faults and where their page was found, pages mapped without a fault, evictions, and address space
+//! changes. Each record goes to a ring that the supervisor reads. The recorder does not compress, write files or
+//! wait. A process that is not traced has no recorder.
 
 use foreswap_core::units::{PageRange, Vpn, len};
 use foreswap_core::{Entry, Mm};
@@ -10,10 +10,10 @@ use foreswap_core::{Entry, Mm};
 use super::world::now;
 use crate::ledger::{Ring, Seen, SeenKind};
 
-/// Faults that are told from pages mapped without one, at the most. Each waiting thread has one.
+/// The most faults that are distinguished from pages mapped without a fault. Each waiting thread has one.
 const WAITING: usize = 64;
 
-/// Writes down what is seen.
+/// The recorder.
 #[derive(Debug)]
 pub struct Recorder {
     ring: Ring,
@@ -22,7 +22,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Writes to `ring`.
+    /// Records to `ring`.
     pub fn new(ring: Ring) -> Self {
         let waiting = Vec::with_capacity(WAITING);
         Self { ring, waiting }
@@ -40,7 +40,7 @@ impl Recorder {
         });
     }
 
-    /// A range is managed from now on, is discarded, or is gone.
+    /// A range is managed from now on, is discarded, or is unmapped.
     pub fn change(&self, kind: SeenKind, pages: &PageRange) {
         self.put(kind, pages);
     }
@@ -65,11 +65,11 @@ impl Recorder {
             Entry::Cached(_) if mm.is_ahead(page) => SeenKind::Ahead,
             Entry::Cached(_) | Entry::SameFilled(_) => SeenKind::Kept,
             Entry::Swapped { .. } => SeenKind::Away,
-            // It is there already, lost, or none of ours.
+            // The page is present, lost, or unknown.
             Entry::Resident(_) | Entry::Poisoned | Entry::Guarded => return,
         };
         if self.waiting.contains(&page) {
-            // Another thread was here first.
+            // Another thread faulted first.
             return;
         }
         if self.waiting.len() == WAITING {
@@ -87,7 +87,7 @@ impl Recorder {
         });
     }
 
-    /// `n` pages were mapped. Those for which no thread waits were brought.
+    /// `n` pages were mapped. Pages for which no thread waits count as brought.
     pub fn mapped(&mut self, page: Vpn, n: u32) {
         let end = page.plus(n.into());
         let mut from = page;
@@ -106,7 +106,7 @@ impl Recorder {
         }
     }
 
-    /// `n` pages were moved out.
+    /// `n` pages were evicted.
     pub fn evicted(&self, page: Vpn, n: u32) {
         self.put(SeenKind::Evicted, &(page..page.plus(n.into())));
     }

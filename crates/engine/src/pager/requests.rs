@@ -1,4 +1,4 @@
-//! What threads of the program ask the pager over the doorbell.
+//! Requests of program threads to the pager over the doorbell.
 
 use super::world::now;
 use super::{MESSAGES, Pager, SETTLES, UNDER_FORK};
@@ -21,7 +21,7 @@ impl Pager {
         }
         let any = !calls.is_empty();
         for slot in calls {
-            // What the program did before it rang must be known before it is answered.
+            // The program's actions before it rang must be known before the answer.
             self.settle();
             let words = self.doorbell.request(slot);
             match words[0] {
@@ -75,16 +75,15 @@ impl Pager {
     }
 
     pub(super) fn answer(&mut self, slot: SlotIndex, words: [u64; 4]) {
-        // Fails only when the process' memory is going away.
+        // Fails only while the process' memory is being torn down.
         let _ = self.doorbell.answer(&self.w.quiet, slot, words);
     }
 
-    /// Read events until none is pending or under way, so that adoption sees the address space as it
-    /// is. A thread that unmaps may lose its CPU before it says so; what has come to the freed place
-    /// meanwhile would be taken for what was there. That would not cost any content: until the event
-    /// has been read the kernel moves no page on this descriptor and maps none, and what it then makes
-    /// us forget is found again at the next fault. So this is bounded: a program that unmaps without
-    /// end must not keep us here.
+    /// Read events until none is pending or in progress. Adoption then sees the address space as it is. A thread that
+    /// unmaps may lose its CPU before it raises the event; new memory at the freed place would then be mistaken for
+    /// the old. That costs no content: until the event has been read, the kernel neither moves nor maps a page on
+    /// this descriptor, and a page that the event makes the core forget is found again at the next fault. The wait is
+    /// therefore bounded: a program that unmaps endlessly must not block the pager here.
     pub(super) fn settle(&mut self) {
         let began = now();
         for turn in 0u32.. {

@@ -1,14 +1,13 @@
-//! What a fork child needs to know of its parent's managed memory.
+//! The snapshot of the parent's managed memory for a fork child.
 //!
-//! The parent's engine writes it before the fork on a sheet of its own; the child finds it at the
-//! same address in its copy of the parent's memory, whatever the parent's engine was doing at the
-//! instant of the fork. After that the parent only adds to it: to a page, what happened to it (that
-//! it came back, before it is mapped); to the list of moves, memory that another thread moved.
+//! The parent's engine writes it before the fork to a sheet of its own. The child finds it at the same address in its
+//! copy of the parent's memory, in whatever state the parent's engine was at the instant of the fork. After it is
+//! written, the parent only adds to it: to a page, a mark of its fate (that it came back, before it is mapped); to
+//! the list of moves, memory that another thread moved.
 //!
-//! Regions and pages keep the addresses that they had when the snapshot was taken. A mark on a page
-//! that has moved since goes to where it was then, and the child applies all moves at once. A move
-//! that is not in its copy had not returned in the parent: nobody in the child knows where the memory
-//! went, and at the old place it is not found.
+//! Regions and pages keep the addresses of the time of the snapshot. A mark on a page that has moved since goes to
+//! its old entry, and the child applies all moves at once. A move that is not in the child's copy had not returned in
+//! the parent: no thread of the child knows the new place, and at the old place the memory is absent.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering::SeqCst, fence};
@@ -24,9 +23,9 @@ use crate::sys::own_memory::{self, Kind};
 
 const CAME_BACK: u64 = 1 << 63;
 const FORGOTTEN: u64 = 1 << 62;
-/// It is in no slot: below is the number of the word that fills it.
+/// The page has no slot: the low bits are the number of its filling word.
 const FILLED: u64 = 1 << 61;
-/// Where the hint of a region is in its first word.
+/// The position of a region's hint in its first word.
 const HINT: u32 = 62;
 
 #[repr(C)]
@@ -35,9 +34,9 @@ struct Header {
     child: u32,
     regions: u64,
     pages: u64,
-    /// Words that fill pages.
+    /// Filling words.
     fills: u64,
-    /// Not zero: memory moved and there was no room to note it, so that it is not whole.
+    /// Not zero: memory moved and there was no room to note it; the snapshot is incomplete.
     spoilt: u64,
     /// Moves since the snapshot was taken.
     moves: u64,
@@ -45,18 +44,18 @@ struct Header {
     unshared: u64,
 }
 
-/// What happened to a page between the snapshot and the fork.
+/// The fate of a page between the snapshot and the fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// Nothing: its content is where it was.
+    /// Nothing: its content is in its slot or word.
     Stored,
-    /// It was mapped again, or was about to be.
+    /// It was mapped again, or about to be.
     CameBack,
-    /// The program gave it back; it may have touched it again since.
+    /// The program discarded it, and may have touched it since.
     Forgotten,
 }
 
-/// Memory for snapshots, used again from fork to fork.
+/// Memory for snapshots, reused from fork to fork.
 #[derive(Clone, Copy)]
 pub struct Sheet {
     start: NonNull<u64>,
@@ -79,10 +78,9 @@ impl Sheet {
     }
 }
 
-/// A snapshot in memory that fork copies. Room for the moves, three words each (first page, one past
-/// the last, where the first went), two words for each region (first page with the hint above it, one
-/// past the last), then two for each page (number, packed slot or number of a word, with the marks), then the words that
-/// fill pages.
+/// A snapshot in memory that fork copies. Layout: room for the moves, three words each (first page, one past the
+/// last, new first page); two words per region (first page with the hint above it, one past the last); two words per
+/// page (number; packed slot or number of a word, with the marks); the filling words.
 pub struct Snapshot {
     start: NonNull<u64>,
     words: usize,
@@ -90,11 +88,10 @@ pub struct Snapshot {
 }
 
 const HEADER_WORDS: usize = size_of::<Header>() / 8;
-/// Moves that one snapshot has room for: a thread does a few thousand a second, a fork takes
-/// milliseconds.
+/// The most moves of one snapshot: a thread makes a few thousand a second, a fork takes milliseconds.
 const MOST_MOVES: usize = 1024;
 const MOVE_WORDS: usize = 3;
-/// Where the regions begin.
+/// Start of the regions.
 const BODY: usize = HEADER_WORDS + MOST_MOVES * MOVE_WORDS;
 
 impl Snapshot {
@@ -183,7 +180,7 @@ impl Snapshot {
         unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.words) }
     }
 
-    /// Where it is.
+    /// Its address.
     pub fn address(&self) -> usize {
         self.start.as_ptr() as usize
     }
@@ -193,38 +190,38 @@ impl Snapshot {
         ProcId::new(self.header().parent)
     }
 
-    /// The record that was reserved for the child, if it needs one from the start.
+    /// The record reserved for the child, if it needs one from the start.
     pub fn child(&self) -> Option<ProcId> {
         ProcId::new(self.header().child)
     }
 
-    /// Pages that the parent's engine had copied so that they could be evicted.
+    /// Pages that the parent's engine had copied for eviction.
     pub fn unshared(&self) -> u64 {
         self.header().unshared
     }
 
-    /// The process was managed: there are regions.
+    /// The process was managed: the snapshot has regions.
     pub fn has_regions(&self) -> bool {
         self.header().regions > 0
     }
 
-    /// Whether anything was not mapped.
+    /// Whether any page was unmapped.
     pub fn has_pages(&self) -> bool {
         self.header().pages > 0
     }
 
-    /// How many moves are noted.
+    /// The number of noted moves.
     pub fn moved(&self) -> u64 {
         self.header().moves
     }
 
-    /// How many more moves there is room for.
+    /// Whether there is room for more moves.
     pub fn has_room_for_moves(&self) -> bool {
         (self.header().moves as usize) < MOST_MOVES
     }
 
-    /// The pages of `runs` that were not mapped when the snapshot was taken and that nothing happened to since.
-    /// Both are in order of address; nothing must have moved.
+    /// The pages of `runs` that were unmapped at the snapshot and are unchanged since. Both are in order of address;
+    /// nothing must have moved.
     pub fn stored_in(&self, runs: &[PageRange]) -> Vec<Vpn> {
         let words = &self.words()[self.first_page()..][..self.page_words()];
         let mut pages = words.as_chunks::<2>().0;
@@ -238,8 +235,7 @@ impl Snapshot {
         found
     }
 
-    /// The regions, where they are after all moves that are noted, with how the program said it will
-    /// use each.
+    /// The regions after all noted moves, with the hint of the program for each.
     pub fn regions(&self) -> Vec<(PageRange, Hint)> {
         let n = self.header().regions as usize;
         let hint = |word: u64| match word >> HINT {
@@ -261,8 +257,7 @@ impl Snapshot {
         regions
     }
 
-    /// The pages that were not mapped: number after all moves that are noted, where its content is, and what
-    /// happened to it since.
+    /// The pages that were unmapped: number after all noted moves, place of the content, and fate since.
     pub fn pages(&self) -> impl Iterator<Item = (Vpn, Stored, Fate)> + '_ {
         let fate = |word: u64| match (word & CAME_BACK != 0, word & FORGOTTEN != 0) {
             (_, true) => Fate::Forgotten,
@@ -283,7 +278,7 @@ impl Snapshot {
             });
             match now {
                 Some(now) => (now, stored, fate(w[1])),
-                // Mapped over by what moved there.
+                // Overwritten by memory that moved there.
                 None => (page, stored, Fate::Forgotten),
             }
         })
@@ -298,7 +293,7 @@ impl Snapshot {
         2 * self.header().pages as usize
     }
 
-    /// The moves that are noted, in order.
+    /// The noted moves, in order.
     fn moves(&self) -> impl DoubleEndedIterator<Item = Move> + '_ {
         let words = &self.words()[HEADER_WORDS..BODY];
         let noted = words.as_chunks::<MOVE_WORDS>().0.iter();
@@ -310,12 +305,12 @@ impl Snapshot {
             })
     }
 
-    /// Whether memory moved and could not be noted, so that the child would miss some.
+    /// Whether a move could not be noted, and the child would lack it.
     pub fn is_spoilt(&self) -> bool {
         self.header().spoilt != 0
     }
 
-    /// Managed memory moved to another address, and what was there is gone.
+    /// Managed memory moved to another address, and the memory there is gone.
     pub fn moves_to(&mut self, moved: &Move) {
         self.forget(&moved.target());
         let noted = self.header().moves as usize;
@@ -326,7 +321,7 @@ impl Snapshot {
             return fence(SeqCst);
         };
         *entry = [moved.from.start.0, moved.from.end.0, moved.to.0];
-        // The entry must be there before it counts, as a fork may copy this memory at any instant.
+        // The entry must be complete before it counts: a fork may copy this memory at any instant.
         fence(SeqCst);
         let noted = noted as u64 + 1;
         // SAFETY: every snapshot begins with its header, which only the pager changes.
@@ -339,12 +334,12 @@ impl Snapshot {
         self.mark(&(page..page.plus(1)), CAME_BACK);
     }
 
-    /// The program gave the content of `range` back.
+    /// The program discarded the content of `range`.
     pub fn forget(&mut self, range: &PageRange) {
         self.mark(range, FORGOTTEN);
     }
 
-    /// Mark the pages that are in `range` now.
+    /// Mark the pages that are now in `range`.
     fn mark(&mut self, range: &PageRange, mark: u64) {
         let mut then = vec![range.clone()];
         for moved in self.moves().rev() {
@@ -362,14 +357,14 @@ impl Snapshot {
                 unsafe { core::ptr::from_mut(word).write_volatile(*word | mark) };
             }
         }
-        // The mark must be there before what it announces.
+        // The mark must precede the change that it announces.
         fence(SeqCst);
     }
 
-    /// Give the memory back; the sheet serves the next fork.
+    /// Free the memory; the sheet serves the next fork.
     pub fn free(self) -> Option<Sheet> {
         let sheet = self.sheet?;
-        // SAFETY: nobody reads the sheet any more; its pages are dropped.
+        // SAFETY: the sheet is not read any more; its pages are dropped.
         let _ = unsafe {
             rustix::mm::madvise(
                 sheet.start.as_ptr().cast(),
@@ -409,7 +404,7 @@ mod tests {
         snapshot.moves_to(&Move { from, to });
     }
 
-    /// What a child would find in its copy.
+    /// The pages that a child would find in its copy.
     fn found(snapshot: &Snapshot) -> Vec<(u64, u32, Fate)> {
         // SAFETY: it is there.
         let copy = unsafe { Snapshot::find(snapshot.address()) }.expect("a snapshot");
@@ -447,7 +442,7 @@ mod tests {
         let mut s = snapshot();
         s.returns(Vpn(102));
         moves(&mut s, range(102, 106), 500);
-        // The unmap of the old place, which follows a move, is not about what moved.
+        // The unmap event of the old place, which follows a move, does not concern the moved memory.
         s.forget(&range(102, 106));
         s.returns(Vpn(501));
         s.forget(&range(502, 503));

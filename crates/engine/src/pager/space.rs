@@ -1,4 +1,4 @@
-//! The program's address space as the kernel shows it: what could be managed, what is there.
+//! The program's address space as the kernel shows it: adoptable and present memory.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::sys::{handed, modules, own_memory, stacks};
 pub(crate) struct Space {
     program: &'static Program,
     pagemap: PageMap,
-    /// Where the code that engine threads run keeps its static data.
+    /// The static data of the modules whose code engine threads run.
     code: Vec<Range<usize>>,
     statm: Statm,
     /// Mappings of the engine's own ring.
@@ -34,15 +34,15 @@ impl Space {
         })
     }
 
-    /// The program's private anonymous memory in pieces of at least `smallest` bytes; ours and the
-    /// threads' stacks left out. A stack is first mapped without access, guard and all, and looks like
-    /// reserved memory: while a thread is made all such memory is left to a later look. The program's
-    /// use of it changes [`Space::data_bytes`].
+    /// The program's private anonymous memory in pieces of at least `smallest` bytes, without the engine's memory and
+    /// thread stacks. A stack is first mapped without access, guard included, and looks like reserved memory. While a
+    /// thread is being created, all such memory is left to a later look. Its use by the program changes
+    /// [`Space::data_bytes`].
     pub(crate) fn adoptable(&mut self, smallest: usize) -> Result<Vec<Vma>, Errno> {
         let before = self.program.threads_made();
         let mut vmas = maps::read()?;
         if maps::rings(&vmas) > self.rings {
-            // One that a library made without the C library: see `world/lent.rs`.
+            // A ring that a library made without the C library: see `world/lent.rs`.
             self.program.about_to_lend();
         }
         let steady = before.is_some() && before == self.program.threads_made();
@@ -60,8 +60,8 @@ impl Space {
         Ok(maps::adoptable(&vmas, smallest, &excluded))
     }
 
-    /// Whether the program has one thread, as far as is known. Others may have been made past the wrappers (an allocator's
-    /// own finds the C library's function itself), and then any guarded memory may be a stack.
+    /// Whether the program is known to have one thread. Threads may be created past the wrappers (an allocator may
+    /// look up the C library's function itself); then any guarded memory may be a stack.
     fn is_single(&self) -> bool {
         let pid = self.program.pid.load(std::sync::atomic::Ordering::Relaxed);
         let status = handed::read_in_proc(&format!("/proc/{pid}/status")).unwrap_or_default();
@@ -70,7 +70,7 @@ impl Space {
         threads.is_some_and(|number| number.trim_ascii() == b"1")
     }
 
-    /// All private anonymous memory but ours, in order of address.
+    /// All private anonymous memory except the engine's, in order of address.
     pub(crate) fn anonymous(&self) -> Result<Vec<Range<usize>>, Errno> {
         anonymous()
     }
@@ -96,13 +96,13 @@ impl Space {
         Ok((ranges(present), ranges(guards)))
     }
 
-    /// Bytes of data and stack that are mapped: changes when memory appears or goes.
+    /// Bytes of mapped data and stack: changes when memory appears or goes.
     pub(crate) fn data_bytes(&self) -> Option<u64> {
         self.statm.read().map(|sizes| sizes.data as u64)
     }
 }
 
-/// All private anonymous memory of the calling process but ours, in order of address.
+/// All private anonymous memory of the calling process except the engine's, in order of address.
 pub(super) fn anonymous() -> Result<Vec<Range<usize>>, Errno> {
     let own: Vec<_> = own_memory::ranges()
         .map(|own| own.start..own.start + own.len)

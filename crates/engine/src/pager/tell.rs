@@ -1,4 +1,4 @@
-//! What the user is told, in words.
+//! The messages for the user.
 
 use foreswap_core::units::{PAGE_SIZE, Slot};
 use foreswap_core::world::Notice;
@@ -9,12 +9,12 @@ use super::world::Linux;
 use crate::ledger::protocol::Severity;
 use crate::ledger::{AREA_RAM, AreaId};
 
-/// Messages that one process sends at the most; a failing disk has millions.
+/// The most messages that one process sends; a failing disk causes millions.
 const MOST: u32 = 20;
 
 impl Linux {
-    /// Send what the core noticed to the supervisor, who prints it. At once: the program may not live
-    /// to see the next turn of the loop.
+    /// Send a notice of the core to the supervisor, which prints it. At once: the program may not live to see the
+    /// next turn of the loop.
     pub(super) fn tell(&mut self, notice: Notice) {
         if self.told >= MOST {
             return;
@@ -22,7 +22,7 @@ impl Linux {
         self.told += 1;
         let (severity, text) = self.words(notice);
         if let Some(client) = &self.client {
-            // A supervisor that is gone has no reader either.
+            // Without a supervisor there is no reader.
             let _ = client.log(severity, &text);
         }
     }
@@ -48,7 +48,7 @@ impl Linux {
                     .filter_map(|area| self.ledger.area_info(area))
                     .map(|info| {
                         if info.flags & AREA_RAM != 0 {
-                            // It says its size itself.
+                            // The name contains the size.
                             return info.name;
                         }
                         let mib = (u64::from(info.slots) * PAGE_SIZE as u64) >> 20;

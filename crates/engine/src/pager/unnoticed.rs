@@ -1,10 +1,10 @@
-//! Memory that came in a way that nobody noticed: the kernel was asked past the C library, or the memory is
-//! not of a kind that a wrapper sees.
+//! Memory that appeared unnoticed: the program called the kernel past the C library, or the memory is of a kind that
+//! no wrapper sees.
 //!
-//! The kernel's count of data pages is looked at a few times a second, also under load, and the map when
-//! the count has changed. How soon the next look comes goes by whether the last one found something. What
-//! was never touched of a new region is registered at once, so that it can grow no further without us;
-//! what is there already follows in pieces, as reclaim makes room for them.
+//! The pager checks the kernel's count of data pages a few times a second, also under load, and reads the map when
+//! the count has changed. The interval depends on whether the last look found something. The untouched part of a new
+//! region is registered at once, which stops unmanaged growth. Its present pages follow in pieces, as reclaim makes
+//! room for them.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,22 +17,22 @@ use super::boot::bytes_of;
 use super::world::now;
 use super::{IDLE, Mode, Pager, SOON};
 
-/// How long after a look that found something the next one comes, and the longest time where the program
-/// can get memory past the C library; otherwise it is [`IDLE`].
+/// The interval after a look that found something, and the longest interval if the program can map memory past the C
+/// library; otherwise the longest is [`IDLE`].
 pub(super) const LOOKS_SOON: Nanos = 5_000_000;
 const LOOKS_AT_BYPASS: Nanos = 20_000_000;
-/// So many times what a look took passes until the next one, but no more than [`IDLE`].
+/// The interval is at least this multiple of the time of a look, but at most [`IDLE`].
 const PART: u64 = 32;
-/// Looks, 5 ms apart, for which memory that is there already waits for room while none is made.
+/// Looks, 5 ms apart, for which present memory waits for room while none is made.
 const ROOM_LOOKS: u32 = 40;
-/// Pages that are paid for at a time.
+/// Pages paid for at a time.
 const PIECE: u64 = 1024;
-/// Untouched pages between touched ones from so many on are registered first. Each cut is a mapping more
-/// until what is between them is registered too.
+/// Gaps of at least this many untouched pages are registered first. Each cut adds a mapping until the pages between
+/// are registered too.
 const HOLE: u64 = 256;
 
 impl Pager {
-    /// Soon again where something was found, more and more seldom where not.
+    /// The interval is short after a find, and grows while nothing is found.
     pub(super) fn look_for_growth(&mut self, at: Nanos) {
         let seldom = if self.program.bypasses.load(Relaxed) {
             LOOKS_AT_BYPASS
@@ -47,13 +47,13 @@ impl Pager {
             seldom.min(2 * self.look_every)
         };
         if self.room_wanted == 0 {
-            // Of the processor's time: where others have it, a look is no dearer.
+            // In CPU time: other load does not make a look more expensive.
             let took = cpu_time() - began;
             self.next_look = self.next_look.max(now() + (PART * took).min(IDLE));
         }
     }
 
-    /// Has memory come that is not managed? Returns whether it has.
+    /// Whether unmanaged memory has appeared.
     fn on_tick(&mut self) -> bool {
         self.expire_children();
         let data = self.space.data_bytes().unwrap_or(self.data_bytes);
@@ -63,7 +63,7 @@ impl Pager {
         }
         if self.mode == Mode::Bare {
             self.data_bytes = data;
-            // What was noticed is within the grant.
+            // Noticed memory is within the grant.
             let before = self.granted;
             self.grant();
             return self.granted != before;
@@ -72,7 +72,7 @@ impl Pager {
             return false;
         };
         if self.w.program.mmap_changing() {
-            // What looks new may have moved there, with what is known of it still at the old place.
+            // Memory that looks new may have moved there, while its pages are still known at the old place.
             self.next_look = now() + SOON;
             return false;
         }
@@ -91,7 +91,7 @@ impl Pager {
                 at = known.end;
             }
         }
-        // What waited for room is managed, or has gone meanwhile.
+        // The waiting memory is managed, or has gone.
         if !waits && self.room_wanted != 0 {
             self.room_wanted = 0;
             self.w.shrink_to = None;
@@ -103,8 +103,8 @@ impl Pager {
         found || waits
     }
 
-    /// Adopt what nobody has touched of `range`, and what is there if there is room. Returns whether
-    /// anything was adopted, and whether something waits for room.
+    /// Adopt the untouched part of `range`, and its present pages if there is room. Returns whether anything was
+    /// adopted, and whether something waits for room.
     fn adopt_in_pieces(&mut self, range: &PageRange, may_pay: bool) -> (bool, bool) {
         let present = self.space.present(range).unwrap_or_default();
         let mut touched: Vec<PageRange> = Vec::new();
@@ -135,14 +135,14 @@ impl Pager {
         (found, false)
     }
 
-    /// Pay for what is there already of `range`. Where it does not fit, reclaim makes room for it and
-    /// the next look comes soon; after some looks without any it is adopted anyway.
+    /// Pay for the present pages of `range`. If they do not fit, reclaim makes room and the next look comes soon;
+    /// after several looks without room they are adopted anyway.
     fn has_room_for(&mut self, range: &PageRange) -> bool {
         let present = self.space.present(range).unwrap_or_default();
         let known = self.mm.usage(range).0;
         let new = present.iter().map(len).sum::<u64>().saturating_sub(known);
         let missing = new.saturating_sub(self.w.prepaid);
-        // What is free is taken at once, or a fault would.
+        // Take free pages at once, or a fault would.
         let free = missing.min(self.w.available());
         if self.w.ledger.try_charge(self.w.me, free) {
             self.w.prepaid += free;
@@ -160,7 +160,7 @@ impl Pager {
     }
 }
 
-/// What this thread has had of the processor.
+/// The CPU time of this thread.
 fn cpu_time() -> Nanos {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -1,9 +1,8 @@
-//! Making pages movable again that a fork shares.
+//! Making pages movable again after a fork.
 //!
-//! UFFDIO_MOVE refuses a page that parent and child share, even after one of them has gone, until
-//! somebody writes to it. MADV_POPULATE_WRITE is a write that changes nothing. It may itself run
-//! into an absent page and wait for the pager, so it has a thread of its own, which is started when
-//! the first shared page is met.
+//! UFFDIO_MOVE refuses a page that parent and child share, even after one of them has ended, until it is written to.
+//! MADV_POPULATE_WRITE is a write that changes nothing. It may hit an absent page and wait for the pager. It
+//! therefore runs on a thread of its own, which starts at the first shared page.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -36,7 +35,7 @@ pub struct Unsharer {
 }
 
 impl Unsharer {
-    /// `done` is an eventfd that is written to when all that was asked for has been tried, `written` counts pages.
+    /// `done` is an eventfd that is written to when all requests have been tried; `written` counts pages.
     pub fn new(done: OwnedFd, written: &'static AtomicU64) -> Self {
         Unsharer {
             shared: Arc::new(Shared {
@@ -50,7 +49,7 @@ impl Unsharer {
         }
     }
 
-    /// Whether what was asked for is not done. Its thread may hold the lock for a moment: then it is not.
+    /// Whether a request is not done yet. If the other thread holds the lock, it is not.
     pub fn is_busy(&self) -> bool {
         self.shared.run.try_lock().map_or(true, |run| run.is_some())
     }
@@ -60,8 +59,8 @@ impl Unsharer {
         self.tid
     }
 
-    /// Write to `n` pages from `page` on, soon; or not at all, if another run is being written to: two that overlap would
-    /// bring pages back that left between. Whoever needs it asks again.
+    /// Write to `n` pages from `page` on, soon. Not at all if another run is being written to: two runs that overlap
+    /// would bring back pages that left in between. A caller that still needs it asks again.
     pub fn ask(&mut self, page: Vpn, n: u32) {
         {
             // The other thread may have been preempted with the lock held.
@@ -77,9 +76,9 @@ impl Unsharer {
             let argument = Arc::into_raw(Arc::clone(&self.shared))
                 .cast_mut()
                 .cast::<c_void>();
-            // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
+            // SAFETY: `work` keeps to the rules for engine threads and gets its argument alone.
             let spawned = unsafe { thread::spawn(c"fs-unshare", 64 << 10, true, work, argument) };
-            // Without the thread shared pages stay where they are; the next ask tries again.
+            // Without the thread, shared pages stay in place; the next request tries again.
             self.tid = spawned.ok().map(|thread| thread.tid());
             if let Some(tid) = self.tid {
                 self.cpus.free(tid);

@@ -1,13 +1,13 @@
-//! The watcher: an engine thread that wakes the pager when other processes press, and that ends the
-//! process, with a word, when the pager itself hangs.
+//! The watcher: an engine thread that wakes the pager when other processes need memory, and that ends the process
+//! with a message if the pager hangs.
 //!
-//! The pager must never touch managed memory: its own fault would wait for itself. Should it happen,
-//! nobody would be left to notice, so this thread looks at the pager's pulse: a turn of the loop that
-//! does not end while the pager sleeps in the kernel's handling of such faults is one.
+//! The pager must never touch managed memory: it would wait for itself. No other code would notice, so the watcher
+//! checks the pager's pulse. The pager hangs if its loop stays in one turn while it sleeps in the kernel's handling
+//! of a userfaultfd fault.
 //!
-//! Nor does a pager that yields its CPU to everybody notice that it does not run at all, where others have enough to do:
-//! this thread does, and has it yield no more. The pager finds out how long it waited, and does not yield again for a
-//! while (`placement`).
+//! A pager that yields its CPU to all tasks does not notice that it never runs on a busy CPU. The watcher notices,
+//! and makes the pager stop yielding. The pager measures its wait, and does not yield again for a while
+//! (`placement`).
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::sys::cpu::{is_kept_waiting, stop_yielding};
 use crate::sys::host::Host;
 use crate::sys::{handed, thread};
 
-/// How often the pulse is felt.
+/// How often the pulse is checked.
 const PERIOD: Duration = Duration::from_millis(500);
-/// The same of a pager that has something to do: it may be kept from its CPU.
+/// The same for a pager with pending work: it may be kept from its CPU.
 const SOON: Duration = Duration::from_millis(100);
-/// Looks that find the same turn asleep before the process is ended.
+/// Checks that find the same turn asleep before the process is ended.
 const LOOKS: u32 = 8;
 
 /// Signs of life of the pager.
@@ -49,12 +49,12 @@ impl Pulse {
         self.tid.store(tid.cast_unsigned(), SeqCst);
     }
 
-    /// The loop waits for something to happen.
+    /// The loop waits for an event.
     pub(crate) fn sleep(&self) {
         self.asleep.store(true, Relaxed);
     }
 
-    /// Something happened.
+    /// An event arrived.
     pub(crate) fn wake(&self) {
         self.turn.fetch_add(1, Relaxed);
         self.asleep.store(false, Relaxed);
@@ -87,7 +87,7 @@ pub(crate) fn start(pager: &Pager, host: Host) -> Result<(), Errno> {
 
 fn watch(watch: Watch) -> Result<(), Errno> {
     let argument = Box::into_raw(Box::new(watch)).cast::<c_void>();
-    // SAFETY: `work` keeps to what engine threads may do and gets its argument alone.
+    // SAFETY: `work` keeps to the rules for engine threads and gets its argument alone.
     let spawned = unsafe { thread::spawn(c"fs-watch", 64 << 10, true, work, argument) };
     spawned.map(drop)
 }
@@ -134,7 +134,7 @@ extern "C" fn work(argument: *mut c_void) {
                 "the pager thread (tid {tid}) of process {} waits inside the kernel, most likely for a page that only it could bring; the process is ended",
                 watch.host.pid()
             );
-            // If the supervisor is gone there is nobody to tell.
+            // Without a supervisor there is no receiver.
             let _ = Client::connect(&watch.program.socket_name())
                 .and_then(|client| client.log(Severity::Error, &text));
             watch.host.abort();
@@ -142,13 +142,13 @@ extern "C" fn work(argument: *mut c_void) {
     }
 }
 
-/// Whether a thread of the engine sleeps in the kernel for a page of a userfaultfd. For a slow disk, for memory or for a
-/// lock it may sleep as long as it takes.
+/// Whether a thread of the engine sleeps in the kernel for a page of a userfaultfd. It may sleep any time for a slow
+/// disk, for memory or for a lock.
 fn waits_for_a_page(tid: u32) -> bool {
     let place = handed::read_in_proc(&format!("/proc/self/task/{tid}/wchan"));
     match place.as_deref() {
         Ok(b"handle_userfault") => true,
-        // Not every kernel tells.
+        // Not every kernel reports it.
         Ok(b"" | b"0") | Err(_) => is_asleep(tid),
         Ok(_) => false,
     }
@@ -178,7 +178,7 @@ mod tests {
 
     static HEAP: EngineAlloc = EngineAlloc::new();
     static PROGRAM: Program = Program::new(&HEAP);
-    /// Tells the test's own process that it is the victim.
+    /// Marks the test's own process as the victim.
     const VICTIM: &str = "FORESWAP_WATCH_VICTIM";
 
     fn ledger() -> &'static Ledger {
@@ -199,7 +199,7 @@ mod tests {
         Box::leak(Box::new(Ledger::create(&spec).expect("a ledger")))
     }
 
-    /// The pulse of a pager of this process that is to come.
+    /// The pulse of a pager of this process that starts later.
     fn watched() -> Arc<Pulse> {
         let pulse = Arc::new(Pulse::default());
         let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC);
@@ -214,7 +214,7 @@ mod tests {
         pulse
     }
 
-    /// A thread that says it is the pager, and touches a page that nobody will ever bring.
+    /// A thread that poses as the pager, and touches a page that never arrives.
     fn suffer(socket: &str) {
         assert!(PROGRAM.configure(socket.as_bytes(), 0));
         let uffd = Uffd::open(Features::empty()).expect("a userfaultfd");
@@ -227,18 +227,18 @@ mod tests {
             // Longer than the watcher's patience: a pager that waits for work is not ended.
             std::thread::sleep(PERIOD * (LOOKS + 2));
             pulse.wake();
-            // Nor is one that the kernel keeps for something else.
+            // Nor is a pager that the kernel blocks for another reason.
             std::thread::sleep(PERIOD * (LOOKS + 2));
             println!("awake");
             // SAFETY: the page is mapped.
             unsafe { (page as *const u8).read_volatile() }
         });
-        // Long enough for the watcher; if it does nothing, this ends in good order.
+        // Long enough for the watcher; if it does nothing, the process exits normally.
         std::thread::sleep(PERIOD * LOOKS * 5);
         drop((pager, uffd));
     }
 
-    /// Beside threads that have always something to do, a pager that yields to everybody would wait for seconds.
+    /// Beside threads that always have work, a pager that yields to all tasks would wait for seconds.
     #[test]
     fn a_pager_that_gets_no_cpu_yields_no_more() {
         let cpu = cpu::allowed().expect("CPUs")[0];

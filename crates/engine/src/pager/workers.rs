@@ -1,6 +1,7 @@
-//! What does the I/O of an engine, and what hashes and compresses for it.
+//! The workers of an engine: I/O, hashing and compression.
 //!
-//! io_uring where the kernel gives it, else some threads; helpers as many as the options say.
+//! I/O goes through io_uring if the kernel allows it, else through a few threads. The options set the number of
+//! helpers.
 
 use std::ffi::c_void;
 
@@ -17,10 +18,10 @@ use crate::sys::thread;
 const HELPER_STACK: usize = 256 << 10;
 /// I/Os in flight.
 pub(super) const DEPTH: u32 = 128;
-/// Threads that stand in for io_uring.
+/// Threads that replace io_uring.
 const POOL_THREADS: usize = 4;
 
-/// Opens what does the I/O, and keeps `descriptors` open in the program's memory itself, as [`Uring::keep`] says.
+/// Opens the I/O backend, and keeps `descriptors` open in the program's memory itself, see [`Uring::keep`].
 pub(super) fn open_io(
     options: &Options,
     client: &Client,
@@ -30,7 +31,7 @@ pub(super) fn open_io(
         IoBackend::Threads => None,
         IoBackend::Auto | IoBackend::Uring => match Uring::new(&[], DEPTH) {
             Ok(ring) => {
-                // Where it is refused the supervisor alone keeps them.
+                // If it is refused, the supervisor alone keeps them.
                 let _ = ring.keep(descriptors);
                 return Ok(Box::new(ring));
             }
@@ -42,17 +43,17 @@ pub(super) fn open_io(
             return Err(BootError::Io(why));
         }
         let text = format!("io_uring is not available ({why}); {POOL_THREADS} threads do the I/O");
-        // The supervisor says it once for all processes; if it is gone there is nobody to tell.
+        // The supervisor prints it once for all processes; without a supervisor there is no reader.
         let _ = client.log(Severity::Note, &text);
     }
     if let Ok(ring) = Uring::new(&[], 1) {
-        // For this alone, and as long as the memory lives.
+        // For this purpose only, and as long as the memory exists.
         let _ = ring.keep(descriptors);
         core::mem::forget(ring);
     }
     let spawn = |worker: Worker| {
         let (_, argument) = worker.into_raw();
-        // SAFETY: a worker keeps to what engine threads may do and gets its argument alone.
+        // SAFETY: a worker keeps to the rules for engine threads and gets its argument alone.
         let spawned = unsafe { thread::spawn(c"fs-io", 64 << 10, true, work, argument) };
         spawned.map(drop).map_err(|errno| {
             // SAFETY: the thread did not start, so the argument was not used.
@@ -70,7 +71,7 @@ pub(super) fn open_io(
 pub(super) fn helpers_of(cpus: Cpus) -> Spawn {
     Box::new(move |helper: Helper| {
         let argument = helper.into_raw();
-        // SAFETY: a helper keeps to what engine threads may do and gets its argument alone.
+        // SAFETY: a helper keeps to the rules for engine threads and gets its argument alone.
         let spawned =
             unsafe { thread::spawn(c"fs-help", HELPER_STACK, true, run_helper, argument) };
         spawned

@@ -1,7 +1,8 @@
 //! The core's world on Linux: userfaultfd, the ring, the ledger and the monotonic clock.
 //!
-//! Translates; decides nothing. The kernel reports a partly done ioctl as EAGAIN with the bytes
-//! done, so the true reason is had by trying the rest.
+//! This module translates the core's calls. Its only decisions are the fair share of the limit (`shared`), the debts
+//! of forks (`credit`) and the memory of lent frames (`lent`). The kernel reports a partly completed ioctl as EAGAIN
+//! with the bytes done; trying the rest yields the actual reason.
 
 mod credit;
 mod lent;
@@ -31,91 +32,89 @@ use credit::{Credit, Debtors};
 pub use lent::Lent;
 use protection::Unusual;
 
-/// Pages below the limit that are not handed out: the allocator of the program touches a page here
-/// and there before it can be registered.
+/// Pages kept back below the limit: the program's allocator touches a few pages before they can be registered.
 const SLACK: u64 = 32;
-/// Most pages that a process asks of the others at a time.
+/// The most pages that a process asks of the others at a time.
 const MOST_WANTED: u64 = 512;
-/// How often other processes are told that pages are missed which nothing could foresee, and for how long
-/// they heed it.
+/// How often other processes are told of random misses, and how long they heed it.
 const TOLD_EVERY: Nanos = 1_000_000;
 const OTHERS_MISS: Nanos = 50_000_000;
-/// How often a short wait inside the kernel (a page that is under migration, say) is repeated.
+/// How often a short wait inside the kernel (for a page under migration, for example) is repeated.
 const TRIES: u32 = 4;
-/// How often a move of our own memory is repeated. What is in the way passes soon.
+/// How often a move of the engine's own memory is repeated. The obstacle passes soon.
 const OWN_TRIES: u32 = 1000;
 
 /// Everything outside the core, for one process.
 pub struct Linux {
-    /// Faults and events of the program's memory. The frames hang on it too: while an unmapping is
-    /// under way, a move is refused in both directions. Otherwise a page could be taken for the old
-    /// mapping's that belongs to the one which came in its place.
+    /// Faults and events of the program's memory. The frames are registered on it too: the kernel refuses moves in
+    /// both directions while an unmapping is in progress. Otherwise a page of a new mapping could be taken for one of
+    /// the mapping that it replaced.
     pub program: Uffd,
-    /// One without events, for what the engine itself discards: trash and doorbells.
+    /// A userfaultfd without events, for memory that the engine itself discards: trash and doorbells.
     pub quiet: Uffd,
-    /// Where frames go whose memory is given back: discarding them in the arena would raise an event
-    /// that only the pager could read.
+    /// The destination of frames whose memory is freed: discarding them in the arena would raise an event that only
+    /// the pager could read.
     pub trash: Arena,
     /// The frames.
     pub arena: Arena,
-    /// Which of them hold memory that may be lent to the kernel.
+    /// The frames whose memory may be lent to the kernel.
     pub lent: Lent,
-    /// Where huge pages come from and go to.
+    /// The source and destination of huge pages.
     pub huge: Huge,
     /// The ring or the pool, and the RAM areas.
     pub io: WithRam,
-    /// What all processes of the run share.
+    /// The memory that all processes of the run share.
     pub ledger: &'static Ledger,
-    /// Our record in it.
+    /// This process' record in it.
     pub me: ProcId,
     /// The program's process id.
     pub pid: u32,
     /// Zeros to copy from.
     pub zeros: Zeros,
-    /// Makes pages movable again that a fork shares.
+    /// Makes shared pages movable again after a fork.
     pub unsharer: Unsharer,
-    /// The fork that is being held.
+    /// The fork being held.
     pub snapshot: Option<Snapshot>,
-    /// The connection to the supervisor; `None` once that has ended.
+    /// The connection to the supervisor; `None` once it has closed.
     pub client: Option<Client>,
-    /// Where what is seen is written down, if the run is traced.
+    /// The recorder, if the run is traced.
     pub recorder: Option<Box<Recorder>>,
-    /// Messages that the user was sent.
+    /// Messages sent to the user.
     pub told: u32,
-    /// Our resident pages should come down to this (before a fork).
+    /// Resident pages should shrink to this number, to make room for memory that came unnoticed (`unnoticed`).
     pub shrink_to: Option<u64>,
-    /// Pages that are charged to us already, by the parent before it forked or by the grant of bare
-    /// mode, and that are not accounted for yet.
+    /// Pages already charged to this process, by the parent before the fork or by the grant of bare mode, and not yet
+    /// used.
     pub prepaid: u64,
-    /// What is found in memory is not paid for now: see `world/credit.rs`.
+    /// Pages found in memory are not charged now: see `world/credit.rs`.
     pub credit: Credit,
-    /// Children that have not paid for what they share with us.
+    /// Children that owe for pages shared with this process.
     pub debtors: Debtors,
-    /// Pages that others share are write-protected.
+    /// Shared pages are write-protected.
     pub is_protected: bool,
-    /// Pages that other processes are short of, as of the last look.
+    /// Pages that other processes lacked at the last look.
     pub wanted_by_others: u64,
-    /// We are short ourselves.
+    /// This process lacks pages.
     pub short: bool,
     /// The slots of the run's areas.
     pub map: ProcessMap<'static>,
     /// Where slot 0 of each area begins, in bytes.
     first_bytes: [u64; MAX_AREAS],
     iovecs: Vec<IoVec>,
-    /// When the others were told last that we miss pages.
+    /// When the others were last told of this process' misses.
     misses_told: Nanos,
     /// The frame that was hashed last.
     hashed: Option<Frame>,
     unusual: Unusual,
-    /// The first frame of the read whose end is being told, and the digests that a helper has taken of it.
+    /// The first frame of the completed read, and the digests that a helper took of it.
     read_from: Frame,
     read_hashes: Vec<u64>,
 }
 
-/// The token of a hashing has this bit, and the first frame below; others have the number of an I/O.
+/// Tokens of hashing requests have this bit, and the first frame below it; other tokens are the numbers of I/Os.
 pub const DIGEST: u64 = 1 << 32;
 
-/// What is done with slots.
+/// An operation on slots.
 #[derive(Clone, Copy)]
 enum Transfer {
     Read,
@@ -133,7 +132,7 @@ pub struct Zeros {
 }
 
 impl Linux {
-    /// A world whose parts are ready.
+    /// A world from its parts.
     #[expect(
         clippy::too_many_arguments,
         reason = "one value for each part of the world"
@@ -190,7 +189,7 @@ impl Linux {
         world
     }
 
-    /// The way to a RAM area's memory, which is attached.
+    /// Open the memory of an attached RAM area.
     pub fn open_ram(&mut self, area: AreaId) {
         let (ledger, owner) = (self.ledger, self.me.index() as u16);
         if let Some(ram) = ledger.ram(area) {
@@ -200,7 +199,7 @@ impl Linux {
         }
     }
 
-    /// The end of an I/O is about to be told: what helpers have found out about the pages it brought.
+    /// An I/O is about to be completed: fetch the digests that helpers took of its pages.
     pub fn look_at_read(&mut self, token: u64) {
         self.read_hashes.clear();
         if let Some((first, hashes)) = self.io.hashes(token) {
@@ -210,12 +209,12 @@ impl Linux {
         }
     }
 
-    /// The end of the I/O has been told: its frames may have other content from now on.
+    /// The I/O is completed: its frames may change from now on.
     pub fn forget_read(&mut self) {
         self.read_hashes.clear();
     }
 
-    /// An area has come, changed or gone.
+    /// An area was added, changed or removed.
     pub fn look_at_areas(&mut self) {
         self.map.look_at_areas();
         for area in self.ledger.areas() {
@@ -224,13 +223,13 @@ impl Linux {
         }
     }
 
-    /// Refresh what is too dear to be asked for each time: the others' needs, the areas' filling.
+    /// Refresh values that cost too much to query each time: the needs of others, the fill of the areas.
     pub fn look_around(&mut self) {
         self.wanted_by_others = self.ledger.wanted_by_others(self.me);
         self.map.look_at_filling();
     }
 
-    /// Something is seen; in a run that is traced it is written down.
+    /// Record an event, if the run is traced.
     pub fn record(&mut self, seen: impl FnOnce(&mut Recorder)) {
         if let Some(recorder) = &mut self.recorder {
             seen(recorder);
@@ -245,14 +244,14 @@ impl Linux {
         done
     }
 
-    /// What the program gave back while a fork is held is not the child's either.
+    /// Memory that the program discards while a fork is held is not the child's either.
     pub fn forget_in_snapshot(&mut self, range: &PageRange) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.forget(range);
         }
     }
 
-    /// What the program moved while a fork is held, the child finds at its new place.
+    /// Memory that the program moves while a fork is held is at its new place in the child.
     pub fn move_in_snapshot(&mut self, from: &PageRange, to: Vpn) {
         if let Some(snapshot) = &mut self.snapshot {
             let from = from.clone();
@@ -292,8 +291,8 @@ impl Linux {
     }
 }
 
-/// Do `pages` pages by calls of `step(first, how many)`, until all are done or the reason why not is
-/// known. The kernel takes a range only within one VMA; where neighbours were not merged, it is cut.
+/// Process `pages` pages by calls of `step(first, count)`, until all are done or the reason for the stop is known.
+/// The kernel accepts a range within one VMA only; a range over unmerged neighbours is cut.
 fn to_the_end(pages: u32, mut step: impl FnMut(u32, u32) -> Outcome) -> Done {
     let (mut done, mut tries, mut most) = (0, 0, pages);
     while done < pages {
@@ -331,7 +330,7 @@ const fn bytes(pages: u32) -> usize {
     pages as usize * PAGE_SIZE
 }
 
-/// At the destination "no entry" means that nothing of ours is mapped there.
+/// At the destination, "no entry" means that none of the engine's memory is mapped there.
 fn gone(done: Done) -> Done {
     match done.stop {
         Some(Stop::Absent) => Done {
@@ -347,7 +346,7 @@ impl Mmu for Linux {
         let (from, to) = (page.address() as usize, self.arena.pointer(frame) as usize);
         let mut done = self.move_between(from, to, page, to, n);
         if done.stop == Some(Stop::Absent) && self.program.mmap_changing() {
-            // The whole mapping may have moved away, with the page.
+            // The whole mapping may have moved away, together with the page.
             done.stop = Some(Stop::Again);
         }
         if done.pages > 0 {
@@ -388,8 +387,7 @@ impl Mmu for Linux {
     fn zero_in(&mut self, page: Vpn, n: u32) -> Done {
         let to = page.address() as usize;
         let n = n.min(self.zeros.pages);
-        // Copied zeros, not the kernel's zero page: that would be replaced at the first write,
-        // without our notice.
+        // Copied zeros instead of the kernel's zero page, which the first write would replace without an event.
         let done = gone(to_the_end(n, |done, n| {
             let left = bytes(n);
             // SAFETY: as many zeros are readable; the program's pages are absent or it refuses.
@@ -408,13 +406,13 @@ impl Mmu for Linux {
     }
 
     fn wake(&mut self, page: Vpn) {
-        // Fails only where nothing is registered, so that nobody waits.
+        // Fails only if nothing is registered, and then no thread waits.
         let _ = self.program.wake(page.address() as usize, PAGE_SIZE);
     }
 
     fn unshare(&mut self, page: Vpn, n: u32) {
         if self.is_protected {
-            // It would wait for room, which is what it is to make.
+            // It would wait for room, and it is called to make room.
             let at = page.address() as usize;
             let _ = self.program.writeprotect(at, bytes(n), false);
             self.credit.unshares(n.into());
@@ -455,7 +453,7 @@ impl Mmu for Linux {
 
     fn rebuild(&mut self, first: Frame) {
         let at = self.arena.pointer(first) as usize;
-        // What fails leaves small pages' tables behind: huge pages are split there, nothing is lost.
+        // A failure leaves page tables of small pages behind: huge pages are split there, nothing is lost.
         if self.program.unregister(at, HUGE).is_ok() {
             let renewed = self.arena.renew(first);
             let registered = self.program.register_missing(at, HUGE);
@@ -495,9 +493,9 @@ impl Mmu for Linux {
             gone += moved.pages;
             stop = moved.stop;
             match stop {
-                // The program is in the middle of a `mlockall`: one is locked, one is not.
+                // The program is in the middle of a `mlockall`: one side is locked, the other is not.
                 Some(Stop::Fixed) => own_memory::unlock_all(),
-                // The kernel still holds the page for a read that is complete already.
+                // The kernel still holds the page for a completed read.
                 Some(Stop::Busy | Stop::Again) => pause(),
                 _ => break,
             }
@@ -551,8 +549,8 @@ impl Store for Linux {
 
     fn begin_digest(&mut self, first: Frame) -> bool {
         let memory = self.arena.pointer(first).cast();
-        // SAFETY: 512 frames lie there, which the core leaves alone until it is told the end, and the arena
-        // lives as long as the helpers.
+        // SAFETY: the 512 frames exist, the core leaves them alone until it is told the end, and the arena outlives
+        // the helpers.
         unsafe {
             self.io
                 .begin_hashing(DIGEST | u64::from(first.0), memory, LEAF_PAGES)
@@ -611,13 +609,13 @@ impl World for Linux {
     }
 }
 
-/// Let the kernel finish what it is at.
+/// Let the kernel finish its work.
 fn pause() {
     let moment = rustix::time::Timespec {
         tv_sec: 0,
         tv_nsec: 20_000,
     };
-    // Cut short by nothing: engine threads take no signals.
+    // Never interrupted: engine threads take no signals.
     let _ = rustix::thread::nanosleep(&moment);
 }
 

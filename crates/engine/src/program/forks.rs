@@ -1,11 +1,11 @@
-//! Forks, from the side of the thread that forks.
+//! Forks, on the side of the forking thread.
 //!
-//! What a fork needs between its begin and its end belongs to that fork: several threads may be on their way through the
-//! C library's fork at a time, and only in memory that is managed does the engine let one pass after the other. The C
-//! library's handlers have no frame in common, so a fork is found by its thread's thread pointer, which the child has too.
+//! The state between the begin and the end of a fork belongs to that fork: several threads may be in the C library's
+//! fork at a time, and only in managed memory does the engine admit one after the other. The C library's handlers
+//! have no frame in common. A fork is therefore found by its thread's thread pointer, which the child has too.
 //!
-//! All signals are blocked from the question to the engine until its answer has taken effect, in the child until an engine
-//! has its memory: a handler would run on memory of which a part is missing.
+//! All signals are blocked from the request to the engine until its answer has taken effect, and in the child until
+//! an engine has its memory: a handler would run on incomplete memory.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -13,26 +13,26 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use super::{Program, end, hold, own_pid, request, say, state};
 use crate::sys::thread::{set_signal_mask, thread_pointer};
 
-/// Forks that may be under way at once; one more waits.
+/// Forks that may be in progress at once; a further one waits.
 const MOST: usize = 64;
 
-/// A fork under way.
+/// A fork in progress.
 struct Fork {
-    /// The thread pointer of its thread; 0 where there is none.
+    /// The thread pointer of its thread; 0 if unused.
     thread: AtomicUsize,
-    /// Its result will be told by [`Program::forked`], which ends it.
+    /// [`Program::forked`] will report its result, and end it.
     reports: AtomicBool,
-    /// What the engine answered.
+    /// The engine's answer.
     hold: AtomicU64,
     /// The snapshot that the child starts from.
     snapshot: AtomicUsize,
-    /// Its number, once it was released.
+    /// Its number, once released.
     number: AtomicU64,
     /// The thread's signal mask.
     mask: AtomicU64,
 }
 
-/// The forks under way in a process.
+/// The forks in progress in a process.
 pub struct Forks {
     forks: [Fork; MOST],
 }
@@ -64,7 +64,7 @@ impl Forks {
             .find(|fork| fork.thread.load(Relaxed) == thread)
     }
 
-    /// The calling thread's fork, begun now if it was not.
+    /// The calling thread's fork, begun now if necessary.
     fn begin(&self) -> &Fork {
         loop {
             if let Some(fork) = self.own() {
@@ -87,15 +87,15 @@ impl Forks {
 }
 
 impl Program {
-    /// The thread is about to call what forks, and will say what came of it ([`Program::forked`]).
+    /// The thread is about to call a function that forks, and will report the result ([`Program::forked`]).
     pub fn will_fork(&self) {
-        // A signal handler that forks as well must not come in between.
+        // A signal handler that forks must not interrupt.
         let mask = set_signal_mask(u64::MAX);
         self.forks.begin().reports.store(true, Relaxed);
         set_signal_mask(mask);
     }
 
-    /// About to fork, on the thread that will.
+    /// About to fork, on the forking thread.
     pub fn before_fork(&self) {
         let mask = set_signal_mask(u64::MAX);
         let fork = self.forks.begin();
@@ -108,7 +108,7 @@ impl Program {
         }
         let [answer, snapshot, ..] = self.call([request::HOLD, 0, 0, 0]);
         fork.snapshot.store(snapshot as usize, Relaxed);
-        // Without an answer nothing is known of what a child would miss.
+        // Without an answer, the child's missing pages are unknown.
         let answer = match answer {
             0 => hold::IMPOSSIBLE,
             answer => answer,
@@ -116,7 +116,7 @@ impl Program {
         fork.hold.store(answer, Release);
     }
 
-    /// The fork is over; this is the parent.
+    /// The fork is over, in the parent.
     pub fn after_fork_parent(&self) {
         let Some(fork) = self.forks.own() else {
             return;
@@ -131,8 +131,8 @@ impl Program {
         }
     }
 
-    /// What the fork that this thread has announced came to: the child, or an error. Lets the supervisor see the child's
-    /// death before the child has said a word, and frees what was set aside for one that there is not.
+    /// The result of the announced fork: the child, or an error. The supervisor can then see the child's death before
+    /// its first message, and the reservation for a child that does not exist is freed.
     pub fn forked(&self, result: i64) {
         let Some(fork) = self.forks.own() else {
             return;
@@ -144,12 +144,12 @@ impl Program {
         }
     }
 
-    /// The fork is over; this is the child, with one thread, which had the thread pointer `thread` in the parent. Comes back
+    /// The fork is over, in the child, which has one thread; its thread pointer in the parent was `thread`. Returns
     /// when its memory is managed.
     pub fn after_fork_child(&self, thread: usize) {
         self.parent
             .store(self.pid.swap(own_pid(), Relaxed), Relaxed);
-        // Whoever made a thread is not here, nor is any other fork.
+        // Threads that were creating threads are absent, as are other forks.
         self.threads[1].store(self.threads[0].load(Relaxed), Relaxed);
         if self.ring.swap(0, Relaxed) != 0 {
             crate::pager::renounce_parent(self);
@@ -168,7 +168,7 @@ impl Program {
             }
             0 => {
                 if self.bypasses.load(Relaxed) && self.state.load(Relaxed) == state::OFF {
-                    // The parent's did not follow.
+                    // The parent's lookout did not follow.
                     crate::lookout::start(self);
                 }
             }

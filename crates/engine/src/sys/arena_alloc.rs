@@ -1,14 +1,13 @@
-//! The engine's allocator: its memory is never the program's, and never managed.
+//! The engine's allocator: its memory is separate from the program's, and never managed.
 //!
-//! What the engine allocates must not come from the program's heap, which it may be paging out,
-//! and must not move with the program's allocator, which may be interposed, broken or in the
-//! middle of something. So engine code links dlmalloc over an arena of its own: address space
-//! reserved in one piece and opened from the front as it grows. Growth is thus contiguous, the
-//! arena is one line in [`own_memory`], and a fork child can tell old memory from its own by
+//! The engine must not allocate from the program's heap, which it may be paging out, nor depend on the program's
+//! allocator, which may be interposed, broken or in the middle of an operation. Engine code therefore links dlmalloc
+//! over its own arena: address space reserved in one piece and opened from the front as it grows. Growth is
+//! contiguous, the arena is one entry in [`own_memory`], and a fork child can distinguish old memory from its own by
 //! address.
 //!
-//! The lock is a futex word: no thread-local, no libc. Program threads must not allocate here at
-//! all: one of them may be stopped while it holds the lock, by the very engine that waits for it.
+//! The lock is a futex word: no thread-local, no libc. Program threads must not allocate here at all: a thread that
+//! holds the lock may be stopped by a fault that only the waiting engine could serve.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::{Cell, UnsafeCell};
@@ -22,14 +21,14 @@ use rustix::thread::futex;
 
 use super::own_memory::{self, Kind};
 
-/// Address space of one arena: metadata is at most a hundredth of what is managed, so this serves
-/// hundreds of gigabytes before a second arena is begun.
+/// Address space of one arena. Metadata is at most a hundredth of the managed memory: this suffices for hundreds of
+/// gigabytes before a second arena begins.
 const RESERVE: usize = 4 << 30;
-/// The same where the program's address space is limited and ours counts against it.
+/// The same if the program's address space is limited and the engine's counts towards the limit.
 const RESERVE_LIMITED: usize = 64 << 20;
-/// The arena opens in steps of this.
+/// The step in which the arena opens.
 const STEP: usize = 1 << 20;
-/// Arenas of one process: with the above, 256 GiB of metadata.
+/// Arenas of one process: 256 GiB of metadata in total.
 const ARENAS: usize = 64;
 
 /// The allocator. Make it a static, and the `#[global_allocator]` of the preload object.
@@ -89,14 +88,13 @@ impl EngineAlloc {
         result
     }
 
-    /// In a fork child, on its only thread: begins anew with an empty heap. What the parent's
-    /// engine had allocated stays readable (copy on write) until the child unmaps it with
-    /// [`own_memory::unmap_inherited`], having called [`own_memory::forget_after_fork`] before;
-    /// freeing any of it does nothing.
+    /// In a fork child, on its only thread: starts with an empty heap. Allocations of the parent's engine stay
+    /// readable (copy on write) until the child unmaps them with [`own_memory::unmap_inherited`], after
+    /// [`own_memory::forget_after_fork`]. Freeing any of them does nothing.
     ///
     /// # Safety
-    /// No other thread runs in this process. Old allocations are not to be resized or written by
-    /// anything that expects their memory to be released.
+    /// No other thread runs in this process. Old allocations are not to be resized or written by code that expects
+    /// their memory to be released.
     pub unsafe fn forget_after_fork(&self) {
         // SAFETY: alone in this process, whatever state the lock was copied in. The old heap owns
         // nothing but address space that stays listed.
@@ -104,7 +102,7 @@ impl EngineAlloc {
         self.lock.store(UNLOCKED, Ordering::Relaxed);
     }
 
-    /// Bytes opened so far: what the heap can be resident with at most.
+    /// Bytes opened so far: the maximum of the heap's resident size.
     pub fn opened_bytes(&self) -> usize {
         self.with(|heap| heap.allocator().opened())
     }
@@ -152,7 +150,7 @@ unsafe impl GlobalAlloc for EngineAlloc {
     }
 }
 
-/// A reserved stretch of addresses: `start..next` is open, `next..end` not yet.
+/// A reserved range of addresses: `start..next` is open, `next..end` is not.
 #[derive(Clone, Copy)]
 struct Arena {
     start: usize,
@@ -160,7 +158,7 @@ struct Arena {
     end: usize,
 }
 
-/// Where dlmalloc gets its segments: the arenas of this process, the last one growing.
+/// The source of dlmalloc's segments: the arenas of this process, the last one growing.
 struct Arenas {
     list: [Cell<Arena>; ARENAS],
     count: Cell<usize>,
@@ -272,7 +270,7 @@ unsafe impl dlmalloc::Allocator for Arenas {
         closed.is_ok()
     }
 
-    /// A segment in the middle is not given back: dlmalloc goes on using it.
+    /// A segment in the middle is not returned: dlmalloc goes on using it.
     fn free(&self, _: *mut u8, _: usize) -> bool {
         false
     }

@@ -1,27 +1,25 @@
-//! A process that shares the program's memory: the engine is one, beside the program.
+//! Processes that share the program's memory: the engine is one, beside the program.
 //!
-//! What moves pages has to share the program's memory, but need not be one of its threads. Made by
-//! clone(2) with CLONE_VM and without CLONE_THREAD, CLONE_SIGHAND, CLONE_FILES and CLONE_FS it is a
-//! process of its own, and nothing that the kernel, the C library or a debugger does to *the threads
-//! of a process* concerns it: a seccomp filter for all threads, setuid, unshare and chroot, a tracer
-//! that stops every entry of /proc/PID/task, a count of threads.
+//! The code that moves pages has to share the program's memory, but need not be one of its threads. The engine is
+//! made by clone(2) with CLONE_VM and without CLONE_THREAD, CLONE_SIGHAND, CLONE_FILES and CLONE_FS. It is a process
+//! of its own. Actions of the kernel, the C library or a debugger on *the threads of a process* do not affect it: a
+//! seccomp filter for all threads, setuid, unshare and chroot, a tracer that stops every entry of /proc/PID/task, a
+//! count of threads.
 //!
-//! *Whose child.* A child of the program would show up where that waits with `__WALL`, and as soon as
-//! the program has executed another file its end would be told by SIGCHLD. With CLONE_PARENT the
-//! program's parent, which may be a shell, would have a child that it does not know. So a process that
-//! lives for a moment is put in between: the engine is an orphan from the start, and whoever looks
-//! after orphans reaps it. That is init, or the supervisor where init does not
-//! (`reaping.rs` of the command). Where the program looks after orphans itself, as it is the first
-//! process of its PID namespace or asked for it, an orphan would be a child that its `wait` sees: there
-//! the engine is the program's child after all, with an exit signal of 0, which a plain `wait` does not
-//! see. (The engines of its children come to it as other orphans do.)
+//! *Parent.* A child of the program would appear in a `wait` with `__WALL`. Once the program has executed another
+//! file, its end would be reported by SIGCHLD. With CLONE_PARENT, the program's parent, which may be a shell, would
+//! have an unknown child. Therefore a short-lived process is put in between: the engine is an orphan from the start,
+//! and is reaped as such, by init, or by the supervisor if init does not reap (`reaping.rs` of the command). If the
+//! program itself adopts orphans, as the first process of its PID namespace or by request, its `wait` would see an
+//! orphan. In that case the engine is the program's child after all, with an exit signal of 0, which a plain `wait`
+//! does not see. (The engines of its children still come to it as orphans.)
 //!
-//! *Signals* are all blocked, as on every engine thread, and it leaves the program's process group: it
-//! is not in the way of job control, and what stops or kills the group does not reach it. Not the
-//! session as well: the scheduler would no longer weigh it with the program (autogroups).
+//! *Signals* are all blocked, as on every engine thread. The engine leaves the program's process group: it does not
+//! affect job control, and signals to the group do not reach it. It stays in the session, because the scheduler
+//! weighs it with the program there (autogroups).
 //!
-//! CLONE_UNTRACED keeps a tracer that follows children from stopping the one who must serve the faults
-//! of what it traces.
+//! CLONE_UNTRACED keeps a tracer that follows children from stopping the engine, which must serve the faults of the
+//! traced program.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_void};
@@ -40,8 +38,8 @@ const FLAGS: u32 = k::CLONE_VM
     | k::CLONE_SETTLS
     | k::CLONE_PARENT_SETTID
     | k::CLONE_CHILD_CLEARTID;
-/// Of the process in between: its maker waits until it has ended. It shares the descriptors, so that
-/// they are copied once only.
+/// For the process in between: its creator waits until it has ended. It shares the descriptors, so that they are
+/// copied only once.
 const BETWEEN: u32 = k::CLONE_VM | k::CLONE_VFORK | k::CLONE_FILES | k::CLONE_UNTRACED;
 
 /// Starts a process that shares the caller's memory and runs `entry(arg)`, with a copy of the
@@ -57,14 +55,14 @@ pub unsafe fn spawn(
     arg: *mut c_void,
 ) -> Result<Thread, Errno> {
     if children_have_another_namespace() {
-        // It would be the namespace's first process, and its end the end of all others there.
+        // It would be the first process of the namespace, and its end would end all others there.
         return Err(Errno::INVAL);
     }
     let adopts_orphans = rustix::process::getpid().is_init() || is_subreaper();
     let prepared = Prepared::new(name, stack_bytes, entry, arg)?;
     prepared.start(|stack_top, block| {
         if adopts_orphans {
-            // SAFETY: what was prepared is this clone's alone.
+            // SAFETY: the prepared memory belongs to this clone alone.
             return unsafe { clone(FLAGS as usize, stack_top, block) };
         }
         // SAFETY: as above. The process in between uses no stack, and is gone when this returns.
@@ -79,7 +77,7 @@ pub unsafe fn spawn(
     })
 }
 
-/// Takes the end of the process in between, which says how the second clone went.
+/// Reaps the process in between, whose exit status is the result of the second clone.
 fn reap(between: isize, block: *mut Block) -> isize {
     let mut status = 0_u32;
     loop {
@@ -90,7 +88,7 @@ fn reap(between: isize, block: *mut Block) -> isize {
         match waited {
             Err(Errno::INTR) => {}
             Ok(_) if status & 0x7f == 0 => return -((status >> 8 & 0xff) as isize),
-            // Killed, or another thread, which waits for children of every kind, was told instead.
+            // Killed, or another thread that waits for children of every kind got the status.
             _ => break,
         }
     }
@@ -102,8 +100,8 @@ fn reap(between: isize, block: *mut Block) -> isize {
     }
 }
 
-/// Two clones: of a process that makes the second one and ends with its error number, and, by that, of
-/// one that runs what `block` says. Returns the id of the former, or a negative error number.
+/// Two clones: the first creates a process that makes the second one and exits with its error number; the second runs
+/// the entry of `block`. Returns the id of the former, or a negative error number.
 #[unsafe(naked)]
 unsafe extern "C" fn clone_orphan(
     between: usize,
@@ -113,7 +111,7 @@ unsafe extern "C" fn clone_orphan(
     block: *mut Block,
 ) -> isize {
     naked_asm!(
-        // The kernel looks at the third to fifth argument only where flags say so, and leaves them.
+        // The kernel uses the third to fifth argument only if flags request it, and preserves them.
         "mov r9, rsi",
         "mov r10, rcx",
         "mov rsi, rdx",
@@ -122,7 +120,7 @@ unsafe extern "C" fn clone_orphan(
         "test rax, rax",
         "jz 2f",
         "ret",
-        // The process in between. It touches no stack, so the other one's serves.
+        // The process in between. It touches no stack and can share its creator's.
         "2:",
         "mov rdi, r9",
         "mov rdx, r10",
@@ -139,7 +137,7 @@ unsafe extern "C" fn clone_orphan(
         "mov eax, {exit}",
         "syscall",
         "ud2",
-        // The one that stays: an empty, aligned stack and no caller to return to.
+        // The remaining process: an empty, aligned stack and no caller to return to.
         "4:",
         "xor ebp, ebp",
         "mov rdi, r8",
@@ -151,13 +149,13 @@ unsafe extern "C" fn clone_orphan(
     )
 }
 
-/// The program has taken a new PID namespace for its children.
+/// The program has created a new PID namespace for its children.
 fn children_have_another_namespace() -> bool {
     let own = rustix::fs::stat(c"/proc/thread-self/ns/pid");
     let theirs = rustix::fs::stat(c"/proc/thread-self/ns/pid_for_children");
     match (own, theirs) {
         (Ok(own), Ok(theirs)) => own.st_ino != theirs.st_ino,
-        // It is not shown as long as nobody is in it.
+        // It is not shown while it has no process.
         (Ok(_), Err(errno)) => errno != Errno::ACCESS,
         (Err(_), _) => false,
     }

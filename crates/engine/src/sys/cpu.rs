@@ -1,5 +1,5 @@
-//! Where threads run: a fault costs several times less when the engine thread that serves it is
-//! on the same CPU as the thread that waits, so the engine wants to know, and to choose.
+//! The CPUs of threads. A fault costs several times less if the engine thread that serves it is on the CPU of the
+//! waiting thread; the engine therefore looks up CPUs, and chooses its own.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -40,14 +40,14 @@ pub fn allowed() -> Result<Vec<usize>, Errno> {
 pub struct Cpus(Option<CpuSet>);
 
 impl Cpus {
-    /// Those of the calling thread, as it is now.
+    /// The CPUs of the calling thread at present.
     pub fn now() -> Self {
         Cpus(sched_getaffinity(None).ok())
     }
 
-    /// Lets thread `tid` of this process run on all of them and yield to nobody, whatever its maker is bound
-    /// to and does: nobody watches whether it starves, and for what it holds then (a lock, the kernel's lock
-    /// of the address space) others wait.
+    /// Lets thread `tid` of this process run on all of these CPUs, without yielding, whatever the affinity and policy
+    /// of its creator. No code watches whether it starves, and others wait for the locks that it holds (also the
+    /// kernel's lock of the address space).
     pub fn free(&self, tid: u32) {
         let Some(pid) = i32::try_from(tid).ok().and_then(Pid::from_raw) else {
             return;
@@ -70,7 +70,7 @@ pub fn current() -> usize {
     sched_getcpu()
 }
 
-/// Looks up where threads of a process ran last, keeping the last few threads' descriptors open.
+/// Looks up the last CPUs of a process' threads, and keeps the descriptors of the last few threads open.
 #[derive(Debug)]
 pub struct LastCpu {
     process: u32,
@@ -78,7 +78,7 @@ pub struct LastCpu {
 }
 
 impl LastCpu {
-    /// Of the threads of `process`, with nothing open yet.
+    /// For the threads of `process`, with nothing open yet.
     pub fn new(process: u32) -> Self {
         LastCpu {
             process,
@@ -86,7 +86,7 @@ impl LastCpu {
         }
     }
 
-    /// The CPU that thread `tid` of the process runs on or ran on last; `None` when it is gone.
+    /// The present or last CPU of thread `tid` of the process; `None` if it is gone.
     pub fn of(&mut self, tid: u32) -> Option<usize> {
         let place = &mut self.threads[tid as usize % CACHED];
         if !matches!(place, Some((cached, _)) if *cached == tid) {
@@ -107,19 +107,19 @@ impl LastCpu {
     }
 }
 
-/// The name may hold spaces and parentheses, so fields count from its last parenthesis.
+/// The name may contain spaces and parentheses: fields count from the last parenthesis.
 fn processor(stat: &[u8]) -> Option<usize> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let fields = core::str::from_utf8(&stat[name_end + 1..]).ok()?;
     fields.split_ascii_whitespace().nth(PROCESSOR)?.parse().ok()
 }
 
-/// Lets the calling thread yield its CPU to whoever else wants it (`SCHED_IDLE`), or not any more. The
-/// scheduler takes a CPU that only such threads use for idle. Threads that it starts inherit it: see
-/// [`Cpus::free`].
+/// Makes the calling thread yield its CPU to all other tasks (`SCHED_IDLE`), or stop yielding. The scheduler treats a
+/// CPU that only runs such threads as idle. Threads that it starts inherit the policy: see [`Cpus::free`].
 ///
-/// The priority of its I/O would follow: a disk's queue (mq-deadline) would hold its reads back, for ten seconds at
-/// the most, as long as anybody else has any. So it is kept, and who may not do that does not yield.
+/// The priority of its I/O would follow: a disk's queue (mq-deadline) would hold its reads back, for up to ten
+/// seconds, while any other task has reads. The I/O priority is therefore kept, and a thread that may not set it does
+/// not yield.
 pub fn set_yielding(yielding: bool) -> Result<(), Errno> {
     if yielding && io_priority()? == 0 {
         set_io_priority(io_priority_of(getpriority_process(None)?))?;
@@ -127,14 +127,14 @@ pub fn set_yielding(yielding: bool) -> Result<(), Errno> {
     set_policy(0, if yielding { SCHED_IDLE } else { SCHED_OTHER })
 }
 
-/// Thread `tid` of the calling process yields no more.
+/// Thread `tid` of the calling process stops yielding.
 pub fn stop_yielding(tid: u32) {
     // A thread that is gone need not.
     let _ = set_policy(tid, SCHED_OTHER);
 }
 
-/// Whether thread `tid` of the calling process is ready to run and got nothing of a CPU since `before`, which is what
-/// it had then, in nanoseconds; and what it has had so far.
+/// Whether thread `tid` of the calling process is runnable and got no CPU time since `before`, its CPU time then in
+/// nanoseconds; and its CPU time now.
 pub fn is_kept_waiting(tid: u32, before: u64) -> Option<(bool, u64)> {
     let had = handed::read_in_proc(&format!("/proc/self/task/{tid}/schedstat")).ok()?;
     let had = core::str::from_utf8(&had).ok()?;
@@ -147,17 +147,17 @@ pub fn is_kept_waiting(tid: u32, before: u64) -> Option<(bool, u64)> {
 const SCHED_OTHER: usize = 0;
 const SCHED_IDLE: usize = 5;
 const IO_OF_THREAD: usize = 1;
-/// Its class is above the levels, of which 0 goes first and 7 last.
+/// The class is above the levels; level 0 goes first and 7 last.
 const BEST_EFFORT: usize = 2 << 13;
 
-/// The priority of the calling thread's I/O, as the kernel writes it; 0 where it follows from the policy.
+/// The priority of the calling thread's I/O in the kernel's encoding; 0 if it follows from the policy.
 fn io_priority() -> Result<usize, Errno> {
     let number = linux_raw_sys::general::__NR_ioprio_get;
     // SAFETY: the arguments are numbers.
     unsafe { super::syscall::syscall(number, [IO_OF_THREAD, 0]) }
 }
 
-/// What the kernel takes for the I/O of an ordinary thread of this nice value, -20 to 19.
+/// The kernel's I/O priority for an ordinary thread of this nice value, -20 to 19.
 fn io_priority_of(nice: i32) -> usize {
     BEST_EFFORT | ((nice + 20) as usize / 5)
 }
@@ -177,12 +177,12 @@ fn set_policy(tid: u32, policy: usize) -> Result<(), Errno> {
     unsafe { super::syscall::syscall(number, [tid as usize, policy, parameter]) }.map(drop)
 }
 
-/// How long a thread was ready to run and had to wait for a CPU.
+/// The time that a thread was runnable and waited for a CPU.
 #[derive(Debug)]
 pub struct RunDelay(OwnedFd);
 
 impl RunDelay {
-    /// Of the calling thread.
+    /// That of the calling thread.
     pub fn of_this_thread() -> Result<Self, Errno> {
         let path = c"/proc/thread-self/schedstat";
         handed::open_in_proc(path).map(Self)
@@ -237,7 +237,7 @@ mod tests {
             std::fs::read_to_string(path).expect("of a thread that runs")
         };
         let (stat, status) = (read("stat"), read("status"));
-        // The 41st field, counted behind the name.
+        // The 41st field, counted after the name.
         let policy = stat[stat.rfind(')').expect("a name") + 2..]
             .split(' ')
             .nth(38);
@@ -250,7 +250,7 @@ mod tests {
         )
     }
 
-    /// Otherwise a disk's queue would serve everybody else's reads before those that threads wait for.
+    /// Otherwise a disk's queue would serve other tasks' reads before the reads that threads wait for.
     #[test]
     fn one_that_yields_its_cpu_keeps_the_priority_of_its_io() {
         std::thread::spawn(|| {

@@ -1,27 +1,25 @@
 //! How a program thread calls the engine without a descriptor, a lock, TLS or an allocation.
 //!
-//! Interposed functions run on program threads, in signal handlers and in vfork children, in a
-//! program whose descriptors are none of our business. What they share with the engine is memory,
-//! and the engine already waits for one thing about memory: page faults. So a caller claims a
-//! slot, writes its request there, discards the slot's *door* page and reads it. The fault wakes
-//! the engine like any other; it serves the request, writes the answer and maps the door, which
-//! wakes the caller.
+//! Interposed functions run on program threads, in signal handlers and in vfork children, in a program whose
+//! descriptors are its own. They share memory with the engine, and the engine already waits for one kind of memory
+//! event: page faults. A caller therefore claims a slot, writes its request there, discards the slot's *door* page
+//! and reads it. The fault wakes the engine like any other. It serves the request, writes the answer and maps the
+//! door, which wakes the caller.
 //!
 //! A slot's life, with the orderings that carry it:
 //!
 //! | from | to | by | ordering |
 //! | --- | --- | --- | --- |
-//! | `FREE` | `CLAIMED` | caller | Acquire, pairs with the release of the slot: the old answer was read before the new request is written |
+//! | `FREE` | `CLAIMED` | caller | Acquire, pairs with its release: the old answer is read before the new request |
 //! | `CLAIMED` | `POSTED` | caller | Release: the request's words are visible with it |
 //! | `POSTED` | `SERVING` | engine, on the fault | Acquire, pairs with the above |
 //! | `SERVING` | `ANSWERED` | engine | Release: the answer's words; then the door is mapped |
 //! | `ANSWERED` | `FREE` | caller, past the door | Acquire to read, Release to free |
-//! | `POSTED` | `FREE` | caller, when nobody serves | a door that opens by itself, again and again, has no engine behind it |
+//! | `POSTED` | `FREE` | caller, without an engine | a door that keeps opening by itself has no engine |
 //!
-//! The door only wakes; what a caller believes is the state. So a door opened too early or twice
-//! (a signal interrupted the wait and the fault came again, a message was read late) costs a turn
-//! and never an answer. A slot whose caller was torn away (longjmp out of a signal handler) is
-//! lost; there are 64.
+//! The door only wakes the caller; the state decides. A door opened too early or twice (a signal interrupted the wait
+//! and the fault came again, a message was read late) costs a turn and never an answer. A slot whose caller was torn
+//! away (longjmp out of a signal handler) is lost; there are 64.
 
 use core::hint::spin_loop;
 use core::ptr::{NonNull, without_provenance};
@@ -33,10 +31,10 @@ use super::own_memory::{self, Kind};
 use super::uffd::{Mode, Outcome, Uffd, Why};
 
 const PAGE: usize = 4096;
-/// Calls that can be under way at once.
+/// Calls that can be in progress at once.
 pub const SLOTS: usize = 64;
-/// Openings without an answer after which a caller concludes that nobody serves. A stray opening
-/// is rare and happens once; a missing engine opens every time.
+/// Openings without an answer after which a caller concludes that there is no engine. A stray opening is rare and
+/// happens once; without an engine the door opens every time.
 const PATIENCE: u32 = 64;
 
 const FREE: u32 = 0;
@@ -45,7 +43,7 @@ const POSTED: u32 = 2;
 const SERVING: u32 = 3;
 const ANSWERED: u32 = 4;
 
-/// One call. Alone on two cache lines, which is what processors fetch together.
+/// One call. Alone on two cache lines, which processors fetch together.
 #[repr(C, align(128))]
 struct Slot {
     state: AtomicU32,
@@ -56,7 +54,7 @@ struct Slot {
 #[repr(C, align(4096))]
 struct Board {
     slots: [Slot; SLOTS],
-    /// Where the next caller starts to look, to spread them.
+    /// Where the next caller begins its search, to spread them.
     hint: AtomicU32,
 }
 
@@ -86,14 +84,14 @@ impl SlotIndex {
     }
 }
 
-/// What a fault means to the doorbell.
+/// The meaning of a fault for the doorbell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Knock {
-    /// Not a door: the fault is somebody else's.
+    /// Not a door: the fault is another one.
     Elsewhere,
     /// A new call, to be answered by [`Doorbell::answer`].
     Call(SlotIndex),
-    /// A door without a new call; what was needed is done.
+    /// A door without a new call; the fault is resolved.
     Nothing,
 }
 
@@ -118,13 +116,13 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 impl Doorbell {
-    /// Maps a doorbell and registers its doors with `uffd`, which should announce no events: the
-    /// callers' own discards would be announced, and waited for.
+    /// Maps a doorbell and registers its doors with `uffd`, which should report no events: the callers' own discards
+    /// would be reported, and waited for.
     pub fn new(uffd: &Uffd) -> Result<Self, Errno> {
         let base = own_memory::map(LEN, Kind::Doorbell)?;
         let doors = base.as_ptr() as usize + DOORS;
         if let Err(errno) = uffd.register(doors, SLOTS * PAGE, Mode::MISSING) {
-            // SAFETY: mapped above, seen by nobody.
+            // SAFETY: mapped above, not visible elsewhere.
             unsafe { own_memory::unmap(base, LEN) }?;
             return Err(errno);
         }
@@ -162,8 +160,8 @@ impl Doorbell {
             Ok(_) => Knock::Call(index),
             // The caller's wait was interrupted and it faulted again: the answer will wake it.
             Err(SERVING) => Knock::Nothing,
-            // A message read late, or somebody peeks: let them pass. A caller that this lets
-            // through early sees that it has no answer and knocks again.
+            // A message read late, or a stray read: let it pass. A caller that passes early sees that it has no
+            // answer and knocks again.
             Err(_) => {
                 let _ = self.open(uffd, index);
                 Knock::Nothing
@@ -171,13 +169,13 @@ impl Doorbell {
         }
     }
 
-    /// What the caller of `slot` asks.
+    /// The request of the caller of `slot`.
     pub fn request(&self, slot: SlotIndex) -> [u64; 4] {
         self.slot(slot).load()
     }
 
-    /// Stores the answer, then wakes the caller. An error means that the caller could not be
-    /// woken: the process' memory is going away.
+    /// Stores the answer, then wakes the caller. An error means that the caller could not be woken: the process'
+    /// memory is being torn down.
     pub fn answer(&self, uffd: &Uffd, slot: SlotIndex, answer: [u64; 4]) -> Outcome {
         debug_assert_eq!(self.slot(slot).state.load(Ordering::Relaxed), SERVING);
         self.slot(slot).store(answer);
@@ -190,7 +188,7 @@ impl Doorbell {
         loop {
             match uffd.zeropage(door, PAGE) {
                 Err(short) if short.why == Why::Again => spin_loop(),
-                // Somebody let it pass before; who waits still has to be told.
+                // The door was opened before; waiters still have to be woken.
                 Err(short) if short.why == Why::Exists => {
                     let _ = uffd.wake(door, PAGE);
                     return Ok(());
@@ -211,7 +209,7 @@ impl Doorbell {
 }
 
 impl Ring {
-    /// The ring as a number, to keep in an atomic.
+    /// The ring as a number, for an atomic.
     pub fn to_address(self) -> usize {
         self.board.as_ptr() as usize
     }
@@ -224,11 +222,11 @@ impl Ring {
         NonNull::new(address as *mut Board).map(|board| Ring { board })
     }
 
-    /// Asks the engine and waits for its answer. `None` when nobody serves: the engine has closed
-    /// its userfaultfd or this is a fork child of the process that it served.
+    /// Sends a request to the engine and waits for its answer. `None` if there is no engine: it has closed its
+    /// userfaultfd, or this is a fork child of the process that it served.
     ///
-    /// Async-signal-safe, callable from any thread and from a vfork child, and from a handler
-    /// that interrupted another call. While all slots are taken it yields and tries again.
+    /// Async-signal-safe, callable from any thread and from a vfork child, and from a handler that interrupted
+    /// another call. While all slots are taken it yields and tries again.
     pub fn call(&self, request: [u64; 4]) -> Option<[u64; 4]> {
         // SAFETY: as said at `Doorbell::ring`, the board is mapped while rings are used.
         let board = unsafe { self.board.as_ref() };
@@ -252,8 +250,8 @@ impl Ring {
                 rustix::thread::sched_yield();
             }
         }
-        // Nobody took it: take it back. If an engine took it and vanished, the slot stays lost,
-        // because that engine might yet write to it.
+        // No engine took it: take it back. If an engine took it and vanished, the slot stays lost, because that
+        // engine might still write to it.
         let _ = slot
             .state
             .compare_exchange(POSTED, FREE, Ordering::Release, Ordering::Relaxed);

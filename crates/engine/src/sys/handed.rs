@@ -1,7 +1,7 @@
-//! Descriptors that stand for paths which the engine's process cannot reach: its program had another
-//! user, root or network than its parent's engine when it was forked, which handed them over.
+//! Descriptors in place of paths that the engine's process cannot reach. Its program had another user, root directory
+//! or network when it was forked, and its parent's engine passed the descriptors.
 //!
-//! Held for as long as the process lives; a fork child forgets them first of all.
+//! They are held for the life of the process; a fork child forgets them first.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 
-/// What a descriptor stands for.
+/// The meaning of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handed {
     /// The folder /proc.
@@ -29,21 +29,21 @@ pub fn hold(what: Handed, fd: OwnedFd) {
     HELD[what as usize].store(fd.into_raw_fd(), Relaxed);
 }
 
-/// Nothing is held: what is noted here is of the process that this one was forked from.
+/// Forget all descriptors: they belong to the process from which this one was forked.
 pub fn forget() {
     for held in &HELD {
         held.store(NONE, Relaxed);
     }
 }
 
-/// What is held.
+/// A held descriptor.
 pub fn get(what: Handed) -> Option<BorrowedFd<'static>> {
     let fd = HELD[what as usize].load(Relaxed);
     // SAFETY: what is held is never closed while it is noted.
     (fd != NONE).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Opens a file of /proc for reading; `path` is all of its path, from the root on.
+/// Opens a file of /proc for reading; `path` is absolute.
 pub fn open_in_proc(path: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let within = path.to_bytes_with_nul().strip_prefix(b"/proc/");
@@ -54,7 +54,7 @@ pub fn open_in_proc(path: &CStr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// All that a file of /proc says.
+/// The content of a file of /proc.
 pub fn read_in_proc(path: &str) -> Result<Vec<u8>, Errno> {
     let path = std::ffi::CString::new(path).map_err(|_| Errno::INVAL)?;
     let file = open_in_proc(&path)?;
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn what_is_held_stands_for_the_path() {
-        // Other tests of this process open what is under /proc meanwhile, and find the same.
+        // Other tests of this process open files of /proc meanwhile, and find the same.
         let folder = open(c"/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let name = || read_in_proc("/proc/thread-self/comm").expect("the name");
         let before = name();

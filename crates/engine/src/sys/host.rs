@@ -1,9 +1,9 @@
-//! The process beside which the engine runs, as seen from the engine's: whether it is still there, and
-//! whether it still has the memory that both share.
+//! The process beside which the engine runs, as seen from the engine: whether it still exists, and whether it still
+//! has the shared memory.
 //!
-//! A process that ends is told by its pidfd. One that executes another file gets new memory, and no
-//! descriptor tells of that: the old memory would stay, charged and of no use, as long as the engine does.
-//! So it is asked now and then, and often when the program is known to be about to.
+//! Its pidfd reports its end. A process that executes another file gets new memory, and no descriptor reports that:
+//! the old memory would stay, charged and useless, as long as the engine does. The host is therefore checked from
+//! time to time, and often when the program is known to be about to execute a file.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -18,22 +18,22 @@ use super::process;
 use super::syscall::syscall;
 
 const KCMP_VM: usize = 1;
-/// Looks at the sizes that must differ, one after the other, where the memories cannot be compared.
+/// Consecutive looks that must find different sizes, if the memories cannot be compared.
 const LOOKS: u32 = 3;
 /// How long a program may take to end by SIGABRT.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A process and its memory, as it was when this was opened.
+/// A process and its memory at the time of opening.
 #[derive(Debug)]
 pub struct Host {
     pid: u32,
     fd: OwnedFd,
-    /// Looks that found another size.
+    /// Looks that found different sizes.
     differed: u32,
 }
 
 impl Host {
-    /// The process `pid`, which must have the memory that the caller has.
+    /// The process `pid`, which must have the caller's memory.
     pub fn open(pid: u32) -> Result<Self, Errno> {
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let fd = pidfd_open(number.ok_or(Errno::SRCH)?, PidfdFlags::empty())?;
@@ -42,7 +42,7 @@ impl Host {
             fd,
             differed: 0,
         };
-        // Its number may have gone to another one already.
+        // Its number may already belong to another process.
         match host.compare() {
             Ok(false) => Err(Errno::SRCH),
             _ => Ok(host),
@@ -58,13 +58,12 @@ impl Host {
         })
     }
 
-    /// Its process id, as it sees it itself.
+    /// Its process id in its own namespace.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether its last thread has ended. If not, waits for that, for `wait` at the most and until `other`
-    /// becomes readable.
+    /// Whether its last thread has ended. Waits for that, at most for `wait` and until `other` becomes readable.
     pub fn await_end(&self, wait: Duration, other: Option<BorrowedFd<'_>>) -> bool {
         let fds = [Some(self.fd.as_fd()), other];
         let fds = fds.into_iter().flatten();
@@ -83,12 +82,12 @@ impl Host {
         self.await_end(Duration::ZERO, None)
     }
 
-    /// It has executed another file, so that the memory is no longer its own.
+    /// It has executed another file: the memory is no longer its own.
     pub fn has_left(&mut self) -> bool {
         match self.compare() {
             Ok(same) => !same,
-            // No permission any more, or none from a sandbox: what is shared has one size, seen from
-            // either process.
+            // No permission any more, or a sandbox: compare the size of the address space as seen from either
+            // process.
             Err(_) => {
                 let differs = self.sizes_differ().unwrap_or(false);
                 self.differed = if differs { self.differed + 1 } else { 0 };
@@ -102,7 +101,7 @@ impl Host {
         has_our_memory(self.pid)
     }
 
-    /// Another process that has the memory as well: one that this one made so (vfork, clone with CLONE_VM) and that outlives it.
+    /// Another process that shares the memory (by vfork, or clone with CLONE_VM) and outlives this one.
     pub fn heir(&self) -> Option<Host> {
         let own = crate::program::own_pid();
         let folder = super::handed::open_in_proc(c"/proc/.").ok()?;
@@ -126,9 +125,9 @@ impl Host {
         pidfd_send_signal(&self.fd, signal)
     }
 
-    /// Ends it as `abort` does, or, where it will not, by SIGKILL; then ends the calling process.
+    /// Ends it as `abort` does or, if that fails, by SIGKILL; then ends the calling process.
     pub fn abort(&self) -> ! {
-        // It may not have the right to: then its threads wait for pages, and the supervisor has it.
+        // Without the right to signal it, its threads wait for pages, and the supervisor ends it.
         let _ = self.signal(Signal::ABORT);
         if !self.await_end(PATIENCE, None) {
             let _ = self.signal(Signal::KILL);
@@ -150,15 +149,15 @@ fn has_our_memory(pid: u32) -> Result<bool, Errno> {
     Ok(order == 0)
 }
 
-/// Pages of address space, of the process whose `statm` this is.
+/// The pages of address space in this `statm`.
 fn size_at(path: &str) -> Option<u64> {
     let text = super::handed::read_in_proc(path).ok()?;
     let text = core::str::from_utf8(&text).ok()?;
     text.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Faults of the process `pid` that brought no data, all of its threads together: each may have copied a page.
-/// `None` where there is no such process.
+/// Faults of the process `pid` without I/O, all threads together: each may have copied a page. `None` if there is no
+/// such process.
 pub fn faults(pid: u32) -> Option<u64> {
     let stat = super::handed::read_in_proc(&format!("/proc/{pid}/stat")).ok()?;
     let after_name = stat.iter().rposition(|&byte| byte == b')')?;
@@ -181,7 +180,7 @@ mod tests {
             .spawn()
             .expect("a process");
         assert_eq!(Host::open(other.id()).expect_err("another"), Errno::SRCH);
-        // One that was a host and has executed another file looks like this.
+        // A host that has executed another file looks like this.
         own.pid = other.id();
         assert!(own.has_left());
         assert_eq!(own.sizes_differ(), Some(true));

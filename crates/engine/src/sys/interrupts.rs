@@ -1,22 +1,22 @@
-//! How often devices have interrupted each CPU: `/proc/interrupts`, which some sandboxes hide.
+//! The number of interrupts from each device to each CPU: `/proc/interrupts`, which some sandboxes hide.
 
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-/// The table of them, kept open.
+/// The table, kept open.
 #[derive(Debug)]
 pub struct Interrupts {
     file: OwnedFd,
     text: Vec<u8>,
 }
 
-/// The counts of one moment.
+/// The counts at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The CPUs, in the order of the counts.
     pub cpus: Vec<usize>,
-    /// Each device's interrupt with its number, and how often it came to each CPU.
+    /// The number of each device's interrupt, and its count per CPU.
     pub lines: Vec<(u32, Vec<u64>)>,
 }
 
@@ -30,7 +30,7 @@ impl Interrupts {
         })
     }
 
-    /// What it says now; some 50 us on a machine of two CPUs.
+    /// The present counts; takes about 50 us on a machine with two CPUs.
     pub fn counts(&mut self) -> Option<Counts> {
         self.text.clear();
         loop {
@@ -48,7 +48,7 @@ impl Interrupts {
 }
 
 impl Counts {
-    /// `None` if it is no such table. Interrupts that are no device's have names, not numbers.
+    /// `None` if the text is not such a table. Interrupts of non-devices have names instead of numbers.
     fn of(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let cpus: Vec<usize> = lines

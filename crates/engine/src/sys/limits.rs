@@ -1,10 +1,9 @@
-//! Limits on resources that the engine must not be caught in, nor the program because of it.
+//! Resource limits: the engine must not be affected by the program's, nor the program by the engine.
 //!
-//! The engine's process inherits what the program was given by `ulimit` or gave itself: a size of files that the swap
-//! area exceeds, a number of descriptors, a time of the processor. It goes as far beyond as the kernel lets it, which
-//! for root is all the way. The other way round what the engine maps is in the program's address space
-//! and would count as the program's: the program's own limits are raised by as much, and the preload object shows them
-//! as they were set.
+//! The engine's process inherits the program's limits, set by `ulimit` or by the program: a file size below the swap
+//! area's, a number of descriptors, CPU time. The engine raises them as far as the kernel allows, which for root is
+//! without bound. Conversely, the engine's mappings are in the program's address space and count towards the
+//! program's limits. These limits are raised by the same amount, and the preload object reports the original values.
 
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -15,7 +14,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use super::own_memory::{self, Kind, Own};
 use super::syscall::syscall;
 
-/// Limits that end or refuse what the engine does.
+/// Limits that would end the engine or make its calls fail.
 const OWN: [Resource; 7] = [
     Resource::As,
     Resource::Data,
@@ -27,7 +26,7 @@ const OWN: [Resource; 7] = [
 ];
 /// Descriptors that the engine may need.
 const FILES: u64 = 1024;
-/// What the engine may map later, beside a sixteenth of what it has.
+/// Reserve for later mappings of the engine, in addition to a sixteenth of the present ones.
 const MARGIN: u64 = 32 << 20;
 
 /// Raises the calling process' own limits as far as it may.
@@ -39,7 +38,7 @@ pub fn lift_own() {
         };
         let now = getrlimit(resource);
         if setrlimit(resource, limit(to)).is_err() {
-            // Without the privilege: as far as anybody may.
+            // Without the privilege: up to the hard limit.
             let _ = setrlimit(resource, limit(now.maximum));
         }
     };
@@ -50,22 +49,22 @@ pub fn lift_own() {
     raise(Resource::Nofile, files.map(|most| most.max(FILES)));
 }
 
-/// The largest file that the calling process may write, if that is limited.
+/// The largest file that the calling process may write, if there is a limit.
 pub fn largest_file() -> Option<u64> {
     getrlimit(Resource::Fsize).current
 }
 
-/// Raises what the process `pid` may map at all, and as data, by what the engine has mapped in its address space beyond the
-/// bytes that `lifted` says these limits were raised by already. Of its heap, which is reserved, `opened` bytes are data.
+/// Raises the limits of the process `pid` on address space and data by the engine's mappings in its address space,
+/// minus the amounts in `lifted` by which they were raised already. `opened` bytes of the reserved heap are data.
 pub fn lift_program(pid: u32, lifted: &[AtomicU64; 2], opened: u64) -> Result<(), Errno> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or(Errno::SRCH)?;
-    // What a fork has left is about to be unmapped.
+    // Remains of a fork are about to be unmapped.
     let sum = |counts: fn(&Own) -> bool| -> u64 {
         let own = own_memory::ranges().filter(|own| !own.inherited && counts(own));
         own.map(|own| own.len as u64).sum()
     };
-    // What is shared is no data to the kernel.
+    // The kernel does not count shared memory as data.
     let data = sum(|own| !matches!(own.kind, Kind::Ledger | Kind::Heap)) + opened;
     let own = [(Resource::As, sum(|_| true)), (Resource::Data, data)];
     for ((resource, own), lifted) in own.into_iter().zip(lifted) {
@@ -126,7 +125,7 @@ mod tests {
         assert_eq!(of(pid, Resource::Data).expect("a limit").current, None);
         lift_program(child.id(), &lifted, 0).expect("nothing to do");
         assert_eq!(lifted[0].load(SeqCst), by);
-        // SAFETY: mapped above, used by nobody.
+        // SAFETY: mapped above, not in use.
         unsafe { own_memory::unmap(page, 1 << 20) }.expect("an end");
         child.kill().expect("a kill");
         child.wait().expect("its end");

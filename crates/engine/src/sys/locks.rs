@@ -1,9 +1,8 @@
 //! Locking the program's mappings, and only them, from a thread of the program.
 //!
-//! `mlockall` takes every mapping of the process, the engine's too: it would fill frames and doors,
-//! whose use is to be empty, and lock the tables' reserved space. So the preload object locks
-//! mapping by mapping where pages are to be brought in, and this walks the map for it: without
-//! allocating, and through bare system calls, which leave errno alone.
+//! `mlockall` takes every mapping of the process, including the engine's: it would fill frames and doors, which must
+//! be empty, and lock the reserved space of the tables. The preload object therefore locks mapping by mapping, and
+//! this module walks the map for it, without allocation and through bare system calls, which preserve errno.
 
 use core::ops::Range;
 
@@ -14,13 +13,13 @@ use rustix::process::{Resource, getrlimit};
 
 use super::own_memory;
 
-/// Bytes of the map that are read at a time, on the program's stack.
+/// Bytes of the map per read, on the program's stack.
 const CHUNK: usize = 2048;
-/// From here on addresses are the kernel's.
+/// Addresses from here on belong to the kernel.
 const KERNEL: usize = 1 << 63;
 
-/// Locks what the program has, so that its pages stay once they are there, but for the mapping at
-/// `except`. Refuses like `mlockall`, with ENOMEM, where that is more than the program may lock.
+/// Locks the program's mappings on fault: pages stay once they are present. The mapping at `except` is left out.
+/// Fails like `mlockall`, with ENOMEM, beyond the program's limit.
 pub fn lock_on_fault(except: usize) -> Result<(), Errno> {
     let mut bytes = 0;
     each_piece(|piece, _| {
@@ -43,8 +42,8 @@ pub fn lock_on_fault(except: usize) -> Result<(), Errno> {
     })
 }
 
-/// Locks what the program has and brings all of it in, through the pager where that manages it.
-/// The mapping at `except` is left alone. As with `mlockall`, what cannot be brought in stays out.
+/// Locks the program's mappings and brings all pages in, through the pager if it manages them. The mapping at
+/// `except` is left alone. As with `mlockall`, pages that cannot be brought in stay out.
 pub fn lock_and_fill(except: usize) -> Result<(), Errno> {
     each_piece(|piece, open| {
         if open && !piece.contains(&except) {
@@ -58,8 +57,8 @@ fn pointer(piece: &Range<usize>) -> *mut core::ffi::c_void {
     core::ptr::without_provenance_mut(piece.start)
 }
 
-/// Calls `act` with each part of the map that is not the engine's, and whether it is open to any
-/// access. `act` may change the map: each mapping is still met once at least.
+/// Calls `act` with each part of the map that is not the engine's, and whether it permits any access. `act` may
+/// change the map: each mapping is still visited at least once.
 fn each_piece(mut act: impl FnMut(Range<usize>, bool)) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let map = open(c"/proc/thread-self/maps", flags, Mode::empty())?;
@@ -88,7 +87,7 @@ fn each_piece(mut act: impl FnMut(Range<usize>, bool)) -> Result<(), Errno> {
     }
 }
 
-/// The first part of `range` that is the engine's; empty at its end when there is none.
+/// The first part of `range` that is the engine's; empty at its end if there is none.
 fn first_of_ours(range: &Range<usize>) -> (usize, usize) {
     own_memory::ranges()
         .map(|own| (own.start.max(range.start), own.start + own.len))
@@ -97,17 +96,17 @@ fn first_of_ours(range: &Range<usize>) -> (usize, usize) {
         .unwrap_or((range.end, range.end))
 }
 
-/// A line of the map, as far as it was read: `start-end perms ...`.
+/// A partially read line of the map: `start-end perms ...`.
 #[derive(Default)]
 struct Line {
     words: [usize; 2],
-    /// Which word is being read; beyond the last one the rest is passed over.
+    /// The word being read; the rest of the line is skipped.
     word: usize,
     open: bool,
 }
 
 impl Line {
-    /// Takes one more byte. At the end of the line returns the range, and whether it is open.
+    /// Takes one more byte. At the end of the line returns the range, and whether it permits any access.
     fn take(&mut self, byte: u8) -> Option<(Range<usize>, bool)> {
         match (byte, self.word) {
             (b'\n', _) => {
@@ -159,7 +158,7 @@ mod tests {
         })
         .expect("the map");
         assert!(!met_own && met_other);
-        // SAFETY: mapped above, used by nobody.
+        // SAFETY: mapped above, not in use.
         unsafe { own_memory::unmap(own, 1 << 20) }.expect("unmap");
     }
 }

@@ -1,12 +1,11 @@
-//! The process' own memory map: which areas there are, and which of their pages are present.
+//! The process' own memory map: its areas, and their present pages.
 //!
-//! Read when the engine arms (and again when it must look), from an engine thread, which may
-//! allocate and opens what it needs in its own descriptor table. The paths go by
-//! `/proc/thread-self`: `/proc/self` is the *first* thread, which in some programs has ended, and
-//! then shows an empty map.
+//! It is read when the engine arms (and at later looks), from an engine thread, which may allocate and opens files in
+//! its own descriptor table. The paths use `/proc/thread-self`: `/proc/self` is the *first* thread, which in some
+//! programs has ended, and then shows an empty map.
 //!
-//! The map is a snapshot that other threads outdate while it is read. It tells what to try to
-//! register; the kernel's answer to that, and the events after it, are what holds.
+//! The map is a snapshot that other threads outdate while it is read. It suggests ranges to register; only the
+//! kernel's answer, and the events after it, are reliable.
 
 use core::ffi::c_void;
 use core::ops::Range;
@@ -19,10 +18,10 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use super::handed::{self, Handed};
 
 const PAGE: usize = 4096;
-/// Page runs asked for in one call.
+/// Page runs requested per call.
 const BATCH: usize = 512;
 
-/// What backs an area.
+/// The backing of an area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Nothing: private memory, named (`[anon:...]`) or not.
@@ -52,9 +51,9 @@ pub struct Vma {
     pub write: bool,
     /// May be executed.
     pub exec: bool,
-    /// Writes are seen by others (`MAP_SHARED`).
+    /// Writes are visible to other processes (`MAP_SHARED`).
     pub shared: bool,
-    /// What is behind it.
+    /// Its backing.
     pub backing: Backing,
 }
 
@@ -75,22 +74,22 @@ pub fn read() -> Result<Vec<Vma>, Errno> {
     Ok(parse(&text_of(c"/proc/thread-self/maps")?))
 }
 
-/// How many mappings of io_uring's rings there are.
+/// The number of io_uring's ring mappings.
 pub fn rings(vmas: &[Vma]) -> usize {
     vmas.iter()
         .filter(|vma| vma.backing == Backing::Ring)
         .count()
 }
 
-/// What a fork child gets wiped (MADV_WIPEONFORK). Only the long form of the map tells, which is
-/// slow to read.
+/// The areas that are wiped in a fork child (MADV_WIPEONFORK). Only the long form of the map has this, and reading it
+/// is slow.
 pub fn wiped_on_fork() -> Result<Vec<Range<usize>>, Errno> {
     let text = text_of(c"/proc/thread-self/smaps")?;
     Ok(parse_flag(&text, b"wf").collect())
 }
 
-/// Where the program said how it will use its memory (MADV_RANDOM, MADV_SEQUENTIAL), with the
-/// number of the advice. As slow as [`wiped_on_fork`].
+/// The ranges with a hint of the program (MADV_RANDOM, MADV_SEQUENTIAL), with the number of the advice. As slow as
+/// [`wiped_on_fork`].
 pub fn hints() -> Result<Vec<(Range<usize>, u32)>, Errno> {
     let text = text_of(c"/proc/thread-self/smaps")?;
     let random = parse_flag(&text, b"rr").map(|range| (range, k::MADV_RANDOM));
@@ -139,7 +138,7 @@ fn parse(text: &[u8]) -> Vec<Vma> {
         .collect()
 }
 
-/// `7f00-7fff rw-p 00000000 00:00 0    [heap]`; a line of another form is passed over.
+/// `7f00-7fff rw-p 00000000 00:00 0    [heap]`; lines of another form are skipped.
 fn parse_line(line: &[u8]) -> Option<Vma> {
     let mut rest = line;
     let mut field = || {
@@ -179,9 +178,9 @@ fn parse_line(line: &[u8]) -> Option<Vma> {
     })
 }
 
-/// The parts of `vmas` that could be managed: private anonymous memory outside `exclude`, in
-/// pieces of at least `min_bytes`. The kernel merges neighbours of equal kind, so an area of the
-/// map may hold the program's memory and ours; ours is cut out rather than the area refused.
+/// The parts of `vmas` that could be managed: private anonymous memory outside `exclude`, in pieces of at least
+/// `min_bytes`. The kernel merges equal neighbours, so an area of the map may contain memory of the program and of
+/// the engine; the latter is cut out.
 pub fn adoptable(vmas: &[Vma], min_bytes: usize, exclude: &[Range<usize>]) -> Vec<Vma> {
     let mut holes = exclude.to_vec();
     holes.sort_unstable_by_key(|hole| hole.start);
@@ -218,21 +217,21 @@ pub struct Run {
     pub huge: bool,
     /// The shared page of zeros, which costs no memory. Known on Linux 6.7 and later.
     pub zero: bool,
-    /// No page, but a guard (MADV_GUARD_INSTALL). Known on Linux 6.15 and later; before that it looks `swapped`.
+    /// No page, but a guard (MADV_GUARD_INSTALL). Known on Linux 6.15 and later; before that it appears as `swapped`.
     pub guard: bool,
 }
 
-/// Tells which pages are present.
+/// Finds the present pages.
 #[derive(Debug)]
 pub struct PageMap {
     file: OwnedFd,
     scan: bool,
-    /// The kernel tells of guards.
+    /// The kernel reports guards.
     guards: std::cell::Cell<bool>,
 }
 
 impl PageMap {
-    /// Opens the calling thread's process' page map.
+    /// Opens the page map of the calling process.
     pub fn open() -> Result<Self, Errno> {
         let path = c"/proc/thread-self/pagemap";
         let file = match handed::open_in_proc(path) {
@@ -249,13 +248,13 @@ impl PageMap {
         })
     }
 
-    /// The same, without the newer interface: for tests of what older kernels get.
+    /// The same without the newer interface, to test the behaviour on older kernels.
     pub fn open_without_scan() -> Result<Self, Errno> {
         Self::open().map(|map| Self { scan: false, ..map })
     }
 
-    /// Appends the runs of pages that exist in `start..end`, in address order. Pages that were
-    /// never touched, or were discarded, are in none.
+    /// Appends the runs of existing pages in `start..end`, in address order. Pages that were never touched, or were
+    /// discarded, are in none.
     pub fn runs(&mut self, start: usize, end: usize, out: &mut Vec<Run>) -> Result<(), Errno> {
         if self.scan {
             match self.scan(start, end, out) {
@@ -362,7 +361,7 @@ impl PageMap {
     }
 }
 
-/// Adds a run, or lengthens the last one when it goes on.
+/// Adds a run, or extends the last one if it is adjacent.
 fn push(out: &mut Vec<Run>, run: Run) {
     match out.last_mut() {
         Some(last)
@@ -383,7 +382,7 @@ fn push(out: &mut Vec<Run>, run: Run) {
 
 const PAGEMAP_SCAN: Opcode = opcode::read_write::<k::pm_scan_arg>(b'f', 16);
 
-/// PAGEMAP_SCAN returns how many regions it wrote.
+/// PAGEMAP_SCAN returns the number of regions it wrote.
 struct Scan<'a>(&'a mut k::pm_scan_arg);
 
 // SAFETY: the operand is the structure that the kernel reads and writes for this ioctl.

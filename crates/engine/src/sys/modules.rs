@@ -1,17 +1,17 @@
-//! The loaded modules of the process: where they lie, and their thread-locals.
+//! The loaded modules of the process: their ranges, and their thread-locals.
 //!
-//! Engine threads run code of ours and of the C library's. That code has static data, which looks
-//! like the program's anonymous memory in the maps but must never be paged out; and it has
-//! thread-locals, of which every engine thread needs its own. Which modules these are is read off
-//! our own relocations, which the linker has resolved. The static data of all others is the program's.
+//! Engine threads run code of this crate and of the C library. The static data of that code looks like the program's
+//! anonymous memory in the maps but must never be paged out. Its thread-locals must exist for every engine thread.
+//! These modules are found through this module's own relocations, which the linker has resolved. The static data of
+//! all other modules is the program's.
 //!
-//! Something of the program may stand before the C library's functions, as a sanitizer's runtime does
-//! before `memcpy`. Run by an engine thread it would look for a thread that it does not know, and at
-//! memory that may be managed. So what we call is bound to the C library itself, before anything starts.
+//! The program may interpose the C library's functions, as a sanitizer's runtime does with `memcpy`. On an engine
+//! thread such a function would look for a thread unknown to it, and access memory that may be managed. The functions
+//! that the engine calls are therefore bound to the C library itself before anything starts.
 //!
-//! The dynamic linker keeps what it knows of later modules in the program's heap. So it is asked
-//! once, by a thread of the program before any memory is managed; a fork child inherits the answer.
-//! Modules loaded after that are missing: no engine thread uses them.
+//! The dynamic linker keeps its data on later modules in the program's heap. It is therefore asked once, by a thread
+//! of the program before any memory is managed; a fork child inherits the answer. Modules loaded after that are
+//! missing: no engine thread uses them.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
@@ -33,7 +33,7 @@ const STT_FUNC: u8 = 2;
 const R_X86_64_64: u32 = 1;
 const R_X86_64_GLOB_DAT: u32 = 6;
 const R_X86_64_JUMP_SLOT: u32 = 7;
-/// Modules that are remembered; of a program with more the last ones are not.
+/// The most modules that are recorded; further ones are left out.
 const MOST: usize = 512;
 
 /// The thread-locals of a module.
@@ -41,7 +41,7 @@ const MOST: usize = 512;
 pub struct ThreadLocals {
     /// The linker's number of the module.
     pub id: usize,
-    /// How far below the thread pointer every thread has them; `None` where that differs.
+    /// The distance below the thread pointer, if it is the same for every thread; `None` otherwise.
     pub distance: Option<usize>,
     /// Address of their initial image.
     pub image: usize,
@@ -51,16 +51,16 @@ pub struct ThreadLocals {
     pub len: usize,
     /// A power of two.
     pub align: usize,
-    /// It is the module that this code is in.
+    /// It is the module of this code.
     pub is_own: bool,
 }
 
-/// Where a module lies.
+/// The range of a module.
 #[derive(Clone, Copy)]
 struct Place {
     start: usize,
     end: usize,
-    /// Engine threads run code of it.
+    /// Engine threads run its code.
     is_engines: bool,
 }
 
@@ -72,18 +72,18 @@ impl Place {
     };
 }
 
-/// What the linker said.
+/// The linker's answer.
 pub struct Modules {
     places: [Place; MOST],
     place_count: usize,
-    /// The address that this module was loaded at, and its dynamic section.
+    /// The load address of this module, and its dynamic section.
     own: (usize, usize),
     locals: [Option<ThreadLocals>; MOST],
     local_count: usize,
     thread_pointer: usize,
 }
 
-/// The one list. It is filled in place: it is larger than the stack of some threads that ask first.
+/// The only list. It is filled in place: it is larger than the stack of some threads that ask first.
 struct List(UnsafeCell<Modules>);
 
 // SAFETY: written by one thread inside `FILLED`, and only read after that.
@@ -99,10 +99,9 @@ static MODULES: List = List(UnsafeCell::new(Modules {
     thread_pointer: 0,
 }));
 
-/// The modules as of the first call.
+/// The modules at the first call.
 ///
-/// The first call takes a lock of the dynamic linker's and reads its lists: it must come before
-/// memory is managed.
+/// The first call takes a lock of the dynamic linker and reads its lists: it must come before memory is managed.
 pub fn loaded() -> &'static Modules {
     FILLED.call_once(|| {
         // SAFETY: `FILLED` lets one thread in, and nobody reads before it is through. The callback
@@ -118,7 +117,7 @@ pub fn loaded() -> &'static Modules {
 }
 
 impl Modules {
-    /// Where each module lies that engine threads run code of, from its first to its last segment.
+    /// The range of each module whose code engine threads run, from its first to its last segment.
     pub fn of_engine(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.places[..self.place_count]
             .iter()
@@ -143,13 +142,13 @@ impl Modules {
         }
     }
 
-    /// Marks the modules in which what our own relocations name was found.
+    /// Marks the modules that resolve names of this module's relocations.
     ///
     /// # Safety
-    /// `own` is what the linker said of this module, which stays loaded.
+    /// `own` is the linker's answer for this module, which stays loaded.
     unsafe fn find_engine_code(&mut self) {
         let places = &mut self.places[..self.place_count];
-        // The program's own allocator is none of ours, but what frees is named as well.
+        // The program's own allocator is not called, but `free` is referenced as well.
         let not_called = libc::free as *const () as usize;
         let mark = |_: &CStr, _, slot: *mut usize| {
             // SAFETY: a word of this module's that the linker has set.
@@ -172,11 +171,11 @@ impl Modules {
     }
 }
 
-/// Calls `found` with the name of each address that the linker has put into this module, whether it is a
-/// function's, and where it is.
+/// Calls `found` for each address that the linker has put into this module: its name, whether it is a function's, and
+/// its place.
 ///
 /// # Safety
-/// `own` are the address that this module was loaded at and that of its dynamic section, or zeros.
+/// `own` are the load address of this module and that of its dynamic section, or zeros.
 unsafe fn relocations(own: (usize, usize), mut found: impl FnMut(&CStr, bool, *mut usize)) {
     let (base, mut dynamic) = own;
     if dynamic == 0 {
@@ -226,7 +225,7 @@ unsafe fn relocations(own: (usize, usize), mut found: impl FnMut(&CStr, bool, *m
     }
 }
 
-/// Whether something stands before the C library in `data`, for what engine threads use most.
+/// Whether another module in `data` precedes the C library for the functions that engine threads use most.
 fn is_intercepted(data: &StaticData) -> bool {
     let used = [
         libc::memcpy as *const () as usize,
@@ -242,18 +241,18 @@ fn is_intercepted(data: &StaticData) -> bool {
         .any(|at| !(data.libc.0..data.libc.1).contains(at))
 }
 
-/// Replaces what the linker found elsewhere by what the C library has under the same name, if any of it
-/// is found elsewhere. `data` is what [`static_data`] told.
+/// Replaces resolved names by the C library's definitions, if any of them resolved elsewhere. `data` is the result of
+/// [`static_data`].
 ///
 /// # Safety
-/// No other thread runs code of this module's, and this one may use the dynamic linker.
+/// No other thread runs code of this module, and the calling thread may use the dynamic linker.
 pub unsafe fn bind_to_libc(data: &StaticData) {
-    // What it gives back it must have got from the same allocator.
+    // Memory must be freed by the allocator that returned it.
     const PROGRAMS: &CStr = c"free";
     if !is_intercepted(data) {
         return;
     }
-    // SAFETY: opens what is loaded already.
+    // SAFETY: opens a loaded library.
     let libc = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
     if libc.is_null() {
         return;
@@ -262,7 +261,7 @@ pub unsafe fn bind_to_libc(data: &StaticData) {
         // SAFETY: a word of this module's that the linker has set; the name is one.
         let (target, real) = unsafe { (slot.read_unaligned(), libc::dlsym(libc, name.as_ptr())) };
         let real = real as usize;
-        // Of what we define ourselves the linker has found ours, as the program does.
+        // Names that this module defines have resolved to this module, as for the program.
         let stays =
             !is_function || name == PROGRAMS || (data.here.0..data.here.1).contains(&target);
         if stays || target == 0 || real == 0 || real == target {
@@ -287,7 +286,7 @@ fn loaded_segments(headers: &[libc::Elf64_Phdr]) -> impl Iterator<Item = &libc::
         .filter(|header| header.p_type == libc::PT_LOAD)
 }
 
-/// Whether something at `address` is part of a module.
+/// Whether `address` is within a module.
 fn holds(base: usize, headers: &[libc::Elf64_Phdr], address: usize) -> bool {
     loaded_segments(headers).any(|header| {
         let start = base.wrapping_add(header.p_vaddr as usize);
@@ -313,26 +312,26 @@ fn dynamic_section(base: usize, headers: &[libc::Elf64_Phdr]) -> usize {
     dynamic.map_or(0, |at| base.wrapping_add(at.p_vaddr as usize))
 }
 
-/// How much static data the loaded modules have, in bytes that are written to.
+/// The writable static data of the loaded modules, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StaticData {
-    /// Nothing is behind it at first (`.bss`); this module's left out.
+    /// Without initial content (`.bss`), except this module's.
     pub anonymous: usize,
-    /// A copy of what a file holds, as soon as it is written to.
+    /// Private copies of file content, once written to.
     pub of_files: usize,
-    /// What is `anonymous` of this module.
+    /// The `anonymous` part of this module.
     pub own: usize,
-    /// From where to where this module lies, and the C library.
+    /// The ranges of this module and of the C library.
     here: (usize, usize),
     libc: (usize, usize),
-    /// The address that this module was loaded at, and its dynamic section.
+    /// The load address of this module, and its dynamic section.
     own_module: (usize, usize),
 }
 
-/// Looks at the static data of all modules. Takes a lock of the dynamic linker's.
+/// Looks at the static data of all modules. Takes a lock of the dynamic linker.
 pub fn static_data() -> StaticData {
     let mut data = StaticData::default();
-    // SAFETY: the callback gets what it expects, which outlives the call.
+    // SAFETY: the callback gets its expected argument, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(add_static_data), (&raw mut data).cast()) };
     data
 }
@@ -396,7 +395,7 @@ unsafe extern "C" fn on_module(
     if is_own {
         modules.own = (base, dynamic_section(base, headers));
     }
-    // The program itself has copies of variables of the C library's, none that matter here.
+    // The program itself has copies of some variables of the C library, none that matter here.
     if !is_program {
         modules.add_place(base, headers, is_own);
     }

@@ -1,20 +1,20 @@
-//! What of the address space that it shares with the program the engine cannot do without: its own mappings, and the modules
-//! whose code its threads run.
+//! The parts of the shared address space that the engine needs: its own mappings, and the modules whose code its
+//! threads run.
 //!
-//! A program may unmap all that it finds in its map (a process that is about to become something else, or a test of the
-//! kernel's). The kernel would not refuse, the engine would die of it, and the program with it, otherwise than it would have
-//! died alone. Where the C library is asked, this is left out; the program has no use for it.
+//! A program may unmap everything in its map (a process that is about to become something else, or a test of the
+//! kernel). The kernel would not refuse, the engine would die, and the program with it, in another way than without
+//! foreswap. The C library's `munmap` leaves these ranges out; the program has no use for them.
 
 use core::ops::Range;
 
 use super::{modules, own_memory};
 
-/// The kernel's own module, which tells the time, and before it the data that it reads.
+/// The kernel's own module for the time, and its data before it.
 const VDSO: usize = 2 * 4096;
 const VDSO_DATA: usize = 16 * 4096;
 
-/// The lowest part of `range` that is needed. Only where an engine has been started: the modules are known then, and nothing
-/// here takes a lock or allocates.
+/// The lowest part of `range` that is needed. Only after an engine has started: the modules are then known, and
+/// nothing here takes a lock or allocates.
 pub fn first_in(range: &Range<usize>) -> Option<Range<usize>> {
     let own = own_memory::ranges().map(|own| own.start..own.start + own.len);
     let part = |needed: Range<usize>| needed.start.max(range.start)..needed.end.min(range.end);

@@ -1,10 +1,9 @@
-//! Every mapping the engine makes for itself, in one list: adoption leaves these ranges alone, and
-//! a fork child finds what its parent's engine left behind.
+//! Every mapping of the engine, in one list: adoption leaves these ranges alone, and a fork child finds the remains
+//! of its parent's engine.
 //!
-//! The list is a fixed table of atomics in static memory, so that it needs neither an allocator
-//! nor a lock and is readable from any thread. It holds few, large mappings (stacks, allocator
-//! segments, arenas); when it is full, mapping fails with ENOMEM rather than going unlisted,
-//! because an unlisted range could be adopted and the engine would page out itself.
+//! The list is a fixed table of atomics in static memory: it needs neither an allocator nor a lock and is readable
+//! from any thread. It holds few, large mappings (stacks, allocator segments, arenas). If it is full, mapping fails
+//! with ENOMEM: an unlisted range could be adopted, and the engine would page itself out.
 
 use core::ffi::c_void;
 use core::ptr::{NonNull, without_provenance_mut};
@@ -18,13 +17,13 @@ use rustix::mm::{
 
 use super::syscall::syscall;
 
-/// Enough for some gigabytes of allocator segments; 48 KiB of static memory.
+/// Sufficient for some gigabytes of allocator segments; 48 KiB of static memory.
 const CAPACITY: usize = 2048;
 /// An entry being filled.
 const CLAIMED: usize = 1;
 const PR_SET_VMA: usize = 0x5356_4d41;
 
-/// What a mapping is for.
+/// The purpose of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -36,9 +35,9 @@ pub enum Kind {
     Frames = 3,
     /// The doorbell's pages and slots.
     Doorbell = 4,
-    /// Anything else that the engine maps.
+    /// Other mappings of the engine.
     Other = 5,
-    /// What all processes of the run share.
+    /// The memory shared by all processes of the run.
     Ledger = 6,
 }
 
@@ -49,9 +48,9 @@ pub struct Own {
     pub start: usize,
     /// Bytes.
     pub len: usize,
-    /// What it is for.
+    /// Its purpose.
     pub kind: Kind,
-    /// Made by the engine of a process this one was forked from.
+    /// Made by the engine of a parent process.
     pub inherited: bool,
 }
 
@@ -75,32 +74,32 @@ static TABLE: [Entry; CAPACITY] = [const {
 /// Entries from here on were never used.
 static REACH: AtomicUsize = AtomicUsize::new(0);
 
-/// How far below this module's own data the engine's mappings go. The program would have to map as
-/// much before it met them.
+/// The room for the engine's mappings below this module's own data. The program would have to map as much before it
+/// met them.
 const BELOW: usize = 8 << 40;
-/// Between two of them, and what they are aligned to.
+/// The gap between two of them, and their alignment.
 const GAP: usize = 2 << 20;
-/// Bytes of that room that were given away.
+/// Bytes of that room in use.
 static PLACED: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts the forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Maps `len` bytes of zeroed private memory, not reserved, and lists them.
+/// Maps `len` bytes of zeroed private memory, without reserve, and lists them.
 pub fn map(len: usize, kind: Kind) -> Result<NonNull<u8>, Errno> {
     let base = reserve(len, kind)?;
     // SAFETY: mapped just now.
     if let Err(errno) = unsafe { open_unlocked(base.as_ptr() as usize, len) } {
-        // SAFETY: mapped above, seen by nobody.
+        // SAFETY: mapped above, not visible elsewhere.
         unsafe { unmap(base, len) }?;
         return Err(errno);
     }
     Ok(base)
 }
 
-/// Opens a closed mapping of ours for reading and writing. After `mlockall(MCL_FUTURE)` the kernel
-/// locks every new mapping and fills it at once where it is open: frames and doors, whose use is to
-/// be empty, and tables that are meant to stay sparse. So they are made closed, and unlocked first.
+/// Opens a closed mapping of the engine for reading and writing. After `mlockall(MCL_FUTURE)` the kernel locks every
+/// new mapping, and fills it at once if it is accessible: frames and doors, which must be empty, and tables that are
+/// meant to stay sparse. Mappings are therefore created closed, and unlocked first.
 ///
 /// # Safety
 /// The range is a mapping of the engine's.
@@ -113,10 +112,10 @@ pub unsafe fn open_unlocked(start: usize, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// Replaces part of a mapping of ours by a fresh one, without any page or page table behind it.
+/// Replaces part of a mapping of the engine by a fresh one, without pages or page tables.
 ///
 /// # Safety
-/// Nothing needs what is there, and no userfaultfd is registered on it.
+/// Its content is not needed, and no userfaultfd is registered on it.
 pub unsafe fn renew(start: usize, len: usize) -> Result<(), Errno> {
     let at = without_provenance_mut(start);
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
@@ -127,7 +126,7 @@ pub unsafe fn renew(start: usize, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// Takes the locks off whatever of ours the program's `mlockall` locked with its own memory.
+/// Unlocks mappings of the engine that the program's `mlockall` locked.
 pub fn unlock_all() {
     for own in ranges() {
         // SAFETY: changes nothing but whether pages may leave. A mapping that was unmapped
@@ -139,10 +138,10 @@ pub fn unlock_all() {
 /// Drops the pages of `start..start + len`, locked or not.
 ///
 /// # Safety
-/// Nothing needs their content.
+/// Their content is not needed.
 pub unsafe fn discard(start: usize, len: usize) -> Result<(), Errno> {
     let at = without_provenance_mut(start);
-    // `LinuxDontNeed` is the one that drops pages; `DontNeed` is POSIX's hint.
+    // `LinuxDontNeed` drops pages; `DontNeed` is POSIX's hint.
     // SAFETY: the caller's promise.
     match unsafe { madvise(at, len, Advice::LinuxDontNeed) } {
         // Locked by a `mlockall` of the program.
@@ -152,8 +151,8 @@ pub unsafe fn discard(start: usize, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// As [`map`], but closed to every access, which costs nothing even where memory is counted
-/// strictly; `mprotect` opens parts of it.
+/// As [`map`], but without any access, which costs nothing even under strict accounting; `mprotect` opens parts of
+/// it.
 pub fn reserve(len: usize, kind: Kind) -> Result<NonNull<u8>, Errno> {
     let prot = ProtFlags::empty();
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -163,46 +162,45 @@ pub fn reserve(len: usize, kind: Kind) -> Result<NonNull<u8>, Errno> {
         return Err(Errno::NOMEM);
     };
     if !list(at as usize, len, kind) {
-        // SAFETY: mapped just above and seen by nobody.
+        // SAFETY: mapped just above, not visible elsewhere.
         unsafe { munmap(at, len) }?;
         return Err(Errno::NOMEM);
     }
     // SAFETY: mapped just above; see `open_unlocked`.
     let _ = unsafe { munlock(at, len) };
-    // A name keeps the kernel from merging the mapping with the program's neighbours and tells a
-    // reader of /proc/PID/maps whose it is. Kernels without names refuse, and lose only that.
+    // The name keeps the kernel from merging the mapping with the program's neighbours and identifies it in
+    // /proc/PID/maps. Kernels without names refuse, without further effect.
     let name = c"foreswap".as_ptr() as usize;
     // SAFETY: names the mapping just made; the string is static.
     let _ = unsafe { syscall(k::__NR_prctl, [PR_SET_VMA, 0, at as usize, len, name]) };
     Ok(base)
 }
 
-/// Where a mapping of `len` bytes had best go: far below what the program maps. The kernel's own
-/// choice would be the highest hole, and holes are the program's: a part it unmapped, or kept from
-/// this fork child (MADV_DONTFORK), must fault when it is touched and not be read from ours. Nor
-/// should what the program lets grow in place run into us.
+/// The preferred place of a mapping of `len` bytes: far below the program's mappings. The kernel's own choice would
+/// be the highest hole, and holes are the program's: a range that it unmapped, or kept from this fork child
+/// (MADV_DONTFORK), must fault when it is touched. Nor may the engine block program mappings that grow in place.
 pub fn wish(len: usize) -> *mut c_void {
     let guarded = (len + GAP).next_multiple_of(GAP);
     let before = PLACED.fetch_add(guarded, Ordering::Relaxed);
     let here = (&raw const TABLE) as usize;
-    // A wish only: where it cannot be, the kernel finds another place.
+    // A hint only: if it is not free, the kernel finds another place.
     let at = here
         .checked_sub(BELOW)
         .map(|start| start / GAP * GAP + before);
     without_provenance_mut(at.filter(|at| at + guarded < here).unwrap_or(0))
 }
 
-/// Unmaps what [`map`] gave and takes it off the list.
+/// Unmaps a mapping of [`map`] and removes it from the list.
 ///
 /// # Safety
-/// `base` and `len` are those of a listed mapping that nothing uses any more.
+/// `base` and `len` are those of a listed mapping that is not used any more.
 pub unsafe fn unmap(base: NonNull<u8>, len: usize) -> Result<(), Errno> {
     unlist(base.as_ptr() as usize);
     // SAFETY: the caller's promise.
     unsafe { munmap(base.as_ptr().cast(), len) }
 }
 
-/// Lists a mapping that was made elsewhere; false when the list is full.
+/// Lists a mapping that was created elsewhere; false if the list is full.
 pub fn list(start: usize, len: usize, kind: Kind) -> bool {
     for (index, entry) in TABLE.iter().enumerate() {
         if entry
@@ -216,7 +214,7 @@ pub fn list(start: usize, len: usize, kind: Kind) -> bool {
             entry
                 .generation
                 .store(GENERATION.load(Ordering::Relaxed), Ordering::Relaxed);
-            // Release: who sees the address sees the rest.
+            // Release: a reader that sees the address sees the rest.
             entry.start.store(start, Ordering::Release);
             return true;
         }
@@ -224,7 +222,7 @@ pub fn list(start: usize, len: usize, kind: Kind) -> bool {
     false
 }
 
-/// Takes the mapping that starts at `start` off the list.
+/// Removes the mapping that starts at `start` from the list.
 pub fn unlist(start: usize) {
     if let Some(entry) = find(start) {
         entry.start.store(0, Ordering::Release);
@@ -270,17 +268,17 @@ pub fn ranges() -> impl Iterator<Item = Own> {
     })
 }
 
-/// In a fork child, before anything else here: what is listed now counts as inherited.
+/// In a fork child, before other calls of this module: listed mappings count as inherited from now on.
 pub fn forget_after_fork() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// In a fork child: unmaps the inherited mappings that `which` picks, and unlists them. A mapping
-/// that was kept from children (MADV_DONTFORK) is not there, and something of the child's may be:
-/// `which` must say no to it, and [`drop_from_list`] is for it. MADV_WIPEONFORK has no such trap.
+/// In a fork child: unmaps the inherited mappings selected by `which`, and unlists them. A mapping that was kept from
+/// children (MADV_DONTFORK) is absent, and memory of the child may be in its place: `which` must reject it, and
+/// [`drop_from_list`] is for it. MADV_WIPEONFORK has no such problem.
 ///
 /// # Safety
-/// Nothing of the picked mappings may be used any more in this process.
+/// The selected mappings are not used any more in this process.
 pub unsafe fn unmap_inherited(mut which: impl FnMut(&Own) -> bool) {
     for own in ranges() {
         if own.inherited && which(&own) {
@@ -291,7 +289,7 @@ pub unsafe fn unmap_inherited(mut which: impl FnMut(&Own) -> bool) {
     }
 }
 
-/// In a fork child: unlists the inherited mappings that `which` picks without unmapping them.
+/// In a fork child: unlists the inherited mappings selected by `which` without unmapping them.
 pub fn drop_from_list(mut which: impl FnMut(&Own) -> bool) {
     for own in ranges() {
         if own.inherited && which(&own) {
@@ -316,7 +314,7 @@ mod tests {
             inherited: false,
         };
         assert_eq!(seen, Some(own));
-        // SAFETY: mapped above, used by nobody.
+        // SAFETY: mapped above, not in use.
         unsafe { unmap(base, 8192) }.expect("unmap");
         assert!(ranges().all(|own| own.start != start));
     }

@@ -1,4 +1,4 @@
-//! What concerns the whole process or the calling thread's descriptor table, without the C library.
+//! Operations on the whole process or the calling thread's descriptor table, without the C library.
 
 use core::ffi::c_void;
 
@@ -11,27 +11,27 @@ use super::syscall::syscall;
 /// Closes every descriptor of the calling process' own table.
 ///
 /// # Safety
-/// The table is not shared with the program (see [`super::beside`]), and nothing that runs on it
-/// uses an open descriptor.
+/// The table is not shared with the program (see [`super::beside`]), and no code that uses it needs an open
+/// descriptor.
 pub unsafe fn close_all_files() -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe { syscall(k::__NR_close_range, [0, u32::MAX as usize, 0]) }.map(drop)
 }
 
-/// What `/proc/PID/statm` tells of the calling process.
+/// `/proc/PID/statm` of the calling process.
 pub struct Statm(OwnedFd);
 
 /// Sizes in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Private memory that may be written to, the first stack with it, whatever of it is there.
+    /// Private writable memory and the first stack, present or not.
     pub data: usize,
     resident: usize,
     of_files: usize,
 }
 
 impl Sizes {
-    /// Private memory that is there: what is anonymous, and copies of what files hold.
+    /// Present private memory: anonymous pages, and copies of file pages.
     pub fn anonymous_resident(self) -> usize {
         self.resident.saturating_sub(self.of_files)
     }
@@ -43,7 +43,7 @@ impl Statm {
         super::handed::open_in_proc(c"/proc/thread-self/statm").map(Statm)
     }
 
-    /// Looks.
+    /// Reads it.
     pub fn read(&self) -> Option<Sizes> {
         let mut text = [0; 128];
         let n = rustix::io::pread(&self.0, &mut text, 0).ok()?;
@@ -72,7 +72,7 @@ impl Statm {
     }
 }
 
-/// Opens a range to reading and writing, to being executed as well, and gives it a protection key.
+/// Makes a range readable and writable, executable if `exec`, with a protection key.
 pub fn protect_with_key(at: *mut c_void, len: usize, exec: bool, key: i32) -> Result<(), Errno> {
     let access = k::PROT_READ | k::PROT_WRITE | if exec { k::PROT_EXEC } else { 0 };
     let key = key.cast_unsigned() as usize;
@@ -81,7 +81,7 @@ pub fn protect_with_key(at: *mut c_void, len: usize, exec: bool, key: i32) -> Re
     // vouches.
     let changed = unsafe { syscall(k::__NR_pkey_mprotect, arguments) };
     match changed {
-        // Without keys only "none" is taken.
+        // Without keys only "none" is accepted.
         Err(Errno::INVAL | Errno::NOSYS) if key == 0 => {
             // SAFETY: as above.
             unsafe { syscall(k::__NR_mprotect, [at as usize, len, access as usize]) }.map(drop)

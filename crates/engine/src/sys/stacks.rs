@@ -1,13 +1,13 @@
-//! Which memory is a thread's stack.
+//! Recognition of thread stacks.
 //!
-//! The C library keeps a thread's *control block* at the upper end of its stack. The kernel writes to it
-//! when the thread ends; a page that is absent then is not waited for, and whoever joins the thread would
-//! wait for ever. So the stacks that the C library makes are left alone. Memory above a guard page alone
-//! is no evidence: allocators guard their chunks as well. Where control blocks are is noted as threads are
-//! made; it cannot be seen by reading, as the pager may not touch memory that could be managed. Threads that are made past
-//! the preload object's wrappers (jemalloc's own, `aio_read`'s) are not noted. So the absence of a noted block means something
-//! only where the program has a single thread; else all memory above a guard counts as a stack. A fork child's C library
-//! follows the list of all control blocks before any handler runs there, so a stack that is taken for something else ends it.
+//! The C library keeps a thread's *control block* at the upper end of its stack. The kernel writes to it when the
+//! thread ends. It does not wait for an absent page then, and a join of the thread would wait for ever. The stacks of
+//! the C library are therefore left alone. A guard page below memory is no proof of a stack: allocators guard their
+//! chunks as well. Control blocks are noted as threads are created, because the pager may not read memory that could
+//! be managed. Threads created past the preload object's wrappers (by jemalloc, or for `aio_read`) are not noted. The
+//! absence of a noted block is therefore conclusive only in a program with a single thread; else all memory above a
+//! guard counts as a stack. A fork child's C library follows the list of all control blocks before any handler runs
+//! there: a stack mistaken for other memory would end the child.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -18,15 +18,14 @@ use super::maps::{PageMap, Vma};
 const PAGE: usize = 4096;
 /// The largest guard below a thread's stack.
 const GUARD: usize = 64 << 10;
-/// What the C library may use of a control block, and some.
+/// The size that the C library may use of a control block, with a margin.
 const BLOCK: usize = 2560;
-/// Places of control blocks that are noted: stacks are used again, so that even programs with many
-/// short-lived threads have few.
+/// Noted places of control blocks: stacks are reused, and even programs with many short-lived threads have few.
 const PLACES: usize = 1 << 14;
-/// Places that are tried before the table counts as full.
+/// Places tried before the table counts as full.
 const TRIES: usize = 64;
 
-/// Where threads' control blocks are or were. Written by the program's threads.
+/// The places of present and former control blocks. Written by the program's threads.
 pub struct ControlBlocks {
     places: [AtomicUsize; PLACES],
     is_full: AtomicBool,
@@ -41,9 +40,9 @@ impl ControlBlocks {
         }
     }
 
-    /// A thread was made with its control block at `block`. Never waits.
+    /// A thread was created with its control block at `block`. Never waits.
     pub fn note(&self, block: usize) {
-        // Stacks of one size lie at equal distances: all bits of the page's number count.
+        // Stacks of equal size lie at equal distances: the hash uses all bits of the page number.
         let hash = (block / PAGE).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - 14);
         for try_ in 0..TRIES {
             let place = &self.places[(hash + try_) % PLACES];
@@ -56,7 +55,7 @@ impl ControlBlocks {
         self.is_full.store(true, SeqCst);
     }
 
-    /// The blocks that were noted, in order of address; `None` if some could not be.
+    /// The noted blocks, in order of address; `None` if some could not be noted.
     fn all(&self) -> Option<Vec<usize>> {
         let noted = self.places.iter().map(|place| place.load(Relaxed));
         let mut blocks: Vec<_> = noted.filter(|&block| block != 0).collect();
@@ -71,8 +70,8 @@ impl Default for ControlBlocks {
     }
 }
 
-/// The stacks among `vmas`, which are in order of address, and control blocks that lie elsewhere.
-/// `can_tell`: memory above a guard in which no block was noted is no stack.
+/// The stacks among `vmas`, which are in order of address, and control blocks outside of stacks. `can_tell`: memory
+/// above a guard without a noted block is not a stack.
 pub fn find(
     vmas: &[Vma],
     blocks: &ControlBlocks,
@@ -89,14 +88,14 @@ pub fn find(
         }
         let from = known.partition_point(|&block| block < vma.start);
         let to = known.partition_point(|&block| block < vma.end);
-        // The stack may have been given back meanwhile and something else be there.
+        // The stack may have been unmapped meanwhile, with other memory in its place.
         let mut inside = known[from..to]
             .iter()
             .filter(|&&block| is_touched(block / PAGE * PAGE, pages));
         let end_of = |block: usize| (block + BLOCK).next_multiple_of(PAGE).min(vma.end);
         if index > 0 && is_guard_of(&vmas[index - 1], vma) {
             match inside.next() {
-                // What is above it, the kernel has taken together with it.
+                // The kernel has merged the mapping above it with it.
                 Some(&block) => found.push(vma.start..end_of(block)),
                 None if !can_tell => found.push(vma.start..vma.end),
                 None => {}
@@ -113,7 +112,7 @@ fn is_guard_of(below: &Vma, vma: &Vma) -> bool {
     is_closed && below.bytes() <= GUARD && below.anonymous() && below.end == vma.start
 }
 
-/// Whether the page at `page` was ever touched; also where that cannot be told.
+/// Whether the page at `page` was ever touched, or may have been.
 fn is_touched(page: usize, pages: &mut PageMap) -> bool {
     let mut runs = Vec::new();
     pages.runs(page, page + PAGE, &mut runs).is_err() || !runs.is_empty()
@@ -139,7 +138,7 @@ mod tests {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let around = libc::mmap(core::ptr::null_mut(), len + 2 * PAGE, prot, flags, -1, 0);
             assert_ne!(around, libc::MAP_FAILED);
-            // Closed on both sides: the kernel would join it with what is above.
+            // Closed on both sides: the kernel would merge it with the memory above.
             assert_eq!(libc::mprotect(around, PAGE, libc::PROT_NONE), 0);
             let above = around.byte_add(PAGE + len);
             assert_eq!(libc::mprotect(above, PAGE, libc::PROT_NONE), 0);

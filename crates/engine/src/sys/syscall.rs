@@ -1,7 +1,6 @@
-//! Bare system calls for what rustix does not offer: no errno, no TLS, nothing but registers.
+//! Bare system calls that rustix lacks: no errno, no TLS, only registers.
 //!
-//! Used where code runs before or beside libc's idea of a thread, or on a program's thread whose
-//! errno must not change.
+//! For code that runs before or outside libc's threads, or on a program's thread whose errno must not change.
 
 use core::arch::asm;
 

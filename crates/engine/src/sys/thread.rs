@@ -1,17 +1,15 @@
-//! Engine threads: made with a bare clone(2), unknown to libc.
+//! Engine threads: created by a bare clone(2), unknown to libc.
 //!
-//! The engine works in the memory of a program that must not notice it. A pthread would allocate
-//! from the program's heap, run its hooks, be counted by its libc (which then takes locks it never
-//! needed) and share its descriptors. So a thread here gets its own mapping with guard page, stack
-//! and a thread-local block of our making. The first one is a process of its own (see [`super::beside`]);
-//! it starts the others, which so are threads of the engine's process and not of the program's.
+//! The engine works in the memory of a program that must not notice it. A pthread would allocate from the program's
+//! heap, run its hooks, be counted by its libc (which then takes locks it never needed) and share its descriptors. An
+//! engine thread therefore gets its own mapping with guard page, stack and thread-local block. The first one is a
+//! process of its own (see [`super::beside`]) and starts the others, which are threads of the engine's process.
 //!
-//! The thread-local block mirrors what glibc gave the creating thread: every module whose
-//! thread-locals lie at a fixed distance below the thread pointer gets a fresh copy of its initial
-//! image at the same distance, and a private dtv leads to these copies (and to a copy of our own
-//! module's when it was loaded late and has no fixed place). So errno, libc calls that keep state
-//! per thread, and Rust `thread_local!`s *without destructors* work and are the thread's own.
-//! What must never run on such a thread: anything that registers a thread-exit destructor, calls
+//! The thread-local block mirrors the creating thread's block from glibc. Every module whose thread-locals lie at a
+//! fixed distance below the thread pointer gets a fresh copy of its initial image at the same distance. A private dtv
+//! points to these copies (and to a copy of this module's own, if it was loaded late and has no fixed place). errno,
+//! libc calls with per-thread state, and Rust `thread_local!`s *without destructors* therefore work and are private
+//! to the thread. Code that must never run on such a thread: anything that registers a thread-exit destructor, calls
 //! the program's malloc, stdio or pthread_create, or uses another library's late thread-locals.
 
 use core::arch::{asm, naked_asm};
@@ -30,8 +28,8 @@ use super::own_memory::{self, Kind};
 use super::syscall::syscall;
 
 const PAGE: usize = 4096;
-/// Room below the thread pointer beyond what the loaded modules need: glibc lets late modules
-/// claim some, and code compiled for them may then read there.
+/// Room below the thread pointer beyond the needs of the loaded modules: glibc lets late modules claim some, and code
+/// compiled for them may then read there.
 const TLS_SLACK: usize = 64 << 10;
 /// Entries of the private dtv, two pages of them: one per loaded module with thread-locals.
 const DTV_ENTRIES: usize = 2 * PAGE / 16;
@@ -43,8 +41,8 @@ const TCB_TID: usize = 0x2d0;
 /// A thread's main function.
 pub type Entry = extern "C" fn(*mut c_void);
 
-/// What lies at fixed places above the thread pointer. The first page is what glibc and the
-/// compiler expect there, all zero but for the fields set in [`Prepared::new`].
+/// The contents at fixed places above the thread pointer. The first page is for glibc and the compiler, all zero
+/// except the fields set in [`Prepared::new`].
 #[repr(C)]
 pub(super) struct Block {
     control: [usize; PAGE / 8],
@@ -58,8 +56,7 @@ pub(super) struct Block {
     mapping: Range<usize>,
 }
 
-/// A started engine thread. Dropping the handle leaves it running; its memory is then kept for
-/// good.
+/// A started engine thread. Dropping the handle leaves it running; its memory is then never freed.
 #[derive(Debug)]
 pub struct Thread {
     block: NonNull<Block>,
@@ -81,7 +78,7 @@ impl Thread {
         self.block().tid.load(Ordering::Acquire)
     }
 
-    /// Whether the thread still runs. Means nothing in a fork child: threads do not follow.
+    /// Whether the thread still runs. Meaningless in a fork child: threads do not follow.
     pub fn is_alive(&self) -> bool {
         self.tid() != 0
     }
@@ -147,11 +144,11 @@ pub unsafe fn spawn(
         flags |= k::CLONE_FILES;
     }
     let prepared = Prepared::new(name, stack_bytes, entry, arg)?;
-    // SAFETY: what was prepared is this clone's alone, and lives until the handle's `join`.
+    // SAFETY: the prepared memory belongs to this clone alone, and lives until the handle's `join`.
     prepared.start(|stack_top, block| unsafe { clone(flags as usize, stack_top, block) })
 }
 
-/// The memory of a thread that does not run yet.
+/// The memory of a thread that has not started.
 pub(super) struct Prepared {
     base: NonNull<u8>,
     len: usize,
@@ -187,7 +184,7 @@ impl Prepared {
                 .and_then(|()| madvise(stack_start, stack, Advice::LinuxWipeOnFork))
         };
         if let Err(errno) = prepared {
-            // SAFETY: mapped above, used by nobody.
+            // SAFETY: mapped above, not in use.
             unsafe { own_memory::unmap(base, len) }?;
             return Err(errno);
         }
@@ -200,9 +197,9 @@ impl Prepared {
             control[0] = pointer;
             control[1] = (&raw const (*block).dtv[1]) as usize;
             control[2] = pointer;
-            // "There are several threads": what libc shares must be locked by us at least.
+            // "There are several threads": libc must lock its shared data.
             control[3] = 1;
-            // The stack guard and the pointer guard are the process', not the thread's.
+            // The stack guard and the pointer guard belong to the process.
             control[5] = creator.add(5).read();
             control[6] = creator.add(6).read();
             let tid = rustix::thread::gettid().as_raw_nonzero().get();
@@ -229,13 +226,13 @@ impl Prepared {
         })
     }
 
-    /// Has `clone` start it, with the top of its stack and its block, which is its thread pointer
-    /// and has the word for its id. A negative answer is an error number.
+    /// Starts it by `clone`, with the top of its stack and its block, which is its thread pointer and contains the
+    /// word for its id. A negative result is an error number.
     pub(super) fn start(
         self,
         clone: impl FnOnce(usize, *mut Block) -> isize,
     ) -> Result<Thread, Errno> {
-        // The new thread inherits the mask, so that no signal of the program ever runs on it.
+        // The new thread inherits the mask: no signal of the program ever runs on it.
         let before = set_signal_mask(u64::MAX);
         let result = clone(self.stack_top, self.block);
         set_signal_mask(before);
@@ -251,14 +248,14 @@ impl Prepared {
 }
 
 impl Block {
-    /// Where the kernel notes the thread's id, and its end.
+    /// Where the kernel stores the thread's id, and clears it at its end.
     pub(super) fn tid_word(block: *mut Self) -> *mut AtomicU32 {
         // SAFETY: an address within the block.
         unsafe { &raw mut (*block).tid }
     }
 }
 
-/// The clone of [`spawn`], or of a process that is its maker's child.
+/// The clone of [`spawn`], or of a process that is its creator's child.
 ///
 /// # Safety
 /// `stack_top` and `block` were prepared for this and live as long as the thread.
@@ -310,7 +307,7 @@ pub(super) extern "C" fn thread_main(block: *mut Block) -> ! {
         let set_name = linux_raw_sys::prctl::PR_SET_NAME as usize;
         let _ = syscall(k::__NR_prctl, [set_name, name]);
         ((*block).entry)((*block).arg);
-        // Past here the stack may go at any moment: one instruction, nothing after.
+        // From here on the stack may be freed at any moment: one instruction, nothing after.
         asm!("syscall", in("rax") k::__NR_exit, in("rdi") 0, options(noreturn, nostack));
     }
 }
@@ -338,19 +335,19 @@ pub(crate) fn set_signal_mask(mask: u64) -> u64 {
     old
 }
 
-/// What the thread-locals of an engine thread take, and how they are laid out.
+/// The size and layout of an engine thread's thread-locals.
 struct Survey {
     modules: &'static Modules,
     /// Bytes below the thread pointer.
     needed: usize,
-    /// Bytes for our own module's thread-locals when they have no fixed place.
+    /// Bytes for this module's own thread-locals if they have no fixed place.
     own_late: usize,
 }
 
 impl Survey {
     fn new() -> Self {
         let modules = modules::loaded();
-        // What lies at a fixed distance lies within the sum of all such modules.
+        // Everything at a fixed distance lies within the sum of all such modules.
         let room = |locals: &ThreadLocals| locals.len + locals.align;
         let needed = TLS_SLACK + modules.thread_locals().map(room).sum::<usize>();
         let own = modules.thread_locals().find(|locals| locals.is_own);
@@ -361,7 +358,7 @@ impl Survey {
         }
     }
 
-    /// Fills the thread-locals of a thread that does not run yet.
+    /// Fills the thread-locals of a thread that has not started.
     ///
     /// # Safety
     /// `needed` bytes below `block` and `own_late` from `late_area` on are mapped and unused.

@@ -1,26 +1,24 @@
 //! One move of memory (mremap) at a time.
 //!
-//! The kernel announces a move after it has let go of the address space, so that the events of two
-//! threads can be read in another order than they happened: one thread moves P to Q, another R to
-//! the place that has become free, and the pager hears of the second first. It could not tell what P
-//! holds then. So the program's threads move memory one after the other, each until its events were
-//! read. A thread does not wait here for ever: rather an unlikely disorder than a certain standstill.
-//! But for longer than a fork may take on a busy machine, during which nothing moves.
+//! The kernel reports a move after it has released the address space lock. The events of two threads can therefore be
+//! read in another order than they happened: one thread moves P to Q, another R to the freed place, and the pager
+//! reads the second event first. It could not tell what P contains then. The program's threads therefore move memory
+//! one after the other, each until its events were read. The wait is bounded, because an unlikely disorder is better
+//! than a certain standstill. The bound exceeds the time of a fork on a busy machine, during which nothing moves.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use rustix::thread::futex::{self, Flags, Timespec};
 
-/// How often a thread waits, and for how long at a time: 30 s in all.
+/// How often a thread waits, and for how long each time: 30 s in all.
 const WAITS: u32 = 3000;
 const WAIT: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 10_000_000,
 };
 
-/// Lets one thread through at a time. Safe in signal handlers: the thread that is inside already
-/// goes on.
+/// Lets one thread through at a time. Safe in signal handlers: a thread that is inside is let through again.
 #[derive(Debug)]
 pub struct Turnstile(AtomicU32);
 
@@ -29,7 +27,7 @@ pub struct Turnstile(AtomicU32);
 pub struct Turn<'a>(Option<&'a AtomicU32>);
 
 impl Turnstile {
-    /// Nobody is inside.
+    /// The turnstile is free.
     #[expect(clippy::new_without_default, reason = "it is a static's initial value")]
     pub const fn new() -> Self {
         Turnstile(AtomicU32::new(0))
@@ -68,7 +66,7 @@ impl Turnstile {
         }
     }
 
-    /// In a fork child: whoever was inside is not here.
+    /// In a fork child: the thread that was inside is absent.
     pub fn reset(&self) {
         self.0.store(0, Relaxed);
     }

@@ -1,14 +1,13 @@
-//! userfaultfd: the kernel tells us which page is missing, we say what goes there.
+//! userfaultfd: the kernel reports absent pages, and the engine fills them.
 //!
-//! A thin layer over the ioctls: it opens a descriptor and checks that the kernel granted what the
-//! engine depends on, turns each ioctl into a method with a typed outcome, and decodes messages
-//! without allocating. It decides nothing: whether to retry, defer or give up is the engine's.
+//! A thin layer over the ioctls: it opens a descriptor and checks that the kernel granted the features that the
+//! engine needs, turns each ioctl into a method with a typed outcome, and decodes messages without allocating. The
+//! engine decides whether to retry, defer or give up.
 //!
-//! Three habits of the kernel shape the outcomes. First, an ioctl that did only a part reports
-//! EAGAIN and leaves the bytes done in its structure, whatever stopped it; the true reason shows
-//! when the rest is tried again. Second, while the program unmaps, discards, remaps or forks,
-//! every ioctl answers EAGAIN until that event has been read and its waiter has run. Third, a
-//! UFFDIO_MOVE that stops early may have moved more than it says (see `recount`).
+//! Three properties of the kernel shape the outcomes. First, an ioctl that completed only a part reports EAGAIN and
+//! the bytes done, whatever stopped it; trying the rest yields the actual reason. Second, while the program unmaps,
+//! discards, remaps or forks, every ioctl returns EAGAIN until that event has been read and its waiter has run.
+//! Third, a UFFDIO_MOVE that stops early may have moved more than it reports (see `recount`).
 
 mod access;
 mod message;
@@ -26,7 +25,7 @@ pub use access::{Features, UffdError};
 pub use message::{Event, Events, FaultFlags, RawMsg};
 
 bitflags::bitflags! {
-    /// Which faults a range reports.
+    /// The faults that a range reports.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Mode: u64 {
         /// Accesses to absent pages.
@@ -35,7 +34,7 @@ bitflags::bitflags! {
         const WP = k::UFFDIO_REGISTER_MODE_WP as u64;
     }
 
-    /// How [`Uffd::copy`] maps what it copied.
+    /// How [`Uffd::copy`] maps the copies.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CopyMode: u64 {
         /// Leave the waiting threads asleep; [`Uffd::wake`] follows.
@@ -48,8 +47,8 @@ bitflags::bitflags! {
 /// Why an ioctl stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// EAGAIN: an event waits to be read or its waiter has not run yet; or, with bytes done, the
-    /// rest met an obstacle that the next try will name.
+    /// EAGAIN: an event is unread or its waiter has not run; or, with bytes done, the next try will name the
+    /// obstacle.
     Again,
     /// EEXIST: a page is already at the destination.
     Exists,
@@ -59,7 +58,7 @@ pub enum Why {
     NoEntry,
     /// EINVAL: the range is unaligned, unmapped, of the wrong kind or not registered.
     Invalid,
-    /// ESRCH: the process' memory is gone (it exits or execs).
+    /// ESRCH: the process' memory is gone (exit or exec).
     Gone,
     /// ENOMEM.
     NoMemory,
@@ -82,13 +81,13 @@ impl From<Errno> for Why {
     }
 }
 
-/// An ioctl that did not do all of its range: what it did, and why it stopped.
+/// An ioctl that completed only part of its range, and the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("stopped after {done} bytes: {why:?}")]
 pub struct Short {
     /// Bytes done, from the start of the range.
     pub done: usize,
-    /// What stopped it.
+    /// The reason for the stop.
     pub why: Why,
 }
 
@@ -121,8 +120,8 @@ impl Uffd {
         match uffd.handshake(features) {
             Ok(_) => Ok(uffd),
             Err(Errno::INVAL) => {
-                // The kernel does not say which bit it refused; a descriptor that asks for
-                // nothing is told everything there is.
+                // The kernel does not report the bit that it refused; a descriptor that requests none gets the list
+                // of all features.
                 let probe = Self {
                     fd: new_descriptor()?,
                 };
@@ -153,7 +152,7 @@ impl Uffd {
         }
     }
 
-    /// Takes over a descriptor whose handshake is done, e.g. one received in a message.
+    /// Takes over a descriptor after its handshake, e.g. one received in a message.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { fd }
     }
@@ -175,7 +174,7 @@ impl Uffd {
         unsafe { ioctl(&self.fd, Updater::<OP, T>::new(arg)) }
     }
 
-    /// Registers `start..start+len`, whose faults then come here.
+    /// Registers `start..start+len`: its faults are then reported here.
     pub fn register(&self, start: usize, len: usize, mode: Mode) -> Result<(), Errno> {
         let mut arg = k::uffdio_register {
             range: range(start, len),
@@ -223,7 +222,7 @@ impl Uffd {
         outcome(result, arg.copy, len)
     }
 
-    /// Maps zero pages at the absent pages of `start..start+len` and wakes who waits there.
+    /// Maps zero pages at the absent pages of `start..start+len` and wakes their waiters.
     pub fn zeropage(&self, start: usize, len: usize) -> Outcome {
         let mut arg = k::uffdio_zeropage {
             range: range(start, len),
@@ -234,19 +233,17 @@ impl Uffd {
         outcome(result, arg.zeropage, len)
     }
 
-    /// Moves the pages at `src` to the absent pages at `dst`, which is registered here, and wakes
-    /// who waits there. With `allow_src_holes` absent source pages are passed over and counted as
-    /// done. Aligned whole huge pages stay whole. The outcome counts every page that has moved, also
-    /// where the kernel does not: a destination that is found in use while its source is absent is
-    /// taken for moved. Only move what is there to where nothing is, as far as you know.
+    /// Moves the pages at `src` to the absent pages at `dst`, which is registered here, and wakes the waiters there.
+    /// With `allow_src_holes`, absent source pages are skipped and counted as done. Aligned whole huge pages stay
+    /// whole. The outcome counts every moved page, even if the kernel does not: if a destination is in use while its
+    /// source is absent, the page counts as moved. Only move present pages to absent ones, as far as is known.
     ///
-    /// The kernel wants both areas to have the same access rights, writing included, and the same
-    /// mlock state: after an mprotect by the program this is `Invalid`, where [`Self::copy`] still
-    /// works.
+    /// The kernel requires both areas to have the same access rights, writing included, and the same mlock state:
+    /// after an mprotect by the program the result is `Invalid`, while [`Self::copy`] still works.
     ///
     /// # Safety
-    /// The contents of `src` become absent: nobody but the owner of that memory may ask for it,
-    /// and no Rust reference may point into it.
+    /// The contents of `src` become absent: only the owner of that memory may request this, and no Rust reference may
+    /// point into it.
     pub unsafe fn move_pages(
         &self,
         dst: usize,
@@ -268,7 +265,7 @@ impl Uffd {
         };
         let result = self.call::<MOVE, _>(&mut arg);
         let short = match outcome(result, arg.move_, len) {
-            // Of what the kernel did not get to the end of, some may be done.
+            // Some pages of the unfinished part may have moved.
             Err(short) if short.why == Why::Exists || short.why == Why::Again && short.done > 0 => {
                 short
             }
@@ -278,7 +275,7 @@ impl Uffd {
         if more == 0 {
             return Err(short);
         }
-        // Nor has the kernel woken who waits for it.
+        // The kernel has not woken their waiters either.
         let _ = self.wake(dst + short.done, more);
         let done = short.done + more;
         if done == len {
@@ -288,8 +285,8 @@ impl Uffd {
         Err(Short { done, why })
     }
 
-    /// Sets or lifts write protection; lifting wakes the writers that wait. The kernel keeps no
-    /// count for this ioctl: a short outcome has 0 bytes done and is repeated as a whole.
+    /// Sets or removes write protection; removal wakes the waiting writers. The kernel keeps no count for this ioctl:
+    /// a short outcome has 0 bytes done and is repeated as a whole.
     pub fn writeprotect(&self, start: usize, len: usize, on: bool) -> Outcome {
         let mut arg = k::uffdio_writeprotect {
             range: range(start, len),
@@ -299,7 +296,7 @@ impl Uffd {
         outcome(result, 0, len)
     }
 
-    /// Makes every access to the absent pages of the range end in SIGBUS, and wakes who waits.
+    /// Makes every access to the absent pages of the range end in SIGBUS, and wakes the waiters.
     pub fn poison(&self, start: usize, len: usize) -> Outcome {
         let mut arg = k::uffdio_poison {
             range: range(start, len),
@@ -310,8 +307,8 @@ impl Uffd {
         outcome(result, arg.updated, len)
     }
 
-    /// Whether an event is still pending or its waiter has not run, so that ioctls answer EAGAIN.
-    /// Costs one system call that changes nothing: the kernel looks at this before the range.
+    /// Whether an event is pending or its waiter has not run, in which case ioctls return EAGAIN. One system call
+    /// without effect: the kernel checks this before the range.
     pub fn mmap_changing(&self) -> bool {
         let mut nothing = k::uffdio_zeropage {
             range: range(0, 0),
@@ -321,7 +318,7 @@ impl Uffd {
         self.call::<ZEROPAGE, _>(&mut nothing) == Err(Errno::AGAIN)
     }
 
-    /// Reads what has arrived, without waiting; nothing there is an empty iterator.
+    /// Reads pending messages without waiting; if there are none, the iterator is empty.
     pub fn read<'b>(&self, buffer: &'b mut [RawMsg]) -> Result<Events<'b>, Errno> {
         // SAFETY: a RawMsg is 32 plain bytes in which every value is valid.
         let bytes = unsafe {
@@ -363,7 +360,7 @@ fn outcome(result: Result<(), Errno>, field: i64, len: usize) -> Outcome {
     let done = usize::try_from(field).unwrap_or(0);
     match result {
         Ok(()) => Ok(()),
-        // Some kernels report an early EAGAIN in the field alone; the return value is what counts.
+        // Some kernels report an early EAGAIN in the field alone; the return value is decisive.
         Err(errno) => {
             debug_assert!(done <= len);
             Err(Short {

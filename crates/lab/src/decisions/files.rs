@@ -1,4 +1,4 @@
-//! Recordings of file readahead: reads of one file, each with what Linux decided on the way.
+//! Recordings of file readahead: reads of one file, each with the decisions that Linux made for it.
 
 use std::fmt;
 
@@ -12,24 +12,24 @@ const MAX_PAGES: u64 = 1 << 26;
 /// Largest readahead limit, in pages: 4 GiB.
 const MAX_LIMIT: u64 = 1 << 20;
 
-/// What the program had said of its reads.
+/// The program's advice on its reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Advice {
-    /// Nothing.
+    /// No advice.
     None,
-    /// That they are in order.
+    /// Sequential reads.
     Sequential,
-    /// That they are not.
+    /// Random reads.
     Random,
 }
 
-/// What asked the policy.
+/// The cause of a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
     /// A read missed a page.
     Sync,
-    /// A read met a marked page.
+    /// A read reached a marked page.
     Async,
 }
 
@@ -38,9 +38,9 @@ pub enum Cause {
 pub struct Read {
     /// First page.
     pub start: u64,
-    /// How many.
+    /// The number of pages.
     pub pages: u64,
-    /// Pages from the mark to the end of what was meant.
+    /// Pages from the mark to the end of the intended read.
     pub lookahead: u64,
 }
 
@@ -58,15 +58,15 @@ pub struct Window {
 /// One decision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// What asked.
+    /// The cause.
     pub cause: Cause,
     /// The page.
     pub page: u64,
-    /// Pages that the read still wanted, from this one on.
+    /// Pages that the read still needed, from this one on.
     pub req: u64,
-    /// The window that was set, if one was.
+    /// The new window, if there is one.
     pub window: Option<Window>,
-    /// What was submitted, in order.
+    /// The submitted reads, in order.
     pub reads: Vec<Read>,
 }
 
@@ -105,9 +105,9 @@ impl fmt::Display for Decision {
 pub struct Access {
     /// First byte.
     pub offset: u64,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub length: u64,
-    /// What was decided on the way, in order.
+    /// Its decisions, in order.
     pub decisions: Vec<Decision>,
 }
 
@@ -120,9 +120,9 @@ pub struct File {
     pub limit: u64,
     /// Pages of the file.
     pub pages: u64,
-    /// What the program had said.
+    /// The program's advice.
     pub advice: Advice,
-    /// Cached pages ahead of the program were dropped now and then.
+    /// Cached pages ahead of the program were dropped from time to time.
     pub drops: bool,
     /// The reads, in order.
     pub accesses: Vec<Access>,
@@ -178,7 +178,7 @@ impl<'de> Visitor<'de> for EventVisitor {
                     size: number(1)?,
                     async_size: number(2)?,
                 };
-                // The size of the pages that Linux allocates for it: not the policy's.
+                // The page size that Linux allocates for it: not the policy's decision.
                 number(3)?;
                 Event::Window(window)
             }
@@ -211,7 +211,7 @@ pub(super) struct Line {
     accesses: Vec<(u64, u64, Vec<Event>)>,
 }
 
-/// `start + pages` may be the file's end, not more.
+/// `start + pages` may be the file's end, but not beyond it.
 fn inside(what: &str, start: u64, pages: u64, file: u64) -> Result<(), Problem> {
     let end = start.saturating_add(pages);
     below(&format!("the end of {what}"), end, file + 1).map(drop)
@@ -237,7 +237,7 @@ fn decisions(events: Vec<Event>, file: u64) -> Result<Vec<Decision>, Problem> {
                 if last.window.replace(window).is_some() {
                     return Err(Problem::TwoWindows(last.page));
                 }
-                // A window may begin behind the end of the file and is then not read.
+                // A window may begin beyond the end of the file and is then not read.
                 below(
                     "the start of a \"window\" event",
                     window.start,

@@ -1,4 +1,4 @@
-//! `foreswap lab decisions`: does the core decide as Linux did?
+//! `foreswap lab decisions`: compares the core's decisions with Linux's.
 
 mod files;
 mod recording;
@@ -13,12 +13,12 @@ use std::process::ExitCode;
 use files::Advice;
 use recording::{Recording, RecordingError, Recordings};
 
-/// What came of all files together.
+/// The result of all files together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
     /// A decision differs.
     differs: bool,
-    /// Something could not be compared.
+    /// Some part could not be compared.
     incomplete: bool,
 }
 
@@ -45,7 +45,7 @@ struct Row {
     first: Option<String>,
 }
 
-/// What a limit is, of each kind of recording.
+/// The meaning of the limit, per kind of recording.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Swap,
@@ -95,8 +95,7 @@ fn row(recording: &Recording) -> (Kind, Row) {
     }
 }
 
-/// Replays every recording of every file. A file that cannot be understood ends with a message on
-/// `err`; the others go on.
+/// Replays every recording of every file. An invalid file ends with a message on `err`; the others continue.
 pub fn compare(
     files: &[PathBuf],
     out: &mut impl Write,
@@ -118,7 +117,7 @@ pub fn compare(
     Ok(verdict)
 }
 
-/// Whether a decision differs; what is wrong with the file.
+/// Whether a decision differs, or the fault of the file.
 fn compare_file(
     path: &Path,
     out: &mut impl Write,

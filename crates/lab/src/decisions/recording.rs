@@ -1,7 +1,7 @@
-//! Reading recordings: one JSON object a line, plain or gzip, and nothing in them is believed.
+//! Reads recordings: one JSON object per line, plain or gzip. Input is not trusted.
 //!
-//! What a recording says of itself is checked before it is replayed, so that a bad one is named by
-//! line and value instead of looking like a decision that differs.
+//! A recording is validated before it is replayed: an invalid one is reported by line and value, instead of as a
+//! decision that differs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -14,21 +14,21 @@ use thiserror::Error;
 
 use super::files::{self, File};
 
-/// Longest line that is read. The longest recording there is has 130 KB.
+/// The longest line that is read. The longest existing recording has 130 KB.
 const MAX_LINE: u64 = 64 << 20;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// Largest `page-cluster` that the kernel takes.
+/// The largest `page-cluster` that the kernel accepts.
 const MAX_PAGE_CLUSTER: u32 = 31;
 /// Pages of an address space of 57 bits.
 const MAX_PAGES: u64 = 1 << 45;
 
-/// Why a file is not understood.
+/// Why a file is invalid.
 #[derive(Debug, Error)]
 pub enum RecordingError {
-    /// The system, or the gzip stream.
+    /// A system error, or a damaged gzip stream.
     #[error("cannot be read: {0}")]
     Read(#[from] io::Error),
-    /// There is nothing to compare.
+    /// The file is empty.
     #[error("holds no recording; expected one JSON object a line, plain or gzip")]
     Empty,
     /// One line is wrong.
@@ -36,45 +36,45 @@ pub enum RecordingError {
     Line {
         /// Counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault.
         problem: Problem,
     },
 }
 
-/// What is wrong with a recording.
+/// The fault of a recording.
 #[derive(Debug, Error)]
 pub enum Problem {
     /// No recording is that long.
     #[error("longer than {} MiB; expected one recording a line", MAX_LINE >> 20)]
     TooLong,
-    /// Not the JSON that was expected; the parser's message says where.
+    /// Unexpected JSON; the parser's message has the place.
     #[error("{0}; expected a recording, one JSON object")]
     Json(#[from] serde_json::Error),
     /// An object of another kind.
     #[error("expected `touches` (swap readahead) or `accesses` (file readahead) in the object")]
     Kind,
-    /// A value that cannot be.
+    /// An impossible value.
     #[error("{what} is {found}; expected {expected}")]
     Value {
-        /// Which.
+        /// Its name.
         what: String,
-        /// It.
+        /// The value.
         found: u64,
-        /// What would do.
+        /// The permitted values.
         expected: String,
     },
     /// A field that this policy needs.
     #[error("`{0}` is missing; expected it with policy \"cluster\"")]
     Missing(&'static str),
-    /// A page that is on the area, but where?
+    /// A page on the area without a slot.
     #[error(
         "page {0} has no slot; expected one for each page that is touched or read in `slot_of_page`"
     )]
     NoSlot(u64),
-    /// Something was decided, but nothing had asked.
+    /// A decision without a cause.
     #[error("a \"window\" or \"read\" event comes first; expected \"sync\" or \"async\" before it")]
     Causeless,
-    /// Two at once.
+    /// Two windows at once.
     #[error("the decision at page {0} has two \"window\" events; expected at most one")]
     TwoWindows(u64),
     /// Reads of another kind.
@@ -114,19 +114,19 @@ impl fmt::Display for SwapPolicy {
 pub struct Swap {
     /// Its name.
     pub name: String,
-    /// What decided.
+    /// The deciding policy.
     pub policy: SwapPolicy,
     /// log2 of the largest window.
     pub page_cluster: u32,
     /// Pages of the region.
     pub pages: u64,
-    /// Pages in order, each with what was read for it, sorted; nothing for a hit.
+    /// Pages in order, each with the pages read for it, sorted; none for a hit.
     pub touches: Vec<(u64, Vec<u64>)>,
-    /// Where each page is, and who is in each slot. Empty with policy `vma`.
+    /// The slot of each page. Empty with policy `vma`.
     pub slots: HashMap<u64, u32>,
     /// The inverse of `slots`.
     pub owners: BTreeMap<u32, u64>,
-    /// Hits and window that were left by what ran before. None with policy `vma`.
+    /// Hits and window left by earlier touches. None with policy `vma`.
     pub left: (u32, u32),
 }
 
@@ -250,7 +250,7 @@ pub struct Recordings {
 }
 
 impl Recordings {
-    /// Plain or gzip is told by the first bytes, whatever the file's name.
+    /// The first bytes show whether it is plain or gzip, whatever the file's name.
     pub fn new(file: impl Read + 'static) -> io::Result<Self> {
         let mut file = BufReader::new(file);
         let lines: Box<dyn BufRead> = if file.fill_buf()?.starts_with(&GZIP) {
@@ -459,7 +459,7 @@ mod tests {
         }
     }
 
-    /// Whatever is cut off or changed, there is an answer.
+    /// There is a result whatever is cut off or changed.
     #[test]
     fn damage_never_panics() {
         for text in [VMA, CLUSTER, FILE] {

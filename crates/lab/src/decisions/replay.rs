@@ -1,8 +1,8 @@
-//! One recording through the core's policy: the same touches, and at each miss the pages that it
-//! would read beside those that Linux read.
+//! Replays one recording through the core's policy: the same touches, and at each miss the pages that the core would
+//! read, compared with those that Linux read.
 //!
-//! What is in memory follows the recording, not us: after a difference later decisions are judged
-//! by what they would be in the kernel's place, and one difference does not count as many.
+//! The memory follows the recording, not the core: after a difference, later decisions are judged from the kernel's
+//! state, and one difference does not count several times.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use foreswap_core::units::{Slot, Vpn};
 
 use super::recording::{Swap, SwapPolicy};
 
-/// Where the region begins: at a border of 2 MiB, far from page 0.
+/// Start of the region: at a border of 2 MiB, far from page 0.
 const BASE: u64 = 512 * 77;
 /// Largest window of `vma`, whatever `page_cluster` (the kernel's `SWAP_RA_ORDER_CEILING`).
 const VMA_CEILING: u32 = 5;
@@ -20,13 +20,13 @@ const VMA_CEILING: u32 = 5;
 /// The first decision that differs.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// Which touch, counted from 0.
+    /// The number of the touch, from 0.
     pub touch: usize,
-    /// Of which page.
+    /// Its page.
     pub page: u64,
-    /// What we would read, sorted.
+    /// The core's pages, sorted.
     pub ours: Vec<u64>,
-    /// What Linux read, sorted.
+    /// Linux's pages, sorted.
     pub theirs: Vec<u64>,
 }
 
@@ -58,14 +58,14 @@ fn runs(pages: &[u64]) -> String {
     }
 }
 
-/// What came of one recording.
+/// The result of one recording.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub struct Comparison {
-    /// Misses, of Linux or of ours.
+    /// Misses, of Linux or of the core.
     pub decisions: usize,
-    /// Of those, equal in every page.
+    /// Of these, equal in every page.
     pub equal: usize,
-    /// The first that is not.
+    /// The first difference.
     pub first: Option<Difference>,
 }
 
@@ -94,10 +94,10 @@ pub fn replay(swap: &Swap) -> Comparison {
     result
 }
 
-/// A page that is not on the area only.
+/// A page that is not only on the area.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// Readahead brought it; it was not used since.
+    /// Brought by readahead and not used since.
     Ahead,
     /// Mapped.
     Used,
@@ -132,7 +132,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The page is used; what would be read for it, sorted.
+    /// The page is used; returns the pages that would be read for it, sorted.
     fn touch(&mut self, page: u64) -> Vec<u64> {
         let before = self.memory.insert(page, At::Used);
         let slot = self.swap.slots.get(&page);
@@ -171,7 +171,7 @@ impl<'a> Machine<'a> {
         read
     }
 
-    /// What Linux read is in memory from now on.
+    /// The pages that Linux read are in memory from now on.
     fn bring(&mut self, pages: &[u64]) {
         for &page in pages {
             self.memory.entry(page).or_insert(At::Ahead);
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Linux read a page less, so the touch of it is a miss for both.
+    /// Linux read a page less, and the touch of it is a miss for both.
     #[test]
     fn after_a_difference_the_kernels_memory_counts() {
         let mut swap = scan();

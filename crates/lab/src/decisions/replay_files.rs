@@ -1,8 +1,8 @@
-//! One recording of file reads through the core's policy `linux`: the same reads, and at each miss and
-//! each mark what it would set and submit beside what Linux did.
+//! Replays one recording of file reads through the core's policy `linux`: the same reads, and at each miss and mark
+//! the core's window and reads, compared with Linux's.
 //!
-//! As in `replay`, what is cached and the window follow the recording, not us. Where pages were dropped
-//! on the way (`drop_ahead_every`), so does who asks.
+//! As in `replay`, the cache and the window follow the recording, not the core. In recordings with dropped pages
+//! (`drop_ahead_every`), so do the causes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,17 +15,17 @@ use foreswap_core::units::PAGE_SIZE;
 
 use super::files::{Access, Advice, Cause, Decision, File, Read, Window};
 
-/// What the device of the recordings takes in one I/O, in pages.
+/// The device's maximum I/O in the recordings, in pages.
 const DEVICE: u64 = 256;
 
 /// The first decision that differs.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// Which access, counted from 0.
+    /// The number of the access, from 0.
     pub access: usize,
-    /// What we decide; `None` where the policy is not asked.
+    /// The core's decision; `None` if the policy is not asked.
     pub ours: Option<Decision>,
-    /// What Linux decided; `None` where it was not asked.
+    /// Linux's decision; `None` if there was none.
     pub theirs: Option<Decision>,
 }
 
@@ -40,14 +40,14 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What came of one recording.
+/// The result of one recording.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub struct Comparison {
-    /// Decisions, of Linux or of ours.
+    /// Decisions, of Linux or of the core.
     pub decisions: usize,
-    /// Of those, equal in everything.
+    /// Of these, equal in everything.
     pub equal: usize,
-    /// The first that is not.
+    /// The first difference.
     pub first: Option<Difference>,
 }
 
@@ -69,7 +69,7 @@ impl Comparison {
 /// The file's pages in memory.
 struct Pages {
     file: u64,
-    /// Bit by bit.
+    /// One bit per page.
     cached: Vec<u64>,
     marked: BTreeSet<u64>,
 }
@@ -83,7 +83,7 @@ impl Pages {
         }
     }
 
-    /// Nothing is cached from this page on.
+    /// No page is cached from this page on.
     fn drop_from(&mut self, page: u64) {
         let word = (page / 64) as usize;
         if let Some((first, rest)) = self
@@ -126,7 +126,7 @@ impl PageCache for Pages {
     }
 }
 
-/// What the policy decided, in the recording's terms.
+/// The policy's decision, in the recording's terms.
 fn decision(event: Event, plan: &Plan) -> Option<Decision> {
     let (cause, ask) = match event {
         Event::Miss(ask) => (Cause::Sync, ask),
@@ -176,7 +176,7 @@ impl Machine {
         }
     }
 
-    /// What Linux decided has happened; `before` is the window until then.
+    /// Applies Linux's decision; `before` is the window until then.
     fn apply(&mut self, theirs: &Decision, before: Option<file::Window>) {
         let window = theirs.window.map(|window| file::Window {
             start: FilePage(window.start),
@@ -198,7 +198,7 @@ impl Machine {
         }
     }
 
-    /// The read ends here, whatever is left of it.
+    /// The read ends here, complete or not.
     fn end(&mut self, reading: &mut Reading, access: &Access) {
         let end = access.offset.saturating_add(access.length).min(self.bytes);
         if end > access.offset {
@@ -227,7 +227,7 @@ impl Machine {
             }
             let asked = |of: &Decision| (of.cause, of.page, of.req);
             if their.map(asked) != Some(asked(&ours)) {
-                // The two are at different places; the rest of the read is theirs.
+                // The two are at different places: the rest of the read follows Linux.
                 self.end(&mut reading, access);
                 break;
             }
@@ -239,9 +239,9 @@ impl Machine {
         }
     }
 
-    /// As `access`, of a recording during which pages were dropped. Which pages went is not in it, nor
-    /// does Linux drop all that it is told to. So who asks, and where, is taken from the recording; a
-    /// miss of a page that had been read shows that nothing is cached from there on.
+    /// As `access`, for a recording during which pages were dropped. The recording does not contain the dropped
+    /// pages, and Linux does not drop all that it is asked to. The causes and their places are therefore taken from
+    /// the recording; a miss of a page that had been read shows that no page is cached from there on.
     fn access_as_recorded(&mut self, nth: usize, access: &Access, result: &mut Comparison) {
         let (offset, length) = (access.offset, access.length);
         let mut reading = self.file.begin(offset, length, self.bytes);
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!((result.decisions, result.equal, result.first), (3, 3, None));
     }
 
-    /// Whatever is changed in a decision is seen, and only in this one.
+    /// Any change in a decision is detected, and only in this one.
     #[test]
     fn one_changed_number_is_one_difference() {
         type Change = fn(&mut Decision);
@@ -409,7 +409,7 @@ mod tests {
         recording.drops = true;
         let result = replay(&recording);
         assert_eq!((result.decisions, result.equal), (3, 3));
-        // What is decided counts as ever.
+        // Decisions count as before.
         let window = &mut recording.accesses[2].decisions[0].window;
         window.as_mut().expect("one").size = 5;
         let result = replay(&recording);

@@ -1,20 +1,20 @@
-//! A miss-ratio curve: of all touches, how many miss in a memory of so many pages.
+//! A miss-ratio curve: the fraction of touches that miss, by memory size in pages.
 
 use std::collections::BTreeMap;
 
-/// Buckets of a power of two in a coarse histogram: depths are told to within half a percent.
+/// Buckets per power of two in a coarse histogram: depths are exact to half a percent.
 const FINE: u32 = 8;
 
 /// Touches by their depth in the stack.
 pub enum Depths {
     /// One by one; index 0 is not used.
     Exact(Vec<u64>),
-    /// By weight, in buckets that widen with the depth; the key is the largest depth of the bucket.
+    /// By weight, in buckets whose width grows with the depth; the key is the largest depth of the bucket.
     Coarse(BTreeMap<u64, f64>),
 }
 
 impl Depths {
-    /// A touch at `depth`, which counts `weight` times.
+    /// A touch at `depth` with this `weight`.
     pub fn add(&mut self, depth: u64, weight: f64) {
         match self {
             Depths::Exact(counts) => {
@@ -33,21 +33,21 @@ impl Depths {
     }
 }
 
-/// How the misses fall as the memory grows.
+/// The decrease of misses with memory.
 #[derive(Clone, Debug)]
 pub struct Curve {
     /// All touches.
     pub touches: f64,
-    /// Of those, the first ones of their pages: they miss in any memory.
+    /// First touches of pages: they miss in any memory.
     pub first: f64,
-    /// Below this memory, in pages, the curve is not known.
+    /// Below this memory, in pages, the curve is unknown.
     pub floor: u64,
-    /// Depth, and the touches at most that deep that are not first ones; both rise.
+    /// Depth, and the number of repeated touches at most that deep; both rise.
     upto: Vec<(u64, f64)>,
 }
 
 impl Curve {
-    /// Of `depths`, beside `first` touches.
+    /// The curve of `depths` and `first` touches.
     pub fn new(depths: Depths, first: f64, floor: u64) -> Self {
         let mut sum = 0.0;
         let mut upto = Vec::new();
@@ -77,8 +77,7 @@ impl Curve {
         }
     }
 
-    /// Touches that are missing from a sample are counted as the shallowest (SHARDS-adj): there are
-    /// `touches` in all.
+    /// Touches missing from a sample count as the shallowest (SHARDS-adj): there are `touches` in all.
     pub fn adjust(&mut self, touches: f64) {
         let missing = touches - self.touches;
         if self.upto.is_empty() {
@@ -90,7 +89,7 @@ impl Curve {
         self.touches = touches;
     }
 
-    /// Touches that are no first ones and miss in `pages` of memory.
+    /// Repeated touches that miss in `pages` of memory.
     pub fn again(&self, pages: u64) -> f64 {
         let all = self.upto.last().map_or(0.0, |&(_, sum)| sum);
         let at = self.upto.partition_point(|&(depth, _)| depth <= pages);
@@ -98,12 +97,12 @@ impl Curve {
         (all - hits).clamp(0.0, self.touches.max(0.0))
     }
 
-    /// The part of all touches that misses in `pages` of memory, first ones included.
+    /// The fraction of all touches that miss in `pages` of memory, first ones included.
     pub fn miss_ratio(&self, pages: u64) -> f64 {
         self.part(self.again(pages) + self.first)
     }
 
-    /// As [`Curve::miss_ratio`], without the first ones.
+    /// As [`Curve::miss_ratio`], without first touches.
     pub fn again_ratio(&self, pages: u64) -> f64 {
         self.part(self.again(pages))
     }
@@ -116,8 +115,7 @@ impl Curve {
         }
     }
 
-    /// The least memory in pages in which no more than `ratio` of all touches miss again; no less
-    /// than the floor.
+    /// The least memory in pages in which at most `ratio` of all touches miss again; at least the floor.
     pub fn needed(&self, ratio: f64) -> u64 {
         let enough = |pages: u64| self.again_ratio(pages) <= ratio;
         if enough(self.floor) {
@@ -130,7 +128,7 @@ impl Curve {
             .map_or(self.floor, |&(depth, _)| depth)
     }
 
-    /// Enough for all: more memory changes nothing. In pages.
+    /// Sufficient memory in pages: more changes nothing.
     pub fn enough(&self) -> u64 {
         self.upto
             .last()
@@ -138,8 +136,8 @@ impl Curve {
             .max(self.floor)
     }
 
-    /// How far `self` is from `exact` at `steps` evenly spaced sizes: the mean, the worst, and where
-    /// that is, in pages.
+    /// The error of `self` against `exact` at `steps` evenly spaced sizes: the mean, the maximum, and its place in
+    /// pages.
     pub fn error(&self, exact: &Curve, steps: u64) -> (f64, f64, u64) {
         let (floor, most) = (exact.floor, exact.enough().max(self.enough()));
         let (mut sum, mut worst, mut at) = (0.0, 0.0, floor);
@@ -162,7 +160,7 @@ mod tests {
 
     #[test]
     fn misses_fall_as_memory_grows() {
-        // a b c a b c a: three first ones, then four at depth 3.
+        // a b c a b c a: three first touches, then four at depth 3.
         let mut depths = Depths::Exact(Vec::new());
         (0..4).for_each(|_| depths.add(3, 1.0));
         let curve = Curve::new(depths, 3.0, 0);
@@ -186,7 +184,7 @@ mod tests {
         let (exact, coarse) = (Curve::new(exact, 1.0, 0), Curve::new(coarse, 1.0, 0));
         let (mean, worst, _) = coarse.error(&exact, 1000);
         assert!(mean < 0.002 && worst < 0.008, "{mean} {worst}");
-        // And they are not the same.
+        // The curves differ.
         assert!(worst > 0.0);
     }
 }

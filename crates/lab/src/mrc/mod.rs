@@ -1,7 +1,7 @@
-//! `foreswap lab mrc`: how much memory does this need?
+//! `foreswap lab mrc`: the memory that a program needs.
 //!
-//! The miss-ratio curve of a trace under LRU: exact, from stack distances, and of a sample (SHARDS).
-//! Each method goes through the file by itself, at the same time as the others.
+//! The miss-ratio curve of a trace under LRU: exact, from stack distances, and of a sample (SHARDS). Each method
+//! reads the file separately, in parallel.
 
 mod curve;
 mod report;
@@ -76,7 +76,7 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What one method found.
+/// The result of one method.
 pub(crate) struct Counts {
     sample: Sample,
     counted: Counted,
@@ -179,7 +179,7 @@ mod tests {
         String::from_utf8(out).expect("text")
     }
 
-    /// Misses of a memory of `size` pages that keeps the pages touched last.
+    /// Misses of a memory of `size` pages that keeps the most recently touched pages.
     fn misses(touches: &[u64], size: usize) -> usize {
         let (mut memory, mut misses) = (Vec::new(), 0);
         for page in touches {
@@ -212,7 +212,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
         let lines: String = touches.iter().map(|page| format!("{page}\n")).collect();
         std::fs::write(at("t.csv"), format!("page\n{lines}")).expect("written");
-        // By way of the other format, so that both are read.
+        // Through the other format, to read both.
         let (from, to) = (at("t.csv"), at("t.trace"));
         let mut source = Source::open(from.as_ref(), &SourceOptions::default()).expect("open");
         let records = convert(&mut source, from.as_ref(), to.as_ref(), Target::Foreswap);
@@ -248,8 +248,8 @@ mod tests {
         path.to_str().expect("text").to_owned()
     }
 
-    /// 10 pages in memory, 20 away in the order 0 to 19: page 15 comes back when 4 others went after
-    /// it, so it would have stayed in 15 pages.
+    /// 10 pages in memory, 20 away in the order 0 to 19: page 15 returns after 4 others were evicted after it, and
+    /// would have stayed in 15 pages.
     #[test]
     fn a_recorded_run_is_counted_from_its_limit_on() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -305,7 +305,7 @@ mod tests {
                 )
             })
             .collect();
-        // What is below the limit is not known. Page 19 needs 11 pages, page 15 needs 15.
+        // Below the limit the curve is unknown. Page 19 needs 11 pages, page 15 needs 15.
         let expected = [(40, 2.0), (44, 1.0), (56, 1.0), (60, 0.0)];
         assert_eq!(found, expected.map(|(kib, n)| (Some(kib << 10), Some(n))));
     }

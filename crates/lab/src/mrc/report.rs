@@ -1,4 +1,4 @@
-//! The curves for people, for programs and as a picture.
+//! The curves as a table, JSON, and a plot.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::size::{self, humane};
 const COMPARED: u64 = 1000;
 /// Points of a line of the plot.
 const POINTS: u32 = 240;
-/// Miss ratios that the answer is given for.
+/// Miss ratios for the answer.
 const ASKED: [f64; 2] = [0.01, 0.05];
 
-/// What was found, about to be told.
+/// The results to report.
 pub struct Report<'a> {
     trace: String,
     results: &'a [Counts],
@@ -72,7 +72,7 @@ impl<'a> Report<'a> {
             .find(|found| found.sample == Sample::All)
     }
 
-    /// How far a sample is from the exact curve, if that is known.
+    /// The error of a sample against the exact curve, if known.
     fn error(&self, found: &Counts) -> Option<(f64, f64, u64)> {
         let exact = self.exact().filter(|_| found.sample != Sample::All)?;
         Some(found.counted.curve.error(&exact.counted.curve, COMPARED))
@@ -158,7 +158,7 @@ impl<'a> Report<'a> {
         writeln!(out, "{}", answer(curve))
     }
 
-    /// Speed, and what is to be known of the trace.
+    /// Speed, and remarks on the trace.
     pub fn remarks(&self, err: &mut impl Write) -> io::Result<()> {
         for found in self.results {
             let touches = found.counted.touches;
@@ -258,7 +258,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// How much memory does this need?
+/// The memory that the program needs.
 fn answer(curve: &Curve) -> String {
     if curve.touches == 0.0 {
         return "The trace touches nothing.".into();

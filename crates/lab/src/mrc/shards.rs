@@ -1,11 +1,10 @@
-//! What counts depths: all pages, or a sample of them (SHARDS).
+//! Counts stack depths of all pages, or of a sample (SHARDS).
 //!
-//! Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with SHARDS" (FAST 2015). A
-//! page is in the sample if its hash is below a threshold, so that either all of its touches are seen
-//! or none, and a depth among the sample stands for that depth divided by the sampling rate. With a
-//! fixed size the threshold falls whenever there are too many pages. A touch counts by the inverse of
-//! the rate at its time, which is what the paper's rescaling of the counts comes to. In the end the
-//! touches that the sample lacks or has too many of are made up for (SHARDS-adj).
+//! Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC Construction with SHARDS" (FAST 2015). A page is in the
+//! sample if its hash is below a threshold: either all of its touches are seen or none, and a depth within the sample
+//! represents that depth divided by the sampling rate. With a fixed size, the threshold falls whenever there are too
+//! many pages. A touch counts by the inverse of the rate at its time, which is equivalent to the paper's rescaling of
+//! the counts. At the end, missing or excess touches of the sample are corrected (SHARDS-adj).
 
 use std::collections::BinaryHeap;
 use std::ops::Range;
@@ -14,14 +13,14 @@ use super::curve::{Curve, Depths};
 use super::stack::{Page, Stack};
 use crate::hash::mix;
 
-/// Which pages are looked at.
+/// The sampled pages.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Sample {
     /// All.
     All,
-    /// This part of them.
+    /// This fraction of them.
     Rate(f64),
-    /// So many at the most.
+    /// At most this many.
     Size(usize),
 }
 
@@ -29,18 +28,18 @@ pub enum Sample {
 pub struct Counter {
     stack: Stack,
     depths: Depths,
-    /// Pages whose hash is below it are in the sample.
+    /// Pages with a hash below it are in the sample.
     threshold: u128,
-    /// With a fixed size: how many, and the pages of the sample, the largest hash on top. A page
-    /// that was taken out since may still be in it.
+    /// With a fixed size: the size, and the pages of the sample, the largest hash on top. Removed pages may still be
+    /// in it.
     most: Option<usize>,
     sampled: BinaryHeap<(u64, Page)>,
     first: f64,
     /// Touches, in the sample or not.
     touches: u64,
-    /// Memory that is there before the stack begins, in pages.
+    /// Memory before the start of the stack, in pages.
     floor: u64,
-    /// Most pages in the stack at a time.
+    /// Maximum number of pages in the stack.
     peak: usize,
 }
 
@@ -84,7 +83,7 @@ impl Counter {
         ALL as f64 / self.threshold as f64
     }
 
-    /// `page` is touched, and is the one that was touched last from now on.
+    /// `page` is touched, and becomes the most recent one.
     pub fn touch(&mut self, page: Page) {
         self.touches += 1;
         if self.samples(page) {
@@ -94,7 +93,7 @@ impl Counter {
         }
     }
 
-    /// As [`Counter::touch`], of a page that is in memory from now on and no longer in the stack.
+    /// As [`Counter::touch`], for a page that is in memory from now on and no longer in the stack.
     pub fn touch_and_take(&mut self, page: Page) {
         self.touches += 1;
         if self.samples(page) {
@@ -103,7 +102,7 @@ impl Counter {
         }
     }
 
-    /// A touch that finds its page in memory: it is above the stack.
+    /// A touch that finds its page in memory, above the stack.
     pub fn touch_above(&mut self, page: Page) {
         self.touches += 1;
         if self.samples(page) {
@@ -156,7 +155,7 @@ impl Counter {
                 self.sampled.pop();
             }
         }
-        // Pages that were taken out and came back are in it more than once.
+        // Pages that were removed and returned are in it more than once.
         if self.sampled.len() > 4 * most + 64 {
             let mut rest = std::mem::take(&mut self.sampled).into_vec();
             rest.sort_unstable();
@@ -166,13 +165,12 @@ impl Counter {
         }
     }
 
-    /// The content of pages is given back: their next touch is a first one.
+    /// The content of pages is discarded: their next touch is a first one.
     pub fn forget(&mut self, owner: u32, range: Range<u64>) {
         self.stack.take_range(owner, range);
     }
 
-    /// Pages move. Whether a page is in the sample is a matter of its number, so one that moves into
-    /// the sample begins anew.
+    /// Pages move. The sample depends on a page's number: a page that moves into the sample begins anew.
     pub fn rename(&mut self, owner: u32, range: Range<u64>, to: u64) {
         if self.threshold == ALL && self.most.is_none() {
             self.stack.rename(owner, range, to);
@@ -182,7 +180,7 @@ impl Counter {
         }
     }
 
-    /// What was counted.
+    /// The counts.
     pub fn finish(self) -> Counted {
         let (rate, peak) = (1.0 / self.weight(), self.peak);
         let mut curve = Curve::new(self.depths, self.first, self.floor);
@@ -198,15 +196,15 @@ impl Counter {
     }
 }
 
-/// What came of it.
+/// The result.
 pub struct Counted {
     /// Touches, in the sample or not.
     pub touches: u64,
     /// The curve.
     pub curve: Curve,
-    /// The part of the pages that was in the sample at the end.
+    /// The fraction of the pages in the sample at the end.
     pub rate: f64,
-    /// Most pages of the sample in the stack at a time.
+    /// Maximum number of sampled pages in the stack.
     pub peak: usize,
 }
 
@@ -261,7 +259,7 @@ mod tests {
     fn a_sample_that_holds_all_is_exact() {
         let (all, sampled) = (counted(Sample::All), counted(Sample::Size(30_000)));
         assert_eq!(sampled.rate, 1.0);
-        // But for the buckets of its histogram.
+        // Except for the buckets of its histogram.
         assert!(sampled.curve.error(&all.curve, 1000).0 < 0.002);
     }
 

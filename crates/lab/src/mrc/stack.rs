@@ -1,9 +1,9 @@
-//! Stack distances: how many other pages were touched since a page was touched last.
+//! Stack distances: the number of other pages touched since the last touch of a page.
 //!
-//! Mattson's LRU stack with a tree (Bennett and Kruskal, Olken). Each page has the number of its last
-//! touch; a bitmap says which numbers are a page's last, and a Fenwick tree over the words of that
-//! bitmap counts those behind one in O(log n). When the numbers run out they are counted anew, so that
-//! memory follows the pages, not the touches.
+//! Mattson's LRU stack with a tree (Bennett and Kruskal, Olken). Each page has the number of its last touch. A bitmap
+//! marks the numbers that are a page's last, and a Fenwick tree over the words of that bitmap counts those after a
+//! number in O(log n). When the numbers run out they are renumbered: memory grows with the pages, not with the
+//! touches.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,15 +13,15 @@ use crate::hash::Spread;
 /// A page of an address space, or of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Page {
-    /// Whose: address spaces and files are numbered apart from each other by the caller.
+    /// The owner: the caller numbers address spaces and files separately.
     pub owner: u32,
-    /// Which.
+    /// Its number.
     pub number: u64,
 }
 
 type Places = HashMap<Page, u32, Spread>;
 
-/// Numbers of touches that there are at the least.
+/// The least capacity of touch numbers.
 const LEAST: usize = 1 << 12;
 
 /// The pages in the order of their last touch.
@@ -58,7 +58,7 @@ impl Stack {
         self.places.contains_key(&page)
     }
 
-    /// Put `page` on top. Returns where it was: 1 for the top; `None` if it was not there.
+    /// Put `page` on top. Returns its old position: 1 for the top; `None` if it was absent.
     pub fn touch(&mut self, page: Page) -> Option<u64> {
         if self.next as usize == self.last.len() * 64 {
             self.renumber();
@@ -76,7 +76,7 @@ impl Stack {
                 None
             }
         };
-        // The page itself is among those at or behind its old place.
+        // The page itself is among those at or behind its old position.
         let depth = before.map(|place| {
             let depth = self.behind(place, self.places.len());
             self.clear(place);
@@ -87,7 +87,7 @@ impl Stack {
         depth
     }
 
-    /// Take `page` out. Returns where it was: 1 for the top.
+    /// Remove `page`. Returns its position: 1 for the top.
     pub fn take(&mut self, page: Page) -> Option<u64> {
         let place = self.places.remove(&page)?;
         let depth = self.behind(place, self.places.len() + 1);
@@ -95,7 +95,7 @@ impl Stack {
         Some(depth)
     }
 
-    /// Take out all pages of `owner` in `range`.
+    /// Remove all pages of `owner` in `range`.
     pub fn take_range(&mut self, owner: u32, range: Range<u64>) {
         if range.end - range.start <= self.places.len() as u64 {
             for number in range {
@@ -114,7 +114,7 @@ impl Stack {
         self.places = places;
     }
 
-    /// The pages of `owner` in `range` get new numbers, from `to` on; pages that had these are gone.
+    /// The pages of `owner` in `range` get new numbers, from `to` on; pages that had these are removed.
     pub fn rename(&mut self, owner: u32, range: Range<u64>, to: u64) {
         let inside = |page: &Page| page.owner == owner && range.contains(&page.number);
         let mut moved: Vec<(Page, u32)> = Vec::new();
@@ -140,7 +140,7 @@ impl Stack {
         }
     }
 
-    /// Pages at or behind `place`, of `all` whose bit is set.
+    /// Pages at or behind `place`, of `all` with a set bit.
     fn behind(&self, place: u32, all: usize) -> u64 {
         let (word, bit) = (place as usize / 64, place % 64);
         let below = self.last[word] & ((1 << bit) - 1);
@@ -171,7 +171,7 @@ impl Stack {
         }
     }
 
-    /// Number the last touches anew from 0 on, in their order, with room for as many again.
+    /// Renumber the last touches from 0 on, in their order, with room for as many again.
     fn renumber(&mut self) {
         let mut before = Vec::with_capacity(self.last.len());
         let mut sum = 0u32;
@@ -240,7 +240,7 @@ mod tests {
         let mut state = 1u64;
         for n in 0..60_000u64 {
             state = mix(state.wrapping_add(n));
-            // Some pages often, most seldom.
+            // Some pages often, most rarely.
             let number = (state >> 20) % (1 + (state >> 50) % 400);
             let p = page(number);
             match state % 1000 {

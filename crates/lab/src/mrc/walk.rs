@@ -1,13 +1,11 @@
-//! What the records of a trace mean for the order of the pages.
+//! The effect of trace records on the order of pages.
 //!
-//! A trace with every touch is counted as it is. One that a run recorded has only the touches that the
-//! engine saw: pages that were mapped are touched unseen. It has every page that was taken away and
-//! every one that came back, though, and a page that comes back when so many others were taken away
-//! after it would have stayed in a memory larger by so many pages. So the stack holds what is away, in
-//! the order in which it went, and a depth counts from the recording's own limit on: below that the
-//! curve is not known. That is exact where the engine takes away the page that was touched longest
-//! ago, and near it otherwise, as its clock goes by the same order roughly. A page that was mapped before it was touched counts
-//! as touched then; nearly all of them are.
+//! A trace with every touch is counted directly. A recorded run has only the touches that the engine saw: touches of
+//! mapped pages are missing. But it has every eviction and every return, and a page that returns after n other
+//! evictions would have stayed in a memory larger by n pages. The stack therefore holds the evicted pages, in the
+//! order of eviction, and depths count from the recording's limit on: below it the curve is unknown. This is exact if
+//! the engine evicts the least recently touched page, and close otherwise, because its clock has roughly the same
+//! order. A page mapped before it was touched counts as touched then; nearly all of them are.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,7 +16,7 @@ use super::shards::Counter;
 use super::stack::Page;
 use crate::trace::{Event, Found, MAX_PAGES, Record};
 
-/// What a trace holds.
+/// The contents of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
     /// Records of all kinds.
@@ -33,7 +31,7 @@ pub struct Totals {
     pub lost: u64,
 }
 
-/// Goes through a trace.
+/// The walk through a trace.
 pub struct Walk {
     counter: Counter,
     /// Only faults were recorded.
@@ -42,11 +40,11 @@ pub struct Walk {
     spaces: Vec<u32>,
     /// Tasks that live in each.
     living: HashMap<u32, u32>,
-    /// What it holds.
+    /// The contents so far.
     pub totals: Totals,
 }
 
-/// Address spaces and files have numbers of their own.
+/// Address spaces and files have separate numbers.
 fn of_space(space: u32) -> u32 {
     space << 1
 }
@@ -80,7 +78,7 @@ impl Walk {
             *self.living.entry(start.space).or_default() += 1;
             return;
         }
-        // Sources give no record of a task that has not started.
+        // Sources yield no record of a task that has not started.
         let space = self.spaces.get(record.task as usize).copied().unwrap_or(0);
         let owner = of_space(space);
         match &record.event {

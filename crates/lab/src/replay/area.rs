@@ -1,5 +1,4 @@
-//! The swap area of the simulated machine: as large as it needs to be, and only what is used of it
-//! costs memory.
+//! The swap area of the simulated machine: as large as needed; only used parts cost memory.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +20,7 @@ struct Cluster {
 #[derive(Default)]
 pub struct Area {
     clusters: Vec<Cluster>,
-    /// Clusters that were used and are empty, and ones that are not full; nobody allocates from them.
+    /// Used clusters that are empty now, and clusters with free slots, all unclaimed.
     empty: BTreeSet<u32>,
     partly: BTreeSet<u32>,
     claimed: BTreeSet<u32>,
@@ -70,7 +69,7 @@ impl Area {
         Some(cluster)
     }
 
-    /// Nobody allocates from `cluster` any more.
+    /// `cluster` is unclaimed from now on.
     pub fn release(&mut self, cluster: u32) {
         self.claimed.remove(&cluster);
         self.sort_in(cluster);
@@ -120,24 +119,24 @@ impl Area {
         }
     }
 
-    /// What is in the slot, as the core knows it.
+    /// The core's digest of the slot.
     pub fn digest(&self, slot: Slot) -> u64 {
         self.at(slot).map_or(0, |(cluster, at)| cluster.digests[at])
     }
 
-    /// Remember it.
+    /// Sets it.
     pub fn set_digest(&mut self, slot: Slot, digest: u64) {
         let (cluster, at) = self.cluster(slot);
         cluster.digests[at] = digest;
     }
 
-    /// What was written there.
+    /// The content written there.
     pub fn content(&self, slot: Slot) -> u64 {
         self.at(slot)
             .map_or(0, |(cluster, at)| cluster.contents[at])
     }
 
-    /// It is written.
+    /// Sets it.
     pub fn set_content(&mut self, slot: Slot, content: u64) {
         let (cluster, at) = self.cluster(slot);
         cluster.contents[at] = content;

@@ -1,8 +1,8 @@
 //! The devices and costs of the simulated machine.
 //!
-//! A device has channels that work at the same time and one wire that transfers one page after the
-//! other. The figures are orders of magnitude, from data sheets and from what was measured on the
-//! machines that foreswap is built on (docs/FIGURES.md); `--latency` and `--bandwidth` change them.
+//! A device has channels that work in parallel and one bus that transfers one page after the other. The figures are
+//! orders of magnitude, from data sheets and from measurements on the development machines (docs/FIGURES.md);
+//! `--latency` and `--bandwidth` change them.
 
 use clap::ValueEnum;
 use foreswap_core::units::{Nanos, PAGE_SIZE};
@@ -24,25 +24,25 @@ pub enum Kind {
     Ram,
 }
 
-/// What a device takes for its work.
+/// The timing of a device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Device {
-    /// Which.
+    /// Its kind.
     pub kind: Kind,
     /// From the start of a read to its first byte.
     pub read: Nanos,
-    /// As `read`, of a write: the caches of SSDs take them sooner.
+    /// As `read`, for a write: the caches of SSDs complete writes sooner.
     pub write: Nanos,
-    /// Beyond that, where an I/O does not begin where the last one ended.
+    /// In addition, if an I/O does not begin where the last one ended.
     pub seek: Nanos,
-    /// Of the wire, in bytes a second.
+    /// Bandwidth of the bus, in bytes a second.
     pub bandwidth: u64,
-    /// I/Os at a time.
+    /// I/Os in parallel.
     pub channels: usize,
 }
 
 impl Device {
-    /// One of the set.
+    /// A device of this kind.
     pub fn of(kind: Kind) -> Self {
         const MICRO: Nanos = 1000;
         let (read, write, seek, bandwidth, channels) = match kind {
@@ -64,16 +64,16 @@ impl Device {
     }
 }
 
-/// What the machine's software takes, in nanoseconds.
+/// Costs of the machine's software, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// From a touch of an absent page until the engine has its message, when it sleeps.
+    /// From a touch of an absent page until the engine has its message, if it sleeps.
     pub wake_engine: Nanos,
     /// The engine's own work for a message.
     pub message: Nanos,
-    /// From the page's mapping until its thread runs on.
+    /// From the mapping of the page until its thread runs.
     pub wake_thread: Nanos,
-    /// A call that maps or moves pages, and for each page beyond the first.
+    /// A call that maps or moves pages, for the first page.
     pub map: Nanos,
     /// As `map`, for each further page.
     pub map_more: Nanos,
@@ -81,7 +81,7 @@ pub struct Costs {
     pub copy: Nanos,
     /// The digest of a page.
     pub digest: Nanos,
-    /// To start an I/O, and to take note of its end.
+    /// Start of an I/O, and processing of its completion.
     pub io: Nanos,
     /// A round of the engine's loop.
     pub round: Nanos,
@@ -89,15 +89,15 @@ pub struct Costs {
     pub move_huge: Nanos,
     /// A fresh huge page of zeros.
     pub fill_huge: Nanos,
-    /// To make 512 small pages a huge one: they are copied.
+    /// Collapse of 512 small pages into a huge one: they are copied.
     pub collapse: Nanos,
-    /// To take a huge page apart.
+    /// Split of a huge page.
     pub split: Nanos,
-    /// To take the page table of small pages away from where huge ones are to come.
+    /// Removal of the page table of small pages at the place of a huge one.
     pub mend: Nanos,
 }
 
-/// As measured; see the tables in the design document, docs/FIGURES.md and docs/TRACES.md.
+/// Measured values; see the tables in the design document, docs/FIGURES.md and docs/TRACES.md.
 pub const COSTS: Costs = Costs {
     wake_engine: 2_500,
     message: 700,
@@ -118,11 +118,11 @@ pub const COSTS: Costs = Costs {
 /// A device at work.
 pub struct Queue {
     device: Device,
-    /// When each channel is free.
+    /// When each channel becomes free.
     channels: Vec<Nanos>,
-    /// When the wire is free.
+    /// When the bus becomes free.
     wire: Nanos,
-    /// Where the last I/O ended.
+    /// The end of the last I/O.
     end: u64,
 }
 
@@ -137,7 +137,7 @@ impl Queue {
         }
     }
 
-    /// An I/O of `pages` from `at` on begins at `now`. Returns when it is done.
+    /// Submits an I/O of `pages` from `at` on at `now`. Returns its completion time.
     pub fn submit(&mut self, now: Nanos, write: bool, at: u64, pages: u64) -> Nanos {
         let device = self.device;
         let latency = if write { device.write } else { device.read };
@@ -168,7 +168,7 @@ mod tests {
             ..Device::of(Kind::Virtio)
         };
         let mut queue = Queue::new(device);
-        // 1 µs a page on the wire.
+        // 1 µs per page on the bus.
         assert_eq!(queue.submit(0, false, 0, 1), 39_000);
         assert_eq!(queue.submit(0, false, 100, 1), 40_000);
         // Both channels are busy.

@@ -1,16 +1,13 @@
-//! The machine that a trace is replayed on: programs, the engine that serves them, and one device, in
-//! virtual time.
+//! The machine on which a trace is replayed: programs, the engine that serves them, and one device, in virtual time.
 //!
-//! Each task does what its records say, in their order, `think` nanoseconds a touch; the times of the
-//! trace are not used, as they hold the waits of the machine that it was recorded on. A task that
-//! touches an absent page waits until the engine has mapped it, while the others go on: each has a CPU
-//! of its own, and so has the engine, which is one thread and does one thing at a time. The engine is
-//! the shipped core, driven in the order in which the pager drives it. All processes have one memory
-//! manager together. A page holds a number that changes with each write, and what a touch finds is
-//! compared with what was written last.
+//! Each task executes its records in order, `think` nanoseconds per touch. The times of the trace are not used,
+//! because they contain the waits of the recording machine. A task that touches an absent page waits until the engine
+//! has mapped it, while the others continue: each has a CPU of its own, and so has the engine, which is one thread
+//! and does one thing at a time. The engine is the shipped core, driven in the order of the pager. All processes
+//! share one memory manager. A page contains a number that changes with each write, and each touch is compared with
+//! the last write.
 //!
-//! Who wants a larger machine puts it in the place of [`Machine`]: records go in one by one, figures
-//! come out.
+//! A larger machine can replace [`Machine`]: records go in one by one, figures come out.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -23,45 +20,45 @@ use super::device::{COSTS, Device};
 use super::world::Simulated;
 use crate::trace::{Event, Found, Record};
 
-/// log2 of the pages of an address space, and address spaces: together they make addresses of 64 bits.
+/// log2 of the pages of an address space, and log2 of the number of spaces: together they make addresses of 64 bits.
 const SPACE_SHIFT: u32 = 36;
 const SPACES: u32 = 1 << 16;
-/// Records that wait for their task, at the most.
+/// The most records that wait for their task.
 const AHEAD: usize = 1 << 16;
 /// I/Os in flight, as in the engine.
 const DEPTH: u32 = 128;
-/// Most pages of a first touch, as in the engine.
+/// The most pages of a first touch, as in the engine.
 const FIRST_TOUCH: u32 = 256;
 /// Clusters of frames for huge pages, as in the engine: for a quarter of memory, within limits.
 const CLUSTERS: std::ops::RangeInclusive<u64> = 8..=256;
-/// How often the engine looks at faults that found no memory.
+/// How often the engine looks at stalled faults.
 const STALLED: Nanos = 1_000_000;
 /// How long a fault may wait for memory.
 const FULL_TIMEOUT: Nanos = 10_000_000_000;
-/// Steps of the engine in which no task gets on: then something is wrong.
+/// Steps of the engine without progress of a task that count as an error.
 const STUCK: u32 = 1_000_000;
 
-/// One combination.
+/// One combination of settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// In pages.
     pub memory: u64,
-    /// With its largest window.
+    /// The policy with its largest window.
     pub readahead: Policy,
-    /// When memory is managed in huge pages.
+    /// The huge page mode.
     pub thp: Thp,
-    /// The swap area's.
+    /// The device of the swap area.
     pub device: Device,
-    /// What a task does between two touches.
+    /// Time of a task between two touches.
     pub think: Nanos,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Figures {
     /// Until the last task ended.
     pub elapsed: Nanos,
-    /// That tasks waited for pages, over all of them.
+    /// Time that tasks waited for pages, summed.
     pub waited: Nanos,
     /// Touches.
     pub touches: u64,
@@ -71,7 +68,7 @@ pub struct Figures {
     pub minor: u64,
     /// First touches.
     pub zero: u64,
-    /// Pages read and written, and by how many I/Os.
+    /// Pages read.
     pub read_pages: u64,
     /// Pages written.
     pub written_pages: u64,
@@ -79,19 +76,19 @@ pub struct Figures {
     pub reads: u64,
     /// Writes.
     pub writes: u64,
-    /// Pages that readahead brought, and of those used.
+    /// Pages brought by readahead.
     pub ahead: u64,
-    /// Of those, used before they went.
+    /// Of these, pages used before their eviction.
     pub ahead_used: u64,
-    /// Huge pages read whole, and written whole.
+    /// Huge pages read whole.
     pub huge_in: u64,
     /// Huge pages written whole.
     pub huge_out: u64,
-    /// Huge pages that had to be taken apart.
+    /// Huge pages disbanded.
     pub splits: u64,
-    /// Most pages resident.
+    /// Maximum of resident pages.
     pub peak: u64,
-    /// Pages of files in the trace; there is no page cache here.
+    /// File pages of the trace; there is no page cache here.
     pub files_left_out: u64,
     /// Records that the recorder lost.
     pub lost: u64,
@@ -110,32 +107,32 @@ enum Op {
 #[derive(Default)]
 struct Task {
     space: u32,
-    /// When it goes on.
+    /// When it continues.
     ready: Nanos,
     ops: VecDeque<Op>,
     /// Since when it waits for the page of its first op.
     since: Option<Nanos>,
-    /// It waits among the runnable tasks.
+    /// It is in the list of runnable tasks.
     listed: bool,
 }
 
-/// A machine at work.
+/// A running machine.
 pub struct Machine {
     setup: Setup,
     mm: Mm,
     w: Simulated,
     tasks: Vec<Task>,
-    /// Tasks that have something to do, by the time of it.
+    /// Runnable tasks, by time.
     runnable: BTreeSet<(Nanos, u32)>,
     waiting: HashMap<Vpn, Vec<u32>>,
     living: HashMap<u32, u32>,
     /// Faults on their way to the engine.
     messages: VecDeque<(Nanos, Vpn)>,
-    /// The engine has more to do at once.
+    /// The engine has more work at once.
     awake: bool,
-    /// Records that wait.
+    /// Waiting records.
     queued: usize,
-    /// The time of what happened last.
+    /// The time of the last event.
     clock: Nanos,
     writes: u64,
     stuck: u32,
@@ -143,13 +140,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Nothing has happened yet.
+    /// The initial state.
     pub fn new(setup: Setup) -> Self {
         let frames = (setup.memory / 4).clamp(64, 32768) as u32;
         let quarter = setup.memory / 4 / LEAF_PAGES as u64;
         let (frames, clusters) = match setup.thp {
             Thp::Never => (frames, 0),
-            // Clusters lie behind whole clusters of single frames.
+            // Clusters follow whole clusters of single frames.
             Thp::Adaptive | Thp::Always => (
                 frames.next_multiple_of(LEAF_PAGES as u32),
                 quarter.clamp(*CLUSTERS.start(), *CLUSTERS.end()) as u32,
@@ -183,11 +180,11 @@ impl Machine {
         }
     }
 
-    /// The next record of the trace; what can be done with it is done.
+    /// Takes the next record of the trace, and runs as far as possible.
     ///
     /// # Errors
     ///
-    /// It cannot be replayed, or the core did what it must not.
+    /// The record cannot be replayed, or the core broke a rule.
     pub fn record(&mut self, record: &Record) -> Result<(), String> {
         if let Event::Start(start) = &record.event {
             if start.space >= SPACES {
@@ -231,7 +228,7 @@ impl Machine {
                     },
                 )?;
             }
-            // Mapped before it was touched, by a manager that saw the touches coming.
+            // Mapped before it was touched, by a manager that predicted the touches.
             Event::Brought(pages) => {
                 for page in foreswap_core::units::pages(&range(pages)?) {
                     self.push(record.task, Op::Touch { page, write: false })?;
@@ -266,7 +263,7 @@ impl Machine {
         task.ops.push_back(op);
         self.queued += 1;
         if task.ops.len() == 1 {
-            // Its record is read only now; it cannot have been done earlier.
+            // Its record was read only now; it cannot have been executed earlier.
             task.ready = task.ready.max(clock);
             self.list(number);
         }
@@ -276,7 +273,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The trace has ended: finish what is under way.
+    /// The trace has ended: finish all work.
     ///
     /// # Errors
     ///
@@ -312,7 +309,7 @@ impl Machine {
         }
     }
 
-    /// When the engine has something to do.
+    /// When the engine has work next.
     fn engine_at(&self) -> Option<Nanos> {
         if self.awake {
             return Some(self.w.now);
@@ -324,7 +321,7 @@ impl Machine {
         Some(first.max(self.w.now))
     }
 
-    /// What comes next happens.
+    /// Executes the next event.
     fn step(&mut self) -> Result<(), String> {
         let engine = self.engine_at();
         let task = self.runnable.first().copied();
@@ -354,7 +351,7 @@ impl Machine {
         }
     }
 
-    /// A task does what it has to do, until it waits or somebody else is due.
+    /// A task runs until it waits or another event is due.
     fn run(&mut self, number: u32, until: Nanos) {
         self.stuck = 0;
         self.tasks[number as usize].listed = false;
@@ -370,7 +367,7 @@ impl Machine {
                         self.fault(number, page, now);
                         return;
                     };
-                    // What is touched first is filled.
+                    // The first touch fills the page.
                     if write || content == 0 {
                         self.writes += 1;
                         self.w.pages.write(page, self.writes);
@@ -396,7 +393,7 @@ impl Machine {
     /// A task waits for `page` from `now` on.
     fn fault(&mut self, number: u32, page: Vpn, now: Nanos) {
         if !self.mm.manages(page) {
-            // No record says what is mapped there: whole leaves, so that neighbours become one VMA.
+            // No record tells the mapping: register whole leaves, which makes neighbours one VMA.
             let start = page.0 / LEAF_PAGES as u64 * LEAF_PAGES as u64;
             self.mm
                 .adopt(&mut self.w, Vpn(start)..Vpn(start + LEAF_PAGES as u64), &[]);
@@ -439,7 +436,7 @@ impl Machine {
         self.w.pages.unmap_range(range);
     }
 
-    /// One round of the engine's loop, as the pager goes through it.
+    /// One round of the engine's loop, in the pager's order.
     fn engine(&mut self, at: Nanos) {
         self.stuck += 1;
         self.w.now = self.w.now.max(at) + COSTS.round;
@@ -449,7 +446,7 @@ impl Machine {
         {
             self.messages.pop_front();
             self.w.now += COSTS.message;
-            // Which of its bytes was touched is not known.
+            // The touched byte within the page is unknown.
             if self.mm.on_fault(&mut self.w, page.address()) == Outcome::Unmanaged {
                 self.w.wake(page);
             }
@@ -464,7 +461,7 @@ impl Machine {
         self.wake();
     }
 
-    /// Threads whose page was mapped go on, and fault again if it is not there.
+    /// Threads whose page was mapped continue, and fault again if it is absent.
     fn wake(&mut self) {
         let mut woken = std::mem::take(&mut self.w.woken);
         for (page, at) in woken.drain(..) {

@@ -1,8 +1,7 @@
-//! `foreswap lab replay`: how a trace fares with other memory sizes and policies.
+//! `foreswap lab replay`: a trace with other memory sizes and policies.
 //!
-//! The shipped core runs on a small simulated machine, one combination a run, as many at a time as
-//! there are CPUs. Nothing in a run depends on the clock of this machine or on the other runs: the
-//! same trace gives the same bytes.
+//! The shipped core runs on a small simulated machine, one combination per run, as many in parallel as there are
+//! CPUs. A run depends neither on the clock of this machine nor on other runs: the same trace gives the same bytes.
 
 mod area;
 mod device;
@@ -28,7 +27,7 @@ use device::{Device, Kind};
 use machine::{Figures, Machine, Setup};
 use report::Report;
 
-/// The least memory that is simulated, in pages (1 MiB).
+/// The least simulated memory, in pages (1 MiB).
 const LEAST: u64 = 256;
 
 /// `foreswap lab replay`.
@@ -127,7 +126,7 @@ enum Readahead {
 }
 
 impl Readahead {
-    /// The core's policy; windows as those of `foreswap run`.
+    /// The core's policy, with the windows of `foreswap run`.
     fn policy(self, max_window: Option<u32>) -> Policy {
         match self {
             Readahead::Streams => Policy::Streams(max_window.unwrap_or(512)),
@@ -184,7 +183,7 @@ fn memory(text: &str) -> Result<u64, String> {
             "too little to work in; the least is {}",
             size::humane(LEAST)
         )),
-        // The simulated area is this large.
+        // The size of the simulated area.
         pages if pages > u64::from(area::SLOTS) => Err(format!(
             "more than is simulated; the most is {}",
             size::humane(u64::from(area::SLOTS))
@@ -193,7 +192,7 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What is tried in one run.
+/// The settings of one run.
 #[derive(Clone, Copy)]
 struct Combination {
     /// In pages.

@@ -1,5 +1,4 @@
-//! The pages of the simulated programs: what each must read as, whether it is mapped, and by what kind of
-//! page table.
+//! The pages of the simulated programs: expected content, mapping, and kind of page table.
 
 use std::collections::HashMap;
 
@@ -16,12 +15,12 @@ struct Leaf {
     table: Table,
 }
 
-/// A number for each page, in leaves of 512.
+/// A number per page, in leaves of 512.
 #[derive(Default)]
 pub struct Pages {
     leaves: Vec<Leaf>,
     by_number: HashMap<u64, u32, Spread>,
-    /// The leaf that was looked at last.
+    /// The last leaf looked up.
     last: Option<(u64, u32)>,
 }
 
@@ -48,12 +47,12 @@ impl Pages {
         &mut self.leaf(page.0 / LEAF).words[(page.0 % LEAF) as usize]
     }
 
-    /// What maps the leaf of `page`.
+    /// The mapping of the leaf of `page`.
     pub fn table(&mut self, page: Vpn) -> Table {
         self.leaf(page.0 / LEAF).table
     }
 
-    /// It is mapped otherwise from now on.
+    /// Changes it.
     pub fn set_table(&mut self, page: Vpn, table: Table) {
         self.leaf(page.0 / LEAF).table = table;
     }
@@ -70,7 +69,7 @@ impl Pages {
         (word & MAPPED != 0).then_some(word & !MAPPED)
     }
 
-    /// What it must read as; 0: zeros.
+    /// The expected content; 0: zeros.
     pub fn content(&mut self, page: Vpn) -> u64 {
         *self.word(page) & !MAPPED
     }
@@ -90,7 +89,7 @@ impl Pages {
         *self.word(page) = content & !MAPPED | MAPPED;
     }
 
-    /// The numbers of the leaves that `range` has pages of and that somebody has looked at, in order.
+    /// The existing leaves that overlap `range`, in order.
     fn known(&self, range: &PageRange) -> Vec<u64> {
         let numbers = range.start.0 / LEAF..range.end.0.div_ceil(LEAF);
         let few = numbers.end - numbers.start <= self.leaves.len() as u64;
@@ -106,7 +105,7 @@ impl Pages {
         known
     }
 
-    /// The pages of `range` that have been touched and not forgotten since, in order of their leaves.
+    /// The touched and not discarded pages of `range`, in order of their leaves.
     fn used(&mut self, range: &PageRange) -> Vec<Vpn> {
         let mut used = Vec::new();
         for number in self.known(range) {
@@ -125,7 +124,7 @@ impl Pages {
         used
     }
 
-    /// The content of `range` is gone; the mapping stays. Part of a huge page splits it.
+    /// Discards the content of `range`; the mapping stays. A part of a huge page splits it.
     pub fn discard(&mut self, range: &PageRange) {
         self.clear(range);
         for number in self.known(range) {
@@ -139,7 +138,7 @@ impl Pages {
         }
     }
 
-    /// `range` is not mapped any more, nor are the tables that it had for itself.
+    /// Unmaps `range`, with the page tables that it had for itself.
     pub fn unmap_range(&mut self, range: &PageRange) {
         self.discard(range);
         for number in self.known(range) {
@@ -155,7 +154,7 @@ impl Pages {
         }
     }
 
-    /// The pages of `from` are at `to` from now on. Huge pages stay so where both places are aligned.
+    /// Moves the pages of `from` to `to`. Huge pages stay whole if both places are aligned.
     pub fn rename(&mut self, from: &PageRange, to: Vpn) {
         let target = |page: Vpn| Vpn(page.0 - from.start.0 + to.0);
         let aligned = from.start.0 % LEAF == to.0 % LEAF;

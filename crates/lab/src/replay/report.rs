@@ -1,4 +1,4 @@
-//! The runs for people, for programs and as a picture.
+//! The runs as a table, JSON, and a plot.
 
 use std::io::{self, Write};
 
@@ -11,15 +11,15 @@ use super::device::Device;
 use crate::plot::{Axis, Line, Plot};
 use crate::size::{self, PAGE, humane};
 
-/// All runs, about to be told.
+/// All runs to report.
 pub struct Report<'a> {
     /// Its name.
     pub trace: String,
-    /// What the area was on.
+    /// The device of the area.
     pub device: Device,
     /// Between two touches.
     pub think: Nanos,
-    /// Under which the trace was recorded, in pages; 0: it has every touch.
+    /// The limit of the recorded run, in pages; 0: the trace has every touch.
     pub limit: u64,
     /// In the order of the table.
     pub runs: &'a [Run],
@@ -37,7 +37,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// A time with four digits that say something.
+/// A time with four significant digits.
 fn time(ns: Nanos) -> String {
     match ns {
         0..10_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
@@ -120,7 +120,7 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// What is to be known of the trace.
+    /// Remarks on the trace.
     pub fn remarks(&self, err: &mut impl Write) -> io::Result<()> {
         let Some(run) = self.runs.first() else {
             return Ok(());
@@ -190,7 +190,7 @@ impl Report<'_> {
         })
     }
 
-    /// Time by memory, a line for each policy and mode of huge pages.
+    /// Time by memory, a line per policy and huge page mode.
     pub fn plot(&self) -> Plot {
         let mut lines: Vec<Line> = Vec::new();
         let thp = self.runs.first().map(|run| run.of.thp);

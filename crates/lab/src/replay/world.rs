@@ -1,7 +1,7 @@
-//! The simulated machine as the core sees it. The clock is the engine's: each call of the core costs
-//! what it would cost the thread that serves faults.
+//! The simulated machine as the core's world. The clock is the engine's: each call of the core has the cost of the
+//! thread that serves faults.
 //!
-//! Huge pages move whole or are split as [`crate::page_tables`] says. One can always be had.
+//! Huge pages move whole or are split by [`crate::page_tables`]. One is always available.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,17 +31,17 @@ struct Flight {
 pub struct Simulated {
     /// The engine's clock.
     pub now: Nanos,
-    /// What the programs have.
+    /// The pages of the programs.
     pub pages: Pages,
-    /// Pages to whose threads something was said, and when.
+    /// Pages whose threads were woken, and when.
     pub woken: Vec<(Vpn, Nanos)>,
-    /// What must not happen, the first time it did.
+    /// The first violation.
     pub problem: Option<String>,
-    /// Pages that the readahead windows had.
+    /// Sum of the sizes of readahead windows.
     pub windows: u64,
     limit: u64,
     charged: u64,
-    /// The most that was charged.
+    /// The maximum charge.
     pub peak: u64,
     frames: Vec<u64>,
     clusters: Clusters,
@@ -53,8 +53,7 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// A machine with nothing in its memory of `limit` pages, with `frames` for single pages and
-    /// `clusters` for huge ones.
+    /// An empty machine with `limit` pages, `frames` for single pages and `clusters` for huge ones.
     pub fn new(limit: u64, frames: u32, clusters: u32, device: Device) -> Self {
         let clusters = Clusters::new(frames, clusters);
         Simulated {
@@ -81,7 +80,7 @@ impl Simulated {
         self.ends.peek().map(|Reverse((at, _, _))| *at)
     }
 
-    /// The next I/O that has ended by now.
+    /// The next completed I/O.
     pub fn ended(&mut self) -> Option<(IoId, IoResult)> {
         let &Reverse((at, _, io)) = self.ends.peek()?;
         if at > self.now {
@@ -109,14 +108,14 @@ impl Simulated {
         &mut self.frames[frame.0 as usize]
     }
 
-    /// Something is done with `frame` alone: a huge page that it is part of is split.
+    /// An operation on `frame` alone: a huge page that contains it is split.
     fn alone(&mut self, frame: Frame) {
         let split = self.clusters.get(frame) == Table::Huge;
         self.clusters.set(frame, Table::Small);
         self.now += COSTS.split * Nanos::from(split);
     }
 
-    /// As [`Simulated::alone`], of a page of the program.
+    /// As [`Simulated::alone`], for a page of the program.
     fn page_alone(&mut self, page: Vpn) {
         match self.pages.table(page) {
             Table::Small => {}
@@ -132,7 +131,7 @@ impl Simulated {
         self.now += first + more * Nanos::from(n.saturating_sub(1));
     }
 
-    /// Map a page that must read as `content`.
+    /// Map a page with the expected `content`.
     fn map(&mut self, page: Vpn, content: u64) -> Result<(), Stop> {
         if self.pages.mapped(page).is_some() {
             return Err(Stop::Exists);
@@ -336,7 +335,7 @@ impl Mmu for Simulated {
         *self.frame(frame) = 0;
     }
 
-    /// No page here is filled by one word.
+    /// No page here is same-filled.
     fn fill_with(&mut self, frame: Frame, word: u64) {
         self.now += COSTS.copy;
         *self.frame(frame) = word;

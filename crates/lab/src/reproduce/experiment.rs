@@ -1,4 +1,4 @@
-//! One comparison: a machine, a piece of work, and the policies that are tried on both.
+//! One comparison: a machine, a workload, and the policies compared.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -16,23 +16,23 @@ use crate::sim::parameters::Parameters;
 /// Simulated figures, by the keys of the published rows.
 pub type Figures = BTreeMap<String, f64>;
 
-/// What the base and the optimized variant differ in.
+/// The difference between the base and the optimized variant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
     /// Swap readahead.
     Readahead(Policy),
-    /// How swapoff looks pages up.
+    /// The lookup method of swapoff.
     Swapoff(Swapoff),
     /// When a huge page is split on its way out.
     HugeSwap(HugeSwap),
     /// File readahead.
     FileReadahead(file::Policy),
-    /// When background reclaim works and sleeps.
+    /// Defects of background reclaim.
     Kswapd(Defects),
 }
 
 impl Choice {
-    /// `setup` with this chosen.
+    /// `setup` with this choice.
     pub fn of(self, setup: Setup) -> Setup {
         match self {
             Choice::Readahead(readahead) => Setup { readahead, ..setup },
@@ -50,19 +50,19 @@ impl Choice {
 /// One comparison.
 #[derive(Clone, Copy)]
 pub struct Experiment {
-    /// What its figures' keys begin with.
+    /// The start of its figures' keys.
     pub name: &'static str,
-    /// The seed whose tables it belongs to.
+    /// The seed with its tables.
     pub seed: &'static str,
     /// The machine.
     pub machine: &'static str,
-    /// By how much memory and time are made smaller.
+    /// The factor by which memory and time are scaled down.
     pub scale: u64,
-    /// All that both variants have in common.
+    /// The common settings of both variants.
     pub common: Setup,
     /// The seed's base and optimized variant.
     pub variants: [Choice; 2],
-    /// Runs the work.
+    /// Runs the workload.
     pub run: fn(&Parameters, &Setup, u64) -> Result<Figures, SimError>,
 }
 
@@ -73,7 +73,7 @@ const REPAIRED: Defects = Defects {
     zero_classzone: false,
 };
 
-/// The kernel of the seeds, before anything is chosen.
+/// The kernel of the seeds, before any choice.
 const KERNEL: Setup = Setup {
     readahead: Policy::Vma(8),
     swapoff: Swapoff::Readahead,
@@ -99,20 +99,19 @@ pub const OURS: Setup = Setup {
     headroom: 8,
 };
 
-/// foreswap's own best policy, the same for all seeds: with huge pages, where memory is touched in
-/// order.
+/// foreswap's own best policy, the same for all seeds: with huge pages where memory is touched in order.
 pub const OURS_HUGE: Setup = Setup {
     huge_swap: HugeSwap::Whole,
     ..OURS
 };
 
-/// What seed 004 compares.
+/// The variants of seed 004.
 const FILE_VARIANTS: [Choice; 2] = [
     Choice::FileReadahead(file::Policy::Legacy),
     Choice::FileReadahead(file::Policy::OnDemand),
 ];
 
-/// One of the programs of seed 004, on its machine as it is.
+/// A program of seed 004, on its machine at full size.
 const fn on_files(
     name: &'static str,
     run: fn(&Parameters, &Setup, u64) -> Result<Figures, SimError>,
@@ -222,13 +221,13 @@ pub const EXPERIMENTS: &[Experiment] = &[
 ];
 
 impl Experiment {
-    /// The setups of base, optimized and ours.
+    /// The setups of base, optimized and foreswap.
     pub fn setups(&self) -> [Setup; 3] {
         let [base, optimized] = self.variants;
         [base.of(self.common), optimized.of(self.common), OURS_HUGE]
     }
 
-    /// Runs all three on the same machine and work, at most `jobs` at a time.
+    /// Runs all three on the same machine and workload, at most `jobs` at a time.
     ///
     /// # Errors
     ///
@@ -259,8 +258,7 @@ impl Experiment {
 mod tests {
     use super::*;
 
-    /// Nothing but the named policy differs between base and optimized: given the other's choice, each
-    /// is the other.
+    /// Base and optimized differ only in the named policy: given the other's choice, each is the other.
     #[test]
     fn variants_differ_in_the_named_policy_only() {
         for experiment in EXPERIMENTS {

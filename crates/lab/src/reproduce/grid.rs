@@ -1,10 +1,10 @@
-//! Rows of words under a head, for a terminal and as Markdown.
+//! Tables for a terminal and as Markdown.
 
 use std::fmt::Write as _;
 
 /// A table: names on the left, figures to the right of them.
 pub struct Grid<const N: usize> {
-    /// What the columns are.
+    /// The column headings.
     pub head: [&'static str; N],
     /// The first columns that hold names.
     pub names: usize,
@@ -38,7 +38,7 @@ impl<const N: usize> Grid<N> {
         out
     }
 
-    /// Under its title, with the machine that it is of, before what its columns mean; for a terminal.
+    /// With title and machine above, and a legend of the columns below; for a terminal.
     pub fn text_of(&self, title: &str, machine: &str, legend: &str) -> String {
         format!("{title} ({machine})\n\n{}\n{legend}\n", self.text())
     }

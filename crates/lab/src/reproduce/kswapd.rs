@@ -1,10 +1,10 @@
-//! Seed 001: what programs wait for when background reclaim sleeps too soon.
+//! Seed 001: the waits of programs when background reclaim sleeps too soon.
 //!
-//! The seed says little of the work: "threads reading fixed-size random blocks", "mmaping and faulting
-//! regions of memory", "mmap while large files are being copied". The sizes are those of the programs
-//! as mmtests starts them where that is public, else as said here. Public are stutter's (its script maps
-//! 32,768 pages with rests of 5 ms, its configuration holds three quarters of memory and copies twice of
-//! it) and simoop's region; how many threads simoop has and how large its blocks are is not.
+//! The seed says little about the workload: "threads reading fixed-size random blocks", "mmaping and faulting regions
+//! of memory", "mmap while large files are being copied". The sizes are those of the programs as mmtests starts them,
+//! as far as they are public, else as stated here. Public are those of stutter (its script maps 32,768 pages with
+//! rests of 5 ms, its configuration holds three quarters of memory and copies twice of it) and the region of simoop.
+//! The number of simoop's threads and the size of its blocks are not public.
 
 use foreswap_core::units::Nanos;
 
@@ -22,63 +22,62 @@ const MIB: u64 = 1 << 20;
 /// simoop: workers, and the threads that each starts in a round.
 const WORKERS: u64 = 16;
 const THREADS: u64 = 20;
-/// A block of the database, as it is read or written.
+/// A block of the database, for reads and writes.
 const BLOCK: u64 = 2 * MIB;
-/// The region that is mapped, as mmtests has it.
+/// The mapped region, as in mmtests.
 const REGION: u64 = 128 * MIB;
 /// One file.
 const FILE: u64 = 64 * MIB;
 /// All working sets and all files together, in tenths of memory.
 const SETS: u64 = 6;
 const FILES: u64 = 24;
-/// How long the full machine works before anything counts, and then.
+/// The warm-up of the full machine before the measurement, and the measurement.
 const WARM_UP: Nanos = 1_200 * SECOND;
 const RUN: Nanos = 4_800 * SECOND;
-/// Machines with other random numbers whose latencies are taken together: what one shows of the tails
-/// depends on a few moments.
+/// Machines with different random numbers whose latencies are pooled: the tails of a single one depend on a few
+/// moments.
 const RUNS: u64 = 4;
 
-/// Something that is counted beside the latencies: its name, and where it stands.
+/// A counter beside the latencies: its name and place.
 type Counted = (&'static str, fn(&Counts) -> u64);
 
-/// All of that. "Short" is a node none of whose zones is up to its high level.
+/// All counters. "Short" is a node without a zone above its high level.
 const COUNTED: [Counted; 8] = [
     // Pages that tasks and the nodes' threads reclaimed.
     ("reclaimed_direct", |counts| counts.direct_freed),
     ("reclaimed_background", |counts| counts.background_freed),
-    // The threads' naps that nobody ended and that a request ended; the first after which the node was
-    // short, and the sleeps that followed all the same.
+    // Naps of the threads that ran out and naps ended by a request; naps after which the node was short, and sleeps
+    // that followed nevertheless.
     ("naps", |counts| counts.naps),
     ("naps_cut", |counts| counts.naps_cut),
     ("naps_short", |counts| counts.naps_short),
     ("slept_short", |counts| counts.slept_short),
-    // Allocations that had to reclaim for themselves, and how many of them did so while a thread worked
-    // that had slept so.
+    // Allocations with direct reclaim, and those among them while a thread worked after such a sleep.
     ("direct", |counts| counts.direct),
     ("direct_after", |counts| counts.direct_after),
 ];
 
-/// stutter: what the probe maps, and how long it rests.
+/// stutter: the size of the probe's mapping, and its rest.
 const PROBE: u64 = 128 * MIB;
 const REST: Nanos = 5_000_000;
-/// A record of who copies.
+/// The record size of the copying program.
 const RECORD: u64 = 128 << 10;
-/// How much of memory is held, in quarters.
+/// The held part of memory, in quarters.
 const HELD: u64 = 3;
-/// How many times as large as memory the copied file is.
+/// The size of the copied file, as a multiple of memory.
 const TIMES_MEMORY: u64 = 2;
-/// How long the full machine copies before anything counts, and then.
+/// The warm-up of the full machine's copying before the measurement, and the measurement.
 const COPY_WARM_UP: Nanos = 120 * SECOND;
 const COPY_RUN: Nanos = 480 * SECOND;
 
-/// The value that so many percent of all do not pass.
+/// The value that `percent` of all do not exceed.
 fn percentile(sorted: &[Nanos], percent: usize) -> f64 {
     let last = sorted.len().saturating_sub(1);
     let at = (2 * last * percent + 100) / 200;
     sorted.get(at).copied().unwrap_or(0) as f64
 }
 
-/// The latencies of what began from `from` on, in rising order.
+/// The latencies of operations that began from `from` on, in rising order.
 fn measured<'a>(samples: impl Iterator<Item = &'a (Nanos, Nanos)>, from: Nanos) -> Vec<Nanos> {
     let late = samples.filter(|(began, _)| *began >= from);
     let mut all: Vec<Nanos> = late.map(|&(_, took)| took).collect();
@@ -86,7 +85,7 @@ fn measured<'a>(samples: impl Iterator<Item = &'a (Nanos, Nanos)>, from: Nanos) 
     all
 }
 
-/// simoop's figures: latencies in microseconds, and how often what happened on the full machine.
+/// simoop's figures: latencies in microseconds, and counts for the full machine.
 pub fn simoop(machine: &Parameters, setup: &Setup, seed: u64) -> Result<Figures, SimError> {
     let memory = machine.pages();
     let file = pages(FILE) as u32;

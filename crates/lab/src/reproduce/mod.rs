@@ -1,9 +1,9 @@
-//! `foreswap lab reproduce`: the seeds' published tables beside what the simulated machine gives.
+//! `foreswap lab reproduce`: the seeds' published tables beside the simulated figures.
 //!
-//! `experiment` says which machine, work and policies are compared, the files named after the seeds
-//! run the work, `published` knows the published figures, `report` and `plot` show both. A figure is
-//! earned by the model: what computes it cannot see the published ones, and a base and its optimized
-//! variant differ in the one policy that is named. `policies` and `thp_threads` go beyond the seeds.
+//! `experiment` names the machine, workload and policies of each comparison. The files named after the seeds run the
+//! workloads, `published` has the published figures, `report` and `plot` show both. The model earns its figures: code
+//! that computes them cannot see the published ones, and a base and its optimized variant differ only in the named
+//! policy. `policies` and `thp_threads` go beyond the seeds.
 
 mod experiment;
 mod grid;
@@ -253,7 +253,7 @@ fn all_policies(
     }
 }
 
-/// The work of seed 002 by more and more threads.
+/// The workload of seed 002 with increasing numbers of threads.
 fn all_threads(
     args: &ReproduceArgs,
     machine: Option<Parameters>,

@@ -1,5 +1,4 @@
-//! Seed 004: file readahead on demand, on iozone, aio-stress, sysbench and many streams in little
-//! memory.
+//! Seed 004: on-demand file readahead, with iozone, aio-stress, sysbench and many streams in little memory.
 
 use foreswap_core::readahead::file::Limits;
 use foreswap_core::units::{Nanos, PAGE_SIZE};
@@ -22,7 +21,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const SECOND: Nanos = 1_000_000_000;
 
-/// "1MB max readahead size"; a request of more pages than that is not made larger.
+/// "1MB max readahead size"; larger requests are not enlarged.
 const LIMITS: Limits = Limits {
     max: MIB / PAGE_SIZE as u64,
     device: MIB / PAGE_SIZE as u64,
@@ -44,13 +43,12 @@ const OLTP: [(u64, &[usize]); 3] = [
     (5_000, &[1, 8, 64]),
     (2_000, &[1, 2, 4, 8, 16, 32, 64]),
 ];
-/// "mem=128m single": what the kernel and a single user's shell leave of it.
+/// "mem=128m single": the memory left by the kernel and a single user's shell.
 const LITTLE: u64 = 112 * MIB;
-/// "a 100KB/s stream on every second, until reaching 200 streams". Taken is a program that reads 4 KB
-/// at a time.
+/// "a 100KB/s stream on every second, until reaching 200 streams". Assumed: a program that reads 4 KB at a time.
 const STREAMS: u64 = 200;
 const INTERVAL: Nanos = SECOND * 4 / 100;
-/// It is watched for so long after the last stream has begun, in periods of so many seconds.
+/// The time of observation after the start of the last stream, and the period, in seconds.
 const AFTER: u64 = 60;
 const PERIOD: u64 = 10;
 
@@ -71,7 +69,7 @@ fn machine<W: FileWork>(
     FileMachine::new(machine, setup, work)
 }
 
-/// Runs it to its end; the seconds that it took on the whole machine.
+/// Runs it to its end; returns the seconds on the full machine.
 fn seconds<W: FileWork>(sim: &mut FileMachine<W>, scale: u64) -> Result<f64, SimError> {
     sim.run(FileMachine::is_done)?;
     Ok(sim.now() as f64 * scale as f64 / SECOND as f64)
@@ -163,8 +161,7 @@ pub fn oltp(parameters: &Parameters, setup: &Setup, seed: u64) -> Result<Figures
     Ok(figures)
 }
 
-/// Streams in little memory: what all of them get at the most, and how small the disk's requests
-/// become.
+/// Streams in little memory: their maximum total rate, and the smallest request size of the disk.
 pub fn thrashing(parameters: &Parameters, setup: &Setup, _: u64) -> Result<Figures, SimError> {
     let scale = parameters.scale;
     let streams = STREAMS.div_ceil(scale);
@@ -172,7 +169,7 @@ pub fn thrashing(parameters: &Parameters, setup: &Setup, _: u64) -> Result<Figur
         memory: LITTLE / scale,
         ..parameters.clone()
     };
-    // As the first one lasts.
+    // The first one lasts as long.
     let end = STREAMS + AFTER;
     let file = end * SECOND / INTERVAL + LIMITS.max;
     let files = vec![file; streams as usize];
@@ -185,7 +182,7 @@ pub fn thrashing(parameters: &Parameters, setup: &Setup, _: u64) -> Result<Figur
         let (used, (requests, read)) = (sim.work.pages, sim.reads());
         let bytes = (used - before.0) as f64 * PAGE_SIZE as f64;
         most = most.max(bytes / PERIOD as f64 / 1e6);
-        // A stream begins with small windows: that counts once it is one of many.
+        // A stream begins with small windows: count only once it is one of many.
         if period * PERIOD > STREAMS / 2 && requests > before.1.0 {
             let pages = (read - before.1.1) as f64 / (requests - before.1.0) as f64;
             least = least.min(pages * PAGE_SIZE as f64 / KIB as f64);

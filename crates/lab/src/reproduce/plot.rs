@@ -10,8 +10,7 @@ const LEFT: f64 = 330.0;
 const ROW: f64 = 34.0;
 const BAR: f64 = 11.0;
 
-/// How far a change reaches, from -1 to 1: a tenth is the end of the scale on the left, ten times on
-/// the right.
+/// The length of a change's bar, from -1 to 1: a tenth is the left end of the scale, ten times the right end.
 fn reach(change: Change) -> f64 {
     let ratio = match change {
         Change::Percent(n) | Change::Points(n) => 1.0 + n / 100.0,

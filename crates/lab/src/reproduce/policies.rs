@@ -1,8 +1,7 @@
 //! Beyond the seeds: every swap readahead policy over every pattern, on the machine of seed 000.
 //!
-//! One program reads a region of twice the memory, all of which has been written before. What each
-//! policy makes of it is said in three figures: how many of the pages that it read along were used, how
-//! many were not, and the time against that without readahead.
+//! One program reads a region of twice the memory, all of which was written before. Three figures describe each
+//! policy: pages read ahead and used, pages read ahead and not used, and the time relative to no readahead.
 
 use std::num::NonZeroUsize;
 
@@ -22,12 +21,11 @@ use crate::work::patterns::{Pattern, Walk};
 
 /// The machine.
 pub const MACHINE: &str = "xeon-e5-v3";
-/// By how much it is made smaller.
+/// The factor by which it is scaled down.
 pub const SCALE: u64 = 256;
-/// The region is so many times memory.
+/// The size of the region as a multiple of memory.
 const REGION: u64 = 2;
-/// The policies, each with the window that its users have: 8 pages where the kernel sets that, what
-/// foreswap ships for its own.
+/// The policies, each with its usual window: 8 pages for the kernel's, the shipped default for foreswap's.
 const POLICIES: [(&str, Policy); 5] = [
     ("none", Policy::None),
     ("cluster", Policy::Cluster(8)),
@@ -43,15 +41,15 @@ pub struct Cell {
     pub pattern: &'static str,
     /// The policy.
     pub policy: &'static str,
-    /// Pages read along, of all that were read for the program.
+    /// Pages read ahead, of all pages read for the program.
     pub ahead: u64,
-    /// Of those, used before they were evicted, in percent; nothing where none was read along.
+    /// Of these, used before their eviction, in percent; none without readahead.
     pub hit_ratio: Option<f64>,
-    /// Of those, not used.
+    /// Of these, unused.
     pub wasted: u64,
-    /// Virtual milliseconds that the reading took.
+    /// Virtual milliseconds of the reading.
     pub milliseconds: f64,
-    /// Times as fast as without readahead.
+    /// Speed relative to no readahead.
     pub speed: f64,
 }
 
@@ -74,7 +72,7 @@ fn run(
     let mut layout = Layout::default();
     let region = layout.region(pages);
     let walk = Walk::new(region, pattern, machine.costs.fill, Rng::new(seed));
-    // The same for all: foreswap's own order of going out, whatever it reads along.
+    // The same for all: foreswap's own eviction order, whatever is read ahead.
     let setup = Setup {
         readahead,
         order: Order::Clock,
@@ -91,7 +89,7 @@ fn run(
     let before = (sim.mm.stats.ahead.pages, sim.mm.stats.ahead.hits());
     sim.run(Machine::is_done)?;
     let ahead = sim.mm.stats.ahead.pages - before.0;
-    // What is still in memory at the end has had no chance, and counts as not used.
+    // Pages in memory at the end had no chance to be used, and count as unused.
     let hits = sim
         .mm
         .stats

@@ -1,7 +1,7 @@
-//! What the seeds published, and how far a simulated pair of figures is from it.
+//! The seeds' published figures, and the distance of simulated figures from them.
 //!
-//! The figures are in `data/published.json` and nowhere else. They are read here to be printed and
-//! compared; nothing that computes a figure can see them.
+//! The figures are in `data/published.json` only. They are read here for printing and comparison; code that computes
+//! a figure cannot see them.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,24 +19,24 @@ pub struct Seed {
 /// One table of a seed.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Table {
-    /// What it is about.
+    /// Its subject.
     pub name: String,
-    /// Where the noise comes from.
+    /// The source of the noise.
     pub source: String,
     /// Its rows.
     pub rows: Vec<Row>,
-    /// What holds, what does not, and why.
+    /// The results that hold, those that do not, and why.
     pub notes: Vec<String>,
 }
 
 /// One row, with its published figures.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Row {
-    /// Which simulated figure belongs to it.
+    /// The key of its simulated figure.
     pub key: String,
-    /// As the seed names it.
+    /// The seed's label.
     pub label: String,
-    /// Of both figures. `%` is compared in points.
+    /// The unit of both figures. `%` is compared in points.
     pub unit: String,
     /// Before.
     pub base: f64,
@@ -49,15 +49,15 @@ pub struct Row {
     pub headline: bool,
 }
 
-/// From one figure to another.
+/// A change between two figures.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(tag = "unit", content = "value", rename_all = "lowercase")]
 pub enum Change {
-    /// By so many percent.
+    /// In percent.
     Percent(f64),
-    /// Percentages that differ by so many points.
+    /// Between percentages, in points.
     Points(f64),
-    /// Multiplied or divided: to so many times as much.
+    /// As a factor.
     Times(f64),
 }
 
@@ -83,7 +83,7 @@ impl Change {
         }
     }
 
-    /// Percent or points, by which noise is judged.
+    /// In percent or points, to compare with the noise.
     fn size(self) -> f64 {
         match self {
             Change::Percent(n) | Change::Points(n) => n,
@@ -96,11 +96,11 @@ impl Change {
     }
 }
 
-/// How a simulated change stands to the published one.
+/// The relation of a simulated change to the published one.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As published, to 5 points or a factor of 1.5.
+    /// As published, within 5 points or a factor of 1.5.
     Holds,
     /// In the same direction.
     Direction,
@@ -116,7 +116,7 @@ pub enum Verdict {
 pub enum Distance {
     /// In percentage points.
     Points(f64),
-    /// Where the published change is a multiple: the larger of both by the smaller.
+    /// If the published change is a multiple: the larger of both divided by the smaller.
     Factor(f64),
 }
 
@@ -126,7 +126,7 @@ impl Row {
         Change::between(&self.unit, self.base, self.optimized)
     }
 
-    /// The distance of a simulated change, and what it means.
+    /// The distance of a simulated change, and its verdict.
     pub fn judge(&self, simulated: Change) -> (Distance, Verdict) {
         let published = self.change();
         let distance = match published {
@@ -154,7 +154,7 @@ impl Row {
     }
 }
 
-/// All seeds that have tables here.
+/// All seeds with tables.
 ///
 /// # Errors
 ///

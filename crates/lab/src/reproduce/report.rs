@@ -17,15 +17,15 @@ pub struct Compared {
     pub unit: String,
     /// One of the seed's headlines.
     pub headline: bool,
-    /// What was published.
+    /// The published figures.
     pub published: Pair,
-    /// What the machine gives; nothing where the model has no such figure.
+    /// The simulated figures; none if the model lacks them.
     pub simulated: Option<Pair>,
     /// From the published change to the simulated one.
     pub distance: Option<Distance>,
-    /// What that means.
+    /// The verdict.
     pub verdict: Option<Verdict>,
-    /// foreswap's own best policy on the same machine and work.
+    /// foreswap's own best policy on the same machine and workload.
     pub foreswap: Option<f64>,
     /// Its change from the simulated base.
     pub foreswap_change: Option<Change>,
@@ -38,22 +38,22 @@ pub struct Pair {
     pub base: f64,
     /// After.
     pub optimized: f64,
-    /// From the one to the other.
+    /// The change.
     pub change: Change,
 }
 
 /// One table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
-    /// What it is about.
+    /// Its subject.
     pub name: String,
     /// Machine and scale.
     pub machine: String,
-    /// Where the noise comes from.
+    /// The source of the noise.
     pub source: String,
     /// Its rows.
     pub rows: Vec<Compared>,
-    /// What holds, what does not, and why.
+    /// The results that hold, those that do not, and why.
     pub notes: Vec<String>,
 }
 
@@ -95,8 +95,7 @@ impl Compared {
 }
 
 impl Report {
-    /// The seed's tables beside what was simulated; `machines` says on what, by the names of the
-    /// experiments.
+    /// The seed's tables beside the simulated figures; `machines` has the machine of each experiment, by name.
     pub fn new(
         seed: &Seed,
         figures: &[Figures; 3],
@@ -130,7 +129,7 @@ impl Report {
     }
 }
 
-/// Four digits, or as many as the whole part has.
+/// Four digits, or as many as the integer part has.
 pub fn number(value: f64) -> String {
     let digits = match value.abs() {
         n if n >= 1000.0 => 0,

@@ -1,12 +1,11 @@
-//! Seed 003: a guest has been hibernated, so that everything is on the swap area, and is resumed;
-//! how long does swapoff take?
+//! Seed 003: a guest was hibernated, with everything on the swap area, and is resumed; the time of swapoff.
 //!
-//! The seed does not say what allocated the memory. That it was several at a time, of which not all kept
-//! it to themselves, its histograms say: neighbours in memory are not always neighbours on the area,
-//! and there are windows of four and eight pages in the base as well, which hits make, though the base
-//! counts none as it goes through processes. It does as it goes through files: shared memory comes
-//! first, by the very function that answers its faults (`shmem_unuse`). Taken is the plainest such work:
-//! a process to each CPU, all with the same amount, one of which has it in shared memory.
+//! The seed does not say which processes allocated the memory. Its histograms show that there were several, and that
+//! some memory was shared. Neighbours in memory are not always neighbours on the area. The base also has windows of
+//! four and eight pages, which result from hits, although it counts none while it visits processes. It does count
+//! them while it visits files: shared memory comes first, through the function that answers its faults
+//! (`shmem_unuse`). Assumed is the simplest such workload: one process per CPU, all of the same size, one of them in
+//! shared memory.
 
 use foreswap_core::Swapoff;
 
@@ -19,12 +18,12 @@ use crate::work::{Layout, pages};
 const SECOND: f64 = 1e9;
 /// "allocate 85% of memory".
 const ALLOCATED: (u64, u64) = (85, 100);
-/// What stays in memory when the guest hibernates: the kernel's default size of the image, two fifths
-/// of memory (`/sys/power/image_size`). The seed says that all pages are forced out; its histogram
-/// has fewer calls than 85 % of memory has pages, as that default explains.
+/// The memory kept when the guest hibernates: the kernel's default image size, two fifths of memory
+/// (`/sys/power/image_size`). The seed says that all pages are forced out; its histogram has fewer calls than 85 % of
+/// memory has pages, which that default explains.
 const IMAGE: (u64, u64) = (2, 5);
 
-/// The time that swapoff takes, and the windows that readahead chose meanwhile.
+/// The time of swapoff, and the windows that readahead chose meanwhile.
 pub fn swapoff(machine: &Parameters, setup: &Setup, _: u64) -> Result<Figures, SimError> {
     let (part, whole) = ALLOCATED;
     let processes = u64::from(machine.cpus);
@@ -48,7 +47,7 @@ pub fn swapoff(machine: &Parameters, setup: &Setup, _: u64) -> Result<Figures, S
     sim.memory.windows.clear();
     let begin = sim.now();
     if setup.swapoff != Swapoff::Stream {
-        // As the kernel goes through files: it looks each page up, and waits for it.
+        // As the kernel visits files: it looks each page up, and waits for it.
         sim.let_go();
         sim.run(Machine::is_done)?;
     }

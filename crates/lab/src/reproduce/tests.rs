@@ -1,4 +1,4 @@
-//! What must hold of the tables, whatever they say.
+//! Invariants of the tables, whatever their figures.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ struct Cli {
     args: ReproduceArgs,
 }
 
-/// The exit status as text, and what was written.
+/// The exit status as text, and the output.
 fn run(words: &[&str]) -> (String, String, String) {
     let words = ["reproduce"].iter().chain(words);
     let args = Cli::parse_from(words).args;
@@ -34,7 +34,7 @@ fn experiment(name: &str) -> (&'static Experiment, Parameters) {
     (experiment, machine)
 }
 
-/// What an experiment gives at its scale. Several tests look at it, and nothing else takes them as long.
+/// The figures of an experiment at its scale, shared by several tests, as they take the longest.
 fn figures(name: &str) -> &'static [Figures; 3] {
     static KNOWN: OnceLock<Vec<OnceLock<[Figures; 3]>>> = OnceLock::new();
     let known = KNOWN.get_or_init(|| EXPERIMENTS.iter().map(|_| OnceLock::new()).collect());
@@ -54,7 +54,7 @@ fn the_same_arguments_give_the_same_bytes() {
         &["swapoff", "--scale", "256", "--markdown"],
         &["thp-swap", "--scale", "512"],
         &["ondemand-readahead", "--scale", "128"],
-        // Less than which there is hardly anything.
+        // Below this, hardly anything is left.
         &["ondemand-readahead", "--scale", "1024", "--json"],
         &["policies", "--scale", "1024"],
         &["thp-threads", "--scale", "256", "--markdown"],
@@ -141,7 +141,7 @@ fn every_policy_is_tried_on_every_pattern() {
     assert!(err.contains("leave --plot out"), "{err}");
 }
 
-/// What docs/LAB.md says of it.
+/// The statements of docs/LAB.md.
 #[test]
 fn more_threads_gain_more_by_huge_pages_until_the_locks_hold_them_up() {
     let machine = Parameters::named(thp_threads::MACHINE).expect("a machine");
@@ -157,7 +157,7 @@ fn more_threads_gain_more_by_huge_pages_until_the_locks_hold_them_up() {
         assert_eq!(huge, cell.huge_out > 0, "{cell:?}");
         assert_eq!(cell.variant == "base", cell.speed == 1.0, "{cell:?}");
     }
-    // With one thread nobody waits for locks; with many they hold base up.
+    // With one thread there is no wait for locks; with many they limit base.
     assert!(of(1, "base").lock_wait_percent < 5.0);
     assert!(of(36, "base").lock_wait_percent > 60.0);
     assert!((of(1, "late").speed - 1.0).abs() < 0.05);
@@ -212,25 +212,24 @@ fn a_machine_that_was_made_too_small_is_refused() {
     }
 }
 
-/// By how much a figure may change where memory and time are made smaller once more: a tenth, unless it is
-/// named here.
+/// The permitted change of a figure when memory and time are scaled down once more: a tenth, unless named here.
 fn allowed(key: &str) -> Option<f64> {
     match key {
         // Other random numbers alone change this tail by a twentieth to a tenth.
         "simoop/allocation_p95" => Some(0.2),
-        // Here the misses of the base begin: this side of them, or the other.
+        // The misses of the base begin here, on either side.
         "usemem/p70" => None,
-        // How much of the last pass finds its pages hangs on where reclaim stands when that begins, and a
-        // mean over five sizes still moves by a sixth.
+        // The hits of the last pass depend on the position of reclaim at its start, and a mean over five sizes still
+        // moves by a sixth.
         "linpack/seconds" => Some(0.2),
-        // Bursts are those of the full machine, so dirty pages reach the end of a shorter list before they
-        // are written, and one in a hundred waits for the disk: not at the table's scale, nor at full size.
+        // Bursts are those of the full machine: dirty pages reach the end of a shorter list before they are written,
+        // and one in a hundred waits for the disk, unlike at the table's scale and at full size.
         "simoop/write_p99" | "simoop/allocation_p99" => None,
         _ => Some(0.1),
     }
 }
 
-/// The memory is made smaller so that a run ends soon; half of it again changes little, in whichever row.
+/// The memory is scaled down to shorten the run; half of it again changes little, in any row.
 #[test]
 fn the_figures_do_not_depend_on_the_scale() {
     let seeds = published::seeds().expect("readable");
@@ -260,10 +259,10 @@ fn the_figures_do_not_depend_on_the_scale() {
     assert!(looked_at > 30, "{looked_at}");
 }
 
-/// What the notes under the tables of seed 001 say. The threads of the base seldom sleep while their node
-/// is short, those of the repaired variant never do, and few direct reclaims fall into the time after that.
-/// These become fewer the more is free when a burst comes, and the tails follow: more is free where the
-/// levels lie further apart, by which foreswap's column differs from the repaired variant.
+/// The statements of the notes under the tables of seed 001. The threads of the base seldom sleep while their node is
+/// short, those of the repaired variant never do, and few direct reclaims fall into the time after that. These become
+/// fewer with more free memory at the start of a burst, and the tails follow: more is free with a larger distance
+/// between watermarks, by which foreswap's column differs from the repaired variant.
 #[test]
 fn the_tails_of_seed_001_follow_what_is_free_when_a_burst_comes() {
     let apart = |name: &str| {
@@ -297,8 +296,8 @@ fn the_tails_of_seed_001_follow_what_is_free_when_a_burst_comes() {
     assert!(apart("stutter")["p90"] < 0.95 * repaired["stutter/p90"]);
 }
 
-/// What the notes under the tables of seed 004 say: its headlines hold, and no change that is more than
-/// noise goes the other way.
+/// The statements of the notes under the tables of seed 004: its headlines hold, and no change beyond noise has the
+/// other direction.
 #[test]
 fn readahead_on_demand_gains_where_the_seed_says_so() {
     let seeds = published::seeds().expect("readable");
@@ -320,9 +319,9 @@ fn readahead_on_demand_gains_where_the_seed_says_so() {
     assert_eq!(headlines, 2);
 }
 
-/// What the notes under the tables of seed 003 say: with cluster readahead the headline holds, with that by
-/// address its direction, and so do those of the windows' counts. Windows of four and eight are found in
-/// the base as well.
+/// The statements of the notes under the tables of seed 003: with cluster readahead the headline holds, with
+/// readahead by address its direction; the windows' counts do likewise. Windows of four and eight occur in the base
+/// as well.
 #[test]
 fn swapoff_gains_where_the_seed_says_so() {
     let seeds = published::seeds().expect("readable");
@@ -360,7 +359,7 @@ fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
     }
 }
 
-/// No published figure stands in the code or the machines: they are known to the data file only.
+/// No published figure is in the code or the machine files, only in the data file.
 #[test]
 fn no_published_figure_is_in_what_computes_one() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

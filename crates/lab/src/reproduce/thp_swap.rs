@@ -1,8 +1,8 @@
 //! Seed 002: processes write fresh memory until RAM and part of the swap area are full.
 //!
-//! What the seed changes is when a huge page is split, and with that how often the locks of the area and of
-//! the swap cache are taken: for each of its 512 pages, or once. That is what the two variants differ in
-//! here, on top of the core's own reclaim of single pages.
+//! The seed changes when a huge page is split, and thereby how often the locks of the area and of the swap cache are
+//! taken: for each of its 512 pages, or once. The two variants differ in that here, on top of the core's own reclaim
+//! of single pages.
 
 use foreswap_core::units::PAGE_SIZE;
 
@@ -15,10 +15,10 @@ use crate::work::{Layout, pages};
 const SECOND: f64 = 1e9;
 /// "16 processes sequentially allocate and write to anonymous pages".
 const TASKS: u64 = 16;
-/// "until RAM and part of the swap device is used up": how much of it is not said; as much as RAM.
+/// "until RAM and part of the swap device is used up": the part is not stated; assumed as large as RAM.
 const TIMES_MEMORY: u64 = 2;
 
-/// So many processes have written, and ended.
+/// Runs until this many processes have written and ended.
 ///
 /// # Errors
 ///

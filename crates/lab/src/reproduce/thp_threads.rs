@@ -1,10 +1,9 @@
-//! Beyond the seeds: the work of seed 002 on its machine, by 1 to 72 threads.
+//! Beyond the seeds: the workload of seed 002 on its machine, with 1 to 72 threads.
 //!
-//! The seed measured 16 processes. What it saves are acquisitions of two locks, so what it gains depends
-//! on how many threads meet there: with one nobody waits. The same amount of memory is written whatever
-//! the number of threads. Beside the seed's base and its optimized variant stand foreswap with single
-//! pages, and with its own huge pages, which are never split: the last step of the plan that the seed
-//! announces.
+//! The seed measured 16 processes. It saves acquisitions of two locks, and its gain depends on the number of threads
+//! that compete for them: with one, no thread waits. The amount of written memory is the same for all numbers of
+//! threads. Beside the seed's base and optimized variants stand foreswap with single pages, and with its own huge
+//! pages, which are never split: the last step of the plan that the seed announces.
 
 use std::num::NonZeroUsize;
 
@@ -23,15 +22,15 @@ use crate::sim::parameters::Parameters;
 
 /// The machine.
 pub const MACHINE: &str = "xeon-e5-v3-4.8";
-/// By how much it is made smaller: little, as each of many threads must have enough huge pages.
+/// The factor by which it is scaled down: small, because each of many threads needs enough huge pages.
 pub const SCALE: u64 = 4;
-/// How many threads write.
+/// The numbers of threads.
 const THREADS: [u64; 7] = [1, 2, 4, 8, 16, 36, 72];
 
 const SECOND: f64 = 1e9;
 const MIB: f64 = (1 << 20) as f64;
 
-/// So many threads under one variant.
+/// One number of threads with one variant.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
     /// Threads.
@@ -42,16 +41,15 @@ pub struct Cell {
     pub swap_out_bytes_per_s: f64,
     /// Of the whole work, in seconds of the full machine.
     pub elapsed_s: f64,
-    /// That CPUs waited for the locks of the area and of the swap cache, all together, in seconds of
-    /// the full machine.
+    /// Lock waits for the area and the swap cache, summed over CPUs, in seconds of the full machine.
     pub lock_wait_s: f64,
-    /// That in percent of the CPU time of tasks and background reclaim.
+    /// The same in percent of the CPU time of tasks and background reclaim.
     pub lock_wait_percent: f64,
     /// Huge pages written whole.
     pub huge_out: u64,
-    /// Huge pages taken apart.
+    /// Huge pages split.
     pub splits: u64,
-    /// Times as much swapped out in a second as base.
+    /// Swap-out rate relative to base.
     pub speed: f64,
 }
 
@@ -183,7 +181,7 @@ impl Table {
         self.grid().markdown_of(TITLE, &self.machine, LEGEND)
     }
 
-    /// Swap-out by threads, a line a variant.
+    /// Swap-out by threads, a line per variant.
     pub fn plot(&self) -> Plot {
         let mut lines: Vec<Line> = Vec::new();
         for cell in &self.cells {

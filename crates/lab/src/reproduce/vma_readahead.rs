@@ -20,13 +20,13 @@ const SEQUENTIAL: (u64, u64) = (4, 50 * GIB);
 /// "8 processes to eat 30G virtual memory space, repeat the random memory write".
 const RANDOM: (u64, u64) = (8, 30 * GIB);
 const SECONDS: u64 = 300;
-/// Elements in a row and a column of Linpack's matrix. The seed says only that it is larger than memory.
-/// How much of the last pass over it finds its pages hangs on where reclaim stands when that begins, and
-/// this on the size, so the figures are means over the first multiples of 1000 that are larger.
+/// Elements in a row and a column of Linpack's matrix. The seed says only that it is larger than memory. The hits of
+/// the last pass depend on the position of reclaim at its start, and this on the size; the figures are therefore
+/// means over the first multiples of 1000 that are larger.
 const SIDES: [u64; 5] = [65_000, 66_000, 67_000, 68_000, 69_000];
-/// Columns that are factored at a time, as MKL does.
+/// Columns factored at a time, as in MKL.
 const BLOCK: u64 = 384;
-/// One thread makes up a double in so many tenths of a nanosecond.
+/// Time of one thread to generate a double, in tenths of a nanosecond.
 const GENERATE: u64 = 50;
 fn ra_hit(ahead: &Ahead) -> f64 {
     100.0 * ahead.hits() as f64 / (ahead.pages.max(1)) as f64
@@ -83,15 +83,14 @@ pub fn linpack(machine: &Parameters, setup: &Setup, _: u64) -> Result<Figures, S
     ]))
 }
 
-/// Seconds for a matrix with so many elements in a row, and what became of pages read ahead.
+/// Seconds for a matrix with `side` elements per row, and the fate of pages read ahead.
 fn solve(machine: &Parameters, setup: &Setup, side: u64) -> Result<(f64, Ahead), SimError> {
-    // On a smaller machine there are fewer columns, but each is as high as it is, and so are the runs of
-    // pages that readahead sees.
+    // A smaller machine has fewer columns of full height, and thus runs of full length for readahead.
     let columns = (BLOCK / machine.scale).max(1);
     let blocks = (side / machine.scale).div_ceil(columns);
     let column = pages(side * 8);
     let mut layout = Layout::default();
-    // One thread to a core, as MKL does it.
+    // One thread per core, as in MKL.
     let threads = u64::from(machine.cpus) / 2;
     let elements = PAGE_SIZE as u64 / 8;
     let matrix = Matrix {
@@ -100,7 +99,7 @@ fn solve(machine: &Parameters, setup: &Setup, side: u64) -> Result<(f64, Ahead),
         column,
         threads,
         generate: elements * GENERATE / 10,
-        // A page has so many elements, each of which takes a product and a sum with each column.
+        // Elements per page, each with a product and a sum per column.
         update: elements * 2 * columns * machine.scale * SECOND / (machine.flops / threads),
     };
     let programs = Thread::all(&matrix);

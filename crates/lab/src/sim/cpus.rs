@@ -1,5 +1,5 @@
-//! Which tasks run: as many as there are CPUs, the others wait in the order in which they became
-//! ready. A task that has run for a slice while others wait goes to the end.
+//! The scheduler: as many tasks run as there are CPUs, the others wait in the order in which they became ready. A
+//! task that has run for a slice while others wait goes to the end.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ pub struct Cpus {
 }
 
 impl Cpus {
-    /// So many, all free.
+    /// This many CPUs, all free.
     pub fn new(count: u32) -> Self {
         Cpus {
             free: count,
@@ -36,14 +36,14 @@ impl Cpus {
         true
     }
 
-    /// A CPU is given up; who has it now, if anybody waited.
+    /// A CPU is given up; returns its next owner, if there is one.
     pub fn leave(&mut self) -> Option<ActorId> {
         let next = self.waiting.pop_front();
         self.free += u32::from(next.is_none());
         next
     }
 
-    /// Whether one that has run for so long must make room.
+    /// Whether a task that has run this long must make room.
     pub fn is_over(&self, ran: Nanos) -> bool {
         ran >= SLICE && !self.waiting.is_empty()
     }

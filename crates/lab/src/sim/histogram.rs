@@ -1,4 +1,4 @@
-//! Latencies, kept in buckets: 64 to each power of two, so a percentile is right to 1.6 %.
+//! Latencies in buckets: 64 per power of two, which makes percentiles exact to 1.6 %.
 
 use foreswap_core::units::Nanos;
 
@@ -26,7 +26,7 @@ fn top(bucket: usize) -> Nanos {
 }
 
 impl Histogram {
-    /// One more time.
+    /// Adds a time.
     pub fn add(&mut self, value: Nanos) {
         let at = bucket(value);
         if self.counts.len() <= at {
@@ -38,7 +38,7 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// All times of another one.
+    /// Adds all times of another histogram.
     pub fn merge(&mut self, other: &Histogram) {
         if self.counts.len() < other.counts.len() {
             self.counts.resize(other.counts.len(), 0);
@@ -59,7 +59,7 @@ impl Histogram {
         self.sum as f64 / self.count as f64
     }
 
-    /// The time that `percent` of them do not pass.
+    /// The time that `percent` of them do not exceed.
     pub fn percentile(&self, percent: u32) -> Nanos {
         let rank = (u128::from(self.count) * u128::from(percent))
             .div_ceil(100)

@@ -1,7 +1,7 @@
-//! A spin lock with its waiters, who get it in the order in which they came.
+//! A spin lock with its waiters, in order of arrival.
 //!
-//! What a contended lock costs is the waiting, and that the lock's cache line travels to whoever gets
-//! it next. The holder goes on at once when it lets go.
+//! A contended lock costs the wait, and the transfer of its cache line to the next holder. The holder continues at
+//! once when it releases the lock.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use foreswap_core::units::Nanos;
 
 use super::machine::ActorId;
 
-/// Which lock.
+/// The kind of lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockId {
     /// Of a swap area: its slots and their use counts.
@@ -23,7 +23,7 @@ pub enum LockId {
 pub struct Lock {
     held: bool,
     waiters: VecDeque<(ActorId, Nanos)>,
-    /// Acquisitions, those that had to wait, and how long they did.
+    /// Acquisitions, those that had to wait, and their total wait.
     pub taken: u64,
     pub contended: u64,
     pub waited: Nanos,
@@ -42,7 +42,7 @@ impl Lock {
         true
     }
 
-    /// The holder lets go; the one that has it now, if any waited.
+    /// Releases the lock; returns its next holder, if there is one.
     pub fn release(&mut self, now: Nanos) -> Option<ActorId> {
         let (next, since) = match self.waiters.pop_front() {
             Some(waiter) => waiter,

@@ -1,17 +1,16 @@
-//! The order in which the modelled kernel gives pages up: that in which they came, all tasks together,
-//! with a second chance for those that were touched since they were last looked at.
+//! The eviction order of the modelled kernel: order of arrival, over all tasks, with a second chance for pages that
+//! were touched since the last look.
 //!
-//! foreswap cannot see touches of mapped pages and goes by address instead. A kernel sees the accessed
-//! bit, so on the machines of the seeds this list tells the core, as advice, which pages are cold; the
-//! core evicts cold ones first. That matters for more than which page goes: pages get their slots in
-//! the order in which they leave, so the pages of tasks that run beside each other come to lie beside
-//! each other on the area: a few pages of the one, then a few of the other, as a CPU puts the pages that
-//! it brings on the list a few at a time. It does so as well when its task reads ahead
-//! (`lru_add_drain`), so tasks that read small windows beside each other mix more finely.
+//! foreswap cannot see touches of mapped pages and sweeps by address instead. A kernel sees the accessed bit. On the
+//! machines of the seeds, this list tells the core by advice which pages are cold; the core evicts cold pages first.
+//! The list also affects the place of pages on the area, because slots are assigned in eviction order. A CPU puts the
+//! pages of its task on the list a few at a time, and pages of parallel tasks come to alternate on the area
+//! accordingly. It also does so when its task reads ahead (`lru_add_drain`), and tasks with small windows mix more
+//! finely.
 
 use std::collections::VecDeque;
 
-/// Cold pages that the core is told of in advance.
+/// Cold pages reported to the core in advance.
 const AHEAD: u32 = 64;
 /// Pages that a CPU puts on the list together (the kernel's pagevec).
 const TOGETHER: usize = 14;
@@ -29,11 +28,11 @@ enum State {
 struct Page {
     state: State,
     touched: bool,
-    /// Tells entries of the list that are out of date.
+    /// Identifies outdated entries of the list.
     stamp: u32,
 }
 
-/// The pages that are mapped, by number.
+/// The mapped pages, by number.
 #[derive(Debug)]
 pub struct Lru {
     pages: Vec<Page>,
@@ -44,8 +43,7 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// So many pages, none of them mapped; `ends` are the ends of what belongs to one task each, in
-    /// rising order.
+    /// This many pages, none mapped; `ends` are the ends of each task's memory, in rising order.
     pub fn new(pages: usize, ends: impl Iterator<Item = usize>) -> Self {
         Lru {
             pages: vec![Page::default(); pages],
@@ -55,7 +53,7 @@ impl Lru {
         }
     }
 
-    /// A page is mapped; a touch is what brought it.
+    /// A page is mapped, because it was touched.
     pub fn came(&mut self, page: usize) {
         let entry = &mut self.pages[page];
         entry.state = State::Listed;
@@ -71,7 +69,7 @@ impl Lru {
         }
     }
 
-    /// The task that a page belongs to reads ahead: what it has brought so far comes onto the list.
+    /// The task of a page reads ahead: its pages so far are put on the list.
     pub fn drain(&mut self, page: usize) {
         let owner = self.owners.partition_point(|(end, _)| *end <= page);
         if let Some((_, waiting)) = self.owners.get_mut(owner) {
@@ -84,7 +82,7 @@ impl Lru {
         self.pages[page].touched = true;
     }
 
-    /// A page is mapped no longer.
+    /// A page is unmapped.
     pub fn went(&mut self, page: usize) {
         let entry = &mut self.pages[page];
         self.told -= u32::from(entry.state == State::Told);
@@ -92,12 +90,12 @@ impl Lru {
         entry.stamp = entry.stamp.wrapping_add(1);
     }
 
-    /// The next page that the core should be told of; `None` when it knows of enough.
+    /// The next page to report to the core as cold; `None` if it knows enough.
     pub fn next_cold(&mut self) -> Option<usize> {
         if self.told >= AHEAD {
             return None;
         }
-        // Each page has its second chance once, so two rounds find one that has had it.
+        // Each page has one second chance: two rounds find a page that has used it.
         for _ in 0..2 * self.list.len() + 1 {
             let (page, stamp) = self.list.pop_front()?;
             let entry = &mut self.pages[page as usize];

@@ -1,9 +1,8 @@
-//! The world that the core acts on: the pages of all tasks, the frames, the swap area and its map.
+//! The core's world: the pages of all tasks, the frames, the swap area and its map.
 //!
-//! Every act is done at once in the state, and leaves its price behind: a list of [`Step`]s, CPU
-//! time, locks, transfers and wake-ups, which whoever called the core then goes through on the
-//! virtual clock. The content of a page is a number that tells who wrote it last, so that a page that
-//! comes back as another is seen.
+//! Every operation changes the state at once, and leaves its costs behind: a list of [`Step`]s, CPU time, locks,
+//! transfers and wake-ups, which the caller of the core then executes on the virtual clock. The content of a page is
+//! a number that identifies its last writer: a mistaken page is detected.
 
 mod area;
 mod mmu;
@@ -19,25 +18,25 @@ use super::lru::Lru;
 use super::parameters::{Costs, Locks};
 use crate::page_tables::{Clusters, HUGE, Table};
 
-/// One thing on the way of a task, or of the system's own work, through time.
+/// One step of a task, or of the system's own work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// CPU time.
     Cpu(Nanos),
-    /// Take a lock and hold it for so long.
+    /// Take a lock and hold it for this time.
     Lock(LockId, Nanos),
-    /// Hand a transfer to the device.
+    /// Submit a transfer to the device.
     Submit(IoId),
-    /// Who waits for the page goes on.
+    /// Wake the waiters of the page.
     Wake(Vpn),
 }
 
-/// What a page is where nothing is mapped.
+/// The content of an unmapped page.
 const ABSENT: u64 = u64::MAX;
-/// The content of memory that holds nothing.
+/// The content of unused memory.
 const GARBAGE: u64 = u64::MAX - 1;
 
-/// How the locks of swap are taken when pages go out.
+/// How the locks of swap are taken on eviction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HugeSwap {
     /// A huge page is split before it gets its slots: one slot, one entry of the swap cache at a time.
@@ -45,24 +44,24 @@ pub enum HugeSwap {
     SplitFirst,
     /// A huge page gets a cluster of slots and its entries in the swap cache together.
     SplitAfter,
-    /// The core manages memory in huge pages, where it is touched in order, and never splits them: one
-    /// takes its cluster by one look, is one entry of the swap cache, one write and one read.
+    /// The core manages memory in huge pages where it is touched in order, and never splits them: a huge page takes
+    /// its cluster by one lookup, is one entry of the swap cache, one write and one read.
     Whole,
 }
 
-/// In what order pages go out.
+/// The eviction order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// As the core's own clock hand finds them.
+    /// The order of the core's own clock hand.
     Clock,
-    /// As a kernel's lists have them, see [`super::lru`].
+    /// The order of a kernel's lists, see [`super::lru`].
     Lru,
 }
 
-/// A transfer between its submission and its end.
+/// A transfer between its submission and its completion.
 #[derive(Clone, Debug)]
 pub struct Flight {
-    /// What the device is asked for.
+    /// The request to the device.
     pub transfer: Transfer,
     slot: Slot,
     frames: Vec<Frame>,
@@ -77,17 +76,17 @@ struct Area {
     claimed: Vec<bool>,
     cluster_used: Vec<u16>,
     used: u64,
-    /// Where the search for an empty cluster goes on.
+    /// The position of the search for an empty cluster.
     next: usize,
 }
 
-/// Slots for which the lock is still to be taken: one by one, or as clusters of which each slot was
-/// taken, or given back, after the other.
+/// Slots for which the lock has not been taken yet: single ones, or clusters whose slots were taken, or given back,
+/// in order.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slots {
     single: u32,
     clusters: u32,
-    /// The run that may become a cluster: what would come next, and how many have come.
+    /// The run that may become a cluster: its next slot, and its length.
     next: u32,
     run: u32,
 }
@@ -117,11 +116,11 @@ pub struct Memory {
     /// Content of each page of the tasks; dense, from `base` on.
     pages: Vec<u64>,
     frames: Vec<u64>,
-    /// What maps each leaf of the tasks' pages, and what is behind each cluster of frames.
+    /// The mapping of each leaf of the tasks' pages, and of each cluster of frames.
     leaves: Vec<Table>,
     clusters: Clusters,
     area: Area,
-    /// The area takes no more pages.
+    /// The area accepts no more pages.
     pub closed: bool,
     limit: u64,
     charged: u64,
@@ -130,30 +129,30 @@ pub struct Memory {
     costs: Costs,
     locks: Locks,
     huge_swap: HugeSwap,
-    /// In what order pages go, where the machine's kernel decides that.
+    /// The eviction order, if the machine's kernel decides it.
     lru: Option<Lru>,
-    /// Slots taken and given back, and pages that entered the swap cache on their way out or came and
-    /// went otherwise, for which the lock is still to be taken.
+    /// Slots taken and given back, and pages that entered the swap cache on their way out or passed it otherwise, for
+    /// which the lock has not been taken yet.
     taken: Slots,
     returned: Slots,
     leaving: u32,
     entries: u32,
     steps: Vec<Step>,
-    /// The page on which a task faults at this moment.
+    /// The page on which a task faults at present.
     pub faulting: Option<Vpn>,
     /// Readahead windows by size.
     pub windows: BTreeMap<u64, u64>,
-    /// What the core had to say.
+    /// The core's notices.
     pub notices: Vec<Notice>,
 }
 
-/// What memory is made of.
+/// The parts of the memory.
 pub struct Shape<'a> {
     /// First page that tasks use.
     pub base: Vpn,
-    /// What belongs to one task each, in order of address.
+    /// The regions of the tasks, in order of address.
     pub regions: &'a [foreswap_core::units::PageRange],
-    /// Pages that tasks use, all together.
+    /// Pages used by all tasks together.
     pub pages: u64,
     /// Frames for single pages, and clusters of frames for huge ones.
     pub frames: u32,
@@ -162,16 +161,16 @@ pub struct Shape<'a> {
     pub slots: u64,
     /// The limit, in pages.
     pub limit: u64,
-    /// I/Os at a time.
+    /// The queue depth.
     pub depth: usize,
-    /// How huge pages go out.
+    /// How huge pages are evicted.
     pub huge_swap: HugeSwap,
-    /// In what order pages go.
+    /// The eviction order.
     pub order: Order,
 }
 
 impl Memory {
-    /// Memory that nobody has touched.
+    /// Untouched memory.
     pub fn new(shape: &Shape<'_>, costs: Costs, locks: Locks) -> Self {
         let slots = shape.slots as usize;
         let clusters = Clusters::new(shape.frames, shape.clusters);
@@ -215,13 +214,13 @@ impl Memory {
         }
     }
 
-    /// The price of what the core did since the last call.
+    /// The costs of the core's actions since the last call.
     pub fn take_steps(&mut self, steps: &mut Vec<Step>) {
         self.settle_locks();
         steps.append(&mut self.steps);
     }
 
-    /// What is in a page of a task; `None` where it is absent.
+    /// The content of a task's page; `None` if it is absent.
     pub fn read(&self, page: Vpn) -> Option<u64> {
         let content = *self.pages.get((page.0.checked_sub(self.base)?) as usize)?;
         (content != ABSENT).then_some(content)
@@ -235,7 +234,7 @@ impl Memory {
         }
     }
 
-    /// The next page that the core should be told is cold.
+    /// The next page to report to the core as cold.
     pub fn next_cold(&mut self) -> Option<Vpn> {
         let page = self.lru.as_mut()?.next_cold()?;
         Some(Vpn(self.base + page as u64))
@@ -264,7 +263,7 @@ impl Memory {
         }
     }
 
-    /// The pages of a region vanish, and what mapped them.
+    /// The pages of a region vanish, with their page tables.
     pub fn vanish(&mut self, range: &foreswap_core::units::PageRange) {
         for page in foreswap_core::units::pages(range) {
             if let Some(place) = self.place(page)
@@ -299,12 +298,12 @@ impl Memory {
         self.flights.len()
     }
 
-    /// What is to be handed to the device.
+    /// The transfer to submit to the device.
     pub fn transfer(&self, io: IoId) -> Option<Transfer> {
         self.flights.get(&io).map(|flight| flight.transfer)
     }
 
-    /// A transfer is done: its bytes are where they belong.
+    /// A transfer is done: its bytes arrive.
     pub fn complete(&mut self, io: IoId) {
         let Some(flight) = self.flights.remove(&io) else {
             return;
@@ -331,8 +330,7 @@ impl Memory {
         }
     }
 
-    /// Take the locks of what was done together. Slots that a CPU keeps for itself wait until there is
-    /// a batch of them.
+    /// Take the locks of joint operations. Slots cached by a CPU wait until there is a batch of them.
     fn settle_locks(&mut self) {
         let together = match self.huge_swap {
             HugeSwap::SplitFirst | HugeSwap::Whole => 1,
@@ -368,7 +366,7 @@ impl Memory {
         self.leaves.get_mut(at)
     }
 
-    /// What maps the leaf of a page.
+    /// The mapping of a page's leaf.
     fn table(&mut self, page: Vpn) -> Table {
         self.leaf(page).map_or(Table::Small, |table| *table)
     }
@@ -379,7 +377,7 @@ impl Memory {
         }
     }
 
-    /// Something is done with a page and a frame alone: huge pages that they are part of are split.
+    /// An operation on a single page and frame: huge pages that contain them are split.
     fn alone(&mut self, page: Option<Vpn>, frame: Option<Frame>) {
         let before = page.map(|page| self.table(page));
         if let Some(page) = page {

@@ -1,8 +1,8 @@
-//! What a task does, step by step.
+//! The steps of a task.
 
 use foreswap_core::units::{Nanos, PageRange, Vpn};
 
-/// The next thing that a task does.
+/// The next step of a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Touch a page, then compute with it.
@@ -22,7 +22,7 @@ pub enum Op {
     Unmap(PageRange),
     /// Wait until all other tasks do the same.
     Gather,
-    /// Nothing more.
+    /// End.
     End,
 }
 
@@ -31,7 +31,7 @@ pub trait Program {
     /// The next step, begun at `now`.
     fn next(&mut self, now: Nanos) -> Op;
 
-    /// The last step is over; it took so long.
+    /// The last step is over after this time.
     fn done(&mut self, op: &Op, took: Nanos) {
         let _ = (op, took);
     }

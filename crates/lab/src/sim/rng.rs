@@ -1,4 +1,4 @@
-//! Random numbers from a seed: the same sequence everywhere, as nothing but integers is involved.
+//! Random numbers from a seed: the same sequence on every machine, because only integers are involved.
 
 /// A xorshift generator.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub const fn mix(value: u64) -> u64 {
 }
 
 impl Rng {
-    /// The sequence of `seed`; sequences of near seeds have nothing in common.
+    /// The sequence of `seed`; sequences of neighbouring seeds are independent.
     pub fn new(seed: u64) -> Self {
         Rng(mix(seed) | 1)
     }

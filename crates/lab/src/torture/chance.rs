@@ -1,9 +1,9 @@
-//! The only source of chance: a seed gives the same numbers everywhere, for ever.
+//! The only source of randomness: a seed gives the same numbers on every machine, for ever.
 
 use crate::hash::mix;
 
-/// SplitMix64. Cheap to begin anew, as every step of a run does with a number of its own: then what one
-/// step draws does not depend on the steps before it, which may be left out when a failure is shrunk.
+/// SplitMix64. Cheap to seed, as every step of a run seeds it with a number of its own: the draws of a step do not
+/// depend on the steps before it, which may be removed when a failure is shrunk.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
@@ -24,12 +24,12 @@ impl Chance {
         ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
     }
 
-    /// True `per_mille` times out of 1000. Draws nothing where the answer is fixed.
+    /// True `per_mille` times out of 1000. Draws nothing if the result is fixed.
     pub fn one_in(&mut self, per_mille: u32) -> bool {
         per_mille > 0 && self.below(1000) < u64::from(per_mille)
     }
 
-    /// One of `of`, which are not none.
+    /// One of `of`, which is not empty.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

@@ -1,4 +1,4 @@
-//! How a tortured program changes its address space, where it can at that moment.
+//! Changes of a tortured program's address space, as far as they are possible at that moment.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use super::space::{Mapping, Page};
 use super::step::Act;
 use super::system::System;
 
-/// `n` pages from `page` on, as far as there are any.
+/// `n` pages from `page` on, as far as they exist.
 pub fn stretch(process: &Process, page: u16, n: u16) -> Range<usize> {
     let pages = process.cells.len();
     let start = usize::from(page) % pages;
     start..(start + usize::from(n.max(1))).min(pages)
 }
 
-/// The program discards pages, and the driver sees to it at once.
+/// The program discards pages, and the driver handles it at once.
 pub fn give_back(process: &mut Process, sys: &mut System, range: Range<usize>) {
     let pages = &mut process.space.pages[range.clone()].iter();
     let fits = |page: &Page| {
@@ -28,7 +28,7 @@ pub fn give_back(process: &mut Process, sys: &mut System, range: Range<usize>) {
     }
 }
 
-/// The program changes its address space, where it can at this moment.
+/// The program changes its address space, if that is possible at this moment.
 pub fn change(process: &mut Process, sys: &mut System, act: Act) {
     let (Act::Discard { page, n }
     | Act::Free { page, n }
@@ -43,10 +43,10 @@ pub fn change(process: &mut Process, sys: &mut System, act: Act) {
     if let Some(wait) = process.oldest_wait()
         && sys.chance.one_in(500)
     {
-        // Where it hurts: a page that is on its way.
+        // At the worst place: a page in transfer.
         range = stretch(process, wait.at as u16, n);
     }
-    // While a fork is prepared, other threads go on discarding, and do nothing else.
+    // While a fork is prepared, other threads only discard.
     let forking = process.fork != Fork::No;
     let pages = &process.space.pages[range.clone()];
     let managed = pages.iter().all(|page| page.mapping == Mapping::Managed);
@@ -87,7 +87,7 @@ impl Process {
         self.events.push_back(event);
     }
 
-    /// mmap where nothing is mapped.
+    /// mmap of an unmapped range.
     pub fn map(&mut self, range: Range<usize>) {
         for at in range {
             if self.space.pages[at].mapping == Mapping::None {
@@ -104,7 +104,7 @@ impl Process {
         }
     }
 
-    /// The engine adopts what is mapped plainly.
+    /// The engine adopts plain mappings.
     pub fn adopt(&mut self, sys: &mut System, range: Range<usize>) {
         let mut present = Vec::new();
         for at in range.clone() {
@@ -130,7 +130,7 @@ impl Process {
         self.send(Event::Discard(range));
     }
 
-    /// The driver installs guards or removes them; the core is told, but for removals behind its back.
+    /// The driver installs guards or removes them; the core is told, except of removals behind its back.
     pub fn guard(&mut self, sys: &mut System, range: &Range<usize>, on: bool, told: bool) {
         for at in range.clone() {
             let (page, cell) = (&mut self.space.pages[at], &mut self.cells[at]);
@@ -169,7 +169,7 @@ impl Process {
         self.send(Event::Unmap(range));
     }
 
-    /// mremap with MREMAP_FIXED: what was at the destination is unmapped.
+    /// mremap with MREMAP_FIXED: the destination is unmapped first.
     pub fn remap(&mut self, from: Range<usize>, to: usize) {
         let target = to..to + from.len();
         self.unmap(target.clone());
@@ -186,7 +186,7 @@ impl Process {
         self.send(Event::Unmap(from));
     }
 
-    /// The kernel takes pages back that MADV_FREE gave it; there is no event.
+    /// The kernel reclaims pages after MADV_FREE, without an event.
     pub fn silently_discard(&mut self, range: Range<usize>) {
         for at in range {
             let page = &mut self.space.pages[at];

@@ -1,5 +1,4 @@
-//! Files that `--shrink` writes and `--replay` reads: JSON, the machine in the first line, then a step a
-//! line.
+//! Files that `--shrink` writes and `--replay` reads: JSON, the machine in the first line, then one step per line.
 
 use std::fmt::Write as _;
 
@@ -8,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::Plan;
 use super::step::Step;
 
-/// Steps of a file, at the most.
+/// The most steps of a file.
 const MOST: usize = 10_000_000;
 
 #[derive(Serialize, Deserialize)]
@@ -34,11 +33,11 @@ pub fn write(plan: &Plan, steps: &[Step]) -> Result<String, serde_json::Error> {
     Ok(text)
 }
 
-/// What a file holds.
+/// The contents of a file.
 ///
 /// # Errors
 ///
-/// Names the line and what was expected there.
+/// The line, and the expected form.
 pub fn read(text: &str) -> Result<(Plan, Vec<Step>), String> {
     let mut lines = (1..).zip(text.lines());
     let (_, first) = lines

@@ -1,4 +1,4 @@
-//! The steps of a fork as a driver takes them, and the end of a process.
+//! The steps of a fork as a driver executes them, and the end of a process.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::space::Mapping;
 use super::system::System;
 
 impl Process {
-    /// Begin a fork; [`Process::try_snapshot`] goes on.
+    /// Begin a fork; [`Process::try_snapshot`] continues.
     pub fn hold(&mut self, sys: &mut System) {
         self.fork = Fork::Held;
         self.space.returned.clear();
@@ -21,7 +21,7 @@ impl Process {
     pub fn try_snapshot(&mut self, sys: &mut System) {
         if self.call(sys, |mm, w| mm.is_quiet(w)) && self.settled() {
             let mut pages = Vec::new();
-            // What came back before does not count.
+            // Earlier returns do not count.
             self.space.returned.clear();
             self.call(sys, |mm, w| {
                 mm.unmapped(&mut pages);
@@ -31,7 +31,7 @@ impl Process {
         }
     }
 
-    /// What was discarded after the snapshot reads as zeros in the child as well.
+    /// Pages discarded after the snapshot read as zeros in the child as well.
     pub fn forget_snapshot(&mut self, sys: &mut System, range: &Range<Vpn>) {
         let Fork::Taken(pages) = &mut self.fork else {
             return;
@@ -50,7 +50,7 @@ impl Process {
         });
     }
 
-    /// The fork itself: a child with a memory manager of its own.
+    /// The fork itself: a child with its own memory manager.
     pub fn forked(&mut self, sys: &mut System) -> Option<Process> {
         let Fork::Taken(snapshot) = std::mem::replace(&mut self.fork, Fork::No) else {
             return None;
@@ -110,7 +110,7 @@ impl Process {
         Some(child)
     }
 
-    /// The process ends, however: the supervisor cleans up after it.
+    /// The process ends in some way: the supervisor cleans up after it.
     pub fn exit(mut self, sys: &mut System) {
         if let Fork::Taken(_) = self.fork {
             for slot in self.space.shares.drain(..) {

@@ -1,9 +1,9 @@
-//! Runs a machine so that whatever ends it is known: an assertion of the oracle, a panic of the core, or
-//! nothing at all where the core is caught in a loop of its own.
+//! Runs a machine such that any end is detected: an assertion of the oracle, a panic of the core, or a hang of the
+//! core in a loop of its own.
 //!
-//! A run has a thread of its own. The shipped program aborts on a panic, so the panic is caught where it
-//! begins: in the hook, which tells of it and then, where it cannot unwind, keeps the thread for ever. A
-//! thread that was lost so costs the memory of its machine, a few hundred KiB.
+//! A run has a thread of its own. The shipped program aborts on a panic; the panic is therefore caught in the hook,
+//! which reports it and then, if it cannot unwind, keeps the thread for ever. Such a lost thread costs the memory of
+//! its machine, a few hundred KiB.
 
 use std::cell::RefCell;
 use std::panic;
@@ -17,16 +17,17 @@ use super::plan::Plan;
 use super::step::Step;
 use super::summary::Summary;
 
-/// A run of so many looks without a sign of life hangs. Not of so much time: this process may have been stopped.
+/// A run without a sign of life for this many checks hangs. Checks instead of time: this process may have been
+/// stopped.
 const HANG: u32 = 60;
 const LOOK: Duration = Duration::from_secs(1);
 /// Steps between two signs of life.
 const SIGN: usize = 4096;
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It came to its end.
+    /// It ended normally.
     Sound(Box<Summary>),
     /// It found a bug.
     Bug(Finding),
@@ -35,11 +36,11 @@ pub enum Verdict {
 /// A bug that was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// What did not hold.
+    /// The failed assertion.
     pub what: String,
-    /// Where in the source that was seen.
+    /// Its place in the source.
     pub place: String,
-    /// The step that showed it, from 1; one more than there are for the end of the run.
+    /// The step that showed it, from 1; one more than the last for the end of the run.
     pub step: u64,
 }
 
@@ -49,7 +50,7 @@ enum Told {
 }
 
 thread_local! {
-    /// Of a thread that runs a machine: where to tell of its end, and the step that it is at.
+    /// For a thread that runs a machine: the channel for its result, and its current step.
     static RUN: RefCell<Option<(Sender<Told>, u64)>> = const { RefCell::new(None) };
 }
 
@@ -58,7 +59,7 @@ fn at_step(step: u64) {
         if let Some((sender, at)) = run {
             *at = step;
             if step.is_multiple_of(SIGN as u64) {
-                // Who asked may be gone.
+                // The receiver may be gone.
                 let _ = sender.send(Told::Alive);
             }
         }
@@ -80,7 +81,7 @@ fn tell(panic: &panic::PanicHookInfo<'_>) -> bool {
     })
 }
 
-/// Panics of runs are told to who waits for them; all others as before.
+/// Panics of runs are reported to their callers; all others as before.
 fn set_hook() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

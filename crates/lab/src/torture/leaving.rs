@@ -1,5 +1,5 @@
-//! What is left of a process that ended: the device goes on with what it wrote, and its slots are free when that has
-//! ended. Before, others' pages would come to lie where its last ones land.
+//! The remains of an ended process: the device completes its writes, and its slots become free after that. If they
+//! were freed earlier, its last pages would overwrite those of others.
 
 use foreswap_core::units::{Nanos, Slot};
 
@@ -12,7 +12,7 @@ pub struct Leaving {
     pid: usize,
     /// When the last write ends.
     ends: Nanos,
-    /// What is written where.
+    /// Slots with the contents being written.
     writes: Vec<(Slot, u64)>,
     /// References to each slot, by area.
     refs: Vec<Vec<u16>>,
@@ -38,7 +38,7 @@ impl System {
         });
         self.leaving.push(Leaving {
             pid: space.pid,
-            // Those that stall would leave the others without room for longer than they are patient.
+            // Stalled writes would leave the others without room for longer than their patience.
             ends: last.map_or(0, |due| due.min(self.now + LATENCY)),
             writes: writes.collect(),
             refs: space.refs,
@@ -46,7 +46,7 @@ impl System {
         self.pass(0);
     }
 
-    /// Time passes: what ends meanwhile is gone.
+    /// Time passes: completed writes are gone.
     pub fn pass(&mut self, time: Nanos) {
         self.now += time;
         let now = self.now;
@@ -77,13 +77,13 @@ impl System {
         }
     }
 
-    /// All that is left of processes ends.
+    /// Completes all remaining writes.
     pub fn see_off(&mut self) {
         let last = self.leaving.iter().map(|leaving| leaving.ends).max();
         self.pass(last.map_or(0, |ends| ends.saturating_sub(self.now)));
     }
 
-    /// How often a slot is used by processes that have ended.
+    /// References to a slot by ended processes.
     pub fn left(&self, slot: Slot) -> u16 {
         self.leaving.iter().map(|leaving| leaving.holds(slot)).sum()
     }

@@ -1,5 +1,4 @@
-//! The tortured machine: carries out steps, lets the driver and the devices go on, and looks at the end
-//! whether anything is left.
+//! The tortured machine: executes steps, runs the driver and the devices, and checks at the end that nothing is left.
 
 use std::rc::Rc;
 
@@ -19,13 +18,13 @@ use super::system::{Chaos, System};
 const BETWEEN: Nanos = 100;
 /// Virtual time between two rounds while the programs pause.
 const QUIET: Nanos = 50_000;
-/// Touches of a burst after which the core does what no fault waits for: one of these.
+/// Touches of a burst after which the core does its background work: one of these.
 const RUN_EVERY: [u16; 3] = [8, 16, 32];
-/// Rounds that a burst waits for a page that must be written.
+/// Rounds that a burst waits for a page to be written.
 const ROUNDS_OF_FRESH: u32 = 50;
-/// Areas at a time, at the most.
+/// The most areas at a time.
 const AREAS: usize = 5;
-/// Rounds in which the machine must come to rest.
+/// Rounds within which the machine must come to rest.
 const ROUNDS: u32 = 20_000;
 
 /// A machine.
@@ -33,7 +32,7 @@ pub struct Machine {
     plan: Rc<Plan>,
     sys: System,
     processes: Vec<Process>,
-    /// How many values were written anywhere.
+    /// The number of values written.
     written: u64,
     summary: Summary,
 }
@@ -56,7 +55,7 @@ impl Machine {
         }
     }
 
-    /// Carry out one step.
+    /// Execute one step.
     pub fn step(&mut self, step: &Step) {
         self.summary.steps += 1;
         self.sys.pass(BETWEEN);
@@ -147,7 +146,7 @@ impl Machine {
         self.burst(n, page, count, 1, true);
     }
 
-    /// A thread touches pages one after the other. `fresh`: it writes to all, however long one takes.
+    /// A thread touches pages one after the other. `fresh`: it writes to all, however long each takes.
     fn burst(&mut self, n: usize, page: u16, count: u16, stride: i8, fresh: bool) {
         let (mut process, mut sys) = (&mut self.processes[n], &mut self.sys);
         let Some(thread) = process.threads.iter().position(Option::is_none) else {
@@ -156,10 +155,10 @@ impl Machine {
         let pages = process.cells.len();
         let mut at = usize::from(page) % pages;
         let run_every = sys.chance.pick(&RUN_EVERY);
-        // What is zero leaves holes in what is on the areas.
+        // Zero pages leave holes on the areas.
         let zeros = sys.chance.one_in(300);
         if stride == 1 && sys.chance.one_in(500) {
-            // As allocators do: what was given back is used again.
+            // As allocators do: discarded pages are used again.
             give_back(process, sys, at..(at + usize::from(count)).min(pages));
         }
         for i in 1..=count {
@@ -185,7 +184,7 @@ impl Machine {
                 let last = process.messages.len() - 1;
                 let offset = sys.chance.below(512) * 8;
                 process.read_message(sys, last, offset);
-                // Whichever it is that the thread waits for.
+                // Whichever page the thread waits for.
                 while process.threads[thread].is_some()
                     && let Some((first, due)) = process.space.first_due()
                 {
@@ -228,7 +227,7 @@ impl Machine {
             process.zap();
         }
         for _ in 0..faults.min(process.messages.len()) {
-            // What was served wakes others, whose messages are withdrawn.
+            // A served fault wakes others, whose messages are withdrawn.
             if !process.messages.is_empty() {
                 let offset = sys.chance.below(512) * 8;
                 process.read_message(sys, 0, offset);
@@ -240,7 +239,7 @@ impl Machine {
         let due = process.space.first_due().map(|(_, due)| due);
         let naps = waits && due.is_none();
         if waits {
-            // Nothing is to be done before an I/O ends, or before the core's patience does.
+            // Nothing to do before an I/O completes, or before the core's patience ends.
             let to = due.unwrap_or_else(|| sys.now + process.nap(sys.now));
             process.pass(sys, to);
         }
@@ -257,7 +256,7 @@ impl Machine {
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         let mut before = process.waiting();
         process.run(sys);
-        // Whoever goes on keeps the driver awake.
+        // Progress keeps the driver awake.
         while naps && process.waiting() < before {
             before = process.waiting();
             process.run(sys);
@@ -283,7 +282,7 @@ impl Machine {
         }
     }
 
-    /// What concerns one process only.
+    /// Actions that concern one process only.
     fn alone(&mut self, n: usize, act: Act) {
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         match act {
@@ -351,7 +350,7 @@ impl Machine {
         }
     }
 
-    /// What a supervisor does with the areas, and what happens to them.
+    /// Actions of a supervisor on the areas, and events of the areas.
     fn areas(&mut self, act: Act) {
         let sys = &mut self.sys;
         match act {
@@ -417,7 +416,7 @@ impl Machine {
         }
     }
 
-    /// Emptying an area is given up.
+    /// Emptying an area is abandoned.
     fn keep(&mut self) {
         if let Some(area) = self.sys.draining.take() {
             self.sys.order.push(area);
@@ -439,7 +438,7 @@ impl Machine {
         });
     }
 
-    /// Time passes in which all drivers are at work.
+    /// Time passes while all drivers are working.
     fn pass(&mut self, time: Nanos) {
         self.sys.pass(time);
         for process in &mut self.processes {
@@ -447,8 +446,7 @@ impl Machine {
         }
     }
 
-    /// Nothing goes wrong any more: every thread must come to its page in bounded time, and the machine
-    /// to rest.
+    /// No more failures: every thread must get its page in bounded time, and the machine must come to rest.
     fn settle(&mut self) {
         let chaos = std::mem::take(&mut self.sys.chaos);
         for round in 0.. {
@@ -459,7 +457,7 @@ impl Machine {
             if rest {
                 break;
             }
-            // Naps are for who waits for nothing that comes.
+            // Naps are for processes that wait for no event.
             let comes = self.processes.iter().any(|p| !p.space.flights.is_empty());
             let nap = if comes {
                 0
@@ -471,7 +469,7 @@ impl Machine {
             };
             self.pass(1_000 + nap);
             for process in &mut self.processes {
-                // These naps are the machine's.
+                // The machine causes these naps.
                 process.excuse_crawl();
             }
             assert!(
@@ -495,7 +493,7 @@ impl Machine {
         format!("emptying area {:?}; {states}", self.sys.draining)
     }
 
-    /// Everything that is on its way to process `n` arrives. Returns whether nothing is left to do.
+    /// All events of process `n` arrive. Returns whether no work is left.
     fn quiet_round(&mut self, n: usize) -> bool {
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         while !process.events.is_empty() {
@@ -525,7 +523,7 @@ impl Machine {
         self.go_on_with_fork(n);
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         let more = process.run(sys);
-        // Emptying an area goes on by itself, however long it takes.
+        // Emptying an area continues by itself, however long it takes.
         let works = more || !process.space.flights.is_empty();
         let rest = process.at_rest() && (!works || process.mm.is_draining());
         if process.mm.starved().is_some() {

@@ -1,12 +1,12 @@
-//! `foreswap lab torture`: random programs on random machines on which everything goes wrong that can,
-//! until the core does what it must not.
+//! `foreswap lab torture`: random programs on random machines with every kind of failure, until the core breaks a
+//! rule.
 //!
-//! The core under test is the one that the engine runs, unchanged, reached through its own traits
-//! (`view`). A seed gives a machine (`plan`) and a list of steps (`step`), which `machine` carries out:
-//! threads touch and change their memory (`changes`), the driver (`process`, `fork`) and the devices (`space`) go on in
-//! any order, areas come, go, fill and fail (`system`), what ended processes wrote comes later (`leaving`). `oracle` says what must hold: every read sees the
-//! last write, or an error that was reported; the limit holds; nothing leaks; every fault ends in bounded
-//! virtual time. `guard` catches what fails, `shrink` makes it small, `file` keeps it.
+//! The core under test is the engine's, unchanged, driven through its own traits (`view`). A seed gives a machine
+//! (`plan`) and a list of steps (`step`), which `machine` executes: threads touch and change their memory
+//! (`changes`), the driver (`process`, `fork`) and the devices (`space`) proceed in any order, areas are added,
+//! removed, filled and fail (`system`), writes of ended processes arrive later (`leaving`). `oracle` has the rules:
+//! every read sees the last write, or an error that was reported; the limit holds; nothing leaks; every fault ends in
+//! bounded virtual time. `guard` catches failures, `shrink` makes them small, `file` stores them.
 
 mod chance;
 mod changes;
@@ -50,9 +50,9 @@ use shrink::{Case, Shrinker};
 use step::{Step, Steps};
 use summary::Summary;
 
-/// How long shrinking may take.
+/// The time limit of shrinking.
 const SHRINKING: Duration = Duration::from_secs(120);
-/// How long it goes on when nothing is said.
+/// The default duration.
 const DEFAULT_SECONDS: f64 = 10.0;
 
 /// `foreswap lab torture`.
@@ -113,15 +113,15 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A seed that nobody chose.
+/// A fresh seed.
 fn fresh() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let nanos = since.map_or(0, |since| since.as_nanos() as u64);
-    // Short enough to be typed.
+    // Short enough to type.
     crate::hash::mix(nanos ^ u64::from(std::process::id()) << 40) >> 32
 }
 
-/// What is to be run.
+/// The job.
 struct Job {
     first: u64,
     steps: u64,
@@ -163,8 +163,8 @@ impl Job {
         plan
     }
 
-    /// Runs one seed after the other, on some threads, until something is found or there is no more to
-    /// do. Of several bugs found at once, the one with the lowest seed comes back.
+    /// Runs one seed after the other, on several threads, until a bug is found or the job is done. Of several bugs
+    /// found at once, returns the one with the lowest seed.
     fn run(&self, progress: &Progress) -> (Summary, u64, Option<(u64, Finding)>) {
         let next = AtomicU64::new(0);
         let stop = AtomicBool::new(false);

@@ -1,5 +1,4 @@
-//! What must hold of a tortured process: after every call of the core what costs nothing to look at, now
-//! and then all of it.
+//! The rules for a tortured process: cheap checks after every call of the core, and full checks from time to time.
 
 use foreswap_core::Entry;
 
@@ -9,7 +8,7 @@ use super::system::System;
 use super::view::View;
 
 impl Process {
-    /// The limit holds, and what is charged is what the core believes to be in memory.
+    /// The limit holds, and the charge equals the core's count of pages in memory.
     pub fn check_limit(&self, sys: &mut System) {
         let over = sys.charged.saturating_sub(sys.limit);
         assert!(
@@ -24,7 +23,7 @@ impl Process {
         );
     }
 
-    /// All that must hold.
+    /// All rules.
     pub fn check(&mut self, sys: &mut System) {
         let charged = self.space.charged;
         let view = View {
@@ -46,7 +45,7 @@ impl Process {
         self.check_hints();
     }
 
-    /// Each reference that was taken is known to the core, or was given up with a bad slot.
+    /// The core knows each reference taken, or gave it up with a bad slot.
     pub fn check_references(&mut self) {
         self.references.clear();
         self.mm.references(&mut self.references);
@@ -71,7 +70,7 @@ impl Process {
         }
     }
 
-    /// What the core believes to be absent is absent.
+    /// Pages that the core takes for absent are absent.
     fn check_presence(&self) {
         for (at, page) in self.space.pages.iter().enumerate() {
             if page.mapping == Mapping::Managed
@@ -87,7 +86,7 @@ impl Process {
         }
     }
 
-    /// Each page's region has the hint that was given for it, and regions differ where they meet.
+    /// Each page's region has the hint given for it, and adjacent regions differ.
     fn check_hints(&self) {
         let mut before: Option<&foreswap_core::Vma> = None;
         for vma in self.mm.regions() {
@@ -104,8 +103,7 @@ impl Process {
         }
     }
 
-    /// Everything was unmapped: nothing may be left. Without a limit to live under, frames that are free
-    /// go; one that is lost stays.
+    /// Everything was unmapped: nothing may be left. Without a limit, free frames are freed; a lost one remains.
     pub fn check_empty(&mut self, sys: &mut System) {
         let limit = std::mem::replace(&mut sys.limit, 0);
         sys.excuse();
@@ -130,7 +128,7 @@ impl Process {
         );
     }
 
-    /// What to know when it hangs.
+    /// The state for a report of a hang.
     pub fn state(&self, sys: &System) -> String {
         let (mut mapped, mut cached, mut swapped, mut poisoned) = (0, 0, 0, 0);
         for at in 0..self.cells.len() {

@@ -1,16 +1,15 @@
-//! How long the core may keep a thread waiting, whatever goes wrong.
+//! The time for which the core may keep a thread waiting, whatever fails.
 //!
-//! Each wait has an account of the virtual time that passed while the driver of its process was at work and
-//! the core could have gone on. Not on it is what the machine made: time in which other drivers were at work
-//! or nobody was, a fault message that nobody read yet, an event that keeps the address space changing, an
-//! I/O that stalls and that the page, or the memory for it, comes with, and naps after which something was
-//! refused by chance. The last has an end too: a refusal may be bad luck, dozens in a row are not.
+//! Each wait has an account of the virtual time in which the driver of its process was working and the core could
+//! have made progress. Excluded is time caused by the machine: other drivers' turns and idle time, an unread fault
+//! message, an event that keeps the address space changing, a stalled I/O that carries the page or memory for it, and
+//! naps after a random refusal. The last has a bound too: a refusal may be bad luck, dozens in a row are not.
 //!
-//! What is left is bounded: by what the core is told to wait for memory, its own patience with what cannot be
-//! moved, the naps of a driver in which it notices nothing, and the I/Os of a full queue. So what ends only
-//! because everybody else stops, or because a timer mends it, is found while everything goes wrong. While
-//! other I/O is in flight the core gives no fault up for long, as it may bring memory: that time has a bound of
-//! its own, and so has a wait in which writes fail.
+//! The rest is bounded by the time for which the core is told to wait for memory, its own patience with immovable
+//! pages, the naps of a driver that notices nothing, and the I/Os of a full queue. A wait that ends only because all
+//! others stop, or because a timer repairs it, is therefore found while everything fails. While other I/O is in
+//! flight, the core keeps a fault waiting for long, because the I/O may bring memory: that time has its own bound,
+//! and so has a wait in which writes fail.
 
 use foreswap_core::Entry;
 use foreswap_core::units::{Frame, Nanos};
@@ -20,19 +19,18 @@ use super::space::Use;
 use super::system::System;
 use super::view::LATENCY;
 
-/// What passes where threads wait and nothing is in flight; at the least twice that, but where it is looked at
-/// whether a program crawls (`progress`).
+/// The nap while threads wait and nothing is in flight; at least twice that, except in the check for crawling
+/// programs (`progress`).
 const NAP: Nanos = 5_000_000;
-/// Of what the core is told to wait for memory, what passes then; so that it need not be asked too often.
+/// The nap as a fraction of the time for which the core is told to wait for memory.
 const NAPS: Nanos = 4;
-/// The core's own patience with pages that cannot be moved out, where it is not told to have less.
+/// The core's own patience with immovable pages, unless it is told to have less.
 pub const UNMOVABLE: Nanos = 200_000_000;
-/// The core's patience while I/O is in flight: with writes that fail, and are tried again, some always is.
+/// The core's patience while I/O is in flight: with failing, retried writes, some always is.
 const FAILING: Nanos = 25 * UNMOVABLE;
-/// What a wait beside other I/O may take besides.
+/// The additional time of a wait beside other I/O.
 const BESIDE_IO: Nanos = 100_000_000;
-/// Naps in a row after which something was refused by chance: at three times out of ten the most, once in
-/// 10^13.
+/// Naps in a row after a random refusal: at three in ten, once in 10^13.
 const MISFORTUNES: u32 = 25;
 
 /// How long the core has kept a thread waiting.
@@ -42,14 +40,14 @@ pub struct Kept {
     pub time: Nanos,
     /// Of this, naps: nothing was in flight.
     pub idle: Nanos,
-    /// Naps that are not in it, as something was refused by chance.
+    /// Naps not counted, because something was refused by chance.
     pub misfortunes: u32,
     /// A write failed meanwhile.
     pub failed: bool,
 }
 
 impl Process {
-    /// What passes when threads wait and nothing is in flight: less where the core says that it need not be so long.
+    /// The nap while threads wait and nothing is in flight: shorter if the core says so.
     pub fn nap(&self, now: Nanos) -> Nanos {
         let nap = if self.space.reads > 0 {
             NAP
@@ -70,16 +68,16 @@ impl Process {
         timeout + timeout.min(UNMOVABLE) + 3 * self.longest_nap() + 4 * queue
     }
 
-    /// Time passes until `to` while this driver waits: for I/O, or for nothing but time.
+    /// Time passes until `to` while this driver waits: for I/O, or only for time.
     pub fn pass(&mut self, sys: &mut System, to: Nanos) {
         let time = to.saturating_sub(sys.now);
         sys.pass(time);
         self.keep(sys, time);
     }
 
-    /// Threads were kept waiting for so long.
+    /// Threads were kept waiting for this time.
     pub fn keep(&mut self, sys: &System, time: Nanos) {
-        // What was refused is tried again after the next nap, not before.
+        // Refused operations are retried after the next nap, not before.
         let naps = time >= NAP;
         let refused = self.space.unlucky;
         self.space.unlucky &= !naps;
@@ -124,8 +122,8 @@ impl Process {
         }
     }
 
-    /// Its page comes with an I/O that stalls. Where it is in none, what stalls may be what it waits for:
-    /// memory, or a place in the queue.
+    /// Its page comes with a stalled I/O. If its page is in none, it may wait for a stalled one: for memory, or for
+    /// room in the queue.
     fn is_behind_a_stall(&self, wait: &Wait) -> bool {
         let flights = &self.space.flights;
         match self.mm.entry(self.space.vpn(wait.at)) {

@@ -1,4 +1,4 @@
-//! One machine to be tortured: sizes, policies and how often things go wrong, all drawn from a seed.
+//! A tortured machine: sizes, policies and failure rates, all drawn from a seed.
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::Nanos;
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 use super::chance::Chance;
 use super::system::Chaos;
 
-/// [`Policy`], as a replay file has it.
+/// [`Policy`] in a replay file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Readahead {
-    /// Only the page that is asked for.
+    /// Only the requested page.
     None,
     /// By address.
     Vma(u32),
     /// By slot.
     Cluster(u32),
-    /// Along the majority's stride.
+    /// Along the majority stride.
     Trend(u32),
     /// Ahead of streams.
     Streams(u32),
 }
 
-/// [`Swapoff`], as a replay file has it.
+/// [`Swapoff`] in a replay file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Emptying {
@@ -32,11 +32,11 @@ pub enum Emptying {
     Stream,
     /// Page by page, through readahead.
     Readahead,
-    /// The same, counted wrongly.
+    /// The same with wrong counts.
     LegacyStats,
 }
 
-/// [`Thp`], as a replay file has it.
+/// [`Thp`] in a replay file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Huge {
@@ -62,7 +62,7 @@ pub struct Rates {
     pub readers: u32,
     /// Advice, of 1000 steps.
     pub advice: u32,
-    /// Steps of the driver alone, out of order, of 1000 steps; otherwise it works in whole rounds.
+    /// Steps of the driver alone, out of order, of 1000 steps; otherwise it executes whole rounds.
     pub disorder: u32,
 }
 
@@ -72,9 +72,9 @@ pub struct Rates {
 pub struct Plan {
     /// Frames of each process' engine.
     pub frames: u32,
-    /// I/Os that the core believes the queue to hold.
+    /// The queue depth that the core assumes.
     pub depth: u32,
-    /// I/Os that it holds.
+    /// The real queue depth.
     pub queue: u32,
     /// Swap readahead.
     pub readahead: Readahead,
@@ -82,7 +82,7 @@ pub struct Plan {
     pub full_timeout: Nanos,
     /// Largest batch of a first touch, in pages.
     pub first_touch: u32,
-    /// How an area is emptied.
+    /// The method of emptying an area.
     pub swapoff: Emptying,
     /// When memory is managed in huge pages.
     #[serde(default)]
@@ -90,13 +90,13 @@ pub struct Plan {
     /// Clusters of frames for huge pages.
     #[serde(default)]
     pub clusters: u32,
-    /// Clusters whose digests are taken at once beside the core.
+    /// Clusters that may be hashed in parallel beside the core.
     #[serde(default)]
     pub helpers: u32,
-    /// The device tells of the ends of I/Os only when it has none left.
+    /// The device reports completions only when none is left.
     #[serde(default)]
     pub at_once: bool,
-    /// Pages of memory for all.
+    /// The limit, in pages.
     pub limit: u64,
     /// Slots of each area.
     pub areas: Vec<u32>,
@@ -106,9 +106,9 @@ pub struct Plan {
     pub threads: u32,
     /// Processes at a time.
     pub processes: u32,
-    /// What goes wrong.
+    /// The failure rates.
     pub chaos: Chaos,
-    /// What is done.
+    /// The rates of steps.
     pub rates: Rates,
     /// Calls of the core between two full checks.
     pub check_every: u32,
@@ -118,8 +118,7 @@ pub struct Plan {
     pub plant: Option<super::PlantedBug>,
 }
 
-/// The least and the most of what a replay file may ask for, so that nothing it says makes the machine
-/// itself fail.
+/// The bounds of the values of a replay file, which prevent failures of the machine itself.
 const BOUNDS: [(&str, u64, u64); 9] = [
     ("frames", 16, 1 << 16),
     ("depth", 36, 1 << 12),
@@ -165,7 +164,7 @@ impl Plan {
                 Emptying::LegacyStats,
             ]),
             limit: (u64::from(pages) / share).max(32),
-            // Small ones are full most of the time.
+            // Small areas are full most of the time.
             areas: match chance.below(4) {
                 0 => chance.pick(&[&[64][..], &[40, 512], &[100, 700, 513]]),
                 _ => chance.pick(&[&[4096][..], &[2048, 513], &[1100, 1100], &[700, 4096]]),
@@ -198,7 +197,7 @@ impl Plan {
             return plan.with_readers(chance);
         }
         let pages = chance.pick(&[1600, 2600, 5200, 5200]);
-        // Huge pages are what is left of a region in which nothing is lost.
+        // Huge pages exist only in regions without lost pages.
         let lost = chance.pick(&[0, 0, 1]);
         Plan {
             chaos: Chaos {
@@ -233,8 +232,8 @@ impl Plan {
         .with_readers(chance)
     }
 
-    /// One machine in four has programs whose forks only read: most of memory cannot be moved then. The areas have
-    /// room for what can, and the core its own patience, so that it can be said what to expect.
+    /// One machine in four has programs whose forks only read: most of their memory is immovable. The areas have room
+    /// for the movable part, and the core has its own patience; the expected behaviour is then known.
     fn with_readers(self, chance: &mut Chance) -> Self {
         if chance.below(4) > 0 {
             return self;
@@ -280,7 +279,7 @@ impl Plan {
         }
     }
 
-    /// For the core.
+    /// The core's configuration.
     pub fn config(&self) -> Config {
         Config {
             frames: self.frames,
@@ -312,7 +311,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// Names the value that cannot be, and what was expected.
+    /// The invalid value, and the expected one.
     pub fn check(&self) -> Result<(), String> {
         let values = [
             self.frames.into(),

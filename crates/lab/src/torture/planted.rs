@@ -1,10 +1,10 @@
-//! The bugs that can be planted in the core, as the command line and replay files name them.
+//! The bugs that can be planted in the core, by their names on the command line and in replay files.
 
 use clap::ValueEnum;
 use foreswap_core::planted::Bug;
 use serde::{Deserialize, Serialize};
 
-/// [`Bug`], which says what each of them is.
+/// [`Bug`], which describes each of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]

@@ -1,7 +1,7 @@
-//! One tortured process with its driver: threads, events on their way, and the core under test.
+//! One tortured process with its driver: threads, pending events, and the core under test.
 //!
-//! The oracle (`oracle`) knows what each page must read as. A discard takes time: the event is read, the
-//! thread goes on, then the pages vanish; a read meanwhile may see either.
+//! The oracle (`oracle`) knows the expected content of each page. A discard takes time: the event is read, the thread
+//! continues, then the pages vanish; a read meanwhile may see either.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,25 +18,25 @@ use super::space::{Ended, Mapping, Space};
 use super::system::System;
 use super::view::View;
 
-/// How long the kernel takes for a discard at the most.
+/// The longest time of the kernel for a discard.
 const ZAP: Nanos = 5_000_000_000;
 
-/// What a page must read as.
+/// The expected content of a page.
 #[derive(Clone, Copy, Default)]
 pub struct Cell {
-    /// What was written last.
+    /// The last written value.
     pub value: u64,
-    /// Zero would be right too: a discard ran beside the write.
+    /// Zero is valid too: a discard ran beside the write.
     pub maybe_zero: bool,
-    /// A discard of the page is under way.
+    /// A discard of the page is in progress.
     pub discarding: bool,
-    /// It was written while a discard was under way.
+    /// It was written while a discard was in progress.
     pub written: bool,
-    /// Changes of the address space that are under way here.
+    /// Changes of the address space in progress here.
     pub changing: u8,
-    /// A notice said that the content is lost.
+    /// A notice reported the content as lost.
     pub lost: bool,
-    /// The kernel took the page away without a word, and it was not discarded since.
+    /// The kernel took the page without an event, and it was not discarded since.
     pub taken: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Cell {
 pub struct Wait {
     /// The page's number.
     pub at: usize,
-    /// What it writes there; a read otherwise.
+    /// The value that it writes; a read otherwise.
     pub write: Option<u64>,
     /// When it touched the page.
     pub since: Nanos,
@@ -55,7 +55,7 @@ pub struct Wait {
     pub kept: Kept,
 }
 
-/// An event of the address space that waits to be read.
+/// An unread event of the address space.
 #[derive(Clone)]
 pub enum Event {
     /// madvise(MADV_DONTNEED).
@@ -66,40 +66,40 @@ pub enum Event {
     Remap(Range<usize>, usize),
 }
 
-/// How far a fork is.
+/// The state of a fork.
 #[derive(PartialEq, Eq)]
 pub enum Fork {
-    /// None is under way.
+    /// No fork.
     No,
-    /// The core holds still.
+    /// The core holds the fork.
     Held,
     /// The snapshot was taken.
     Taken(Vec<(Vpn, Stored)>),
 }
 
-/// What became of an access.
+/// The result of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// It was read or written.
+    /// The page was read or written.
     Done,
     /// The thread waits for the page.
     Waits,
-    /// The thread got a signal, rightly.
+    /// The thread got a legitimate signal.
     Signal,
 }
 
-/// What came of a process' life.
+/// Counts of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Faults that the core was told.
+    /// Faults reported to the core.
     pub faults: u64,
     /// Touches.
     pub touches: u64,
-    /// Accesses that ended in SIGBUS, as a notice had said.
+    /// Accesses that ended in SIGBUS after a notice.
     pub sigbus: u64,
-    /// The longest that a thread waited, in virtual time.
+    /// The longest wait of a thread, in virtual time.
     pub longest: Nanos,
-    /// The longest that the core kept one waiting: as before, without what went wrong.
+    /// The longest wait caused by the core: as before, without failures.
     pub kept: Nanos,
 }
 
@@ -107,32 +107,32 @@ pub struct Tally {
 pub struct Process {
     /// The core under test.
     pub mm: Mm,
-    /// As it was made.
+    /// Its plan.
     pub plan: Rc<Plan>,
     /// Its memory.
     pub space: Space,
-    /// What each page must read as.
+    /// The expected content of each page.
     pub cells: Vec<Cell>,
-    /// The hint that each page's region must have, as far as the core knows of the page.
+    /// The expected hint of each page's region, as far as the core knows the page.
     pub hints: Vec<Hint>,
-    /// What each thread waits for.
+    /// The wait of each thread.
     pub threads: Vec<Option<Wait>>,
     pub(super) waiting: u32,
-    /// Fault messages on their way to the driver, in the order in which it reads them.
+    /// Pending fault messages, in the order in which the driver reads them.
     pub messages: Vec<usize>,
-    /// Events that wait to be read.
+    /// Unread events.
     pub events: VecDeque<Event>,
-    /// Events that were read and whose thread has not gone on.
+    /// Read events whose thread has not continued.
     pub acks: VecDeque<Event>,
     /// Discards whose pages are about to vanish.
     pub zaps: Vec<Range<usize>>,
-    /// When the event of the oldest discard was read whose pages may still be there.
+    /// When the event of the oldest discard was read whose pages may still be present.
     pub discards_since: Option<Nanos>,
-    /// How far a fork is.
+    /// The state of the fork.
     pub fork: Fork,
-    /// What it costs while it only reads.
+    /// The accounts of a program that only reads.
     pub(super) progress: Progress,
-    /// What came of it so far.
+    /// Its counts.
     pub tally: Tally,
     /// Calls of the core since the last full check.
     unchecked: u32,
@@ -140,10 +140,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process that has nothing mapped.
+    /// A process without mappings.
     pub fn new(sys: &mut System, plan: &Rc<Plan>) -> Self {
         let pages = plan.pages as usize;
-        // The pages cross the border of a leaf.
+        // The pages cross a leaf border.
         let base = 512 * 107 - pages as u64 / 3;
         let mm = Mm::new(plan.config(), sys.limit);
         let frames = plan.frames + plan.clusters * LEAF_PAGES as u32;
@@ -189,7 +189,7 @@ impl Process {
         }
     }
 
-    /// Call the core, then look at what it did.
+    /// Call the core, then check its actions.
     pub fn call<T>(
         &mut self,
         sys: &mut System,
@@ -225,7 +225,7 @@ impl Process {
         value
     }
 
-    /// A page's content is lost where a notice says so. The core may not know yet that it moved.
+    /// A page's content is lost if a notice says so. The core may not know yet that it moved.
     fn heed_notices(&mut self, sys: &mut System) {
         let mut notices = std::mem::take(&mut sys.notices);
         for (pid, notice) in notices.drain(..) {
@@ -269,7 +269,7 @@ impl Process {
         sys.notices = notices;
     }
 
-    /// Threads whose page was woken try again.
+    /// Threads of woken pages try again.
     fn resume(&mut self, sys: &mut System) {
         let woken = std::mem::take(&mut self.space.woken);
         for page in &woken {
@@ -285,7 +285,7 @@ impl Process {
                 {
                     self.threads[thread] = None;
                     self.waiting -= 1;
-                    // A message that nobody read is withdrawn.
+                    // An unread message is withdrawn.
                     if let Some(old) = self.messages.iter().position(|m| *m == wait.at) {
                         self.messages.remove(old);
                     }
@@ -352,7 +352,7 @@ impl Process {
         if let Some(value) = write {
             page.present = Some(value);
             page.shared = false;
-            // What a page was before a discard no longer counts.
+            // The content before a discard no longer counts.
             cell.value = value;
             cell.maybe_zero = cell.discarding;
             cell.written = cell.discarding;
@@ -421,7 +421,7 @@ impl Process {
         }
     }
 
-    /// The program takes a page away for which a thread waits: the thread faults anew, and so its wait is.
+    /// The program removes a page for which a thread waits: the thread faults anew, and its wait begins anew.
     fn wait_anew(&mut self, event: &Event) {
         let (range, target) = match event {
             Event::Discard(range) | Event::Unmap(range) => (range, 0..0),
@@ -434,7 +434,7 @@ impl Process {
         }
     }
 
-    /// A thread whose event was read goes on.
+    /// The thread of a read event continues.
     pub fn acknowledge(&mut self) {
         let Some(event) = self.acks.pop_front() else {
             return;
@@ -458,7 +458,7 @@ impl Process {
             page.present = None;
             page.poisoned = false;
             page.shared = false;
-            // Touched, moved out and lost since the event was read: lost it stays.
+            // Touched, evicted and lost since the event was read: it stays lost.
             cell.lost &= self.mm.entry(self.space.vpn(at)) == Entry::Poisoned;
             cell.discarding = false;
             cell.taken = false;
@@ -481,19 +481,19 @@ impl Process {
         }
     }
 
-    /// A change of the address space is under way in `range`.
+    /// A change of the address space is in progress in `range`.
     pub fn busy(&self, range: &Range<usize>) -> bool {
         self.cells[range.clone()]
             .iter()
             .any(|cell| cell.changing > 0)
     }
 
-    /// No event is anywhere.
+    /// No event is pending.
     pub fn settled(&self) -> bool {
         self.events.is_empty() && self.acks.is_empty() && self.zaps.is_empty()
     }
 
-    /// The helper made pages movable that fork shared. What is only read it cannot write to either.
+    /// The helper made shared pages movable. It cannot write to read-only pages either.
     pub fn unshare(&mut self) {
         if let Some((page, n)) = self.space.unshare.pop()
             && self.space.reads == 0
@@ -505,7 +505,7 @@ impl Process {
         }
     }
 
-    /// The device goes on with flight number `n`.
+    /// The device completes flight number `n`.
     pub fn complete(&mut self, sys: &mut System, n: usize) {
         match self.space.complete(sys, n) {
             Some(Ended::Io(io, result)) => self.call(sys, |mm, w| mm.on_io(w, io, result)),
@@ -514,12 +514,12 @@ impl Process {
         }
     }
 
-    /// The core does what no fault waits for.
+    /// The core does background work.
     pub fn run(&mut self, sys: &mut System) -> bool {
         self.call(sys, |mm, w| mm.run(w))
     }
 
-    /// The program says something of a range.
+    /// The program gives advice for a range.
     pub fn advise(&mut self, sys: &mut System, range: Range<usize>, advice: Advice) {
         if let Advice::Use(hint) = advice {
             for at in range.clone() {
@@ -532,7 +532,7 @@ impl Process {
         self.call(sys, |mm, w| mm.advise(w, &range, advice));
     }
 
-    /// Nothing that a thread waits for is on its way.
+    /// No event that a thread waits for is pending.
     pub fn at_rest(&self) -> bool {
         self.settled()
             && self.messages.is_empty()
@@ -542,13 +542,13 @@ impl Process {
             && !self.mm.is_stalled()
     }
 
-    /// Since when the thread waits that has waited longest.
+    /// The oldest wait.
     pub fn oldest_wait(&self) -> Option<Wait> {
         let waits = self.threads.iter().flatten();
         waits.min_by_key(|wait| wait.since).copied()
     }
 
-    /// All threads that wait.
+    /// The number of waiting threads.
     pub fn waiting(&self) -> u32 {
         self.waiting
     }

@@ -1,15 +1,15 @@
-//! That a program goes on of whose memory most cannot be moved.
+//! The progress of a program whose memory is mostly immovable.
 //!
-//! A program and its forks that only read share what is mapped, and the MMU moves none of it: together they may
-//! hold more of that than the limit. What bounds each wait (`patience`) does not see a program that crawls: no fault
-//! waits long, but each does. So while a process only reads there are accounts over all of its faults.
+//! A program and its forks that only read share their mapped pages, and the MMU moves none of them: together they may
+//! hold more of these than the limit. The bound of each wait (`patience`) does not detect a program that crawls: each
+//! fault waits briefly, but all of them do. While a process only reads, there are accounts over all of its faults:
 //!
-//! - *Time*: how long threads were kept waiting idly. The core's patience ends once, then the limit yields, and what
-//!   came in by that makes room for what comes next. So time in which nobody is kept is taken off again, and
-//!   something for each fault that was served.
-//! - *The limit*: it yields to as many pages as threads may need at a time. More than are given back meanwhile, while
-//!   pages are there that could be moved instead, is a limit that creeps up.
-//! - *Work*: pages that the MMU was asked for and refused.
+//! - *Time*: the idle waits of threads. The core's patience ends once, then the limit gives way, and the pages that
+//!   came in then make room for the next. Time without waits is therefore subtracted, and a constant for each served
+//!   fault.
+//! - *The limit*: it gives way for as many pages as threads may need at a time. A larger gain, net of pages given
+//!   back, while other pages could be moved is a creeping limit.
+//! - *Work*: moves that the MMU refused.
 
 use foreswap_core::units::Nanos;
 
@@ -18,48 +18,48 @@ use super::process::{Fork, Process};
 use super::space::{Mapping, Page};
 use super::system::System;
 
-/// The most that threads may be kept idly, beyond what is taken off.
+/// The longest idle wait, after subtraction.
 const MOST: Nanos = 3 * UNMOVABLE;
-/// What is taken off for a fault that was served.
+/// The time subtracted for a served fault.
 const SERVED: Nanos = 2_000_000;
-/// Pages that a process may gain as the limit yields again and again, though as many as the second figure could be
-/// moved: the 16 that came in last are left alone, and some lie ahead of the clock hand, which looks at all that cannot be
-/// moved as well.
+/// Pages that a process may gain as the limit gives way repeatedly, although as many as the second constant could be
+/// moved: the 16 most recent are left alone, and some lie ahead of the clock hand, which also visits all immovable
+/// pages.
 const GAINED: u64 = 48;
 const MOVABLE: usize = 32;
 
 /// Moves that may be refused in one call of the core, which may serve each of 16 threads by trying a batch.
 const REFUSED: u32 = 1_000;
-/// Huge pages that may be made in vain, beyond one in so many calls of the core.
+/// Huge pages that may be made in vain, beyond one per this number of calls of the core.
 const IN_VAIN: u32 = 64;
 const CALLS: u32 = 4;
-/// Of 1000 touches of a program that only reads, those that write nevertheless, if they were to.
+/// Writes per 1000 touches of a program that only reads, if it may write.
 const WRITES: u32 = 10;
 
 /// The accounts of a process.
 #[derive(Default)]
 pub struct Progress {
-    /// For how long threads were kept, beyond what was taken off.
+    /// The time of idle waits, after subtraction.
     kept: Nanos,
-    /// When that was reckoned.
+    /// The time of the last update.
     at: Nanos,
-    /// Pages that it gained as the limit yielded again and again, and has not given back.
+    /// Pages gained as the limit gave way repeatedly, and not given back.
     gained: u64,
-    /// When it did last.
+    /// When it last gave way.
     yielded: Option<Nanos>,
     /// Huge pages made in vain, each counted as the calls of the core that allow it.
     in_vain: u32,
 }
 
 impl Process {
-    /// The program, and the children that it has meanwhile, only read from now on, for so many touches each.
+    /// The program and its present children only read from now on, for this many touches each.
     pub fn only_read(&mut self, touches: u32, protected: bool) {
         self.space.reads = touches;
         self.space.protected = protected && touches > 0;
         self.excuse_crawl();
     }
 
-    /// One touch more: is it to be a read?
+    /// One more touch: whether it must be a read.
     pub fn reads_only(&mut self, sys: &mut System) -> bool {
         let Some(left) = self.space.reads.checked_sub(1) else {
             return false;
@@ -70,20 +70,20 @@ impl Process {
         reads
     }
 
-    /// What was on the accounts had a reason.
+    /// The amounts on the accounts had a reason.
     pub fn excuse_crawl(&mut self) {
         self.progress = Progress::default();
     }
 
-    /// Something else than memory that cannot be moved may be why threads wait. An area that failed is passed over,
-    /// whatever room it has; a process that does so gives nothing back to others either.
+    /// Threads may wait for other reasons than immovable memory. A failed area is skipped, whatever its room; a
+    /// process that does so gives nothing back to others either.
     fn has_other_reason(&self, sys: &System) -> bool {
         let failed = sys.write_failed && sys.out_of_slots.contains(&true);
         let full = failed || !sys.has_room(self.space.pid);
         self.space.reads == 0 || self.fork != Fork::No || full
     }
 
-    /// Threads were kept idly for so long, until now.
+    /// Threads were kept idle for this time, until now.
     pub fn keep_idly(&mut self, sys: &System, time: Nanos) {
         if self.has_other_reason(sys) {
             return self.excuse_crawl();
@@ -101,14 +101,14 @@ impl Process {
         );
     }
 
-    /// A thread that waited goes on.
+    /// A waiting thread continues.
     pub fn went_on(&mut self) {
         self.progress.kept = self.progress.kept.saturating_sub(SERVED);
     }
 
-    /// The limit yielded, as nothing could be moved.
+    /// The limit gave way, because nothing could be moved.
     pub fn limit_yielded(&mut self, sys: &System) {
-        // Less patience than the core would have was asked of it.
+        // The core was told to have less patience than its own.
         let hasty = self.plan.full_timeout < UNMOVABLE;
         if hasty || self.has_other_reason(sys) {
             return self.excuse_crawl();
@@ -118,7 +118,7 @@ impl Process {
         if !progress.yielded.replace(sys.now).is_some_and(lately) {
             progress.gained = 0;
         }
-        // What was given back meanwhile makes up for it.
+        // Pages given back meanwhile compensate.
         progress.gained = progress.gained.saturating_sub(std::mem::take(back)) + 1;
         let gained = progress.gained;
         if gained <= GAINED {
@@ -135,7 +135,7 @@ impl Process {
         );
     }
 
-    /// What the core tried in one call.
+    /// Checks the attempts of the core in one call.
     pub fn weigh_work(&mut self, sys: &System) {
         let space = &self.space;
         assert!(

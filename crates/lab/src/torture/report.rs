@@ -1,4 +1,4 @@
-//! What `foreswap lab torture` prints.
+//! The output of `foreswap lab torture`.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -15,7 +15,7 @@ use super::shrink::Case;
 use super::summary::Summary;
 use crate::size::count;
 
-/// How far it is, on a terminal only.
+/// The progress, on a terminal only.
 pub struct Progress(Option<ProgressBar>);
 
 impl Progress {
@@ -30,14 +30,14 @@ impl Progress {
         }))
     }
 
-    /// So many runs are over, with so many faults.
+    /// This many runs are over, with this many faults.
     pub fn at(&self, runs: u64, faults: u64) {
         if let Some(bar) = &self.0 {
             bar.set_message(format!("{} runs, {} faults", count(runs), count(faults)));
         }
     }
 
-    /// All is done.
+    /// The job is done.
     pub fn end(&self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();
@@ -51,13 +51,13 @@ pub struct Shrunk {
     steps: Vec<super::Step>,
     what: String,
     place: String,
-    /// Runs that it took.
+    /// The number of runs that it took.
     runs: u64,
     file: String,
 }
 
 impl Shrunk {
-    /// What is in `path`.
+    /// The contents of `path`.
     pub fn new(case: Case, runs: u64, path: &Path) -> Self {
         Shrunk {
             steps: case.steps,
@@ -80,7 +80,7 @@ struct Bug {
     shrunk: Option<Shrunk>,
 }
 
-/// What came of all.
+/// The overall result.
 #[derive(Serialize)]
 pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,7 +138,7 @@ impl Report {
         }
     }
 
-    /// Of runs from seeds.
+    /// For runs from seeds.
     pub fn new(job: &Job, summary: &Summary, runs: u64, took: Duration) -> Self {
         Report {
             first_seed: Some(job.first),
@@ -148,7 +148,7 @@ impl Report {
         }
     }
 
-    /// Of a file that was replayed.
+    /// For a replayed file.
     pub fn of_file(name: &str, steps: u64, summary: &Summary, took: Duration) -> Self {
         Report {
             file: Some(name.into()),
@@ -169,14 +169,14 @@ impl Report {
         });
     }
 
-    /// It was made small.
+    /// The bug was made small.
     pub fn shrunk(&mut self, shrunk: Shrunk) {
         if let Some(bug) = &mut self.bug {
             bug.shrunk = Some(shrunk);
         }
     }
 
-    /// Prints it; the exit status comes back.
+    /// Prints it; returns the exit status.
     pub fn write(&self, json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         let text = match json {
             true => serde_json::to_string_pretty(self)? + "\n",

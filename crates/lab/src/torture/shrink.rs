@@ -1,8 +1,9 @@
-//! Makes a failure small: fewer steps, less that goes wrong, fewer threads and processes, as long as the
-//! same assertion fails.
+//! Shrinks a failure: fewer steps, fewer kinds of failure, fewer threads and processes, while the same assertion
+//! fails.
 //!
-//! Shorter lists of other steps are tried first. Then steps are left out by halves, quarters and so on down to single ones (delta debugging, Zeller and
-//! Hildebrandt 2002). It is repeated until nothing more can be left out, or time is up.
+//! Shorter lists of other steps are tried first. Then steps are removed by halves, quarters and so on down to single
+//! ones (delta debugging, Zeller and Hildebrandt 2002). This repeats until nothing more can be removed, or time is
+//! up.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,14 +19,14 @@ pub struct Case {
     pub plan: Plan,
     /// The steps.
     pub steps: Vec<Step>,
-    /// What came of it.
+    /// Its result.
     pub finding: Finding,
 }
 
-/// Steps below which everything is looked at after every call of the core.
+/// Below this number of steps, everything is checked after every call of the core.
 const FEW: usize = 2_000;
 
-/// Steps below which others are not tried in their place, and how many others are.
+/// Below this number of steps no other lists are tried, and the number of lists tried otherwise.
 const FEWEST: usize = 8;
 const TRIES: u64 = 300;
 
@@ -38,7 +39,7 @@ pub struct Shrinker {
 }
 
 impl Shrinker {
-    /// Shrink `case`, for about so long.
+    /// Shrink `case`, for about this time.
     pub fn new(case: Case, time: Duration) -> Self {
         let mut shrinker = Shrinker {
             best: case,
@@ -67,14 +68,13 @@ impl Shrinker {
         Instant::now() >= self.until
     }
 
-    /// What comes after the step that showed it is of no use.
+    /// Steps after the one that showed it are useless.
     fn cut(&mut self) {
         let step = self.best.finding.step as usize;
         self.best.steps.truncate(step.max(1));
     }
 
-    /// Whether it still fails so; then that is the best there is. `anyhow` also where another assertion
-    /// sees it.
+    /// Whether it still fails in this way; then it is the new best. `anyhow`: also if another assertion detects it.
     fn fails(&mut self, plan: Plan, steps: Vec<Step>, anyhow: bool) -> bool {
         self.runs += 1;
         let steps = Arc::new(steps);
@@ -124,8 +124,8 @@ impl Shrinker {
         }
     }
 
-    /// Other steps on the same machine, half as many, then half of those and so on. What takes several
-    /// things to come together is easier found again than kept while steps around it are left out.
+    /// Tries other steps on the same machine, half as many, then half of those and so on. A bug that needs several
+    /// conditions is found again more easily than preserved while steps around it are removed.
     fn begin_anew(&mut self) {
         let mut again = true;
         while again && self.best.steps.len() > FEWEST {
@@ -146,7 +146,7 @@ impl Shrinker {
             while at < self.best.steps.len() && !self.is_over() {
                 let mut fewer = self.best.steps.clone();
                 fewer.drain(at..(at + size).min(self.best.steps.len()));
-                // What is cut off is behind `at`, or the failure itself moved before it.
+                // The removed part is behind `at`, or the failure itself moved before it.
                 if fewer.is_empty() || !self.fails(self.best.plan.clone(), fewer, false) {
                     at += size;
                 }

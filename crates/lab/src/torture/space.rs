@@ -1,5 +1,4 @@
-//! One process of the tortured machine as the kernel sees it: its pages, the engine's frames, its I/O
-//! in flight.
+//! One process of the tortured machine as the kernel sees it: its pages, the engine's frames, its I/O in flight.
 
 use std::ops::Range;
 
@@ -9,7 +8,7 @@ use foreswap_core::world::{IoId, IoResult, Refusal, Stop};
 use super::plan::Plan;
 use super::system::{Area, GARBAGE, System};
 
-/// What maps a page.
+/// The mapping of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mapping {
     /// Nothing: a touch is a segmentation fault.
@@ -24,9 +23,9 @@ pub enum Mapping {
 /// A page of the program. The content is one number.
 #[derive(Clone, Copy, Default)]
 pub struct Page {
-    /// What maps it.
+    /// Its mapping.
     pub mapping: Mapping,
-    /// Its content, where it is in memory.
+    /// Its content, if it is in memory.
     pub present: Option<u64>,
     /// A touch raises SIGBUS.
     pub poisoned: bool,
@@ -36,12 +35,12 @@ pub struct Page {
     pub locked: bool,
     /// The kernel or a device uses it.
     pub pinned: bool,
-    /// A parent or a child has it as well.
+    /// A parent or child shares it.
     pub shared: bool,
 }
 
 impl Page {
-    /// Why it cannot be moved out, where it is in memory.
+    /// Why it cannot be evicted, if it is in memory.
     pub fn stays(&self, protected: bool) -> Option<Stop> {
         match self {
             _ if protected || self.locked => Some(Stop::Fixed),
@@ -51,30 +50,30 @@ impl Page {
     }
 }
 
-/// An I/O in flight, or, without a slot, frames whose digests are being taken.
+/// An I/O in flight or, without a slot, frames whose digests are being taken.
 #[derive(Default)]
 pub struct Flight {
     /// Its number.
     pub io: u32,
     /// A write; otherwise a read.
     pub write: bool,
-    /// A write that may not be refused for what the pages hold.
+    /// A write that must not be refused as incompressible.
     pub as_it_is: bool,
     /// The first slot.
     pub slot: Option<Slot>,
     /// The frames, in the order of the slots.
     pub frames: Vec<Frame>,
-    /// What the frames held when a write was submitted.
+    /// The contents of the frames when a write was submitted.
     pub data: Vec<u64>,
-    /// Pages that a short transfer has done.
+    /// Pages completed by a short transfer.
     pub done: usize,
-    /// The device ends it then, unless it is early.
+    /// When the device completes it, unless it is early.
     pub due: Nanos,
     /// It stalls.
     pub stalls: bool,
 }
 
-/// What has ended.
+/// A completion.
 pub enum Ended {
     /// An I/O.
     Io(IoId, IoResult),
@@ -82,7 +81,7 @@ pub enum Ended {
     Digest(Frame),
 }
 
-/// What I/O does with a frame.
+/// The I/O of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     /// Nothing.
@@ -97,64 +96,64 @@ pub enum Use {
 pub struct Space {
     /// Its number; never used again.
     pub pid: usize,
-    /// First page that is modelled.
+    /// The first modelled page.
     pub base: u64,
-    /// From there on.
+    /// The pages from there on.
     pub pages: Vec<Page>,
     /// The memory of each frame.
     pub frames: Vec<Option<u64>>,
-    /// What I/O does with it.
+    /// Its I/O.
     pub frame_use: Vec<Use>,
-    /// Pages that are charged for it.
+    /// Pages charged for it.
     pub charged: u64,
-    /// Of which it was relieved since the limit yielded last.
+    /// Pages given back since the limit last gave way.
     pub given_back: u64,
-    /// Events that wait to be read or whose thread has not gone on yet: the MMU answers EAGAIN.
+    /// Unread events, and events whose thread has not continued yet: the MMU returns EAGAIN.
     pub changing: u32,
     /// I/Os in flight, in the order of their submission.
     pub flights: Vec<Flight>,
-    /// I/Os that were begun.
+    /// I/Os begun.
     pub begun: u64,
-    /// To be used again.
+    /// For reuse.
     idle: Vec<Flight>,
-    /// Of those, the ones that stall.
+    /// The number of stalled ones among them.
     pub stalls: u32,
-    /// Something that the core asked for went wrong by chance since time passed last.
+    /// A request of the core failed by chance since time last passed.
     pub unlucky: bool,
-    /// I/Os that the queue holds.
+    /// The queue depth.
     pub depth: usize,
-    /// Clusters whose digests are taken at once beside the core.
+    /// Clusters that may be hashed in parallel beside the core.
     pub helpers: usize,
-    /// The device tells of the ends of I/Os only when it has none left.
+    /// The device reports completions only when none is left.
     pub at_once: bool,
     /// Pages whose threads were woken.
     pub woken: Vec<u64>,
     /// Touches for which the program mostly only reads.
     pub reads: u32,
-    /// Nobody may write to any page, until the program has read enough: none can be moved, in or out.
+    /// All pages are write-protected until the program has read enough: none can be moved, in or out.
     pub protected: bool,
-    /// Moves that were refused since the core was called, as the page cannot be moved.
+    /// Moves of immovable pages that were refused in the current call of the core.
     pub refused: u32,
-    /// Huge pages made since then of which a page cannot be moved.
+    /// Huge pages made in this call with an immovable page.
     pub in_vain: u32,
-    /// Pages that are to be made movable.
+    /// Pages to be made movable.
     pub unshare: Vec<(Vpn, u32)>,
     /// References that this process holds, by area and slot.
     pub refs: Vec<Vec<u16>>,
-    /// Of those, references to slots that are left alone as they are bad.
+    /// Of these, references to slots that are left alone as bad.
     pub bad: Vec<Vec<u16>>,
     /// References taken for the child to come.
     pub shares: Vec<Slot>,
-    /// Pages announced as coming back while a fork is held.
+    /// Pages announced as returning while a fork is held.
     pub returned: Vec<Vpn>,
-    /// The MMU answered that a page exists: what is charged next is there already.
+    /// The MMU reported a page as present: the next charge is for a present page.
     pub existed: bool,
-    /// Reasons are known why the limit may be passed in this call.
+    /// The limit may be exceeded in this call for known reasons.
     pub lenient: bool,
 }
 
 impl Space {
-    /// A process that has nothing yet.
+    /// An empty process.
     pub fn new(sys: &mut System, base: u64, pages: usize, frames: u32, plan: &Plan) -> Self {
         sys.pressure.push(0);
         sys.out_of_slots.push(false);
@@ -209,17 +208,17 @@ impl Space {
         self.vpn(at.start)..self.vpn(at.end)
     }
 
-    /// Our references to a slot.
+    /// This process' references to a slot.
     pub fn refs_mut(&mut self, slot: Slot) -> &mut u16 {
         &mut self.refs[usize::from(slot.area)][slot.index as usize]
     }
 
-    /// Of those, the ones that nobody gives back.
+    /// Of these, references that are never given back.
     pub fn bad_mut(&mut self, slot: Slot) -> &mut u16 {
         &mut self.bad[usize::from(slot.area)][slot.index as usize]
     }
 
-    /// A further area, or one in the place of another.
+    /// Adds or replaces an area.
     pub fn set_area(&mut self, area: usize, slots: usize) {
         for table in [&mut self.refs, &mut self.bad] {
             table.resize_with(table.len().max(area + 1), Vec::new);
@@ -231,7 +230,7 @@ impl Space {
         }
     }
 
-    /// Memory that is really there.
+    /// Memory really present.
     pub fn physical(&self) -> u64 {
         let managed = |p: &&Page| p.mapping == Mapping::Managed && p.present.is_some();
         let program = self.pages.iter().filter(managed).count();
@@ -250,19 +249,19 @@ impl Space {
         }
     }
 
-    /// The number among the flights of the one that is due first, and when that is.
+    /// The index of the flight that is due first, and when.
     pub fn first_due(&self) -> Option<(usize, Nanos)> {
         let dues = self.flights.iter().map(|flight| flight.due);
         dues.enumerate().min_by_key(|&(_, due)| due)
     }
 
-    /// The number among the flights of one that has ended by now; the earlier ones first.
+    /// The index of a completed flight; earlier ones first.
     pub fn ended(&self, now: Nanos) -> Option<usize> {
         self.flights.iter().position(|flight| flight.due <= now)
     }
 
-    /// The device goes on with flight number `at`: what comes of it is decided by chance, bad sectors
-    /// and the device's health. `None` after a short transfer: the driver goes on with the rest.
+    /// The device completes flight number `at`: chance, bad sectors and the device's health decide the result. `None`
+    /// after a short transfer: the driver continues with the rest.
     pub fn complete(&mut self, sys: &mut System, at: usize) -> Option<Ended> {
         if self.flights[at].slot.is_none() {
             return Some(Ended::Digest(self.end_digest(at)));
@@ -277,7 +276,7 @@ impl Space {
             flight.due = sys.now + 1_000;
             return None;
         }
-        // In order, so that none is put off for ever where the first is always taken.
+        // In order: none is postponed for ever if the first is always taken.
         let flight = self.flights.remove(at);
         self.stalls -= u32::from(flight.stalls);
         let first = flight.slot.unwrap_or(Slot { area: 0, index: 0 });
@@ -336,7 +335,7 @@ impl Space {
                     }
                     IoResult::Failed(error) => {
                         *on_area = GARBAGE;
-                        // A slot that found no room is as good as any later.
+                        // A slot without room is as good as any later.
                         if error != 28 {
                             self.bad[usize::from(slot.area)][slot.index as usize] += 1;
                         }

@@ -1,7 +1,7 @@
-//! What is done to the machine: a list of steps that follows from the seed alone.
+//! The steps of a run: a list that follows from the seed alone.
 //!
-//! A step can be carried out in any state; what it asks for that makes no sense there is left out. So any
-//! part of a list is a list, which is what shrinking rests on.
+//! A step can be executed in any state; impossible parts of it are skipped. Any part of a list is therefore a list,
+//! on which shrinking relies.
 
 use foreswap_core::units::LEAF_PAGES;
 use serde::{Deserialize, Serialize};
@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 use super::chance::Chance;
 use super::plan::Plan;
 
-/// What a touch does.
+/// The kind of a touch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
     /// Reads.
     Read,
-    /// Writes what was never written before.
+    /// Writes a new value.
     Write,
-    /// Writes what is there.
+    /// Writes the present value.
     Same,
     /// Writes zeros.
     Zero,
 }
 
-/// What the program says of a range.
+/// The program's advice for a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Says {
@@ -41,91 +41,91 @@ pub enum Says {
     PageOut,
 }
 
-/// A step. Pages are numbers in their process, beyond its end from its start on again; `n` are pages.
+/// A step. Pages are numbers in their process, modulo its size; `n` are pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Act {
-    /// A thread that waits for nothing touches a page; the driver reads its fault at once, or not.
+    /// An idle thread touches a page; the driver reads its fault at once, or not.
     Touch {
-        /// Which page.
+        /// The page.
         page: u16,
-        /// How.
+        /// The kind of touch.
         access: Access,
         /// The driver reads the fault.
         told: bool,
     },
-    /// A thread touches pages one after the other, as drawn by the step; the driver and the devices serve
-    /// each touch at once.
+    /// A thread touches pages one after the other, drawn by the step; the driver and the devices serve each touch at
+    /// once.
     Burst {
         /// The first page.
         page: u16,
-        /// How many.
+        /// The number.
         n: u16,
-        /// From one page to the next; 0: anywhere.
+        /// The distance between two pages; 0: random.
         stride: i8,
     },
-    /// A program gets pages anew: nothing of them is locked or used by a device, they are discarded, and
-    /// then each is written to, so that none reads as zeros.
+    /// A program renews pages: none of them is locked or pinned, they are discarded, and then each is written to with
+    /// a value other than zero.
     Fresh {
         /// The first page.
         page: u16,
-        /// How many.
+        /// The number.
         n: u16,
     },
-    /// The driver does one round, as the pager does: events, up to so many faults, I/Os that have ended.
+    /// The driver executes one round, as the pager does: events, up to `faults` faults, completed I/Os.
     Round {
         /// Faults.
         faults: u8,
     },
     /// The driver reads one fault out of order.
     Fault,
-    /// One I/O ends, whenever it is due.
+    /// One I/O completes, whenever it is due.
     Complete,
     /// The driver reads an event.
     Event,
-    /// A thread whose event was read goes on.
+    /// The thread of a read event continues.
     Acknowledge,
     /// The pages of a discard vanish.
     Vanish,
-    /// Pages that fork shares become movable.
+    /// Shared pages become movable.
     Unshare,
     /// MADV_DONTNEED.
     Discard {
         /// The first page.
         page: u16,
-        /// How many.
+        /// The number.
         n: u16,
     },
-    /// What MADV_FREE gave to the kernel is taken, without an event.
+    /// The kernel takes pages after MADV_FREE, without an event.
     Free {
         /// The first page.
         page: u16,
-        /// How many.
+        /// The number.
         n: u16,
     },
     /// MADV_GUARD_INSTALL or MADV_GUARD_REMOVE; the driver makes the call.
     Guard {
         /// The first page.
         page: u16,
-        /// How many.
+        /// The number.
         n: u16,
         /// Install.
         on: bool,
-        /// The driver knows of it; a removal may go by it.
+        /// The driver knows of it; a removal may bypass it.
         told: bool,
     },
     /// munmap.
     Unmap {
         /// The first page.
         page: u16,
-        /// How many.
+        /// The number.
         n: u16,
     },
     /// mremap.
     Remap {
         /// The first page.
         page: u16,
-        /// How many.
+        /// The number.
         n: u16,
         /// Its new place.
         to: u16,
@@ -134,100 +134,100 @@ pub enum Act {
     Map {
         /// The first page.
         page: u16,
-        /// How many.
+        /// The number.
         n: u16,
     },
     /// madvise.
     Advise {
         /// The first page.
         page: u16,
-        /// How many.
+        /// The number.
         n: u16,
-        /// What.
+        /// The advice.
         says: Says,
     },
     /// mlock or munlock.
     Lock {
         /// The first page.
         page: u16,
-        /// How many.
+        /// The number.
         n: u8,
         /// Lock.
         on: bool,
     },
-    /// A device uses pages, or no longer.
+    /// A device pins pages, or unpins them.
     Pin {
         /// The first page.
         page: u16,
-        /// How many.
+        /// The number.
         n: u8,
-        /// It does.
+        /// Pin.
         on: bool,
     },
-    /// The limit becomes so many pages.
+    /// The limit changes to this number of pages.
     Limit {
         /// Pages.
         pages: u32,
     },
-    /// Others need so many more pages.
+    /// Other processes need this many more pages.
     Pressure {
         /// Pages.
         pages: u8,
     },
     /// A fork begins.
     Fork,
-    /// The program mostly only reads, and the children that it has meanwhile, for so many touches each.
+    /// The program and its present children mostly only read, for this many touches each.
     Readers {
         /// Touches.
         touches: u32,
-        /// It took the right to write away from itself.
+        /// It has removed its own write permission.
         protected: bool,
     },
     /// The process dies.
     Die,
     /// Another user fills the areas, or goes.
     Fill,
-    /// A further area.
+    /// An area is added.
     Swapon {
         /// Its slots.
         slots: u16,
         /// Its place in the order.
         at: u8,
     },
-    /// An area is to be emptied; where one is already, it is taken away once it is empty.
+    /// Begins to empty an area; if one is being emptied already, removes it once it is empty.
     Swapoff,
-    /// Emptying is given up.
+    /// Emptying is abandoned.
     Keep,
     /// An area's device is gone, or is back.
     Fail {
         /// It works.
         back: bool,
     },
-    /// A slot cannot be read any more.
+    /// A slot becomes unreadable.
     BadSector,
     /// Time passes.
     Wait {
         /// Microseconds.
         us: u32,
     },
-    /// The programs do nothing, for so many rounds of the drivers; what goes wrong does so still.
+    /// The programs pause for this many rounds of the drivers; failures continue.
     Quiet {
         /// Rounds.
         rounds: u8,
     },
-    /// Nothing goes wrong for a while, and every thread must come to its page.
+    /// No failures for a while, and every thread must get its page.
     Settle,
 }
 
-/// A step of a process, with what it draws by chance.
+/// A step of a process, with its random draws.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// The process; beyond the last from the first on again.
+    /// The process, modulo their number.
     pub who: u8,
-    /// Seed of what it draws.
+    /// The seed of its draws.
     pub salt: u32,
-    /// What.
+    /// The action.
     pub act: Act,
 }
 
@@ -247,7 +247,7 @@ pub struct Steps {
     pages: u64,
     processes: u64,
     limit: u32,
-    /// The least that it is set to.
+    /// Its least setting.
     least: u32,
     huge: bool,
     rates: super::plan::Rates,
@@ -255,9 +255,9 @@ pub struct Steps {
     at: u64,
     /// Touches until the pattern changes.
     left: u64,
-    /// Steps that come next, the last one first.
+    /// The next steps, the last one first.
     script: Vec<Act>,
-    /// Whose they are.
+    /// Their process.
     who: u8,
 }
 
@@ -315,7 +315,7 @@ impl Steps {
         }
     }
 
-    /// Whole huge pages are passed, mostly.
+    /// Mostly passes whole huge pages.
     fn scan(&mut self) -> Act {
         let unit = LEAF_PAGES as u64;
         let at = self.pages / 3 % unit + self.chance.below(self.pages / unit + 1) * unit;
@@ -354,7 +354,7 @@ impl Steps {
         let chance = &mut self.chance;
         let n = n as u8;
         match chance.below(30) {
-            // A guard takes a huge page apart for good.
+            // A guard disbands a huge page for good.
             28.. if self.huge && !chance.one_in(50) => self.empty_units(),
             28.. => Act::Guard {
                 page,
@@ -389,7 +389,7 @@ impl Steps {
             },
             7..10 => Act::Fork,
             10 => Act::Die,
-            // What is lost leaves holes in huge pages.
+            // Lost pages leave holes in huge pages.
             11 | 12 | 20 | 21 if self.huge && !chance.one_in(100) => self.empty_units(),
             11 | 12 => Act::Fill,
             13 => Act::Swapon {
@@ -409,9 +409,9 @@ impl Steps {
         }
     }
 
-    /// An area is emptied of huge pages. They are read whole only if nothing of them is zero or in memory,
-    /// the program pauses, and there is room. So some are written to and paged out, a few of their pages
-    /// perhaps come back or go, and then an area leaves, from which they go into memory or to another one.
+    /// Empties an area of huge pages. They are read whole only if none of their pages is zero or in memory, the
+    /// program pauses, and there is room. The steps therefore write to some and page them out, let a few of their
+    /// pages return or go, and then remove an area, from which they go to memory or to another one.
     fn empty_units(&mut self) -> Act {
         let unit = LEAF_PAGES as u64;
         let most = (self.pages / unit).min(4);
@@ -453,7 +453,7 @@ impl Steps {
         Act::Map { page, n }
     }
 
-    /// A program and its forks only read for a while, from memory that was full as they were forked.
+    /// A program and its forks only read for a while, from memory that was full at the fork.
     fn readers(&mut self) -> Act {
         let reads = Act::Readers {
             touches: self.chance.pick(&[100, 1_000, 1_000, 10_000]),
@@ -472,7 +472,7 @@ impl Steps {
         if self.chance.below(2) > 0 {
             acts.push(all);
         }
-        // The parent alone reads, or its children as well.
+        // Only the parent reads, or its children as well.
         let alone = self.chance.below(4) == 0;
         if !alone {
             acts.push(reads);

@@ -1,13 +1,13 @@
-//! What a run did, in numbers.
+//! The counts of a run.
 
 use super::process::Tally;
 
-/// What a run did.
+/// The counts of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
     /// Steps carried out.
     pub steps: u64,
-    /// Of the processes.
+    /// Counts of the processes.
     pub tally: Tally,
     /// Pages read from areas.
     pub swap_in: u64,
@@ -15,20 +15,20 @@ pub struct Summary {
     pub swap_out: u64,
     /// Huge pages read and written whole.
     pub huge: u64,
-    /// Of those, the ones that swapoff read.
+    /// Of these, the ones read by swapoff.
     pub drained: u64,
     /// Children.
     pub forks: u64,
     /// Processes that died before the end.
     pub deaths: u64,
-    /// Areas that were taken away.
+    /// Areas removed.
     pub swapoffs: u64,
-    /// A hash over everything that happened.
+    /// A hash over all events.
     pub trace: u64,
 }
 
 impl Summary {
-    /// Both.
+    /// The sum of both.
     pub fn add(&mut self, other: &Summary) {
         self.steps += other.steps;
         self.tally.faults += other.tally.faults;

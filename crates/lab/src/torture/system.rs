@@ -1,8 +1,7 @@
-//! What the processes of the tortured machine share: the clock, the limit, the swap areas, and what
-//! goes wrong by chance.
+//! The shared state of the tortured machine's processes: the clock, the limit, the swap areas, and random failures.
 //!
-//! The content of a page is one number. Slots that were freed, new frames and failed transfers hold
-//! [`GARBAGE`], which is never a page's, so that whoever uses them is found out.
+//! The content of a page is one number. Freed slots, new frames and failed transfers contain [`GARBAGE`], which is
+//! never a page's content: its use is detected.
 
 use std::collections::BTreeSet;
 
@@ -14,20 +13,20 @@ use super::chance::Chance;
 use super::leaving::Leaving;
 use crate::hash::mix;
 
-/// Contents that are a multiple of this are one word from end to end.
+/// Contents that are a multiple of this are same-filled.
 const FILLED: u64 = 64;
-/// So many pages in succession get the same one: some huge pages.
+/// This many consecutive pages get the same content: several huge pages.
 const WHILE: u64 = 2048;
-/// What nobody wrote.
+/// Content that was never written.
 pub const GARBAGE: u64 = 0xdead_0000_0000_0000;
-/// Pages of the longest call or I/O of which each page may go wrong by itself.
+/// In calls and I/Os up to this many pages, each page may fail separately.
 const LONG: usize = 64;
-/// Claims the clusters that are full of other users' pages.
+/// The owner of clusters that are full of other users' pages.
 const FOREIGN: usize = usize::MAX;
-/// Calls of the world in one call of the core beyond which the core does not come to an end.
+/// Calls of the world in one call of the core above which the core counts as hanging.
 const MOST_CALLS: u32 = 10_000_000;
 
-/// What goes wrong by chance, in cases out of 1000.
+/// Random failures, in cases out of 1000.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chaos {
@@ -37,21 +36,21 @@ pub struct Chaos {
     pub write_error: u32,
     /// Writes for which the file system has no room.
     pub no_space: u32,
-    /// Writes of which the area that compresses (the first, where this is not 0) refuses pages.
+    /// Writes of which the compressing area (the first, if this is not 0) refuses pages.
     pub refuse: u32,
-    /// Pages that are read with other bytes than were written.
+    /// Pages read with wrong bytes.
     pub corrupt: u32,
-    /// Pages whose write is lost, though the device says that it is done.
+    /// Pages whose write is lost although the device reports it as done.
     pub lost_write: u32,
-    /// I/Os that go on after a part of them was done.
+    /// I/Os that are split by a short transfer.
     pub short: u32,
     /// I/Os that take seconds.
     pub stall: u32,
-    /// I/Os for which the queue has no place.
+    /// I/Os refused by a full queue.
     pub queue_full: u32,
-    /// MMU calls that are answered with EAGAIN, and those that are after some pages.
+    /// MMU calls that return EAGAIN.
     pub again: u32,
-    /// Of those after some pages.
+    /// Those among them that return it after some pages.
     pub partial: u32,
     /// The system has no memory.
     pub no_memory: u32,
@@ -60,7 +59,7 @@ pub struct Chaos {
 }
 
 impl Chaos {
-    /// Each rate, to be made 0 one by one.
+    /// Each rate, to be cleared one by one.
     pub fn rates(&mut self) -> [&mut u32; 13] {
         [
             &mut self.read_error,
@@ -84,13 +83,13 @@ impl Chaos {
 pub struct Area {
     /// Use count of each slot.
     pub counts: Vec<u16>,
-    /// Digests that the core keeps there.
+    /// The core's digests of slots.
     pub digests: Vec<u64>,
-    /// What each slot holds.
+    /// The content of each slot.
     pub content: Vec<u64>,
     /// Writes in flight, by slot.
     pub writing: Vec<u8>,
-    /// Who allocates from each cluster.
+    /// The owner of each cluster.
     pub claims: Vec<Option<usize>>,
     /// Slots in use in each cluster.
     pub cluster_used: Vec<u32>,
@@ -101,7 +100,7 @@ pub struct Area {
 }
 
 impl Area {
-    /// An area that nobody uses.
+    /// An unused area.
     pub fn new(slots: u32) -> Self {
         let (n, clusters) = (slots as usize, (slots as usize).div_ceil(LEAF_PAGES));
         Area {
@@ -117,55 +116,54 @@ impl Area {
     }
 }
 
-/// All that is shared.
+/// The shared state.
 pub struct System {
     /// Virtual time.
     pub now: Nanos,
-    /// Pages of memory for all.
+    /// The limit, in pages.
     pub limit: u64,
-    /// Of those, charged.
+    /// The charge.
     pub charged: u64,
-    /// How far the charge may be above the limit, as something that was seen explains it.
+    /// The permitted excess of the charge over the limit, explained by observed events.
     pub excused: u64,
-    /// What each process should give back because another needs it.
+    /// The pages that each process should give back because another needs them.
     pub pressure: Vec<u64>,
     /// All areas that ever were.
     pub areas: Vec<Area>,
-    /// The areas that may be written to, the first to be filled in front.
+    /// The writable areas, in the order in which they are filled.
     pub order: Vec<u8>,
-    /// A write failed, or an area refused a page: for some time, or for good, processes pass that area over.
+    /// A write failed, or an area refused a page: processes skip that area for some time, or for good.
     pub write_failed: bool,
-    /// By process: its core believes that no area takes a page.
+    /// By process: its core believes that no area accepts a page.
     pub out_of_slots: Vec<bool>,
-    /// The area that is being emptied.
+    /// The area being emptied.
     pub draining: Option<u8>,
-    /// What goes wrong now.
+    /// The present failure rates.
     pub chaos: Chaos,
     /// The first area compresses.
     pub compressing: bool,
-    /// Slots that can never be read.
+    /// Unreadable slots.
     pub bad_sectors: BTreeSet<Slot>,
-    /// Slots whose content was spoiled since they were written, and of which a read failed: the core has
-    /// a reason to complain of them.
+    /// Slots whose content was spoiled since the last write and whose read failed: the core may report them.
     pub spoiled: BTreeSet<Slot>,
-    /// Processes that have ended, of which the device still writes pages.
+    /// Ended processes whose pages the device still writes.
     pub leaving: Vec<Leaving>,
-    /// Begun anew with each step.
+    /// Seeded anew at each step.
     pub chance: Chance,
-    /// Notices since they were last looked at, with the process.
+    /// Notices since the last check, with the process.
     pub notices: Vec<(usize, Notice)>,
-    /// The last notices, to be shown.
+    /// The last notices, for reports.
     pub told: Vec<Notice>,
-    /// Another user has taken what was free on the areas.
+    /// Another user has taken the free slots of the areas.
     pub foreign: bool,
     /// A hash over all calls of the world.
     pub trace: u64,
-    /// Calls of the world since the core was called.
+    /// Calls of the world in the current call of the core.
     pub calls: u32,
 }
 
 impl System {
-    /// A machine with nothing on its areas.
+    /// A machine with empty areas.
     pub fn new(limit: u64, areas: &[u32], chaos: Chaos) -> Self {
         System {
             now: 1,
@@ -197,7 +195,8 @@ impl System {
         area == 0 && self.compressing
     }
 
-    /// The page of a call or an I/O that may go wrong by chance: `None` says any, and of a long one it is one, so that huge pages get through whole.
+    /// The page of a call or an I/O that may fail by chance: `None` means any; in a long call it is a single one, and
+    /// huge pages get through whole.
     pub fn trouble(&mut self, pages: usize) -> Option<usize> {
         (pages > LONG).then(|| self.chance.below(pages as u64) as usize)
     }
@@ -247,7 +246,7 @@ impl System {
         }
     }
 
-    /// A cluster with a free slot for `who`; an empty one if there is any.
+    /// A cluster with a free slot for `who`; preferably an empty one.
     pub fn claim(&mut self, area: u8, who: usize) -> Option<u32> {
         let area = &mut self.areas[usize::from(area)];
         let room = |&c: &usize| {
@@ -260,7 +259,7 @@ impl System {
         Some(cluster as u32)
     }
 
-    /// Claim a whole cluster of which no slot is in use.
+    /// Claim an empty cluster.
     pub fn claim_empty(&mut self, area: u8, who: usize) -> Option<u32> {
         let area = &mut self.areas[usize::from(area)];
         let whole = area.counts.len() / LEAF_PAGES;
@@ -270,7 +269,7 @@ impl System {
         Some(cluster as u32)
     }
 
-    /// Whether `pid` may still put pages somewhere.
+    /// Whether `pid` may still put pages on some area.
     pub fn has_room(&self, pid: usize) -> bool {
         self.order.iter().any(|&area| {
             let area = &self.areas[usize::from(area)];
@@ -284,7 +283,7 @@ impl System {
         })
     }
 
-    /// A further area, or one in the place of another; `at` is its place in the order.
+    /// Adds or replaces an area; `at` is its place in the order.
     pub fn set_area(&mut self, area: usize, slots: u32, at: usize) {
         if area == self.areas.len() {
             self.areas.push(Area::new(slots));
@@ -297,7 +296,7 @@ impl System {
         self.order.insert(at.min(self.order.len()), area as u8);
     }
 
-    /// The area that is to be emptied: any, the one with the most on it, or the one that is filled now.
+    /// The area to empty: a random one, the fullest, or the one being filled.
     pub fn area_to_empty(&mut self) -> u8 {
         let any = self.chance.below(self.areas.len() as u64) as u8;
         let fullest = (0u8..).zip(&self.areas).max_by_key(|(_, area)| area.used);
@@ -312,13 +311,13 @@ impl System {
             .unwrap_or(any)
     }
 
-    /// Nothing is put on `area` from now on.
+    /// No page is put on `area` from now on.
     pub fn begin_drain(&mut self, area: u8) {
         self.order.retain(|other| *other != area);
         self.draining = Some(area);
     }
 
-    /// An area was to be emptied, and is.
+    /// The area is being emptied, and is empty.
     pub fn is_emptied(&self) -> bool {
         self.draining
             .is_some_and(|area| self.areas[usize::from(area)].used == 0)
@@ -331,7 +330,7 @@ impl System {
         (first as u32..last as u32).map(move |index| Slot { area, index })
     }
 
-    /// Another user takes all free slots of the clusters that nobody allocates from.
+    /// Another user takes all free slots of unclaimed clusters.
     pub fn foreign_fill(&mut self) {
         self.foreign = true;
         for area in 0..self.areas.len() {
@@ -348,7 +347,7 @@ impl System {
         }
     }
 
-    /// That user is gone; `held` says how often a slot is used by others.
+    /// That user is gone; `held` is the use count of a slot by others.
     pub fn foreign_free(&mut self, held: impl Fn(Slot) -> u16) {
         self.foreign = false;
         for area in 0..self.areas.len() {
@@ -365,9 +364,9 @@ impl System {
         }
     }
 
-    /// The content that is written as number `n`: mostly what no other page has, at times the same word for a while.
+    /// The content written as number `n`: mostly unique, at times the same word for a while.
     pub const fn content(n: u64) -> u64 {
-        // Not the first ones, so that short programs have pages that differ.
+        // Not the first ones: short programs get different pages.
         if n / WHILE % 8 == 7 {
             FILLED * (1 + n / WHILE)
         } else {
@@ -375,8 +374,7 @@ impl System {
         }
     }
 
-    /// Digest of a page's content, as the core wants it; different for different pages. Some of them are filled by
-    /// one word.
+    /// Digest of a page's content for the core; different for different pages. Some are same-filled.
     pub const fn digest(content: u64) -> Digest {
         match content {
             0 => Digest::Zero,

@@ -1,6 +1,6 @@
-//! The world of one tortured process, as the core asks for it. Each call asserts what a real kernel and
-//! a real device would silently spoil: a frame that is moved while I/O uses it, a slot that is freed
-//! while it is written, memory that is not there. A failed assertion ends the run: see `guard`.
+//! The world of one tortured process for the core. Each call asserts conditions that a real kernel and device would
+//! violate silently: a frame that is moved while I/O uses it, a slot that is freed while it is written, memory that
+//! is absent. A failed assertion ends the run: see `guard`.
 
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
 use foreswap_core::world::{
@@ -10,16 +10,16 @@ use foreswap_core::world::{
 use super::space::{Mapping, Page, Space, Use};
 use super::system::{GARBAGE, System};
 
-/// What an I/O takes, at the most, unless it stalls.
+/// The longest time of an I/O that does not stall.
 pub const LATENCY: Nanos = 200_000;
-/// How long one takes that stalls, at the most.
+/// The longest time of a stalled I/O.
 const STALL: Nanos = 5_000_000_000;
 
-/// One process' view of the world, for one call of the core.
+/// One process' world, for one call of the core.
 pub struct View<'a> {
-    /// What all share.
+    /// The shared state.
     pub sys: &'a mut System,
-    /// What is its own.
+    /// Its own state.
     pub space: &'a mut Space,
 }
 
@@ -45,14 +45,14 @@ impl View<'_> {
         );
     }
 
-    /// Something goes wrong so many times out of 1000.
+    /// A failure this many times out of 1000.
     fn unlucky(&mut self, per_mille: u32) -> bool {
         let unlucky = self.sys.chance.one_in(per_mille);
         self.space.unlucky |= unlucky;
         unlucky
     }
 
-    /// Do one page after another until one is refused, or is busy by chance.
+    /// Process one page after another until one is refused, or is busy by chance.
     fn each(
         &mut self,
         n: u32,
@@ -79,7 +79,7 @@ impl View<'_> {
         Done::all(n)
     }
 
-    /// May something be mapped at this page?
+    /// Whether a page may be mapped here.
     fn absent(&mut self, page: Vpn) -> Result<(), Stop> {
         if self.page(page).is_some_and(|p| p.guard) {
             return Err(Stop::Exists);
@@ -87,7 +87,7 @@ impl View<'_> {
         self.room(page)
     }
 
-    /// May something be copied to this page? The kernel replaces guards.
+    /// Whether data may be copied here. The kernel replaces guards.
     fn room(&mut self, page: Vpn) -> Result<(), Stop> {
         let found = self.page(page).map(|p| *p).unwrap_or_default();
         if found.mapping != Mapping::Managed {
@@ -364,7 +364,7 @@ impl View<'_> {
         let most = if flight.stalls { STALL } else { LATENCY };
         flight.due = self.sys.now + self.sys.chance.below(most);
         if self.space.at_once && !flight.stalls {
-            // What is begun while the first of them is in flight ends with it.
+            // I/O begun while the first is in flight ends with it.
             let mut others = self.space.flights.iter();
             let first = others.find(|other| other.slot.is_some() && !other.stalls);
             flight.due = first.map_or(flight.due + LATENCY, |first| first.due);

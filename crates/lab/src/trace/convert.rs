@@ -19,11 +19,11 @@ pub enum Target {
     Csv,
 }
 
-/// Writes all of `source` to `path`, as CSV or as foreswap's own. Returns how many records.
+/// Writes all of `source` to `path`, as CSV or in foreswap's own format. Returns the number of records.
 ///
 /// # Errors
 ///
-/// `source` is damaged, or `path` cannot be written; there is no new file then.
+/// `source` is damaged, or `path` cannot be written; no new file is left then.
 pub fn convert(
     source: &mut Source,
     from: &Path,

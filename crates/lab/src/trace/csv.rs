@@ -1,5 +1,5 @@
-//! Traces as lines of text. The first line names the columns, in any order; a column that is left
-//! out, or a field that is empty, has its default. Numbers are decimal, or hexadecimal behind `0x`.
+//! Traces as lines of text. The first line names the columns, in any order; a missing column or an empty field has
+//! its default. Numbers are decimal, or hexadecimal with prefix `0x`.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};
@@ -9,7 +9,7 @@ use foreswap_core::units::{PageRange, Vpn, len};
 use super::error::TraceError;
 use super::record::{Event, Found, Order, Record, Start};
 
-/// Bytes of a line, at the most.
+/// The most bytes of a line.
 const LONGEST: u64 = 4096;
 const COLUMNS: [&str; 10] = [
     "time", "task", "space", "op", "page", "pages", "write", "found", "to", "file",
@@ -31,12 +31,12 @@ pub(super) struct CsvReader<R: BufRead> {
     input: R,
     /// The column of each field.
     columns: Vec<usize>,
-    /// Tasks as the file numbers them, with their address space.
+    /// Tasks by the file's numbers, with their address space.
     tasks: HashMap<(u32, u32), u32>,
     order: Order,
     line: u64,
     text: Vec<u8>,
-    /// What comes after the start of its task.
+    /// The record after the start of its task.
     next: Option<Record>,
 }
 
@@ -85,7 +85,7 @@ impl<R: BufRead> CsvReader<R> {
         Ok(reader)
     }
 
-    /// The next line that is not empty, in `text`; whether there is one.
+    /// Reads the next non-empty line into `text`; returns whether there is one.
     fn read_line(&mut self) -> Result<bool, TraceError> {
         loop {
             self.text.clear();
@@ -147,7 +147,7 @@ impl<R: BufRead> CsvReader<R> {
         }
     }
 
-    /// The record of a line, with its task as the file numbers it, and the address space.
+    /// The record of a line, with the file's number of its task, and the address space.
     fn parse(&self, line: &[u8]) -> Result<(Record, u32), String> {
         let line = std::str::from_utf8(line).map_err(|_| "no text; expected UTF-8")?;
         let mut fields = [""; COLUMNS.len()];
@@ -258,7 +258,7 @@ impl<W: Write> CsvWriter<W> {
         })
     }
 
-    /// Adds a record. Starts are told by the first line of a task; pid and parent are left out.
+    /// Adds a record. The first line of a task implies its start; pid and parent are left out.
     pub(super) fn push(&mut self, record: &Record) -> io::Result<()> {
         let (mut pages, mut write, mut of) = (None, false, "");
         let (mut to, mut file) = (String::new(), String::new());
@@ -319,7 +319,7 @@ impl<W: Write> CsvWriter<W> {
         )
     }
 
-    /// All is written.
+    /// All records were written.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.out.flush()
     }

@@ -1,8 +1,8 @@
-//! A record as bytes, and back: the inside of a block. `docs/TRACES.md` has it byte by byte.
+//! Encoding of records: the inside of a block. `docs/TRACES.md` specifies it byte by byte.
 //!
-//! Numbers are LEB128, differences are zigzag. What repeats costs nothing: the task, the time's step
-//! and the page after the last one are each one bit of the tag, so that a scan is one byte a touch
-//! even before it is compressed. Nothing in here outlives its block.
+//! Numbers are LEB128, differences are zigzag. Repetition costs nothing: an unchanged task, an unchanged time step
+//! and the page after the last one are each one bit of the tag, and a scan takes one byte per touch even before
+//! compression. No state outlives its block.
 
 use foreswap_core::units::{PageRange, Vpn, len};
 
@@ -33,7 +33,7 @@ const LOST: u8 = 15;
 /// Bytes of the longest record.
 pub(super) const LONGEST: usize = 64;
 
-/// What the next record is told relative to.
+/// The state relative to which the next record is encoded.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Context {
     time: u64,
@@ -127,7 +127,7 @@ impl Context {
         (self.time, self.step, self.task) = (record.time, step, record.task);
     }
 
-    /// Take a record off the front of `bytes`, or say what was expected there.
+    /// Remove a record from the front of `bytes`, or return the expected form.
     pub(super) fn decode(&mut self, bytes: &mut &[u8]) -> Result<Record, String> {
         let (&tag, rest) = bytes
             .split_first()

@@ -1,22 +1,22 @@
-//! Why a trace is not understood: where, what was found, what was expected.
+//! Errors in a trace: the place, the value found, the form expected.
 
 use std::io;
 
 use thiserror::Error;
 
-/// Why a trace is not understood. The caller names the file.
+/// Why a trace is invalid. The caller names the file.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// The system.
+    /// A system error.
     #[error("cannot be read: {0}")]
     Read(#[from] io::Error),
-    /// Bytes that make no sense.
+    /// Invalid bytes.
     #[error("offset {offset}: {problem}")]
     Offset {
-        /// Of the part that is wrong, in bytes from the start of the file; where that is compressed
-        /// as a whole, in bytes of what was compressed.
+        /// The offset of the invalid part, in bytes from the start of the file; of the uncompressed file, if that is
+        /// compressed as a whole.
         offset: u64,
-        /// What is wrong with it.
+        /// The fault.
         problem: String,
     },
     /// A record of a block.
@@ -26,7 +26,7 @@ pub enum TraceError {
         offset: u64,
         /// Counted from 1.
         record: u32,
-        /// What is wrong with it.
+        /// The fault.
         problem: String,
     },
     /// A line of text.
@@ -34,10 +34,10 @@ pub enum TraceError {
     Line {
         /// Counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The fault.
         problem: String,
     },
-    /// The kind of file cannot be told.
+    /// The format is unknown.
     #[error("{0}")]
     Format(String),
 }

@@ -1,9 +1,8 @@
-//! libCacheSim's oracleGeneral layout: 24 bytes an access, little-endian and without padding: time in
-//! seconds (u32), object id (u64), size in bytes (u32), the access that is next to the same object
-//! (i64, not needed here).
+//! libCacheSim's oracleGeneral layout: 24 bytes per access, little-endian and without padding: time in seconds (u32),
+//! object id (u64), size in bytes (u32), the next access to the same object (i64, not needed here).
 //!
-//! An object of several pages is touched from its first to its last. Where ids are names, each object
-//! gets the pages behind those of the object before it; that takes some 20 bytes of memory an object.
+//! An object of several pages is touched from its first to its last. If ids are names, each object gets the pages
+//! after those of the object before it; that takes about 20 bytes of memory per object.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,13 +24,13 @@ const SECOND: u64 = 1_000_000_000;
 pub(super) struct OracleReader<R: Read> {
     input: R,
     ids: Ids,
-    /// The first page of each object, and how many it has.
+    /// The first page of each object, and its number of pages.
     objects: HashMap<u64, (u64, u32), Spread>,
-    /// The first page that no object has.
+    /// The first unused page.
     free: u64,
     offset: u64,
     time: u64,
-    /// What of the last access is still to be touched.
+    /// The untouched rest of the last access.
     pages: PageRange,
     started: bool,
 }

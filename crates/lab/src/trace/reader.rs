@@ -1,6 +1,6 @@
-//! Reading a trace: a block at a time, and nothing in it is believed.
+//! Reads a trace block by block. Input is not trusted.
 //!
-//! Memory is bounded by the largest block that the format allows, whatever the file says.
+//! Memory is bounded by the largest block that the format permits, whatever the file contains.
 
 use std::io::{ErrorKind, Read};
 
@@ -15,9 +15,9 @@ use super::{BLOCK, BLOCK_BYTES, END, HEADER_BYTES, MAGIC, PAGE_BYTES, VERSION, c
 /// How a trace ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// With its end mark: nothing is missing.
+    /// With its end mark: complete.
     Complete,
-    /// Without: whoever wrote it was killed, or the file was cut. What was read is good.
+    /// Without: the writer was killed, or the file was cut. The part read so far is valid.
     CutOff,
 }
 
@@ -30,13 +30,13 @@ pub struct TraceReader<R: Read> {
     context: Context,
     compressed: Vec<u8>,
     raw: Vec<u8>,
-    /// What of `raw` was read.
+    /// The position in `raw`.
     at: usize,
-    /// Records of the block, and how many of them were read.
+    /// Records of the block, and the number read so far.
     records: u32,
     read: u32,
     total: u64,
-    /// Of the block that is being read, and behind it.
+    /// The offset of the current block, and of the next.
     block: u64,
     offset: u64,
     ending: Option<Ending>,
@@ -52,7 +52,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
 }
 
-/// Read as much of `buffer` as there is; how much that was.
+/// Reads as much of `buffer` as there is; returns the length.
 fn fill(input: &mut impl Read, buffer: &mut [u8]) -> Result<usize, TraceError> {
     let mut got = 0;
     while got < buffer.len() {
@@ -115,7 +115,7 @@ impl<R: Read> TraceReader<R> {
         })
     }
 
-    /// What it says of itself.
+    /// Its header.
     pub fn header(&self) -> Header {
         self.header
     }
@@ -202,7 +202,7 @@ impl<R: Read> TraceReader<R> {
             return Ok(false);
         }
         let (compressed, raw, records) = (word(&head, 4), word(&head, 8), word(&head, 12));
-        // Where data cannot be compressed it grows a little.
+        // Incompressible data grows a little.
         let most = zstd::zstd_safe::compress_bound(BLOCK_MOST);
         if head[..4] != BLOCK || raw as usize > BLOCK_MOST || compressed as usize > most {
             return Err(TraceError::at(

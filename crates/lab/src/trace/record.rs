@@ -1,28 +1,27 @@
-//! What a trace tells: one record after the other.
+//! The records of a trace.
 
 use foreswap_core::units::{Nanos, PageRange, Vpn, len};
 
 /// Pages of an address space of 64 bits: page numbers are below this.
 pub const MAX_PAGES: u64 = 1 << 52;
-/// Pages that one record of pages of a file, of pages that were brought or of pages that went has at
-/// the most: they are looked at one by one.
+/// The most pages of one record of file pages, of brought or of evicted pages: they are processed one by one.
 pub const MAX_AT_ONCE: u64 = 1 << 20;
-/// Tasks, address spaces and files of a trace, at the most.
+/// The most tasks, address spaces and files of a trace.
 pub const MAX_TASKS: u32 = 1 << 24;
 
-/// Something that happened.
+/// An event in time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// When, in nanoseconds since the trace began. Times of one address space never fall; records of
-    /// different ones may be out of order by as much as the recorder keeps back.
+    /// Nanoseconds since the trace began. Times of one address space never decrease; records of different ones may be
+    /// out of order by as much as the recorder buffers.
     pub time: Nanos,
-    /// Whose doing it is. Tasks are numbered from 0 in the order in which they start.
+    /// Its task. Tasks are numbered from 0 in the order in which they start.
     pub task: u32,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
-/// What happened. Ranges have at least one page.
+/// The event. Ranges have at least one page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The task begins.
@@ -33,42 +32,42 @@ pub enum Event {
     Map(PageRange),
     /// Memory leaves the address space.
     Unmap(PageRange),
-    /// The content is given back; the pages read as zeros.
+    /// The content is discarded; the pages read as zeros.
     Discard(PageRange),
-    /// Pages move, with their content; what was at their new place is gone.
+    /// Pages move with their content; the old content of their new place is gone.
     Move {
-        /// Where they were.
+        /// Their old place.
         from: PageRange,
-        /// Where the first one is now.
+        /// The new first page.
         to: Vpn,
     },
     /// A page is touched.
     Touch {
-        /// Which.
+        /// The page.
         page: Vpn,
-        /// What is known of how it was found.
+        /// Where it was found.
         found: Found,
-        /// To write to it.
+        /// A write.
         write: bool,
     },
     /// A file is read (or written).
     File {
-        /// Which, numbered by the trace.
+        /// The file, numbered by the trace.
         file: u32,
-        /// Which of its pages.
+        /// Its pages.
         pages: PageRange,
         /// Written, not read.
         write: bool,
     },
     /// The recorder's memory manager mapped pages before they were touched.
     Brought(PageRange),
-    /// The recorder's memory manager took pages away from the task.
+    /// The recorder's memory manager evicted pages of the task.
     Evicted(PageRange),
-    /// So many records are missing here, as the recorder could not keep up.
+    /// This number of records is missing here, because the recorder could not keep up.
     Lost(u64),
 }
 
-/// How a task begins.
+/// The start of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Start {
     /// Its address space; threads share one. Numbered from 0.
@@ -81,31 +80,31 @@ pub struct Start {
     pub parent: Option<u32>,
 }
 
-/// How a touch found its page.
+/// Where a touch found its page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// Nobody looked.
+    /// Not recorded.
     Unknown,
     /// Never touched before: zeros were mapped.
     New,
-    /// In a frame of the memory manager, where it waited for a second chance.
+    /// In a frame of the memory manager, as a minor fault.
     Kept,
-    /// In a frame, or on its way into one, as readahead brought it.
+    /// In a frame, or on its way into one, brought by readahead.
     Ahead,
     /// On a swap area only.
     Away,
 }
 
-/// What a trace says of itself.
+/// The header of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
-    /// The memory limit in pages under which it was recorded, if only faults were seen: touches of
-    /// pages that were mapped are missing. 0 when every touch is in the trace.
+    /// The memory limit in pages of the recording, if only faults were recorded: touches of mapped pages are missing.
+    /// 0 if every touch is in the trace.
     pub limit: u64,
 }
 
 impl Event {
-    /// What is wrong with its numbers.
+    /// The fault in its numbers.
     pub(super) fn problem(&self) -> Option<String> {
         let bad = |range: &PageRange| {
             (len(range) == 0 || range.end.0 > MAX_PAGES).then(|| {
@@ -159,7 +158,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// What is wrong with `record`, coming now.
+    /// The fault of `record`, coming now.
     pub(super) fn problem(&mut self, record: &Record) -> Option<String> {
         let (task, known) = (record.task, self.tasks);
         match &record.event {

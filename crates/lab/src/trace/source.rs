@@ -1,4 +1,4 @@
-//! Any trace, of whatever format, as one stream of records.
+//! A trace of any format, as one stream of records.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -68,7 +68,7 @@ pub struct Source {
     bytes: u64,
 }
 
-/// A file that counts what was read of it.
+/// A file that counts the bytes read.
 struct Counted {
     file: File,
     position: Arc<AtomicU64>,
@@ -82,7 +82,7 @@ impl Read for Counted {
     }
 }
 
-/// The stream without its gzip or zstd.
+/// The stream without gzip or zstd.
 fn unpacked(mut input: Input) -> Result<Input, TraceError> {
     let start = input.fill_buf()?;
     if start.starts_with(&GZIP) {
@@ -118,7 +118,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// It cannot be read, its format cannot be told, or it does not begin as its format does.
+    /// It cannot be read, its format is unknown, or its start is invalid.
     pub fn open(path: &Path, options: &SourceOptions) -> Result<Self, TraceError> {
         let file = File::open(path)?;
         let bytes = file.metadata()?.len();
@@ -154,7 +154,7 @@ impl Source {
         })
     }
 
-    /// What it says of itself.
+    /// Its header.
     pub fn header(&self) -> Header {
         match &self.kind {
             Kind::Foreswap(reader) => reader.header(),
@@ -184,7 +184,7 @@ impl Source {
         }
     }
 
-    /// Bytes of the file that were read, and that there are.
+    /// Bytes of the file read so far, and in all.
     pub fn progress(&self) -> (u64, u64) {
         (self.position.load(Ordering::Relaxed), self.bytes)
     }

@@ -1,7 +1,7 @@
-//! Writing a trace as it happens: a block at a time, and each block stands alone.
+//! Writes a trace while it is recorded, in self-contained blocks.
 //!
-//! A block goes out with one write when it is full or when the caller says so. What was written
-//! stays a valid trace whatever becomes of the writer afterwards.
+//! A block is written with one write when it is full or on request. The written part is always a valid trace,
+//! whatever happens to the writer.
 
 use std::io::{self, Write};
 
@@ -12,9 +12,9 @@ use super::encoding::{Context, LONGEST};
 use super::record::{Header, Order, Record};
 use super::{BLOCK, BLOCK_BYTES, END, HEADER_BYTES, MAGIC, PAGE_BYTES, VERSION, check};
 
-/// Bytes of records in a block before they are compressed, at the most.
+/// The most bytes of records in a block before compression.
 pub(super) const BLOCK_MOST: usize = 256 << 10;
-/// A fast level: traces are written while the program that they are of runs.
+/// A fast level: traces are written while the traced program runs.
 const LEVEL: i32 = 3;
 
 /// Writes a trace to `W`.
@@ -63,8 +63,8 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// # Errors
     ///
-    /// `out` cannot be written; [`io::ErrorKind::InvalidInput`] where the record cannot be, as its
-    /// task has not started or its pages are in no address space.
+    /// `out` cannot be written; [`io::ErrorKind::InvalidInput`] if the record is invalid: its task has not started or
+    /// its pages are in no address space.
     pub fn push(&mut self, record: &Record) -> io::Result<()> {
         if let Some(problem) = self.order.problem(record) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
@@ -82,7 +82,7 @@ impl<W: Write> TraceWriter<W> {
         self.total + u64::from(self.records)
     }
 
-    /// Writes the records that were kept back, as a block.
+    /// Writes the buffered records as a block.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(())
     }
 
-    /// Ends the trace: whoever reads it knows that nothing is missing. `out` comes back.
+    /// Ends the trace: a reader then knows that it is complete. Returns `out`.
     ///
     /// # Errors
     ///

@@ -1,12 +1,11 @@
 //! Linpack: LU factorisation of a matrix in column order, blocked and right-looking.
 //!
-//! One thread fills the matrix. Then, block column by block column: the panel below the diagonal is
-//! factored, and the rest to its right is updated with it. Which thread does what is decided as it
-//! goes, as MKL does it: whoever is idle updates the block column that comes next, and whoever has
-//! brought the next panel up to date factors it at once, while the others go on (look-ahead), so
-//! threads wait for each other only where what they need is not there yet. In the end one thread goes
-//! over the matrix once more to check the result. Kept are the pages that each step touches and the
-//! time that its arithmetic takes; the numbers themselves are not.
+//! One thread fills the matrix. Then, block column by block column, the panel below the diagonal is factored, and the
+//! rest to its right is updated with it. Threads are assigned dynamically, as in MKL: an idle thread updates the next
+//! block column, and a thread that has brought the next panel up to date factors it at once, while the others
+//! continue (look-ahead). Threads wait for each other only for missing inputs. At the end one thread passes over the
+//! matrix once more to check the result. Only the pages touched by each step and the time of its arithmetic are
+//! modelled; the numbers themselves are not.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,10 +15,10 @@ use foreswap_core::units::{Nanos, PageRange, len};
 use super::nth;
 use crate::sim::program::{Op, Program};
 
-/// A thread that has nothing to do looks again after so long.
+/// The interval at which an idle thread looks for work.
 const LOOK: Nanos = 500_000;
 
-/// The matrix, as threads share it.
+/// The matrix, shared by the threads.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     /// Its memory, column after column.
@@ -30,34 +29,34 @@ pub struct Matrix {
     pub column: u64,
     /// Threads.
     pub threads: u64,
-    /// To make up a page's elements, by one thread.
+    /// Time of one thread to generate a page's elements.
     pub generate: Nanos,
-    /// To update a page's elements with one block column, by one thread.
+    /// Time of one thread to update a page's elements with one block column.
     pub update: Nanos,
 }
 
-/// A part of the factorisation that one thread does.
+/// A part of the factorisation for one thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
     /// Factor the panel.
     Panel(u64),
-    /// With this panel, update a block column.
+    /// Update a block column with this panel.
     Update(u64, u64),
 }
 
-/// How far the factorisation is.
+/// The state of the factorisation.
 #[derive(Debug)]
 struct Progress {
-    /// Panels that are factored.
+    /// Factored panels.
     panels: u64,
-    /// The update to be begun next.
+    /// The next update to begin.
     next: (u64, u64),
-    /// By how many panels each block column is updated.
+    /// The number of panels by which each block column is updated.
     updated: Vec<u64>,
 }
 
 impl Progress {
-    /// Nothing is done.
+    /// The initial state.
     fn new(blocks: u64) -> Self {
         Progress {
             panels: 0,
@@ -66,7 +65,7 @@ impl Progress {
         }
     }
 
-    /// What an idle thread does, if there is anything.
+    /// The next part for an idle thread, if there is one.
     fn take(&mut self, blocks: u64) -> Option<Part> {
         let (mut panel, mut column) = self.next;
         if column == blocks {
@@ -80,7 +79,7 @@ impl Progress {
         Some(Part::Update(panel, column))
     }
 
-    /// A part is done. Returns what the thread does next whatever else there is.
+    /// A part is done. Returns the thread's next part, if it has priority.
     fn done(&mut self, part: Part) -> Option<Part> {
         match part {
             Part::Panel(panel) => {
@@ -111,8 +110,7 @@ impl Matrix {
         self.width() / self.column * self.below(row)
     }
 
-    /// Page number `n` of those of block column `block` that lie in rows from block row `row` on: of
-    /// each column its lower part.
+    /// Page number `n` of block column `block` in rows from block row `row` on: the lower part of each column.
     fn place(&self, block: u64, row: u64, n: u64) -> u64 {
         let below = self.below(row);
         let above = self.column - below;
@@ -136,7 +134,7 @@ pub struct Thread {
     id: u64,
     phase: Phase,
     part: Option<Part>,
-    /// Page of the part, or of the matrix, that comes next.
+    /// The next page of the part, or of the matrix.
     page: u64,
 }
 
@@ -149,14 +147,14 @@ impl Thread {
             progress: Rc::clone(&progress),
             id,
             phase: Phase::Map,
-            // The first panel waits for nothing.
+            // The first panel has no dependencies.
             part: (id == 0).then_some(Part::Panel(0)),
             page: 0,
         };
         (0..matrix.threads).map(thread).collect()
     }
 
-    /// The first thread goes over the whole matrix. `None` at its end, and for the others.
+    /// The first thread passes over the whole matrix. `None` at its end, and for the others.
     fn over_all(&mut self) -> Option<Op> {
         let m = &self.matrix;
         let n = self.page;
@@ -239,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Runs the threads in turns; how often each page is touched between two gatherings.
+    /// Runs the threads in turns; returns how often each page is touched between two gatherings.
     fn phases(matrix: &Matrix) -> Vec<Vec<u32>> {
         let mut all = Vec::new();
         let mut threads = Thread::all(matrix);
@@ -283,7 +281,7 @@ mod tests {
         }
     }
 
-    /// However long each part takes, it begins when all that it needs is there, and is done once.
+    /// Whatever the time of each part, it begins when its inputs are complete, and is done once.
     #[test]
     fn a_part_waits_for_what_it_needs_and_for_nothing_else() {
         const BLOCKS: u64 = 9;

@@ -1,4 +1,4 @@
-//! What the seeds' machines worked on, as programs of simulated tasks.
+//! The workloads of the seeds, as programs of simulated tasks.
 
 pub mod files;
 pub mod linpack;
@@ -18,7 +18,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A region of so many pages that touches no other.
+    /// A region of this many pages that touches no other.
     pub fn region(&mut self, pages: u64) -> PageRange {
         let start = BASE.plus(self.pages());
         let region = start..start.plus(pages);

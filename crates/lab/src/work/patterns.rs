@@ -1,23 +1,22 @@
-//! One program that touches a region of its own in a given order: the patterns of the project's own
-//! `usemem`.
+//! One program that touches its region in a given order: the patterns of the project's own `usemem`.
 
 use foreswap_core::units::{Nanos, PageRange, Vpn, len};
 
 use crate::sim::program::{Op, Program};
 use crate::sim::rng::Rng;
 
-/// In which order the pages of a region are touched.
+/// The order in which the pages of a region are touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
     /// From the first page to the last.
     Sequential,
     /// From the last page to the first.
     Reverse,
-    /// Every eighth page, beginning one later after each round.
+    /// Every eighth page, starting one later after each round.
     Stride,
     /// A page of each of four sequential scans in turn.
     Interleaved,
-    /// Pages drawn evenly.
+    /// Pages drawn uniformly.
     Random,
 }
 
@@ -61,22 +60,22 @@ impl Pattern {
         }
     }
 
-    /// A region's pages are a multiple of so many.
+    /// A region's pages are a multiple of this.
     pub const STEP: u64 = STRIDE * SCANS;
 }
 
-/// The program: it writes its region once in order, so that all of it has been swapped out or is about
-/// to be, waits for the signal, and then reads it once in its pattern.
+/// The program: it writes its region once in order, which swaps all of it out sooner or later, waits for the signal,
+/// and then reads it once in its pattern.
 #[derive(Clone, Debug)]
 pub struct Walk {
     region: PageRange,
     pattern: Pattern,
-    /// CPU time with each page.
+    /// CPU time per page.
     work: Nanos,
     rng: Rng,
     mapped: bool,
     at: u64,
-    /// When the reading began, and when it was over.
+    /// The start and the end of the reading.
     pub began: Nanos,
     pub ended: Nanos,
 }

@@ -1,17 +1,16 @@
-//! simoop, the work of seed 001: something like a node of a Hadoop cluster.
+//! simoop, the workload of seed 001: similar to a node of a Hadoop cluster.
 //!
-//! A few workers, each with a working set of its own, go through the same round again and again: start
-//! some threads, each of which writes a block and reads one, both at random places of a large set of files
-//! (the seed: "random blocks from a simulated database"); meanwhile map a region, touch each of its pages
-//! and unmap it; when all threads are done, compute over the working set. The region is of small pages:
-//! huge ones are seldom to be had where files come and go for long.
+//! A few workers, each with its own working set, repeat the same round: start some threads, each of which writes a
+//! block and reads one, both at random places of a large set of files (the seed: "random blocks from a simulated
+//! database"); meanwhile map a region, touch each of its pages and unmap it; when all threads are done, compute over
+//! the working set. The region has small pages: huge ones are rarely available where files come and go for long.
 
 use foreswap_core::units::Nanos;
 
 use crate::sim::node::program::{FileId, GateId, Op, Program};
 use crate::sim::rng::Rng;
 
-/// What a round consists of.
+/// The parameters of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Files of the database, and the pages of each.
@@ -20,7 +19,7 @@ pub struct Shape {
     pub file: u32,
     /// Pages of a block that is read or written.
     pub block: u32,
-    /// Pages of the region that is mapped.
+    /// Pages of the mapped region.
     pub region: u64,
     /// Pages of a worker's working set, and the time to compute over it.
     pub set: u64,
@@ -30,7 +29,7 @@ pub struct Shape {
     pub threads: u64,
 }
 
-/// A latency, and when it began.
+/// The start of an operation, and its latency.
 pub type Sample = (Nanos, Nanos);
 
 /// A task of simoop.
@@ -51,7 +50,7 @@ pub struct Worker {
     round: u64,
     at: u32,
     began: Nanos,
-    /// Of the regions.
+    /// Latencies of the regions.
     pub allocations: Vec<Sample>,
 }
 
@@ -65,15 +64,15 @@ pub struct Thread {
     round: u64,
     at: u32,
     began: Nanos,
-    /// Of the blocks read, and written.
+    /// Latencies of the blocks read, and written.
     pub reads: Vec<Sample>,
     /// As above.
     pub writes: Vec<Sample>,
 }
 
 impl Simoop {
-    /// All tasks of worker number `number`, each with the node it is on: a new thread begins where least
-    /// runs (Linux balances at each fork), so those of a worker are spread over all nodes.
+    /// All tasks of worker number `number`, each with its node: a new thread starts on the least loaded node (Linux
+    /// balances at each fork), and the threads of a worker are spread over all nodes.
     pub fn tasks(shape: Shape, number: u32, seed: u64) -> impl Iterator<Item = (usize, Simoop)> {
         let (start, end) = (2 * number, 2 * number + 1);
         let worker = Simoop::Worker(Worker {
@@ -106,7 +105,7 @@ impl Simoop {
             .map(move |(n, task)| (number as usize + n, task))
     }
 
-    /// Pages of each file that they use.
+    /// Pages of each file.
     pub fn files(shape: Shape) -> Vec<u32> {
         vec![shape.file; shape.files as usize]
     }

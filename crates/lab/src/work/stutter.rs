@@ -1,8 +1,7 @@
-//! stutter, the other work of seed 001: how long a program waits for memory while a large file is copied.
+//! stutter, the other workload of seed 001: the wait of a program for memory while a large file is copied.
 //!
-//! A probe sleeps, maps a region, touches each of its pages and unmaps it, again and again. Beside it a
-//! program holds a large part of memory, touched once, and another copies a file that is larger than
-//! memory, again and again.
+//! A probe repeatedly sleeps, maps a region, touches each of its pages and unmaps it. Beside it, one program holds a
+//! large part of memory, touched once, and another repeatedly copies a file that is larger than memory.
 
 use foreswap_core::units::Nanos;
 
@@ -13,11 +12,11 @@ use crate::sim::node::program::{FileId, Op, Program};
 pub enum Stutter {
     /// The probe.
     Probe(Probe),
-    /// Who copies.
+    /// The copying program.
     Copy(Copy),
-    /// Who holds so many pages.
+    /// The program that holds this many pages.
     Hog(u64),
-    /// It does, and rests.
+    /// It holds them, and rests.
     Resting,
 }
 
@@ -29,12 +28,12 @@ pub struct Probe {
     at: u32,
     began: Nanos,
     took: Nanos,
-    /// When each began, and what it took.
+    /// The start and the time of each.
     pub latencies: Vec<(Nanos, Nanos)>,
 }
 
-/// Who copies a file to another, a record at a time, waits until all of it is on the disk, removes the
-/// copy and begins anew.
+/// The copying program: copies a file to another, one record at a time, waits until all of it is on the disk, removes
+/// the copy and begins anew.
 #[derive(Debug)]
 pub struct Copy {
     from: FileId,
@@ -48,7 +47,7 @@ pub struct Copy {
 }
 
 impl Stutter {
-    /// A probe of regions of so many pages, which rests in between.
+    /// A probe of regions of this many pages, with rests in between.
     pub fn probe(region: u64, rest: Nanos) -> Self {
         Stutter::Probe(Probe {
             region,
@@ -60,7 +59,7 @@ impl Stutter {
         })
     }
 
-    /// Who copies file 0 to file 1, of so many pages, in records of `record`.
+    /// Copies file 0 to file 1, of this many pages, in records of `record`.
     pub fn copy(pages: u32, record: u32) -> Self {
         Stutter::Copy(Copy {
             from: 0,

@@ -7,7 +7,7 @@ use crate::sim::histogram::Histogram;
 use crate::sim::program::{Op, Program};
 use crate::sim::rng::Rng;
 
-/// In which order pages are written.
+/// The order in which pages are written.
 #[derive(Clone, Debug)]
 pub enum Order {
     /// One after the other, each word of each.
@@ -21,9 +21,9 @@ pub enum Order {
 pub struct Usemem {
     region: PageRange,
     order: Order,
-    /// CPU time with each page.
+    /// CPU time per page.
     work: Nanos,
-    /// Pages after which it ends, and whether it unmaps its memory then.
+    /// Pages after which it ends, and whether it then unmaps its memory.
     most: u64,
     unmaps: bool,
     /// It gathers after its first round.
@@ -35,7 +35,7 @@ pub struct Usemem {
     pub written: Nanos,
     /// Pages written.
     pages: u64,
-    /// How long it waited for each page that it had written before, until it could write it again.
+    /// The waits for pages that it had written before, until it could write them again.
     pub latency: Histogram,
 }
 
@@ -82,8 +82,8 @@ impl Usemem {
         }
     }
 
-    /// Pages that it says it has written: those that it has, and an eighth of its memory, which it counts
-    /// when it has mapped it (`do_unit` in its source).
+    /// The pages that it reports as written: the written ones, and an eighth of its memory, which it counts when it
+    /// has mapped it (`do_unit` in its source).
     pub fn reported(&self) -> u64 {
         self.pages + len(&self.region) / 8
     }
@@ -163,7 +163,7 @@ mod tests {
         for n in 0..200 {
             let op = work.next(0);
             assert!(matches!(&op, Op::Touch { page, .. } if page.0 == 512 + n % 80));
-            // The first round takes a second for each page, which counts as no wait.
+            // The first round takes a second per page, which does not count as a wait.
             work.done(&op, if n < 80 { 1_000_000_000 } else { 40 });
         }
         assert_eq!((work.pages, work.reported()), (200, 210));

@@ -1,6 +1,6 @@
-//! The exec family's functions, each as the C library's: they have the file looked at and go on there.
+//! The exec family's functions: each has the file examined and continues in the C library's function.
 //!
-//! What they promise and demand is what the manual says; errno is left to the real function.
+//! Their contracts are those of the manual; errno is left to the real function.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -24,7 +24,7 @@ static POSIX_SPAWNP: Real = Real::new(c"posix_spawnp");
 static SYSTEM: Real = Real::new(c"system");
 static POPEN: Real = Real::new(c"popen");
 
-/// Asks the dynamic linker for all of them.
+/// Looks up all of them.
 pub fn look_up() {
     for real in [
         &EXECVE,
@@ -165,16 +165,16 @@ unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut 
     forward!(POPEN => fn(*const c_char, *const c_char) -> *mut c_void; command, kind)
 }
 
-/// The arguments of a variadic function: those that came in registers, and those from the stack.
+/// The arguments of a variadic function: those from registers, and those from the stack.
 #[cfg(target_arch = "x86_64")]
 const IN_REGISTERS: usize = 6;
 #[cfg(target_arch = "aarch64")]
 const IN_REGISTERS: usize = 8;
-/// Behind the registers that were saved: where the arguments from the stack begin.
+/// The start of the stack arguments, after the saved registers.
 const ON_STACK: usize = 8;
 
-/// Defines a function with as many arguments as the caller likes: it saves those in registers, has
-/// `$before` look, and goes on in the function whose address that gives.
+/// Defines a variadic function: it saves the register arguments, calls `$before`, and continues in the function at
+/// the returned address.
 macro_rules! variadic {
     ($name:ident, $before:ident) => {
         #[unsafe(naked)]

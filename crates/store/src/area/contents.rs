@@ -1,8 +1,7 @@
-//! Tells a place that may be overwritten from a user's data.
+//! Recognises the contents of an area: overwritable, or a user's data.
 //!
-//! Accepted are nothing, zeros, the signature that `mkswap` writes, and our own mark. Our mark and
-//! `mkswap`'s are only believed when the whole first page agrees: a file system made on an old area
-//! changes that page, and must not be taken for ours.
+//! Overwritable are an empty area, zeros, the signature of `mkswap`, and foreswap's own mark. The mark and the
+//! signature are accepted only if the whole first page agrees: a file system made on an old area changes that page.
 
 use std::fs::File;
 use std::io;
@@ -12,8 +11,8 @@ use rustix::fs::OFlags;
 
 use super::PAGE_BYTES;
 
-/// Looked at from the front and from the back. Holds the superblocks of the usual file systems
-/// (btrfs, the farthest, at 64 KiB), partition tables, and the marks that RAID keeps at the end.
+/// Bytes inspected at the front and at the back. They contain the superblocks of the usual file systems (btrfs, the
+/// farthest, at 64 KiB), partition tables, and the marks of RAID at the end.
 const INSPECTED_BYTES: u64 = 128 << 10;
 const MARK: &[u8] =
     b"foreswap swap area, version 1\nThe pages behind this one are temporary and private.\n";
@@ -40,7 +39,7 @@ pub(super) enum Contents {
     Ours,
     /// Made by `mkswap`; the page is its header.
     KernelSwap(Box<Page>),
-    /// A user's, with what it looks like.
+    /// A user's data, with its likely kind.
     Foreign(String),
 }
 
@@ -51,8 +50,7 @@ pub(super) fn header() -> Box<Page> {
     page
 }
 
-/// Reads one page; falls back from `O_DIRECT` for good when the file system takes the flag but not
-/// the transfer.
+/// Reads one page; abandons `O_DIRECT` for good if the file system accepts the flag but not the transfer.
 fn read_page(file: &File, offset: u64, direct: &mut bool) -> io::Result<Box<Page>> {
     let mut page = Page::zeroed();
     let mut filled = 0;
@@ -68,7 +66,7 @@ fn read_page(file: &File, offset: u64, direct: &mut bool) -> io::Result<Box<Page
     Ok(page)
 }
 
-/// Writes the first page and reads it back: the proof that the area works at all.
+/// Writes the first page and reads it back, to prove that the area works.
 pub(super) fn try_page(file: &File, page: &Page, direct: &mut bool) -> io::Result<()> {
     loop {
         match file.write_all_at(&page.0, 0) {
@@ -133,7 +131,7 @@ fn is_kernel_swap(page: &Page) -> bool {
         && page.0.ends_with(SWAP_SIGNATURE)
 }
 
-/// Names the usual suspects, so that the user knows the disk again.
+/// Names common formats, to help the user recognise the disk.
 fn looks_like(front: &[Box<Page>], first_used: usize) -> String {
     let at = |offset: usize, magic: &[u8]| {
         front

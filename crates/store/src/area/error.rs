@@ -1,4 +1,4 @@
-//! Why an area cannot be used, as the user reads it: what was found, what is expected, what to do.
+//! Why an area cannot be used, in the user's terms: the finding, the expectation, the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,18 @@ pub enum AreaError {
     /// `--swap` without a value.
     #[error("--swap is empty: name a directory, a file or a block device")]
     Empty,
-    /// A RAM area that is not said as it should be, or of a size that cannot be.
+    /// A RAM area with invalid syntax or size.
     #[error(
         "swap area {given}: {why}; expected ram:SIZE, such as ram:512M or ram:512M,zstd (a path that \
          starts with `ram:` is written `./ram:...`)"
     )]
     Ram {
-        /// What was given.
+        /// The argument.
         given: String,
-        /// What is wrong with it.
+        /// The fault in it.
         why: String,
     },
-    /// Nothing has this name.
+    /// There is no such file.
     #[error(
         "swap area {}: it does not exist; name a directory, or create the file first: \
          `install -m 600 /dev/null {}`", path.display(), path.display()
@@ -31,7 +31,7 @@ pub enum AreaError {
         /// The area.
         path: PathBuf,
     },
-    /// The file system's permissions are in the way.
+    /// The file system's permissions forbid it.
     #[error(
         "swap area {}: permission denied; foreswap must be allowed to read and write it \
          (a directory: to create files in it); name another one with --swap", path.display()
@@ -71,7 +71,7 @@ pub enum AreaError {
         /// Permission bits that would be accepted.
         wanted: u32,
     },
-    /// Somebody else's file.
+    /// A file of another user.
     #[error(
         "swap area {}: it belongs to user {owner}, who could read the memory swapped to it; \
          expected user {us}: `chown {us} {}`, or name another file", path.display(), path.display()
@@ -81,7 +81,7 @@ pub enum AreaError {
         path: PathBuf,
         /// The file's user id.
         owner: u32,
-        /// Ours.
+        /// This process' user id.
         us: u32,
     },
     /// Another foreswap holds the lock.
@@ -113,7 +113,7 @@ pub enum AreaError {
         /// Where it is mounted.
         mount_point: PathBuf,
     },
-    /// Held by something that is neither a mount nor swap: RAID, device mapper, another foreswap.
+    /// Held by another user than a mount or swap: RAID, device mapper, another foreswap.
     #[error(
         "swap area {}: the device or a part of it is in use (a mounted partition, RAID, LVM, another \
          program); `lsblk {}` shows by what; name a device that is free", path.display(), path.display()
@@ -122,7 +122,7 @@ pub enum AreaError {
         /// The device.
         path: PathBuf,
     },
-    /// It carries something that is not ours.
+    /// It contains data that is not foreswap's.
     #[error(
         "swap area {}: it holds data ({what}), which foreswap would overwrite; expected an empty \
          file, zeros, a `mkswap` signature or an earlier area of foreswap; if nothing on it is \
@@ -131,7 +131,7 @@ pub enum AreaError {
     HasData {
         /// The area.
         path: PathBuf,
-        /// What was recognised.
+        /// The recognised kind of data.
         what: String,
     },
     /// Less than 1 MiB.
@@ -142,10 +142,10 @@ pub enum AreaError {
     TooSmall {
         /// The area.
         path: PathBuf,
-        /// Its size, or the size asked for, cut to whole pages.
+        /// Its size, or the requested size, in whole pages.
         bytes: u64,
     },
-    /// More was asked for than the device has.
+    /// The request exceeds the device.
     #[error(
         "swap area {}: --swap-size asks for {asked} bytes, the device has {bytes}; ask for less, or \
          leave --swap-size out to use all of it", path.display()
@@ -153,9 +153,9 @@ pub enum AreaError {
     DeviceTooSmall {
         /// The device.
         path: PathBuf,
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: u64,
-        /// Bytes there.
+        /// Bytes available.
         bytes: u64,
     },
     /// The file system is too full.
@@ -167,12 +167,12 @@ pub enum AreaError {
     NoRoom {
         /// The area.
         path: PathBuf,
-        /// Bytes that have to be there.
+        /// Bytes required.
         needed: u64,
-        /// Bytes that the file system offers to us.
+        /// Bytes that the file system offers to this process.
         free: u64,
     },
-    /// `ulimit -f`, or the file system's own largest size.
+    /// `ulimit -f`, or the file system's own maximum.
     #[error(
         "swap area {}: a file of {bytes} bytes exceeds the limit for files ({}); raise it with \
          `ulimit -f`, or ask for a smaller --swap-size", path.display(), limit_text(*.limit)
@@ -180,12 +180,12 @@ pub enum AreaError {
     FileSizeLimit {
         /// The area.
         path: PathBuf,
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: u64,
-        /// The limit, when it is known.
+        /// The limit, if it is known.
         limit: Option<u64>,
     },
-    /// What was written could not be read back.
+    /// The trial page did not read back as written.
     #[error("swap area {}: a trial page did not read back as written; name another area", path.display())]
     Unfaithful {
         /// The area.
@@ -199,21 +199,21 @@ pub enum AreaError {
     Erase {
         /// The area.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("swap area {}: {source}; name another area with --swap", path.display())]
     Io {
         /// The area.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl AreaError {
-    /// The meaning of a failure to find or open the area.
+    /// The error for a failure to find or open the area.
     pub(super) fn on_open(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {
@@ -223,7 +223,7 @@ impl AreaError {
         }
     }
 
-    /// The meaning of a failure to read, write or inspect the open area.
+    /// The error for a failure to read, write or inspect the open area.
     pub(super) fn on_io(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {

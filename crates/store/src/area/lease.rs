@@ -1,11 +1,11 @@
-//! Whether transfers are still under way that an ended process has begun.
+//! Whether transfers of an ended process are still in progress.
 //!
-//! A process that ends does not wait for what its io_uring was asked to do: its last pages may reach the area
-//! after all else of it is gone, over what another process has written to the same slots since. But a transfer
-//! holds the open file description that it goes through until it has ended. So each process gets one of its
-//! own, with a lock on a byte of it that only the end of the description releases.
+//! A process that ends does not wait for its io_uring transfers: its last pages may reach the area after everything
+//! else of it is gone, and overwrite pages that another process has since written to the same slots. But a transfer
+//! holds its open file description until it has ended. Each process therefore gets a description of its own, with a
+//! lock on one byte that only the end of the description releases.
 //!
-//! The supervisor's side: this may use the C library.
+//! On the supervisor's side, where the C library may be used.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 /// No record has this number.
 const NOBODY: usize = i32::MAX as usize;
 
-/// A description of its own of the area behind `area`, for the process of record `number`.
+/// Opens a private description of the area behind `area`, for the process with record `number`.
 ///
 /// # Errors
 ///
@@ -29,7 +29,7 @@ pub fn open(area: BorrowedFd<'_>, number: usize) -> Result<OwnedFd, Errno> {
     Ok(own)
 }
 
-/// Whether processes can have one.
+/// Whether processes can have such descriptions.
 ///
 /// # Errors
 ///
@@ -38,14 +38,14 @@ pub fn try_out(area: BorrowedFd<'_>) -> Result<(), Errno> {
     open(area, NOBODY).map(drop)
 }
 
-/// Whether the process of record `number`, or a transfer that it began, still has its description of `area`.
+/// Whether the process with record `number`, or one of its transfers, still has its description of `area`.
 pub fn is_held(area: BorrowedFd<'_>, number: usize) -> Result<bool, Errno> {
     is_locked(area, byte(number))
 }
 
 /// Whether any process or transfer has one.
 pub(super) fn is_held_by_any(area: BorrowedFd<'_>) -> bool {
-    // A length of 0: to the end. Where it cannot be asked for there are none.
+    // A length of 0 means up to the end. If the query fails, there are no locks.
     is_locked(area, range(0, 0)) == Ok(true)
 }
 
@@ -92,7 +92,7 @@ mod tests {
         assert!(!is_held(3) && !is_held_by_any(area));
         let own = open(area, 3).expect("a description");
         assert!(is_held(3) && !is_held(2) && !is_held(4));
-        // As a transfer does.
+        // Like a transfer.
         let copy = rustix::io::dup(&own).expect("a copy");
         drop(own);
         assert!(is_held(3) && is_held_by_any(area));

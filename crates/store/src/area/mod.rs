@@ -1,15 +1,13 @@
-//! Opens a swap area, or says exactly why not and what would help.
+//! Opens a swap area, or reports exactly why not, with a remedy.
 //!
-//! A swap area holds the memory of somebody's programs and overwrites what was there before, so
-//! this module is suspicious by duty: it refuses files that others may read, files and devices with
-//! a user's data, devices that are mounted or in use. A directory is the safe default: the file in
-//! it never has a name, is private from its first moment and vanishes with its last descriptor,
-//! also after `kill -9`.
+//! A swap area holds the memory of a user's programs and overwrites its former contents. This module is therefore
+//! strict: it refuses files that others may read, files and devices with a user's data, and devices that are mounted
+//! or in use. A directory is the safe default: the file in it never has a name, is private from its first moment and
+//! vanishes with its last descriptor, also after `kill -9`.
 //!
-//! Runs in the supervisor, before the command starts; the descriptors then travel to the managed
-//! processes. The lock that keeps a second foreswap out belongs to the open file itself and lasts as
-//! long as any of them lives; and where they have all been killed, as long as the disk writes ([`lease`]). Others than
-//! foreswap can claim a device by then.
+//! It runs in the supervisor, before the command starts; the descriptors then go to the managed processes. The lock
+//! against a second foreswap belongs to the open file and lasts as long as any process has it open; if all have been
+//! killed, as long as the disk writes ([`lease`]). Other programs can claim a device by then.
 
 mod contents;
 mod error;
@@ -34,13 +32,13 @@ use crate::ram::{self, Method, RamError};
 
 /// Unit of all offsets and sizes.
 pub const PAGE_BYTES: u64 = 4096;
-/// Below this, an area is a typing error.
+/// Below this, the size is a typing error.
 pub const MIN_AREA_BYTES: u64 = 1 << 20;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const BTRFS_MAGIC: u64 = 0x9123_683e;
 
-/// What the user named as a swap area, not looked at yet.
+/// The user's description of a swap area, unverified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AreaSpec {
@@ -48,17 +46,16 @@ pub enum AreaSpec {
     Path(PathBuf),
     /// Compressed memory.
     Ram {
-        /// Bytes that the compressed pages may take.
+        /// The maximum size of the compressed pages, in bytes.
         capacity: u64,
-        /// How they are compressed.
+        /// The compression method.
         method: Method,
     },
 }
 
 impl AreaSpec {
-    /// Reads a `--swap` argument: a path, or `ram:SIZE`, `ram:SIZE,lz4` or `ram:SIZE,zstd`, of which
-    /// `size` reads the SIZE in bytes or says what is wrong with it. Looks at no file; [`open`] does. A
-    /// path that starts with `ram:` is written `./ram:`.
+    /// Parses a `--swap` argument: a path, or `ram:SIZE`, `ram:SIZE,lz4` or `ram:SIZE,zstd`, where `size` parses SIZE
+    /// or reports an error. Touches no file; [`open`] does. A path that starts with `ram:` is written `./ram:`.
     pub fn parse(
         text: &str,
         size: impl FnOnce(&str) -> Result<u64, String>,
@@ -84,13 +81,13 @@ impl AreaSpec {
         Ok(AreaSpec::Path(PathBuf::from(text)))
     }
 
-    /// The area used when none is named: an unlinked file under `$TMPDIR`, else `/tmp`.
+    /// The default area: an unlinked file under `$TMPDIR`, else `/tmp`.
     pub fn temporary() -> Self {
         AreaSpec::Path(std::env::temp_dir())
     }
 }
 
-/// An area that is ours for as long as any copy of its descriptor is open.
+/// An area that belongs to this run while any copy of its descriptor is open.
 #[derive(Debug)]
 pub struct OpenArea {
     /// Open for reading and writing, close-on-exec, locked.
@@ -99,27 +96,26 @@ pub struct OpenArea {
     pub path: PathBuf,
     /// Size, a multiple of 4 KiB, at least 1 MiB, `reserved_bytes` included.
     pub bytes: u64,
-    /// Bytes at the front that must never be written: 0, or one page when the file or device has a
-    /// name and so must be recognised the next time. Slot 0 is then taken, as on the kernel's areas.
+    /// Bytes at the front that must never be written: 0, or one page if the file or device has a name and must be
+    /// recognised later. Slot 0 is then taken, as on the kernel's areas.
     pub reserved_bytes: u64,
     /// Opened with `O_DIRECT`: memory, offsets and lengths must be multiples of 4 KiB.
     pub direct: bool,
-    /// What a user should know, one sentence each.
+    /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
-    /// It is memory, read and written through [`crate::ram`]: `bytes` is what its slots stand for, not
-    /// what the compressed pages may take.
+    /// It is memory, read and written through [`crate::ram`]: `bytes` is the capacity of its slots, not of the
+    /// compressed pages.
     pub is_ram: bool,
     named: bool,
 }
 
 impl OpenArea {
-    /// Whether the area has a name, so that what was written to it outlives us until
-    /// [`OpenArea::erase`].
+    /// Whether the area has a name, in which case its contents outlive the run until [`OpenArea::erase`].
     pub fn is_named(&self) -> bool {
         self.named
     }
 
-    /// Whether it can be seen when the transfers of a process that ended are over (see [`lease`]), and why not.
+    /// Whether transfers of an ended process can be detected (see [`lease`]), and the reason if not.
     pub fn shows_transfers(&self) -> Result<(), Errno> {
         match self.is_ram {
             true => Ok(()),
@@ -127,7 +123,7 @@ impl OpenArea {
         }
     }
 
-    /// Transfers go through the page cache from now on, which has what was written before a thread ends.
+    /// Transfers use the page cache from now on, which has the data of every write of a thread that has ended.
     pub fn leave_direct_io(&mut self) -> Result<(), Errno> {
         let flags = rustix::fs::fcntl_getfl(&self.file)?;
         rustix::fs::fcntl_setfl(&self.file, flags - OFlags::DIRECT)?;
@@ -135,8 +131,8 @@ impl OpenArea {
         Ok(())
     }
 
-    /// Makes the pages unreadable for whoever opens the file or device next: call it when the last
-    /// managed process has ended. Nothing to do for areas without a name.
+    /// Makes the pages unreadable for the next user of the file or device: call it when the last managed process has
+    /// ended. No effect on areas without a name.
     pub fn erase(&self) -> Result<(), AreaError> {
         if !self.named {
             return Ok(());
@@ -151,8 +147,8 @@ impl OpenArea {
     }
 }
 
-/// Opens, checks, sizes and locks an area. `swap_size` is the size asked for; without it a named
-/// area is taken whole and an unnamed one is sized by the free room and `memory_limit` (bytes).
+/// Opens, checks, sizes and locks an area. `swap_size` is the requested size; without it a named area is used whole,
+/// and the size of an unnamed one follows from the free room and `memory_limit` (bytes).
 pub fn open(
     spec: &AreaSpec,
     swap_size: Option<u64>,
@@ -182,8 +178,7 @@ pub fn open(
     }
 }
 
-/// Memory that the processes of the run share. The file has no name and a fixed size; its memory
-/// comes as it is used.
+/// Memory shared by the processes of the run. The file has no name and a fixed size; memory is allocated on use.
 fn open_ram(capacity: u64, method: Method) -> Result<OpenArea, AreaError> {
     let path = PathBuf::from(format!("ram:{}", spelled(capacity)));
     let path = match method {
@@ -196,12 +191,12 @@ fn open_ram(capacity: u64, method: Method) -> Result<OpenArea, AreaError> {
         why: error.to_string(),
     };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // NOEXEC_SEAL is newer than some kernels, and demanded by some systems' policy.
+    // NOEXEC_SEAL is newer than some kernels, and required by some systems' policy.
     let file = rustix::fs::memfd_create(c"foreswap-ram", flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| rustix::fs::memfd_create(c"foreswap-ram", flags))
         .map_err(failed)?;
     let bytes = ram::memory_bytes(capacity).map_err(bounds)?;
-    // It holds for memory that is a file, too.
+    // The limit also applies to memory files.
     if let Some(limit) = room::file_size_limit().filter(|limit| *limit < bytes) {
         return Err(AreaError::FileSizeLimit {
             path,
@@ -212,7 +207,7 @@ fn open_ram(capacity: u64, method: Method) -> Result<OpenArea, AreaError> {
     rustix::fs::ftruncate(&file, bytes).map_err(failed)?;
     let first = ram::first_bytes(capacity, method).map_err(bounds)?;
     rustix::io::pwrite(&file, &first, 0).map_err(failed)?;
-    // Nobody can make the others die of SIGBUS by shrinking it.
+    // No process can shrink it and cause SIGBUS in the others.
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(failed)?;
     Ok(OpenArea {
@@ -227,7 +222,7 @@ fn open_ram(capacity: u64, method: Method) -> Result<OpenArea, AreaError> {
     })
 }
 
-/// A size as short as it can be said exactly.
+/// A size in its shortest exact form.
 fn spelled(bytes: u64) -> String {
     let units = [("G", 30), ("M", 20), ("K", 10)];
     let whole = units
@@ -249,7 +244,7 @@ fn open_in_directory(
         .map_err(|errno| AreaError::on_open(directory, errno.into()))?;
     lock(&file, directory)?;
     prepare_for_file_system(&file, directory, &mut notes);
-    // The file is empty: one page of zeros shows whether reads and writes work at all.
+    // The file is empty: one page of zeros tests reads and writes.
     contents::try_page(&file, &contents::Page::zeroed(), &mut direct)
         .map_err(|error| AreaError::on_io(directory, error))?;
     rustix::fs::ftruncate(&file, 0).map_err(|errno| AreaError::on_io(directory, errno.into()))?;
@@ -288,7 +283,7 @@ fn open_file(
             },
             _ => AreaError::on_open(path, errno.into()),
         })?;
-    // From here on only the open file is asked: the name may point elsewhere by now.
+    // From here on only the open file is used: the name may point elsewhere by now.
     let metadata = file
         .metadata()
         .map_err(|error| AreaError::on_io(path, error))?;
@@ -333,8 +328,8 @@ fn open_device(
     occupancy::refuse_mounted(path, metadata)?;
     occupancy::refuse_kernel_swap(path, metadata)?;
     refuse_exposed(path, metadata, 0o007)?;
-    // Device names such as /dev/disk/by-id/... are symbolic links, so links are followed here.
-    // O_EXCL on a device: nobody else (a mount, a RAID, swapon) holds it, nor can from now on.
+    // Device names such as /dev/disk/by-id/... are symbolic links, and are followed here. O_EXCL on a device: no
+    // other user (a mount, a RAID, swapon) holds it, nor can from now on.
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::EXCL;
     let (file, mut direct) =
         open_direct(|extra| rustix::fs::open(path, flags | extra, Mode::empty()).map(File::from))
@@ -374,8 +369,8 @@ fn open_device(
     named_area(file, path, bytes, direct, &found, Vec::new())
 }
 
-/// The last step for areas with a name: leave a mark by which the next run knows that what follows
-/// is no user's data. `mkswap`'s own mark is kept.
+/// The last step for areas with a name: leave a mark that tells the next run that this is not a user's data.
+/// `mkswap`'s own mark is kept.
 fn named_area(
     file: File,
     path: &Path,
@@ -406,7 +401,7 @@ fn named_area(
         is_ram: false,
         named: true,
     };
-    // What a killed run left behind goes now. Not on devices: some take minutes over it.
+    // Discard the remains of a killed run now. Not on devices: some take minutes for it.
     if matches!(found, Contents::Ours) && is_regular(&area.file) {
         let _ = area.erase();
     }
@@ -417,7 +412,7 @@ fn is_regular(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.is_file())
 }
 
-/// Opens with `O_DIRECT`, or without where the file system does not know it.
+/// Opens with `O_DIRECT`, or without it if the file system does not support it.
 fn open_direct(open: impl Fn(OFlags) -> Result<File, Errno>) -> Result<(File, bool), Errno> {
     match open(OFlags::DIRECT) {
         Ok(file) => Ok((file, true)),
@@ -426,7 +421,7 @@ fn open_direct(open: impl Fn(OFlags) -> Result<File, Errno>) -> Result<(File, bo
     }
 }
 
-/// A file without a name, readable by nobody else at any moment.
+/// A file without a name, never readable by other users.
 fn open_unnamed(directory: &Path, extra: OFlags) -> Result<File, Errno> {
     let private = Mode::RUSR | Mode::WUSR;
     // O_EXCL here: it cannot be given a name later either.
@@ -439,7 +434,7 @@ fn open_unnamed(directory: &Path, extra: OFlags) -> Result<File, Errno> {
     }
 }
 
-/// For file systems without `O_TMPFILE`: a name for a moment, and only ours.
+/// For file systems without `O_TMPFILE`: a name for a moment, for this user only.
 fn create_and_unlink(directory: &Path, extra: OFlags) -> Result<File, Errno> {
     let flags =
         OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | extra;
@@ -451,7 +446,7 @@ fn create_and_unlink(directory: &Path, extra: OFlags) -> Result<File, Errno> {
         result = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
         match &result {
             Err(Errno::EXIST) => continue,
-            // Some file systems refuse O_DIRECT only after having made the file.
+            // Some file systems refuse O_DIRECT only after they have created the file.
             Err(Errno::INVAL) => {
                 let _ = rustix::fs::unlink(&path);
             }
@@ -477,7 +472,7 @@ fn lock(file: &File, path: &Path) -> Result<(), AreaError> {
     }
 }
 
-/// Refuses what others could read or write while a program's memory lies in it.
+/// Refuses files that others could read or write while they contain a program's memory.
 fn refuse_exposed(
     path: &Path,
     metadata: &std::fs::Metadata,
@@ -512,7 +507,7 @@ fn prepare_for_file_system(file: &File, path: &Path, notes: &mut Vec<String>) {
             path.display()
         )),
         BTRFS_MAGIC => {
-            // Copy-on-write would turn each write into an allocation. Possible only while empty.
+            // Copy-on-write would turn each write into an allocation. Can be disabled only while the file is empty.
             if let Ok(flags) = rustix::fs::ioctl_getflags(file) {
                 let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);
             }

@@ -1,6 +1,6 @@
-//! Asks the kernel whether a file or device is in use: as its own swap, or under a mount.
+//! Whether the kernel uses a file or device: as its own swap, or under a mount.
 //!
-//! The lists are compared by device numbers, not by names: a device has many names.
+//! Entries are compared by device numbers, because a device has many names.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::AreaError;
 
 pub(super) fn refuse_kernel_swap(path: &Path, metadata: &Metadata) -> Result<(), AreaError> {
-    // Without /proc nothing can be said; O_EXCL still protects devices.
+    // Without /proc nothing is known; O_EXCL still protects devices.
     let Ok(table) = std::fs::read("/proc/swaps") else {
         return Ok(());
     };
@@ -37,7 +37,7 @@ pub(super) fn refuse_mounted(path: &Path, metadata: &Metadata) -> Result<(), Are
         rustix::fs::minor(device)
     );
     let mount = mounts(&table).find(|mount| {
-        // btrfs and the like have numbers of their own, so the source's are compared as well.
+        // btrfs and similar file systems have device numbers of their own; compare those of the source as well.
         mount.numbers == numbers.as_bytes()
             || std::fs::metadata(&mount.source).is_ok_and(|source| same(&source, metadata))
     });

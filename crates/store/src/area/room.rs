@@ -1,8 +1,7 @@
-//! Decides how large an area becomes and sees to it that the room is there.
+//! Determines the size of an area and reserves its room.
 //!
-//! A size that was asked for is really allocated, so a disk that fills up later cannot fail a
-//! program's memory. A default size is an upper bound in a sparse file: generous, but never more
-//! than most of what is free now.
+//! A requested size is really allocated: a disk that fills up later cannot fail a program's memory. A default size is
+//! an upper bound in a sparse file: generous, but never more than most of the free room.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,11 +11,11 @@ use rustix::io::Errno;
 
 use super::{AreaError, MIN_AREA_BYTES, PAGE_BYTES, TMPFS_MAGIC};
 
-/// Share of the free room that a default area may grow to, in percent.
+/// Share of the free room that a default area may use, in percent.
 const DEFAULT_SHARE: u64 = 80;
 const DEFAULT_LEAST: u64 = 16 << 30;
 const DEFAULT_PER_LIMIT: u64 = 8;
-/// Sizes to fall back to where the file system knows no larger files: FAT's limit and a half of it.
+/// Fallback sizes for file systems that cannot hold larger files: FAT's limit and half of it.
 const SMALL_SYSTEMS: [u64; 2] = [(4 << 30) - PAGE_BYTES, (2 << 30) - PAGE_BYTES];
 
 /// min(80 % of the free bytes, max(16 GiB, 8 times the memory limit)), in whole pages.
@@ -35,7 +34,7 @@ fn free_bytes(file: &File, path: &Path) -> Result<u64, AreaError> {
     Ok(system.f_bavail.saturating_mul(system.f_frsize))
 }
 
-/// `ulimit -f`. Crossing it would not only fail but kill us with SIGXFSZ.
+/// `ulimit -f`. Exceeding it would not only fail but kill the process with SIGXFSZ.
 pub(super) fn file_size_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Fsize).current
 }
@@ -93,7 +92,7 @@ pub(super) fn extend_by_default(
     Err(on_extend(path, bytes, refusal))
 }
 
-/// Makes a file at least `bytes` long with all of it allocated; `allocated` of it already is.
+/// Extends a file to at least `bytes`, fully allocated; `allocated` bytes already are.
 pub(super) fn reserve(
     file: &File,
     path: &Path,
@@ -121,7 +120,7 @@ pub(super) fn reserve(
     let length = rustix::fs::fstat(file)
         .map_err(|errno| AreaError::on_io(path, errno.into()))?
         .st_size as u64;
-    // Room reserved in a tmpfs is memory taken from the very programs we are to help.
+    // Room reserved in a tmpfs is memory taken from the programs that need it.
     let reservable = rustix::fs::fstatfs(file)
         .map(|system| system.f_type as u64 != TMPFS_MAGIC)
         .unwrap_or(true);
@@ -146,7 +145,7 @@ pub(super) fn reserve(
             Ok(())
         }
         Err(Errno::NOSPC | Errno::DQUOT) => {
-            // Give back what was taken before the disk was full.
+            // Return the blocks that were allocated before the disk was full.
             if length < bytes {
                 let _ = rustix::fs::ftruncate(file, length);
             }
@@ -176,8 +175,8 @@ fn on_extend(path: &Path, bytes: u64, errno: Errno) -> AreaError {
     }
 }
 
-/// Makes a range read as zeros without writing it: keeping a file's room where that is possible,
-/// else giving it up; on devices only where the device does it by itself.
+/// Makes a range read as zeros without writing it: keeps a file's blocks if possible, else frees them; on devices
+/// only if the device does it itself.
 pub(super) fn zero_range(file: &File, offset: u64, bytes: u64) -> Result<(), Errno> {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let keep = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;

@@ -1,10 +1,10 @@
-//! The chunks: taken by one process, filled, closed, emptied by whomever, and free again.
+//! The chunks: taken by one process, filled, closed, emptied by any process, and free again.
 //!
-//! A chunk's state is one word with a version, so every step is one compare-and-exchange. *Open*: its
-//! owner appends to it. *Closed*: nobody writes to it, it only loses live pages; whoever finds none
-//! in it frees it. *Spare*: free, its memory kept for the next. *Bare*: free and without memory. Two
-//! bitmaps say where free chunks are; a bit that is set for a chunk which is not free is passed
-//! over, and one that is missing (its process was killed) is set when that process is buried.
+//! A chunk's state is one word with a version, and every step is one compare-and-exchange. *Open*: its owner appends
+//! to it. *Closed*: no process writes to it, it only loses live pages; a process that finds none in it frees it.
+//! *Spare*: free, with its memory kept for reuse. *Bare*: free and without memory. Two bitmaps list the free chunks.
+//! A set bit of a chunk that is not free is ignored; a missing bit (its process was killed) is set when that process
+//! is buried.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
@@ -13,14 +13,14 @@ use super::layout::{CHUNK_BYTES, Chunk};
 use super::word::Word;
 use super::{Ram, subtract};
 
-/// Free chunks whose memory is kept, so that it need not be made anew (4 MiB).
+/// Free chunks whose memory is kept for reuse (4 MiB).
 const SPARES: u32 = 32;
-/// Chunks looked at for the emptiest one.
+/// Chunks examined to find the emptiest one.
 const LOOK: usize = 1024;
 /// Bytes of an entry of a chunk's index.
 const ENTRY: u64 = 4;
-/// The owner of chunks whose memory is being given back. A process that is killed in that moment
-/// costs the run this one chunk.
+/// The owner of chunks whose memory is being freed. A process that is killed at that moment costs the run this one
+/// chunk.
 const PUNCHING: u16 = u16::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +61,7 @@ impl State {
     }
 }
 
-/// Bytes of a chunk that pages and their index entries (4 bytes each, from the end) may take.
+/// Whether pages and their index entries (4 bytes each, from the end) fit in a chunk.
 pub(super) fn fits(at: u64, entries: u32, bytes: u64) -> bool {
     at + bytes + (u64::from(entries) + 1) * ENTRY <= CHUNK_BYTES
 }
@@ -78,7 +78,7 @@ impl Ram {
             .is_ok()
     }
 
-    /// Free chunks, as far as the maps know.
+    /// Free chunks according to the maps.
     pub(super) fn free_chunks(&self) -> u32 {
         self.spares() + self.bares()
     }
@@ -102,7 +102,7 @@ impl Ram {
         self.atomics(at, self.layout.map_words() as usize)
     }
 
-    /// Says that a chunk is, or is not, among the free ones of a kind.
+    /// Marks a chunk as a free one of a kind, or not.
     fn mark(&self, kind: Kind, chunk: u32, free: bool) {
         let bit = 1 << (chunk % 64);
         let (map, set) = match kind {
@@ -117,8 +117,7 @@ impl Ram {
         }
     }
 
-    /// Takes a free chunk for `owner`, one that has memory if there is any; `None` where there are no
-    /// more than `kept`.
+    /// Takes a free chunk for `owner`, preferably one with memory; `None` if there are no more than `kept`.
     pub(super) fn take_chunk(&self, owner: u16, kept: u32) -> Option<u32> {
         if self.free_chunks() <= kept {
             return None;
@@ -148,7 +147,7 @@ impl Ram {
                         let at = self.layout.data + u64::from(number) * CHUNK_BYTES;
                         self.memory.populate(at, CHUNK_BYTES);
                     }
-                    // Whoever still reads what was here before finds its word changed.
+                    // A reader of the former contents finds its word changed.
                     fence(SeqCst);
                     return Some(number);
                 }
@@ -171,7 +170,7 @@ impl Ram {
         }
     }
 
-    /// Closes what a dead process was filling, and finds free chunks that it did not get to mark.
+    /// Closes the chunk that a dead process was filling, and finds free chunks that it did not mark.
     pub(super) fn close_chunks_of(&self, owner: u16) {
         for number in 0..self.layout.chunks {
             let Some(chunk) = self.chunk(number) else {
@@ -196,7 +195,7 @@ impl Ram {
     pub(super) fn set_slot_in(&self, number: u32, entry: u32, slot: u32) {
         let at = Self::entry_at(number, entry);
         let place = &self.atomics(self.layout.data + at / 8 * 8, 1)[0];
-        // The chunk's owner alone writes here. The lower half comes after the upper one.
+        // Only the chunk's owner writes here. The lower half follows the upper one.
         let word = place.load(Relaxed);
         let shift = at % 8 * 8;
         let word = word & !(0xffff_ffff << shift) | u64::from(slot) << shift;
@@ -214,7 +213,7 @@ impl Ram {
         (!word.is_empty() && word.chunk() == number).then_some((slot, word))
     }
 
-    /// The bytes that `old` meant belong to no slot any more.
+    /// The bytes of `old` belong to no slot any more.
     pub(super) fn let_go(&self, old: Word) {
         let units = old.units();
         subtract(&self.header().live, units.into());
@@ -236,7 +235,7 @@ impl Ram {
         entries.min((CHUNK_BYTES / ENTRY) as u32)
     }
 
-    /// The closed chunk with the least live units, no more than `most`, of the next ones around.
+    /// Of the next chunks, the closed one with the fewest live units, at most `most`.
     pub(super) fn emptiest(&self, most: u32) -> Option<u32> {
         let chunks = self.layout.chunks;
         let start = self.header().hand.load(Relaxed) % chunks;
@@ -258,7 +257,7 @@ impl Ram {
         best.map(|(_, number)| number)
     }
 
-    /// Frees a closed chunk in which nothing is live.
+    /// Frees a closed chunk without live pages.
     pub(super) fn free_if_empty(&self, number: u32) {
         let Some(chunk) = self.chunk(number) else {
             return;
@@ -269,15 +268,14 @@ impl Ram {
         {
             return;
         }
-        // Nothing can have become live: closed chunks only lose pages, and if it is not the same
-        // any more, the version tells.
+        // No page can have become live: closed chunks only lose pages, and the version reveals any other change.
         if self.spares() < SPARES {
             if Self::advance(chunk, state, state.next(Kind::Spare, 0)) {
                 self.mark(Kind::Spare, number, true);
             }
             return;
         }
-        // Nobody else takes it while its memory goes.
+        // No other process takes it while its memory is freed.
         let ours = state.next(Kind::Open, PUNCHING);
         if !Self::advance(chunk, state, ours) {
             return;

@@ -1,20 +1,19 @@
-//! How a page becomes fewer bytes, and a page again.
+//! Compression and decompression of pages.
 //!
-//! Both methods work on memory that is made once: nothing is allocated for a page. What comes back is
-//! checked by the decoder to stay in its bounds, whatever the bytes are; that they are the right ones
-//! is for the caller's digest to tell.
+//! Both methods use preallocated memory: nothing is allocated per page. The decoder stays within its bounds whatever
+//! the bytes are; the caller's digest verifies the page.
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 
 use super::PAGE;
 
-/// Level of zstd: what is above it takes longer and saves little on 4 KiB.
+/// Level of zstd: higher levels take longer and save little on 4 KiB.
 const ZSTD_LEVEL: i32 = 1;
 
-/// How pages are compressed.
+/// The compression method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// Fast: about 2 us to compress a page and 1 us to bring it back.
+    /// Fast: about 2 us to compress a page and 1 us to decompress it.
     #[default]
     Lz4,
     /// Smaller, at about three times the time.
@@ -22,7 +21,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// By the name that a user gives it.
+    /// The method of a user's name.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "lz4" => Some(Self::Lz4),
@@ -31,7 +30,7 @@ impl Method {
         }
     }
 
-    /// The name that a user gives it.
+    /// The user's name of the method.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lz4 => "lz4",
@@ -55,7 +54,7 @@ impl Method {
     }
 }
 
-/// What one thread needs to compress.
+/// The compression state of one thread.
 pub(super) struct Squeezer {
     method: Method,
     table: CompressTable,
@@ -75,7 +74,7 @@ impl Squeezer {
         }
     }
 
-    /// The compressed bytes; `None` where they would be more than `most`.
+    /// The compressed bytes; `None` if they would be more than `most`.
     pub(super) fn compress(&mut self, page: &[u8; PAGE], most: usize) -> Option<&[u8]> {
         let length = match (&mut self.zstd, self.method) {
             (Some(zstd), Method::Zstd) => {
@@ -87,7 +86,7 @@ impl Squeezer {
     }
 }
 
-/// What one thread needs to bring pages back.
+/// The decompression state of one thread.
 pub(super) struct Opener {
     zstd: Option<zstd_safe::DCtx<'static>>,
 }
@@ -99,7 +98,7 @@ impl Opener {
         }
     }
 
-    /// Fills `page`. False where the bytes are not those of a whole page.
+    /// Fills `page`. False if the bytes are not those of a whole page.
     pub(super) fn decompress(&mut self, bytes: &[u8], page: &mut [u8]) -> bool {
         let length = match &mut self.zstd {
             Some(zstd) => zstd.decompress(page, bytes).ok(),
@@ -140,7 +139,7 @@ mod tests {
         }
     }
 
-    /// Memory that somebody wrote over must not lead the decoder astray.
+    /// Overwritten memory must not lead the decoder out of bounds.
     #[test]
     fn any_bytes_are_refused_or_give_a_page() {
         for method in [Method::Lz4, Method::Zstd] {

@@ -1,28 +1,26 @@
-//! Where everything lies in the memory of a RAM area.
+//! The layout of a RAM area's memory.
 //!
-//! One memfd, mapped by every process of the run: a header, a record for each chunk, two maps of the
-//! chunks that are free, a word for each slot, and the chunks. Untouched parts cost no memory, so
-//! the slots are laid out for what compresses well. All offsets come from here, computed from the
-//! capacity; none is read out of shared memory.
+//! One memfd, mapped by every process of the run: a header, a record per chunk, two maps of free chunks, a word per
+//! slot, and the chunks. Untouched parts cost no memory, which allows enough slots for highly compressible pages. All
+//! offsets are computed here from the capacity; none is read from shared memory.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::RamError;
 
-/// Bytes of a chunk: what a process takes at a time, fills alone, and gives back as a whole.
+/// Bytes of a chunk: a process takes a chunk, fills it alone, and frees it as a whole.
 pub const CHUNK_BYTES: u64 = 128 << 10;
 /// Compressed pages start at multiples of this.
 pub const UNIT: u64 = 16;
-/// Slots that an area offers for each page of its capacity: pages that compress better than this
-/// fill the slots before the capacity.
+/// Slots per page of capacity: pages that compress better than this fill the slots before the capacity.
 pub const SLOTS_PER_PAGE: u64 = 8;
-/// The least capacity: below it the chunks kept back to compact into are a large part.
+/// The minimum capacity: below it, the chunks reserved for compaction are a large part.
 pub const MIN_CAPACITY: u64 = 4 << 20;
-/// The largest: positions are 32 bits of 16-byte units.
+/// The maximum: positions are 32 bits of 16-byte units.
 pub const MAX_CAPACITY: u64 = 64 << 30;
 
 const PAGE: u64 = 4096;
-/// Slots come in clusters of this many.
+/// Slots per cluster.
 const CLUSTER_SLOTS: u64 = 512;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"fs-ram-1");
@@ -35,10 +33,10 @@ pub(super) struct Header {
     /// A [`super::Method`].
     pub(super) method: AtomicU64,
     pub(super) pad: [AtomicU64; 13],
-    /// Units that hold the bytes of some slot. A process that is killed may leave it wrong by a page:
-    /// it decides when to compact, never what is free.
+    /// Units with the bytes of some slot. A killed process may leave it wrong by a page: it only decides when to
+    /// compact, never which chunk is free.
     pub(super) live: AtomicU64,
-    /// Slots that hold a page; as exact as `live`.
+    /// Slots with a page; as exact as `live`.
     pub(super) pages: AtomicU64,
     /// Where the last search for a chunk to compact ended.
     pub(super) hand: AtomicU32,
@@ -47,9 +45,9 @@ pub(super) struct Header {
 /// One chunk.
 #[repr(C, align(32))]
 pub(super) struct Chunk {
-    /// What it is, whose, and how often it has changed: see [`super::chunks`].
+    /// Its state, owner, and version: see [`super::chunks`].
     pub(super) state: AtomicU64,
-    /// Units of it that hold the bytes of some slot; as exact as [`Header::live`].
+    /// Its units with the bytes of some slot; as exact as [`Header::live`].
     pub(super) live: AtomicU32,
     /// Pages written to it since it was taken: the length of its index.
     pub(super) entries: AtomicU32,
@@ -62,13 +60,13 @@ pub(super) struct Layout {
     pub(super) chunks: u32,
     pub(super) slots: u32,
     pub(super) records: u64,
-    /// A bit for each chunk that is free and has memory.
+    /// A bit per chunk that is free and has memory.
     pub(super) spare: u64,
-    /// A bit for each chunk that is *not* free without memory, as all are at first.
+    /// A bit per chunk that is *not* free without memory; initially all chunks are.
     pub(super) bare: u64,
     pub(super) words: u64,
     pub(super) data: u64,
-    /// Bytes of all.
+    /// Bytes in total.
     pub(super) total: u64,
 }
 

@@ -1,22 +1,18 @@
-//! A swap area in memory: evicted pages, compressed, where all processes of a run find them.
+//! A swap area in memory: evicted pages, compressed, shared by all processes of a run.
 //!
-//! The bytes lie in *chunks* of shared memory. A chunk is filled by the one process that took it,
-//! from front to back, and then never written again. The *word* of a slot (see `word`) says where
-//! its page's bytes are; it is published after they are there. What is live is defined by the words
-//! alone: a page is live where its slot's word points. So freeing a page, writing it anew or moving
-//! it is one compare-and-exchange of a word, and a process that is killed between any two
-//! instructions leaves bytes that nothing points to, and no lock.
+//! The bytes lie in *chunks* of shared memory. The process that took a chunk fills it from front to back; after that
+//! it is never written again. The *word* of a slot (see `word`) locates its page's bytes and is published after them.
+//! Only the words define which pages are live. Freeing, rewriting or moving a page is one compare-and-exchange of a
+//! word. A process that is killed between any two instructions leaves only unreferenced bytes, and no lock.
 //!
-//! A chunk that is full is nobody's: it only loses live pages, so whoever finds none in it may take
-//! it, and whoever needs room may move its last pages elsewhere (`writer`). A reader copies the
-//! bytes first and then looks whether the word is still the same: if not, they may be another
-//! page's, and it reads again.
+//! A full chunk has no owner and only loses live pages. A process that finds no live page in it may take it, and a
+//! process that needs room may move its last pages elsewhere (`writer`). A reader copies the bytes first and then
+//! checks the word: if it has changed, the bytes may be another page's, and it reads again.
 //!
-//! Counts (of live bytes by chunk and overall) are kept beside, for decisions; a killed process may
-//! leave them wrong by a page, and nothing that matters rests on them.
+//! Counts (of live bytes per chunk and overall) are kept for decisions; a killed process may leave them wrong by a
+//! page, and correctness does not depend on them.
 //!
-//! A page that does not compress is refused, so that the caller can put it on the next area; asked
-//! to, it is kept as it is.
+//! An incompressible page is refused, and the caller can put it on the next area; on request it is stored as it is.
 
 mod chunks;
 mod codec;
@@ -41,8 +37,7 @@ use word::{Form, Word};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// How often a page that moves while it is read is read again; each time it was moved by somebody,
-/// which takes longer than the reading.
+/// How often a page that moves during a read is read again; each move takes longer than the read.
 const READ_TRIES: u32 = 1000;
 
 /// Why there is no RAM area.
@@ -53,7 +48,7 @@ pub enum RamError {
         "a RAM area of {0} bytes is out of bounds: the least is {MIN_CAPACITY}, the most {MAX_CAPACITY}"
     )]
     Capacity(u64),
-    /// Something else is in the memory.
+    /// The memory has other contents.
     #[error("the memory holds no RAM area of this version")]
     Mismatch,
 }
@@ -61,34 +56,35 @@ pub enum RamError {
 /// Why a page could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Nothing was written to the slot, or there is no such slot.
+    /// The slot was never written, or does not exist.
     #[error("the slot holds nothing")]
     Nothing,
-    /// The bytes are not those of a page: somebody has written over them.
+    /// The bytes are not those of a page: they were overwritten.
     #[error("the compressed bytes are damaged")]
     Damaged,
 }
 
-/// The shared memory of an area, as a process has mapped it.
+/// The shared memory of an area, as mapped by a process.
 ///
 /// # Safety
-/// `base` is the start of `bytes` readable and writable bytes, aligned to a page, that stay mapped as
-/// long as the value lives, and that nobody changes but through [`Ram`].
+///
+/// `base` is the start of `bytes` readable and writable bytes, aligned to a page. They stay mapped as long as the
+/// value lives, and change only through [`Ram`].
 pub unsafe trait Backing: Send + Sync {
     /// The first byte.
     fn base(&self) -> NonNull<u8>;
-    /// How many.
+    /// Its length.
     fn bytes(&self) -> usize;
-    /// Gives the memory of a range of whole pages back; it reads as zeros afterwards. May do nothing.
+    /// Frees the memory of a range of whole pages; it reads as zeros afterwards. May do nothing.
     fn punch(&self, offset: u64, bytes: u64);
-    /// Gives a range of whole pages memory, in one go. May do nothing.
+    /// Allocates the memory of a range of whole pages in one step. May do nothing.
     fn populate(&self, offset: u64, bytes: u64);
 }
 
-/// How full an area is. Exact but for pages that killed processes were just about.
+/// The fill of an area. Exact except for pages in progress of killed processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// What the user gave, in bytes.
+    /// The user's capacity, in bytes.
     pub capacity: u64,
     /// Bytes of chunks that are in use.
     pub held: u64,
@@ -98,18 +94,18 @@ pub struct Usage {
     pub pages: u64,
 }
 
-/// Bytes that a page takes, as long as nothing is known of it.
+/// The assumed bytes per page while unknown.
 const GUESS: u64 = PAGE as u64 / 2;
-/// Pages from which on it is known.
+/// Pages from which on the average is used.
 const KNOWN: u64 = 256;
 
 impl Usage {
-    /// Bytes that pages can take: the rest is kept back to move them about.
+    /// Bytes available to pages: the rest is reserved for compaction.
     fn usable(&self) -> u64 {
         self.capacity / 16 * 15
     }
 
-    /// About how many more pages like those that are there have room.
+    /// The estimated number of further pages of the present average size.
     pub fn room(&self) -> u64 {
         let each = match self.pages {
             0..KNOWN => GUESS,
@@ -136,18 +132,17 @@ impl std::fmt::Debug for Ram {
     }
 }
 
-/// Bytes of the shared memory that an area of `capacity` bytes needs, the tables included; most of
-/// it is never touched.
+/// Bytes of shared memory for an area of `capacity` bytes, with the tables; most of it is never touched.
 pub fn memory_bytes(capacity: u64) -> Result<u64, RamError> {
     Ok(Layout::new(capacity)?.total)
 }
 
-/// Slots of an area of `capacity` bytes: [`SLOTS_PER_PAGE`] for each page of it.
+/// Slots of an area of `capacity` bytes: [`SLOTS_PER_PAGE`] per page.
 pub fn slots(capacity: u64) -> Result<u32, RamError> {
     Ok(Layout::new(capacity)?.slots)
 }
 
-/// What the first page of a new area holds; the rest is zeros.
+/// The start of the first page of a new area; the rest is zeros.
 pub fn first_bytes(capacity: u64, method: Method) -> Result<[u8; 24], RamError> {
     let words = [
         layout::MAGIC,
@@ -162,7 +157,7 @@ pub fn first_bytes(capacity: u64, method: Method) -> Result<[u8; 24], RamError> 
 }
 
 impl Ram {
-    /// The area in `memory`, made with [`memory_bytes`] and [`first_bytes`].
+    /// The area in `memory`, created with [`memory_bytes`] and [`first_bytes`].
     pub fn over(memory: Box<dyn Backing>) -> Result<Self, RamError> {
         if memory.bytes() < size_of::<Header>() {
             return Err(RamError::Mismatch);
@@ -186,7 +181,7 @@ impl Ram {
         }
     }
 
-    /// How pages are compressed.
+    /// The compression method.
     pub fn method(&self) -> Method {
         self.method
     }
@@ -196,7 +191,7 @@ impl Ram {
         self.layout.slots
     }
 
-    /// How full it is.
+    /// Its fill.
     pub fn usage(&self) -> Usage {
         let header = self.header();
         let free = self.free_chunks();
@@ -208,7 +203,7 @@ impl Ram {
         }
     }
 
-    /// How full it is, as a share of its slots: as many of them as its memory is taken.
+    /// Its fill as a number of slots: the same share of them as of its memory.
     pub fn filled_slots(&self) -> u32 {
         let usage = Usage {
             capacity: self.layout.capacity,
@@ -220,21 +215,20 @@ impl Ram {
         (usage.live * slots / usage.usable()).min(slots) as u32
     }
 
-    /// Nobody uses the slot any more: its bytes are given up. `is_used` says whether somebody has
-    /// taken the slot again by now.
+    /// The slot is unused: its bytes are freed. `is_used` tells whether some process has taken the slot again by now.
     pub fn free(&self, slot: u32, is_used: impl FnOnce() -> bool) {
         let Some(place) = self.word(slot) else {
             return;
         };
         let word = Word(place.load(SeqCst));
-        // Looked at after the word: who has taken the slot since will replace the word, and then it
-        // is not ours to free.
+        // Checked after the word: a process that has taken the slot since will replace the word, and the bytes are
+        // then its own to free.
         if !word.is_empty() && !is_used() {
             self.replace(place, word, word.emptied());
         }
     }
 
-    /// Supervisor: the process `owner` is dead. What it was filling is closed.
+    /// Supervisor: the process `owner` is dead. Closes its open chunk.
     pub fn bury(&self, owner: u16) {
         self.close_chunks_of(owner);
     }
@@ -245,8 +239,7 @@ impl Ram {
             .is_some_and(|place| !Word(place.load(SeqCst)).is_empty())
     }
 
-    /// Replaces the word of a slot, and lets the bytes go that it meant before. False where it has
-    /// changed meanwhile.
+    /// Replaces the word of a slot, and frees the bytes of the old one. False if it has changed meanwhile.
     fn replace(&self, place: &AtomicU64, old: Word, new: Word) -> bool {
         if place
             .compare_exchange(old.0, new.0, SeqCst, SeqCst)
@@ -265,8 +258,7 @@ impl Ram {
         true
     }
 
-    /// Copies the bytes that `word` means; what they are is not known before the word is looked at
-    /// again.
+    /// Copies the bytes of `word`; they are valid only if the word is unchanged afterwards.
     fn copy_out(&self, word: Word, bytes: &mut [u8; PAGE]) -> bool {
         let length = word.length();
         if length > PAGE || word.offset() + length as u64 > self.layout.capacity {
@@ -317,7 +309,7 @@ impl Ram {
     }
 }
 
-/// What a thread needs to read pages.
+/// The state of one thread for reading pages.
 pub struct Reader {
     opener: Opener,
     bytes: Box<[u8; PAGE]>,
@@ -332,8 +324,8 @@ impl Reader {
         }
     }
 
-    /// Brings the page of `slot` into `page`, which is 4096 bytes long. The caller holds a reference
-    /// to the slot, so that it stays what it is, wherever it may be moved.
+    /// Reads the page of `slot` into `page`, which is 4096 bytes long. The caller holds a reference to the slot: its
+    /// content stays, although it may be moved.
     pub fn read(&mut self, ram: &Ram, slot: u32, page: &mut [u8]) -> Result<(), ReadError> {
         let place = ram.word(slot).ok_or(ReadError::Nothing)?;
         for _ in 0..READ_TRIES {
@@ -342,7 +334,7 @@ impl Reader {
                 return Err(ReadError::Nothing);
             }
             let copied = ram.copy_out(word, &mut self.bytes);
-            // What follows the copy must not come before it.
+            // The check must not precede the copy.
             fence(Acquire);
             if Word(place.load(Relaxed)) != word {
                 continue;
@@ -365,8 +357,7 @@ impl Reader {
     }
 }
 
-/// Takes `less` away, but never more than there is: the count may be off by what killed processes
-/// were about.
+/// Subtracts `less`, at most to zero: killed processes may have left the count wrong.
 fn subtract(count: &AtomicU64, less: u64) {
     let _ = count.fetch_update(Relaxed, Relaxed, |now| Some(now.saturating_sub(less)));
 }

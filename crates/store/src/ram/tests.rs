@@ -1,5 +1,5 @@
-//! The area against a plain table of pages: by one writer and several, with frees, moves, kills and
-//! a full area, checked by the bytes of every page that is read.
+//! The area compared with a plain table of pages: by one writer and several, with frees, moves, kills and a full
+//! area; every page read is compared byte by byte.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use super::*;
 
-/// Memory of this process alone.
+/// Memory private to this process.
 struct Plain {
     base: NonNull<u8>,
     bytes: usize,
@@ -67,7 +67,7 @@ pub(super) fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A page of which about `eighths` of 8 do not compress.
+/// A page of which about `eighths` of 8 are incompressible.
 pub(super) fn page_of(seed: u64, eighths: u32) -> [u8; PAGE] {
     let mut page = [0; PAGE];
     for (i, word) in page.chunks_exact_mut(8).enumerate() {
@@ -90,7 +90,7 @@ fn read(ram: &Ram, slot: u32) -> Result<[u8; PAGE], ReadError> {
     Ok(page)
 }
 
-/// What must hold whenever nobody is in the middle of anything.
+/// The invariants while no operation is in progress.
 fn check(ram: &Ram, pages: u64) {
     let usage = ram.usage();
     assert_eq!(usage.pages, pages);
@@ -135,7 +135,7 @@ fn pages_come_back_as_they_were_written_last() {
                 match writer.write(&ram, slot, &page, draw % 16 < 2, &USED) {
                     Ok(()) => _ = held.insert(slot, page),
                     Err(why) => {
-                        // What the slot held before is void.
+                        // The slot's old content is void.
                         held.remove(&slot);
                         match why {
                             Refused::Incompressible => refused += 1,
@@ -195,7 +195,7 @@ fn most_of_the_capacity_can_be_used() {
     }
 }
 
-/// What is held follows what lives, though pages are overwritten without end.
+/// The held memory follows the live pages, although pages are overwritten endlessly.
 #[test]
 fn sparse_chunks_are_compacted() {
     let ram = area(64 << 20, Method::Lz4);
@@ -230,7 +230,7 @@ fn memory_is_given_back_and_read_as_nothing() {
     assert!(with_memory <= 32, "{with_memory} have memory");
 }
 
-/// A slot that somebody has taken again is not freed by who gave it back.
+/// A slot that was taken again is not freed by its former user.
 #[test]
 fn a_slot_that_is_used_again_is_left_alone() {
     let ram = area(4 << 20, Method::Lz4);
@@ -239,8 +239,8 @@ fn a_slot_that_is_used_again_is_left_alone() {
     writer.write(&ram, 7, &page, false, &USED).expect("it fits");
     ram.free(7, || true);
     assert_eq!(read(&ram, 7), Ok(page));
-    // Its user was killed before it freed the page: compaction does, when room is short. The chunk
-    // that holds it has next to nothing else.
+    // Its user was killed before it freed the page: compaction frees it when room is short. Its chunk contains hardly
+    // anything else.
     let used = |slot| slot >= 100;
     for n in 0..2000 {
         let page = page_of(n.into(), 2);
@@ -256,7 +256,7 @@ fn a_slot_that_is_used_again_is_left_alone() {
     assert!(!ram.holds(7));
 }
 
-/// A writer that dies leaves an open chunk; nothing else is lost, and all of it can be used again.
+/// A dying writer leaves an open chunk; nothing else is lost, and all of it is usable again.
 #[test]
 fn what_a_dead_process_leaves_is_taken_over() {
     let ram = area(4 << 20, Method::Lz4);
@@ -286,14 +286,14 @@ fn what_a_dead_process_leaves_is_taken_over() {
     }
 }
 
-/// Several processes (threads here) write, move, free and read at the same time. Each slot belongs to
-/// one writer at a time; readers check that a page they see was that slot's at some moment.
+/// Several processes (threads here) write, move, free and read in parallel. Each slot has one writer at a time;
+/// readers check that a page they see was that slot's at some moment.
 #[test]
 fn writers_and_readers_do_not_disturb_each_other() {
     const SLOTS: u32 = 1200;
     let ram = Arc::new(area(4 << 20, Method::Lz4));
     let stop = Arc::new(AtomicBool::new(false));
-    // What each slot was written with last; odd while it is being written or free.
+    // The last written value of each slot; odd while it is being written or free.
     let seeds: Arc<Vec<AtomicU64>> = Arc::new((0..SLOTS).map(|_| AtomicU64::new(1)).collect());
     let checked = Arc::new(AtomicU32::new(0));
     std::thread::scope(|scope| {

@@ -1,9 +1,8 @@
-//! The word of a slot: where its page's bytes are.
+//! The word of a slot: the place of its page's bytes.
 //!
-//! One 64-bit word, so that it changes at once: the position of the bytes, their length, how they
-//! are stored, and a generation, which every change raises. Whoever has read bytes and finds the
-//! word as it was before knows that they are the slot's; whoever replaces a word by
-//! compare-and-exchange is the only one who did.
+//! One 64-bit word, which changes atomically: the position of the bytes, their length, their form, and a generation,
+//! which every change raises. A reader that finds the word unchanged after copying the bytes knows that they are the
+//! slot's. Of several processes that replace a word by compare-and-exchange, one succeeds.
 
 use super::layout::{CHUNK_BYTES, UNIT};
 
@@ -11,14 +10,14 @@ const LENGTH_AT: u32 = 32;
 const FORM_AT: u32 = 45;
 const GENERATION_AT: u32 = 47;
 
-/// How the bytes are stored.
+/// The form of the stored bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// The slot holds nothing.
+    /// The slot is empty.
     Nothing,
     /// By the area's method.
     Compressed,
-    /// As they are.
+    /// Uncompressed.
     Whole,
 }
 
@@ -47,17 +46,17 @@ impl Word {
         (self.offset() / CHUNK_BYTES) as u32
     }
 
-    /// Bytes.
+    /// The number of bytes.
     pub(super) fn length(self) -> usize {
         (self.0 >> LENGTH_AT) as usize & 0x1fff
     }
 
-    /// Units that the bytes take.
+    /// Units of the bytes.
     pub(super) fn units(self) -> u32 {
         units(self.length())
     }
 
-    /// What the slot holds next.
+    /// The next word of the slot.
     pub(super) fn next(self, form: Form, offset: u64, length: usize) -> Self {
         let form = match form {
             Form::Nothing => 0,
@@ -69,13 +68,13 @@ impl Word {
         Word((generation << GENERATION_AT) | (form << FORM_AT) | length | (offset / UNIT))
     }
 
-    /// The slot holds nothing from now on.
+    /// The word of the emptied slot.
     pub(super) fn emptied(self) -> Self {
         self.next(Form::Nothing, 0, 0)
     }
 }
 
-/// Units that so many bytes take.
+/// Units of this number of bytes.
 pub(super) fn units(bytes: usize) -> u32 {
     (bytes as u64).div_ceil(UNIT) as u32
 }

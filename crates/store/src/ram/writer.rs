@@ -1,9 +1,8 @@
-//! Puts pages into an area: compresses, appends, and makes room.
+//! Writes pages to an area: compresses, appends, and makes room.
 //!
-//! Each process has a writer of its own, which appends to the chunk that it took. Room is made by
-//! moving the live pages of the emptiest chunk together with new ones, before what is held is much
-//! more than what lives, or when no chunk is free. Some chunks are kept back for that, since pages
-//! must be at their new place before the old one is free.
+//! Each process has a writer, which appends to the chunk that it took. Compaction moves the live pages of the
+//! emptiest chunk together with new ones: before the held memory greatly exceeds the live bytes, or when no chunk is
+//! free. Some chunks are reserved for it, because a page must be at its new place before the old one is free.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
@@ -14,21 +13,21 @@ use super::layout::{CHUNK_BYTES, UNIT};
 use super::word::{Form, Word, units};
 use super::{Method, PAGE, Ram};
 
-/// A page that takes more than this (7/8) is not worth the memory.
+/// A compressed page larger than this (7/8) does not save enough memory.
 const WORTH: usize = PAGE / 8 * 7;
-/// A chunk that is fuller than this is not worth moving, in parts of 16: when no chunk is free, and
-/// when it is only to save memory.
+/// A chunk fuller than this many sixteenths is not compacted: if no chunk is free, and if the purpose is only to save
+/// memory.
 const FULLEST: u64 = 15;
 const FULLEST_SPARED: u64 = 12;
-/// Chunks emptied in one go: what is moved fills one chunk, unless nothing was left in them.
+/// Chunks emptied in one step: the moved pages fill one chunk, unless there were none.
 const MOST_EMPTIED: u32 = 64;
-/// Chunks that may be held beyond 4/3 of what lives.
+/// Chunks that may be held beyond 4/3 of the live bytes.
 const LOOSE: u64 = 16;
 
-/// Why a page was not taken.
+/// Why a page was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It does not compress, and was not to be kept as it is.
+    /// It is incompressible, and was not to be stored as it is.
     #[error("the page does not compress")]
     Incompressible,
     /// The area is full.
@@ -48,14 +47,14 @@ struct Current {
     entries: u32,
 }
 
-/// One process' way into an area.
+/// The writer of one process.
 pub struct Writer {
     owner: u16,
     squeezer: Squeezer,
     current: Option<Current>,
-    /// What is being written.
+    /// The bytes being written.
     bytes: Box<[u8; PAGE]>,
-    /// What is being moved.
+    /// The bytes being moved.
     moved: Box<[u8; PAGE]>,
 }
 
@@ -71,8 +70,8 @@ impl Writer {
         }
     }
 
-    /// Puts `page` into `slot`, in place of what it held. The caller holds the only reference to the
-    /// slot; `is_used` says for others whether anybody holds one. `as_it_is`: whatever its size.
+    /// Writes `page` to `slot`, in place of its old page. The caller holds the only reference to the slot; `is_used`
+    /// tells whether other slots are in use. `as_it_is`: whatever its size.
     pub fn write(
         &mut self,
         ram: &Ram,
@@ -96,7 +95,7 @@ impl Writer {
                 return Err(Refused::Incompressible);
             }
         };
-        // What the slot held is void, whether or not there is room for what it is to hold.
+        // The old page is void, whether or not there is room for the new one.
         ram.free(slot, || false);
         self.make_room(ram, length, is_used);
         let current = self.current.as_mut().ok_or(Refused::Full)?;
@@ -109,8 +108,7 @@ impl Writer {
         }
     }
 
-    /// Sees to it that the current chunk has room for `length` more bytes; there is none where the
-    /// area is full.
+    /// Ensures that the current chunk has room for `length` more bytes; fails if the area is full.
     fn make_room(&mut self, ram: &Ram, length: usize, is_used: &dyn Fn(u32) -> bool) {
         let bytes = u64::from(units(length)) * UNIT;
         let has_room = |current: &Current| fits(current.at, current.entries, bytes);
@@ -136,14 +134,14 @@ impl Writer {
         self.current.is_some()
     }
 
-    /// What is being filled is filled no more: others may find room in it.
+    /// Closes the current chunk: others may find room in it.
     pub fn give_back(&mut self, ram: &Ram) {
         if let Some(current) = self.current.take() {
             ram.close(current.chunk);
         }
     }
 
-    /// As a process does that is killed before it publishes what it wrote.
+    /// Like a process that is killed before it publishes its bytes.
     #[cfg(test)]
     pub(super) fn write_in_vain(&mut self, ram: &Ram, slot: u32, bytes: &[u8]) {
         self.make_room(ram, bytes.len(), &|_| true);
@@ -152,8 +150,8 @@ impl Writer {
         }
     }
 
-    /// Moves what lives in the emptiest chunks into one of those kept back, until that has no room
-    /// left beside `bytes`. It is the current one then; nothing is taken where no chunk becomes free.
+    /// Moves the live pages of the emptiest chunks into a reserved chunk, until that has no room left beside `bytes`.
+    /// It then is the current one. No chunk is taken if none would become free.
     fn compact(&mut self, ram: &Ram, fullest: u64, bytes: u64, is_used: &dyn Fn(u32) -> bool) {
         let most = (CHUNK_BYTES / UNIT * fullest / 16) as u32;
         let mut freed = false;
@@ -174,7 +172,7 @@ impl Writer {
         }
     }
 
-    /// Moves what lives in `victim` to the current chunk. False where that had no room for all.
+    /// Moves the live pages of `victim` to the current chunk. False if it had no room for all.
     fn empty(&mut self, ram: &Ram, victim: u32, bytes: u64, is_used: &dyn Fn(u32) -> bool) -> bool {
         for entry in 0..ram.entries_of(victim) {
             let Some((slot, word)) = ram.live_in(victim, entry) else {
@@ -202,17 +200,17 @@ impl Writer {
             let offset = append(ram, current, slot, &self.moved[..word.length()]);
             let moved = word.next(word.form(), offset, word.length());
             if !ram.replace(place, word, moved) {
-                // It was freed or written meanwhile: the copy is of no use.
+                // It was freed or rewritten meanwhile: the copy is void.
                 ram.let_go(moved);
             }
         }
-        // Where it was not freed with the last page that left it.
+        // If it was not freed with its last page.
         ram.free_if_empty(victim);
         true
     }
 }
 
-/// Appends bytes; nothing points to them yet. Returns where they are.
+/// Appends bytes, not referenced yet. Returns their place.
 fn append(ram: &Ram, current: &mut Current, slot: u32, bytes: &[u8]) -> u64 {
     let offset = u64::from(current.chunk) * CHUNK_BYTES + current.at;
     let taken = units(bytes.len());
@@ -228,12 +226,12 @@ fn append(ram: &Ram, current: &mut Current, slot: u32, bytes: &[u8]) -> u64 {
     offset
 }
 
-/// Free chunks that only compaction may take.
+/// Free chunks reserved for compaction.
 fn kept_back(ram: &Ram) -> u32 {
     (ram.layout.chunks / 64).clamp(2, 64)
 }
 
-/// Whether much more memory is held than what lives takes.
+/// Whether the held memory greatly exceeds the live bytes.
 fn is_sparse(ram: &Ram) -> bool {
     let usage = ram.usage();
     usage.held * 3 > usage.live * 4 + LOOSE * CHUNK_BYTES

@@ -1,13 +1,12 @@
-//! How one thread hands work to others and takes it back, without a lock.
+//! Lock-free handoff of work to other threads and back.
 //!
-//! Who is preempted with a lock held keeps the others waiting for as long as the scheduler likes, and the
-//! thread that hands out here is the one that serves faults. Work lies in slots. Their numbers travel through
-//! a ring from which any worker may take, and back through a list that the owner takes as a whole. Workers
-//! sleep on a futex. The owner is told by an eventfd, which is written to only when the list was empty, so
-//! that a busy owner costs few system calls.
+//! A thread that is preempted with a lock held makes the others wait for as long as the scheduler likes, and the
+//! thread that hands out work here serves faults. Work lies in slots. Their numbers travel through a ring from which
+//! any worker may take, and back through a list that the owner takes as a whole. Workers sleep on a futex. An eventfd
+//! notifies the owner. It is written to only if the list was empty: a busy owner costs few system calls.
 //!
-//! Work comes back even from a worker that panics. Released programs end at a panic; where they do not, the
-//! owner would wait for ever.
+//! Work also comes back from a worker that panics. Released programs abort at a panic; otherwise the owner would wait
+//! for ever.
 
 use std::cell::UnsafeCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,18 +17,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-/// End of the list of ended slots.
+/// End of the list of finished slots.
 const NONE: u32 = u32::MAX;
 
 struct Slot<T> {
     work: UnsafeCell<T>,
-    /// The next slot in the list of ended ones; written before the slot is pushed.
+    /// The next slot in the list of finished ones; written before the slot is pushed.
     next: AtomicU32,
 }
 
 struct Shared<T> {
     slots: Box<[Slot<T>]>,
-    /// Slot numbers handed to the workers: a ring as long as there are slots, so it cannot overrun.
+    /// Slot numbers for the workers: a ring with as many entries as slots, which cannot overrun.
     queue: Box<[AtomicU32]>,
     head: AtomicU64,
     tail: AtomicU64,
@@ -37,7 +36,7 @@ struct Shared<T> {
     bell: AtomicU32,
     sleepers: AtomicU32,
     stop: AtomicBool,
-    /// First of the ended slots that were not reaped yet, or `NONE`.
+    /// The first finished slot that was not reaped yet, or `NONE`.
     ended: AtomicU32,
     /// Pushes onto an empty list: each is followed by adding one to the eventfd.
     notices: AtomicU64,
@@ -66,7 +65,7 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Ends a slot. Returns whether all that ended before had been reaped.
+    /// Finishes a slot. Returns whether all earlier ones had been reaped.
     fn end(&self, index: u32) -> bool {
         let slot = &self.slots[index as usize];
         let mut first = self.ended.load(Ordering::Relaxed);
@@ -83,7 +82,7 @@ impl<T> Shared<T> {
     fn give_back(&self, index: u32) {
         if self.end(index) {
             self.notices.fetch_add(1, Ordering::AcqRel);
-            // Fails only when the counter is about to overflow, and then it is readable anyway.
+            // Fails only if the counter is about to overflow, and then it is readable anyway.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
@@ -93,8 +92,8 @@ impl<T> Shared<T> {
 pub(super) struct Hand<T>(Arc<Shared<T>>);
 
 impl<T> Hand<T> {
-    /// Does work until the [`Handoff`] is dropped. Work at which `carry_out` panics is given back as it is
-    /// then.
+    /// Works until the [`Handoff`] is dropped. Work at which `carry_out` panics is returned in its state at that
+    /// time.
     pub(super) fn run(&self, mut carry_out: impl FnMut(&mut T)) {
         let shared = &*self.0;
         loop {
@@ -109,30 +108,30 @@ impl<T> Hand<T> {
                 return;
             }
             shared.sleepers.fetch_add(1, Ordering::SeqCst);
-            // Any answer is fine: woken, interrupted, or the bell rang meanwhile.
+            // Any result is fine: woken, interrupted, or the bell rang meanwhile.
             let _ = futex::wait(&shared.bell, futex::Flags::PRIVATE, bell, None);
             shared.sleepers.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
 
-/// The owner's side: who fills slots and reaps them.
+/// The owner's side: it fills slots and reaps them.
 pub(super) struct Handoff<T> {
     shared: Arc<Shared<T>>,
     free: Vec<u32>,
-    /// Filled since the last flush; the workers cannot see these yet.
+    /// Filled since the last flush; invisible to the workers until the next.
     unflushed: u64,
-    /// How much of `notices` was read from the eventfd.
+    /// The part of `notices` that was read from the eventfd.
     heard: u64,
     /// Reaped and not put back, oldest first.
     reaped: Vec<u32>,
-    /// The owner works on it itself.
+    /// The slot on which the owner works itself.
     own: Option<u32>,
 }
 
 impl<T> Handoff<T> {
-    /// Slots for all of `works`, and nobody at work. `event` is a non-blocking eventfd, written to when a slot
-    /// has ended after all had been reaped.
+    /// Slots for all of `works`, without workers. `event` is a non-blocking eventfd, written to when a slot has
+    /// finished after all others had been reaped.
     pub(super) fn new(works: impl Iterator<Item = T>, event: OwnedFd) -> Self {
         let slots: Box<[_]> = works
             .map(|work| Slot {
@@ -163,7 +162,7 @@ impl<T> Handoff<T> {
         }
     }
 
-    /// What one more worker runs.
+    /// The side of one more worker.
     pub(super) fn hand(&self) -> Hand<T> {
         Hand(Arc::clone(&self.shared))
     }
@@ -173,8 +172,8 @@ impl<T> Handoff<T> {
         self.shared.event.as_fd()
     }
 
-    /// Lets `fill` fill a free slot, for the workers to see at the next [`Handoff::flush`]. False, and `fill`
-    /// was not called: none is free.
+    /// Lets `fill` fill a free slot, visible to the workers after the next [`Handoff::flush`]. False, and `fill` was
+    /// not called: none is free.
     pub(super) fn fill(&mut self, fill: impl FnOnce(&mut T)) -> bool {
         let Some(index) = self.free.pop() else {
             return false;
@@ -187,7 +186,7 @@ impl<T> Handoff<T> {
         true
     }
 
-    /// Shows the workers what was filled.
+    /// Publishes the filled slots to the workers.
     pub(super) fn flush(&mut self) -> Result<(), Errno> {
         if self.unflushed == 0 {
             return Ok(());
@@ -202,9 +201,9 @@ impl<T> Handoff<T> {
         Ok(())
     }
 
-    /// Works on the owner's thread, on what it has begun or else, if it may `begin`, on the oldest that was flushed
-    /// and that no worker has. `work` does a part and says whether that was the last; the end is not told by the
-    /// event. Returns whether there was anything.
+    /// Works on the owner's thread: on the slot that it has begun or else, if it may `begin`, on the oldest flushed
+    /// slot that no worker has. `work` does a part and returns whether that was the last; the event does not report
+    /// the end. Returns whether there was work.
     pub(super) fn work(&mut self, begin: bool, work: impl FnOnce(&mut T) -> bool) -> bool {
         if self.own.is_none() && begin {
             self.own = self.shared.take();
@@ -221,7 +220,7 @@ impl<T> Handoff<T> {
         true
     }
 
-    /// Slots have ended that were not reaped.
+    /// There are finished slots that were not reaped.
     pub(super) fn has_ended(&self) -> bool {
         self.shared.ended.load(Ordering::Acquire) != NONE
     }
@@ -231,23 +230,23 @@ impl<T> Handoff<T> {
         self.shared.slots.len() - self.free.len() - self.reaped.len()
     }
 
-    /// Reads the event if it was written to, or is about to be. Only for who has it alone.
+    /// Reads the event if it was written to, or is about to be. Only for its sole reader.
     pub(super) fn hear(&mut self) {
         if self.shared.notices.load(Ordering::Acquire) != self.heard {
             let mut count = [0; 8];
-            // Empty when the worker is between its push and its write; the next call hears it.
+            // Empty while a worker is between its push and its write; the next call reads it.
             if rustix::io::read(&self.shared.event, &mut count) == Ok(8) {
                 self.heard += u64::from_ne_bytes(count);
             }
         }
     }
 
-    /// Puts back what [`Handoff::reap`] gave.
+    /// Returns the slots of the last [`Handoff::reap`].
     pub(super) fn put_back(&mut self) {
         self.free.append(&mut self.reaped);
     }
 
-    /// Puts back what the last call gave and takes what has ended since, oldest first.
+    /// Returns the slots of the last call and takes those finished since, oldest first.
     pub(super) fn reap(&mut self) {
         self.put_back();
         let mut index = self.shared.ended.swap(NONE, Ordering::AcqRel);
@@ -260,7 +259,7 @@ impl<T> Handoff<T> {
         self.reaped.reverse();
     }
 
-    /// What the last call of [`Handoff::reap`] gave.
+    /// The slots of the last [`Handoff::reap`].
     pub(super) fn reaped(&self) -> impl Iterator<Item = &T> {
         self.reaped.iter().map(|&index| {
             // SAFETY: a worker gave the slot back by pushing it onto the list that was taken, and it cannot be
@@ -271,8 +270,8 @@ impl<T> Handoff<T> {
 }
 
 impl<T> Drop for Handoff<T> {
-    /// Sends the workers home, once they have done what was flushed. They hold the shared part until they
-    /// have left. Whoever lent memory to the work waits before.
+    /// Stops the workers after the flushed work. They hold the shared part until they have left. A caller that lent
+    /// memory to the work waits before.
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.bell.fetch_add(1, Ordering::SeqCst);

@@ -1,12 +1,11 @@
-//! Helper threads: the work on the bytes of large transfers, beside the thread that queues and reaps.
+//! Helper threads: hashing and compression for large transfers, beside the thread that queues and reaps.
 //!
-//! What a file gave is hashed; what goes to a RAM area is compressed, and what comes from there unfolded and
-//! hashed. The thread that decides then has time to decide, which is all that nobody can do for it. Only
-//! transfers of [`LARGE`] pages and more in one piece are handed over: for less the way there and back costs
-//! more than the work, and when all helpers have enough to do the caller goes on by itself.
+//! Pages read from a file are hashed; pages for a RAM area are compressed, and pages from there decompressed and
+//! hashed. This leaves the pager's time for decisions, which no other thread can make. Only transfers of at least
+//! [`LARGE`] pages in one piece are handed over: for smaller ones the handoff costs more than the work. If all
+//! helpers are busy, the caller does the work itself.
 //!
-//! The threads come from the caller, like [`super::Pool`]'s, and not before the first transfer that is large
-//! enough.
+//! The caller provides the threads, as for [`super::Pool`], at the first transfer that is large enough.
 
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -18,26 +17,26 @@ use super::handoff::{Hand, Handoff};
 use super::ram::{Counter, PAGE, Refusal};
 use super::{Completion, IoError, SpawnRefused};
 
-/// Pages of the smallest transfer that is handed over: 256 KiB, some 30 us of hashing.
+/// Pages of the smallest transfer that is handed over: 256 KiB, about 30 us of hashing.
 pub const LARGE: usize = 64;
 /// More threads than this only compete for the memory's bandwidth.
 pub const MOST_HELPERS: usize = 3;
-/// Jobs that may wait or be done at once.
+/// Jobs that may be queued or in progress at once.
 const JOBS: usize = 16;
 /// The most pages of a job.
 const MOST_PAGES: usize = 512;
-/// Pages of a job that are done before anything else is looked at: 15 us of hashing, 60 of unfolding.
+/// Pages of a job between two checks for other work: 15 us of hashing, 60 of decompression.
 const PART: usize = 64;
-/// The number of the thread that hands over, where it does a job itself; the helpers' follow.
+/// The number of the owner's thread, for jobs that it does itself; the helpers' follow.
 const OWNER: usize = 0;
 
-/// The number by which the bytes of pages are compared. Called with the pages in order of address.
+/// The hash of a page, for comparison. Called with pages in order of address.
 pub type Hash = fn(&[u8; PAGE]) -> u64;
 
 /// Starts a thread that runs a [`Helper`].
 pub type Spawn = Box<dyn FnMut(Helper) -> Result<(), SpawnRefused>>;
 
-/// What is to be done with the pages of a job.
+/// The task of a job.
 pub(super) enum Task {
     Hash,
     Read(Arc<Counter>, u32),
@@ -47,19 +46,19 @@ pub(super) enum Task {
 /// The first page of memory that was lent for a transfer.
 struct Lent(*mut [u8; PAGE]);
 
-// SAFETY: whoever has the job has the transfer, and with it the memory.
+// SAFETY: the owner of the job has the transfer, and with it the memory.
 unsafe impl Send for Lent {}
 
 impl Lent {
     /// # Safety
-    /// So many pages were lent, and nobody writes to them while the slice is in use.
+    /// This many pages were lent, and no thread writes to them while the slice is in use.
     unsafe fn drained(&self, pages: usize) -> &[[u8; PAGE]] {
         // SAFETY: lent memory is mapped; the rest is this function's contract.
         unsafe { std::slice::from_raw_parts(self.0, pages) }
     }
 
     /// # Safety
-    /// So many pages were lent, and nobody else uses them while the slice is in use.
+    /// This many pages were lent, and no other thread uses them while the slice is in use.
     unsafe fn filled(&mut self, pages: usize) -> &mut [[u8; PAGE]] {
         // SAFETY: lent memory is mapped; the rest is this function's contract.
         unsafe { std::slice::from_raw_parts_mut(self.0, pages) }
@@ -70,7 +69,7 @@ struct Job {
     token: u64,
     first: Lent,
     pages: usize,
-    /// Pages that are done.
+    /// Pages completed.
     done: usize,
     task: Task,
     refusal: Refusal,
@@ -78,7 +77,7 @@ struct Job {
     hashes: Vec<u64>,
 }
 
-/// What one helper thread runs, exactly once, on a thread that shares memory and descriptors with the
+/// The work of one helper thread, to be run exactly once, on a thread that shares memory and descriptors with the
 /// caller's. If the thread cannot be started, drop it.
 pub struct Helper {
     jobs: Hand<Job>,
@@ -111,7 +110,7 @@ impl Helper {
 impl Job {
     /// Does the next [`PART`] pages. Returns whether they were the last.
     fn do_part(&mut self, number: usize, hash: Hash) -> bool {
-        // What waits to be reaped, or to be filled again, keeps no area alive.
+        // A job that waits to be reaped, or refilled, keeps no area alive.
         let task = std::mem::replace(&mut self.task, Task::Hash);
         let part = self.done..self.pages.min(self.done + PART);
         let done = match &task {
@@ -156,8 +155,8 @@ pub struct Helpers {
 }
 
 impl Helpers {
-    /// Up to `count` threads (at most [`MOST_HELPERS`]), started by `spawn` when there is something to do.
-    /// `event` is a non-blocking eventfd that is written to when a job is done after all had been reaped.
+    /// Up to `count` threads (at most [`MOST_HELPERS`]), started by `spawn` when there is work. `event` is a
+    /// non-blocking eventfd that is written to when a job is done after all others had been reaped.
     pub fn new(count: usize, hash: Hash, event: OwnedFd, spawn: Spawn) -> Self {
         let wanted = count.min(MOST_HELPERS);
         let idle = |_| Job {
@@ -180,7 +179,7 @@ impl Helpers {
         }
     }
 
-    /// Numbers of those who do jobs are below this. It never grows.
+    /// Upper bound of the numbers of workers. Never grows.
     pub(super) fn numbers(&self) -> usize {
         match self.wanted {
             0 => 0,
@@ -188,7 +187,7 @@ impl Helpers {
         }
     }
 
-    /// What is written to when a job is done after all had been reaped.
+    /// Written to when a job is done after all others had been reaped.
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.jobs.event()
     }
@@ -198,13 +197,13 @@ impl Helpers {
         self.jobs.in_flight()
     }
 
-    /// A job is done that was not reaped.
+    /// A completed job was not reaped yet.
     pub(super) fn has_ended(&self) -> bool {
         self.jobs.has_ended()
     }
 
-    /// Leaves `pages` pages from `first` on to the helpers, who begin at the next [`Helpers::flush`]. False: they
-    /// have enough to do, or none runs.
+    /// Hands `pages` pages from `first` on to the helpers, who begin at the next [`Helpers::flush`]. False: all are
+    /// busy, or none runs.
     pub(super) fn hand_over(
         &mut self,
         token: u64,
@@ -218,20 +217,20 @@ impl Helpers {
         self.jobs.fill(|job| {
             (job.token, job.first, job.pages, job.task) = (token, Lent(first), pages, task);
             (job.done, job.refusal) = (0, Refusal::default());
-            // As it is told where the helper panics.
+            // The result if the helper panics.
             job.result = Err(IoError::from_errno(Errno::IO));
             job.hashes.clear();
         })
     }
 
-    /// Lets the helpers begin with what was handed over.
+    /// Lets the helpers begin with the handed-over jobs.
     pub(super) fn flush(&mut self) {
-        // Nothing but the waking of a sleeper can be refused, and that only for arguments that are wrong.
+        // Only the waking of a sleeper can fail, and only for wrong arguments.
         let _ = self.jobs.flush();
     }
 
-    /// Does a part of a job on this thread: of the one that it has begun, or else, if it may `begin`, of one that
-    /// no helper has. False: there is none.
+    /// Does a part of a job on this thread: of the one that it has begun or else, if it may `begin`, of one that no
+    /// helper has. False: there is none.
     pub(super) fn help(&mut self, begin: bool) -> bool {
         let hash = self.hash;
         self.jobs.work(begin, |job| job.do_part(OWNER, hash))
@@ -262,7 +261,7 @@ impl Helpers {
         }));
     }
 
-    /// The first byte and the hashes of the pages that a transfer brought which the last call of `reap` gave.
+    /// The first byte and the hashes of the pages of a transfer that the last call of `reap` returned.
     pub(super) fn hashes(&self, token: u64) -> Option<(*const u8, &[u64])> {
         let job = self.jobs.reaped().find(|job| job.token == token)?;
         (!job.hashes.is_empty()).then(|| (job.first.0.cast_const().cast(), &job.hashes[..]))
@@ -270,7 +269,7 @@ impl Helpers {
 }
 
 impl Drop for Helpers {
-    /// Waits for what is being done, as it is done to the callers' memory.
+    /// Waits for jobs in progress, which use the callers' memory.
     fn drop(&mut self) {
         while self.in_flight() > 0 {
             if !self.help(false) {

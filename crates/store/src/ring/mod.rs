@@ -1,13 +1,13 @@
 //! Asynchronous reads and writes of swap areas, for the engine's threads.
 //!
-//! One trait, [`Io`], and two backends: [`Uring`] for kernels that allow io_uring, [`Pool`] (a few
-//! `pread`/`pwrite` threads) for sandboxes that refuse it. Both give the same promises: a transfer
-//! completes exactly once; short transfers are continued and interrupted ones retried here, never
-//! by the caller; the end of the file is an error and not zeros; nobody's result goes unread.
+//! One trait, [`Io`], and two backends: [`Uring`] for kernels that allow io_uring, [`Pool`] (a few `pread`/`pwrite`
+//! threads) for sandboxes that refuse it. Both make the same guarantees: a transfer completes exactly once; short
+//! transfers are continued and interrupted ones retried here, never by the caller; the end of the file is an error
+//! and not zeros; every result is reported.
 //!
-//! The callers are threads without the C library's thread state: nothing here may panic, print,
-//! need `errno` or a destructor of a thread-local. After construction nothing is allocated, except
-//! that a slot's vector grows once to the longest request it has carried.
+//! The callers are threads without the C library's thread state: code here must not panic, print, or need `errno` or
+//! a destructor of a thread-local. After construction nothing is allocated, except that a slot's vector grows once to
+//! the longest request it has carried.
 
 mod handoff;
 mod helpers;
@@ -26,7 +26,7 @@ use std::os::fd::RawFd;
 
 use crate::errno;
 
-/// In the place of a file that an area number does not have.
+/// In place of a file for an unused area number.
 const NO_FILE: RawFd = -1;
 
 fn file_of(areas: &[RawFd], area: usize) -> Result<RawFd, QueueError> {
@@ -41,11 +41,11 @@ fn set_file(areas: &mut Vec<RawFd>, area: usize, fd: Option<RawFd>) {
     areas[area] = fd.unwrap_or(NO_FILE);
 }
 
-/// The most transfers a backend accepts at once. A disk is saturated long before; the bound keeps
-/// the tables small and turns a caller that never reaps into an error.
+/// The most transfers a backend accepts at once. A disk is saturated long before; the bound keeps the tables small
+/// and turns a caller that never reaps into an error.
 pub const MAX_DEPTH: u32 = 256;
 
-/// One piece of memory that a transfer fills or drains. Same layout as the kernel's `iovec`.
+/// One piece of memory for a transfer. Same layout as the kernel's `iovec`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct IoVec {
@@ -55,19 +55,19 @@ pub struct IoVec {
     pub len: usize,
 }
 
-/// A transfer that has ended.
+/// A completed transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The token that the transfer was queued with.
+    /// The token of its request.
     pub token: u64,
     /// `Ok` only when every byte was transferred.
     pub result: Result<(), IoError>,
 }
 
-/// Why a transfer failed. Carries no text of the C library's: see `errno`.
+/// Why a transfer failed. Contains no text of the C library: see `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IoError {
-    /// The kernel's refusal.
+    /// The kernel's error.
     #[error("errno {errno} ({})", errno::describe(*.errno))]
     Os {
         /// The positive errno value.
@@ -76,12 +76,12 @@ pub enum IoError {
     /// The area ended in the middle: it was truncated, or the offset is beyond it.
     #[error("the area ended after {done} of {wanted} bytes")]
     Short {
-        /// Bytes that were transferred.
+        /// Bytes transferred.
         done: u64,
-        /// Bytes that were asked for.
+        /// Bytes requested.
         wanted: u64,
     },
-    /// A RAM area did not take all pages of a write; the others are where they should be.
+    /// A RAM area refused some pages of a write; the others are stored.
     #[error("the RAM area has no room for the page, or it does not compress")]
     Refused(Refusal),
 }
@@ -106,23 +106,23 @@ impl IoError {
 /// A transfer was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// As many transfers are in flight as the backend has room for: flush, reap, try again.
+    /// The backend has no room for another transfer: flush, reap, try again.
     #[error("the I/O queue is full")]
     Full,
-    /// No area of this number was given or added.
+    /// No area has this number.
     #[error("there is no swap area number {0}")]
     NoSuchArea(usize),
-    /// The request names no memory at all, or more bytes than a file offset can count.
+    /// The request names no memory, or more bytes than a file offset can count.
     #[error("the request is empty or longer than a file can be")]
     BadLength,
 }
 
-/// Queues transfers and hands back their completions. One thread uses it at a time; `Uring` stays
-/// with the thread that made it. A forked child has neither the ring's memory nor the pool's threads:
-/// it must forget (`std::mem::forget`) its copy of a backend, not use or drop it.
+/// Queues transfers and returns their completions. One thread uses it at a time; `Uring` stays with the thread that
+/// created it. A forked child has neither the ring's memory nor the pool's threads: it must forget
+/// (`std::mem::forget`) its copy of a backend, not use or drop it.
 ///
-/// To sleep less, call [`Io::reap`] in a loop for a while before sleeping on [`Io::poll_fd`]: waking a
-/// sleeper costs a third of a fast disk's latency.
+/// To sleep less, call [`Io::reap`] in a loop for a while before sleeping on [`Io::poll_fd`]: waking a sleeper costs
+/// a third of a fast disk's latency.
 pub trait Io {
     /// Queues a read or a write of `area` at byte `offset`; see [`Io::read`] and [`Io::write`].
     ///
@@ -170,19 +170,19 @@ pub trait Io {
         unsafe { self.start(Direction::Write, token, area, offset, iov) }
     }
 
-    /// Starts everything that is queued, with one system call where the kernel takes it at once.
-    /// After an error what was not taken stays queued: flush again later.
+    /// Starts all queued transfers, with one system call if the kernel accepts them at once. After an error,
+    /// transfers that were not accepted stay queued: flush again later.
     fn flush(&mut self) -> Result<(), IoError>;
 
-    /// Appends the transfers that have ended to `out`, in the order of their ends. Makes no system
-    /// call when none has ended. Reserve [`MAX_DEPTH`] in `out` once and it never allocates.
+    /// Appends completed transfers to `out`, in the order of completion. Makes no system call if there are none.
+    /// Reserve [`MAX_DEPTH`] in `out` once and it never allocates.
     fn reap(&mut self, out: &mut Vec<Completion>);
 
-    /// Whether [`Io::reap`] has something to do, as far as memory tells. Makes no system call.
+    /// Whether [`Io::reap`] would find a completion, judged from memory without a system call.
     fn has_ended(&mut self) -> bool;
 
-    /// Blocks until a completion can be reaped or `poll_fd` would be readable. Returns at once when
-    /// nothing is in flight. Starts what is queued.
+    /// Blocks until a completion can be reaped or `poll_fd` would be readable. Returns at once if nothing is in
+    /// flight. Starts queued transfers.
     fn wait(&mut self) -> Result<(), IoError>;
 
     /// Readable (`POLLIN`) when [`Io::reap`] may find something. Level-triggered.
@@ -191,8 +191,8 @@ pub trait Io {
     /// Transfers queued or started whose completion has not been reaped.
     fn in_flight(&self) -> usize;
 
-    /// Makes an open file reachable as area number `area`, or (`None`) takes a number away. The file
-    /// stays open as long as it is reachable, and no transfer of the area may be in flight.
+    /// Makes an open file available as area number `area`, or (`None`) removes the number. The file stays open
+    /// meanwhile, and no transfer of the area may be in flight.
     fn set_area(&mut self, area: usize, fd: Option<RawFd>);
 
     /// Names the backend in messages: `io_uring` or `threads`.

@@ -1,7 +1,7 @@
 //! Reads and writes through a few blocking threads, for sandboxes that refuse io_uring.
 //!
-//! The threads come from the caller, because they must be made like the engine's own and not by the
-//! standard library. One thread queues and reaps, several work.
+//! The caller provides the threads, because they must be created like the engine's own and not by the standard
+//! library. One thread queues and reaps, several work.
 
 use std::ffi::c_void;
 use std::io::{IoSlice, IoSliceMut};
@@ -15,21 +15,21 @@ use super::handoff::{Hand, Handoff};
 use super::transfer::{Direction, Transfer, Verdict};
 use super::{Completion, Io, IoError, IoVec, MAX_DEPTH, QueueError};
 
-/// More threads than this only compete: a disk of a sandboxed machine is busy with four.
+/// More threads than this only compete: four keep the disk of a sandboxed machine busy.
 const MAX_WORKERS: usize = 16;
 
-/// The caller's closure could not start a thread; it says why itself.
+/// The caller's closure could not start a thread, and reports the reason itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the thread was refused: errno {0}")]
 pub struct SpawnRefused(pub i32);
 
-/// The pool could not be made.
+/// The pool could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// No eventfd for the completions.
     #[error("no event descriptor for the I/O threads: errno {errno} ({})", crate::errno::describe(*.errno))]
     Event {
-        /// What `eventfd` answered.
+        /// The error of `eventfd`.
         errno: i32,
     },
     /// Not a single I/O thread could be started.
@@ -40,9 +40,8 @@ pub enum PoolError {
     NoWorkers,
 }
 
-/// What one I/O thread runs: `entry(argument)`, exactly once, on a thread that shares memory and
-/// descriptors with the pool's. It returns after the pool was dropped. If the thread cannot be
-/// started, drop the `Worker`.
+/// The work of one I/O thread: `entry(argument)`, exactly once, on a thread that shares memory and descriptors with
+/// the pool's. It returns after the pool was dropped. If the thread cannot be started, drop the `Worker`.
 pub struct Worker(Hand<Call>);
 
 impl Worker {
@@ -72,7 +71,7 @@ unsafe extern "C" fn worker_entry(argument: *mut c_void) {
     unsafe { Worker::from_raw(argument) }.run();
 }
 
-/// A slot's content.
+/// The content of a slot.
 struct Call {
     transfer: Transfer,
     result: Result<(), IoError>,
@@ -89,7 +88,7 @@ impl Call {
     }
 }
 
-/// One blocking system call; the answer in the kernel's form.
+/// One blocking system call; its result in the kernel's form.
 fn one_step(transfer: &Transfer) -> i32 {
     // SAFETY: `Io::set_area` and the constructor require the file to stay open. A closed one gives
     // EBADF.
@@ -142,9 +141,9 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool over open files, for up to `depth` (at most [`MAX_DEPTH`]) transfers at once. `spawn`
-    /// is called `workers` times and starts a thread each that runs the [`Worker`]. When some but
-    /// not all can be started, the pool works with those.
+    /// A pool over open files, for up to `depth` (at most [`MAX_DEPTH`]) transfers at once. `spawn` is called
+    /// `workers` times, and each time starts a thread that runs the [`Worker`]. If only some can be started, the pool
+    /// works with those.
     pub fn new(
         areas: &[RawFd],
         depth: u32,
@@ -189,7 +188,7 @@ impl Io for Pool {
         let queued = self.calls.fill(|call| {
             let transfer = &mut call.transfer;
             transfer.begin(direction, token, fd, offset, wanted, iov);
-            // As it is told where the worker panics.
+            // The result if the worker panics.
             call.result = Err(IoError::from_errno(Errno::IO));
         });
         queued.then_some(()).ok_or(QueueError::Full)
@@ -200,7 +199,7 @@ impl Io for Pool {
     }
 
     fn reap(&mut self, out: &mut Vec<Completion>) {
-        // Before the list is taken: what is pushed from then on rings again.
+        // Before the list is taken: later pushes ring again.
         self.calls.hear();
         self.calls.reap();
         out.extend(self.calls.reaped().map(|call| Completion {
@@ -249,7 +248,7 @@ impl Io for Pool {
 }
 
 impl Drop for Pool {
-    /// Lets the workers finish what is in flight, since they write to the callers' memory.
+    /// Lets the workers finish transfers in flight, which use the callers' memory.
     fn drop(&mut self) {
         let mut ended = Vec::with_capacity(self.in_flight());
         while self.in_flight() > 0 && self.wait().is_ok() {

@@ -1,9 +1,8 @@
-//! RAM areas behind the same interface as files: what is asked of them is done at once, on the caller's
-//! thread, or, where it is much, by a helper; its end is reaped like any other. Helpers also hash what large
-//! reads of files bring.
+//! RAM areas behind the same interface as files. Requests are executed at once on the caller's thread or, if they are
+//! large, by a helper; their completions are reaped like any other. Helpers also hash large reads of files.
 //!
-//! A write may be taken in part: pages that do not compress, or for which there is no room, are named
-//! in the completion, and the caller puts them elsewhere.
+//! A write may be accepted in part: the completion names pages that are incompressible, or for which there is no
+//! room, and the caller puts them elsewhere.
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,12 +18,12 @@ pub(super) const PAGE: usize = 4096;
 /// The most pages of one write.
 const MOST_PAGES: usize = 512;
 
-/// Pages of a write that were not taken.
+/// Refused pages of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// A bit for each page, from the first.
+    /// A bit per page, from the first.
     pub pages: [u64; MOST_PAGES / 64],
-    /// The area is full; otherwise they do not compress.
+    /// The area is full; otherwise the pages are incompressible.
     pub full: bool,
 }
 
@@ -41,10 +40,10 @@ impl Refusal {
     }
 }
 
-/// Says of a slot whether any process uses it.
+/// Whether any process uses a slot.
 pub type IsUsed = Box<dyn Fn(u32) -> bool + Send + Sync>;
 
-/// What one thread needs to put pages into a RAM area and to bring them back.
+/// The tools of one thread for writing and reading a RAM area.
 pub(super) struct Tools {
     reader: Reader,
     writer: Writer,
@@ -59,16 +58,16 @@ impl Tools {
     }
 }
 
-/// A RAM area, over which one process' threads put pages and get them.
+/// A RAM area, as used by one process' threads.
 pub(super) struct Counter {
     ram: Arc<Ram>,
     is_used: IsUsed,
-    /// Those who do jobs, by number. Each is locked by its own thread, but for a moment now and then.
+    /// The tools of the workers, by number. Each is locked by its own thread, with rare short exceptions.
     helpers: Box<[Mutex<Tools>]>,
 }
 
 impl Counter {
-    /// Calls `with` with the tools of number `number` of those who do jobs.
+    /// Calls `with` with the tools of worker `number`.
     pub(super) fn with_tools<T>(
         &self,
         number: usize,
@@ -91,7 +90,7 @@ impl Counter {
         Ok(())
     }
 
-    /// `pages` with their numbers in the write. Those that are not taken are added to `refusal`.
+    /// `pages` with their numbers in the write. Refused pages are added to `refusal`.
     pub(super) fn write<'a>(
         &self,
         tools: &mut Tools,
@@ -120,7 +119,7 @@ impl Counter {
     }
 }
 
-/// One process' way to a RAM area.
+/// One process' access to a RAM area.
 pub struct Port {
     ram: Arc<Ram>,
     owner: u16,
@@ -137,8 +136,8 @@ impl Port {
         }
     }
 
-    /// For the thread that asks, and so many who do jobs. All tools are made here, since a helper that is
-    /// preempted while it allocates holds up the one that serves faults.
+    /// For the requesting thread and this number of workers. All tools are created here: a helper that is preempted
+    /// while it allocates would delay the thread that serves faults.
     fn open(self, helpers: usize) -> OpenPort {
         let method = self.ram.method();
         let tools = || Tools::new(method, self.owner);
@@ -160,7 +159,7 @@ struct OpenPort {
 }
 
 impl OpenPort {
-    /// What is being filled, others may fill. A helper that is at work keeps its chunk.
+    /// Closes the open chunks, for other processes to fill. A busy helper keeps its chunk.
     fn give_back(&mut self) {
         let ram = &self.counter.ram;
         self.tools.writer.give_back(ram);
@@ -172,7 +171,7 @@ impl OpenPort {
     }
 }
 
-/// A large read of a file that is to be hashed when it has ended.
+/// A large read of a file that is hashed after its completion.
 #[derive(Clone, Copy)]
 struct Large {
     token: u64,
@@ -180,7 +179,7 @@ struct Large {
     pages: usize,
 }
 
-/// A backend for files, with RAM areas beside it, and helpers for both.
+/// A backend for files with RAM areas and helpers.
 pub struct WithRam {
     below: Box<dyn Io>,
     /// Transfers that it was given.
@@ -192,7 +191,7 @@ pub struct WithRam {
 }
 
 impl WithRam {
-    /// `below`, and no RAM area yet.
+    /// On top of `below`, without a RAM area.
     pub fn new(below: Box<dyn Io>, helpers: Helpers) -> Self {
         WithRam {
             below,
@@ -204,7 +203,7 @@ impl WithRam {
         }
     }
 
-    /// Makes a RAM area reachable as area number `area`, or (`None`) takes it away.
+    /// Makes a RAM area available as area number `area`, or (`None`) removes it.
     pub fn set_ram(&mut self, area: usize, port: Option<Port>) {
         if self.ports.len() <= area {
             self.ports.resize_with(area + 1, || None);
@@ -212,28 +211,29 @@ impl WithRam {
         self.ports[area] = port.map(|port| port.open(self.helpers.numbers()));
     }
 
-    /// Transfers of files that were started so far, and of these those that have not ended. What helpers do
-    /// with the bytes afterwards does not count.
+    /// Transfers of files started so far, and the number of these in flight. Later work of helpers on the bytes does
+    /// not count.
     pub fn disk(&self) -> (u64, usize) {
         (self.started, self.below.in_flight())
     }
 
-    /// Helpers are at work, or about to.
+    /// Helpers are working, or about to.
     pub fn is_helped(&self) -> bool {
         self.helpers.in_flight() > 0
     }
 
-    /// This process stops writing for a while: what it was filling, others may use.
+    /// This process pauses its writes: others may use its open chunks.
     pub fn give_back(&mut self) {
         let ports = self.ports.iter_mut().flatten();
         ports.for_each(OpenPort::give_back);
     }
 
-    /// Have a helper hash `pages` pages from `first` on; the end is reaped as a transfer's is, whatever its
-    /// result, and [`WithRam::hashes`] has what was found. False: the caller does it.
+    /// Has a helper hash `pages` pages from `first` on. The completion is reaped like a transfer's, whatever its
+    /// result, and [`WithRam::hashes`] has the hashes. False: the caller must do it.
     ///
     /// # Safety
-    /// The memory is mapped and nobody writes to it until the end has been reaped.
+    ///
+    /// The memory is mapped and no thread writes to it until the completion has been reaped.
     pub unsafe fn begin_hashing(
         &mut self,
         token: u64,
@@ -245,21 +245,22 @@ impl WithRam {
         handed
     }
 
-    /// Does a part of what helpers have to do on this thread, 64 pages: of what it has begun before, which is
-    /// to be ended so, or else, if it may `begin`, of what no helper has begun. False: there is none.
+    /// Does a part of the helpers' work on this thread, 64 pages: of a job that it has begun, and must complete, or
+    /// else, if it may `begin`, of one that no helper has begun. False: there is none.
     pub fn help(&mut self, begin: bool) -> bool {
         self.helpers.help(begin)
     }
 
-    /// Of a read or a hashing that the last [`Io::reap`] gave: the first byte of its memory and the hashes of
-    /// the pages there, where a helper took them.
+    /// For a read or hashing that the last [`Io::reap`] returned: the first byte of its memory and the hashes of its
+    /// pages, if a helper took them.
     pub fn hashes(&self, token: u64) -> Option<(*const u8, &[u64])> {
         self.helpers.hashes(token)
     }
 
-    /// As [`Io::write`]; a RAM area takes pages that do not compress as they are.
+    /// As [`Io::write`]; a RAM area stores incompressible pages as they are.
     ///
     /// # Safety
+    ///
     /// As for [`Io::write`].
     pub unsafe fn write_as_it_is(
         &mut self,
@@ -299,8 +300,7 @@ impl WithRam {
                 });
             }
             if large.is_some() && self.below.in_flight() == 1 {
-                // The disk has nothing to do: it begins while the caller prepares more. What is refused now stays
-                // queued.
+                // The disk is idle: it begins while the caller prepares more. Refused transfers stay queued.
                 let _ = self.below.flush();
             }
             return Ok(());
@@ -349,7 +349,7 @@ impl WithRam {
         Ok(())
     }
 
-    /// Takes what a large read has brought out of `out`, from number `from` on, and leaves it to the helpers.
+    /// Removes completed large reads from `out`, from number `from` on, and hands them to the helpers.
     fn hand_over(&mut self, out: &mut Vec<Completion>, from: usize) {
         let mut at = from;
         while at < out.len() {
@@ -403,12 +403,12 @@ impl Io for WithRam {
         self.hand_over(out, from);
     }
 
-    /// Also where [`Io::poll_fd`] does not tell.
+    /// Also for completions that [`Io::poll_fd`] does not report.
     fn has_ended(&mut self) -> bool {
         !self.ended.is_empty() || self.helpers.has_ended() || self.below.has_ended()
     }
 
-    /// Also ends when the helpers' event is readable, which it stays until its reader has read it.
+    /// Also returns while the helpers' event is readable, that is until its reader has read it.
     fn wait(&mut self) -> Result<(), IoError> {
         self.below.flush()?;
         while self.helpers.help(false) {}

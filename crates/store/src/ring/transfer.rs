@@ -1,8 +1,7 @@
-//! What remains to be done of one read or write.
+//! The remaining part of one read or write.
 //!
-//! The kernel may transfer less than asked, be interrupted, or hit the end of the file. Both
-//! backends drive this one state machine, so they cannot disagree on what any of that means. It
-//! decides and makes no system call.
+//! The kernel may transfer less than requested, be interrupted, or hit the end of the file. Both backends use this
+//! state machine, and therefore agree on the meaning of each. It makes no system call.
 
 use std::os::fd::RawFd;
 
@@ -10,18 +9,18 @@ use rustix::io::Errno;
 
 use super::{IoError, IoVec, QueueError};
 
-/// The kernel refuses longer vectors (`UIO_MAXIOV`); longer requests go in several steps.
+/// The kernel refuses longer vectors (`UIO_MAXIOV`); longer requests take several steps.
 pub(super) const MAX_VECS: usize = 1024;
 /// Longest single step: the kernel cuts at 2 GiB - 4 KiB; a power of two keeps `O_DIRECT` aligned.
 const MAX_STEP_BYTES: usize = 1 << 30;
-/// How often in a row a transfer may be refused for now before that counts as an error. Each retry
-/// has gone through the kernel; a file that says "later" this often will say it for ever.
+/// How often in a row a transfer may be deferred before that counts as an error. Each retry has gone through the
+/// kernel; a file that says "later" this often will say it for ever.
 const MAX_RETRIES: u16 = 1024;
 /// Smallest block of any device. After an end that is not a multiple of it, `O_DIRECT` cannot
 /// continue.
 const SECTOR: u64 = 512;
 
-/// Which way a transfer goes.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the area to memory.
@@ -30,7 +29,7 @@ pub enum Direction {
     Write,
 }
 
-/// What to do after the kernel has answered.
+/// The next action after the kernel's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Issue the next step.
@@ -43,7 +42,7 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 struct Lent(Vec<IoVec>);
 
-// SAFETY: the memory belongs to whoever has the transfer, by `Io`'s contract.
+// SAFETY: the memory belongs to the owner of the transfer, by `Io`'s contract.
 unsafe impl Send for Lent {}
 
 #[derive(Debug)]
@@ -51,13 +50,13 @@ pub(super) struct Transfer {
     pub(super) token: u64,
     pub(super) fd: RawFd,
     pub(super) direction: Direction,
-    /// Where the transfer began, in the area.
+    /// The start of the transfer in the area.
     start: u64,
-    /// Bytes asked for.
+    /// Bytes requested.
     wanted: u64,
     /// Bytes transferred.
     done: u64,
-    /// Neighbouring pieces merged; the first one that is not finished is cut at its front.
+    /// Merged neighbouring pieces; the first unfinished one is cut at its front.
     vecs: Lent,
     /// Index of that one.
     cursor: usize,
@@ -79,7 +78,7 @@ impl Transfer {
         }
     }
 
-    /// Total length of a request, when it is one that can be carried out.
+    /// Total length of a request, if it is valid.
     pub(super) fn length_of(offset: u64, iov: &[IoVec]) -> Result<u64, QueueError> {
         let mut wanted = 0u64;
         for piece in iov {
@@ -93,7 +92,7 @@ impl Transfer {
         }
     }
 
-    /// Takes a new request; `wanted` comes from [`Transfer::length_of`].
+    /// Begins a new request; `wanted` comes from [`Transfer::length_of`].
     pub(super) fn begin(
         &mut self,
         direction: Direction,
@@ -121,13 +120,13 @@ impl Transfer {
         }
     }
 
-    /// Where the next step begins in the area.
+    /// The start of the next step in the area.
     pub(super) fn offset(&self) -> u64 {
         self.start + self.done
     }
 
-    /// The memory of the next step: either one piece of at most 1 GiB or several pieces. The slice
-    /// stays where it is until the next `begin` or `on_result`.
+    /// The memory of the next step: either one piece of at most 1 GiB or several pieces. The slice does not move
+    /// until the next `begin` or `on_result`.
     pub(super) fn step(&self) -> &[IoVec] {
         let vecs = &self.vecs.0;
         let rest = &vecs[self.cursor.min(vecs.len())..];
@@ -146,7 +145,7 @@ impl Transfer {
         }
         let bytes = result as u64;
         if bytes == 0 || bytes > self.wanted - self.done {
-            // Zero: the file ends here. More than asked cannot happen; trusting it would.
+            // Zero: the end of the file. More than requested cannot happen; trusting it would be unsound.
             return Verdict::Ended(Err(self.short()));
         }
         self.retries = 0;

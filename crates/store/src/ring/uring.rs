@@ -1,12 +1,12 @@
-//! Reads and writes through io_uring: one system call starts a whole batch, completions are read
-//! from shared memory without any.
+//! Reads and writes through io_uring: one system call starts a whole batch, completions are read from shared memory
+//! without any.
 //!
-//! The ring is built by the `io-uring` crate with its `direct-syscall` feature: errors come back as
-//! values and not through `errno`, which the engine's threads borrow from a made-up thread block.
-//! Only building and dropping a ring calls into the C library (mmap, madvise, close).
+//! The `io-uring` crate builds the ring with its `direct-syscall` feature: errors are returned as values and not
+//! through `errno`, which the engine's threads have only in a thread block of foreswap's making. Only building and
+//! dropping a ring calls the C library (mmap, madvise, close).
 //!
-//! Files are passed as plain descriptors and memory as plain addresses. Registered buffers would
-//! pin the frames, and a pinned page cannot be moved to the program.
+//! Files are passed as plain descriptors and memory as plain addresses. Registered buffers would pin the frames, and
+//! a pinned page cannot be moved to the program.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, RawFd};
@@ -18,21 +18,21 @@ use super::transfer::{Direction, Transfer, Verdict};
 use super::{Completion, Io, IoError, IoVec, MAX_DEPTH, QueueError};
 use crate::errno;
 
-/// `IORING_ENTER_GETEVENTS`: run what the kernel has deferred to us, and wait if asked to.
+/// `IORING_ENTER_GETEVENTS`: run deferred work of the kernel, and wait on request.
 const GETEVENTS: u32 = 1;
-/// How often starting a batch is tried again while the kernel says "not now".
+/// How often a batch is submitted again while the kernel says "not now".
 const MAX_SUBMIT_RETRIES: u32 = 1024;
 
-/// How the kernel delivers completions. Measured on Linux 6.18, one 4 KiB read at a time, sleeping
-/// in `poll` on the ring: all three within 2 us of each other and of a bare `pread`. The default is
-/// the one that does not interrupt a thread which is busy with a fault.
+/// How the kernel delivers completions. Measured on Linux 6.18, one 4 KiB read at a time, sleeping in `poll` on the
+/// ring: all three are within 2 us of each other and of a bare `pread`. The default does not interrupt a thread that
+/// is busy with a fault.
 ///
-/// `DEFER_TASKRUN` is left out on purpose. Polled instead of entered, such a ring stopped delivering
-/// on 6.18 after a few hundred reads at most, with the disk idle (cause unknown; 60,000 reads in each of
-/// these modes did not), and where it worked it was no faster.
+/// `DEFER_TASKRUN` is left out on purpose. Polled instead of entered, such a ring stopped delivering on 6.18 after a
+/// few hundred reads at most, with the disk idle (cause unknown; 60,000 reads in each of these modes did not), and
+/// where it worked it was no faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SetupFlags {
-    /// Nothing special: the kernel interrupts the thread to post a completion.
+    /// The kernel interrupts the thread to post a completion.
     Plain,
     /// `COOP_TASKRUN`: completions are posted at the thread's next entry to the kernel.
     Cooperative,
@@ -41,11 +41,11 @@ pub enum SetupFlags {
     SingleIssuer,
 }
 
-/// io_uring cannot be used here; the caller falls back to [`super::Pool`] and says so once.
+/// io_uring cannot be used here; the caller falls back to [`super::Pool`] and reports that once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("io_uring is not available: errno {errno} ({}); {}", errno::describe(*.errno), self.reason())]
 pub struct UringUnavailable {
-    /// What `io_uring_setup` or the mapping of the ring answered.
+    /// The error of `io_uring_setup` or of the mapping of the ring.
     pub errno: i32,
 }
 
@@ -56,7 +56,7 @@ impl UringUnavailable {
         }
     }
 
-    /// What usually causes it and what would help.
+    /// The usual cause and the remedy.
     pub fn reason(&self) -> &'static str {
         match Errno::from_raw_os_error(self.errno.clamp(1, 4095)) {
             Errno::PERM | Errno::ACCESS => {
@@ -76,7 +76,7 @@ struct Slot {
     busy: bool,
 }
 
-/// The io_uring backend. Stays with the thread that made it.
+/// The io_uring backend. Stays with the thread that created it.
 pub struct Uring {
     ring: IoUring,
     areas: Vec<RawFd>,
@@ -105,7 +105,7 @@ impl Uring {
         Err(refusal)
     }
 
-    /// As [`Uring::new`], with the delivery of completions chosen and no fallback.
+    /// As [`Uring::new`], with a chosen delivery of completions and no fallback.
     pub fn with_flags(
         areas: &[RawFd],
         depth: u32,
@@ -113,7 +113,7 @@ impl Uring {
     ) -> Result<Self, UringUnavailable> {
         let depth = depth.clamp(1, MAX_DEPTH);
         let mut builder = IoUring::builder();
-        // A forked child must not see, let alone drive, the parent's ring.
+        // A forked child must not see or use the parent's ring.
         builder.dontfork();
         match flags {
             SetupFlags::Plain => {}
@@ -128,10 +128,10 @@ impl Uring {
             }
         }
         if flags != SetupFlags::Plain {
-            // One refused entry must not hold back the ones behind it.
+            // A refused entry must not hold back the entries after it.
             builder.setup_submit_all();
         }
-        // The completion queue is twice as long, more than can ever be in flight: no overflow.
+        // The completion queue has twice the length, more than can ever be in flight: no overflow.
         let ring = builder
             .build(depth)
             .map_err(|error| UringUnavailable::from_io(&error))?;
@@ -151,8 +151,8 @@ impl Uring {
         })
     }
 
-    /// Keeps `files` open as long as the ring is mapped in some process' memory, even if whoever has
-    /// their descriptors is killed: the ring has them as registered files, and its mapping has the ring.
+    /// Keeps `files` open as long as the ring is mapped in some process' memory, even if the holders of their
+    /// descriptors are killed: the files are registered with the ring, and the mapping keeps the ring alive.
     pub fn keep(&self, files: &[RawFd]) -> Result<(), Errno> {
         let kept = self.ring.submitter().register_files(files);
         kept.map_err(|error| {
@@ -160,12 +160,12 @@ impl Uring {
         })
     }
 
-    /// How completions are delivered.
+    /// The delivery of completions.
     pub fn flags(&self) -> SetupFlags {
         self.flags
     }
 
-    /// One `io_uring_enter`. Returns how many entries the kernel took.
+    /// One `io_uring_enter`. Returns the number of entries that the kernel accepted.
     fn enter(&mut self, want: u32, flags: u32) -> Result<usize, Errno> {
         let queued = self.ring.submission().len() as u32;
         // SAFETY: no argument is passed, and every queued entry was built by `start` or `reap`.
@@ -191,10 +191,10 @@ impl Uring {
         Ok(())
     }
 
-    /// Whether the kernel holds completions back until this thread enters it.
+    /// Lets the kernel post completions that it defers until this thread enters it.
     fn run_deferred(&mut self) {
         if self.flags != SetupFlags::Plain && self.ring.submission().taskrun() {
-            // A failure shows again on the next call: the flag stays up.
+            // A failure shows again at the next call: the flag stays set.
             let _ = self.enter(0, GETEVENTS);
         }
     }
@@ -205,7 +205,7 @@ fn entry_of(transfer: &Transfer, index: u32) -> squeue::Entry {
     let fd = types::Fd(transfer.fd);
     let offset = transfer.offset();
     let entry = match (transfer.direction, transfer.step()) {
-        // One piece needs no vector that the kernel would have to copy first.
+        // A single piece needs no vector for the kernel to copy.
         (Direction::Read, [piece]) => {
             opcode::Read::new(fd, piece.ptr, Transfer::single_len(piece) as u32)
                 .offset(offset)
@@ -280,8 +280,8 @@ impl Io for Uring {
                                 resubmit = true;
                                 continue;
                             }
-                            // The queue is as long as there are slots, so this does not happen;
-                            // if it did, a reported failure is better than a lost transfer.
+                            // The queue is as long as there are slots: this does not happen. If it did, a reported
+                            // failure would be better than a lost transfer.
                             Err(_) => Err(IoError::from_errno(Errno::BUSY)),
                         }
                     }
@@ -295,13 +295,13 @@ impl Io for Uring {
             }
         }
         if resubmit {
-            // What is not taken now stays queued for the next flush.
+            // Transfers that are not accepted now stay queued for the next flush.
             let _ = self.submit_all();
         }
     }
 
     fn has_ended(&mut self) -> bool {
-        // What is deferred to us is told there, in every mode but `Plain`.
+        // The flag reports deferred completions in every mode but `Plain`.
         self.ring.submission().taskrun() || !self.ring.completion().is_empty()
     }
 
@@ -337,8 +337,8 @@ impl Io for Uring {
 }
 
 impl Drop for Uring {
-    /// The kernel writes into the callers' memory until a transfer ends, whoever closes the ring;
-    /// so its end is awaited here.
+    /// The kernel writes to the callers' memory until a transfer has ended, even if the ring is closed: wait for the
+    /// end here.
     fn drop(&mut self) {
         let mut ended = Vec::with_capacity(self.in_flight());
         while self.in_flight() > 0 && self.wait().is_ok() {

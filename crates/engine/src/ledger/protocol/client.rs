@@ -1,6 +1,6 @@
-//! An engine's side of the socket: what it asks, and the orders that come.
+//! An engine's side of the socket: its requests, and the supervisor's orders.
 //!
-//! Orders may come while an answer is waited for; they are kept until they are asked for.
+//! Orders may arrive while the engine waits for an answer; they are kept until [`Client::order`] asks for them.
 
 use std::collections::VecDeque;
 
@@ -21,11 +21,11 @@ use crate::sys::host::Host;
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
-    /// Orders that came while an answer was waited for.
+    /// Orders that arrived while waiting for an answer.
     inbox: VecDeque<Received>,
 }
 
-/// What a hello brings.
+/// The answer to a hello.
 #[derive(Debug)]
 pub struct Welcome {
     /// This process' record.
@@ -34,7 +34,7 @@ pub struct Welcome {
     pub ledger: Ledger,
     /// The areas' files; their tables are attached.
     pub areas: Vec<(AreaId, AreaFiles)>,
-    /// Where to record what is seen, if the run is traced.
+    /// The ring for records, if the run is traced.
     pub ring: Option<Ring>,
 }
 
@@ -49,7 +49,7 @@ impl Client {
         Ok(Self::of_socket(socket))
     }
 
-    /// One that is connected, and that nothing was said on.
+    /// A client on a connected socket without messages so far.
     pub fn of_socket(socket: OwnedFd) -> Self {
         let inbox = VecDeque::new();
         Self { socket, inbox }
@@ -132,18 +132,17 @@ impl Client {
         }
     }
 
-    /// Tells how the fork went; see [`Message::Reap`].
+    /// Reports the result of a fork; see [`Message::Reap`].
     pub fn reap(&self, record: ProcId, child: Option<u32>) -> Result<(), ProtocolError> {
         send(&self.socket, &Message::Reap { record, child }, &[])
     }
 
-    /// Says that nobody needs what was reserved for this process; see [`Message::Unused`].
+    /// Reports that the reservation for this process is not needed; see [`Message::Unused`].
     pub fn unused(&self, parent: ProcId, record: ProcId) -> Result<(), ProtocolError> {
         send(&self.socket, &Message::Unused { parent, record }, &[])
     }
 
-    /// Tells the user something; the supervisor prints each distinct text once, after
-    /// `foreswap: `.
+    /// Sends a message to the user; the supervisor prints each distinct text once, after `foreswap: `.
     pub fn log(&self, severity: Severity, text: &str) -> Result<(), ProtocolError> {
         send(
             &self.socket,
@@ -155,17 +154,17 @@ impl Client {
         )
     }
 
-    /// Says that from here on the process depends on its engine, and what holds its memory.
+    /// Reports that from here on the process depends on its engine, with the descriptors that hold its memory.
     pub fn keep(&self, descriptors: &[BorrowedFd<'_>]) -> Result<(), ProtocolError> {
         send(&self.socket, &Message::Keep, descriptors)
     }
 
-    /// Says that this process is no longer managed.
+    /// Reports that this process is no longer managed.
     pub fn bye(&self) -> Result<(), ProtocolError> {
         send(&self.socket, &Message::Bye, &[])
     }
 
-    /// The next order of the supervisor with its descriptors, if one is there.
+    /// The next order of the supervisor with its descriptors, if there is one.
     pub fn order(&mut self) -> Option<(AreaOrder, Vec<OwnedFd>)> {
         let received = self.inbox.pop_front();
         let received = received.or_else(|| receive_with(&self.socket, RecvFlags::DONTWAIT).ok())?;
@@ -180,17 +179,17 @@ impl Client {
         send(&self.socket, &Message::AreaDone { order, ok }, &[])
     }
 
-    /// Says that a fault waits for memory that the draining of `area` keeps from it.
+    /// Reports that a fault lacks memory because `area` is being drained.
     pub fn starved(&self, area: AreaId) -> Result<(), ProtocolError> {
         send(&self.socket, &Message::Starved { area }, &[])
     }
 
-    /// The socket: readable when an order comes, and (end of file) when the supervisor has ended.
+    /// The socket: readable when an order arrives, and (end of file) when the supervisor has ended.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Waits as long as there is a supervisor: one that is stopped (Ctrl-Z) answers when it goes on.
+    /// Waits while there is a supervisor: a stopped one (Ctrl-Z) answers when it continues.
     fn answer(&mut self) -> Result<Received, ProtocolError> {
         loop {
             self.wait()?;

@@ -1,8 +1,8 @@
-//! Processes charge, share and drop as fast as they can, and are killed at any instruction; whatever
-//! they were doing, cleaning up after them leaves nothing behind.
+//! Processes charge, share and drop as fast as they can, and are killed at any instruction; the clean-up after them
+//! is complete whatever they were doing.
 //!
-//! The workers are this test binary again, told by the environment what to do. The seed is printed;
-//! which instruction a SIGKILL meets is the machine's.
+//! The workers are this test binary again, directed by the environment. The seed is printed; the instruction that a
+//! SIGKILL meets depends on the machine.
 
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
@@ -13,9 +13,9 @@ use super::*;
 const ORDERS: &str = "FORESWAP_TEST_HAMMER";
 const LIMIT: u64 = 500;
 const AREA_SLOTS: u32 = 2048;
-/// Few, so that all meet on them.
+/// Few, for contention.
 const CONTESTED: u64 = 48;
-/// Slots that are taken in one step.
+/// The most slots taken in one step.
 const LONGEST: u64 = 40;
 const WORKERS: usize = 5;
 const KILLS: usize = 100;
@@ -31,13 +31,13 @@ impl Random {
     }
 }
 
-/// The life of a worker; an ordinary run of the tests finds no orders and nothing to do.
+/// The life of a worker; in an ordinary run of the tests there are no orders.
 #[test]
 fn worker() {
     let Ok(orders) = std::env::var(ORDERS) else {
         return;
     };
-    // A test that fails must not leave us behind.
+    // A failing test must not leave workers behind.
     let kill = rustix::process::Signal::KILL;
     rustix::process::set_parent_process_death_signal(Some(kill)).expect("a death signal");
     let words: Vec<u64> = orders
@@ -72,12 +72,12 @@ fn worker() {
             4 | 5 => _ = ledger.slot_put(own, area, slot),
             6 => _ = ledger.share(own, child, area, slot),
             7 => _ = ledger.slot_put(child, area, slot),
-            // Where it reaches into the next cluster it is refused.
+            // A run that reaches into the next cluster is refused.
             8 => _ = ledger.slots_get(own, area, slot, run),
             9 => (slot.0..slot.0 + run).for_each(|slot| {
                 ledger.slot_put(own, area, SlotIndex(slot));
             }),
-            // As a parent does for the child that it is about to fork.
+            // Like a parent for a child that it is about to fork.
             10 => _ = ledger.try_charge(child, pages),
             11 => ledger.uncharge(child, pages),
             _ => {
@@ -123,8 +123,8 @@ fn start(ledger: &Ledger, seed: u64) -> Worker {
     }
 }
 
-/// As the supervisor does it: in turns, because the dead may be in each other's way until the
-/// other one is known to be dead. A child may still come and say hello: its record is freed later.
+/// Like the supervisor: in turns, because dead processes may block each other until both are known to be dead. A
+/// child may still connect: its record is freed later.
 fn clean_up(ledger: &Ledger, dead: &[&Worker]) {
     clean_up_records(ledger, dead.iter().map(|worker| worker.own).collect());
     clean_up_records(ledger, dead.iter().map(|worker| worker.child).collect());
@@ -157,7 +157,7 @@ fn nothing_is_left_behind_by_the_killed() {
     for _ in 0..KILLS {
         std::thread::sleep(Duration::from_micros(random.below(20_000)));
         assert!(ledger.charged_pages() <= LIMIT);
-        // Sometimes several at once, so that the dead are in each other's way.
+        // Sometimes several at once, such that dead processes block each other.
         let dead = 0..=random.below(3);
         let mut dead: Vec<usize> = dead
             .map(|_| random.below(WORKERS as u64) as usize)
@@ -200,8 +200,8 @@ fn nothing_is_left_behind_by_the_killed() {
     }
 }
 
-/// The last one is dead as well, but not cleaned up: at most the words of the slots that it was taking in
-/// one step may be off by one each.
+/// The last one is dead too, but not cleaned up: at most the words of the slots that it was taking in one step may be
+/// off by one each.
 fn what_is_left_belongs_to(ledger: &Ledger, worker: &Worker) {
     let mut off = 0;
     for area in ledger.areas() {

@@ -33,7 +33,7 @@ fn host() -> Host {
 fn next(socket: &OwnedFd) -> Message {
     let received = receive(socket).expect("a message");
     let fds = match received.message {
-        // The pidfd, and what is to be kept.
+        // The pidfd, and the descriptor to keep.
         Message::Hello { .. } | Message::Keep => 1,
         _ => 0,
     };
@@ -203,7 +203,7 @@ fn nonsense_is_refused() {
             "{length} bytes"
         );
     }
-    // A log message that claims more text than came.
+    // A log message that claims more text than it has.
     words[0] = 4;
     words[20..24].copy_from_slice(&5000u32.to_ne_bytes());
     rustix::net::send(&ours, &words, rustix::net::SendFlags::empty()).expect("sent");

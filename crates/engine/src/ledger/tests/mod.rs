@@ -1,4 +1,4 @@
-//! The ledger by itself, then under processes that are killed in the middle of everything.
+//! The ledger alone, then with processes that are killed at arbitrary points.
 
 mod hammer;
 mod messages;
@@ -199,8 +199,8 @@ fn the_limit_is_never_passed() {
     assert_eq!(ledger.charged_pages(), 0);
 }
 
-/// Killed while it charges its child: the record is the child's and stays reserved, as the child may have
-/// been forked already.
+/// Killed while it charges its child: the record is the child's and stays reserved, because the child may have been
+/// forked already.
 #[test]
 fn a_parent_that_dies_while_it_charges_its_child_is_in_nobodys_way() {
     let ledger = ledger(100, &[512]);
@@ -213,7 +213,7 @@ fn a_parent_that_dies_while_it_charges_its_child_is_in_nobodys_way() {
     record.charged.fetch_sub(20, SeqCst);
     assert!(matches!(ledger.cleanup(parent), Cleanup::Done(_)));
     assert_eq!(ledger.charged_pages(), 20, "what the records say");
-    // The next one may get the parent's record.
+    // The next process may get the parent's record.
     let next = process(&ledger);
     assert_eq!(next, parent);
     ledger.record(other).charging.store(1, SeqCst);
@@ -306,7 +306,7 @@ fn a_run_of_slots_is_taken_in_one_step_or_not_at_all() {
         for overlapping in [(first, 1), (first + count - 1, 1), (first, count)] {
             assert_eq!(get(one, overlapping.0, overlapping.1), None, "held already");
         }
-        // Another process shares a part: what is used already is not counted again.
+        // Another process shares a part: used slots are not counted again.
         assert_eq!(get(other, first, count.div_ceil(2)), Some(0));
         assert_eq!(ledger.cluster_used(AREA, cluster), count);
         assert_eq!(ledger.slot_count(AREA, SlotIndex(first)), 2);
@@ -335,7 +335,7 @@ fn clusters_have_one_owner() {
     assert_eq!(ledger.claim_cluster(AREA, one), None);
     assert_eq!(ledger.cluster_owner(AREA, first), Some(one));
     assert!(!ledger.release_cluster(AREA, one, second));
-    // A process that died leaves its cluster to others, with what a third one uses in it.
+    // A dead process leaves its cluster to others, with the slots of a third process in it.
     assert!(ledger.slot_get(one, AREA, first.first_slot()));
     assert!(ledger.share(one, other, AREA, first.first_slot()));
     assert!(matches!(ledger.cleanup(one), Cleanup::Done(_)));
@@ -352,7 +352,7 @@ fn clusters_have_one_owner() {
     );
 }
 
-/// What was written before is written over first, in turn, and the area grows only where that is all in use.
+/// Used places are rewritten first, in turn, and the area grows only when all of them are in use.
 #[test]
 fn clusters_that_were_used_before_come_first() {
     let ledger = ledger(100, &[16 * CLUSTER_SLOTS]);
@@ -373,7 +373,7 @@ fn clusters_that_were_used_before_come_first() {
     put(0);
     put(1);
     put(2);
-    // Next fit among these, as what is written together shall lie together.
+    // Next fit among these: pages written together shall lie together.
     assert_eq!([take(), take()], [0, 1]);
     put(0);
     assert_eq!([take(), take(), take()], [2, 0, 3]);
@@ -381,8 +381,8 @@ fn clusters_that_were_used_before_come_first() {
     assert_eq!([take(), take()], [1, 4]);
 }
 
-/// Pages that go out at random leave no cluster empty for long: what is nearly so is filled up again, or the file would
-/// come to seven times what is on it.
+/// Random evictions leave no cluster empty for long: nearly empty ones are refilled, or the file would grow to seven
+/// times the pages on it.
 #[test]
 fn an_area_does_not_grow_by_pages_that_change_at_random() {
     const PAGES: u32 = 8 * CLUSTER_SLOTS;
@@ -414,14 +414,14 @@ fn an_area_does_not_grow_by_pages_that_change_at_random() {
         assert!(ledger.release_cluster(AREA, process, cluster));
     }
     assert!(reached <= 24, "{reached} clusters for the pages of 8");
-    // A unit goes to one that is empty, also when the area must grow for it.
+    // A unit goes to an empty cluster, even if the area must grow for it.
     let empty = ledger
         .claim_empty_cluster(AREA, process)
         .expect("one is empty");
     assert_eq!(ledger.cluster_used(AREA, empty), 0);
 }
 
-/// Between a look at how much of a cluster is in use and owning it, others may fill it and give it up.
+/// Between a look at a cluster's use and the claim, other processes may fill and release it.
 #[test]
 fn an_empty_cluster_is_empty_when_it_is_owned() {
     const CLAIMS: u32 = 500_000;
@@ -447,8 +447,8 @@ fn an_empty_cluster_is_empty_when_it_is_owned() {
     assert_eq!(ledger.area_used(AREA), 0);
 }
 
-/// Processes take and give slots and clusters as their allocators do, and share some with children: what one has,
-/// no other gets.
+/// Processes take and give slots and clusters as their allocators do, and share some with children: no slot has two
+/// owners.
 #[test]
 fn what_a_process_takes_no_other_has() {
     const CLUSTERS: u32 = 24;

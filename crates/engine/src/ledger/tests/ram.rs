@@ -1,5 +1,5 @@
-//! A RAM area under processes that are killed at any instruction: whoever lives reads what it wrote,
-//! and what the dead held can be used again.
+//! A RAM area under processes that are killed at any instruction: survivors read their own writes, and the space of
+//! the dead is usable again.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
@@ -11,11 +11,11 @@ use foreswap_store::ram::{Method, Reader, Refused, Writer};
 use super::*;
 
 const ORDERS: &str = "FORESWAP_TEST_RAM_HAMMER";
-/// Small, so that it is full and compacted all the time.
+/// Small, and therefore always full and being compacted.
 const CAPACITY: u64 = 4 << 20;
 const WORKERS: usize = 4;
 const KILLS: u64 = 80;
-/// Slots that a worker holds at the most.
+/// The most slots of a worker.
 const HELD: usize = 1200;
 
 fn ram_ledger() -> (Ledger, OpenArea) {
@@ -46,7 +46,7 @@ fn mix(seed: u64) -> u64 {
 fn page_of(seed: u64) -> [u8; 4096] {
     let mut page = [0; 4096];
     for (i, word) in page.chunks_exact_mut(8).enumerate() {
-        // Between none and all but a quarter of it compresses.
+        // Between none and all but a quarter of the page is compressible.
         let value = if i as u64 % 8 < seed % 7 {
             mix(seed + i as u64)
         } else {
@@ -97,7 +97,7 @@ fn only_the_memory_of_the_area_is_attached() {
     assert!(theirs.ram(AREA).is_none());
 }
 
-/// The life of a worker; an ordinary run of the tests finds no orders and nothing to do.
+/// The life of a worker; in an ordinary run of the tests there are no orders.
 #[test]
 fn worker() {
     let Ok(orders) = std::env::var(ORDERS) else {
@@ -210,7 +210,7 @@ fn the_living_keep_what_they_wrote() {
         usage.pages <= killed,
         "a page for each kill at most: {usage:?}"
     );
-    // All of it can be used again, by one process.
+    // All of it is usable again, by one process.
     let ram = ledger.ram(AREA).expect("attached");
     let mut writer = Writer::new(0, ram.method());
     let all = (0..ram.slots()).take_while(|&slot| {

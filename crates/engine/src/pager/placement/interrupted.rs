@@ -1,36 +1,36 @@
-//! On which of two CPUs a thread that misses pages at random is better off, with the pager beside it: the one that
-//! the disk interrupts.
+//! Which of two CPUs suits a thread with random misses, with the pager beside it: the CPU that the disk interrupts.
 //!
-//! A disk with one queue interrupts one CPU. When that one has nothing to do it must be woken for the end of each read,
-//! which takes a virtual machine longer than all else; when the thread and the pager are there it is awake. Which one it is
-//! shows in how the counts of interrupts rise with the reads, and that they go there although the thread is elsewhere: a
-//! disk with a queue for each CPU interrupts the one that reads. Where no device's counts rise so, the disk is a memory or
-//! mostly at work for others. Then the thread stays wherever the scheduler put it.
+//! A disk with one queue interrupts one CPU. If that CPU is idle, each completion has to wake it, which is the
+//! longest step of a read on a virtual machine. If the thread and the pager run there, the CPU is awake.
+//!
+//! Two facts identify the CPU: its interrupt count rises with the reads, and it does so while the thread runs
+//! elsewhere. A disk with a queue per CPU interrupts the CPU that reads. If no count rises with the reads, the disk
+//! is memory or mostly busy for other processes, and the scheduler places the thread.
 
 use foreswap_core::units::Nanos;
 
 use crate::sys::interrupts::Counts;
 
-/// From one pair of looks to the next.
+/// Time between pairs of looks.
 const APART: Nanos = 1_000_000_000;
-/// Reads between the two that tell, and how long these may take.
+/// The least number of reads between two looks of a pair, and the longest time between them.
 const READS: u64 = 64;
 const TOGETHER: Nanos = 100_000_000;
-/// Periods after which the thread is not sent there for a while, as somebody else has that CPU.
+/// Periods after which the pager gives up for a while, because another task has that CPU.
 const PATIENCE: u32 = 8;
-/// For how long: the first time, and at the most.
+/// How long it gives up: the first time, and the maximum.
 const REST: (Nanos, Nanos) = (64_000_000, 1_000_000_000);
 
 /// The CPU that the disk interrupts.
 pub struct Interrupted {
-    /// The first look of a pair: when it was, where the thread was, the reads until then, and the counts.
+    /// The first look of a pair: its time, the thread's CPU, the reads so far, and the counts.
     first: Option<(Nanos, usize, u64, Counts)>,
     /// When the next pair of looks begins.
     due: Nanos,
     cpu: Option<usize>,
-    /// It was interrupted while the thread was elsewhere.
+    /// The CPU was interrupted while the thread ran elsewhere.
     sure: bool,
-    /// Periods since the thread was there last.
+    /// Periods since the thread last ran there.
     astray: u32,
     rest: Nanos,
     not_before: Nanos,
@@ -50,8 +50,8 @@ impl Interrupted {
         }
     }
 
-    /// A period ended in which a thread that misses pages was on CPU `at`; this process has made `reads` so far.
-    /// Returns the CPU to be on, if that matters.
+    /// A period has ended in which a missing thread ran on CPU `at`; this process has made `reads` so far. Returns
+    /// the preferred CPU, if there is one.
     pub fn on_period(
         &mut self,
         now: Nanos,
@@ -63,7 +63,7 @@ impl Interrupted {
         let cpu = self.cpu?;
         if !self.sure {
             if at != cpu {
-                // Now it shows.
+                // The counts show it now.
                 self.due = self.due.min(now);
             }
             return None;
@@ -88,7 +88,7 @@ impl Interrupted {
         match self.first.take() {
             None if now < self.due => {}
             None => self.first = counts().map(|counts| (now, at, reads, counts)),
-            // There were other things to do: what was counted is not about these reads.
+            // Too much time has passed: the counts may be from other work.
             Some((then, ..)) if now - then > TOGETHER => {
                 self.first = counts().map(|counts| (now, at, reads, counts));
             }
@@ -106,7 +106,7 @@ impl Interrupted {
     }
 }
 
-/// The CPU to which nearly all interrupts came of what interrupted about once for each of `reads`.
+/// The CPU that received nearly all interrupts of a device that interrupted about once per read.
 fn cpu_of(before: &Counts, now: &Counts, reads: u64) -> Option<usize> {
     if before.cpus != now.cpus {
         return None;
@@ -148,7 +148,7 @@ mod tests {
         }
     }
 
-    /// After `reads` in which the counts rose by `rise`.
+    /// The result after `reads` in which the counts rose by `rise`.
     fn found(rise: &[[u64; 2]], reads: u64) -> Option<usize> {
         let old = counts(&vec![[1000, 70]; rise.len()]);
         let new: Vec<_> = rise.iter().map(|[a, b]| [1000 + a, 70 + b]).collect();
@@ -159,9 +159,9 @@ mod tests {
     fn the_counts_of_a_disk_rise_with_the_reads() {
         assert_eq!(found(&[[0, 3], [0, 102], [4, 0]], 100), Some(5));
         assert_eq!(found(&[[98, 2]], 100), Some(3));
-        // Two at a time end with one.
+        // Two reads per interrupt.
         assert_eq!(found(&[[60, 0]], 100), Some(3));
-        // A network's, at the same time.
+        // A network device at the same time.
         assert_eq!(found(&[[5000, 0], [0, 100]], 100), Some(5));
     }
 
@@ -176,8 +176,8 @@ mod tests {
         assert_eq!(cpu_of(&counts(&[[0, 0]]), &fewer, 100), None);
     }
 
-    /// Periods with `reads` each and counts that rise with them, on one CPU for two seconds, then on the other, while the
-    /// thread is on neither. Returns when the first was known, and how often it was looked.
+    /// Runs periods with `reads` each. The counts rise with them on one CPU for two seconds, then on the other, while
+    /// the thread is on neither. Returns when the first CPU was known, and the number of looks.
     fn run(interrupted: &mut Interrupted, reads: u64, others: u64) -> (Option<Nanos>, u32) {
         let (mut known, mut looks) = (None, 0);
         for period in 1..=1000 {
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(wishes(5, 1), 5000);
         let left = wishes(3, 5001);
         assert!((30..500).contains(&left), "{left} of 5000 periods");
-        // As soon as it is there it is held there.
+        // Once there, the thread is held there.
         assert!(wishes(5, 10_001) > 4700);
     }
 }

@@ -1,16 +1,16 @@
-//! What a forked child has in memory and has not been charged.
+//! The debt of a forked child: pages in its memory that it has not been charged for.
 //!
-//! The pages that a child finds in memory are its parent's as well: they are there once, and the parent is
-//! charged for them. Which of them are the child's alone, because it wrote to them or because its parent
-//! did, gave them up or ended, the kernel tells for the price of a walk. So:
+//! The pages that a child finds in memory are also its parent's. They exist once, and the parent is charged for them.
+//! A page becomes the child's alone when the child writes to it, or when the parent writes to it, discards it or
+//! ends. The kernel reports this only through a walk of the page tables. Therefore:
 //!
-//! - What the child writes to is charged before it is copied (`pager/copies.rs`). Before its engine was there,
-//!   or where the kernel cannot protect pages, each fault that brought no data may have copied one.
-//! - What the parent writes to it copies, and the page of before is the child's alone. So the parent protects its
-//!   pages as well, and asks the child to pay before it writes. Until it knows of the child's debt each of its faults
-//!   may have copied a page; when it has ended all are the child's.
-//! - After a moment the child pays for the rest, as room comes about: it asks the others for its share, and
-//!   what it holds above that it moves out. Then nothing that either does can pass the limit.
+//! - A write of the child is charged before it copies (`pager/copies.rs`). Before the child's engine has started, or
+//!   if the kernel cannot protect pages, each fault that brought no data may have copied a page.
+//! - A write of the parent copies, and leaves the old page to the child alone. The parent protects its pages too, and
+//!   asks the child to pay before the write. Until it knows of the child's debt, each of its faults may have copied a
+//!   page. When the parent has ended, all pages are the child's.
+//! - After a grace period the child pays for the rest, as room becomes available: it asks the others for its share,
+//!   and evicts pages above it. Then no write of either side can exceed the limit.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -26,17 +26,17 @@ use crate::sys::uffd::Mode;
 
 /// How long a child may share pages before it has to pay for them.
 const GRACE: Nanos = 250_000_000;
-/// More pages than anybody copies.
+/// More pages than any process copies.
 const ENDED: u64 = u64::MAX / 2;
-/// Pages that a parent asks its children to pay for at a time.
+/// Pages that a parent asks a child to pay for at a time.
 const AT_ONCE: u32 = 256;
 
-/// How many pages that a child shares with its parent either may have copied.
+/// The number of pages shared by child and parent that either may have copied.
 #[derive(Clone, Debug, Default)]
 pub struct Copying {
     child: Faults,
     parent: Faults,
-    /// The parent's engine, as soon as it is known.
+    /// The parent's engine, once it is known.
     engine: Option<Engine>,
 }
 
@@ -45,12 +45,12 @@ pub struct Copying {
 struct Engine {
     ledger: &'static Ledger,
     record: ProcId,
-    /// How many of the pages that it has copied were counted.
+    /// The number of its copied pages that were counted.
     counted: u64,
 }
 
 impl Engine {
-    /// Pages that it has copied since the last time so that they could be evicted.
+    /// Pages copied for eviction since the last call.
     fn more(&mut self) -> u64 {
         let all = self.ledger.stats(self.record).unshared.load(Relaxed);
         all.saturating_sub(core::mem::replace(&mut self.counted, all))
@@ -65,7 +65,7 @@ struct Faults {
 }
 
 impl Faults {
-    /// Those since the last time. All that there could be if the process has ended.
+    /// Faults since the last call; `ENDED` if the process has ended.
     fn more(&mut self) -> u64 {
         let faults = host::faults(self.pid).unwrap_or(u64::MAX);
         faults.saturating_sub(core::mem::replace(&mut self.counted, faults))
@@ -73,7 +73,7 @@ impl Faults {
 }
 
 impl Copying {
-    /// From now on for the parent, from its birth on for the child.
+    /// Counts from now on for the parent, from its birth on for the child.
     pub fn begin(child: u32, parent: u32) -> Self {
         let mut parent = Faults {
             pid: parent,
@@ -91,11 +91,11 @@ impl Copying {
         }
     }
 
-    /// Also what the parent's engine copies, beyond those that it had copied when it forked.
+    /// Also count the copies of the parent's engine, beyond its count at the fork.
     pub fn know_parent(&mut self, ledger: &'static Ledger, me: ProcId, copied: u64) {
         let mut records = ledger.records_in_use();
         let parent = records.find(|&record| ledger.pid(record) == self.parent.pid);
-        // One that was bare when it forked left no word of itself.
+        // A parent that was bare when it forked left no snapshot that names its record.
         if let (Some(parent), None) = (parent, ledger.parent(me)) {
             ledger.set_parent(me, parent);
         }
@@ -106,14 +106,14 @@ impl Copying {
         });
     }
 
-    /// Pages that may have been copied since the last time; by the parent alone if what the child copies is paid for
-    /// beforehand.
+    /// Pages that may have been copied since the last call; only by the parent if the child's copies are paid in
+    /// advance.
     pub fn more(&mut self, is_protected: bool) -> u64 {
         let own = if is_protected { 0 } else { self.child.more() };
         let unshared = self.engine.as_mut().map_or(0, Engine::more);
         let parents = self.parent.more().saturating_add(unshared);
         let asks = |engine: Engine| engine.ledger.protects(engine.record);
-        // A parent that has ended asks for nothing any more.
+        // An ended parent makes no requests.
         let counts = parents > ENDED || !self.engine.is_some_and(asks);
         own.saturating_add(if counts { parents } else { 0 })
     }
@@ -122,22 +122,22 @@ impl Copying {
 /// A child's debt.
 #[derive(Debug, Default)]
 pub struct Credit {
-    /// What is found in memory is put on it.
+    /// Pages found in memory are added to the debt.
     open: bool,
-    /// Pages that are in memory and not charged.
+    /// Pages in memory that are not charged.
     owed: u64,
-    /// Of them, those that may have been copied already, or are about to be.
+    /// Of these, pages that may have been copied already, or are about to be.
     copied: u64,
-    /// Of them, those that were copied to be moved out.
+    /// Of these, pages that were copied for eviction.
     unshared: u64,
-    /// What has copied them.
+    /// The counters of copies.
     copying: Copying,
-    /// When the rest is to be paid.
+    /// When the rest is due.
     until: Nanos,
 }
 
 impl Credit {
-    /// From now on what is found is not charged.
+    /// From now on, pages found in memory are not charged.
     pub fn begin(&mut self, copying: Copying, copied: u64) {
         self.open = true;
         (self.copying, self.copied) = (copying, copied);
@@ -149,13 +149,13 @@ impl Credit {
         self.open
     }
 
-    /// `n` pages are copied so that they can be moved out, for which there need not be room.
+    /// `n` pages are copied for eviction, which needs no room.
     pub(super) fn unshares(&mut self, n: u64) {
         self.unshared = (self.unshared + n).min(self.owed);
     }
 
-    /// `n` pages have gone, of a process that is charged for `paid`. Returns how many of them were paid for, as
-    /// far as is known.
+    /// `n` pages have gone, of a process that is charged for `paid`. Returns the estimated number of them that were
+    /// paid for.
     pub(super) fn forgives(&mut self, n: u64, paid: u64) -> u64 {
         let unpaid = n.min(self.unshared).max(n.saturating_sub(paid));
         let unpaid = unpaid.min(self.owed);
@@ -164,7 +164,7 @@ impl Credit {
         n - unpaid
     }
 
-    /// Pages that have to be paid for now.
+    /// Pages that are due now.
     pub(super) fn due(&self) -> u64 {
         match self.owed > 0 && now() >= self.until {
             true => self.owed,
@@ -174,18 +174,18 @@ impl Credit {
 }
 
 impl Linux {
-    /// All was found: what the child has copied so far is charged, the rest later.
+    /// All pages were found: the copies of the child so far are charged, the rest later.
     pub fn begin_to_pay(&mut self) {
         self.credit.open = false;
         self.credit.until = now() + GRACE;
         self.pay();
         if self.owes() {
-            // For the parent to see it.
+            // Make the parent look at it.
             self.ledger.raise_pressure();
         }
     }
 
-    /// Register memory of the program, all of it in the same way.
+    /// Register memory of the program, always in the same mode.
     pub fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
         let mode = match self.is_protected {
             true => Mode::MISSING | Mode::WP,
@@ -199,7 +199,7 @@ impl Linux {
         self.credit.copied = self.credit.copied.saturating_add(copied);
     }
 
-    /// Charge `n` of the pages that are owed, if there is room for them, or `anyway`.
+    /// Charge `n` of the owed pages, if there is room for them, or `anyway`.
     pub fn pay_for(&mut self, n: u64, anyway: bool) -> bool {
         let n = n.min(self.credit.owed);
         let paid = self.try_charge(n) || self.ledger.try_charge(self.me, n);
@@ -218,21 +218,22 @@ impl Linux {
         self.credit.owed > 0
     }
 
-    /// What is missing to pay what is due, as far as it is this process' share.
+    /// Pages missing to pay the due debt, within the fair share of this process.
     pub fn missing_to_pay(&self) -> u64 {
         let charged = self.ledger.process_charged(self.me);
         let missing = self.fair_share().saturating_sub(charged);
         self.credit.due().min(missing).min(MOST_WANTED)
     }
 
-    /// Charge what is due, as far as there is room for it, and all where there is plenty. Tells the supervisor and the parent what is left.
+    /// Charge the due pages as far as there is room, and all pages if there is plenty. Reports the rest to the
+    /// supervisor and the parent.
     pub fn pay(&mut self) {
         if self.credit.owed > 0 {
             self.count_copies();
         }
         let asked = self.ledger.asked(self.me);
         self.credit.copied = self.credit.copied.saturating_add(asked.into());
-        // All there is: what all have together may be the limit, with nothing to spare.
+        // All room counts: the processes together may use the whole limit.
         let room = self
             .ledger
             .limit_pages()
@@ -255,34 +256,34 @@ impl Linux {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     child: ProcId,
-    /// What it had paid for before.
+    /// The number of pages that it had paid for before.
     paid: u32,
 }
 
 /// A parent's view of the children that share pages with it.
 #[derive(Debug, Default)]
 pub struct Debtors {
-    /// They have debts.
+    /// The children with debts.
     children: Vec<ProcId>,
-    /// The one that was asked and has not paid for as much yet.
+    /// The child that was asked and has not paid yet.
     asked: Option<Asked>,
-    /// Pages that may be copied, as they are paid for.
+    /// Pages that are paid for and may be copied.
     paid: u64,
 }
 
 impl Linux {
-    /// Look whether some children share what is not paid for.
+    /// Find the children that share unpaid pages.
     pub fn find_debtors(&mut self) {
         self.debtors.children.clear();
         self.debtors.children.extend(self.ledger.debtors(self.me));
     }
 
-    /// Pages are shared with children that have not paid for them.
+    /// Some children share unpaid pages.
     pub fn has_debtors(&self) -> bool {
         !self.debtors.children.is_empty()
     }
 
-    /// Whether `n` pages that children share may be copied, as one of these has paid for them, which is asked for that, or
+    /// Whether `n` pages shared by children may be copied: a child has paid for them (and is asked to if not), or
     /// `anyway`.
     pub fn may_copy(&mut self, n: u64, anyway: bool) -> bool {
         let debtors = &mut self.debtors;
@@ -290,7 +291,7 @@ impl Linux {
             return true;
         };
         if let Some(Asked { child, paid }) = debtors.asked {
-            // Whatever it paid for, there is room made for as much.
+            // Whichever pages it paid for, there is room for as many.
             let has_paid =
                 self.ledger.is_even(child) || self.ledger.paid(child).wrapping_sub(paid) >= AT_ONCE;
             if anyway || has_paid || !debtors.children.contains(&child) {
@@ -308,7 +309,7 @@ impl Linux {
         may
     }
 
-    /// `n` pages are copied so that they can be moved out: what is left of them is a child's alone.
+    /// `n` pages are copied for eviction: the originals are a child's alone.
     pub(super) fn leaves(&mut self, n: u32) {
         if let Some(&child) = self.debtors.children.first() {
             self.ledger.ask_to_pay(child, n);

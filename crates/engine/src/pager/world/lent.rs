@@ -1,13 +1,14 @@
 //! Memory that the program may have lent to the kernel.
 //!
-//! A page that goes out is moved to a frame, memory and all, and the frame's memory is used again. UFFDIO_MOVE refuses
-//! pages that are pinned, but a page to which the kernel holds a plain reference (MSG_ZEROCOPY, vmsplice, the zero-copy
-//! sends of io_uring, direct I/O of some file systems) moves like any other: whoever holds it would read the frame's next
-//! content. No call tells of such references. What is certain is that nobody gets one without a system call of the few
-//! kinds that lend memory, and that the kernel keeps a page that it gave back to the system as long as there is a
-//! reference. So from the program's first such call on, memory that was the program's is never written by the engine
-//! again: where a frame is to get other content, its memory is given back first and fresh memory put there. A program
-//! that lends nothing pays one load for each run of pages that is moved out.
+//! An evicted page moves to a frame together with its memory, and that memory is reused. UFFDIO_MOVE refuses pinned
+//! pages. But a page to which the kernel holds a plain reference (MSG_ZEROCOPY, vmsplice, the zero-copy sends of
+//! io_uring, direct I/O of some file systems) moves like any other: the holder would read the next content of the
+//! frame. No interface reports such references.
+//!
+//! Two facts hold: only a few kinds of system calls create them, and the kernel keeps a freed page while a reference
+//! exists. So from the program's first such call on, the engine never writes to memory that was the program's. Before
+//! a frame gets other content, its memory is freed and replaced by fresh memory. A program that lends nothing pays
+//! one load per run of evicted pages.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -22,12 +23,12 @@ pub struct Lent {
     lends: &'static AtomicBool,
     words: Vec<u64>,
     count: u32,
-    /// Frames that the core takes to have memory, and that have none, as none was to be had.
+    /// Frames that have no memory, because none was available, although the core takes them to have some.
     bare: Vec<Frame>,
 }
 
 impl Lent {
-    /// None of `frames` frames; `lends` is set before the program lends anything.
+    /// Starts with none of `frames` frames; `lends` is set before the program lends anything.
     pub fn new(lends: &'static AtomicBool, frames: u32) -> Self {
         Lent {
             lends,
@@ -53,7 +54,7 @@ impl Lent {
         }
     }
 
-    /// The program's pages came to these frames.
+    /// Pages of the program moved to these frames.
     pub fn came(&mut self, frame: Frame, n: u32) {
         // The call that lends a page comes after the flag, and the move that brings the page here after the call.
         if self.lends.load(SeqCst) {
@@ -61,7 +62,7 @@ impl Lent {
         }
     }
 
-    /// The memory of these frames went, to the program or to the system.
+    /// The memory of these frames moved to the program or was freed.
     pub fn went(&mut self, frame: Frame, n: u32) {
         if self.count > 0 {
             self.set(frame, n, false);
@@ -83,8 +84,8 @@ impl Lent {
 }
 
 impl Linux {
-    /// The `n` frames, which have memory, are about to be written: see to it that it is nobody else's. False: there is
-    /// no memory for some of them now.
+    /// The `n` frames have memory and are about to be written: ensure that it is not shared. False: there is no
+    /// memory for some of them now.
     pub(super) fn own(&mut self, frame: Frame, n: u32) -> bool {
         if self.lent.count == 0 && self.lent.bare.is_empty() {
             return true;
@@ -104,7 +105,7 @@ impl Linux {
         true
     }
 
-    /// Fresh memory for what is behind `n` frames.
+    /// Replace the memory of `n` frames.
     fn exchange(&mut self, frame: Frame, n: u32) -> bool {
         let huge = n as usize == LEAF_PAGES && self.is_huge(frame);
         self.release(frame, n);
@@ -115,8 +116,8 @@ impl Linux {
         if filled == n {
             return true;
         }
-        // While an event of the address space is on the way nothing can be copied here; where nothing is registered
-        // memory comes without.
+        // While an event of the address space is pending, nothing can be copied here; unregistered memory is filled
+        // by the kernel.
         let (first, left) = (frame.plus(filled), n - filled);
         let (at, len) = (self.arena.pointer(first), left as usize * PAGE_SIZE);
         let start = at as usize;

@@ -1,9 +1,9 @@
-//! Moving pages of memory that is executable or carries a protection key.
+//! Moving pages of memory that is executable or has a protection key.
 //!
-//! UFFDIO_MOVE wants both sides to have the same access rights and the same protection key. Frames are
-//! readable and writable, without a key. So for the moment of a move the frames get what the program's
-//! memory has. That costs two calls more for each move, and changes nothing that anybody else sees: frames
-//! are the engine's, the kernel joins their mapping again, and nobody runs code in them.
+//! UFFDIO_MOVE requires the same access rights and protection key on both sides. Frames are readable and writable,
+//! without a key. For the moment of a move, the frames therefore get the protection of the program's memory. This
+//! costs two more calls per move and has no visible effect: frames belong to the engine, the kernel merges their
+//! mapping again, and no thread executes code in them.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -17,12 +17,12 @@ use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use super::{Linux, bytes, now, to_the_end};
 use crate::sys::{handed, process};
 
-/// How long it is believed which protection keys the program has.
+/// How long the program's set of protection keys is cached.
 const KEYS_HOLD: Nanos = 1_000_000_000;
-/// Keys that the processor has.
+/// The number of keys of the processor.
 const KEYS: i32 = 16;
 
-/// How a mapping may be used, beyond reading and writing.
+/// The access rights of a mapping, beyond reading and writing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Protection {
     exec: bool,
@@ -34,13 +34,13 @@ const PLAIN: Protection = Protection {
     key: 0,
 };
 
-/// What is known of the program's unusual mappings.
+/// The program's unusual mappings, as far as known.
 #[derive(Default)]
 pub(super) struct Unusual {
     maps: Option<OwnedFd>,
-    /// The last one that was met.
+    /// The last unusual mapping used.
     last: Option<(Range<usize>, Protection)>,
-    /// The program's protection keys, as of the moment.
+    /// The program's protection keys at present.
     keys: Vec<i32>,
     keys_at: Nanos,
 }
@@ -63,8 +63,8 @@ const WRITABLE: u64 = 2;
 const EXECUTABLE: u64 = 4;
 
 impl Unusual {
-    /// The mapping at `address`: where it is, and whether it may be executed. `None` where it may not be
-    /// written to, or where the kernel (before Linux 6.11) does not tell.
+    /// The mapping at `address`: its range, and whether it is executable. `None` if it is not writable, or if the
+    /// kernel (before Linux 6.11) cannot tell.
     fn mapping(&mut self, address: usize) -> Option<(Range<usize>, bool)> {
         if self.maps.is_none() {
             self.maps = handed::open_in_proc(c"/proc/thread-self/maps").ok();
@@ -87,7 +87,7 @@ impl Unusual {
         (query.vma_flags & WRITABLE != 0).then_some((range, executable))
     }
 
-    /// The keys that the program has allocated; asked for by way of a page of ours.
+    /// The keys that the program has allocated, probed on a page of the engine.
     fn keys(&mut self, page: usize) -> &[i32] {
         let now = now();
         if now - self.keys_at > KEYS_HOLD {
@@ -106,15 +106,15 @@ impl Unusual {
     }
 }
 
-/// Give frames another protection.
+/// Change the protection of frames.
 fn protect(start: usize, len: usize, protection: Protection) -> Result<(), Errno> {
     let Protection { exec, key } = protection;
     process::protect_with_key(start as *mut c_void, len, exec, key)
 }
 
 impl Linux {
-    /// Move `n` pages from `from` to `to`, of which one is the program's `page`, the other our frames at
-    /// `frames`. They may belong to neighbours that are used in different ways.
+    /// Move `n` pages from `from` to `to`: one is the program's `page`, the other the engine's frames at `frames`.
+    /// The pages may belong to neighbours with different protections.
     pub(super) fn move_between(
         &mut self,
         from: usize,
@@ -130,7 +130,7 @@ impl Linux {
             let left = n - moved;
             let done = self.move_alike(from + skip, to + skip, at, frames + skip, left);
             moved += done.pages;
-            // Where some have moved and the next is refused, that one may only want another protection.
+            // Some pages have moved and the next is refused: it may only need another protection.
             if done.stop != Some(Stop::Fixed) || done.pages == 0 || moved == n {
                 return Done {
                     pages: moved,
@@ -140,7 +140,7 @@ impl Linux {
         }
     }
 
-    /// Move as many of `n` pages as are like the first, which is at `at`.
+    /// Move as many of `n` pages as have the protection of the first, which is at `at`.
     fn move_alike(&mut self, from: usize, to: usize, at: usize, frames: usize, n: u32) -> Done {
         let is_refused = |done: &Done| done.stop == Some(Stop::Fixed) && done.pages == 0;
         if let Some((range, protection)) = self.unusual.last.clone()
@@ -150,7 +150,7 @@ impl Linux {
             if !is_refused(&done) {
                 return done;
             }
-            // It has changed.
+            // The mapping has changed.
             self.unusual.last = None;
         }
         let done = self.move_plain(from, to, n);
@@ -188,7 +188,7 @@ impl Linux {
             return Done::stopped(0, Stop::Fixed);
         }
         let done = self.move_plain(from, to, n);
-        // The kernel joins what was cut for it, so that it needs no mapping for this.
+        // The kernel merges the split mapping again, which needs no further mapping.
         let restored = protect(frames, bytes(n), PLAIN);
         debug_assert_eq!(restored, Ok(()));
         done
@@ -197,8 +197,8 @@ impl Linux {
     fn move_plain(&self, from: usize, to: usize, n: u32) -> Done {
         to_the_end(n, |done, n| {
             let skip = bytes(done);
-            // SAFETY: the callers': of the two sides one is the program's, which finds it through faults,
-            // and one is frames of ours; the destination is empty or the call refuses.
+            // SAFETY: by the callers: one side is the program's, which finds the pages through faults, the other is
+            // frames of the engine; the destination is empty or the call refuses.
             unsafe {
                 self.program
                     .move_pages(to + skip, from + skip, bytes(n), false)

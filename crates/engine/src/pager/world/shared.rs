@@ -1,4 +1,4 @@
-//! What the processes of a run share, as the core asks for it: slots (see [`ProcessMap`]) and the limit.
+//! The resources that the processes of a run share, as the core uses them: slots (see [`ProcessMap`]) and the limit.
 //!
 //! [`ProcessMap`]: crate::ledger::ProcessMap
 
@@ -99,14 +99,14 @@ impl Limit for Linux {
             }
             false => n,
         };
-        // A debt that is no more is as good as paid.
+        // A debt for pages that are gone counts as paid.
         self.ledger.pays(self.me, n - left);
         self.ledger.uncharge(self.me, left);
     }
 
     fn excess(&self) -> u64 {
         let mine = self.ledger.process_charged(self.me);
-        let before_fork = self
+        let found_unnoticed = self
             .shrink_to
             .map_or(0, |target| mine.saturating_sub(target));
         let (limit, charged) = (self.ledger.limit_pages(), self.ledger.charged_pages());
@@ -115,23 +115,23 @@ impl Limit for Linux {
             .saturating_sub(limit.saturating_sub(charged));
         let owed = self.credit.due();
         let short = (charged + owed).saturating_sub(limit) + wanted;
-        before_fork.max(short.min((mine + owed).saturating_sub(self.fair_share())))
+        found_unnoticed.max(short.min((mine + owed).saturating_sub(self.fair_share())))
     }
 }
 
 impl Linux {
-    /// Pages that each process may have when all need more.
+    /// Pages per process when all need more.
     pub(super) fn fair_share(&self) -> u64 {
         self.ledger.limit_pages() / u64::from(self.ledger.live().max(1))
     }
 
-    /// Pages that this process can count on: what it has, or its share of the limit if that is more.
+    /// Pages that this process can count on: its charge or its share of the limit, the larger of the two.
     pub fn share(&self) -> u64 {
         let has = self.ledger.process_charged(self.me);
         has.max(self.fair_share()).min(self.ledger.limit_pages())
     }
 
-    /// Who has its share leaves room to those who have not.
+    /// A process that has its share leaves room to the others.
     fn kept_for_others(&self) -> u64 {
         let has_share =
             || self.ledger.process_charged(self.me) >= self.fair_share().saturating_sub(SLACK);
@@ -142,8 +142,7 @@ impl Linux {
         }
     }
 
-    /// Tell the others how much is missing to our share, if we are `needy`; `least` if it is our
-    /// all.
+    /// Report how many pages this process lacks of its share, if it is `needy`; `least` is the minimum to report.
     pub fn ask_for_share(&mut self, needy: bool, least: u64) {
         let missing = self
             .fair_share()

@@ -1,5 +1,4 @@
-//! Getting a userfaultfd: which features there are, which way in is open, and what to tell the
-//! user when none is.
+//! Opening a userfaultfd: the features, the permitted way, and the message to the user if there is none.
 
 use core::ffi::c_void;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -11,22 +10,22 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use crate::sys::handed::{self, Handed};
 
 bitflags::bitflags! {
-    /// What a userfaultfd can be asked for; the names are the kernel's, less `UFFD_FEATURE_`.
+    /// The features of a userfaultfd; the names are the kernel's without `UFFD_FEATURE_`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Features: u64 {
         /// Write-protect faults are told apart from missing ones.
         const PAGEFAULT_FLAG_WP = k::UFFD_FEATURE_PAGEFAULT_FLAG_WP as u64;
         /// A forked child gets its own descriptor (needs CAP_SYS_PTRACE).
         const EVENT_FORK = k::UFFD_FEATURE_EVENT_FORK as u64;
-        /// mremap of a registered range is announced.
+        /// mremap of a registered range is reported.
         const EVENT_REMAP = k::UFFD_FEATURE_EVENT_REMAP as u64;
-        /// madvise(DONTNEED, FREE, REMOVE) of a registered range is announced.
+        /// madvise(DONTNEED, FREE, REMOVE) of a registered range is reported.
         const EVENT_REMOVE = k::UFFD_FEATURE_EVENT_REMOVE as u64;
         /// Missing faults on hugetlbfs.
         const MISSING_HUGETLBFS = k::UFFD_FEATURE_MISSING_HUGETLBFS as u64;
         /// Missing faults on shared memory.
         const MISSING_SHMEM = k::UFFD_FEATURE_MISSING_SHMEM as u64;
-        /// munmap of a registered range is announced.
+        /// munmap of a registered range is reported.
         const EVENT_UNMAP = k::UFFD_FEATURE_EVENT_UNMAP as u64;
         /// Faults become SIGBUS instead of messages.
         const SIGBUS = k::UFFD_FEATURE_SIGBUS as u64;
@@ -40,13 +39,13 @@ bitflags::bitflags! {
         const EXACT_ADDRESS = k::UFFD_FEATURE_EXACT_ADDRESS as u64;
         /// Write protection of hugetlbfs and shared memory.
         const WP_HUGETLBFS_SHMEM = k::UFFD_FEATURE_WP_HUGETLBFS_SHMEM as u64;
-        /// Write protection of pages that are not there yet.
+        /// Write protection of absent pages.
         const WP_UNPOPULATED = k::UFFD_FEATURE_WP_UNPOPULATED as u64;
         /// UFFDIO_POISON: accesses to a page end in SIGBUS.
         const POISON = k::UFFD_FEATURE_POISON as u64;
         /// Write-protect faults resolve themselves and are only recorded.
         const WP_ASYNC = k::UFFD_FEATURE_WP_ASYNC as u64;
-        /// What the engine needs of the one for the program's memory.
+        /// The features required for the program's memory.
         const NEEDED = Self::MOVE.bits()
             | Self::POISON.bits()
             | Self::THREAD_ID.bits()
@@ -91,10 +90,10 @@ fn names(features: Features) -> String {
     list
 }
 
-/// Why no userfaultfd could be had, with what to do about it.
+/// Why no userfaultfd could be opened, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum UffdError {
-    /// Neither the device nor the system call may be used.
+    /// Neither the device nor the system call is permitted.
     #[error(
         "no permission to use userfaultfd (/dev/userfaultfd: {device}; userfaultfd(2): {call}). \
          Any one of these helps: run as root; give your group the device with the udev rule \
@@ -102,31 +101,31 @@ pub enum UffdError {
          sysctl vm.unprivileged_userfaultfd=1; in a container, pass --device=/dev/userfaultfd"
     )]
     NoPermission {
-        /// What opening the device said.
+        /// The error of the device.
         device: Errno,
-        /// What the system call said.
+        /// The error of the system call.
         call: Errno,
     },
     /// The kernel was built without it.
     #[error("this kernel has no userfaultfd: it needs CONFIG_USERFAULTFD=y and Linux 6.8 or later")]
     NoSupport,
-    /// The kernel has userfaultfd, but not all that is needed.
+    /// The kernel has userfaultfd without some required features.
     #[error(
         "this kernel's userfaultfd lacks {}: Linux {} or later is needed, this is {kernel}",
         names(*.missing), .missing.since()
     )]
     FeatureMissing {
-        /// Wanted and not offered.
+        /// The missing features.
         missing: Features,
         /// The running kernel's release.
         kernel: String,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("userfaultfd: {what}: {errno}")]
     Other {
         /// The step that failed.
         what: &'static str,
-        /// With what.
+        /// Its error.
         errno: Errno,
     },
 }

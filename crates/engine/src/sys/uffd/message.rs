@@ -1,4 +1,4 @@
-//! What a userfaultfd says: faults, and what the program does to its own address space.
+//! The messages of a userfaultfd: faults, and changes of the program's address space.
 
 use core::slice;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -17,12 +17,12 @@ impl RawMsg {
 
 const _: () = assert!(size_of::<RawMsg>() == size_of::<k::uffd_msg>());
 
-/// What kind of access faulted.
+/// The kind of the faulting access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultFlags {
     /// It was a write.
     pub write: bool,
-    /// The page is there but write-protected.
+    /// The page is present but write-protected.
     pub wp: bool,
     /// The page is in the page cache but not mapped.
     pub minor: bool,
@@ -33,18 +33,17 @@ pub struct FaultFlags {
 pub enum Event {
     /// A thread waits for a page.
     Fault {
-        /// Where; page-aligned unless EXACT_ADDRESS was asked for.
+        /// The address; page-aligned unless EXACT_ADDRESS was requested.
         addr: usize,
-        /// How it was touched.
+        /// The kind of access.
         flags: FaultFlags,
         /// The kernel's id of the thread, 0 without THREAD_ID.
         tid: u32,
     },
-    /// `start..end` is about to be discarded: the message comes *before* the pages go, and
-    /// nothing tells when they have gone. A page of the range that is moved out after this message
-    /// may still hold its old contents, which must then be forgotten, not kept for swap-in. The
-    /// EAGAIN of other ioctls is no guard: it ends before the pages go, and a move to memory that
-    /// another userfaultfd serves never sees it.
+    /// `start..end` is about to be discarded. The message comes *before* the pages are dropped, and no message
+    /// reports when they are. A page of the range that is moved out after this message may still hold its old
+    /// contents, which must then be forgotten, not kept for swap-in. The EAGAIN of other ioctls is no protection: it
+    /// ends before the pages are dropped, and a move to memory that another userfaultfd serves never gets it.
     Remove {
         /// First byte.
         start: usize,
@@ -73,7 +72,7 @@ pub enum Event {
         /// The child's userfaultfd.
         fd: OwnedFd,
     },
-    /// A message of a kind this kernel knows and we do not.
+    /// A message kind of a newer kernel.
     Unknown(u8),
 }
 

@@ -1,11 +1,11 @@
-//! How much a UFFDIO_MOVE that stopped early has truly moved.
+//! The pages that a UFFDIO_MOVE that stopped early has really moved.
 //!
-//! Kernels that move pages in batches (6.18 is one) try again by themselves when another processor
-//! changes a page's mapping at that moment: a write that unshares it after a fork, for one. What the
-//! second try moves they leave out of the count; then they find the destination in use and say so.
-//! Whoever believes the count takes the page for absent on one side and the frame for empty on the
-//! other, and the page's content is lost. So after each answer that may hide such pages the page
-//! tables are asked: a page that is no longer at its source and is at its destination has moved.
+//! Kernels that move pages in batches (6.18 is one) retry by themselves if another processor changes a page's mapping
+//! at that moment, for example a write that unshares it after a fork. They omit from the count the pages moved by the
+//! second try; then they find the destination in use and report that. A caller that trusts the count takes the page
+//! for absent on one side and the frame for empty on the other, and the content of the page is lost. After each
+//! answer that may hide such pages, the page tables are therefore read: a page that is absent at its source and
+//! present at its destination has moved.
 
 use core::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::sys::syscall::syscall;
 
 const PAGE: usize = 4096;
 
-/// Where a page stands, as far as private anonymous memory goes.
+/// The state of a page of private anonymous memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Presence {
     Present,
@@ -39,8 +39,8 @@ fn presence(page: usize) -> Presence {
     }
 }
 
-/// Bytes at the start of `source` that have moved to `destination` on, where the first page that was
-/// not counted is the first of both. One side is memory that only the caller moves pages to or from.
+/// The number of bytes at the start of `source` that have moved to `destination`, both from the first uncounted page
+/// on. One side is memory to or from which only the caller moves pages.
 pub(super) fn moved_uncounted(source: Range<usize>, destination: usize) -> usize {
     let mut moved = 0;
     while source.start + moved < source.end

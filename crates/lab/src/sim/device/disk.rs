@@ -1,12 +1,11 @@
-//! A disk that turns: one head, which has to get there, and a plate that has to come round.
+//! A rotating disk: one head that seeks, and a platter that turns.
 //!
-//! The requests that wait are served in rising order from where the head is, then from the lowest
-//! again, as an elevator does. A disk that queues commands knows where its plate is, and serves the one
-//! that it can begin first; none is passed by others for ever. After a read the disk reads on into its cache while nobody asks for
-//! anything else, so a sequential reader finds what comes next there. Writes go to the plate, as what is
-//! on a swap area or behind a barrier must be there, unless the disk has its write cache on: then a
-//! write that goes on where the last one ended comes in time for the head, which is that far behind.
-//! Other writes are waited for in either case: the cache is soon full of them.
+//! Waiting requests are served in rising order from the head's position, then from the lowest again, as by an
+//! elevator. A disk with command queueing knows its rotation, and serves the request that it can begin first; no
+//! request is passed over for ever. After a read, an idle disk reads ahead into its cache, and a sequential reader
+//! finds its next data there. Writes go to the platter, because data on a swap area or behind a barrier must be
+//! there. With the write cache on, a write that continues the last one arrives in time for the head, which is that
+//! far behind. Other writes are waited for in either case: they soon fill the cache.
 
 use std::collections::BTreeMap;
 
@@ -17,24 +16,24 @@ use super::super::parameters::Disk;
 use super::Transfer;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Zones in each of which all tracks are as long.
+/// Zones with tracks of equal length.
 const ZONES: u64 = 16;
 const MINUTE: u64 = 60_000_000_000;
 
-/// What the disk has read on by itself.
+/// The disk's own read-ahead.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
-    /// First page, and when the head was there.
+    /// First page, and the time of the head there.
     from: u64,
     since: Nanos,
 }
 
-/// A transfer that waits.
+/// A waiting transfer.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     io: IoId,
     transfer: Transfer,
-    /// Transfers that had begun when it came.
+    /// Transfers that had begun when it arrived.
     since: u64,
 }
 
@@ -49,10 +48,10 @@ pub struct DiskDevice {
     /// Transfers begun.
     begun: u64,
     busy: bool,
-    /// The page after the last one that passed under the head.
+    /// The page after the last one under the head.
     head: u64,
     ahead: Option<Ahead>,
-    /// When the last transfer passed, if it was a write.
+    /// The end of the last transfer, if it was a write.
     written: Option<Nanos>,
 }
 
@@ -81,7 +80,7 @@ impl DiskDevice {
         self.pages
     }
 
-    /// A transfer is handed over at `now`. The one that ends next, if that is known now only.
+    /// A transfer is submitted at `now`. Returns the next completion, if it is only known now.
     pub fn submit(&mut self, now: Nanos, io: IoId, transfer: Transfer) -> Option<(Nanos, IoId)> {
         self.arrivals += 1;
         let key = (transfer.first, self.arrivals);
@@ -95,7 +94,7 @@ impl DiskDevice {
         if self.busy { None } else { self.begin(now) }
     }
 
-    /// A transfer has ended; when the next one will.
+    /// A transfer has ended; returns the next completion.
     pub fn ended(&mut self, now: Nanos) -> Option<(Nanos, IoId)> {
         self.busy = false;
         self.begin(now)
@@ -120,13 +119,13 @@ impl DiskDevice {
             .map(|(&key, _)| key)
     }
 
-    /// The one that came first, once more than two queues of others have passed it.
+    /// The oldest request, once more than two queues of others have passed it.
     fn overdue(&self, queue: u64) -> Option<(u64, u64)> {
         let (&key, first) = self.waiting.iter().min_by_key(|((_, at), _)| *at)?;
         (self.begun - first.since > 2 * queue).then_some(key)
     }
 
-    /// The one whose first page is under the head first.
+    /// The request whose first page is under the head first.
     fn soonest(&self, now: Nanos) -> Option<(u64, u64)> {
         let start = |transfer: Transfer| {
             let one = Transfer {
@@ -140,7 +139,7 @@ impl DiskDevice {
             .map(|(&key, _)| key)
     }
 
-    /// Bytes a second under the head at a page.
+    /// Bytes per second under the head at a page.
     fn rate(&self, page: u64) -> u64 {
         let zone = page * ZONES / self.pages.max(1);
         self.p.outer - (self.p.outer - self.p.inner.min(self.p.outer)) * zone / (ZONES - 1)
@@ -150,12 +149,12 @@ impl DiskDevice {
         MINUTE / self.p.rpm
     }
 
-    /// Where on its track a page begins, as time since the track's beginning.
+    /// The position of a page on its track, as time since the track's start.
     fn angle(&self, page: u64) -> Nanos {
         time(page * PAGE, self.rate(page)) % self.turn()
     }
 
-    /// The way over `pages` of the surface.
+    /// The seek over `pages` of the surface.
     fn seek(&self, from: u64, to: u64) -> Nanos {
         let [track, average, full] = self.p.seek;
         let distance = from.abs_diff(to);
@@ -164,7 +163,7 @@ impl DiskDevice {
         }
         let third = self.pages / 3;
         if distance <= third {
-            // The arm gains speed: the way grows with the square of the time.
+            // The arm accelerates: the distance grows with the square of the time.
             let part = (distance * 1_000_000 / third.max(1)) * 1_000_000;
             track + average.saturating_sub(track) * part.isqrt() / 1_000_000
         } else {
@@ -173,13 +172,13 @@ impl DiskDevice {
         }
     }
 
-    /// When the last page of a transfer that begins at `now` has passed under the head.
+    /// The time when the last page of a transfer that begins at `now` has passed under the head.
     fn passes(&self, now: Nanos, transfer: Transfer) -> Nanos {
         let bytes = u64::from(transfer.pages) * PAGE;
         let rate = self.rate(transfer.first);
         let last = transfer.first + u64::from(transfer.pages);
         match self.ahead.filter(|_| !transfer.write) {
-            // Its first page is in the cache, or the next to come: the head passes its last one then.
+            // Its first page is cached, or comes next: the head then passes its last one.
             Some(ahead) if self.is_ahead(ahead, transfer.first, now) => {
                 let behind = last.saturating_sub(ahead.from) * PAGE;
                 (ahead.since + time(behind, rate)).max(now)
@@ -208,7 +207,7 @@ impl DiskDevice {
         passed.max(now + time(bytes, self.p.link))
     }
 
-    /// A write that begins where the last one ended, and no later than the cache can make up for.
+    /// A write that begins where the last one ended, within the delay that the cache can absorb.
     fn goes_on(&self, page: u64, now: Nanos) -> bool {
         let late = |since| time_to_bytes(now.saturating_sub(since), self.rate(page));
         page == self.head
@@ -246,7 +245,7 @@ mod tests {
         disk_of(1)
     }
 
-    /// Keeps `depth` transfers waiting until `count` have ended; how long that took.
+    /// Keeps `depth` transfers waiting until `count` have ended; returns the time.
     fn run(
         disk: &mut DiskDevice,
         depth: u32,
@@ -330,13 +329,13 @@ mod tests {
             alone.abs_diff(expected) < expected / 10,
             "{alone}, expected {expected}"
         );
-        // The elevator makes the ways shorter.
+        // The elevator shortens the seeks.
         let mut disk = self::disk();
         let many = run(&mut disk, 32, 1_000, &mut random) / 1_000;
         assert!(many < alone * 2 / 3, "{many} of {alone}");
     }
 
-    /// Where the ways are short the waits count, and only the disk knows how long they are.
+    /// If seeks are short, rotation dominates, and only the disk knows it.
     #[test]
     fn a_disk_that_orders_its_commands_shortens_the_waits() {
         let time = |queue| {

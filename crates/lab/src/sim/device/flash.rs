@@ -1,14 +1,13 @@
 //! NAND flash behind a controller.
 //!
-//! The controller takes one command after the other. A write is done when the controller has it in
-//! its buffer; it fills one unit after the other, and a full unit is programmed on the next die, so
-//! what is written together lies together wherever its addresses are. A read goes to the dies that
-//! hold its pages: each reads for itself, one flash page at a time, and waits for a program of the
-//! same die (or suspends it, where the flash can). That is where slow reads come from: not from the
-//! reads, but from the writes beside them.
+//! The controller executes one command after the other. A write is done when it is in the controller's buffer. The
+//! controller fills one unit after the other and programs a full unit on the next die: data that is written together
+//! lies together, whatever its addresses. A read goes to the dies that hold its pages: each reads one flash page at a
+//! time, and waits for a program of the same die (or suspends it, if the flash can). Slow reads therefore come from
+//! the writes beside them, not from other reads.
 //!
-//! Small writes in random order leave units half stale, which costs further programs when they are
-//! cleaned: each page of a run of `n` takes the room of `1 + (amplification - 1) / n` pages.
+//! Small random writes leave units half stale, which costs further programs for cleaning: each page of a run of `n`
+//! takes the room of `1 + (amplification - 1) / n` pages.
 
 use std::collections::VecDeque;
 
@@ -19,15 +18,15 @@ use super::super::rng::mix;
 use super::Transfer;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Parts of a page in which the room of an open unit is counted.
+/// Parts of a page, the unit for the room of an open unit.
 const PARTS: u64 = 1024;
 const NOWHERE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Die {
-    /// Reads so far end then.
+    /// End of the reads so far.
     reads: Nanos,
-    /// Programs so far end then.
+    /// End of the programs so far.
     programs: Nanos,
 }
 
@@ -38,13 +37,13 @@ pub struct FlashDevice {
     dies: Vec<Die>,
     /// The unit that holds each page.
     units: Vec<u32>,
-    /// The unit that is being filled, and how full it is.
+    /// The unit being filled, and its fill.
     open: u32,
     filled: u64,
-    /// Ends of programs whose data are still in the buffer, and how many pages each frees.
+    /// Ends of programs with data still in the buffer, and the pages that each frees.
     buffer: VecDeque<(Nanos, u64)>,
     buffered: u64,
-    /// When the controller and the link are free.
+    /// When the controller and the link become free.
     controller: Nanos,
     link: Nanos,
 }
@@ -75,7 +74,7 @@ impl FlashDevice {
         self.units.len() as u64
     }
 
-    /// A transfer begins at `now`; when it will be done.
+    /// A transfer begins at `now`; returns its completion.
     pub fn submit(&mut self, now: Nanos, transfer: Transfer) -> Nanos {
         let begin = self.controller.max(now + self.p.virtual_exit / 2);
         self.controller = begin + self.p.command;
@@ -88,9 +87,9 @@ impl FlashDevice {
         end + self.p.overhead + self.p.virtual_exit.div_ceil(2)
     }
 
-    /// The data of a command that began at `begin` is ready at `ready`; when it has passed the link. A
-    /// command that waits for its die does not keep others from the link meanwhile, so what the link
-    /// is busy with counts from the commands' beginnings.
+    /// The data of a command that began at `begin` is ready at `ready`; returns when it has passed the link. A
+    /// command that waits for its die does not block the link for others: the link's load counts from the commands'
+    /// beginnings.
     fn send(&mut self, begin: Nanos, ready: Nanos, pages: u64) -> Nanos {
         let takes = time(pages * PAGE, self.p.link);
         self.link = self.link.max(begin) + takes;
@@ -111,7 +110,7 @@ impl FlashDevice {
                 n += 1;
             }
             let done = if unit == self.open && self.units[at as usize] != NOWHERE {
-                // It is in the buffer still.
+                // Still in the buffer.
                 begin
             } else {
                 self.read_die(begin, unit) + time(n * PAGE, self.p.channel)
@@ -122,8 +121,7 @@ impl FlashDevice {
         end
     }
 
-    /// Where a page lies. Pages that were never written count as written in the order of their
-    /// addresses.
+    /// The place of a page. Pages never written count as written in the order of their addresses.
     fn unit_of(&self, page: u64, unit_pages: u64) -> u32 {
         match self.units.get(page as usize) {
             Some(&unit) if unit != NOWHERE => unit,
@@ -210,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Keeps `depth` transfers in flight for a second; pages done.
+    /// Keeps `depth` transfers in flight for a second; returns the pages done.
     fn pages_in_a_second(
         device: &mut FlashDevice,
         depth: usize,

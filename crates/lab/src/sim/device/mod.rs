@@ -1,4 +1,4 @@
-//! Swap devices: transfers are handed over and end some time later.
+//! Swap devices: transfers are submitted and complete later.
 
 mod disk;
 mod flash;
@@ -22,7 +22,7 @@ pub struct Transfer {
     pub write: bool,
     /// First page on the device.
     pub first: u64,
-    /// How many follow each other.
+    /// The number of consecutive pages.
     pub pages: u32,
 }
 
@@ -33,12 +33,12 @@ enum Kind {
     Disk(DiskDevice),
 }
 
-/// A device with the transfers that it has not ended yet.
+/// A device with its transfers in flight.
 #[derive(Debug)]
 pub struct Device {
     kind: Kind,
     ends: BinaryHeap<Reverse<(Nanos, u64, IoId)>>,
-    /// Transfers that end at the same time do so in the order in which that was known.
+    /// Transfers with the same completion time end in the order in which that was known.
     order: u64,
 }
 
@@ -66,7 +66,7 @@ impl Device {
         }
     }
 
-    /// A transfer is handed over at `now`, which never goes back.
+    /// A transfer is submitted at `now`, which never decreases.
     pub fn submit(&mut self, now: Nanos, io: IoId, transfer: Transfer) {
         let end = match &mut self.kind {
             Kind::Flash(flash) => Some((flash.submit(now, transfer), io)),
@@ -88,7 +88,7 @@ impl Device {
         self.ends.peek().map(|Reverse((end, ..))| *end)
     }
 
-    /// The transfer that ends next, and when.
+    /// The next transfer to complete, and when.
     pub fn end(&mut self) -> Option<(Nanos, IoId)> {
         let Reverse((now, _, io)) = self.ends.pop()?;
         if let Kind::Disk(disk) = &mut self.kind {

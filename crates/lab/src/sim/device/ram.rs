@@ -1,4 +1,4 @@
-//! Memory behind a block interface: a fixed time for each request, and a copy.
+//! Memory behind a block interface: a fixed time per request, and a copy.
 
 use foreswap_core::units::{Nanos, PAGE_SIZE};
 
@@ -9,7 +9,7 @@ use super::Transfer;
 #[derive(Debug)]
 pub struct RamDevice {
     p: Ram,
-    /// Each copier's copies so far end then.
+    /// End of each copier's copies so far.
     free: Vec<Nanos>,
 }
 
@@ -27,7 +27,7 @@ impl RamDevice {
         self.p.capacity / PAGE_SIZE as u64
     }
 
-    /// A transfer begins at `now`; when it will be done.
+    /// A transfer begins at `now`; returns its completion.
     pub fn submit(&mut self, now: Nanos, transfer: Transfer) -> Nanos {
         let bytes = u128::from(transfer.pages) * PAGE_SIZE as u128;
         let copy = (bytes * 1_000_000_000 / u128::from(self.p.copy)) as Nanos;

@@ -1,9 +1,8 @@
-//! What the system does between the page cache and the disk: requests wait here, and as many are handed
-//! over as the disk takes at a time.
+//! The I/O scheduler between page cache and disk: requests wait here, and are dispatched up to the disk's depth.
 //!
-//! Somebody waits for a read, nobody for a write that the system began by itself. So reads go first,
-//! in rising order from where the last one was; writes go when no read waits, and a batch of them after
-//! a few batches of reads have passed them, with the numbers of the kernel's deadline scheduler.
+//! A task waits for a read, but not for a write that the system began itself. Reads therefore go first, in rising
+//! order from the last one; writes go when no read waits, and a batch of them after a few batches of reads have
+//! passed them, with the numbers of the kernel's deadline scheduler.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,7 @@ use crate::sim::parameters::DeviceParameters;
 
 /// Pages of the largest request: 512 KiB (the kernel's `max_sectors_kb`).
 pub const LARGEST: u64 = 128;
-/// Requests that a device which is no disk takes at a time.
+/// Queue depth of a device that is not a disk.
 const DEPTH: usize = 32;
 /// Requests of a batch (`fifo_batch`).
 const BATCH: u32 = 16;
@@ -28,9 +27,9 @@ const STARVED: u32 = 2;
 pub struct Request {
     /// To the disk.
     pub write: bool,
-    /// What is transferred.
+    /// The segment.
     pub segment: Segment,
-    /// Counted from the first request on.
+    /// Its number, from the first request on.
     pub number: u64,
 }
 
@@ -38,7 +37,7 @@ pub struct Request {
 #[derive(Default, Debug)]
 struct Queue {
     waiting: BTreeMap<(u64, u64), Request>,
-    /// Where the last one ended.
+    /// The end of the last one.
     at: u64,
 }
 
@@ -52,28 +51,28 @@ impl Queue {
     }
 }
 
-/// The disk with the requests that wait for it.
+/// The disk with its waiting requests.
 #[derive(Debug)]
 pub struct Disk {
     device: Device,
     reads: Queue,
     writes: Queue,
-    /// Where the files are on the disk: first page of each.
+    /// The first page of each file on the disk.
     places: Vec<u64>,
     /// The end of the last file.
     end: u64,
-    /// What the disk has, by the number of the request.
+    /// Requests in flight, by number.
     under_way: BTreeMap<u32, Request>,
-    /// How many of them are reads.
+    /// The number of reads among them.
     reading: usize,
-    /// How many it takes.
+    /// The queue depth.
     depth: usize,
     /// Reads that have passed waiting writes.
     passed: u32,
-    /// Writes that go before reads now.
+    /// Writes that now precede reads.
     owed: u32,
     requests: u64,
-    /// Requests that were handed over, and their pages: reads, writes.
+    /// Dispatched requests and their pages: reads, writes.
     pub done: [(u64, u64); 2],
 }
 
@@ -99,7 +98,7 @@ impl Disk {
         }
     }
 
-    /// One more file, behind the others and in one piece.
+    /// Adds a file, after the others and contiguous.
     pub fn add_file(&mut self, pages: u64) {
         self.places.push(self.end);
         self.end += pages;
@@ -115,7 +114,7 @@ impl Disk {
         self.writes.waiting.len()
     }
 
-    /// A transfer is asked for; requests of it that are too large are cut.
+    /// Submits a transfer; large ones are split into requests.
     pub fn submit(&mut self, now: Nanos, write: bool, segment: Segment) {
         let mut start = segment.start;
         let end = segment.start + segment.pages;
@@ -153,7 +152,7 @@ impl Disk {
             done.0 += 1;
             done.1 += request.segment.pages;
             self.reading += usize::from(!request.write);
-            // Of those under way no two have the same.
+            // No two in flight have the same.
             let io = request.number as u32;
             self.under_way.insert(io, request);
             let transfer = Transfer {
@@ -165,7 +164,7 @@ impl Disk {
         }
     }
 
-    /// The next request to be handed over, and where it is on the disk.
+    /// The next request to dispatch, and its place on the disk.
     fn next(&mut self) -> Option<(u64, Request)> {
         let (reads, writes) = (
             !self.reads.waiting.is_empty(),
@@ -183,7 +182,7 @@ impl Disk {
             }
             return self.reads.next();
         }
-        // What nobody waits for does not get in the way of what somebody does.
+        // Writes in the background do not delay reads.
         if self.reading > 0 {
             None
         } else {
@@ -196,7 +195,7 @@ impl Disk {
         self.device.next_end()
     }
 
-    /// The request that has ended, and when; the next one is begun.
+    /// The completed request, and when; dispatches the next one.
     pub fn end(&mut self) -> Option<(Nanos, Request)> {
         let (now, IoId(io)) = self.device.end()?;
         let request = self.under_way.remove(&io)?;

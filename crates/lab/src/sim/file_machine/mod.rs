@@ -1,11 +1,10 @@
-//! The machine at work on files: tasks read and write through the page cache of a kernel, and the
-//! core's file readahead decides what is read along.
+//! The machine for file workloads: tasks read and write through the page cache of a kernel, and the core's file
+//! readahead decides what to read ahead.
 //!
-//! The policy is called at the very moments at which a kernel calls it: a read comes to a page, misses
-//! it, or meets a mark (`foreswap_core::readahead::file`). What it plans is allocated in the cache and
-//! goes to the disk; whoever needs a page that is not there yet waits. CPU time is spent on the same
-//! CPUs as on the machine of the swap seeds. What tasks do is in [`tasks`], the way of requests to the
-//! disk in [`io`].
+//! The policy is called at the points where a kernel calls it: a read reaches a page, misses it, or meets a mark
+//! (`foreswap_core::readahead::file`). Its plans are allocated in the cache and go to the disk; a task that needs a
+//! page that has not arrived waits. CPU time is spent on the same CPUs as on the machine of the swap seeds. [`tasks`]
+//! implements the tasks, [`io`] the requests to the disk.
 
 mod io;
 mod tasks;
@@ -22,35 +21,35 @@ use crate::sim::page_cache::{FileId, PageCache, Segment};
 use crate::sim::parameters::{Costs, Parameters};
 use io::{Disk, LARGEST, Request};
 
-/// A writer waits while more than this part of memory is not written, and the system begins to write
-/// at a quarter of it: 2.6.20's `dirty_ratio` and `dirty_background_ratio`, in percent.
+/// A writer waits while more than this percentage of memory is dirty, and writeback begins at a quarter of it:
+/// 2.6.20's `dirty_ratio` and `dirty_background_ratio`.
 const DIRTY: u64 = 40;
 const DIRTY_BEGIN: u64 = 10;
-/// What was not written for so long is, however little it is (`dirty_expire_centisecs`).
+/// Pages dirty for this long are written in any case (`dirty_expire_centisecs`).
 const EXPIRES: Nanos = 30_000_000_000;
-/// Writes that the system keeps waiting for the disk (`nr_requests`).
+/// Background writes kept waiting for the disk (`nr_requests`).
 const WRITES: usize = 128;
 
-/// The next thing that a task does.
+/// The next step of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileOp {
     /// Read a part of a file.
     Read(Part),
     /// Write whole pages of a file.
     Write(Part),
-    /// Wait until all that is written so far is on the disk.
+    /// Wait until everything written so far is on the disk.
     Sync,
-    /// Open a file again: what its readahead remembers is gone.
+    /// Reopen a file: its readahead state is lost.
     Reopen(FileId),
     /// Use the CPU.
     Compute(Nanos),
-    /// Sleep until a moment.
+    /// Sleep until a time.
     Sleep(Nanos),
     /// Pass the gate, or wait until another task leaves.
     Enter,
-    /// Leave what is behind the gate.
+    /// Leave the gate.
     Leave,
-    /// Nothing more.
+    /// End.
     End,
 }
 
@@ -61,40 +60,40 @@ pub struct Part {
     pub file: FileId,
     /// The first.
     pub offset: u64,
-    /// How many.
+    /// The number.
     pub bytes: u64,
 }
 
-/// What the tasks do, all of them together.
+/// The workload of all tasks together.
 pub trait FileWork {
-    /// What task number `task` does next, from `now` on.
+    /// The next step of task number `task`, at `now`.
     fn next(&mut self, task: usize, now: Nanos) -> FileOp;
 }
 
-/// What happens to the state that a policy has of an open file while several tasks read it.
+/// The handling of an open file's readahead state while several tasks read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileState {
-    /// All reads work on the one state.
+    /// All reads share the state.
     Shared,
-    /// A read takes a copy, works on that, and puts it back when it ends, over whatever others have put
-    /// there: as kernels did until 2.6.23, so that who reads beside it does not disturb it.
+    /// A read works on a copy, and stores it at its end over the copies of others, as in kernels until 2.6.23:
+    /// parallel readers do not disturb it.
     Copied,
 }
 
-/// What such a machine is given beside its parameters.
+/// The setup of the machine, beside its parameters.
 #[derive(Clone, Debug)]
 pub struct FileSetup {
     /// File readahead.
     pub policy: Policy,
-    /// What it remembers of a file that several read.
+    /// The handling of its state with several readers.
     pub state: FileState,
     /// Its limits, for every file.
     pub limits: Limits,
-    /// The files that are there, in pages each.
+    /// The existing files, in pages each.
     pub files: Vec<u64>,
     /// Tasks.
     pub tasks: usize,
-    /// Tasks that may be behind the gate at a time.
+    /// Tasks admitted by the gate at a time.
     pub gate: usize,
 }
 
@@ -105,7 +104,7 @@ enum Event {
     Expire,
 }
 
-/// What a task is about.
+/// The activity of a task.
 #[derive(Debug)]
 enum Doing {
     /// It asks for its next step.
@@ -115,12 +114,12 @@ enum Doing {
         reading: Reading,
         /// Its copy of the file's state, if it has one.
         copy: Option<Box<OpenFile>>,
-        /// What it has met and not dealt with.
+        /// An event it has met and not handled.
         met: Option<Met>,
-        /// A page that came while it waited: it holds it, whatever the cache does.
+        /// A page that arrived while it waited: it holds it, whatever the cache does.
         held: Option<FilePage>,
     },
-    /// What it wrote is in the cache.
+    /// Its data is in the cache.
     Writing,
     /// Until all requests before this number have ended.
     Syncing(u64),
@@ -129,21 +128,21 @@ enum Doing {
 #[derive(Debug)]
 struct Task {
     doing: Doing,
-    /// CPU time that it has used and that has not passed yet.
+    /// CPU time used but not elapsed yet.
     cost: Nanos,
-    /// Since when it has its CPU.
+    /// When it got its CPU.
     since: Nanos,
     on_cpu: bool,
     ended: bool,
 }
 
-/// A machine at work on files.
+/// A running machine with files.
 #[derive(Debug)]
 pub struct FileMachine<W> {
     now: Nanos,
     order: u64,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
-    /// What the tasks do.
+    /// The workload.
     pub work: W,
     /// The page cache.
     pub cache: PageCache,
@@ -156,23 +155,23 @@ pub struct FileMachine<W> {
     limits: Limits,
     tasks: Vec<Task>,
     running: usize,
-    /// Who waits for which page.
+    /// Tasks that wait for pages.
     waiting: Vec<(ActorId, FileId, u64)>,
-    /// Who waits until there is less to be written.
+    /// Writers that wait for less dirty memory.
     throttled: VecDeque<ActorId>,
-    /// Who waits for writes, and up to which request.
+    /// Tasks that wait for writes, and the request up to which they wait.
     syncing: Vec<(ActorId, u64)>,
-    /// Writes that have not ended.
+    /// Writes in flight.
     writes: BTreeSet<u64>,
-    /// Where the system goes on to write.
+    /// The position of writeback.
     written: (FileId, u64),
-    /// Whether what is not written will be looked at for its age, and pages that are too old.
+    /// Whether a check for old dirty pages is scheduled, and too old pages.
     ages: bool,
     expired: u64,
-    /// Free places behind the gate, and who waits for one.
+    /// Free places behind the gate, and the tasks that wait for one.
     gate: usize,
     queued: VecDeque<ActorId>,
-    /// Pieces to be read, kept for their memory.
+    /// Pieces to read, kept for their memory.
     pieces: Vec<Segment>,
 }
 
@@ -231,7 +230,7 @@ impl<W: FileWork> FileMachine<W> {
         self.now
     }
 
-    /// Read requests that the disk was given so far, and their pages.
+    /// Read requests dispatched so far, and their pages.
     pub fn reads(&self) -> (u64, u64) {
         self.disk.done[0]
     }
@@ -241,11 +240,11 @@ impl<W: FileWork> FileMachine<W> {
         self.running == 0
     }
 
-    /// Goes on until `until` says so.
+    /// Runs until `until` is true.
     ///
     /// # Errors
     ///
-    /// Nothing happens any more.
+    /// No event is left.
     pub fn run(&mut self, until: impl Fn(&Self) -> bool) -> Result<(), SimError> {
         while !until(self) {
             let event = self.events.peek().map(|Reverse(event)| event.0);
@@ -314,7 +313,7 @@ impl<W: FileWork> FileMachine<W> {
         }
     }
 
-    /// Who has waited goes on as soon as there is a CPU.
+    /// A task that waited continues once there is a CPU.
     fn wake(&mut self, who: ActorId) {
         self.plan(self.now + self.costs.switch, Event::Ready(who));
     }
@@ -350,7 +349,7 @@ impl<W: FileWork> FileMachine<W> {
         self.cache.limit() * percent / 100
     }
 
-    /// The system writes while more than a part of memory is not written, or some of it for too long.
+    /// Writes while too much memory is dirty, or some for too long.
     fn write_out(&mut self) {
         let begin = self.part_of_memory(DIRTY_BEGIN);
         while self.disk.waiting_writes() < WRITES
@@ -367,7 +366,7 @@ impl<W: FileWork> FileMachine<W> {
         }
     }
 
-    /// The next dirty pages go to the disk. False when there are none.
+    /// Submits the next dirty pages. False if there are none.
     fn write_next(&mut self) -> bool {
         let Some(segment) = self.cache.begin_write(self.written, LARGEST) else {
             return false;
@@ -379,7 +378,7 @@ impl<W: FileWork> FileMachine<W> {
         true
     }
 
-    /// Who waited for writes goes on when they have ended.
+    /// Tasks that waited for writes continue when these have ended.
     fn settle_writers(&mut self) {
         let most = self.part_of_memory(DIRTY);
         while self.cache.unwritten() <= most {

@@ -1,5 +1,4 @@
-//! What tasks do: they read page by page as the core's readahead leads them, write into the cache,
-//! wait and compute.
+//! The tasks: they read page by page as the core's readahead directs, write to the cache, wait and compute.
 
 use foreswap_core::readahead::file::{Event as Met, FilePage, OpenFile, Run};
 use foreswap_core::units::{Nanos, PAGE_SIZE};
@@ -8,9 +7,9 @@ use super::{DIRTY, Doing, Event, FileMachine, FileOp, FileState, FileWork, Part}
 use crate::sim::machine::ActorId;
 use crate::sim::page_cache::FileId;
 
-/// How a task stands after a part of its way.
+/// The state of a task after a part of its work.
 enum Flow {
-    /// It goes on at once.
+    /// It continues at once.
     On,
     /// Its CPU time has to pass first.
     Spends,
@@ -56,7 +55,7 @@ impl<W: FileWork> FileMachine<W> {
         self.tasks[who.0 as usize].cost += time;
     }
 
-    /// The next step of a task that has nothing to do.
+    /// The next step of an idle task.
     fn begin(&mut self, who: ActorId) -> Flow {
         let n = who.0 as usize;
         if self.tasks[n].cost > 0 {
@@ -134,7 +133,7 @@ impl<W: FileWork> FileMachine<W> {
         Flow::On
     }
 
-    /// A read goes on.
+    /// A read continues.
     fn read(&mut self, who: ActorId) -> Flow {
         let task = &mut self.tasks[who.0 as usize];
         let Doing::Reading {
@@ -164,7 +163,7 @@ impl<W: FileWork> FileMachine<W> {
             Some(Met::Use(page)) if self.cache.is_ready(file, page.0) => {
                 self.use_page(who, file, page)
             }
-            // Others may act before it gets here.
+            // Other events may come before it gets here.
             Some(_) if task.cost > 0 => {
                 *met = next;
                 Flow::Spends
@@ -190,7 +189,7 @@ impl<W: FileWork> FileMachine<W> {
         Flow::On
     }
 
-    /// The policy decides on what a read has met, and what it plans is started.
+    /// The policy decides on the event of a read, and its plan is started.
     fn decide(&mut self, who: ActorId, file: FileId, met: Met) {
         let Doing::Reading { reading, copy, .. } = &mut self.tasks[who.0 as usize].doing else {
             return;
@@ -221,7 +220,7 @@ impl<W: FileWork> FileMachine<W> {
         self.pieces = pieces;
     }
 
-    /// A write is in the cache; its writer goes on when not too much waits to be written.
+    /// A write is in the cache; its writer continues when there is not too much dirty memory.
     fn write(&mut self, who: ActorId) -> Flow {
         let n = who.0 as usize;
         if self.tasks[n].cost > 0 {

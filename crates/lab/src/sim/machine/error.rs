@@ -9,39 +9,39 @@ use super::FAULTS;
 /// Why a run ended early.
 #[derive(Debug, Error)]
 pub enum SimError {
-    /// A page came back wrong.
+    /// A page has wrong content.
     #[error("at {at} ns {page:?} holds {found:#x}, {expected:#x} was written last")]
     Wrong {
-        /// When.
+        /// The time.
         at: Nanos,
-        /// Where.
+        /// The page.
         page: Vpn,
-        /// What is there.
+        /// Its content.
         found: u64,
-        /// What should be.
+        /// The expected content.
         expected: u64,
     },
     /// The core gave a page up.
     #[error("at {at} ns the memory manager says {notice:?}")]
     Notice {
-        /// When.
+        /// The time.
         at: Nanos,
-        /// What it says.
+        /// Its notice.
         notice: Notice,
     },
-    /// Tasks wait and nothing is under way.
+    /// Tasks wait and no event is left.
     #[error("at {at} ns tasks wait for pages that nothing brings")]
     Stuck {
-        /// When.
+        /// The time.
         at: Nanos,
     },
-    /// The machine was made too small for what has to stay free.
+    /// The machine is too small for the pages that must stay free.
     #[error(
         "{pages} pages of memory are left, of which {kept} have to stay free; expected at least four \
          times as many: choose a smaller --scale or a machine with more memory"
     )]
     TooSmall {
-        /// Pages that there are.
+        /// All pages.
         pages: u64,
         /// Pages that the zones keep free.
         kept: u64,
@@ -52,15 +52,15 @@ pub enum SimError {
          machine with more memory"
     )]
     NoMemory {
-        /// When.
+        /// The time.
         at: Nanos,
     },
     /// A touch faults again and again.
     #[error("at {at} ns {page:?} is absent after {FAULTS} faults")]
     Loop {
-        /// When.
+        /// The time.
         at: Nanos,
-        /// Where.
+        /// The page.
         page: Vpn,
     },
 }

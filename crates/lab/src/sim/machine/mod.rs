@@ -1,12 +1,11 @@
-//! The clock, and who acts when: tasks, background reclaim, interrupts.
+//! The clock, and the order of tasks, background reclaim and interrupts.
 //!
-//! Each is an *actor* that goes through steps of CPU time, locks, transfers and wake-ups. The core is
-//! called at one moment of the clock and answers at once; what its decisions cost is then gone
-//! through step by step, so that others act in between and wait for the same locks and the same
-//! device. What happens at the same moment happens in the order in which it was planned.
+//! Each is an *actor* that executes steps of CPU time, locks, transfers and wake-ups. A call of the core takes no
+//! time; the costs of its decisions are then executed step by step, and other actors run in between and compete for
+//! the same locks and device. Simultaneous events happen in the order in which they were planned.
 //!
-//! Every touch is compared with what was last written there; a page that comes back wrong ends the
-//! run with an error. What tasks do is in [`tasks`].
+//! Every touch is compared with the last write; a wrong page ends the run with an error. [`tasks`] implements the
+//! tasks.
 
 mod error;
 mod tasks;
@@ -31,43 +30,42 @@ use crate::sim::memory::{HugeSwap, Memory, Order, Shape, Step};
 use crate::sim::parameters::Parameters;
 use crate::sim::program::{Op, Program};
 
-/// Where the tasks' memory begins.
+/// The start of the tasks' memory.
 pub const BASE: Vpn = Vpn(512 * 77);
-/// Times memory that the swap area holds at the most, however large its device is, where the machine's
-/// file does not say how large the area is.
+/// The maximum size of the swap area as a multiple of memory, whatever the size of its device, if the machine's file
+/// does not give the area's size.
 const AREA: u64 = 8;
-/// Clusters of frames for huge pages, as in the engine: a quarter of memory, but at least and at most so
-/// many.
+/// Clusters of frames for huge pages, as in the engine: a quarter of memory, within these bounds.
 const CLUSTERS: (u32, u32) = (8, 256);
-/// How soon memory that is short is looked at again.
+/// How soon stalled faults are looked at again.
 const SOON: Nanos = 1_000_000;
-/// Times that a touch may fault without time passing.
+/// How often a touch may fault without progress of time.
 const FAULTS: u32 = 1000;
 
 /// Names an actor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ActorId(pub u32);
 
-/// What is chosen, beside the machine and its work.
+/// The choices beside the machine and its workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setup {
     /// Swap readahead.
     pub readahead: Policy,
     /// How an area is emptied.
     pub swapoff: Swapoff,
-    /// How huge pages go out.
+    /// How huge pages are evicted.
     pub huge_swap: HugeSwap,
-    /// In what order pages go out.
+    /// The eviction order.
     pub order: Order,
     /// Largest batch of a first touch, in pages.
     pub first_touch: u32,
     /// File readahead.
     pub file_readahead: file::Policy,
-    /// What happens to a file's state while several read it.
+    /// The handling of a file's state with several readers.
     pub file_state: FileState,
     /// Which defects background reclaim has.
     pub defects: Defects,
-    /// The distance between two levels of a zone is so many times the usual one.
+    /// The factor on the usual distance between two watermarks of a zone.
     pub headroom: u64,
 }
 
@@ -91,7 +89,7 @@ struct Actor {
 enum Reclaimer {
     #[default]
     Asleep,
-    /// It has not found anything to do yet.
+    /// It has not found work yet.
     Woken,
     Busy,
 }
@@ -109,14 +107,14 @@ struct Task<P> {
     ended: bool,
 }
 
-/// A machine at work.
+/// A running machine.
 pub struct Machine<P> {
     now: Nanos,
     order: u64,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     /// The memory manager under test.
     pub mm: Mm,
-    /// What it acts on.
+    /// The world on which it acts.
     pub memory: Memory,
     device: Device,
     cpus: Cpus,
@@ -128,16 +126,16 @@ pub struct Machine<P> {
     switch: Nanos,
     touch: Nanos,
     actors: Vec<Actor>,
-    /// Actors of interrupts that are over.
+    /// Actors of finished interrupts.
     idle: Vec<ActorId>,
     idle_states: [(Nanos, Nanos); 3],
     tasks: Vec<Task<P>>,
     running: usize,
-    /// Threads of background reclaim, one for each node of memory: asleep, or just woken.
+    /// Threads of background reclaim, one per node of memory.
     reclaimers: Vec<Reclaimer>,
     /// Tasks that wait for all others.
     gathered: Vec<ActorId>,
-    /// They wait until they are let go from outside.
+    /// They wait for a release from outside.
     held: bool,
     looks: bool,
     expected: Vec<u64>,
@@ -146,8 +144,8 @@ pub struct Machine<P> {
 }
 
 impl<P: Program> Machine<P> {
-    /// A machine with one task for each program. `pages` are all pages that they use, from [`BASE`]
-    /// on; `regions` are the parts that belong to one task each.
+    /// A machine with one task per program. `pages` are all pages that they use, from [`BASE`] on; `regions` are the
+    /// parts that belong to one task each.
     pub fn new(
         parameters: &Parameters,
         setup: &Setup,
@@ -161,7 +159,7 @@ impl<P: Program> Machine<P> {
         let frames = (limit / 4) as u32;
         let (thp, frames, clusters) = match setup.huge_swap {
             HugeSwap::SplitFirst | HugeSwap::SplitAfter => (Thp::Never, frames, 0),
-            // Clusters lie behind whole clusters of single frames.
+            // Clusters follow whole clusters of single frames.
             HugeSwap::Whole => {
                 let quarter = frames / HUGE;
                 let frames = frames.next_multiple_of(HUGE);
@@ -246,7 +244,7 @@ impl<P: Program> Machine<P> {
         self.now
     }
 
-    /// The programs, in the order in which they were given.
+    /// The programs, in their original order.
     pub fn programs(&self) -> impl Iterator<Item = &P> {
         self.tasks.iter().map(|task| &task.program)
     }
@@ -261,7 +259,7 @@ impl<P: Program> Machine<P> {
         self.busy
     }
 
-    /// The locks, to see how contended they are: slots, swap cache.
+    /// The locks, for their contention: slots, swap cache.
     pub fn locks(&self) -> (&Lock, &Lock) {
         (&self.slots_lock, &self.cache_lock)
     }
@@ -271,12 +269,12 @@ impl<P: Program> Machine<P> {
         self.held = true;
     }
 
-    /// No task goes on: each has ended, or has gathered.
+    /// No task runs: each has ended, or has gathered.
     pub fn is_quiet(&self) -> bool {
         self.gathered.len() == self.running
     }
 
-    /// Tasks that have gathered go on when all have.
+    /// Gathered tasks continue once all have gathered.
     pub fn let_go(&mut self) {
         self.held = false;
         self.go_on();
@@ -297,11 +295,11 @@ impl<P: Program> Machine<P> {
         self.poke();
     }
 
-    /// Go on until `until` says so.
+    /// Runs until `until` is true.
     ///
     /// # Errors
     ///
-    /// A page is wrong or lost, or nothing happens any more.
+    /// A page is wrong or lost, or no event is left.
     pub fn run(&mut self, until: impl Fn(&Self) -> bool) -> Result<(), SimError> {
         while !until(self) {
             let event = self.events.peek().map(|Reverse(event)| event.0);
@@ -335,7 +333,7 @@ impl<P: Program> Machine<P> {
         self.events.push(Reverse((at, self.order, event)));
     }
 
-    /// The first moment at which another one acts.
+    /// The time of the next event of another actor.
     fn horizon(&self) -> Nanos {
         let event = self.events.peek().map(|Reverse(event)| event.0);
         let end = self.device.next_end();
@@ -387,7 +385,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// Background reclaim looks whether there is something to do.
+    /// Background reclaim checks for work.
     fn poke(&mut self) {
         for n in 0..self.reclaimers.len() {
             if self.reclaimers[n] == Reclaimer::Asleep {
@@ -398,7 +396,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// What the core has just done is to be gone through by `who`, after `first` of CPU time.
+    /// `who` executes the costs of the core's last actions, after `first` of CPU time.
     fn set_out(&mut self, who: ActorId, first: Nanos) {
         let mut steps = std::mem::take(&mut self.actor(who).steps);
         steps.clear();
@@ -446,7 +444,7 @@ impl<P: Program> Machine<P> {
         self.plan(at + hold, Event::Go(next));
     }
 
-    /// Go on with the steps of `who`, then with what comes after them.
+    /// Continue with the steps of `who`, then with its next action.
     fn go(&mut self, who: ActorId) -> Result<(), SimError> {
         if let Some(lock) = self.actor(who).holding.take() {
             self.release(lock);
@@ -497,7 +495,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// Make `t` the present if nobody else acts before; otherwise `who` goes on then.
+    /// Advance the clock to `t` if no other actor runs before; otherwise `who` continues then.
     fn now_at(&mut self, t: Nanos, who: ActorId) {
         if t <= self.now {
             return;
@@ -526,7 +524,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// `who` has gone through its steps. Returns whether it has new ones, at the present moment.
+    /// `who` has completed its steps. Returns whether it has new ones at the present time.
     fn after(&mut self, who: ActorId) -> Result<bool, SimError> {
         let n = who.0 as usize;
         if n < self.tasks.len() {
@@ -543,8 +541,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// A round of the core's own work, to be gone through by `who` after `first` of CPU time. Returns
-    /// whether there was any.
+    /// A round of the core's own work, executed by `who` after `first` of CPU time. Returns whether there was any.
     fn work(&mut self, who: ActorId, first: Nanos) -> bool {
         self.memory.now = self.now;
         while let Some(page) = self.memory.next_cold() {
@@ -555,7 +552,7 @@ impl<P: Program> Machine<P> {
         self.set_out(who, 0);
         let actor = self.actor(who);
         if actor.steps.is_empty() && more {
-            // Looking alone takes time as well.
+            // A check without result takes time as well.
             actor.steps.push(Step::Cpu(1_000));
         }
         if actor.steps.is_empty() {
@@ -581,7 +578,7 @@ impl<P: Program> Machine<P> {
     }
 }
 
-/// Whether the notice tells of a page that is lost.
+/// Whether the notice reports a lost page.
 fn is_loss(notice: &Notice) -> bool {
     matches!(
         notice,

@@ -1,4 +1,4 @@
-//! What tasks do: they touch pages and wait for those that are absent, map, unmap, gather and end.
+//! The tasks: they touch pages and wait for absent ones, map, unmap, gather and end.
 
 use foreswap_core::Outcome;
 use foreswap_core::units::{Nanos, Vpn, pages};
@@ -8,7 +8,7 @@ use crate::sim::program::{Op, Program};
 use crate::sim::rng::mix;
 
 impl<P: Program> Machine<P> {
-    /// A task goes on until it has steps to go through, waits, or another one acts first.
+    /// A task runs until it has steps to execute, waits, or another actor comes first.
     pub(super) fn task(&mut self, who: ActorId) -> Result<bool, SimError> {
         let n = who.0 as usize;
         loop {
@@ -78,7 +78,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// When all tasks that have not ended have gathered and are not held, they go on.
+    /// When all remaining tasks have gathered and are not held, they continue.
     pub(super) fn go_on(&mut self) {
         if self.held || self.gathered.len() < self.running {
             return;
@@ -119,19 +119,19 @@ impl<P: Program> Machine<P> {
         Ok(())
     }
 
-    /// The page is absent: wait for it, or ask for it.
+    /// The page is absent: wait for it, or request it.
     fn fault(&mut self, who: ActorId, page: Vpn) -> Result<bool, SimError> {
         let n = who.0 as usize;
         let at = self.now;
         let task = &mut self.tasks[n];
         let asked = task.waiting == Some(page) && !task.served;
         if asked && !std::mem::take(&mut task.woken) {
-            // Who finds no memory makes some: direct reclaim.
+            // A task without memory reclaims: direct reclaim.
             if self.mm.is_stalled() && self.work(who, 0) {
                 return Ok(true);
             }
             if self.memory.read(page).is_some() {
-                // It came by that work.
+                // The page came by that work.
                 return Ok(true);
             }
             let task = &mut self.tasks[n];

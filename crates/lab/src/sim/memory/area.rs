@@ -1,4 +1,4 @@
-//! The swap area with its map, the limit, and what else the core asks.
+//! The swap area with its map, the limit, and the core's other queries.
 
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
 use foreswap_core::world::{IoId, Limit, Notice, Store, SwapMap, World};
@@ -16,7 +16,7 @@ impl Store for Memory {
 }
 
 impl Memory {
-    /// Claim the next cluster that will do, by its slots that are in use and all of them.
+    /// Claim the next suitable cluster, judged by its used slots and all its slots.
     fn claim_where(&mut self, will_do: impl Fn(usize, usize) -> bool) -> Option<u32> {
         let area = &mut self.area;
         let count = area.claimed.len();
@@ -134,7 +134,7 @@ impl World for Memory {
     fn window(&mut self, pages: u64) {
         *self.windows.entry(pages).or_default() += 1;
         let (base, faulting) = (self.base, self.faulting);
-        // A kernel that reads ahead puts what its CPU has brought onto the lists first.
+        // A kernel that reads ahead first puts its CPU's pages on the lists.
         if let (Some(page), Some(lru)) = (faulting.filter(|_| pages > 1), &mut self.lru) {
             lru.drain((page.0 - base) as usize);
         }

@@ -1,4 +1,4 @@
-//! What the core asks of the machine's page tables.
+//! The core's operations on the machine's page tables.
 
 use foreswap_core::units::{Frame, Vpn};
 use foreswap_core::world::{Digest, Done, Mmu, Stop};
@@ -90,7 +90,7 @@ impl Mmu for Memory {
         done
     }
 
-    /// The simulated programs are not meant to lose pages; the notice that comes with it ends the run.
+    /// The simulated programs do not lose pages; the notice that accompanies this ends the run.
     fn poison(&mut self, page: Vpn) -> Done {
         let done = self.each(1, |m, _| m.absent(page).map(drop));
         if done.pages > 0 {
@@ -134,13 +134,13 @@ impl Mmu for Memory {
         self.frames[frame.0 as usize] = 0;
     }
 
-    /// No page here is filled by one word.
+    /// No page here is same-filled.
     fn fill_with(&mut self, frame: Frame, word: u64) {
         self.clear(frame);
         self.frames[frame.0 as usize] = word;
     }
 
-    /// There always is one: compaction is not modelled.
+    /// One is always available: compaction is not modelled.
     fn fill_huge(&mut self, first: Frame) -> bool {
         self.cpu(self.costs.allocate + self.costs.zero * u64::from(HUGE));
         for i in 0..HUGE {
@@ -166,8 +166,8 @@ impl Mmu for Memory {
         self.clusters.set(first, Table::None);
     }
 
-    /// The pages are unmapped together, copied (which takes twice as long as to fill them: they are read
-    /// as well), and mapped together.
+    /// The pages are unmapped together, copied (twice the cost of filling, because they are read as well), and mapped
+    /// together.
     fn collapse(&mut self, unit: Vpn) -> bool {
         let there = |m: &Self, i: u32| m.read(unit.plus(i.into())).is_some();
         if !(0..HUGE).all(|i| there(self, i)) {
@@ -181,7 +181,7 @@ impl Mmu for Memory {
         true
     }
 
-    /// Free of charge: the modelled kernel has a dirty bit in its stead.
+    /// Free of charge: the modelled kernel has a dirty bit instead.
     fn digest_of(&mut self, frame: Frame) -> Digest {
         match self.frames[frame.0 as usize] {
             0 => Digest::Zero,

@@ -1,9 +1,8 @@
-//! Files on the disk and the part of them that is in memory: which pages are there, reading them, and
-//! writing back what is dirty.
+//! Files on the disk and their pages in memory: lookup, reading, and writeback.
 //!
-//! Writing back begins when a tenth of what memory could hold of files is dirty, or when something has
-//! been dirty for half a minute; writers wait when it comes, with what is being written, to more than
-//! halfway from there to a fifth. These are the levels that Linux starts with.
+//! Writeback begins when a tenth of the memory available to files is dirty, or when pages have been dirty for half a
+//! minute. Writers wait when dirty pages and pages under writeback exceed the midpoint between that and a fifth.
+//! These are Linux's default thresholds.
 
 use std::collections::VecDeque;
 
@@ -17,18 +16,18 @@ use super::zones::{FrameId, NONE};
 use super::{Event, Machine};
 use crate::sim::device::Transfer;
 
-/// Pages of the largest write that a disk is given (1280 KiB, Linux's `max_sectors_kb`).
+/// Pages of the largest write request (1280 KiB, Linux's `max_sectors_kb`).
 const REQUEST: u32 = 320;
-/// Pages that readahead brings at a time, the next ones when the first of them is used (128 KiB, Linux's
-/// `read_ahead_kb`). Programs read piece by piece here: what one asks for at once is not cut since 4.10.
+/// Pages of a readahead window; the next window is requested at the first use of the last (128 KiB, Linux's
+/// `read_ahead_kb`). Programs read in small pieces here: since 4.10 larger requests are not cut.
 pub const WINDOW: u32 = 32;
-/// Requests of writing back that wait for the disk at the most: its queue (Linux's `nr_requests`).
+/// The most writeback requests that wait for the disk: its queue (Linux's `nr_requests`).
 const QUEUE: usize = 128;
-/// The queue counts as congested from seven eighths on until it is down to thirteen sixteenths.
+/// The queue counts as congested from seven eighths on until it has shrunk to thirteen sixteenths.
 const CONGESTED: usize = QUEUE * 7 / 8;
 const RELIEVED: usize = QUEUE * 13 / 16;
-/// For how long a page may stay dirty, on the full machine: on a smaller one all pages stay in memory for
-/// as much less.
+/// How long a page may stay dirty on the full machine: on a smaller one all pages stay in memory for a shorter time,
+/// in proportion.
 const OLD: Nanos = 30_000_000_000;
 /// Page without a transfer yet.
 pub const NO_IO: u32 = u32::MAX;
@@ -38,21 +37,21 @@ pub const NO_IO: u32 = u32::MAX;
 struct File {
     /// Its first page on the disk.
     start: u64,
-    /// The frame of each page that is in memory.
+    /// The frame of each page in memory.
     pages: Vec<FrameId>,
-    /// Pages that are dirty, and that are being written.
+    /// Dirty pages, and pages under writeback.
     dirty: u32,
     writeback: u32,
     since: Nanos,
-    /// Where writing back goes on.
+    /// The position of writeback.
     cursor: u32,
     /// It waits in the queue of dirty files.
     queued: bool,
-    /// It is wanted on the disk.
+    /// A task waits for it to reach the disk.
     sync: bool,
 }
 
-/// A transfer under way.
+/// A transfer in flight.
 #[derive(Debug, Default)]
 struct Io {
     file: FileId,
@@ -70,23 +69,23 @@ pub struct Files {
     /// Dirty files, in the order in which they became dirty.
     queue: VecDeque<FileId>,
     scheduler: Scheduler,
-    /// Requests that write, and whether they are so many that the disk cannot keep up.
+    /// Write requests, and whether the disk is congested by them.
     writes: usize,
     pub congested: bool,
-    /// Pages that are dirty or being written.
+    /// Dirty pages and pages under writeback.
     dirty: u64,
     writeback: u64,
-    /// When something dirty is old.
+    /// When the oldest dirty page becomes old.
     old: Nanos,
-    /// Pages to write back whatever their age, as reclaim met too many dirty ones; of those that are dirty.
+    /// Dirty pages to write whatever their age, because reclaim met too many.
     kicked: u64,
-    /// An event to go on with writing back is planned.
+    /// An event to continue writeback is planned.
     planned: bool,
 }
 
 impl Files {
-    /// Files of so many pages, one after the other on a disk of `disk` pages. On a machine that was made
-    /// smaller they lie as far from each other as their full-sized likes, so that seeks take as long.
+    /// Files of these sizes, one after the other on a disk of `disk` pages. On a scaled machine they have the
+    /// distances of the full-sized ones, and seeks take as long.
     pub fn new(sizes: &[u32], disk: u64, scale: u64) -> Self {
         let total: u64 = sizes.iter().map(|&pages| u64::from(pages)).sum();
         let spread = scale.min(disk / total.max(1)).max(1);
@@ -121,18 +120,18 @@ impl Files {
         }
     }
 
-    /// The frame of a page that is in memory.
+    /// The frame of a page in memory.
     pub fn frame(&self, file: FileId, page: u32) -> Option<FrameId> {
         let frame = self.files[file as usize].pages.get(page as usize)?;
         Some(*frame).filter(|&frame| frame != NONE)
     }
 
-    /// Pages that are dirty or being written.
+    /// Dirty pages and pages under writeback.
     pub fn unwritten(&self) -> u64 {
         self.dirty + self.writeback
     }
 
-    /// Nothing of a file is dirty or being written.
+    /// A file has no dirty pages and no pages under writeback.
     pub fn is_clean(&self, file: FileId) -> bool {
         let file = &self.files[file as usize];
         file.dirty == 0 && file.writeback == 0
@@ -162,7 +161,7 @@ impl Files {
 }
 
 impl<P: Program> Machine<P> {
-    /// A frame becomes a page of a file: one to be read, or to be written by the program.
+    /// A frame becomes a page of a file, to be read or to be written by the program.
     pub(super) fn insert(&mut self, file: FileId, index: u32, frame: FrameId, locked: bool) {
         self.files.files[file as usize].pages[index as usize] = frame;
         let page = &mut self.pages[frame];
@@ -204,7 +203,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// Hands the pages of a file from `first` on, which are in memory and locked, to the disk.
+    /// Submits a read of the pages of a file from `first` on, which are in memory and locked.
     pub(super) fn read_pages(&mut self, file: FileId, first: u32, count: u32) {
         let range = first as usize..(first + count) as usize;
         let frames = self.files.files[file as usize].pages[range].to_vec();
@@ -234,7 +233,7 @@ impl<P: Program> Machine<P> {
         self.give_disk();
     }
 
-    /// Gives the disk its next request.
+    /// Dispatches the next request to the disk.
     fn give_disk(&mut self) {
         if let Some((id, transfer)) = self.files.scheduler.next(self.now) {
             self.device.submit(self.now, IoId(id), transfer);
@@ -251,7 +250,7 @@ impl<P: Program> Machine<P> {
         true
     }
 
-    /// The disk is done with a transfer.
+    /// The disk has completed a transfer.
     pub(super) fn on_completion(&mut self, id: u32) {
         let io = std::mem::take(&mut self.files.ios[id as usize]);
         self.files.idle.push(id);
@@ -275,7 +274,7 @@ impl<P: Program> Machine<P> {
                 self.files.forget(&mut self.pages, frame);
                 self.memory.give(frame);
             } else if soon {
-                // Reclaim has met it already: it is next.
+                // Reclaim has met it already: it is evicted next.
                 self.pages.remove(node, frame);
                 self.pages.put(node, List::Inactive, frame, true);
             }
@@ -293,7 +292,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// All pages of a file leave memory, those being written as soon as they have been. How many left.
+    /// All pages of a file leave memory, those under writeback once they are written. Returns how many left.
     pub(super) fn remove(&mut self, file: FileId) -> u64 {
         let mut left = 0;
         for at in 0..self.files.files[file as usize].pages.len() {
@@ -321,8 +320,8 @@ impl<P: Program> Machine<P> {
         left
     }
 
-    /// How much may be dirty before it is written back, and how much more with what is being written
-    /// before writers wait.
+    /// The dirty threshold of writeback, and the threshold of dirty pages and pages under writeback above which
+    /// writers wait.
     fn levels(&self) -> [u64; 2] {
         let high: u64 = self.zones().map(|zone| zone.marks.high).sum();
         let could = (self.memory.free() + self.pages.file_pages()).saturating_sub(high);
@@ -330,7 +329,7 @@ impl<P: Program> Machine<P> {
         [begin, (begin + limit) / 2]
     }
 
-    /// Whether a writer has to wait. Wakes writing back where that is due.
+    /// Whether a writer has to wait. Wakes writeback if due.
     pub(super) fn must_wait(&mut self) -> bool {
         let [begin, wait] = self.levels();
         if self.files.dirty > begin {
@@ -339,26 +338,26 @@ impl<P: Program> Machine<P> {
         self.files.unwritten() > wait
     }
 
-    /// A file is wanted on the disk.
+    /// A task waits for a file to reach the disk.
     pub(super) fn sync(&mut self, file: FileId) {
         self.files.files[file as usize].sync = true;
         self.flush();
     }
 
-    /// Reclaim met dirty pages only: all that is dirty now is written back, whatever its age.
+    /// Reclaim met only dirty pages: all present dirty pages are written, whatever their age.
     pub(super) fn kick(&mut self) {
         self.files.kicked = self.files.dirty;
         self.flush();
     }
 
-    /// Writing back goes on soon, unless that is planned.
+    /// Writeback continues soon, unless that is planned already.
     pub(super) fn flush(&mut self) {
         if !std::mem::replace(&mut self.files.planned, true) {
             self.plan(self.prices.switch, Event::Flush);
         }
     }
 
-    /// Writes back one request's worth, and goes on while the disk's queue takes more.
+    /// Writes one request's worth, and continues while the disk's queue has room.
     pub(super) fn on_flush(&mut self) {
         self.files.planned = false;
         if self.files.writes >= QUEUE {
@@ -394,7 +393,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// Hands the next run of dirty pages of a file to the disk; how many they are.
+    /// Submits the next run of dirty pages of a file; returns their number.
     fn write_some(&mut self, id: FileId) -> u64 {
         let file = &self.files.files[id as usize];
         let size = file.pages.len() as u32;
@@ -429,7 +428,7 @@ impl<P: Program> Machine<P> {
         self.submit(id, first, frames, true);
     }
 
-    /// Reclaim writes a dirty page by itself.
+    /// Reclaim writes a dirty page itself.
     pub(super) fn write_page(&mut self, frame: FrameId) {
         let page = self.pages[frame];
         self.write_run(page.file, page.index, 1);

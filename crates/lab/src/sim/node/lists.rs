@@ -1,11 +1,11 @@
-//! The pages in use, and the lists from whose ends they are given up.
+//! The pages in use, and the lists from whose ends they are reclaimed.
 //!
-//! Each node has a list of file pages that were used once (inactive), one of those that were used again
-//! (active), and one of anonymous pages.
+//! Each node has a list of file pages used once (inactive), a list of file pages used again (active), and a list of
+//! anonymous pages.
 
 use super::zones::{FrameId, Memory, NONE};
 
-/// Which list a page is on.
+/// The list of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum List {
     /// None: free, or part of a huge page.
@@ -31,29 +31,29 @@ impl List {
     }
 }
 
-/// What is known of a page in use.
+/// The state of a page in use.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Page {
     newer: FrameId,
     older: FrameId,
-    /// The list that it is on.
+    /// Its list.
     pub list: List,
-    /// Its file, and the place in it.
+    /// Its file, and its index in it.
     pub file: u32,
     pub index: u32,
-    /// The transfer that it is part of, while it is read or written.
+    /// Its transfer while it is read or written.
     pub io: u32,
     /// It is being read.
     pub locked: bool,
-    /// Used since it came, or since it was last looked at.
+    /// Used since it arrived, or since the last look.
     pub referenced: bool,
     /// Its content is newer than the disk's.
     pub dirty: bool,
     /// It is being written.
     pub writeback: bool,
-    /// Reclaim has met it dirty or under writeback: it goes as soon as it is clean.
+    /// Reclaim has met it dirty or under writeback: it is freed once it is clean.
     pub reclaim: bool,
-    /// Its file is gone; it goes when it has been written.
+    /// Its file is removed; it is freed once it has been written.
     pub gone: bool,
 }
 
@@ -85,7 +85,7 @@ impl std::ops::IndexMut<FrameId> for Pages {
 }
 
 impl Pages {
-    /// None in use.
+    /// No pages in use.
     pub fn new(memory: &Memory) -> Self {
         let empty = Ends {
             newest: NONE,
@@ -103,7 +103,7 @@ impl Pages {
         self.ends[node][list.at()].count
     }
 
-    /// Pages of files, on all nodes.
+    /// File pages, on all nodes.
     pub fn file_pages(&self) -> u64 {
         let file =
             |ends: &[Ends; LISTS]| ends[List::Inactive.at()].count + ends[List::Active.at()].count;
@@ -115,7 +115,7 @@ impl Pages {
         Some(self.ends[node][list.at()].oldest).filter(|&frame| frame != NONE)
     }
 
-    /// Puts a page that is on no list on the new end of one, or on the old end.
+    /// Puts a page without a list on the new or the old end of one.
     pub fn put(&mut self, node: usize, list: List, frame: FrameId, old_end: bool) {
         debug_assert_eq!(self[frame].list, List::Off);
         let ends = &mut self.ends[node][list.at()];
@@ -145,7 +145,7 @@ impl Pages {
         (page.newer, page.older, page.list) = (newer, older, list);
     }
 
-    /// Takes a page off its list.
+    /// Removes a page from its list.
     pub fn remove(&mut self, node: usize, frame: FrameId) {
         let Page {
             newer, older, list, ..

@@ -1,16 +1,14 @@
-//! The locks that whoever allocates and reclaims meets at: one for the free frames of each zone, one for
-//! the lists of each node.
+//! The locks of allocation and reclaim: one for the free frames of each zone, one for the lists of each node.
 //!
-//! They are spin locks: who waits goes on using its CPU, and gets the lock in the order of asking. What is
-//! done under a lock is one access to the memory that describes a page, for each page; from one CPU to the
-//! next the lock itself travels in a cache line.
+//! They are spin locks: a waiter uses its CPU, and gets the lock in order of request. Work under a lock is one access
+//! per page to the memory that describes it; the lock itself passes between CPUs in one cache line.
 
 use foreswap_core::kswapd::ZoneIndex;
 use foreswap_core::units::Nanos;
 
 use super::zones::ZONES;
 
-/// When each lock is free.
+/// When each lock becomes free.
 #[derive(Debug)]
 pub struct Locks {
     zones: Vec<[Nanos; ZONES]>,
@@ -19,7 +17,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// All free. `handover`: what it takes to pass one from one CPU to the next.
+    /// All free. `handover`: the cost of a transfer between CPUs.
     pub fn new(nodes: usize, handover: Nanos) -> Self {
         Locks {
             zones: vec![[0; ZONES]; nodes],
@@ -28,8 +26,7 @@ impl Locks {
         }
     }
 
-    /// Somebody at work since `now` wants a zone's free frames from `when` on, for so long. How long it
-    /// waits for that.
+    /// An actor that has run since `now` wants a zone's free frames from `when` on, for `held`. Returns its wait.
     pub fn zone(
         &mut self,
         node: usize,
@@ -41,19 +38,18 @@ impl Locks {
         take(lock, [now, when], held, self.handover)
     }
 
-    /// The same of the lists of a node.
+    /// The same for the lists of a node.
     pub fn lists(&mut self, node: usize, now: Nanos, held: Nanos) -> Nanos {
         self.lists_later(node, [now, now], held)
     }
 
-    /// The same of somebody at work since `now` who wants them from `when` on.
+    /// The same for an actor that has run since `now` and wants them from `when` on.
     pub fn lists_later(&mut self, node: usize, at: [Nanos; 2], held: Nanos) -> Nanos {
         take(&mut self.lists[node], at, held, self.handover)
     }
 }
 
-/// What is to come later takes its turn among those of now, so that nobody waits for a lock that is free
-/// until then.
+/// Later requests are queued among those of now: no actor waits for a lock that is free until then.
 fn take(free: &mut Nanos, [now, when]: [Nanos; 2], held: Nanos, handover: Nanos) -> Nanos {
     let waits = match free.saturating_sub(when) {
         0 => 0,
@@ -74,7 +70,7 @@ mod tests {
         assert_eq!(locks.lists(0, 1_000, 300), 0);
         assert_eq!(locks.lists(0, 1_100, 300), 210);
         assert_eq!(locks.lists(0, 1_100, 300), 520);
-        // The other node's, and a zone's, are others.
+        // The other node's lock and a zone's lock are independent.
         assert_eq!(locks.lists(1, 1_100, 300), 0);
         let at = [1_100, 1_100];
         assert_eq!(locks.zone(0, ZoneIndex(2), at, 300), 0);
@@ -89,7 +85,7 @@ mod tests {
         let mut locks = Locks::new(1, 10);
         assert_eq!(locks.lists_later(0, [1_000, 5_000], 300), 0);
         assert_eq!(locks.lists(0, 1_200, 300), 110);
-        // Its own wait is what is left by then.
+        // Its own wait is the remainder by then.
         assert_eq!(locks.lists_later(0, [1_300, 1_500], 300), 120);
         assert_eq!(locks.lists(0, 2_000, 300), 0);
     }

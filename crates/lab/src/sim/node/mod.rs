@@ -1,18 +1,15 @@
 //! A machine with nodes, zones and a page cache, on which the core's background reclaim runs.
 //!
-//! The machine of [`super::machine`] has the core manage the memory of tasks. Here the core decides
-//! something else: when a node's background reclaim works, naps and sleeps
-//! ([`foreswap_core::kswapd`]), and whether an allocation takes its page, asks for reclaim or reclaims
-//! for itself. Around that stands what a kernel has: nodes of zones ([`zones`]), lists of pages in use
-//! ([`lists`]), the locks of both ([`locks`]), files in memory with readahead and writing back
-//! ([`files`]), the order in which the disk is given requests ([`scheduler`]), the thread of each node
-//! and the scan of a list's end ([`reclaim`]). Tasks go through the steps of their programs ([`tasks`])
-//! in batches as a CPU takes frames, so that others act in between.
+//! On the machine of [`super::machine`] the core manages the memory of tasks. Here the core decides when a node's
+//! background reclaim works, naps and sleeps ([`foreswap_core::kswapd`]), and whether an allocation takes its page,
+//! wakes reclaim or reclaims directly. Around it is the environment of a kernel: nodes of zones ([`zones`]), lists of
+//! pages in use ([`lists`]), the locks of both ([`locks`]), files in memory with readahead and writeback ([`files`]),
+//! the disk's I/O scheduler ([`scheduler`]), each node's thread and the scan of a list's end ([`reclaim`]). Tasks
+//! execute their programs ([`tasks`]) in batches of a CPU's frames, and others run in between.
 //!
-//! There is a CPU for each task that can run. Where the work keeps all CPUs busy besides, each task
-//! shares its CPU with one that computes, slice by slice; other waiting for CPUs is not modelled.
-//! Anonymous pages stay: none is moved out, as a kernel moves none out while file pages that were used
-//! once are enough; a run in which they are not ends with an error.
+//! There is a CPU for each runnable task. If the workload also keeps all CPUs busy, each task shares its CPU with a
+//! computing task, slice by slice; other waits for CPUs are not modelled. Anonymous pages stay, as in a kernel while
+//! there are enough inactive file pages; a run without enough ends with an error.
 
 mod files;
 mod lists;
@@ -46,68 +43,68 @@ use zones::{FrameId, HIGHEST, HUGE, Memory};
 
 /// Frames that a CPU takes from a zone at a time (the kernel's per-CPU lists).
 const BATCH: u64 = 31;
-/// How long a task runs on a CPU where another one waits, and that one after it: half of the time in which
-/// Linux lets each of them run once, on eight CPUs and more (`sched_latency_ns`).
+/// The slice of a task on a CPU with a waiting task, and of that one after it: half of the period in which Linux runs
+/// each of them once, on eight CPUs and more (`sched_latency_ns`).
 const SLICE: Nanos = 12_000_000;
-/// How often writing back looks for what has been dirty for long, on the full machine.
+/// How often writeback looks for old dirty pages, on the full machine.
 const PERIOD: Nanos = 5_000_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Event {
-    /// A task goes on.
+    /// A task continues.
     Task(u32),
     /// A task has waited long enough for the disk, unless it waits for something else since then.
     Enough(u32, Nanos),
-    /// A node's thread goes on, unless it has been woken or put to sleep since.
+    /// A node's thread continues, unless it was woken or put to sleep since.
     Background(u32, u64),
-    /// Writing back goes on.
+    /// Writeback continues.
     Flush,
-    /// It looks for what is old.
+    /// Writeback looks for old pages.
     Period,
 }
 
-/// How often what happened, beside what the core counts.
+/// Event counts, beside the core's.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
-    /// Allocations that had to reclaim for themselves.
+    /// Allocations with direct reclaim.
     pub direct: u64,
-    /// Pages that tasks freed in that.
+    /// Pages freed by it.
     pub direct_freed: u64,
     /// Pages that the nodes' threads freed.
     pub background_freed: u64,
-    /// Pages that both looked at.
+    /// Pages scanned by both.
     pub scanned: u64,
     /// Pages that reclaim wrote itself.
     pub written: u64,
-    /// Times that a thread waited for pages under writeback.
+    /// Waits of a thread for pages under writeback.
     pub stalls: u64,
-    /// Times that a task waited for a device that could not keep up.
+    /// Waits of a task for a congested device.
     pub congested: u64,
-    /// Of those that had to, those that did so while a thread worked that had slept while its node was short.
+    /// Direct reclaims while a thread worked that had slept while its node was short.
     pub direct_after: u64,
-    /// Naps of the nodes' threads that nobody ended, and of those the ones after which the node was short: no
-    /// zone of it was up to its high level.
+    /// Naps of the nodes' threads that ran out, and those among them after which the node was short: no zone above
+    /// its high watermark.
     pub naps: u64,
     /// As above.
     pub naps_short: u64,
-    /// Of those the ones after which the thread went to sleep all the same.
+    /// Of these, naps after which the thread went to sleep nevertheless.
     pub slept_short: u64,
-    /// Naps that a request ended.
+    /// Naps ended by a request.
     pub naps_cut: u64,
-    /// Huge pages, and times that none could be had.
+    /// Huge pages allocated, and failed allocations of one.
     pub huge: u64,
     /// As above.
     pub no_huge: u64,
 }
 
-/// A machine at work.
+/// A running machine.
 pub struct Machine<P> {
     now: Nanos,
     order: u64,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     prices: Prices,
     idle: [(Nanos, Nanos); 3],
-    /// By how much the machine was made smaller.
+    /// The scale of the machine.
     scale: u64,
     memory: Memory,
     pages: Pages,
@@ -117,24 +114,23 @@ pub struct Machine<P> {
     locks: Locks,
     tasks: Vec<Task<P>>,
     running: usize,
-    /// Each CPU has a task that computes all the time, so that whoever runs there has every other slice.
+    /// Each CPU has a computing task; other tasks there get every second slice.
     busy: bool,
     gates: Vec<u64>,
     taken: Vec<FrameId>,
-    /// Tasks that wait until the disk keeps up again.
+    /// Tasks that wait for a congested disk.
     congested: Vec<u32>,
-    /// What happened so far.
+    /// The counts so far.
     pub counts: Counts,
 }
 
 impl<P: Program> Machine<P> {
-    /// A machine with files of so many pages each, and one task for each program, on the node that is
-    /// named with it (those beyond the last begin again at the first). With `busy` a task that computes
-    /// runs on each CPU besides.
+    /// A machine with files of these sizes in pages, and one task per program, on the given node (numbers beyond the
+    /// last wrap around). With `busy`, a computing task also runs on each CPU.
     ///
     /// # Errors
     ///
-    /// The machine was made too small.
+    /// The machine is too small.
     pub fn new(
         parameters: &Parameters,
         setup: &Setup,
@@ -188,16 +184,16 @@ impl<P: Program> Machine<P> {
         self.now
     }
 
-    /// The programs, in the order in which they were given.
+    /// The programs, in their original order.
     pub fn programs(&self) -> impl Iterator<Item = &P> {
         self.tasks.iter().map(|task| &task.program)
     }
 
-    /// Go on until `until` says so.
+    /// Runs until `until` is true.
     ///
     /// # Errors
     ///
-    /// Memory is used up, or tasks wait for what never comes.
+    /// Memory is used up, or tasks wait for an event that never comes.
     pub fn run(&mut self, until: impl Fn(&Self) -> bool) -> Result<(), SimError> {
         while !until(self) {
             let event = self.events.peek().map(|Reverse(event)| event.0);
@@ -248,7 +244,7 @@ impl<P: Program> Machine<P> {
         self.memory.nodes.iter().flatten()
     }
 
-    /// How long `time` on the CPU takes, for one that has used so much of its slice.
+    /// How long `time` of CPU takes for an actor that has used this much of its slice.
     fn on_cpu(&self, used: &mut Nanos, time: Nanos) -> Nanos {
         if !self.busy {
             return time;
@@ -259,7 +255,7 @@ impl<P: Program> Machine<P> {
         time + turns * SLICE
     }
 
-    /// What it takes to wake who has slept since then.
+    /// The cost to wake an actor that has slept since then.
     fn wake_up(&self, since: Nanos) -> Nanos {
         if self.busy {
             return self.prices.switch;
@@ -270,8 +266,8 @@ impl<P: Program> Machine<P> {
         self.prices.switch + exit.map_or(0, |(_, exit)| *exit)
     }
 
-    /// Up to a batch of frames, for a task on `node`, into `taken`: how long it waits for the locks that
-    /// they are taken and listed under. None: it has to reclaim first.
+    /// Takes up to a batch of frames for a task on `node` into `taken`. Returns the wait for the locks of zone and
+    /// lists. None: it has to reclaim first.
     fn take(&mut self, node: usize, count: u64) -> Option<Nanos> {
         self.taken.clear();
         let nodes = self.memory.nodes.len();
@@ -284,7 +280,7 @@ impl<P: Program> Machine<P> {
             }
         }
         if found.is_none() {
-            // All are below low: every node's thread is asked.
+            // All zones are below low: every node's thread is woken.
             for at in (0..nodes).map(near) {
                 self.ask(at);
             }
@@ -301,7 +297,7 @@ impl<P: Program> Machine<P> {
         let (at, zone) = found?;
         let count = count.min(BATCH);
         self.memory.take(at, zone, count, &mut self.taken);
-        // What is done under the locks is part of the price of each page.
+        // Work under the locks is part of the cost of each page.
         let held = self.taken.len() as u64 * self.prices.look;
         let now = self.now;
         let waited = self.locks.zone(at, zone, [now, now], held);
@@ -309,8 +305,8 @@ impl<P: Program> Machine<P> {
         Some(waited + self.locks.lists_later(at, [now, listed], held))
     }
 
-    /// A whole block for a huge page, if one is there above min. Nobody reclaims for it, nor is a node's
-    /// thread asked: what Linux does for a program that has not asked for huge pages, since 4.6.
+    /// Takes a whole block for a huge page, if there is one above min. Neither reclaims nor wakes a node's thread, as
+    /// Linux since 4.6 for a program that has not asked for huge pages.
     fn take_huge(&mut self, node: usize) -> Option<u32> {
         let nodes = self.memory.nodes.len();
         for at in (0..nodes).map(|n| (node + n) % nodes) {

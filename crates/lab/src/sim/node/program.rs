@@ -1,34 +1,34 @@
-//! What a task does, step by step.
+//! The steps of a task.
 
 use foreswap_core::units::Nanos;
 
 /// Names a file.
 pub type FileId = u32;
 
-/// Names something that tasks wait for: a number that only grows.
+/// Identifies a gate, a rising number for which tasks wait.
 pub type GateId = u32;
 
-/// The next thing that a task does.
+/// The next step of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Read pages of a file.
     Read {
-        /// Which.
+        /// The file.
         file: FileId,
-        /// From which page on.
+        /// The first page.
         first: u32,
-        /// How many.
+        /// The number of pages.
         pages: u32,
-        /// How far readahead may go.
+        /// The limit of readahead.
         limit: u32,
     },
     /// Write pages of a file.
     Write {
-        /// Which.
+        /// The file.
         file: FileId,
-        /// From which page on.
+        /// The first page.
         first: u32,
-        /// How many.
+        /// The number of pages.
         pages: u32,
     },
     /// Wait until all of a file is on the disk.
@@ -37,22 +37,22 @@ pub enum Op {
     Remove(FileId),
     /// Map memory and touch each page.
     Map {
-        /// How many pages.
+        /// The number of pages.
         pages: u64,
-        /// Huge pages serve it where there are any.
+        /// With huge pages if available.
         huge: bool,
     },
-    /// Unmap what was mapped last.
+    /// Unmap the last mapping.
     Unmap,
     /// Compute.
     Compute(Nanos),
     /// Sleep.
     Sleep(Nanos),
-    /// Make a gate's number larger.
+    /// Raise a gate's number.
     Raise(GateId, u64),
     /// Wait until a gate's number is at least this.
     Pass(GateId, u64),
-    /// Nothing more. What is mapped stays.
+    /// End. Mapped memory stays.
     End,
 }
 
@@ -61,7 +61,7 @@ pub trait Program {
     /// The next step, begun at `now`.
     fn next(&mut self, now: Nanos) -> Op;
 
-    /// The last step is over; it took so long.
+    /// The last step is over after this time.
     fn done(&mut self, op: &Op, took: Nanos) {
         let _ = (op, took);
     }

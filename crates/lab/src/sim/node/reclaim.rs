@@ -1,13 +1,12 @@
-//! Who reclaims and how: the thread of each node, which the core tells what to do, and the scan of a
-//! list's end, which tasks that find no memory go through as well.
+//! Reclaim: the thread of each node, directed by the core, and the scan of a list's end, which tasks without memory
+//! execute as well.
 //!
-//! A scan meets pages that are clean, which go, and such as are dirty or under writeback. Those make way:
-//! they go to the list of pages used again, and are next as soon as they have been written (the kernel of
-//! seed 001, "mm: vmscan: move dirty pages out of the way until they're flushed"). Where dirty ones are all
-//! that is met, what writes back is called. What a scan met it notes in the node's flags
-//! ([`foreswap_core::kswapd::NodeFlags`]): with `dirty` the thread itself writes pages that it meets again,
-//! with `writeback` it waits when it meets such pages again, with `congested` tasks wait for the disk, until
-//! it keeps up or a tenth of a second has passed. When the flags are forgotten is for the core to say.
+//! A scan frees clean pages. Pages that are dirty or under writeback make way: they move to the active list, and are
+//! freed as soon as they have been written (the kernel of seed 001, "mm: vmscan: move dirty pages out of the way
+//! until they're flushed"). If a scan meets only dirty pages, it wakes writeback. It records what it met in the
+//! node's flags ([`foreswap_core::kswapd::NodeFlags`]): with `dirty` the thread itself writes pages that it meets
+//! again, with `writeback` it waits when it meets pages under writeback again, with `congested` tasks wait for the
+//! disk, until it keeps up or a tenth of a second has passed. The core decides when the flags are cleared.
 
 use foreswap_core::kswapd::{
     Action, Config, Defects, FIRST_PRIORITY, Kswapd, NAP, RECLAIM_BATCH, Reclaimed, Zone, ZoneIndex,
@@ -19,12 +18,12 @@ use super::program::Program;
 use super::zones::{HIGHEST, ZONES};
 use super::{Event, Machine};
 
-/// How long whoever waits for a disk that cannot keep up waits at the most.
+/// The longest wait for a congested disk.
 pub(super) const CONGESTION: Nanos = 100_000_000;
-/// What a look at the zones takes.
+/// The cost of a look at the zones.
 const LOOK: Nanos = 1_000;
-/// Times in a row that a task looks at all there is, frees nothing and finds nothing free, before memory
-/// counts as used up (Linux's `MAX_RECLAIM_RETRIES`).
+/// Consecutive scans of everything by a task that free nothing and find nothing free, after which memory counts as
+/// used up (Linux's `MAX_RECLAIM_RETRIES`).
 const FRUITLESS: u32 = 16;
 
 /// A node's thread.
@@ -32,14 +31,14 @@ const FRUITLESS: u32 = 16;
 pub struct Background {
     pub(super) core: Kswapd,
     round: Option<Round>,
-    /// Tells events that are out of date.
+    /// Identifies outdated events.
     turn: u64,
     waits: bool,
     /// It waits for the disk.
     stalls: bool,
-    /// When it began to wait; for the disk, that is when its last scan is over.
+    /// When it began to wait; for the disk, the end of its last scan.
     since: Nanos,
-    /// What it has used of its slice.
+    /// Its used part of the slice.
     used: Nanos,
     /// It went to sleep while its node was short, and has not waited again since.
     slept_short: bool,
@@ -53,7 +52,7 @@ struct Round {
 }
 
 impl Background {
-    /// About to look around for the first time.
+    /// About to look for the first time.
     pub fn new(defects: Defects) -> Self {
         Background {
             core: Kswapd::new(Config {
@@ -70,21 +69,20 @@ impl Background {
         }
     }
 
-    /// At work after a sleep that began while its node was short.
+    /// Working after a sleep that began while its node was short.
     pub fn makes_up(&self) -> bool {
         self.slept_short && !self.core.waits()
     }
 }
 
-/// A task that reclaims for itself: it goes through the ends of all nodes' lists, further at each turn,
-/// until it has freed a batch or seen everything. What others free meanwhile it learns when it tries to
-/// allocate again.
+/// A task in direct reclaim: it scans the ends of all nodes' lists, further at each turn, until it has freed a batch
+/// or seen everything. Pages freed by others meanwhile show at its next allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Direct {
     priority: u32,
-    /// Nodes that it has been through in this turn, counted from its own.
+    /// Nodes scanned in this turn, counted from its own.
     nodes: usize,
-    /// What is left of the one at hand, and what was freed there.
+    /// The rest of the current node, and the pages freed there.
     left: Option<(u64, u64)>,
     freed: u64,
 }
@@ -101,21 +99,20 @@ impl Direct {
     }
 }
 
-/// How it stands with a task that reclaims for itself.
+/// The state of a task in direct reclaim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// There is more to look at.
+    /// There is more to scan.
     GoesOn,
-    /// It waits until the disk keeps up again, or for [`CONGESTION`].
+    /// It waits for the congested disk, or for [`CONGESTION`].
     WaitsForDisk,
     /// It tries to allocate again.
     Done,
-    /// It has seen all there is and freed nothing. It tries to allocate again, where others may have freed
-    /// something.
+    /// It has scanned everything and freed nothing. It tries to allocate again, because others may have freed pages.
     Fruitless,
 }
 
-/// The outcome of looking at a few pages.
+/// The result of scanning a few pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scan {
     pub scanned: u64,
@@ -126,7 +123,7 @@ pub(super) struct Scan {
 }
 
 impl<P: Program> Machine<P> {
-    /// An allocation found too little: a node's thread is asked, and woken if need be.
+    /// An allocation found too little memory: a node's thread gets a request, and is woken if necessary.
     pub(super) fn ask(&mut self, node: usize) {
         let thread = &mut self.background[node];
         if !thread.core.on_request(&self.memory.nodes[node], 0, HIGHEST) {
@@ -142,7 +139,7 @@ impl<P: Program> Machine<P> {
         self.plan(latency, Event::Background(node as u32, turn));
     }
 
-    /// A node's thread goes on.
+    /// A node's thread continues.
     pub(super) fn on_background(&mut self, node: usize, turn: u64) {
         let thread = &mut self.background[node];
         if thread.turn != turn {
@@ -214,7 +211,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// The disk keeps up again: who waited for that goes on.
+    /// The disk is no longer congested: its waiters continue.
     pub(super) fn relieved(&mut self) {
         for node in 0..self.background.len() {
             let thread = &mut self.background[node];
@@ -232,13 +229,13 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// The part of a node's list to look at. It is that of the machine before it was made smaller.
+    /// The part of a node's list to scan, computed for the full machine.
     fn part(&self, node: usize, priority: u32) -> u64 {
         let pages = self.pages.count(node, List::Inactive);
         ((pages * self.scale) >> priority).clamp(RECLAIM_BATCH.min(pages), pages)
     }
 
-    /// A task has waited for the disk for as long as it does.
+    /// A task has waited for the disk for the maximum time.
     pub(super) fn enough(&mut self, task: u32, since: Nanos) {
         if self.tasks[task as usize].blocked_since(since) {
             self.congested.retain(|&other| other != task);
@@ -246,7 +243,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// A task reclaims for itself: for how long before it goes on, and what then.
+    /// A task reclaims directly: returns the time until it continues, and its next state.
     pub(super) fn direct(
         &mut self,
         home: usize,
@@ -268,7 +265,7 @@ impl<P: Program> Machine<P> {
             }
             let (left, freed) = (left.saturating_sub(scan.scanned), before + scan.freed);
             let took = self.on_cpu(used, scan.took);
-            // In the first turn it goes through the part to its end, later only until it has a batch.
+            // In the first turn it scans the part to its end, later only until it has a batch.
             let enough = direct.priority < FIRST_PRIORITY && freed >= RECLAIM_BATCH;
             if left == 0 || scan.scanned == 0 || enough {
                 direct.nodes += 1;
@@ -283,7 +280,7 @@ impl<P: Program> Machine<P> {
             }
             return (took, Progress::GoesOn);
         }
-        // Through all nodes: enough, or harder next time.
+        // Through all nodes: done, or harder next time.
         let over = direct.freed >= RECLAIM_BATCH || direct.priority == 0;
         if over {
             return match direct.freed {
@@ -296,10 +293,9 @@ impl<P: Program> Machine<P> {
         (0, Progress::GoesOn)
     }
 
-    /// Whether a task that has freed nothing so many times in a row tries again (true: after a wait for
-    /// the disk), or memory is used up (none). As Linux does: it goes on where a node would have enough with
-    /// what could be reclaimed there, less a sixteenth for each time, and waits where more than half of all
-    /// that has to be written first.
+    /// Whether a task that has freed nothing this many times in a row tries again (true: after a wait for the disk),
+    /// or memory is used up (none). As in Linux: it continues if a node would have enough with its reclaimable pages,
+    /// less a sixteenth per try, and waits if more than half of them must be written first.
     pub(super) fn tries_again(&self, fruitless: u32) -> Option<bool> {
         let left = u64::from(FRUITLESS.checked_sub(fruitless)?);
         let enough = |node: &usize| {
@@ -316,7 +312,7 @@ impl<P: Program> Machine<P> {
         Some(self.files.unwritten() * 2 > self.pages.file_pages())
     }
 
-    /// Used-again pages beyond their share count as used once from now on. How many were looked at.
+    /// Active pages beyond their share become inactive. Returns the number examined.
     fn age(&mut self, node: usize) -> u64 {
         let (inactive, active) = (
             self.pages.count(node, List::Inactive),
@@ -339,14 +335,14 @@ impl<P: Program> Machine<P> {
         RECLAIM_BATCH
     }
 
-    /// Looks at the oldest pages of a node's list of pages used once.
+    /// Scans the oldest pages of a node's inactive list.
     pub(super) fn scan(&mut self, node: usize, count: u64, background: bool) -> Scan {
         let aged = self.age(node);
         let flags = self.background[node].core.flags();
         let (mut scanned, mut freed) = (0, 0);
         let mut given = [0; ZONES];
-        // Dirty ones that nobody writes yet; ones under writeback, and such as the thread waits for since it
-        // meets them again; all of these, and those among them that the disk cannot keep up with.
+        // Counts: dirty pages not being written; pages under writeback, and those among them for which the thread
+        // waits because it meets them again; all of these, and those for which the disk is congested.
         let (mut dirty, mut writeback, mut immediate) = (0, 0, 0);
         let (mut unclean, mut congested) = (0, 0);
         let mut to_write = Vec::new();
@@ -399,8 +395,7 @@ impl<P: Program> Machine<P> {
             self.kick();
         }
         self.counts.scanned += scanned;
-        // The lock of the lists is held to take the pages off and to put some back; that of a zone to
-        // give frames back.
+        // The lock of the lists is held to remove pages and to put some back; that of a zone to free frames.
         let held = (scanned + aged) * self.prices.look;
         let mut at = self.now + self.locks.lists(node, self.now, held) + held;
         at += freed * self.prices.drop;

@@ -1,9 +1,9 @@
-//! The order in which the disk is given requests: that of Linux's deadline scheduler.
+//! The I/O scheduler: Linux's deadline scheduler.
 //!
-//! Requests go in batches of one direction, in rising order on the disk. Reads go first, as somebody
-//! waits for them; after two batches of reads a batch of writes has its turn. A batch goes on where the
-//! last one of its direction ended, but begins with the oldest request when that has waited for too long.
-//! The values are those that Linux starts with (`Documentation/block/deadline-iosched.txt`).
+//! Requests are dispatched in batches of one direction, in rising order on the disk. Reads go first, because tasks
+//! wait for them; after two batches of reads a batch of writes has its turn. A batch continues where the last one of
+//! its direction ended, or begins with the oldest request if that has expired. The values are Linux's defaults
+//! (`Documentation/block/deadline-iosched.txt`).
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use crate::sim::device::Transfer;
 
 /// Requests of a batch (`fifo_batch`).
 const BATCH: u32 = 16;
-/// Batches of reads that go before waiting writes (`writes_starved`).
+/// Batches of reads that precede waiting writes (`writes_starved`).
 const STARVED: u32 = 2;
-/// When a read and a write have waited for too long (`read_expire`, `write_expire`).
+/// The expiry of a read and of a write (`read_expire`, `write_expire`).
 const EXPIRE: [Nanos; 2] = [500_000_000, 5_000_000_000];
 
 /// Requests of one direction.
@@ -23,14 +23,14 @@ const EXPIRE: [Nanos; 2] = [500_000_000, 5_000_000_000];
 struct Direction {
     /// By place and arrival.
     places: BTreeMap<(u64, u64), (u32, Transfer)>,
-    /// Places by arrival, and when each is too old.
+    /// Places by arrival, with their expiry.
     arrivals: BTreeMap<u64, (u64, Nanos)>,
-    /// Where the last batch ended: whatever lies from here on goes on with it.
+    /// The end of the last batch: requests from here on continue it.
     next: (u64, u64),
 }
 
 impl Direction {
-    /// The request that a new batch begins with.
+    /// The first request of a new batch.
     fn first(&self, now: Nanos) -> Option<(u64, u64)> {
         let (&arrival, &(place, old)) = self.arrivals.first_key_value()?;
         let following = self.places.range(self.next..).next();
@@ -41,23 +41,23 @@ impl Direction {
     }
 }
 
-/// Requests that the disk has not been given yet.
+/// Requests not dispatched yet.
 #[derive(Debug, Default)]
 pub struct Scheduler {
     /// Reads, and writes.
     directions: [Direction; 2],
     arrivals: u64,
-    /// The direction of the batch at hand, and what is left of it.
+    /// The direction of the current batch, and its remaining requests.
     writes: bool,
     left: u32,
-    /// Batches of reads that went before waiting writes.
+    /// Batches of reads that preceded waiting writes.
     passed: u32,
-    /// The disk is at one.
+    /// A request is on the disk.
     busy: bool,
 }
 
 impl Scheduler {
-    /// A request comes at `now`.
+    /// A request arrives at `now`.
     pub fn add(&mut self, now: Nanos, io: u32, transfer: Transfer) {
         self.arrivals += 1;
         let write = usize::from(transfer.write);
@@ -68,7 +68,7 @@ impl Scheduler {
         direction.arrivals.insert(self.arrivals, entry);
     }
 
-    /// The disk has ended the one that it was at.
+    /// The disk has completed its request.
     pub fn ended(&mut self) {
         self.busy = false;
     }
@@ -172,7 +172,7 @@ mod tests {
         for n in 0..40 {
             add(&mut scheduler, late, false, 6_000 + n);
         }
-        // The batch goes on to its end, then the oldest has its turn though it lies behind.
+        // The batch continues to its end, then the oldest request has its turn although it lies behind.
         let order: Vec<u64> = order(&mut scheduler, late).iter().map(|o| o.1).collect();
         assert_eq!(order[..15], (6_000..6_015).collect::<Vec<_>>());
         assert_eq!(order[15], 1);

@@ -1,7 +1,7 @@
-//! What tasks do: they map memory and touch it, read and write files, wait for each other.
+//! The tasks: they map memory and touch it, read and write files, wait for each other.
 //!
-//! A step takes as many frames as a CPU takes from its zone at a time, and then the time that the work
-//! on them costs. Where there are none the task reclaims first ([`super::reclaim`]).
+//! A step takes as many frames as a CPU takes from its zone at a time, and then the time of the work on them. Without
+//! frames, the task reclaims first ([`super::reclaim`]).
 
 use foreswap_core::units::Nanos;
 
@@ -13,31 +13,31 @@ use super::zones::{BLOCK, FrameId};
 use super::{BATCH, Event, Machine};
 use crate::sim::machine::SimError;
 
-/// How soon a writer that waits looks again whether it may go on.
+/// How soon a waiting writer checks again.
 const PAUSE: Nanos = 20_000_000;
-/// How soon one looks again that waits for a page which another is about to read.
+/// How soon a task checks again that waits for a page which another is about to read.
 const SOON: Nanos = 50_000;
 
-/// Memory that a task has mapped at a time.
+/// Memory mapped by a task at present.
 #[derive(Debug, Default)]
 struct Region {
     frames: Vec<FrameId>,
     huge: Vec<u32>,
     pages: u64,
-    /// No huge page could be had for the part up to here.
+    /// No huge page was available for the part up to here.
     small: u64,
 }
 
-/// How far a task has read a file.
+/// The state of a task's read of a file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
     file: FileId,
-    /// The next page that the program gets, and the next that is not asked of the disk yet.
+    /// The program's next page, and the next page not requested from the disk yet.
     next: u32,
     ahead: u32,
-    /// Where the last window begins: whoever gets there asks for the next one.
+    /// The start of the last window: the next one is requested there.
     mark: u32,
-    /// Pages for which frames are being taken: the first, how many there are, how many there will be.
+    /// Pages for which frames are being taken: the first, their number so far, and their final number.
     run: (u32, u32, u32),
     active: bool,
 }
@@ -53,12 +53,12 @@ pub struct Task<P> {
     direct: Option<Direct>,
     regions: Vec<Region>,
     stream: Stream,
-    /// When it began to wait; for the disk, that is when its last scan is over.
+    /// When it began to wait; for the disk, the end of its last scan.
     since: Nanos,
     blocked: bool,
-    /// Times in a row that it has seen all there is and freed nothing.
+    /// Consecutive scans of everything without a freed page.
     fruitless: u32,
-    /// What it has used of its slice.
+    /// Its used part of the slice.
     used: Nanos,
 }
 
@@ -81,29 +81,29 @@ impl<P> Task<P> {
         }
     }
 
-    /// It waits, and has done so since then.
+    /// It has been waiting since then.
     pub fn blocked_since(&self, since: Nanos) -> bool {
         self.blocked && self.since == since
     }
 }
 
-/// What comes of a step.
+/// The result of a step.
 enum Step {
-    /// More to do, after so long without the CPU.
+    /// More work, after this time without the CPU.
     Waits(Nanos),
-    /// More to do, after so long on the CPU.
+    /// More work, after this time on the CPU.
     After(Nanos),
-    /// Over, after so long on the CPU.
+    /// Done, after this time on the CPU.
     Over(Nanos),
     /// There is no memory.
     Reclaim,
-    /// Another one says when it goes on.
+    /// Another actor will resume it.
     Blocked,
 }
 
 impl<P: Program> Machine<P> {
-    /// A task that was blocked goes on, after `first` and what it takes to wake up; one that has not come
-    /// to its wait yet, when it would have.
+    /// A blocked task continues, after `first` and the wake-up time; a task that has not reached its wait yet
+    /// continues from there.
     pub(super) fn resume(&mut self, task: u32, first: Nanos) {
         let entry = &mut self.tasks[task as usize];
         if !std::mem::take(&mut entry.blocked) {
@@ -211,7 +211,7 @@ impl<P: Program> Machine<P> {
         }
     }
 
-    /// After that long a task waits until the disk keeps up, or for [`CONGESTION`].
+    /// After this time a task waits for the congested disk, or for [`CONGESTION`].
     fn wait_for_disk(&mut self, n: usize, after: Nanos) {
         let since = self.now + after;
         let task = &mut self.tasks[n];
@@ -348,7 +348,7 @@ impl<P: Program> Machine<P> {
         }
         let end = first + pages;
         let here = |page| self.files.frame(file, page);
-        // As many as are there already, or as many as are not.
+        // As many as are present, or as many as are absent.
         let (there, mut count) = match here(at) {
             Some(_) => (
                 true,
@@ -422,7 +422,7 @@ impl<P: Program> Machine<P> {
             while let Some(&frame) = self.taken.get(got as usize) {
                 let page = first + have + got;
                 if self.files.frame(file, page).is_some() {
-                    // Another one has brought it meanwhile.
+                    // Another task has read it meanwhile.
                     all = have + got;
                     break;
                 }
@@ -450,7 +450,7 @@ impl<P: Program> Machine<P> {
         let locked = here.is_some_and(|frame| self.pages[frame].locked);
         let ready = here.is_some() && !locked;
         if stream.ahead < stream.next || (here.is_none() && stream.ahead > stream.next) {
-            // Pages that were brought have gone again.
+            // Pages that were read have been reclaimed again.
             stream.ahead = stream.next;
         }
         let asks = here.is_none() || (ready && stream.next >= stream.mark);

@@ -1,4 +1,4 @@
-//! What holds of the machine with nodes and files, whatever works on it.
+//! Invariants of the machine with nodes and files, for any workload.
 
 use foreswap_core::kswapd::Defects;
 use foreswap_core::readahead::{Policy, file};
@@ -8,7 +8,7 @@ use super::program::{Op, Program};
 use super::*;
 use crate::sim::memory::{HugeSwap, Order};
 
-/// Goes through its steps once and notes what each took.
+/// Executes its steps once and records the time of each.
 struct Steps {
     steps: Vec<Op>,
     at: usize,
@@ -96,7 +96,7 @@ fn what_is_in_memory_is_not_read_again() {
     let took = finish(&mut machine);
     assert!(took[0] > 2 * took[1], "{took:?}");
     assert_eq!(took[1], 512 * machine.prices.copy);
-    // Used twice: on the list of pages used again.
+    // Used twice: on the active list.
     assert_eq!(machine.pages.count(0, List::Active), 512);
     check_frames(&machine);
 }
@@ -118,10 +118,10 @@ fn a_file_larger_than_memory_goes_through_without_a_wait() {
     let mut machine = machine(&[pages], records);
     finish(&mut machine);
     check_frames(&machine);
-    // What memory cannot hold, and what it keeps free.
+    // The excess over memory, and the pages that it keeps free.
     assert!(machine.counts.background_freed > 400_000 - machine.memory.frames() as u64);
     assert_eq!(machine.counts.direct, 0, "the thread keeps ahead of a disk");
-    // One zone is enough for who may use them all.
+    // One zone suffices for tasks that may use them all.
     let mut zones = machine.memory.nodes[0].iter();
     assert!(zones.any(|zone| zone.allows(0, zone.marks.low, HIGHEST)));
     assert!(machine.memory.free() < 400_000 / 4, "it stops");
@@ -138,7 +138,7 @@ fn dirty_pages_reach_the_disk_and_a_removed_file_leaves_nothing() {
     let mut machine = machine(&[100_000], steps);
     let free = machine.memory.free();
     let took = finish(&mut machine);
-    // More than may be dirty at a time, so the writer had to wait for the disk.
+    // More than may be dirty at a time: the writer had to wait for the disk.
     let disk = 100_000 * 4096 * 100 / 21;
     assert!(took[0] + took[1] > disk, "{took:?}, the disk takes {disk}");
     assert!(took[0] > 200_000 * machine.prices.copy, "{took:?}");
@@ -146,8 +146,8 @@ fn dirty_pages_reach_the_disk_and_a_removed_file_leaves_nothing() {
     check_frames(&machine);
 }
 
-/// As the kernel of seed 001 does it: dirty pages at the end of the list go out of the way, reclaim writes
-/// none of them, and what writes back is called though they are few and young.
+/// Like the kernel of seed 001: dirty pages at the end of the list make way, reclaim writes none of them, and
+/// writeback is woken although they are few and young.
 #[test]
 fn dirty_pages_at_the_end_make_way_and_are_written_back() {
     let write = Op::Write {
@@ -167,13 +167,13 @@ fn dirty_pages_at_the_end_make_way_and_are_written_back() {
     finish(&mut machine);
     assert!(machine.files.is_clean(0));
     assert_eq!(machine.counts.written, 0);
-    // They were met, so they are next; the others were not, but are clean as well.
+    // They were met and are next; the others were not, but are clean as well.
     assert_eq!(machine.pages.count(0, List::Active), 0);
     assert_eq!(machine.scan(0, 32, false).freed, 32);
     check_frames(&machine);
 }
 
-/// Reclaim wants what is dirty written; then it is removed. Nothing that comes later is meant.
+/// Reclaim requests writeback of all dirty pages; then the file is removed. Later pages are not concerned.
 #[test]
 fn what_is_removed_need_not_be_written_back_any_more() {
     let write = |file| Op::Write {
@@ -219,14 +219,14 @@ fn the_disk_is_congested_while_many_writes_wait() {
     finish(&mut machine);
 }
 
-/// When the first task goes on.
+/// When the first task continues.
 fn goes_on(machine: &Machine<Steps>) -> Nanos {
     let events = machine.events.iter();
     let task = events.filter(|Reverse(event)| event.2 == Event::Task(0));
     task.map(|Reverse(event)| event.0).min().expect("planned")
 }
 
-/// Somebody takes all memory that can be had without reclaim.
+/// Takes all memory available without reclaim.
 fn use_up(machine: &mut Machine<Steps>) -> Vec<FrameId> {
     let mut frames = Vec::new();
     while machine.take(0, BATCH).is_some() {
@@ -235,8 +235,8 @@ fn use_up(machine: &mut Machine<Steps>) -> Vec<FrameId> {
     frames
 }
 
-/// A machine with so many pages of a file, dirty or clean, and a task that maps `map` pages; the first few
-/// it has, and then all is used up.
+/// A machine with this many pages of a file, dirty or clean, and a task that maps `map` pages: it gets the first few,
+/// then memory is used up.
 fn short_of_memory(pages: u32, dirty: bool, map: u64) -> (Machine<Steps>, Vec<FrameId>) {
     let (file, first, limit) = (0, 0, pages);
     let bring = match dirty {
@@ -290,7 +290,7 @@ fn who_is_told_that_the_disk_keeps_up_ends_its_scan_first() {
     assert!(goes_on(&machine) >= machine.now() + scan);
 }
 
-/// It can free nothing, all it meets is dirty; others give something back.
+/// It can free nothing, because it meets only dirty pages; others free some.
 #[test]
 fn who_reclaims_in_vain_takes_what_others_have_freed() {
     let (mut machine, frames) = short_of_memory(1_000, true, 500);
@@ -305,7 +305,7 @@ fn who_reclaims_in_vain_takes_what_others_have_freed() {
     check_frames(&machine);
 }
 
-/// There is less than a batch to free, and that is enough.
+/// There is less than a batch to free, and that suffices.
 #[test]
 fn who_reclaims_takes_the_little_that_there_was() {
     let (mut machine, _) = short_of_memory(20, false, 40);

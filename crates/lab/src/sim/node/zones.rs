@@ -1,9 +1,8 @@
-//! Nodes of memory, their zones, and which frames are free.
+//! Nodes of memory, their zones, and their free frames.
 //!
-//! A node has the zones DMA, DMA32 and Normal; what keeps pages free in each are the core's watermarks.
-//! Frames are in blocks of the size of a huge page. A single frame is taken from a block that is in use
-//! already, as long as there is one, so that whole blocks remain for huge pages; frames that come back
-//! make their block whole again when they are its last.
+//! A node has the zones DMA, DMA32 and Normal; the core's watermarks keep pages free in each. Frames are in blocks of
+//! the size of a huge page. A single frame is taken from a partly used block if there is one: whole blocks remain for
+//! huge pages. A block is whole again when its last frame is freed.
 
 use foreswap_core::kswapd::{DEFAULT_SCALE, MAX_ZONES, Watermarks, Zone, ZoneIndex, min_free};
 use foreswap_core::units::PAGE_SIZE;
@@ -13,7 +12,7 @@ use crate::sim::parameters::Parameters;
 
 /// Zones of a node.
 pub const ZONES: usize = 3;
-/// The highest of them, which any request here may be served from.
+/// The highest of them, which may serve any request here.
 pub const HIGHEST: ZoneIndex = ZoneIndex(ZONES - 1);
 /// Pages of a huge page, and its order.
 pub const BLOCK: u32 = 512;
@@ -22,41 +21,41 @@ pub const HUGE: u32 = 9;
 const DMA: u64 = (16 << 20) / PAGE_SIZE as u64;
 /// Pages of RAM below 4 GiB; the rest of the addresses there belongs to devices.
 const DMA32: u64 = (3 << 30) / PAGE_SIZE as u64;
-/// The part of the zones above it that a low zone keeps back from requests for them, as Linux starts
-/// with (`lowmem_reserve_ratio`).
+/// The fraction of the zones above it that a low zone reserves against requests for them; Linux's default
+/// (`lowmem_reserve_ratio`).
 const RESERVE: u64 = 256;
-/// Blocks that Linux keeps free in each zone once huge pages are on: two, and one for each pair of the
-/// three kinds of pages that it keeps apart (`set_recommended_min_free_kbytes`).
+/// Blocks that Linux keeps free in each zone with huge pages enabled: two, and one for each pair of the three page
+/// types (`set_recommended_min_free_kbytes`).
 const BLOCKS_FREE: u64 = 2 + 3 * 3;
 
-/// Names a frame.
+/// Identifies a frame.
 pub type FrameId = u32;
 
-/// Blocks of a zone: which have free frames.
+/// Blocks of a zone with free frames.
 #[derive(Debug)]
 struct Pool {
-    /// The one that frames are taken from.
+    /// The block from which frames are taken.
     current: Option<u32>,
-    /// Others in use with free frames. Some have become whole since: they are passed over.
+    /// Other partly used blocks. Blocks that have become whole since are skipped.
     partial: Vec<u32>,
     whole: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Block {
-    /// Free frames, the first of them.
+    /// Free frames, with the first of them.
     free: u32,
     first: FrameId,
     pool: u32,
     whole: bool,
-    /// It is in its pool's list of partly used ones.
+    /// It is in its pool's list of partly used blocks.
     listed: bool,
 }
 
 /// All memory of a machine.
 #[derive(Debug)]
 pub struct Memory {
-    /// The zones of each node, as the core sees them.
+    /// The zones of each node, as seen by the core.
     pub nodes: Vec<[Zone; ZONES]>,
     pools: Vec<Pool>,
     blocks: Vec<Block>,
@@ -64,18 +63,18 @@ pub struct Memory {
     next: Vec<FrameId>,
 }
 
-/// None of them.
+/// No frame.
 pub const NONE: FrameId = FrameId::MAX;
 
 impl Memory {
-    /// The memory of a machine, all of it free. The levels are those of the machine before it was made
-    /// smaller: how fast pages are taken does not depend on how many there are.
+    /// The memory of a machine, all of it free. The watermarks are those of the full machine: the rate of allocation
+    /// does not depend on the number of pages.
     ///
-    /// `boost`: the distance from level to level is so many times the one that Linux starts with.
+    /// `boost`: the factor on Linux's default distance between watermarks.
     ///
     /// # Errors
     ///
-    /// The machine was made so small that the levels leave no room for anything.
+    /// The machine is so small that the watermarks leave no room.
     pub fn new(parameters: &Parameters, boost: u64) -> Result<Self, SimError> {
         let scale = parameters.scale;
         let nodes = u64::from(parameters.nodes);
@@ -133,7 +132,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// A pool of about so many pages, in whole blocks; how many it has.
+    /// A pool of about this many pages, in whole blocks; returns its size.
     fn pool(&mut self, pages: u64) -> u64 {
         let blocks = (pages / u64::from(BLOCK)) as u32;
         let first = self.blocks.len() as u32;
@@ -158,12 +157,12 @@ impl Memory {
         u64::from(blocks * BLOCK)
     }
 
-    /// Frames that there are.
+    /// All frames.
     pub fn frames(&self) -> usize {
         self.next.len()
     }
 
-    /// Frames that are free.
+    /// Free frames.
     pub fn free(&self) -> u64 {
         self.nodes.iter().flatten().map(|zone| zone.free).sum()
     }
@@ -189,7 +188,7 @@ impl Memory {
         };
     }
 
-    /// Takes up to `count` frames of a zone into `out`; fewer when it has no more.
+    /// Takes up to `count` frames of a zone into `out`; fewer if it has no more.
     pub fn take(&mut self, node: usize, zone: ZoneIndex, count: u64, out: &mut Vec<FrameId>) {
         let at = node * ZONES + zone.0;
         let mut taken = 0;
@@ -204,7 +203,7 @@ impl Memory {
         self.changed(at as u32, -(taken as i64));
     }
 
-    /// The block from which the next frame comes.
+    /// The block of the next frame.
     fn source(&mut self, at: usize) -> Option<u32> {
         let pool = &mut self.pools[at];
         loop {
@@ -228,7 +227,7 @@ impl Memory {
         }
     }
 
-    /// A whole block of a zone that has one.
+    /// Takes a whole block of a zone, if it has one.
     pub fn take_huge(&mut self, node: usize, zone: ZoneIndex) -> Option<u32> {
         let at = node * ZONES + zone.0;
         let block = self.pools[at].whole.pop()?;
@@ -239,7 +238,7 @@ impl Memory {
         Some(block)
     }
 
-    /// Gives a frame back.
+    /// Frees a frame.
     pub fn give(&mut self, frame: FrameId) {
         let at = frame / BLOCK;
         let block = &mut self.blocks[at as usize];
@@ -261,7 +260,7 @@ impl Memory {
         self.changed(number, 1);
     }
 
-    /// Gives a whole block back.
+    /// Frees a whole block.
     pub fn give_huge(&mut self, block: u32) {
         let entry = &mut self.blocks[block as usize];
         entry.whole = true;
@@ -287,7 +286,7 @@ mod tests {
         let [dma, dma32, normal] = full.nodes[0];
         assert_eq!((dma.pages, dma32.pages + dma.pages), (4096, 3 << 18));
         assert_eq!(full.nodes[1][0].pages + full.nodes[1][1].pages, 0);
-        // 90,112 KiB on two nodes with four zones, as Linux has it with huge pages on.
+        // 90,112 KiB on two nodes with four zones, as in Linux with huge pages enabled.
         let min = |memory: &Memory| -> u64 {
             let zones = memory.nodes.iter().flatten();
             zones.map(|zone| zone.marks.min).sum()
@@ -297,7 +296,7 @@ mod tests {
         assert_eq!(min(&small), min(&full));
         assert_eq!(small.nodes[0][2].marks, normal.marks);
         assert!(small.nodes[0][2].pages.abs_diff(normal.pages / 8) < 512);
-        // DMA is out of reach for whoever may use Normal; that is the kernel's reserve.
+        // A request that may use Normal cannot reach DMA, because of the kernel's reserve.
         assert!(dma.reserve[2] > dma.pages && dma.reserve[0] == 0);
         assert!(dma32.reserve[2] < dma32.pages);
     }
@@ -324,7 +323,7 @@ mod tests {
         assert_eq!(memory.nodes[0][2].free, before.free - 700);
         let huge = memory.take_huge(0, normal).expect("a whole block");
         assert!(frames.iter().all(|frame| frame / BLOCK != huge));
-        // The first block is whole again; the rest of the second is taken before it is split.
+        // The first block is whole again; the rest of the second is used before it is split.
         let mut distinct = frames.clone();
         distinct.sort_unstable();
         distinct.dedup();
@@ -338,7 +337,7 @@ mod tests {
         frames.drain(..).for_each(|frame| memory.give(frame));
         memory.give_huge(huge);
         assert_eq!(memory.nodes[0][2], before);
-        // All of it can be had as huge pages, and then nothing.
+        // All of it is available as huge pages, and then nothing is.
         let all = before.pages / u64::from(BLOCK);
         assert_eq!(
             (0..).map_while(|_| memory.take_huge(0, normal)).count() as u64,

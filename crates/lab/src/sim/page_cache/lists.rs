@@ -1,6 +1,6 @@
-//! The two lists of a kernel's page cache, active and inactive, each in the order of arrival.
+//! The active and inactive lists of a kernel's page cache, each in order of arrival.
 //!
-//! Frames are linked through their numbers, so that one in the middle can be taken out at once.
+//! Frames are linked by their numbers, and can be removed from the middle in constant time.
 
 /// No frame.
 pub const NONE: u32 = u32::MAX;
@@ -29,17 +29,17 @@ impl Default for List {
     }
 }
 
-/// The links of all frames. Each frame is on one list at the most.
+/// The links of all frames. Each frame is on at most one list.
 #[derive(Default, Debug)]
 pub struct Links(Vec<Link>);
 
 impl List {
-    /// Frames on it.
+    /// Its number of frames.
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// The frame that is on it for longest.
+    /// Its oldest frame.
     pub const fn oldest(&self) -> Option<u32> {
         match self.oldest {
             NONE => None,
@@ -47,7 +47,7 @@ impl List {
         }
     }
 
-    /// Puts a frame on it that is on none.
+    /// Adds a frame that is on no list.
     pub fn push(&mut self, links: &mut Links, frame: u32) {
         let at = frame as usize;
         if links.0.len() <= at {
@@ -69,7 +69,7 @@ impl List {
         self.len += 1;
     }
 
-    /// Takes a frame off that is on it.
+    /// Removes a frame.
     pub fn remove(&mut self, links: &mut Links, frame: u32) {
         let Link { newer, older } = links.0[frame as usize];
         match newer {

@@ -1,10 +1,9 @@
-//! The page cache of the modelled kernel: which pages of which files are in memory, and which go when
-//! there is no room.
+//! The page cache of the modelled kernel: the pages of files in memory, and their eviction.
 //!
-//! As in Linux 2.6: a page comes onto the inactive list when its read is *started*, moves to the active
-//! one when it is used twice, and leaves from the old end of the inactive one. So what is read ahead
-//! and not used until as many other pages have come is lost before its use: that is thrashing. Pages
-//! on their way from or to the disk, and those that are not written yet, stay.
+//! As in Linux 2.6: a page enters the inactive list when its read is *started*, moves to the active list when it is
+//! used twice, and leaves from the old end of the inactive list. Pages that are read ahead and not used before as
+//! many other pages have arrived are lost before their use: that is thrashing. Pages in transfer from or to the disk,
+//! and dirty pages, stay.
 
 mod lists;
 
@@ -14,31 +13,31 @@ use foreswap_core::readahead::file::{self, FilePage, Run};
 
 use lists::{Links, List, NONE};
 
-/// Names a file.
+/// Identifies a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct FileId(pub u32);
 
-/// Pages of a file that follow each other.
+/// Consecutive pages of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
     /// The file.
     pub file: FileId,
     /// Its first page.
     pub start: u64,
-    /// How many.
+    /// The number of pages.
     pub pages: u64,
 }
 
-/// What is known of a page in memory.
+/// The state of a page in memory.
 #[derive(Clone, Copy, Default, Debug)]
 struct Frame {
     file: u32,
     page: u32,
-    /// A read that brings it is on its way.
+    /// Its read is in flight.
     reading: bool,
-    /// Its content is not on the disk.
+    /// Its content is newer than the disk's.
     dirty: bool,
-    /// A write of it is on its way.
+    /// Its write is in flight.
     writing: bool,
     /// It carries a policy's mark.
     mark: bool,
@@ -49,12 +48,12 @@ struct Frame {
     used: bool,
 }
 
-/// What has happened so far, in pages.
+/// The counts so far, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Stats {
     /// Read from the disk.
     pub read: u64,
-    /// Given up before any program used them.
+    /// Evicted before any program used them.
     pub wasted: u64,
 }
 
@@ -68,18 +67,18 @@ pub struct PageCache {
     links: Links,
     active: List,
     inactive: List,
-    /// Pages that may be in memory.
+    /// The most pages in memory.
     limit: u64,
-    /// Active pages that are due to be looked at, in parts of an inactive one's turn.
+    /// Active pages due for a look, in parts of an inactive one's turn.
     due: u64,
     dirty: BTreeSet<(FileId, u64)>,
     writing: u64,
-    /// What has happened so far.
+    /// The counts so far.
     pub stats: Stats,
 }
 
 impl PageCache {
-    /// An empty cache of so many pages.
+    /// An empty cache with this limit in pages.
     pub fn new(limit: u64) -> Self {
         PageCache {
             files: Vec::new(),
@@ -96,23 +95,23 @@ impl PageCache {
         }
     }
 
-    /// One more file, of so many pages.
+    /// Adds a file of this many pages.
     pub fn add_file(&mut self, pages: u64) -> FileId {
         self.files.push(vec![NONE; pages as usize]);
         FileId(self.files.len() as u32 - 1)
     }
 
-    /// Pages that it may hold.
+    /// Its limit in pages.
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Pages that are not on the disk yet, those on their way included.
+    /// Pages newer than the disk's, including those being written.
     pub fn unwritten(&self) -> u64 {
         self.dirty.len() as u64 + self.writing
     }
 
-    /// Pages whose write was not started.
+    /// Dirty pages whose write was not started.
     pub fn dirty(&self) -> u64 {
         self.dirty.len() as u64
     }
@@ -127,7 +126,7 @@ impl PageCache {
         pages.get(page as usize).copied().filter(|&at| at != NONE)
     }
 
-    /// The page is in memory, or a read that brings it is on its way.
+    /// The page is in memory, or its read is in flight.
     pub fn has(&self, file: FileId, page: u64) -> bool {
         self.frame_of(file, page).is_some()
     }
@@ -154,8 +153,8 @@ impl PageCache {
         self.active.push(&mut self.links, at);
     }
 
-    /// Pages of `run` that are absent come into memory, to be read; the one that it names is marked.
-    /// Puts the pieces that are to be read into `segments`.
+    /// Absent pages of `run` enter memory to be read; the page that it names is marked. Puts the pieces to read into
+    /// `segments`.
     pub fn begin_read(&mut self, file: FileId, run: &Run, segments: &mut Vec<Segment>) {
         let mark = run.mark();
         let mut piece: Option<Segment> = None;
@@ -178,7 +177,7 @@ impl PageCache {
         segments.extend(piece);
     }
 
-    /// What was read is there.
+    /// A read has completed.
     pub fn end_read(&mut self, segment: Segment) {
         for page in segment.start..segment.start + segment.pages {
             if let Some(at) = self.frame_of(segment.file, page) {
@@ -187,7 +186,7 @@ impl PageCache {
         }
     }
 
-    /// A program writes all of a page that it need not read before.
+    /// A program overwrites a whole page, without reading it first.
     pub fn write(&mut self, file: FileId, page: u64) {
         if page >= self.file_pages(file) {
             return;
@@ -204,8 +203,8 @@ impl PageCache {
         self.touch(file, page);
     }
 
-    /// The next pages to be written, up to `most` that follow each other, from `from` on in the order
-    /// of files and pages, then from the beginning.
+    /// The next pages to write, up to `most` consecutive ones, from `from` on in the order of files and pages, then
+    /// from the start.
     pub fn begin_write(&mut self, from: (FileId, u64), most: u64) -> Option<Segment> {
         let next = self.dirty.range(from..).next();
         let &(file, start) = next.or_else(|| self.dirty.first())?;
@@ -222,7 +221,7 @@ impl PageCache {
         Some(Segment { file, start, pages })
     }
 
-    /// What was to be written is on the disk.
+    /// A write has completed.
     pub fn end_write(&mut self, segment: Segment) {
         self.writing -= segment.pages;
         for page in segment.start..segment.start + segment.pages {
@@ -232,12 +231,12 @@ impl PageCache {
         }
     }
 
-    /// A file as a readahead policy sees it.
+    /// A file as seen by a readahead policy.
     pub fn view(&mut self, file: FileId) -> View<'_> {
         View { cache: self, file }
     }
 
-    /// A frame for a page that has none, at the new end of the inactive list.
+    /// A frame for a page without one, at the new end of the inactive list.
     fn bring(&mut self, file: FileId, page: u64) -> u32 {
         while self.active.len() + self.inactive.len() >= self.limit && self.give_up() {}
         let frame = Frame {
@@ -260,8 +259,7 @@ impl PageCache {
         at
     }
 
-    /// Gives the oldest page up that can go. False when none can: then memory is exceeded until
-    /// transfers end.
+    /// Evicts the oldest evictable page. False if there is none: memory is then exceeded until transfers end.
     fn give_up(&mut self) -> bool {
         for _ in 0..self.inactive.len() + self.active.len() {
             self.age();
@@ -282,8 +280,8 @@ impl PageCache {
         false
     }
 
-    /// Both lists are looked through at the same pace for their lengths. A page that no program has
-    /// mapped leaves the active list whether or not it was used there.
+    /// Scans both lists at rates proportional to their lengths. A page that no program has mapped leaves the active
+    /// list whether or not it was used there.
     fn age(&mut self) {
         self.due += self.active.len();
         while self.due >= self.inactive.len().max(1) {
@@ -322,7 +320,7 @@ impl file::PageCache for View<'_> {
         frame.is_some_and(|at| std::mem::take(&mut self.cache.frames[at as usize].mark))
     }
 
-    /// The pages are there at once: who wants to know what is read calls [`PageCache::begin_read`].
+    /// The pages appear at once: a caller that needs the pieces to read uses [`PageCache::begin_read`].
     fn read(&mut self, run: &Run) {
         let mut segments = Vec::new();
         self.cache.begin_read(self.file, run, &mut segments);
@@ -359,7 +357,7 @@ mod tests {
         read(&mut cache, file, 10, 2);
         assert_eq!(in_memory(&cache, file), [1, 3, 10, 11]);
         assert_eq!(cache.stats, Stats { read: 6, wasted: 1 });
-        // An active page that is not used again goes as well.
+        // An active page that is not used again is evicted as well.
         (12..20).for_each(|page| drop(read(&mut cache, file, page, 1)));
         assert_eq!(in_memory(&cache, file), [16, 17, 18, 19]);
     }

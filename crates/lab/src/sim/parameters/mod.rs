@@ -1,7 +1,7 @@
-//! A machine, as its file describes it: CPUs, memory, what the system's work costs, the swap device.
+//! A machine as described by its file: CPUs, memory, costs of the system's work, the swap device.
 //!
-//! The files are in `machines/`, one for each machine of the seeds; every value says where it comes
-//! from. [`Parameters::scaled`] makes the memory smaller and leaves every speed as it is.
+//! The files are in `machines/`, one per machine of the seeds; every value has its source. [`Parameters::scaled`]
+//! reduces the memory and leaves every speed as it is.
 
 mod text;
 
@@ -10,7 +10,7 @@ use foreswap_core::units::Nanos;
 pub use text::FileError;
 use text::Text;
 
-/// The machine files that come with the lab.
+/// The built-in machine files.
 const MACHINES: &[(&str, &str)] = &[
     (
         "xeon-e5-v3",
@@ -46,31 +46,30 @@ pub struct Parameters {
     pub nodes: u32,
     /// Memory that programs can have, in bytes.
     pub memory: u64,
-    /// By how much it was made smaller.
+    /// Its scale.
     pub scale: u64,
     /// Double-precision operations a second of all CPUs together.
     pub flops: u64,
-    /// What the system's work costs.
+    /// Costs of the system's work.
     pub costs: Costs,
-    /// What it takes to wake a CPU that has slept for so long: the last that applies.
+    /// The cost to wake a CPU by its time asleep: the last entry that applies.
     pub idle: [(Nanos, Nanos); 3],
     /// The locks that CPUs contend for.
     pub locks: Locks,
-    /// What swap is on.
+    /// The swap device.
     pub device: DeviceParameters,
-    /// Bytes of the device that are the swap area; `None` where the device is no smaller than any
-    /// program needs.
+    /// The size of the swap area on the device, in bytes; `None` if the device is no smaller than any program needs.
     pub area: Option<u64>,
 }
 
 /// CPU time of the system's work, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
-    /// A fault: the trap, the way to the page's entry and back.
+    /// A fault: the trap, the walk to the page's entry, and the return.
     pub fault: Nanos,
-    /// To map a page that is there.
+    /// To map a present page.
     pub map: Nanos,
-    /// To find a page's mapping and take it away, a flush of the other CPUs' translations included.
+    /// To find and remove a page's mapping, including the TLB flush on other CPUs.
     pub unmap: Nanos,
     /// To allocate and account a page.
     pub allocate: Nanos,
@@ -80,26 +79,26 @@ pub struct Costs {
     pub touch: Nanos,
     /// To write each word of a page.
     pub fill: Nanos,
-    /// To hand one request to the device.
+    /// To submit one request to the device.
     pub submit: Nanos,
-    /// To take one completion.
+    /// To process one completion.
     pub complete: Nanos,
-    /// To copy a page to or from the device, where a CPU does that.
+    /// To copy a page to or from the device, if a CPU does that.
     pub copy: Nanos,
-    /// To let another task run on a CPU.
+    /// To switch tasks on a CPU.
     pub switch: Nanos,
 }
 
 /// The locks of swap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Locks {
-    /// For how long the lock is held for each slot that is taken or given back.
+    /// Hold time of the lock per slot taken or given back.
     pub slot: Nanos,
-    /// Slots that are taken or given back in one acquisition of the lock.
+    /// Slots taken or given back per acquisition of the lock.
     pub slots_at_once: u32,
-    /// For how long the swap cache's lock is held for each page that enters or leaves.
+    /// Hold time of the swap cache's lock per page that enters or leaves.
     pub cache: Nanos,
-    /// What it costs to get a lock that another CPU held before.
+    /// The cost to get a lock that another CPU held before.
     pub handover: Nanos,
 }
 
@@ -110,31 +109,31 @@ pub enum DeviceParameters {
     Flash(Flash),
     /// Memory: a RAM disk, or a file in the page cache of a virtual machine's host.
     Ram(Ram),
-    /// A disk that turns.
+    /// A rotating disk.
     Disk(Disk),
 }
 
-/// A disk that turns.
+/// A rotating disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Disk {
     /// Bytes.
     pub capacity: u64,
-    /// Turns in a minute.
+    /// Rotations per minute.
     pub rpm: u64,
-    /// To the next track, on average (over a third of all), and over all of them.
+    /// Seek time to the next track, on average (over a third of all), and over all tracks.
     pub seek: [Nanos; 3],
-    /// Bytes a second that pass under the head on the outermost and on the innermost tracks.
+    /// Bytes per second under the head on the outermost and on the innermost tracks.
     pub outer: u64,
     pub inner: u64,
-    /// Bytes that it reads on by itself after a read.
+    /// Bytes that it reads ahead after a read.
     pub ahead: u64,
     /// Its own time for a command.
     pub command: Nanos,
     /// From its cache to the host, in bytes a second.
     pub link: u64,
-    /// Bytes that it takes before they are on the plate; 0 with its write cache off.
+    /// Bytes that it accepts before they are on the platter; 0 without write cache.
     pub write_cache: u64,
-    /// Commands that it takes at a time and orders by itself (native command queuing); 1 without.
+    /// Commands that it accepts and orders (native command queuing); 1 without.
     pub queue: u64,
 }
 
@@ -143,11 +142,11 @@ pub struct Disk {
 pub struct Ram {
     /// Bytes.
     pub capacity: u64,
-    /// What each request takes beside its copy.
+    /// The time of a request beside its copy.
     pub access: Nanos,
-    /// One copy goes at this rate, in bytes a second.
+    /// The rate of one copy, in bytes a second.
     pub copy: u64,
-    /// Copies that go on beside each other.
+    /// Parallel copies.
     pub copies: u32,
     /// As [`Flash::virtual_exit`].
     pub virtual_exit: Nanos,
@@ -158,44 +157,43 @@ pub struct Ram {
 pub struct Flash {
     /// Bytes.
     pub capacity: u64,
-    /// Dies that work independently of each other.
+    /// Independent dies.
     pub dies: u32,
-    /// A die reads one of its pages, on average.
+    /// The average time of a die to read a page.
     pub read: Nanos,
-    /// Half of the pages take so much less, the others so much more: of the two pages that share their
-    /// cells one is read by one step, the other by two.
+    /// Half of the pages take less by this, the others more: of two pages that share their cells, one is read in one
+    /// step, the other in two.
     pub read_spread: Nanos,
-    /// Bytes of which one read of a die delivers all.
+    /// Bytes delivered by one read of a die.
     pub read_bytes: u64,
-    /// A die programs one unit.
+    /// The time of a die to program a unit.
     pub program: Nanos,
     /// Bytes of such a unit.
     pub program_bytes: u64,
-    /// A read that finds its die programming waits for so long at the most.
+    /// The longest wait of a read whose die is programming.
     pub suspend: Nanos,
     /// From a die to the controller, in bytes a second.
     pub channel: u64,
     /// From the controller to the host, in bytes a second.
     pub link: u64,
-    /// The controller's time for a command; no other command is begun meanwhile.
+    /// The controller's time per command, in which it begins no other.
     pub command: Nanos,
-    /// What else passes between the host and the controller for each command.
+    /// Other overhead between host and controller per command.
     pub overhead: Nanos,
-    /// Bytes that the controller takes before they are programmed.
+    /// Bytes that the controller buffers before they are programmed.
     pub buffer: u64,
-    /// How many times as much is programmed when single pages are written in random order.
+    /// Write amplification of random single-page writes.
     pub amplification: u64,
-    /// What a virtual machine's exit, the host's driver and the interrupt add to each request; 0
-    /// without one.
+    /// The overhead of a virtual machine's exit, the host's driver and the interrupt per request; 0 without one.
     pub virtual_exit: Nanos,
 }
 
 impl Parameters {
-    /// A machine that comes with the lab.
+    /// A built-in machine.
     ///
     /// # Errors
     ///
-    /// Its file is wrong, or nothing has that name.
+    /// Its file is invalid, or there is no such machine.
     pub fn named(name: &str) -> Result<Self, FileError> {
         let Some((_, text)) = MACHINES.iter().find(|(known, _)| *known == name) else {
             let known: Vec<&str> = MACHINES.iter().map(|(name, _)| *name).collect();
@@ -212,7 +210,7 @@ impl Parameters {
     ///
     /// # Errors
     ///
-    /// A value is missing, unknown, or not what is expected of it.
+    /// A value is missing, unknown, or invalid.
     pub fn parse(file: &str, text: &str) -> Result<Self, FileError> {
         let text = Text::parse(file, text)?;
         let parameters = Parameters {
@@ -264,7 +262,7 @@ impl Parameters {
         match &mut self.device {
             DeviceParameters::Flash(flash) => flash.capacity /= scale,
             DeviceParameters::Ram(ram) => ram.capacity /= scale,
-            // Its size is what seeks are measured by.
+            // Its size determines the seeks.
             DeviceParameters::Disk(_) => {}
         }
         self
@@ -364,7 +362,7 @@ mod tests {
         );
     }
 
-    /// The line that is changed is named, with what was found and what was expected.
+    /// The error names the changed line, the value, and the expected form.
     #[test]
     fn what_is_wrong_is_named_with_its_line() {
         let line = |key: &str| {

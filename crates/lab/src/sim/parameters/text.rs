@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// What is wrong with a machine file, and where.
+/// The error of a machine file, and its place.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{file}:{line}: {problem}")]
 pub struct FileError {
     /// The file's name.
     pub file: String,
-    /// The line, from 1 on; the last one where something is missing.
+    /// The line, from 1 on; the last one if something is missing.
     pub line: usize,
-    /// What was found, and what was expected.
+    /// The value found, and the expected form.
     pub problem: String,
 }
 
@@ -59,7 +59,7 @@ impl Text {
     ///
     /// # Errors
     ///
-    /// A line is neither a section, a value nor a comment, or a key comes twice.
+    /// A line is neither a section, a value nor a comment, or a key is repeated.
     pub fn parse(file: &str, text: &str) -> Result<Self, FileError> {
         let mut found = Text {
             file: file.into(),
@@ -104,7 +104,7 @@ impl Text {
         }
     }
 
-    /// Whether there is such a key, for those that may be left out.
+    /// Whether there is such a key, for optional ones.
     pub fn has(&self, key: &str) -> bool {
         self.values.contains_key(key)
     }
@@ -121,7 +121,7 @@ impl Text {
         Ok(value)
     }
 
-    /// A word out of `words`.
+    /// One of `words`.
     pub fn word<'a>(&self, key: &str, words: &[&'a str]) -> Result<&'a str, FileError> {
         let expected = format!("one of: {}", words.join(", "));
         let value = self.get(key, &expected)?;
@@ -220,7 +220,7 @@ impl Text {
         self.measure(key, RATES, "2800 MB/s", 1)
     }
 
-    /// Nothing may be left that nobody asked for.
+    /// Fails if a key was not used.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! `aio-stress`: one thread reads as many bytes as a file has, in order or at random places. The file
-//! is not opened for direct I/O, so each request is over when it is submitted and none overlap.
+//! `aio-stress`: one thread reads as many bytes as a file has, in order or at random places. The file is not opened
+//! for direct I/O: each request completes at submission and none overlap.
 
 use foreswap_core::units::{Nanos, PAGE_SIZE};
 
@@ -13,7 +13,7 @@ pub struct Aio {
     file: FileId,
     bytes: u64,
     record: u64,
-    /// Where the reads are, if not in order: at any page.
+    /// Random places, if the reads are not in order.
     random: Option<Rng>,
     read: u64,
 }

@@ -1,5 +1,5 @@
-//! `sysbench --test=fileio --file-test-mode=rndrw`: threads read and write blocks at random places of
-//! many files, and all is written out from time to time.
+//! `sysbench --test=fileio --file-test-mode=rndrw`: threads read and write blocks at random places of many files, and
+//! all files are synced from time to time.
 
 use foreswap_core::units::Nanos;
 
@@ -11,7 +11,7 @@ use crate::sim::rng::Rng;
 pub const FILES: u64 = 128;
 /// Reads to writes, in tenths (`--file-rw-ratio`, its default).
 const READS: u64 = 15;
-/// Requests after which all files are written out (`--file-fsync-freq`, its default).
+/// Requests after which all files are synced (`--file-fsync-freq`, its default).
 const SYNC: u64 = 100;
 
 /// All threads.
@@ -24,12 +24,12 @@ pub struct FileIo {
     requests: u64,
     reads: u64,
     writes: u64,
-    /// The requests so far were followed by the writing out that is due.
+    /// The due sync for the requests so far was done.
     synced: bool,
 }
 
 impl FileIo {
-    /// So many requests for blocks of so many bytes, in [`FILES`] files of `file` bytes each.
+    /// This many requests for blocks of `block` bytes, in [`FILES`] files of `file` bytes each.
     pub fn new(file: u64, block: u64, requests: u64, rng: Rng) -> Self {
         FileIo {
             file,

@@ -1,5 +1,5 @@
-//! `iozone -c -t1 -s SIZE -r RECORD`: one process, one file, one test after the other. What a test
-//! leaves in the page cache is what the next one finds.
+//! `iozone -c -t1 -s SIZE -r RECORD`: one process, one file, one test after the other. Each test finds the page cache
+//! as the last one left it.
 
 use foreswap_core::units::Nanos;
 
@@ -7,7 +7,7 @@ use crate::sim::file_machine::{FileOp, FileWork, Part};
 use crate::sim::page_cache::FileId;
 use crate::sim::rng::Rng;
 
-/// Records from one to the next in the stride test (iozone's default).
+/// The distance between records in the stride test (iozone's default).
 const STRIDE: u64 = 17;
 
 /// One test.
@@ -21,8 +21,8 @@ enum Kind {
     RandomWrite,
 }
 
-/// The tests in their order. The mixed workload of a single process is a random read. A random test
-/// starts from the same number each time, so each of them comes to the same records.
+/// The tests in their order. The mixed workload of a single process is a random read. Every random test starts from
+/// the same number, and visits the same records.
 const TESTS: [(&str, Kind); 11] = [
     ("initial_write", Kind::Write),
     ("rewrite", Kind::Write),
@@ -41,7 +41,7 @@ const TESTS: [(&str, Kind); 11] = [
 #[derive(Debug)]
 pub struct Iozone {
     file: FileId,
-    /// Bytes of a record, and how many the file has.
+    /// Bytes of a record, and the number of records.
     record: u64,
     records: u64,
     seed: u64,
@@ -50,10 +50,10 @@ pub struct Iozone {
     /// Records begun in this test.
     done: u64,
     began: Option<Nanos>,
-    /// Of the stride test: where it is, and where its round began.
+    /// In the stride test: the position, and the start of its round.
     at: u64,
     round: u64,
-    /// What each test took.
+    /// The time of each test.
     pub took: Vec<(&'static str, Nanos)>,
 }
 

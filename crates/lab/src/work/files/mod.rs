@@ -1,8 +1,8 @@
-//! Work on files, as the programs of seed 004 do it.
+//! File workloads of seed 004.
 //!
-//! Each is one [`FileWork`](crate::sim::file_machine::FileWork) for all of its tasks. Where a program's
-//! own documentation or source says how it draws its requests, that is what is done here; what the
-//! seed leaves open is said where it is decided.
+//! Each program is one [`FileWork`](crate::sim::file_machine::FileWork) for all of its tasks. Requests are drawn as
+//! the program's own documentation or source specifies; open questions of the seed are answered at the place of the
+//! decision.
 
 pub mod aio;
 pub mod fileio;

@@ -1,9 +1,9 @@
-//! `sysbench --test=oltp --oltp-read-only` on MySQL with InnoDB: threads that look rows up in one
-//! table, which lies in one file that all threads read through one descriptor.
+//! `sysbench --test=oltp --oltp-read-only` on MySQL with InnoDB: threads look rows up in one table, which lies in one
+//! file that all threads read through one descriptor.
 //!
-//! What of it is modelled: which rows a transaction wants, how they are distributed, in which blocks
-//! of the table they are, InnoDB's own small cache of blocks, and how many threads it lets in at a
-//! time. The upper levels of its tree are taken to be in its cache, the second index is not used.
+//! Modelled are the rows of a transaction, their distribution, their blocks in the table, InnoDB's own small block
+//! cache, and its limit of threads. The upper levels of the tree are assumed to be in its cache; the second index is
+//! not used.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,7 +20,7 @@ pub const BLOCK: u64 = 16 << 10;
 const ROWS: u64 = BLOCK * 15 / 16 / 208;
 /// Blocks of InnoDB's buffer pool: its default of 8 MiB.
 const POOL: u64 = (8 << 20) / BLOCK;
-/// Threads that InnoDB lets in (`innodb_thread_concurrency`, the default of MySQL 5.0).
+/// Threads that InnoDB admits (`innodb_thread_concurrency`, the default of MySQL 5.0).
 pub const THREADS_INSIDE: usize = 8;
 /// Queries of a transaction: those for one row, and those for a range of rows (sysbench's defaults).
 const POINTS: u64 = 10;
@@ -31,22 +31,22 @@ const RANGE: u64 = 100;
 const SPECIAL: (u64, u64) = (75, 100);
 const SPECIAL_ROWS: u64 = 100;
 const DRAWS: u64 = 12;
-/// CPU time of a query beside its blocks, and with each of them: MySQL and the client. Taken is what
-/// lets two cores of the time do some hundreds of such transactions a second from memory.
+/// CPU time of a query, and of each of its blocks: MySQL and the client. Chosen such that two cores of the time do
+/// some hundreds of such transactions a second from memory.
 const QUERY: Nanos = 150_000;
 const BLOCK_WORK: Nanos = 20_000;
 
-/// Where a thread is in its query.
+/// The state of a thread's query.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 enum Stage {
-    /// It has none.
+    /// No query.
     #[default]
     Idle,
-    /// It is parsed, and waits to be let in.
+    /// Parsed, and waiting for admission.
     Parsed,
     /// It looks its blocks up.
     Inside,
-    /// It has them all.
+    /// It has all blocks.
     Found,
 }
 
@@ -54,9 +54,9 @@ enum Stage {
 struct Thread {
     stage: Stage,
     rng: Option<Rng>,
-    /// Queries left of its transaction.
+    /// Remaining queries of its transaction.
     queries: u64,
-    /// Blocks that its query still needs, and how many it needs in all.
+    /// Blocks that its query still needs, and their total.
     blocks: std::ops::Range<u64>,
     wants: u64,
 }
@@ -66,11 +66,11 @@ struct Thread {
 pub struct Oltp {
     rows: u64,
     seed: u64,
-    /// Transactions to be begun. Each has random numbers of its own, so that they want the same rows
-    /// whatever thread comes first.
+    /// Transactions to begin. Each has its own random numbers, and wants the same rows in whatever order the threads
+    /// come.
     left: u64,
     threads: Vec<Thread>,
-    /// When each block of the pool was used, in uses, and the other way round.
+    /// The last use of each block of the pool, counted in uses, and the inverse.
     pool: HashMap<u64, u64>,
     uses: BTreeMap<u64, u64>,
     clock: u64,
@@ -86,7 +86,7 @@ fn draw_row(rng: &mut Rng, rows: u64) -> u64 {
 }
 
 impl Oltp {
-    /// So many threads do so many transactions on a table of so many rows.
+    /// This many threads do this many transactions on a table of `rows` rows.
     pub fn new(rows: u64, threads: usize, transactions: u64, seed: u64) -> Self {
         Oltp {
             rows,
@@ -99,7 +99,7 @@ impl Oltp {
         }
     }
 
-    /// Blocks of a table of so many rows.
+    /// Blocks of a table of this many rows.
     pub const fn blocks(rows: u64) -> u64 {
         rows.div_ceil(ROWS)
     }
@@ -111,7 +111,7 @@ impl Oltp {
         row / ROWS..last.min(self.rows - 1) / ROWS + 1
     }
 
-    /// A block is used; whether it was in the pool.
+    /// A block is used; returns whether it was in the pool.
     fn use_block(&mut self, block: u64) -> bool {
         self.clock += 1;
         let before = self.pool.insert(block, self.clock);

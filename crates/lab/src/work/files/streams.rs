@@ -1,4 +1,4 @@
-//! Programs that each read a file of their own in order at a fixed rate, begun one after the other.
+//! Programs that each read their own file in order at a fixed rate, started one after the other.
 
 use foreswap_core::units::{Nanos, PAGE_SIZE};
 
@@ -15,7 +15,7 @@ struct Stream {
     reads: bool,
 }
 
-/// All programs. One that is late does not make up for it.
+/// All programs. A late one does not catch up.
 #[derive(Debug)]
 pub struct Streams {
     streams: Vec<Stream>,
@@ -26,7 +26,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// So many programs, one more after each `apart`, each with a page every `interval`.
+    /// This many programs, one more after each `apart`, each with a page every `interval`.
     pub fn new(count: u64, apart: Nanos, interval: Nanos) -> Self {
         let stream = |n| Stream {
             due: n * apart,

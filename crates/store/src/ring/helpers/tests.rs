@@ -11,12 +11,12 @@ use super::*;
 use crate::ram::{Method, tests::area};
 use crate::ring::{Direction, Io, IoVec, Port, QueueError, WithRam};
 
-/// A file in memory, whose transfers have ended when they are reaped. Beyond its end they fail.
+/// A file in memory, whose transfers have completed when they are reaped. Beyond its end they fail.
 struct File {
     bytes: Vec<u8>,
     ended: Vec<Completion>,
     flushed: Arc<AtomicUsize>,
-    /// Rung by each end.
+    /// Rung by each completion.
     bell: OwnedFd,
 }
 
@@ -75,7 +75,7 @@ fn hash(page: &[u8; PAGE]) -> u64 {
         .fold(7, |sum, &byte| sum * 31 % 0xffff_fffb + u64::from(byte))
 }
 
-/// `pages` pages; each third one does not compress.
+/// `pages` pages; each third one is incompressible.
 fn content(pages: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut byte = |at: usize| {
@@ -118,7 +118,7 @@ fn bench_that_hashes(hash: Hash, helpers: usize, bytes: Vec<u8>, refuses: bool) 
     bench_with(Box::new(spawn), hash, helpers, bytes)
 }
 
-/// With helpers that never come to do anything.
+/// With helpers that never run.
 fn bench_without_help(hash: Hash, bytes: Vec<u8>) -> Bench {
     bench_with(Box::new(|_| Ok(())), hash, 1, bytes)
 }
@@ -141,7 +141,7 @@ fn bench_with(spawn: Spawn, hash: Hash, helpers: usize, bytes: Vec<u8>) -> Bench
 }
 
 impl Bench {
-    /// Reaps as the engine does, by the event, until `count` transfers have ended; `seen` is called for each
+    /// Reaps as the engine does, by the event, until `count` transfers have completed; `seen` is called for each
     /// before the next reaping.
     fn await_ends(&mut self, count: usize, mut seen: impl FnMut(&WithRam, Completion)) {
         let (mut out, mut ends) = (Vec::new(), 0);
@@ -164,7 +164,7 @@ impl Bench {
         assert_eq!((ends, self.io.in_flight()), (count, 0));
     }
 
-    /// Reaps one transfer, all of which is done on this thread. Returns in how many parts.
+    /// Reaps one transfer whose work is done entirely on this thread. Returns the number of parts.
     fn end_one_here(&mut self) -> (usize, Completion) {
         let (mut out, mut parts) = (Vec::new(), 0);
         self.io.reap(&mut out);
@@ -211,7 +211,7 @@ fn large_reads_are_hashed_and_others_are_not() {
         token => assert!(io.hashes(token).is_none() && ended.result.is_ok() == (token == 2)),
     });
     assert_eq!(large, bytes[10 * PAGE..210 * PAGE]);
-    // What was reaped is forgotten by the next call.
+    // The next call forgets the reaped transfers.
     bench.io.reap(&mut Vec::new());
     assert!(bench.io.hashes(1).is_none());
 }
@@ -233,8 +233,8 @@ fn more_than_the_helpers_take_is_done_by_the_caller() {
             hashed += usize::from(io.hashes(ended.token).is_some());
         });
         assert!(seen.iter().all(|&times| times == 1), "{seen:?}");
-        // All of them had come from the file when the first was reaped, and none came back before the last
-        // was handed over.
+        // All of them had come from the file when the first was reaped, and none came back before the last was handed
+        // over.
         assert_eq!(hashed, if helped > 0 { JOBS } else { 0 });
         for (n, read) in all.iter().enumerate() {
             assert_eq!(read[..], bytes[n * PAGE..(n + LARGE) * PAGE]);
@@ -321,7 +321,7 @@ fn a_helper_that_panics_gives_the_job_back_and_goes_on() {
     for (n, to) in to.iter_mut().enumerate() {
         bench.read(n as u64, 0, n, to);
     }
-    // What was read is there, though nobody hashed it.
+    // The pages are present, although they were not hashed.
     bench.await_ends(3, |io, ended| {
         assert_eq!(ended.result, Ok(()));
         assert!(io.hashes(ended.token).is_none());
@@ -336,7 +336,7 @@ fn what_no_helper_has_begun_is_done_in_parts_by_the_owner() {
     bench.io.set_ram(1, Some(port));
     assert!(!bench.io.help(true), "nothing to do");
     let parts = 500_usize.div_ceil(PART);
-    // What a file gave.
+    // From a file.
     let mut to = vec![0; bytes.len()];
     bench.read(1, 0, 0, &mut to);
     let ended = bench.end_one_here();
@@ -383,12 +383,12 @@ fn what_the_owner_has_begun_it_ends() {
     bench.io.reap(&mut out);
     assert!(!bench.io.help(false), "nothing was begun");
     assert!(bench.io.help(true));
-    // It may be what is waited for.
+    // The waiter may need it.
     bench.io.wait().expect("a wait");
     bench.io.reap(&mut out);
     assert_eq!(out.len(), 1);
     assert_eq!(bench.io.hashes(0).expect("hashed").1, hashes_of(&bytes));
-    // And before the memory is anybody else's.
+    // And before the memory has another owner.
     assert!(bench.io.help(true));
     drop(bench);
 }
