@@ -114,8 +114,6 @@ pub struct Mm {
     pub(crate) awake: bool,
     /// Pages moved out so far.
     pub(crate) evictions: u64,
-    /// When a page was moved out last.
-    pub(crate) evicted_at: Nanos,
     /// Pages of a fork that are being copied.
     pub(crate) unsharing: Unsharing,
     /// No slot was free at the last try.
@@ -178,7 +176,6 @@ impl Mm {
             hand: Vpn(0),
             awake: false,
             evictions: 0,
-            evicted_at: 0,
             unsharing: Unsharing::default(),
             areas_full: false,
             retry: Vec::new(),

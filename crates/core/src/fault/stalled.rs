@@ -104,9 +104,7 @@ impl Mm {
             self.config.full_timeout.min(UNMOVABLE)
         };
         let waits = now.saturating_sub(first.stalled.unwrap_or(now));
-        // Pages do leave, if only to other processes that have less than their share.
-        let goes_on = now.saturating_sub(self.evicted_at) < UNMOVABLE && !self.areas_full;
-        let comes = self.frames.in_flight() > 0 || goes_on;
+        let comes = self.frames.in_flight() > 0;
         if waits < patience
             || comes && (self.areas_full || waits < LONGER * patience.max(UNMOVABLE))
         {

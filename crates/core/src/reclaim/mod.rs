@@ -298,16 +298,17 @@ impl Mm {
 
     /// Move about `max` pages out of the program. Returns how many left it.
     pub(crate) fn evict(&mut self, w: &mut impl World, max: u32) -> u32 {
+        // Before any victim is chosen, or a page could be chosen twice.
+        let mut moved = self.evict_unshared(w);
         let mut victims = core::mem::take(&mut self.victims);
         victims.clear();
         self.take_cold(max, &mut victims);
         if victims.is_empty() && !self.take_drop_behind(w, max, &mut victims) {
             self.victims = victims;
-            return 0;
+            return moved;
         }
         let chosen = !victims.is_empty();
         let (mut wraps, now) = (0, w.now());
-        let mut moved = self.evict_unshared(w);
         self.take_units(&mut victims);
         let units = core::mem::take(&mut self.huge.units);
         for &unit in &units {
@@ -367,9 +368,6 @@ impl Mm {
             moved += self.move_out(w, run[0], run.len() as u32, false).0;
         }
         self.victims = victims;
-        if moved > 0 {
-            self.evicted_at = now;
-        }
         moved
     }
 
