@@ -499,6 +499,15 @@ impl Mm {
             Stop::Exists => {
                 // Somebody else's doing: what is mapped is newer than what we have.
                 w.charge_existing(1);
+                self.put(w, slot);
+                self.frames.set_free(frame);
+                // The kernel may still take it away, as in `deliver`.
+                let foreign = Resident {
+                    found: true,
+                    ..Resident::default()
+                };
+                self.table.set(page, Entry::Resident(foreign));
+                return;
             }
             Stop::Busy | Stop::Fixed if w.try_charge(1) => {
                 if w.copy_in(frame, page).stop.is_some() {
