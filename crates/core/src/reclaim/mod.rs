@@ -1,12 +1,11 @@
-//! Which pages go out, and when.
+//! Which pages are evicted, and when.
 //!
-//! A clock hand sweeps the page table in order of address. A page has credit from how it came
-//! (more when it returned soon after it was moved out); the hand takes one credit a pass and moves
-//! out what has none. Before that goes what a scan of much memory has passed: it would push out all
-//! else and itself. What is moved out stays in its frame for a while: a touch there is cheap and
-//! is our reference bit. Clean pages are told by their digest, so nothing rests on write
-//! protection. Background reclaim keeps a reserve so that faults find frames at once; it runs while
-//! I/O is in flight and stops at the high mark.
+//! A clock hand sweeps the page table in order of address. A mapped page has references (more if it returned soon after
+//! its eviction). The hand takes one reference per pass, and evicts a page that has none. Pages that a large scan has
+//! passed are evicted first (drop-behind): the scan would push out all other pages and itself. An evicted page stays in
+//! its frame for a while. A touch there is cheap and serves as the reference bit. The digest tells whether a page is
+//! clean, so nothing depends on write protection. Background reclaim keeps a reserve of frames for faults; it runs
+//! while I/O is in flight and stops at the high mark.
 
 mod unshare;
 
@@ -24,27 +23,26 @@ use crate::units::{Frame, Nanos, Slot, Vpn};
 use crate::world::{Stop, World};
 pub(crate) use unshare::Unsharing;
 
-/// Leaves that one call of [`Mm::evict`] looks at, at the most.
+/// Leaves that one call of [`Mm::evict`] looks at.
 const LEAVES_PER_PASS: usize = 512;
-/// Passes for which a leaf is left alone whose pages the mapping does not let go.
+/// Passes that skip a leaf whose pages cannot be moved.
 pub(crate) const REST: u8 = 8;
-/// Pages moved out at a time while a thread waits for a read.
+/// Pages evicted at a time while a thread waits for a read.
 pub(crate) const BESIDE_READS: u32 = 16;
 /// Most pages in one move.
 const RUN: u32 = 64;
-/// A stream that has passed over this part of what is resident is moved out behind itself, but for
-/// the last part.
+/// A stream that has passed over this part of the resident pages is evicted behind itself, except for the last part.
 const LONG: u64 = 8;
 const KEPT: u64 = 16;
-/// Pages of such a stream that are looked at for resident ones before the clock goes on.
+/// Pages of such a stream that are searched for resident ones before the clock goes on.
 const OFFERED: u64 = 4 * UNIT as u64;
 
-/// Units that are kept ready while some are taken, and the part of memory that this may be at the most.
+/// Units that are kept ready while some are taken, and the largest part of memory for them.
 const UNITS: u32 = 6;
 const UNITS_PART: u64 = 8;
 
-/// Where as many pages are kept for units, reclaim moves one out as soon as one is taken: the disk always has some to
-/// write. Where they are fewer, it rests between, and a scan finds more of what it read ahead.
+/// If this many pages are kept for units, reclaim evicts a unit as soon as one is taken: the disk always has writes.
+/// With fewer, it rests in between, and a scan finds more of its readahead.
 const FLOWING: u32 = 4 * UNIT;
 
 /// When reclaim starts and stops, in pages that a fault could have at once.
@@ -54,15 +52,15 @@ pub struct Watermarks {
     pub low: u32,
     /// Above this, it sleeps.
     pub high: u32,
-    /// Pages moved out in one go.
+    /// Pages evicted in one go.
     pub batch: u32,
-    /// Pages that may be in writing.
+    /// Pages that may be in writeback.
     pub writes: u32,
     /// Empty frames that are kept as destinations.
     pub empty: u32,
-    /// Frames for what readahead brought and nobody used yet.
+    /// Frames for pages that readahead read and no touch used yet.
     pub ahead: u32,
-    /// Kept ready beyond all this while streams and first touches take whole units.
+    /// Kept ready in addition while streams and first touches take whole units.
     pub units: u32,
 }
 
@@ -84,8 +82,7 @@ impl Watermarks {
 }
 
 impl Mm {
-    /// Work that no fault waits for: writes, reclaim, giving memory back. Returns whether there is
-    /// more to do at once.
+    /// Work that no fault waits for: writes, reclaim, returning memory. Returns whether more work can be done at once.
     pub fn run(&mut self, w: &mut impl World) -> bool {
         self.tidy(w);
         self.keep_singles(w);
@@ -145,9 +142,9 @@ impl Mm {
         drained || brought || moved > 0 && (asked || self.awake || w.excess() > 0)
     }
 
-    /// Pages that were moved out and will be memory without anybody's doing: what is being looked at is clean, most of
-    /// it. Where units flow, what is to be written counts by half: the disk has some of it at any time while others are
-    /// ready, and at the most twice what is kept.
+    /// Evicted pages whose memory will be free without further work. Most pages whose digest is being computed are
+    /// clean. While units flow, pages to be written count half, and at most twice the number that is kept: the disk
+    /// always has some of them while others are ready.
     fn coming(&self, flows: bool) -> u64 {
         let looked_at = self.digesting();
         if !flows || self.areas_full {
