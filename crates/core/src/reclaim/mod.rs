@@ -154,8 +154,7 @@ impl Mm {
         looked_at + written.saturating_sub(looked_at) / 2
     }
 
-    /// Whether pages must be written at once, be they few: nothing is going on that would make them
-    /// more, or memory is short.
+    /// Whether pages must be written at once, however few: no pending work would add more, or memory is short.
     fn hurry(&self, w: &impl World) -> bool {
         let at_once = !self.awake || self.headroom(w) < u64::from(self.marks.low / 2);
         at_once && !self.gathers_writes(w)
@@ -167,8 +166,8 @@ impl Mm {
         w.available() + u64::from(free) + u64::from(self.frames.clean())
     }
 
-    /// As much is being written as should be: more would not be there sooner. While pages are missed that
-    /// nothing could foresee, what goes out before its time may be the very next one.
+    /// Enough pages are in writeback: more would not free memory sooner. During random faults, a page that is evicted
+    /// too early may be the very next one to be needed.
     pub(crate) fn is_much_unwritten(&self) -> bool {
         let most = match self.faults_at_random() {
             true => (2 * self.marks.high).min(self.marks.writes),
@@ -177,7 +176,7 @@ impl Mm {
         self.frames.unwritten().saturating_sub(self.on_probation()) >= most
     }
 
-    /// Let others have what they need more, or what a lower limit takes.
+    /// Return memory that other processes need more, or that a lower limit takes.
     fn give_back(&mut self, w: &mut impl World) {
         let excess = w.excess().min(u64::from(u32::MAX)) as u32;
         if excess == 0 {
@@ -194,7 +193,7 @@ impl Mm {
         self.slots.give_back(w);
     }
 
-    /// Free frames beyond the reserve go back to the system.
+    /// Return free frames beyond the reserve to the system.
     fn trim(&mut self, w: &mut impl World) {
         let surplus = self.frames.free().saturating_sub(2 * self.marks.high);
         self.release_free(w, surplus);
@@ -217,7 +216,7 @@ impl Mm {
         }
     }
 
-    /// Forget up to `max` clean pages that nobody came back for; their frames are free.
+    /// Drop up to `max` clean pages that no thread came back for; their frames become free.
     pub(crate) fn drop_clean(&mut self, max: u32) -> u32 {
         let mut dropped = self.drop_singles(max);
         while dropped < max
@@ -246,7 +245,7 @@ impl Mm {
                 return dropped;
             };
             if wanted {
-                // It is about to be mapped; let it live.
+                // It is about to be mapped: keep it.
                 self.frames.set_state(frame, State::Clean);
                 return dropped;
             }
@@ -259,8 +258,8 @@ impl Mm {
         dropped
     }
 
-    /// As [`Mm::drop_clean`], pages that streams brought and did not use yet: in order, but where its
-    /// stream goes on to use the first, those that came last, which are the farthest from their use.
+    /// As [`Mm::drop_clean`], for pages that streams read and did not use yet: in order, but if the stream will use the
+    /// oldest one, the newest, which are the farthest from their use.
     pub(crate) fn drop_ahead(&mut self, now: Nanos, max: u32) -> u32 {
         let mut dropped = 0;
         while dropped < max
@@ -293,7 +292,7 @@ impl Mm {
         dropped
     }
 
-    /// Move about `max` pages out of the program. Returns how many left it.
+    /// Evict about `max` pages from the program. Returns how many were evicted.
     pub(crate) fn evict(&mut self, w: &mut impl World, max: u32) -> u32 {
         let mut victims = core::mem::take(&mut self.victims);
         victims.clear();
@@ -319,7 +318,7 @@ impl Mm {
             let Some(leaf) = self.table.next_resident_leaf(self.hand) else {
                 wraps += 1;
                 self.hand = Vpn(0);
-                // Going on with victims in hand could choose one twice.
+                // Going on with victims in hand could choose a page twice.
                 if wraps > 4 || !victims.is_empty() {
                     break;
                 }
@@ -344,8 +343,8 @@ impl Mm {
                 if stop != Some(Stop::NoMemory) || self.clusters_come() {
                     continue;
                 }
-                // All clusters hold pages that went their own ways: so do these. At once, or the hand would
-                // find them a huge page again the next time.
+                // No cluster can take the unit: all hold pages of units that were disbanded. Split this one too, at
+                // once: otherwise the hand would find it a huge page again the next time.
                 self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
             }
             self.hand = self
@@ -357,7 +356,7 @@ impl Mm {
         let beside = !chosen && self.is_awaited();
         for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
             if beside && moved > 0 && w.has_ended() {
-                // What the thread waits for is there: the hand goes on from here.
+                // The page that the thread waits for is there: the hand goes on from here.
                 self.hand = run[0];
                 break;
             }
@@ -370,8 +369,8 @@ impl Mm {
         moved
     }
 
-    /// The clock hand found nothing that could be moved: of the pages that came in lately the first can, if they
-    /// are enough.
+    /// The clock hand found no page that could be moved: the first of the recently faulted pages can, if there are
+    /// enough.
     pub(crate) fn evict_recent_faults(&mut self, w: &mut impl World) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::CreepingLimit) {
@@ -387,7 +386,7 @@ impl Mm {
         }
     }
 
-    /// Of what came in lately as much is there as threads may need at a time.
+    /// Whether as many recently faulted pages are mapped as threads may need at a time.
     pub(crate) fn enough_recent_faults(&self) -> bool {
         self.recent_faults
             .all()
@@ -400,7 +399,7 @@ impl Mm {
         matches!(self.table.get(page), Entry::Resident(_)) && !self.table.is_huge(page)
     }
 
-    /// What was mapped for a thread a moment ago stays, and what came in lately as long as the limit yields.
+    /// Keep pages that were mapped for a thread a moment ago, and recently faulted pages as long as the limit yields.
     fn leave_untouched(&self, now: Nanos, victims: &mut Vec<Vpn>) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::TakenUntouched) {
@@ -415,8 +414,8 @@ impl Mm {
         }
     }
 
-    /// Resident pages that a long stream has passed, and that did not prove to be needed again. False: they
-    /// are units for which there will be room soon.
+    /// Drop-behind: resident pages that a long stream has passed, and that did not prove to be needed again. False:
+    /// they are units for which there will be room soon.
     fn take_drop_behind(&mut self, w: &mut impl World, max: u32, victims: &mut Vec<Vpn>) -> bool {
         let memory = self.table.resident();
         let yields = self.faults_at_random();
@@ -440,7 +439,7 @@ impl Mm {
             if self.config.thp != Thp::Never {
                 let mut last = None;
                 for page in run.pages() {
-                    // Before the first of its pages goes, a whole leaf can still become a unit.
+                    // Before the first of its pages is evicted, a whole leaf can still become a unit.
                     if last.replace(unit_of(page)) != Some(unit_of(page)) {
                         self.collapse(w, page);
                     }
@@ -460,8 +459,8 @@ impl Mm {
         true
     }
 
-    /// Move a run of resident pages to frames. `leaves` when their memory shall be free as soon as
-    /// they are on an area. Returns how many left the program, and why not all.
+    /// Move a run of resident pages to frames. `leaves`: their memory is to be free as soon as they are on an area.
+    /// Returns how many were evicted, and why not all.
     pub(crate) fn move_out(
         &mut self,
         w: &mut impl World,
@@ -562,9 +561,9 @@ impl Mm {
         }
     }
 
-    /// Whether a page that has changed is written to where it was. Where touches are found near each
-    /// other, pages that lie together are read together, and must stay together on the area; pages
-    /// that are touched at random are better written together, wherever they are from.
+    /// Whether a changed page is written to its old slot. Where touches are near each other, adjacent pages are read
+    /// together, and must stay together on the area. Pages that are touched at random are better written together,
+    /// wherever they are from.
     pub(crate) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
         let local = self
             .vmas
@@ -573,7 +572,7 @@ impl Mm {
         local && !self.drains(slot.area) && w.count(slot) == 1
     }
 
-    /// The areas are full: resident pages give up the slots they kept. Returns how many.
+    /// The areas are full: resident pages release the slots that they kept. Returns how many.
     pub(crate) fn take_back_slots(&mut self, w: &mut impl World) -> u32 {
         let mut taken = 0;
         let mut at = Vpn(0);

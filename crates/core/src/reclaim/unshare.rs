@@ -1,9 +1,9 @@
-//! Pages that a fork shares are copied before they are evicted, a run at a time.
+//! Pages that a fork shares are copied before they are evicted, one run at a time.
 //!
-//! The kernel does not move a page that parent and child share. A copy makes it movable, and costs a page until the copy
-//! has left. So reclaim asks for the copies of one run, evicts that run first when the copies are there, and asks for no
-//! other run meanwhile. If it asked wherever its hand finds a shared page, everything would be copied before the hand
-//! comes back to evict the first copy.
+//! The kernel does not move a page that parent and child share. A copy makes it movable, and costs a page until the
+//! copy is evicted. Reclaim therefore asks for the copies of one run, evicts that run first when the copies are made,
+//! and asks for no other run meanwhile. If it asked wherever its hand finds a shared page, everything would be copied
+//! before the hand comes back to evict the first copy.
 
 use super::REST;
 use crate::mm::Mm;
