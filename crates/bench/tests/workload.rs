@@ -166,7 +166,7 @@ fn hold_does_what_it_is_told() {
     }
 }
 
-/// The lines of a workload that gets so many answers.
+/// The lines of a workload that gets `answers` answers.
 fn answered(words: &str, answers: usize) -> (Output, Vec<serde_json::Value>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_foreswap-bench"))
         .args(words.split_whitespace())

@@ -396,8 +396,8 @@ impl Mm {
                     State::Reading if self.has(crate::planted::Bug::StaleWindow) => {}
                     #[cfg(feature = "planted")]
                     State::Writing if self.has(crate::planted::Bug::MissedDiscard) => {}
-                    // The I/O goes on; its frame and slot are freed when it completes. Until then no other page may get
-                    // the slot of a
+                    // The I/O continues; its frame and slot are freed when it completes. Until then no other page may
+                    // get the slot of a
                     // write.
                     State::Writing => self.frames.get_mut(frame).page = None,
                     State::Reading => {

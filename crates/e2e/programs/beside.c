@@ -175,7 +175,7 @@ int main(int argc, char **argv)
     // Under a filter it cannot be allocated.
     setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     if (strcmp(kind, "executed") == 0) {
-        // What this one had before is nobody's now.
+        // No child is left from before the exec.
         CHECK(waitpid(-1, NULL, WNOHANG | __WALL) == -1 && errno == ECHILD, "a child of before");
         printf("executed\n");
         fflush(stdout);
@@ -234,7 +234,7 @@ int main(int argc, char **argv)
     } else if (strcmp(kind, "inherits") == 0) {
         inherits(memory);
     } else if (strcmp(kind, "executes") == 0) {
-        // It fails first, and all goes on.
+        // It fails first, and the process continues.
         CHECK(execl("/nowhere", "nowhere", (char *)NULL) == -1 && errno == ENOENT, "nothing there");
         VERIFY(memory, SIZE, 1, "after an exec that failed");
         printf("full\n");

@@ -21,7 +21,7 @@ fn run(words: &[&str]) -> (bool, Value) {
     (found, serde_json::from_slice(&out).expect("JSON"))
 }
 
-/// Each must be found within so many steps from seed 1 on. Without a planted bug, as many runs find nothing.
+/// Each must be found within this many steps from seed 1 on. Without a planted bug, as many runs find nothing.
 const WITHIN: u64 = 2_000_000;
 const RUNS: &str = "100";
 

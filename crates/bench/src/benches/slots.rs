@@ -63,7 +63,7 @@ impl State {
     }
 }
 
-/// Takes half of what is free and puts it back, by requests of several sizes and by one and two tasks.
+/// Takes half of the free slots and puts them back, by requests of several sizes and by one and two tasks.
 pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<Report> {
     let turns = args.turns.unwrap_or(TURNS);
     let bytes = args.usemem.bytes.or(args.usemem.total).unwrap_or(BYTES);

@@ -2,10 +2,9 @@
 //! raised so that all of it fits. The bench measures the time until all is swapped in and the area is detached, while
 //! the program runs.
 //!
-//! A user can do the eviction and the raising from outside: `foreswap set` there, the cgroup's limit here; and so is
-//! swapoff itself, `foreswap swapoff` and swapoff(2). The swapped amount is derived from the program's resident memory
-//! as the kernel counts it, which includes pages that foreswap holds in frames but has not mapped. At the end the
-//! program compares every word.
+//! All of this is done from outside: by `foreswap set` and `foreswap swapoff` there, by the cgroup's limit and
+//! swapoff(2) here. The swapped amount is derived from the program's resident memory as the kernel counts it, which
+//! includes pages that foreswap holds in frames but has not mapped. At the end the program compares every word.
 
 use std::ffi::OsString;
 use std::io;

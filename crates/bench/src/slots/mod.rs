@@ -18,7 +18,7 @@ use crate::usemem::Draw;
 
 /// Slots of a cluster, and of a huge page.
 pub const CLUSTER: u32 = 512;
-/// One of so many clusters stays whole in a fragmented area.
+/// One of this many clusters stays whole in a fragmented area.
 const WHOLE_ONE_IN: u32 = 8;
 
 /// One task that takes slots and puts them back.

@@ -125,7 +125,7 @@ impl Changes {
         swap::on(path).map_err(ChangeError::step("swapon", path))
     }
 
-    /// Sets up an unused zram device for so many bytes of pages, with lz4; returns the device, which can be swapped to.
+    /// Sets up an unused zram device for `bytes` of pages, with lz4; returns the device, which can be swapped to.
     pub fn make_zram(&mut self, bytes: u64) -> Result<PathBuf, ChangeError> {
         let (path, device) = zram::unused().ok_or_else(|| {
             let what = "there is no zram device that is not in use (modprobe zram)";

@@ -359,7 +359,7 @@ impl Mm {
             slot = None;
         }
         if desc.state == State::Writing {
-            // The write goes on; frame and slot are freed when it is done.
+            // The write continues; frame and slot are freed when it is done.
             self.frames.get_mut(frame).page = None;
         } else {
             if slot != desc.slot {

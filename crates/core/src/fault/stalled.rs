@@ -14,7 +14,7 @@ use crate::world::{Notice, World};
 /// How long a fault waits for pages that cannot be evicted (locked, read-only, shared by a fork) before the limit
 /// yields. For the same time the limit then yields at once.
 pub(crate) const UNMOVABLE: Nanos = 200_000_000;
-/// The wait is longer by this factor while I/O is in flight, which may free memory. It ends, as an I/O may never
+/// The wait is longer by this factor while I/O is in flight, which may free memory. It is bounded, as an I/O may never
 /// complete, and writes may free memory that others take at once.
 const LONGER: Nanos = 25;
 /// How long a fault waits for the end of a fork before the limit yields. The waiting thread may be the forking thread

@@ -150,7 +150,7 @@ impl Mm {
         }
         self.choose_slots(w, id);
         if let Some(frame) = wanted {
-            // If it was disbanded, `tidy` delivers what is wanted.
+            // If it was disbanded, `tidy` delivers the pages that threads wait for.
             if self.frames.clusters.get(id).unit.is_some() {
                 self.deliver_unit(w, id, unit, frame);
             }

@@ -10,8 +10,8 @@ use crate::world::Disk;
 
 /// Requests that complete together on such a disk; fewer may do so by chance.
 const SEVERAL: u64 = 3;
-/// Hysteresis of the estimate: so many more batches than single completions are seen before the disk counts as one of
-/// that kind.
+/// Hysteresis of the estimate: this many more batches than single completions must be seen before the disk counts as
+/// one of that kind.
 const CONFIDENCE: u32 = 6;
 
 /// An estimate of how the disk completes.

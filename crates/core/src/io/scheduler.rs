@@ -45,7 +45,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// For a disk that takes so many requests.
+    /// For a disk whose queue has this many entries.
     pub fn new(queue: u32) -> Self {
         let limit = |request, in_flight| DepthLimit { request, in_flight };
         Config {
@@ -96,7 +96,7 @@ pub(crate) struct IoScheduler {
     /// Other processes on the same disk fault at random.
     others_fault: bool,
     batching: CompletionBatching,
-    /// The disk is to complete what it has before more background I/O begins.
+    /// The disk is to complete its background I/O before more begins.
     holds_back: bool,
     /// Pages of background I/O in flight.
     background_pages: u32,

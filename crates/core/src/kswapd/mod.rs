@@ -51,7 +51,7 @@ use watermark::eligible;
 pub const NAP: Nanos = 100_000_000;
 /// The first round of reclaim looks at the 2^12th part of each list, each further one at twice as much.
 pub const FIRST_PRIORITY: u32 = 12;
-/// After so many consecutive runs that freed nothing, it gives up and sleeps until a direct reclaim has freed
+/// After this many consecutive runs that freed nothing, it gives up and sleeps until a direct reclaim has freed
 /// something. A thread that reclaims for itself is better than a background thread that never stops.
 pub const FAILURES_TO_GIVE_UP: u32 = 16;
 
@@ -113,7 +113,7 @@ pub struct Reclaimed {
 /// What reclaim noticed of a node during its scan. The driver sets the flags; this module clears them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeFlags {
-    /// The devices behind its pages cannot keep up: a direct reclaimer waits before it goes on.
+    /// The devices behind its pages cannot keep up: a direct reclaimer waits before it continues.
     pub congested: bool,
     /// Many dirty file pages at the end of the lists: background reclaim writes them itself.
     pub dirty: bool,

@@ -26,7 +26,7 @@ const TILE: i64 = 32;
 const PROVEN: u64 = 3;
 /// Columns that are read ahead however fast the area is.
 const LEAST: u64 = 32;
-/// One of so many columns is a mark; also how far before the farthest touch columns are mapped.
+/// One of this many columns is a mark; also how far before the farthest touch columns are mapped.
 const BLOCK: i64 = 16;
 const MAPPED: u64 = 64;
 /// A row that was not touched for this long is not read ahead.

@@ -29,9 +29,9 @@ pub(super) struct Stream {
     pub(super) present: u64,
     /// Its readahead had to be dropped: no reads until the next touch.
     pub(super) rests: bool,
-    /// Its touches mapped huge pages, one each, which hides other touches: it reads nothing for so many more.
+    /// Its touches mapped huge pages, one each, which hides other touches: it reads nothing for this many more.
     pub(super) hidden: u32,
-    /// One of so many pages is a mark; a power of two.
+    /// One of this many pages is a mark; a power of two.
     pub(super) block: u64,
     /// When it was touched last, and its time per page, smoothed.
     pub(super) last: Nanos,

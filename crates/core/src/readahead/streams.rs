@@ -24,7 +24,7 @@ use super::stream::Stream;
 use super::stride_probe::{StrideProbe, WIDE};
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn, len};
 
-/// One of so many pages of a stream is left unmapped: the least and the most.
+/// One of this many pages of a stream is left unmapped: the least and the most.
 const BLOCK: (u64, u64) = (16, 256);
 /// The fewest pages that a stream may read ahead, however many streams there are.
 const LEAST: u64 = 16;

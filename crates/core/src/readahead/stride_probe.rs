@@ -1,4 +1,4 @@
-//! Whether huge pages are read for a stream that leaves out most pages on its way.
+//! Whether huge pages are read for a stream that leaves out most pages.
 //!
 //! A stream that touches every seventh page uses a seventh of a huge page, but a huge page needs one read and one
 //! mapping instead of 73. Which is faster depends on the disk. Huge pages are tried first, and the stream's time per

@@ -313,7 +313,7 @@ mod tests {
             }
             history.trend()
         };
-        // The first touch has no distance; two of four are not enough, nor is what is not there.
+        // The first touch has no distance; two of four are not enough, nor are unknown distances.
         assert_eq!(go(&mut history, &[0, 5, 5]), None);
         assert_eq!(go(&mut history, &[5]), Some(5));
         // Two of four, but five of eight.

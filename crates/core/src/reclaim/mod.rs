@@ -34,7 +34,7 @@ const RUN: u32 = 64;
 /// A stream that has passed over this part of the resident pages is evicted behind itself, except for the last part.
 const LONG: u64 = 8;
 const KEPT: u64 = 16;
-/// Pages of such a stream that are searched for resident ones before the clock goes on.
+/// Pages of such a stream that are searched for resident ones before the clock continues.
 const OFFERED: u64 = 4 * UNIT as u64;
 
 /// Units that are kept ready while some are taken, and the largest part of memory for them.
@@ -356,7 +356,7 @@ impl Mm {
         let beside = !chosen && self.is_awaited();
         for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
             if beside && moved > 0 && w.has_ended() {
-                // The page that the thread waits for is there: the hand goes on from here.
+                // The page that the thread waits for is there: the hand continues from here.
                 self.hand = run[0];
                 break;
             }

@@ -26,7 +26,7 @@ pub(crate) struct Unsharing {
 }
 
 impl Unsharing {
-    /// Whether `page` is of that run: were it evicted now, the copying thread would bring it back.
+    /// Whether `page` is of that run: if it was evicted now, the copying thread would fault on it.
     pub fn has(&self, page: Vpn) -> bool {
         let of = |(first, n): (Vpn, u32)| first <= page && page < first.plus(n.into());
         self.run.is_some_and(of)
@@ -34,7 +34,7 @@ impl Unsharing {
 }
 
 impl Mm {
-    /// The kernel refused to move `n` pages from `page` on: they are shared by a fork, or pinned.
+    /// The kernel refused to move `n` pages from `page` on: a fork shares them, or they are pinned.
     pub(crate) fn on_immovable(&mut self, w: &mut impl World, page: Vpn, n: u32) {
         if self.unsharing.run.is_none() {
             let now = w.now();

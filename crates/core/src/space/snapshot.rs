@@ -3,7 +3,7 @@
 //! A child gets the parent's memory as of the fork. The kernel shares mapped pages. The others must be on an area, with
 //! a reference for the child. Before a fork the driver therefore calls [`Mm::hold`], lets the writes finish
 //! ([`Mm::is_quiet`]), and takes a snapshot: every unmapped page, with its slot or the word that fills it. Until
-//! [`Mm::release`] nothing is evicted. Faults go on: each page that comes back is announced through
+//! [`Mm::release`] nothing is evicted. Faults are served: each page that comes back is announced through
 //! [`World::returns`] before it is mapped, which lets the child tell it from a page that did not.
 
 use alloc::vec::Vec;

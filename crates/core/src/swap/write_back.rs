@@ -32,7 +32,7 @@ const LEAST_PART: u64 = 64;
 pub(crate) struct WriteBack {
     active: bool,
     hand: Vpn,
-    /// At least so many pages must have been evicted since a page was.
+    /// A page is cold if at least this many pages were evicted after it.
     age: u32,
     /// This round found a page.
     found: bool,

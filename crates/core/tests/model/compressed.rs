@@ -6,7 +6,7 @@ use foreswap_core::world::Notice;
 
 use super::directed::Machine;
 
-/// Area 0 compresses, and refuses part of so many writes of 1000.
+/// Area 0 compresses, and refuses part of `refuse` writes of 1000.
 fn machine(areas: &[u32], pages: usize, refuse: u32) -> Machine {
     let mut m = Machine::of(Policy::None, 200, 100, areas, pages);
     m.sys.chaos.refuse = refuse;

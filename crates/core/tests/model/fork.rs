@@ -10,7 +10,7 @@ use super::space::Mapping;
 use super::system::System;
 
 impl Process {
-    /// Begin a fork; [`Process::try_snapshot`] goes on.
+    /// Begin a fork; [`Process::try_snapshot`] continues it.
     pub fn hold(&mut self, sys: &mut System) {
         self.fork = Fork::Held;
         self.space.returned.clear();

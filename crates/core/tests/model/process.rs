@@ -357,7 +357,7 @@ impl Process {
         }
     }
 
-    /// The engine adopts what is mapped plainly.
+    /// The engine adopts plain mappings.
     pub fn adopt(&mut self, sys: &mut System, range: Range<usize>) {
         let mut present = Vec::new();
         for at in range.clone() {

@@ -15,7 +15,7 @@ const CLUSTER: &[u8] = include_bytes!("../data/swap-cluster.jsonl.gz");
 /// Where the region begins; the recorded one was aligned to 2 MiB.
 const BASE: u64 = 512 * 77;
 
-/// A sequence of touches, with what the kernel read.
+/// A sequence of touches, with the reads of the kernel.
 struct Recording {
     name: String,
     pages: usize,

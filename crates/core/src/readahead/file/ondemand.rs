@@ -12,7 +12,7 @@
 use super::limits::{first_size, next_size};
 use super::{Ask, Cached, FilePage, FileReadahead, Limits, Plan, Window};
 
-/// A window started by a mark ends at a multiple of so many pages, as recorded from Linux 6.18.
+/// A window started by a mark ends at a multiple of this many pages, as recorded from Linux 6.18.
 const LINUX_STEP: u64 = 4;
 
 /// One open file under readahead on demand.

@@ -33,7 +33,7 @@ const STREAMS: usize = 8;
 const RECENT: usize = 64;
 /// Pieces with which a stream of them begins.
 const FIRST_PIECES: u64 = 2;
-/// A stream of pieces that was not read for so many reads of the file counts as none.
+/// A stream of pieces that was not read for this many reads of the file counts as none.
 const STALE: u64 = 256;
 /// Windows end at a multiple of this many pages.
 const STEP: u64 = 4;

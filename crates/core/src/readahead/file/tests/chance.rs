@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 use super::properties::Rng;
 use super::*;
 
-/// A model with room for so many pages: the oldest is evicted first.
+/// A model with limited room: the oldest page is evicted first.
 struct Small {
     model: Model,
     room: usize,
@@ -76,7 +76,7 @@ fn in_a_small_file_few_random_reads_look_like_streams() {
     }
 }
 
-/// Cached pages of an old stream say nothing about random reads that come to them later.
+/// Cached pages of an old stream say nothing about random reads that reach them later.
 #[test]
 fn random_reads_go_on_from_nobodys_mark() {
     let mut cache = Model::new(1 << 18);

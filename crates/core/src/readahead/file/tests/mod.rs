@@ -284,7 +284,7 @@ fn cached_pages_before_a_miss_are_a_lost_stream() {
     // Twice as much where the run reaches the start of the file.
     assert_eq!(window(0..5, 5, 2), Some((12, 1)));
     assert_eq!(window(1..5, 5, 2), Some((6, 1)));
-    // A run over the whole of what is looked at counts one less.
+    // A run that covers the whole search counts one less.
     assert_eq!(window(50..100, 100, 31), None);
     assert_eq!(window(50..100, 100, 30), Some((32, 1)));
     assert_eq!(window(0..32, 32, 31), None);

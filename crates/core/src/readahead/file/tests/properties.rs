@@ -140,7 +140,7 @@ fn the_largest_numbers_do_not_overflow() {
                     let Some(event) = reading.next(&mut cache) else {
                         break;
                     };
-                    // Only the decision: no model holds so many pages.
+                    // Only the decision: no model holds that many pages.
                     let plan = file.decide(&mut reading, &cache, event);
                     assert!(plan.runs().iter().all(|run| run.end().0 <= cache.pages));
                     cache.cached.insert((offset >> 12) + nth, true);
