@@ -397,8 +397,7 @@ impl Mm {
                     #[cfg(feature = "planted")]
                     State::Writing if self.has(crate::planted::Bug::MissedDiscard) => {}
                     // The I/O continues; its frame and slot are freed when it completes. Until then no other page may
-                    // get the slot of a
-                    // write.
+                    // get the slot of a write.
                     State::Writing => self.frames.get_mut(frame).page = None,
                     State::Reading => {
                         self.put(w, desc.slot);
