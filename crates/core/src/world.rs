@@ -108,8 +108,7 @@ pub trait Mmu {
         false
     }
     /// Whether the 512 aligned pages from `unit` on, all mapped in the program, are one huge page. A huge page that
-    /// moves
-    /// to a place where small pages left their page table is split.
+    /// moves to a place where small pages left their page table is split.
     fn is_mapped_huge(&mut self, unit: Vpn) -> bool {
         let _ = unit;
         false

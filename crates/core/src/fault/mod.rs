@@ -147,8 +147,7 @@ impl Mm {
     }
 
     /// The part of a batch of `wanted` pages that may be mapped. The reserve for coming faults stays: beyond one page,
-    /// a
-    /// batch takes only pages above the low mark.
+    /// a batch takes only pages above the low mark.
     pub(crate) fn spared(&self, w: &impl World, wanted: u32) -> u32 {
         let spare = self
             .headroom(w)
@@ -157,8 +156,7 @@ impl Mm {
     }
 
     /// Map up to `batch` pages of zeros: fresh memory while the limit allows, recycled frames otherwise. Returns the
-    /// number
-    /// of pages, and why none was mapped.
+    /// number of pages, and why none was mapped.
     fn map_zeros(&mut self, w: &mut impl World, page: Vpn, batch: u32) -> (u32, Option<Stop>) {
         let batch = self.spared(w, batch);
         if w.available() > u64::from(self.marks.high) && w.try_charge(u64::from(batch)) {
@@ -237,8 +235,7 @@ impl Mm {
     }
 
     /// A thread's page goes before the pages that streams will use. But if writes will free memory soon, no whole unit
-    /// is
-    /// given up for a page.
+    /// is given up for a page.
     fn give_up_ahead(&mut self, now: Nanos) -> bool {
         let soon = self.frames.writing() > 0 && self.faults_at_random();
         !soon && self.drop_ahead(now, 1) > 0

@@ -63,8 +63,7 @@ impl Mm {
 
     /// Serve the faults that wait for memory, in order, as far as possible. A fault that waits longer than allowed gets
     /// SIGBUS when the areas are full. When pages cannot be evicted for other reasons, the limit yields. Returns
-    /// whether
-    /// it did.
+    /// whether it did.
     pub(crate) fn serve_stalled(&mut self, w: &mut impl World) -> bool {
         for _ in 0..self.stalled.len() {
             let Some(pending) = self.stalled.pop_front() else {
@@ -134,8 +133,7 @@ impl Mm {
     }
 
     /// Other processes may have freed slots since the areas were full. A write would have found them; this looks for
-    /// them
-    /// when there is nothing to write.
+    /// them when there is nothing to write.
     fn look_for_slots(&mut self, w: &mut impl World) {
         let units = self.frames.clusters.count(List::Dirty);
         if !self.areas_full || units > 0 || !self.frames.dirty().is_empty() {

@@ -3,9 +3,8 @@
 //! A page may be missing for two good reasons. A page from before the registration that was never moved since may have
 //! been freed earlier (MADV_FREE). And the kernel zaps the pages of a discard some time after its event was read, also
 //! those that were mapped in between. Both read as zeros, as they would without us ([`Resident::found`]). Any other
-//! page
-//! had content that we moved there, and nothing says where it is. It is lost: a touch raises SIGBUS, and the user is
-//! told. Zeros could be wrong bytes there.
+//! page had content that we moved there, and nothing says where it is. It is lost: a touch raises SIGBUS, and the user
+//! is told. Zeros could be wrong bytes there.
 
 use alloc::collections::VecDeque;
 
@@ -72,8 +71,7 @@ impl Mm {
     }
 
     /// A message about a page that should be mapped: the message is old, or the page is gone. An attempt to map
-    /// something
-    /// there tells: the kernel refuses it where a page is.
+    /// something there tells: the kernel refuses it where a page is.
     pub(crate) fn on_present(
         &mut self,
         w: &mut impl World,

@@ -50,8 +50,7 @@ pub enum Hint {
 
 impl Hint {
     /// The window for a miss where the hint decides; `max` is the largest window of the policy, in pages. `None` leaves
-    /// the
-    /// decision to the policy.
+    /// the decision to the policy.
     pub fn window(self, touch: &Touch, max: u32) -> Option<Window> {
         let pages = match self {
             Hint::Normal => return None,

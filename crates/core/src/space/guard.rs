@@ -51,8 +51,7 @@ impl Mm {
     }
 
     /// A fault on a guarded page: the message is old, or an unreported call removed the guard. A move tells, as the
-    /// kernel
-    /// refuses it where a guard is.
+    /// kernel refuses it where a guard is.
     pub(crate) fn on_guarded(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
         let page = pending.page;
         let Some((frame, _)) = self.obtain(w, 1) else {

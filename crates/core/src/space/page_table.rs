@@ -270,8 +270,7 @@ impl PageTable {
     }
 
     /// The whole leaf that begins with `unit` is one huge page in the program from now on, with `refs` references. All
-    /// its
-    /// pages are resident.
+    /// its pages are resident.
     pub fn make_huge(&mut self, unit: Vpn, refs: u8) {
         if let Some(leaf) = self.leaves.get_mut(split(unit).0)
             && usize::from(leaf.resident) == LEAF_PAGES
@@ -380,8 +379,7 @@ impl PageTable {
     }
 
     /// Append up to `max` pages of `range` whose entry is `wanted` to `found`, in order. Returns the page after the
-    /// last
-    /// one looked at.
+    /// last one looked at.
     pub fn search(
         &self,
         range: &PageRange,
@@ -452,10 +450,8 @@ impl PageTable {
     }
 
     /// Append to `found`, in order, up to `max` pages at or after `from` that are on `area` only, mapped with a slot on
-    /// it,
-    /// or in a frame (with its slot anywhere). A leaf that is swapped out whole is returned alone. Looks at some leaves
-    /// and
-    /// returns where to continue; `None` at the end of the table.
+    /// it, or in a frame (with its slot anywhere). A leaf that is swapped out whole is returned alone. Looks at some
+    /// leaves and returns where to continue; `None` at the end of the table.
     pub fn on_area(
         &self,
         area: u8,
@@ -487,8 +483,7 @@ impl PageTable {
     }
 
     /// The first leaf at or after `from` that holds resident pages and is not resting, as a range of pages. Each
-    /// resting
-    /// leaf on the way has one rest less.
+    /// resting leaf on the way has one rest less.
     pub fn next_resident_leaf(&mut self, from: Vpn) -> Option<PageRange> {
         let (first, _) = split(from);
         for (key, leaf) in self.leaves.range_mut(first..u64::MAX) {

@@ -31,8 +31,7 @@ impl Mm {
     }
 
     /// Every unmapped page is on an area, or is marked as lost. Pages for which no slot is free are mapped in the
-    /// program
-    /// again.
+    /// program again.
     pub fn is_quiet(&mut self, w: &mut impl World) -> bool {
         self.submit_writes(w, true);
         if self.areas_full {
@@ -89,8 +88,7 @@ impl Mm {
     }
 
     /// In the child: `page` was not mapped when the parent forked. If it is in a slot, we hold a reference. `present`:
-    /// the
-    /// page is mapped here, because it came back before the fork.
+    /// the page is mapped here, because it came back before the fork.
     pub fn inherit(&mut self, w: &mut impl World, page: Vpn, stored: Stored, present: bool) {
         let slot = match stored {
             Stored::In(slot) => Some(slot),
