@@ -1,9 +1,8 @@
-//! A program made of small allocations: what `foreswap run` must not slow down.
+//! A program made of small allocations, which `foreswap run` must not slow down.
 //!
-//! A table of live blocks; each step frees a block drawn at random and allocates
-//! another of 16 to 1,024 bytes in its place, marks its first byte, and compares the mark
-//! of the block it freed. One step in 4,096 allocates 256 KiB to 1.25 MiB, so that malloc's
-//! mmap path is taken as well.
+//! It keeps a table of live blocks. Each step frees a random block, allocates another of 16 to 1,024 bytes in its
+//! place, marks its first byte, and compares the mark of the freed block. One step in 4,096 allocates 256 KiB to 1.25
+//! MiB, so that malloc's mmap path is used as well.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -15,7 +14,7 @@ use crate::args::AllocsArgs;
 use crate::output::put_json;
 use crate::usemem::Draw;
 
-/// What the workload reports.
+/// The report of the workload.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// Allocations made.
@@ -47,7 +46,7 @@ pub fn main(args: &AllocsArgs) -> anyhow::Result<ExitCode> {
         }
         drop(old);
         let mut block = Vec::with_capacity(size);
-        // Only one byte is written: the allocator is what is measured, not memset.
+        // Only one byte is written: the bench measures the allocator, not memset.
         block.push(mark);
         live[place] = block;
     }

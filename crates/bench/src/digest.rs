@@ -1,4 +1,4 @@
-//! The page hash by itself, and memcpy over the same pages: bytes per second.
+//! The page hash alone, and memcpy over the same pages: bytes per second.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ const LEAST: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy)]
 struct Page([u8; PAGE]);
 
-/// Pages, and as many others that memcpy writes.
+/// Pages to hash, and as many destination pages for memcpy.
 pub struct Pages {
     pages: Vec<Page>,
     others: Vec<Page>,
 }
 
 impl Pages {
-    /// `count` pages of pseudo-random bytes. All memory is there when this returns.
+    /// `count` pages of pseudo-random bytes. All memory is allocated when this returns.
     pub fn new(count: usize, seed: u64) -> Self {
         let mut draw = Draw::new(seed, 0);
         let mut pages = vec![Page([0; PAGE]); count];
@@ -72,8 +72,7 @@ impl Pages {
     }
 }
 
-/// Bytes per second of `pass`, which handles `bytes`, repeated until it can be timed; the first pass is
-/// not.
+/// Bytes per second of `pass`, which handles `bytes`, repeated until it can be timed. The first pass is not timed.
 fn rate(bytes: usize, mut pass: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
     pass()?;
     let (mut passes, mut batch) = (0u64, 1u64);

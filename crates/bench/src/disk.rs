@@ -1,8 +1,7 @@
-//! A swap area's device by itself: how fast it reads and writes with O_DIRECT.
+//! A swap area's device alone: how fast it reads and writes with O_DIRECT.
 //!
-//! These are the references that foreswap is held against: the latency of one random
-//! 4 KiB read is what a fault cannot beat, the bandwidth of 2 MiB transfers what a
-//! stream cannot beat. The file is unlinked as soon as it is open.
+//! These are the references for foreswap: no fault is faster than one random 4 KiB read, and no stream is faster than
+//! 2 MiB transfers. The file is unlinked as soon as it is open.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -19,9 +18,9 @@ use crate::usemem::{Clock, Draw, Histogram, Latency, PAGE, Region, Words, mix};
 
 /// One transfer of a sequential measurement.
 pub const TRANSFER: usize = 2 << 20;
-/// How many transfers go on at once: what is measured.
+/// Transfers in flight, in the measurements.
 pub const DEPTHS: [usize; 3] = [1, 4, 8];
-/// The same while a file is made.
+/// Transfers in flight while a file is made.
 const DEPTH: usize = 4;
 
 /// A file of the area's kind.
@@ -31,26 +30,26 @@ pub struct Disk {
     directory: PathBuf,
     bytes: u64,
     memory: Region,
-    /// How many transfers were written: each has other bytes than all before it.
+    /// Transfers written so far: each has other bytes than all before it.
     written: AtomicU64,
 }
 
-/// What goes on in a sequential measurement.
+/// The kinds of sequential measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transfers {
     /// The file is read.
     Reads,
-    /// It is read, and each transfer goes where the last one went: to the processor's cache.
+    /// It is read, and each transfer uses the same memory: the processor's cache.
     ReadsToCache,
     /// It is written over.
     Writes,
-    /// It is new and sparse, and every transfer the first write to its place: a swap area that nobody has named.
+    /// It is new and sparse, and each transfer is the first write to its place: as in an unnamed swap area.
     FirstWrites,
     /// Every second transfer is a write.
     Both,
 }
 
-/// How fast it went on.
+/// The rates of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Rates {
     /// Bytes read over the time of the whole.
@@ -62,13 +61,12 @@ pub struct Rates {
 /// Bytes in a device's smallest block.
 const SECTOR: usize = 512;
 
-/// Memory as O_DIRECT wants it, on huge pages where the system has them: a transfer from or to 512 pages that
-/// lie apart is more than a request of a virtio disk can hold, and would be slower than what it is the reference for.
-/// It holds pseudo-random pages, of which no two are the same: a device takes them for no hole, and can neither
-/// compress them nor keep one for another.
+/// Memory for O_DIRECT, on huge pages if the system has them. A transfer from or to 512 scattered pages is more than a
+/// request of a virtio disk can hold, and would be slower than foreswap's own. The memory holds pseudo-random pages, no
+/// two of which are equal: a device cannot treat them as a hole, compress them or deduplicate them.
 fn buffer(bytes: u64) -> anyhow::Result<Region> {
     let mut region = Region::map(bytes).context("cannot map a buffer")?;
-    // Refused where the kernel was built without them: then pages must do.
+    // Refused if the kernel was built without them: then small pages are used.
     let _ = region.ask_for_huge_pages();
     let words = Words::new(Fill::Random, 1, 0);
     for page in 0..region.pages() {
@@ -78,7 +76,7 @@ fn buffer(bytes: u64) -> anyhow::Result<Region> {
     Ok(region)
 }
 
-/// Makes every sector another than it was in all transfers before. Cheap: it is timed.
+/// Changes every sector from all earlier transfers. Cheap: it is timed.
 fn freshen(bytes: &mut [u8], transfer: u64) {
     for (number, sector) in (0..).zip(bytes.chunks_exact_mut(SECTOR)) {
         sector[..8].copy_from_slice(&mix(transfer << 32 | number).to_le_bytes());
@@ -102,9 +100,9 @@ fn sparse(directory: &Path, bytes: u64) -> anyhow::Result<File> {
 }
 
 impl Disk {
-    /// Makes a file of `bytes` in `directory` as a swap file is: allocated, then written, twice. What is read goes to
-    /// `memory` bytes in turn, and what is written comes from there: whoever moves pages has that many of them, while
-    /// one buffer for all would stay in the processor's cache.
+    /// Makes a file of `bytes` in `directory` like a swap file: allocated, then written, twice. Reads go to `memory`
+    /// bytes in turn, and writes come from there: a program has that many pages, while one buffer for all transfers
+    /// would stay in the processor's cache.
     pub fn make(directory: &Path, bytes: u64, memory: u64) -> anyhow::Result<Self> {
         let bytes = bytes.next_multiple_of(TRANSFER as u64);
         let least = (DEPTHS[DEPTHS.len() - 1] * TRANSFER) as u64;
@@ -116,7 +114,7 @@ impl Disk {
             memory: buffer(memory)?,
             written: AtomicU64::new(0),
         };
-        // Where the file system cannot, the first write does it.
+        // If the file system cannot, the first write allocates.
         // SAFETY: allocates in a file that is open.
         unsafe { libc::fallocate(disk.file.as_raw_fd(), 0, 0, bytes as libc::off_t) };
         disk.stream(DEPTH, Transfers::Writes)
@@ -130,7 +128,7 @@ impl Disk {
         Ok(self.stream(depth, Transfers::Reads)?.read_bytes_per_s)
     }
 
-    /// Writes it so.
+    /// Writes the file in the same way.
     pub fn write_bandwidth(&mut self, depth: usize) -> anyhow::Result<f64> {
         Ok(self.stream(depth, Transfers::Writes)?.written_bytes_per_s)
     }
@@ -222,7 +220,7 @@ fn is_write(transfers: Transfers, at: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// On scattered pages the reference was half as fast as the disk, and who was held against it too good.
+    /// With scattered pages the reference was half as fast as the disk, which made foreswap look too good.
     #[test]
     fn a_transfer_is_one_huge_page() {
         let mut buffer = buffer(TRANSFER as u64).unwrap();

@@ -1,7 +1,7 @@
 //! A program that forks while it holds memory, as shells and interpreters do for each command.
 //!
-//! A region is filled, then children are forked one after the other, which end at once or execute
-//! another file. In the end the region must hold what it was filled with.
+//! It fills a region, then forks children one after the other, which end at once or execute another file. At the end
+//! the region must have its content from the fill.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -15,12 +15,12 @@ use crate::spread::Spread;
 
 const PAGE: usize = 4096;
 
-/// What the workload reports.
+/// The report of the workload.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// Children.
     pub count: u64,
-    /// From before the fork until the child's end was seen, the median of all.
+    /// Time from before the fork until the parent saw the child's end, the median of all.
     pub fork_ns: f64,
     /// All forks together.
     pub forks_ns: u64,

@@ -1,8 +1,7 @@
-//! A program that fills its memory and lives on: what swapoff brings back (seed 003).
+//! A program that fills its memory and keeps running, for swapoff (seed 003).
 //!
-//! It does what it is told, a word a line on standard input, and answers each with a line
-//! of JSON: `count` (how much of it is in memory) and `check` (compares every word with
-//! what the fill left). It ends with the input.
+//! It reads commands from standard input, one word per line, and answers each with a line of JSON: `count` (how much of
+//! the region is in memory) and `check` (compares every word with the fill). It ends with the input.
 
 use std::io::BufRead;
 use std::process::ExitCode;
@@ -15,17 +14,17 @@ use crate::args::HoldArgs;
 use crate::output::put_json;
 use crate::usemem::{PAGE, Region, WORDS, Words};
 
-/// Every answer, the first of which comes when the region is filled.
+/// An answer. The first comes when the region is filled.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Answer {
     /// Bytes of the region.
     pub bytes: u64,
-    /// Those of them that are mapped.
+    /// The mapped bytes of the region.
     pub mapped_bytes: u64,
-    /// Anonymous memory of this whole process that is resident; pages that wait in memory for
-    /// their next use count, mapped or not.
+    /// Resident anonymous memory of the whole process, including pages that wait in memory for their next use, mapped
+    /// or not.
     pub resident_bytes: u64,
-    /// How long it took to do what was told.
+    /// Time that the command took.
     pub took_ns: u64,
 }
 

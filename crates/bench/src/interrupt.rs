@@ -1,7 +1,7 @@
-//! Ctrl-C and SIGTERM: remembered, and looked at where something waits.
+//! Ctrl-C and SIGTERM: recorded, and checked wherever the bench waits.
 //!
-//! A handler that only sets a flag lets every change to the system be undone by the
-//! ordinary way out, that is by dropping its guard, instead of by code of its own.
+//! The handler only sets a flag. Every change to the system is therefore undone on the ordinary path, by dropping its
+//! guard.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -28,8 +28,8 @@ extern "C" fn remember(signal: libc::c_int) {
     RECEIVED.store(signal, Ordering::Relaxed);
 }
 
-/// Begins to remember SIGINT, SIGTERM and SIGHUP. System calls that wait are
-/// interrupted (no SA_RESTART), so that a flag is seen at once.
+/// Begins to record SIGINT, SIGTERM and SIGHUP. Blocking system calls are interrupted (no SA_RESTART), so that the flag
+/// is seen at once.
 pub fn watch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic, which a handler may do.

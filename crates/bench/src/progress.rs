@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// The turns of a bench, and which one it is at.
+/// The turns of a bench, and the current one.
 #[derive(Debug)]
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -31,7 +31,7 @@ impl Progress {
         }
     }
 
-    /// Says what is going on.
+    /// Shows the current activity.
     pub fn say(&self, what: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(what.to_owned());

@@ -4,7 +4,7 @@
 /// Why a size was refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SizeError {
-    /// Neither digits nor a unit that we know.
+    /// Neither digits nor a known unit.
     #[error("{0:?} is not a size; write bytes or a unit, such as 4096, 64K, 512M or 1.5G")]
     Unparsable(String),
     /// Larger than an address space.

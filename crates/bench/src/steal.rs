@@ -1,5 +1,5 @@
-//! CPU time that this machine wanted and the host gave to others: a virtual machine that gets less of it in one
-//! turn than in the next says nothing about the peers. Figures of such turns are marked.
+//! CPU time that this machine wanted and the host gave to others. A virtual machine that gets less of it in one turn
+//! than in the next says nothing about the peers. Figures of such turns are marked.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use crate::peer::Figures;
 
 /// The figure's name: a share of all CPUs' time, 0 to 1.
 pub const STOLEN: &str = "stolen_share";
-/// From which share on a turn is marked.
+/// A turn with at least this share is marked.
 pub const MUCH: f64 = 0.02;
 
 /// All CPUs' time since the machine started, in the kernel's ticks.
@@ -18,13 +18,13 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// As it is now; `None` where /proc/stat does not say.
+    /// The current value; `None` if /proc/stat does not have it.
     pub fn now() -> Option<Self> {
         Self::of(&fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// From the text of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal; what follows is part of
-    /// the first two.
+    /// From the text of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal; the following numbers are
+    /// included in the first two.
     fn of(stat: &str) -> Option<Self> {
         let fields = stat.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Result<Vec<u64>, _> =
@@ -36,7 +36,7 @@ impl CpuTime {
         })
     }
 
-    /// Adds to `figures` what was stolen since.
+    /// Adds to `figures` the time stolen since.
     pub fn note(self, figures: &mut Figures) {
         if let Some(now) = Self::now().filter(|now| now.all > self.all) {
             let share = now.stolen.saturating_sub(self.stolen) as f64 / (now.all - self.all) as f64;

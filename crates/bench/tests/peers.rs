@@ -1,7 +1,7 @@
-//! Peers in turns, and above all: nothing of them is left, however a bench ends.
+//! Peers in turns, and above all: they leave no change behind, however a bench ends.
 //!
-//! What needs root says so and is passed over without it. The tests of the kernel's
-//! peers take turns with each other, since one bench at a time may change the system.
+//! Tests that need root say so and are skipped without it. The tests of the kernel's peers take turns with each other,
+//! since one bench at a time may change the system.
 
 mod place;
 
@@ -134,7 +134,7 @@ fn a_pass_over_clean_data_writes_nothing_on_the_kernel_at_its_best() {
         let figures = &report["peers"][peer]["figures"];
         figures[figure]["median"].as_f64().unwrap_or(f64::NAN)
     };
-    // In the measured pass alone three quarters of the data at least came in; the device was asked for no less.
+    // The measured pass alone reads at least three quarters of the data; the device reads no less.
     assert!(of(0, "pass_in_bytes") >= f64::from(192 << 20), "{text}");
     assert!(
         of(0, "pass_in_bytes") <= of(0, "swap_in_bytes") / 1.5,
@@ -144,12 +144,12 @@ fn a_pass_over_clean_data_writes_nothing_on_the_kernel_at_its_best() {
         of(0, "pass_device_read_bytes") >= of(0, "pass_in_bytes"),
         "{text}"
     );
-    // More than half of a small swap file would be in use, and all that comes in written again. Some MiB are
-    // the process' own memory besides the data, of which the kernel moves out what it likes, when it likes.
+    // More than half of a small swap file would be in use, and all pages that are read would be written again. Some MiB
+    // are the process' own memory besides the data, which the kernel evicts at any time.
     let again = of(0, "pass_again_bytes");
     assert!(again < of(0, "pass_in_bytes") / 4.0, "{again} {text}");
     assert!(of(0, "fill_out_bytes") >= f64::from(160 << 20), "{text}");
-    // The device by itself is beside it.
+    // The device alone is beside it.
     assert_eq!(report["peers"][1]["peer"], "device, 1 x 2 MiB");
     assert!(of(3, "pass_in_bytes_per_s") > 0.0, "{text}");
     assert!(

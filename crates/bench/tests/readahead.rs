@@ -1,5 +1,5 @@
-//! combined, swapoff and linpack on the kernel's peers: each does what it says, and leaves
-//! nothing, also when it is interrupted. Under foreswap they are tested in `crates/e2e`.
+//! combined, swapoff and linpack on the kernel's peers: each works as described, and leaves no change behind, also when
+//! it is interrupted. Under foreswap they are tested in `crates/e2e`.
 
 mod place;
 
@@ -76,7 +76,7 @@ fn swapoff_brings_everything_back() {
         "swapoff --runner kernel --against kernel-defaults --total 96M --memory 32M --turns 1";
     let (text, report) = report(&place, words);
     for peer in [0, 1] {
-        // All but what the squeezing leaves.
+        // All except the squeezed limit.
         assert!(
             median(&report, peer, "back_bytes") >= f64::from(64 << 20),
             "{text}"
@@ -179,8 +179,8 @@ fn all_of_readahead_ends_in_a_table() {
     let parts = report["parts"].as_array().unwrap();
     let names: Vec<_> = parts.iter().map(|part| &part["bench"]).collect();
     assert_eq!(names.len(), 9, "{names:?}");
-    // Six patterns, three of combined, two of swapoff, one of linpack; none without the kernel,
-    // but for what the device and the hit ratio are.
+    // Six patterns, three of combined, two of swapoff, one of linpack; without the kernel only those of the device and
+    // the hit ratio.
     let targets = report["targets"].as_array().unwrap();
     assert_eq!(targets.len(), 12, "{text}");
     let table = text.rsplit("readahead: what was asked").next().unwrap();
@@ -283,7 +283,7 @@ fn an_interruption_of_the_system_call_swapoff_leaves_nothing() {
     let before = system(&place);
     let words = "swapoff --runner kernel --against kernel --total 192M --memory 32M --turns 9";
     let mut child = swapping(&place, words, 160);
-    // It takes a second to bring that back.
+    // It takes a second to swap that in.
     let start = Instant::now();
     while swapped(&place) > 128 << 20 {
         assert!(start.elapsed() < Duration::from_secs(20));

@@ -1,5 +1,5 @@
-//! The workload by itself: it verifies what it reads, in every pattern, operation and
-//! mode, and reports what WORKLOADS.md asks for.
+//! The workload alone: it verifies its reads, in every pattern, operation and mode, and reports the figures of
+//! WORKLOADS.md.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -43,8 +43,8 @@ fn every_pattern_operation_and_fill_reads_what_was_written() {
 
 #[test]
 fn a_wrong_byte_ends_it_and_is_named() {
-    // Word 700 is word 188 of page 1. A random pass over 4 pages meets it surely enough
-    // only when it writes: then every word is checked in the end.
+    // Word 700 is word 188 of page 1. A random pass over 4 pages is sure enough to meet it only when it writes: then
+    // every word is checked at the end.
     let cases = [
         ("--pattern seq --op read", 1),
         ("--pattern reverse --op read", 1),
@@ -166,7 +166,7 @@ fn hold_does_what_it_is_told() {
     }
 }
 
-/// The lines of a workload that is answered so often.
+/// The lines of a workload that gets `answers` answers.
 fn answered(words: &str, answers: usize) -> (Output, Vec<serde_json::Value>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_foreswap-bench"))
         .args(words.split_whitespace())
@@ -198,13 +198,13 @@ fn the_moments_of_the_passes_are_told_once_by_all_tasks_together() {
             .filter_map(|line| line["mark"].as_str())
             .collect();
         assert_eq!(marks, ["start", "filled", "begin", "end"], "{words}");
-        // Passes before the measured ones are not in what was measured.
+        // Passes before the measured ones are not in the measurement.
         assert_eq!(lines.len(), 5);
         assert_eq!(lines[4]["total"]["pages"], 768);
         assert_eq!(lines[4]["total"]["first_touch"]["count"], 768);
         assert!(lines[4]["total"]["other_bytes"].as_u64() > Some(0));
 
-        // Nobody answers the last one: no task goes on, and none waits for ever.
+        // The last one gets no answer: no task continues, and none waits for ever.
         let (output, lines) = answered(&words, 3);
         assert_eq!((output.status.code(), lines.len()), (Some(1), 4), "{words}");
         let errors = String::from_utf8_lossy(&output.stderr);

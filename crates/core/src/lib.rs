@@ -1,9 +1,9 @@
 //! The memory manager of foreswap.
 //!
-//! This crate decides: which page is brought in, which is moved out, where it goes. It makes no
-//! system call, reads no clock, starts no thread and draws no random number: it is `no_std`, so the
-//! compiler keeps that promise. The world reaches it through the traits in [`world`]; the Linux
-//! engine implements them with userfaultfd and io_uring, the tests and the lab with a model.
+//! This crate decides which page is read, which page is evicted, and to which slot. It makes no system call, reads no
+//! clock, starts no thread and draws no random number. It is `no_std`, which lets the compiler check that. It reaches
+//! the world through the traits in [`world`]. The Linux engine implements them with userfaultfd and io_uring, the
+//! tests and the lab with a model.
 #![no_std]
 #![forbid(unsafe_code)]
 

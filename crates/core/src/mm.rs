@@ -1,10 +1,9 @@
-//! The memory manager of one process, and what happens to its address space.
+//! The memory manager of one process, and changes of its address space.
 //!
-//! [`Mm`] owns the page table, the regions, the frames and the slots. A driver tells it what
-//! happens (a fault, a discard, a completed I/O) and lets it work in between ([`Mm::run`]); it acts
-//! through [`World`]. The life of a page is spread over the modules by idea: `fault` brings pages,
-//! `reclaim` moves them out, `io` submits and completes, `snapshot` holds still for a fork. This
-//! one keeps the books when the program maps, discards, moves and unmaps.
+//! [`Mm`] owns the page table, the regions, the frames and the slots. A driver reports events (a fault, a discard, a
+//! completed I/O) and gives it time to work in between ([`Mm::run`]). It acts through [`World`]. Each module makes one
+//! kind of decision: `fault` brings pages in, `reclaim` evicts them, `io` submits and completes, `space::snapshot`
+//! prepares a fork. This module updates the tables when the program maps, discards, moves and unmaps memory.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -29,14 +28,14 @@ use crate::swap::write_back::WriteBack;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn, len};
 use crate::world::{Limit, SwapMap, World};
 
-/// What is chosen at the start.
+/// Parameters that are chosen at the start.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Frames of the arena.
     pub frames: u32,
-    /// I/Os that the store takes at a time.
+    /// I/Os that the store accepts at a time.
     pub depth: u32,
-    /// Swap readahead.
+    /// Swap readahead policy.
     pub readahead: Policy,
     /// How long a fault waits for memory when no page can be freed.
     pub full_timeout: Nanos,
@@ -46,11 +45,11 @@ pub struct Config {
     pub swapoff: Swapoff,
     /// When memory is managed in huge pages.
     pub thp: Thp,
-    /// Clusters of 512 frames for huge pages; the number of the other frames is a multiple of 512 then.
+    /// Clusters of 512 frames for huge pages. If there are any, the number of the other frames is a multiple of 512.
     pub clusters: u32,
 }
 
-/// Frames that are put to use however low the limit is set.
+/// Frames that are used however low the limit is.
 const LEAST_FRAMES: u64 = 512;
 
 /// A fault that has to be tried again.
@@ -80,10 +79,10 @@ impl Pending {
     }
 }
 
-/// What became of a fault.
+/// The result of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The page is there and the thread goes on.
+    /// The page is mapped and the thread runs.
     Served,
     /// The thread waits: for an I/O, for memory, or for an event to be drained.
     Waits,
@@ -99,24 +98,24 @@ pub struct Mm {
     pub(crate) frames: Frames,
     pub(crate) slots: Slots,
     pub(crate) owners: Owners,
-    /// Whose page is in a slot must be known.
+    /// The page of each slot must be known.
     pub(crate) by_slot: bool,
-    /// What readahead remembers of all regions together.
+    /// Readahead state of all regions together.
     pub(crate) shared: Shared,
     /// Requests to the swap areas.
     pub(crate) io: IoScheduler,
     pub(crate) marks: Watermarks,
     /// Counters since the start.
     pub stats: Stats,
-    /// Where the clock hand of reclaim stands.
+    /// Position of reclaim's clock hand.
     pub(crate) hand: Vpn,
     /// Background reclaim is awake.
     pub(crate) awake: bool,
-    /// Pages moved out so far.
+    /// Pages evicted so far.
     pub(crate) evictions: u64,
-    /// Pages of a fork that are being copied.
+    /// Pages shared by a fork that are being copied.
     pub(crate) unsharing: Unsharing,
-    /// No slot was free at the last try.
+    /// The last try found no free slot.
     pub(crate) areas_full: bool,
     /// Faults that found the address space changing.
     pub(crate) retry: Vec<Pending>,
@@ -124,27 +123,27 @@ pub struct Mm {
     pub(crate) stalled: VecDeque<Pending>,
     /// Pages that were mapped for threads a moment ago.
     pub(crate) recent_faults: RecentFaults,
-    /// What the kernel may still take away.
+    /// Discarded ranges that the kernel may not have zapped yet.
     pub(crate) discarded: Discarded,
-    /// Until then the limit yields at once, as nothing could be moved out lately.
+    /// Until then the limit yields at once, as no page could be evicted lately.
     pub(crate) passing_until: Nanos,
-    /// A fork is being held: nothing is moved out.
+    /// A fork is held: nothing is evicted.
     pub(crate) held: bool,
     pub(crate) victims: Vec<Vpn>,
     pub(crate) streams: Streams,
     pub(crate) byte_strides: ByteStrides,
     pub(crate) huge: Huge,
-    /// Room for lists that are made anew each time.
+    /// Buffers for lists that are built again each time.
     pub(crate) batch: Vec<(Slot, Frame)>,
     pub(crate) homeless: Vec<Frame>,
     pub(crate) wants: Vec<(u64, Vpn, Slot)>,
     pub(crate) maps: Vec<(Vpn, Frame)>,
     pub(crate) advised: Advised,
-    /// The area that is being emptied.
+    /// State of swapoff.
     pub(crate) drain: Drain,
-    /// How cold pages leave an area that compresses.
+    /// State of write-back: how cold pages leave an area that compresses.
     pub(crate) back: WriteBack,
-    /// Slots that failed: they keep their reference, so that nobody uses them again.
+    /// Slots that failed. They keep their reference, and no process uses them again.
     pub(crate) bad: Vec<Slot>,
     #[cfg(feature = "planted")]
     pub(crate) planted: Option<crate::planted::Bug>,
@@ -198,9 +197,9 @@ impl Mm {
         }
     }
 
-    /// What memory this process can count on has changed: the limit, or its share of it.
+    /// The memory that this process can count on has changed: the limit, or its share of it.
     pub fn on_limit(&mut self, pages: u64) {
-        // The frames stay as many; with little memory fewer of them are put to use.
+        // The number of frames stays; with little memory fewer of them are used.
         let frames = u64::from(self.config.frames).min((pages / 4).max(LEAST_FRAMES));
         self.marks = Watermarks::new(pages, frames as u32);
     }
@@ -210,7 +209,7 @@ impl Mm {
         self.vmas.pages()
     }
 
-    /// Pages of memory in use: the program's and those behind our frames.
+    /// Pages of memory in use: the program's pages and the memory of our frames.
     pub fn resident(&self) -> u64 {
         self.table.resident() + u64::from(self.frames.backed())
     }
@@ -225,7 +224,7 @@ impl Mm {
         self.awake
     }
 
-    /// No area took a page when one was to be written last, and nothing has shown since that one would.
+    /// At the last write no area accepted a page, and no slot is known to have become free since.
     pub fn is_out_of_slots(&self) -> bool {
         self.areas_full
     }
@@ -240,7 +239,7 @@ impl Mm {
         self.vmas.overlapping(range)
     }
 
-    /// Is `page` in a managed region?
+    /// Whether `page` is in a managed region.
     pub fn manages(&self, page: Vpn) -> bool {
         self.vmas.find(page).is_some()
     }
@@ -250,7 +249,7 @@ impl Mm {
         self.vmas.iter()
     }
 
-    /// Pages of `range` that are mapped, and that are in a frame or on an area.
+    /// Pages of `range` that are mapped, and pages that are in a frame or on an area.
     pub fn usage(&self, range: &PageRange) -> (u64, u64) {
         self.table.usage(range)
     }
@@ -260,12 +259,12 @@ impl Mm {
         self.table.get(page)
     }
 
-    /// Whether readahead brought `page`, or is about to, and it has not been touched since.
+    /// Whether readahead read `page`, or is about to, and it has not been touched since.
     pub fn is_ahead(&self, page: Vpn) -> bool {
         matches!(self.table.get(page), Entry::Cached(frame) if self.frames.get(frame).ahead)
     }
 
-    /// Manage `range`. `present` are those of its pages that the program has touched already.
+    /// Manage `range`. `present` are the pages that the program has touched already.
     pub fn adopt(&mut self, w: &mut impl World, range: PageRange, present: &[PageRange]) {
         self.vmas.insert(range);
         let mut found = 0;
@@ -292,14 +291,15 @@ impl Mm {
         w.charge_existing(found);
     }
 
-    /// `range`, of which nothing was on an area yet, is memory of a file, as of a tmpfs: the kernel's
-    /// readahead by address leaves it to the one by slot, and so does ours when it takes that policy.
+    /// `range`, of which nothing was evicted yet, is memory of a file, for example of a tmpfs. The kernel reads ahead
+    /// by
+    /// slot there, not by address; our policy follows when it is the kernel's.
     pub fn set_file(&mut self, range: &PageRange) {
         self.vmas.set_file(range);
         self.by_slot |= matches!(self.config.readahead, Policy::Vma(_)) && self.vmas.has_file();
     }
 
-    /// The program gave the content of `range` back; it reads as zeros from now on.
+    /// The program discarded the content of `range`; it reads as zeros from now on.
     pub fn discard(&mut self, w: &mut impl World, range: &PageRange) {
         self.note_discard(range, w.now());
         self.forget_all(w, range, |entry| entry != Entry::Guarded);
@@ -321,8 +321,8 @@ impl Mm {
         }
     }
 
-    /// Faults from before a discard fault again. Served later, one could find the old content, which
-    /// the kernel takes away only after its event was read, and keep it.
+    /// Faults from before a discard fault again. If they were served later, they could map the old content: the kernel
+    /// zaps the pages only after the event was read.
     fn refuse_pending(&mut self, w: &mut impl World, range: &PageRange) {
         let mut keep = |pending: &Pending| {
             let keep = !range.contains(&pending.page);
@@ -335,7 +335,7 @@ impl Mm {
         self.stalled.retain(&mut keep);
     }
 
-    /// `range` is gone from the address space.
+    /// `range` was unmapped.
     pub fn unmap(&mut self, w: &mut impl World, range: &PageRange) {
         self.forget_all(w, range, |_| true);
         self.vmas.remove(range);
@@ -362,7 +362,7 @@ impl Mm {
                     w.wake(page);
                 }
                 if entry == Entry::Poisoned {
-                    // Its mark may not be set yet, or not have moved along: set it again.
+                    // Its poison mark may not be set yet, or not have moved along: set it again.
                     w.wake(page);
                     self.retry.push(Pending::of(target(page), w.now()));
                 }
@@ -393,8 +393,8 @@ impl Mm {
                     State::Reading if self.has(crate::planted::Bug::StaleWindow) => {}
                     #[cfg(feature = "planted")]
                     State::Writing if self.has(crate::planted::Bug::MissedDiscard) => {}
-                    // The I/O goes on: what it leaves behind is freed when it completes. The slot
-                    // of a write must not be taken by another page before that.
+                    // The I/O continues; its frame and slot are freed when it completes. Until then no other page may
+                    // get the slot of a write.
                     State::Writing => self.frames.get_mut(frame).page = None,
                     State::Reading => {
                         self.put(w, desc.slot);
@@ -418,7 +418,7 @@ impl Mm {
         }
     }
 
-    /// Others look for room on the areas: let them have what we claimed and have not used.
+    /// Other processes look for slots: release the clusters that we claimed and have not used.
     pub fn give_back_slots(&mut self, w: &mut impl SwapMap) {
         self.slots.give_back(w);
     }
@@ -431,7 +431,7 @@ impl Mm {
         }
     }
 
-    /// Every reference to a slot that is held, once each; for tests.
+    /// Every slot reference that is held, once each; for tests.
     pub fn references(&self, out: &mut Vec<Slot>) {
         out.extend(self.frames.iter().filter_map(|(_, desc)| desc.slot));
         for (_, entry) in self.table.iter() {
@@ -447,7 +447,7 @@ impl Mm {
         }
     }
 
-    /// Check what must always hold; for tests. Names what does not.
+    /// Check the invariants; for tests. Returns a description of the first violation.
     pub fn check(&self, w: &(impl SwapMap + Limit), charged: u64) -> Result<(), &'static str> {
         if charged != self.resident() {
             return Err("the charge is not what is resident");

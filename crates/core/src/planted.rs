@@ -1,6 +1,5 @@
-//! Bugs to be found: fifteen mistakes that a memory manager can be made with, each off until a test turns it
-//! on. They show that what looks for bugs (the lab's `torture`) finds such ones. Only built with the
-//! feature `planted`, which nothing that is shipped has.
+//! Planted bugs: fifteen mistakes that a memory manager can have, each off until a test turns it on. They show that the
+//! lab's `torture` finds such bugs. Only built with the feature `planted`, which no shipped build has.
 
 use crate::mm::Mm;
 
@@ -9,19 +8,19 @@ use crate::mm::Mm;
 pub enum Bug {
     /// A thread that waits for a page is not woken when the page is discarded.
     LostWakeUp,
-    /// A page that comes back gives its slot up twice.
+    /// A page that is mapped again releases its slot twice.
     SlotFreedTwice,
-    /// A read of pages that are unmapped meanwhile still brings them.
+    /// A read of pages that are unmapped meanwhile still maps them.
     StaleWindow,
     /// A page that kept its slot counts as clean though it was written to.
     KeptClean,
-    /// A page is taken for written though its write failed.
+    /// A page counts as written though its write failed.
     EarlyPublish,
-    /// What is read is not compared with its digest.
+    /// Read pages are not compared with their digest.
     UncheckedDigest,
     /// A fork counts one of the child's slots for the parent only.
     ForgottenCount,
-    /// The frame of a page that is gone when its read fails is not free again.
+    /// The frame of a page that is gone when its read fails is not freed.
     LeakedFrame,
     /// A fault that finds no memory while others wait for some is forgotten.
     ForgottenStall,
@@ -29,18 +28,18 @@ pub enum Bug {
     MissedDiscard,
     /// Swapoff takes 512 pages of two leaves for one unit.
     UnitOfTwoLeaves,
-    /// Reclaim takes pages away before the threads that waited for them have touched them.
+    /// Reclaim evicts pages before the threads that waited for them have touched them.
     TakenUntouched,
-    /// Where nothing can be moved, what came in lately does not make room for what comes next.
+    /// If no page can be moved, recently faulted pages do not make room for the next ones.
     CreepingLimit,
-    /// A page is put where a guard is.
+    /// A page is mapped where a guard is.
     ReplacedGuard,
-    /// A page that a late discard took is missed.
+    /// A page that a late discard zapped counts as missing.
     HastyLoss,
 }
 
 impl Mm {
-    /// Make this mistake from now on.
+    /// Turn this mistake on.
     #[must_use]
     pub fn with_bug(mut self, bug: Bug) -> Self {
         self.planted = Some(bug);

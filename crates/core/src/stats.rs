@@ -1,37 +1,37 @@
-//! What is counted. Pages are 4 KiB; times are not kept here, see [`crate::world::World::served`].
+//! Counters. Pages are 4 KiB. Times are not counted here, see [`crate::world::World::served`].
 
-/// What became of the pages that readahead brought.
+/// The pages that readahead read, and their use.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Ahead {
-    /// Pages brought.
+    /// Pages read.
     pub pages: u64,
-    /// Pages that a touch found, seen one by one.
+    /// Pages touched later, seen one by one.
     pub used: u64,
-    /// Pages that were mapped before they were touched: nobody sees whether they are used.
+    /// Pages that were mapped before their first touch: their use is not seen.
     pub unseen: u64,
-    /// Marks whose fate is known: pages left unmapped among the unseen ones, at places that the
-    /// program cannot know.
+    /// Marks with a known result. Marks are pages left unmapped among the unseen ones, at places that the program
+    /// cannot know.
     pub marks: u64,
     /// Of those, used.
     pub marks_used: u64,
 }
 
 impl Ahead {
-    /// Pages used before they were evicted: as seen, and for the unseen ones as the marks among
-    /// them say.
+    /// Pages used before they were evicted: the seen ones, and the unseen ones in the proportion of the marks among
+    /// them.
     pub fn hits(&self) -> u64 {
         let part = u128::from(self.unseen) * u128::from(self.marks_used);
         self.used + part.checked_div(self.marks.into()).unwrap_or(0) as u64
     }
 
-    /// A page that readahead brought is touched for the first time (`used`), or goes without.
+    /// A page that readahead read is touched for the first time (`used`), or is evicted unused.
     pub fn end(&mut self, mark: bool, used: bool) {
         self.used += u64::from(used);
         self.marks += u64::from(mark);
         self.marks_used += u64::from(mark && used);
     }
 
-    /// Add what another region saw.
+    /// Add the counters of another region.
     pub fn add(&mut self, other: &Ahead) {
         self.pages += other.pages;
         self.used += other.used;
@@ -46,11 +46,11 @@ impl Ahead {
 pub struct Stats {
     /// Faults that waited for a read.
     pub faults_major: u64,
-    /// Faults on a page that was in a frame of ours.
+    /// Faults on a page that was in a frame.
     pub faults_minor: u64,
     /// First touches.
     pub faults_zero: u64,
-    /// Pages that these mapped.
+    /// Pages that first touches mapped.
     pub first_touched: u64,
     /// Pages read.
     pub swap_in: u64,
@@ -60,7 +60,7 @@ pub struct Stats {
     pub swap_read_ios: u64,
     /// Writes.
     pub swap_write_ios: u64,
-    /// Pages that readahead brought, and what became of them.
+    /// Pages that readahead read, and their use.
     pub ahead: Ahead,
     /// Pages dropped without a write as their slot held the same bytes.
     pub clean_drops: u64,
@@ -74,11 +74,11 @@ pub struct Stats {
     pub huge_drained: u64,
     /// Huge pages written whole.
     pub huge_swap_out: u64,
-    /// Huge pages that had to be taken apart.
+    /// Huge pages that had to be split.
     pub huge_splits: u64,
     /// Times that background reclaim began.
     pub kswapd_wakeups: u64,
-    /// Times that a fault had to reclaim for itself.
+    /// Times that a fault had to reclaim itself.
     pub direct_reclaims: u64,
     /// Major faults on pages that a little more memory would have kept.
     pub refaults: u64,

@@ -1,4 +1,4 @@
-//! Numbers in types: a page of the program, a frame of ours, a slot on a swap area.
+//! Types for numbers: a page of the program, a frame of the engine, a slot on a swap area.
 //!
 //! All sizes are in pages of 4 KiB, all times in nanoseconds of the driver's clock.
 
@@ -55,14 +55,14 @@ pub fn pages(range: &PageRange) -> impl Iterator<Item = Vpn> + use<> {
     (range.start.0..range.end.0).map(Vpn)
 }
 
-/// What `a` and `b` have in common; empty when nothing.
+/// The intersection of `a` and `b`; empty if they do not overlap.
 pub fn overlap(a: &PageRange, b: &PageRange) -> PageRange {
     let start = a.start.max(b.start);
     let end = a.end.min(b.end).max(start);
     start..end
 }
 
-/// What of `range` is not in `hole`, in order: up to two parts.
+/// `range` without `hole`, in order: up to two parts.
 pub fn without(range: &PageRange, hole: &PageRange) -> impl Iterator<Item = PageRange> + use<> {
     let before = overlap(range, &(Vpn(0)..hole.start));
     let after = overlap(range, &(hole.end..Vpn(u64::MAX)));
@@ -83,9 +83,9 @@ impl Frame {
 /// A page-sized place on a swap area.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Slot {
-    /// Which area, in order of priority.
+    /// The area, in order of priority.
     pub area: u8,
-    /// Which page of it.
+    /// The page of the area.
     pub index: u32,
 }
 
@@ -98,7 +98,7 @@ impl Slot {
         }
     }
 
-    /// The cluster of 512 slots that it belongs to.
+    /// The slot cluster (512 slots) that contains it.
     pub const fn cluster(self) -> u32 {
         self.index / LEAF_PAGES as u32
     }

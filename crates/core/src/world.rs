@@ -1,8 +1,8 @@
 //! The world as the core sees it: four small traits that a driver implements.
 //!
-//! The Linux engine answers them with userfaultfd and io_uring, the lab and the tests with a model.
-//! Every call of [`Mmu`] is done when it returns; [`Store`] is asynchronous, its completions come
-//! back through [`crate::Mm::on_io`]. Nothing here may call back into the core.
+//! The Linux engine implements them with userfaultfd and io_uring, the lab and the tests with a model. Every call of
+//! [`Mmu`] is done when it returns. [`Store`] is asynchronous: the driver reports completions through
+//! [`crate::Mm::on_io`]. No method may call back into the core.
 
 use crate::units::{Frame, Nanos, Slot, Vpn};
 
@@ -28,9 +28,9 @@ pub enum Stop {
 /// How far an MMU operation came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// Pages done, from the first.
+    /// Pages done, from the first one on.
     pub pages: u32,
-    /// Why the next one was not; `None` when all were.
+    /// Why the next page was not done; `None` when all were.
     pub stop: Option<Stop>,
 }
 
@@ -64,7 +64,7 @@ pub enum Digest {
 pub trait Mmu {
     /// Move `n` pages of the program into the empty frames from `frame` on, atomically per page.
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done;
-    /// Move `n` frames into the program's absent pages and wake who waits for them.
+    /// Move `n` frames to the program's absent pages and wake the threads that wait for them.
     fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done;
     /// Copy a frame to one absent page of the program (where it cannot be moved) and wake.
     fn copy_in(&mut self, frame: Frame, page: Vpn) -> Done;
@@ -72,11 +72,11 @@ pub trait Mmu {
     fn zero_in(&mut self, page: Vpn, n: u32) -> Done;
     /// Make every touch of an absent page of the program raise SIGBUS, and wake.
     fn poison(&mut self, page: Vpn) -> Done;
-    /// Wake who waits for a page; a thread that still finds it absent faults again.
+    /// Wake the threads that wait for a page. A thread that still finds it absent faults again.
     fn wake(&mut self, page: Vpn);
-    /// Ask that pages which are shared by fork be made movable; done in the background.
+    /// Ask for pages that a fork shares to be made movable. This happens in the background.
     fn unshare(&mut self, page: Vpn, n: u32);
-    /// What was asked of [`Mmu::unshare`] is still being done. A page of it that left now would come back.
+    /// The driver still works on an [`Mmu::unshare`]. A page of that run that is evicted now would come back.
     fn is_unsharing(&self) -> bool {
         false
     }
@@ -91,14 +91,13 @@ pub trait Mmu {
     fn fill_with(&mut self, frame: Frame, word: u64);
     /// Digest of a frame's bytes.
     fn digest_of(&mut self, frame: Frame) -> Digest;
-    /// As [`Mmu::digest_of`], of a frame that the read has filled whose end is being told
-    /// ([`crate::Mm::on_io`]), or whose digest has been taken ([`crate::Mm::on_digested`]), and that nothing
-    /// has changed since: it may be known already.
+    /// As [`Mmu::digest_of`], for a frame that a read has filled and nothing has changed since. The digest may be known
+    /// already. Valid while the core handles the end of that read ([`crate::Mm::on_io`]) or of its digest
+    /// ([`crate::Mm::on_digested`]).
     fn digest_read(&mut self, frame: Frame) -> Digest {
         self.digest_of(frame)
     }
-    /// Back the 512 empty frames of a cluster, from `first` on, with one huge page. False: there is
-    /// none to be had.
+    /// Back the 512 empty frames of a cluster, from `first` on, with one huge page. False: the system has no huge page.
     fn fill_huge(&mut self, first: Frame) -> bool {
         let _ = first;
         false
@@ -108,18 +107,18 @@ pub trait Mmu {
         let _ = first;
         false
     }
-    /// Whether the 512 aligned pages from `unit` on, all mapped in the program, are one huge page. One that
-    /// is moved there is split where small pages left their table behind.
+    /// Whether the 512 aligned pages from `unit` on, all mapped in the program, are one huge page. A huge page that
+    /// moves to a place where small pages left their page table is split.
     fn is_mapped_huge(&mut self, unit: Vpn) -> bool {
         let _ = unit;
         false
     }
-    /// The 512 frames of a cluster are empty: see to it that a huge page can be moved there whole.
+    /// The 512 frames of a cluster are empty: prepare them, so that a huge page can be moved there whole.
     fn rebuild(&mut self, first: Frame) {
         let _ = first;
     }
-    /// Make the 512 aligned pages from `unit` on, all mapped in the program, one huge page. False:
-    /// they stay as they are.
+    /// Make the 512 aligned pages from `unit` on, all mapped in the program, one huge page. False: they stay as they
+    /// are.
     fn collapse(&mut self, unit: Vpn) -> bool {
         let _ = unit;
         false
@@ -127,7 +126,7 @@ pub trait Mmu {
 }
 
 impl Digest {
-    /// As one number; that of zeros is 0, and those of two words differ.
+    /// The digest as one number. Zeros give 0, and different words give different numbers.
     pub const fn number(self) -> u64 {
         match self {
             Digest::Zero => 0,
@@ -137,8 +136,7 @@ impl Digest {
     }
 }
 
-/// Another number for each number; 0 stays what it is. (The finalizer of Stafford's variant 13 of MurmurHash3, as in
-/// SplitMix64.)
+/// A bijection of numbers; 0 maps to 0. (The finalizer of Stafford's variant 13 of MurmurHash3, as in SplitMix64.)
 pub const fn scrambled(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -151,8 +149,7 @@ pub struct IoId(pub u32);
 
 /// The swap areas' I/O.
 pub trait Store {
-    /// Start to read `frames.len()` slots from `slot` on. False: the queue is full, try again after
-    /// a completion.
+    /// Start to read `frames.len()` slots from `slot` on. False: the queue is full; try again after a completion.
     fn read(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool;
     /// Start to write. As [`Store::read`]. An area that compresses may refuse pages.
     fn write(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool;
@@ -160,21 +157,21 @@ pub trait Store {
     fn write_as_it_is(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
         self.write(io, slot, frames)
     }
-    /// Begin to take the digests of the 512 full frames of a cluster, from `first` on, beside the core's work.
-    /// [`crate::Mm::on_digested`] tells the end; until then nothing changes these frames. False: nobody is
-    /// there to do it.
+    /// Begin to compute the digests of the 512 full frames of a cluster, from `first` on, beside the core's work.
+    /// [`crate::Mm::on_digested`] reports the end; until then nothing changes these frames. False: no helper thread is
+    /// available.
     fn begin_digest(&mut self, first: Frame) -> bool {
         let _ = first;
         false
     }
 }
 
-/// Pages of a write that its area did not take; the others are written.
+/// Pages of a write that the area did not accept. The other pages are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// A bit for each page, from the first.
     pub pages: [u64; 8],
-    /// The area has no room; otherwise they do not compress.
+    /// The area has no room; otherwise the pages do not compress.
     pub full: bool,
 }
 
@@ -191,33 +188,32 @@ impl Refusal {
 pub enum IoResult {
     /// All bytes were transferred.
     Ok,
-    /// Nothing can be said of the bytes; the system's error number.
+    /// Nothing is known about the bytes; the system's error number.
     Failed(i32),
-    /// A write was taken in part.
+    /// A write was accepted in part.
     Refused(Refusal),
 }
 
-/// The swap map: who uses which slot, and what is in it. Shared by all processes of a run, so a
-/// count may fall, but never rise from zero, without us.
+/// The swap map: use count and digest of each slot. All processes of a run share it: another process can lower a
+/// count, but never raise it from zero.
 pub trait SwapMap {
-    /// The `n`th of the areas that pages may be written to, in order of falling priority; `None`
-    /// after the last.
+    /// The `n`th of the areas that pages may be written to, in order of falling priority; `None` after the last.
     fn nth(&self, n: u8) -> Option<u8>;
     /// Slots of an area.
     fn slots(&self, area: u8) -> u32;
-    /// Slots of an area that are in use by any process; where room may run out before slots do, what
-    /// is as much as the room that is taken.
+    /// Slots of an area that any process uses. Where room may run out before slots do, the number that corresponds to
+    /// the room in use.
     fn used(&self, area: u8) -> u64;
-    /// Pages on this area are compressed, so that it may refuse some.
+    /// The area compresses pages, and may refuse some.
     fn compresses(&self, area: u8) -> bool {
         let _ = area;
         false
     }
-    /// Take a slot cluster that nobody allocates from and that has a free slot; the emptier the better.
+    /// Claim a slot cluster that no process allocates from and that has a free slot; the emptier the better.
     fn claim_cluster(&mut self, area: u8) -> Option<u32>;
-    /// Take a slot cluster that nobody allocates from, of 512 slots of which none is in use.
+    /// Claim a slot cluster that no process allocates from, of 512 slots that are all free.
     fn claim_empty_cluster(&mut self, area: u8) -> Option<u32>;
-    /// Stop allocating from a cluster; what is used in it stays used.
+    /// Stop allocating from a cluster; its used slots stay used.
     fn release_cluster(&mut self, area: u8, cluster: u32);
     /// Use count of a slot.
     fn count(&self, slot: Slot) -> u32;
@@ -233,9 +229,9 @@ pub trait SwapMap {
     fn put(&mut self, slot: Slot);
     /// Take a reference on behalf of the child that is about to be forked.
     fn share(&mut self, slot: Slot);
-    /// Digest of what is in the slot.
+    /// Digest of the slot's content.
     fn digest(&self, slot: Slot) -> u64;
-    /// Remember the digest of what is about to be written.
+    /// Record the digest of the content that is about to be written.
     fn set_digest(&mut self, slot: Slot, digest: u64);
 }
 
@@ -245,69 +241,69 @@ pub trait Limit {
     fn limit(&self) -> u64;
     /// Pages that could be charged now.
     fn available(&self) -> u64;
-    /// Charge `n` pages if they fit under the limit. A refusal lets the other processes know.
+    /// Charge `n` pages if they fit under the limit. A refusal is reported to the other processes.
     fn try_charge(&mut self, n: u64) -> bool;
-    /// Charge one page of what is kept back for the worst case: memory and areas full, and a page to
-    /// be read in. Reading it frees its slot, so that another page can go out.
+    /// Charge one page of the reserve for the worst case: memory and areas are full, and a page must be read. The read
+    /// frees its slot, and another page can be evicted to it.
     fn try_charge_last(&mut self) -> bool {
         false
     }
     /// Charge pages that exist already, whatever the limit.
     fn charge_existing(&mut self, n: u64);
-    /// Give back.
+    /// Uncharge pages.
     fn uncharge(&mut self, n: u64);
     /// Pages that this process should give back to the others, or because the limit fell.
     fn excess(&self) -> u64;
 }
 
-/// What the user should know.
+/// Events that are reported to the user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// No slot is free on any area.
     AreasFull,
     /// A page could not be read back; it is poisoned.
     ReadFailed {
-        /// Where it was.
+        /// Its slot.
         slot: Slot,
-        /// Whose it was.
+        /// The page.
         page: Vpn,
         /// The system's error number.
         error: i32,
     },
-    /// A page came back with other bytes than were written; it is poisoned.
+    /// The bytes of a page differ from those that were written; it is poisoned.
     Corrupt {
-        /// Where it was.
+        /// Its slot.
         slot: Slot,
-        /// Whose it was.
+        /// The page.
         page: Vpn,
     },
     /// A write failed; the slot is not used again, the page stays in memory.
     WriteFailed {
-        /// Where it should have gone.
+        /// Its slot.
         slot: Slot,
         /// The system's error number.
         error: i32,
     },
-    /// A fault waited in vain for memory; its page is poisoned.
+    /// A fault found no memory in time; its page is poisoned.
     OutOfMemory {
         /// The page.
         page: Vpn,
     },
-    /// A mapped page whose content we knew is gone, and no event told why; it is poisoned.
+    /// A mapped page with known content is gone, and no event explains it; it is poisoned.
     Unaccounted {
         /// The page.
         page: Vpn,
     },
-    /// Nothing can be moved out (locked, pinned), so the limit is passed.
+    /// No page can be evicted (locked, pinned), and the limit is exceeded.
     LimitPassed,
 }
 
-/// What the disk was given, whoever waits for it.
+/// The I/O that the disk has, for all processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Disk {
-    /// I/Os that were begun so far.
+    /// I/Os submitted so far.
     pub begun: u64,
-    /// Of these, those whose end the disk has not told.
+    /// Of these, the ones that have not completed.
     pub left: u64,
 }
 
@@ -315,7 +311,7 @@ pub struct Disk {
 pub trait World: Mmu + Store + SwapMap + Limit {
     /// The clock.
     fn now(&self) -> Nanos;
-    /// Something to tell the user.
+    /// Report an event to the user.
     fn notice(&mut self, notice: Notice);
     /// A fault was served `took` nanoseconds after it arrived; `minor` when its page was in a frame.
     fn served(&mut self, took: Nanos, minor: bool) {
@@ -325,20 +321,20 @@ pub trait World: Mmu + Store + SwapMap + Limit {
     fn window(&mut self, pages: u64) {
         let _ = pages;
     }
-    /// The disk as it is now. What else is done with the bytes that it brought does not count.
+    /// The disk as it is now. Work on bytes that were read (digests) does not count.
     fn disk(&self) -> Disk {
         Disk::default()
     }
-    /// Pages are missed now that nothing could foresee: others on the same disk should know.
+    /// This process has random faults now: other processes on the same disk should know.
     fn misses(&mut self) {}
-    /// Other processes miss such pages now.
+    /// Other processes have random faults now.
     fn others_miss(&self) -> bool {
         false
     }
-    /// Something has ended that a thread may wait for: what can wait does. Cheap, as it is asked often.
+    /// An I/O has completed that a thread may wait for: other work is postponed. Cheap, as the core asks often.
     fn has_ended(&mut self) -> bool {
         false
     }
-    /// While a fork is held: the page is about to come back to the program (see `snapshot`).
+    /// During the hold of a fork: the page is about to be mapped again (see `snapshot`).
     fn returns(&mut self, page: Vpn);
 }

@@ -1,8 +1,8 @@
-//! The slot allocator under random requests of several processes, against a table that knows who holds
-//! what. `FORESWAP_SEED=<n>` replays one seed, `FORESWAP_SEEDS=<n>` sets how many are run.
+//! The slot allocator under random requests of several processes, against a table that knows the holder of each slot.
+//! `FORESWAP_SEED=<n>` replays one seed, `FORESWAP_SEEDS=<n>` sets how many are run.
 //!
-//! The table takes the contract of `SwapMap` at its word: which cluster is claimed, of those that will do,
-//! is drawn.
+//! The table follows the contract of `SwapMap` literally: the claimed cluster is drawn from all that satisfy the
+//! request.
 
 #[path = "model/rng.rs"]
 #[allow(dead_code, reason = "shared with the model, which uses all of it")]
@@ -22,7 +22,7 @@ const PROCESSES: usize = 3;
 const STEPS: u64 = 400;
 const SEEDS: u64 = 300;
 
-/// One area: who has each slot, and who has claimed each cluster.
+/// One area: the holder of each slot, and the process that has claimed each cluster.
 struct Area {
     holders: Vec<Option<usize>>,
     owners: Vec<Option<usize>>,
@@ -55,7 +55,7 @@ impl Area {
         })
     }
 
-    /// The clusters of 512 slots that are empty and that nobody has claimed.
+    /// The clusters of 512 slots that are empty and not claimed.
     fn whole_clusters(&self) -> impl Iterator<Item = usize> {
         (0..self.owners.len()).filter(|&c| {
             self.owners[c].is_none() && self.cluster(c).len() == LEAF_PAGES && self.is_empty(c)
@@ -154,13 +154,13 @@ impl SwapMap for View<'_> {
     }
 }
 
-/// One process: its allocator, what it holds, and the areas that are closed to it.
+/// One process: its allocator, its slots, and the areas that are closed to it.
 #[derive(Default)]
 struct Process {
     slots: Slots,
     held: Vec<Slot>,
     closed: BTreeSet<u8>,
-    /// The slot behind those that were taken last.
+    /// The slot behind the last ones taken.
     next: Option<Slot>,
 }
 
@@ -192,7 +192,7 @@ impl Process {
         self.on_taken(view, taken, max, whole.first().or(can.first()).copied());
     }
 
-    /// What came of a request must lie in `area`, and reach as far as it can.
+    /// The result of a request must lie in `area`, and reach as far as it can.
     fn on_taken(&mut self, view: View, taken: Option<(Slot, u32)>, max: u32, area: Option<u8>) {
         assert_eq!(
             taken.map(|(first, _)| first.area),
@@ -236,7 +236,7 @@ impl Process {
         }
     }
 
-    /// Put `n` slots back, which follow each other as they were taken, or are any.
+    /// Put `n` slots back, consecutive in the order in which they were taken, or any.
     fn put(&mut self, mut view: View, n: usize, in_order: bool) {
         for _ in 0..n.min(self.held.len()) {
             let last = self.held.len() - 1;
@@ -289,8 +289,8 @@ impl Process {
     }
 }
 
-/// Nobody claims more than one cluster of an area, and the table agrees with the processes on who holds
-/// what.
+/// No process claims more than one cluster of an area, and the table agrees with the processes on the holder of each
+/// slot.
 fn check(table: &RefCell<Table>, processes: &[Process]) {
     for (n, area) in (0u8..).zip(&table.borrow().areas) {
         for (me, process) in processes.iter().enumerate() {
@@ -331,7 +331,7 @@ fn live(seed: u64) {
         check(&table, &processes);
     }
 
-    // What the others leave alone, one alone finds to the last slot.
+    // One process alone finds all that the others leave, to the last slot.
     for (me, process) in processes.iter_mut().enumerate() {
         process.give_back(view(me));
         while let Some(area) = process.closed.pop_first() {
@@ -344,7 +344,7 @@ fn live(seed: u64) {
     }
     last.take(view(0), 1);
     assert!(table.borrow().areas.iter().all(|area| area.free() == 0));
-    // And when all is put back, every whole cluster.
+    // And every whole cluster, when all is put back.
     let table_is = |whole: bool| {
         let table = table.borrow();
         assert_eq!(

@@ -1,5 +1,5 @@
-/* Memory that comes in ways which no wrapper of foreswap's sees, or that looks like something else:
- * it is managed all the same, so that the process' own peak stays near the limit. */
+/* Memory that no wrapper of foreswap's sees, or that looks like something else. It is still managed: the process'
+ * own peak stays near the limit. */
 #include "check.h"
 
 #include <aio.h>
@@ -35,7 +35,7 @@ static void library_arrays(void)
 }
 #endif
 
-/* As the memory of an allocator that guards its chunks. */
+/* As the memory of an allocator that puts guards around its chunks. */
 static void guarded_chunks(void)
 {
     enum { CHUNKS = 48 };
@@ -72,8 +72,8 @@ static void completed(union sigval value)
     atomic_store((atomic_int *)value.sival_ptr, 1);
 }
 
-/* Threads of all makes can be joined after their memory was idle under pressure: the kernel writes to
- * a thread's control block when it ends, and does not wait for it if it is out. */
+/* Threads of all kinds can be joined after their memory was idle under pressure. The kernel writes to a thread's
+ * control block when it ends, and does not wait for it if it is swapped out. */
 static void threads_end(void)
 {
     enum { THREADS = 16 };
@@ -116,14 +116,14 @@ static void threads_end(void)
     VERIFY(pressure, 128 * MIB, 9, "other memory");
 }
 
-/* Memory that may be executed, as of a just-in-time compiler. */
+/* Executable memory, as of a just-in-time compiler. */
 static void executable(void)
 {
     size_t size = 160 * MIB;
     char *p = mmap(NULL, size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(p != MAP_FAILED, "mmap");
     fill(p, size, 5);
-    /* mov %edi, %eax; add $N, %eax; ret; at the begin of each mebibyte. */
+    /* mov %edi, %eax; add $N, %eax; ret; at the start of each mebibyte. */
     for (size_t i = 0; i < size / MIB; i++)
         memcpy(p + i * MIB, (unsigned char[]){0x89, 0xf8, 0x83, 0xc0, i % 100, 0xc3}, 6);
     note_absent("absent", p, size);
@@ -132,7 +132,7 @@ static void executable(void)
         CHECK(add(1000) == 1000 + (int)(i % 100), "code in mebibyte %zu", i);
         VERIFY_PART(p, i * MIB + 8, MIB - 8, 5, "what is beside the code");
     }
-    /* What may no longer be written to, and then again. */
+    /* Memory that becomes read-only, and writable again. */
     CHECK(mprotect(p, size / 2, PROT_READ | PROT_EXEC) == 0, "mprotect");
     press(96);
     CHECK(mprotect(p, size / 2, PROT_READ | PROT_WRITE) == 0, "mprotect");
@@ -141,8 +141,8 @@ static void executable(void)
         VERIFY_PART(p, i * MIB + 8, MIB - 8, 5, "after the changes");
 }
 
-/* Neighbours of which some may be executed and some may not: a run of pages that go out or come in together
- * passes over their borders. */
+/* Adjacent memory, some of it executable and some not: a run of pages that is evicted or mapped together crosses
+ * the borders. */
 static void unlike_neighbours(void)
 {
     size_t size = 96 * MIB, pages = size / PAGE;
@@ -188,7 +188,7 @@ static void own_userfaultfd(void)
     VERIFY(p, size, 6, "what it serves itself");
     protect.mode = 0;
     CHECK(ioctl(fd, UFFDIO_WRITEPROTECT, &protect) == 0, "UFFDIO_WRITEPROTECT");
-    /* A page that it takes away is its own to bring back. */
+    /* A page that the program takes away is its own to bring back. */
     CHECK(madvise(p + PAGE, PAGE, MADV_DONTNEED) == 0, "MADV_DONTNEED");
     char source[2 * PAGE], *page = (char *)(((uintptr_t)source + PAGE - 1) & -PAGE);
     fill(page, PAGE, 7);
@@ -201,7 +201,7 @@ static void own_userfaultfd(void)
     VERIFY(p, size, 8, "after its end");
 }
 
-/* What is mapped as a stack need not be one. */
+/* A mapping with MAP_STACK need not be a stack. */
 static void named_a_stack(void)
 {
     size_t size = 160 * MIB;
@@ -212,8 +212,8 @@ static void named_a_stack(void)
     VERIFY(p, size, 4, "as of a stack");
 }
 
-/* Memory that is found when a part of it has been touched is taken over in pieces. The program may still
- * move and resize it as a whole, which the kernel refuses where the pieces differ. */
+/* Memory that is found when a part of it has been touched is taken over in pieces. The program may still move and
+ * resize it as a whole, which the kernel refuses if the pieces differ. */
 static void moves_as_one(void)
 {
     size_t size = 48 * MIB, step = 3 * MIB, touched = MIB / 2;
@@ -225,7 +225,7 @@ static void moves_as_one(void)
         CHECK((intptr_t)p > 0, "mmap");
         for (size_t i = 0; i < size; i += step)
             fill_part(p, i, touched, round);
-        /* From at once to after it has been found. */
+        /* From immediately to after it has been found. */
         usleep(round * 60000);
         space = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         CHECK(space != MAP_FAILED, "reserving");

@@ -1,5 +1,5 @@
-/* Asks the kernel itself for all its memory, from the first byte on. With ALONE it needs no library
- * at all, as what Go links. */
+/* Calls the kernel directly for all its memory, from the first byte on. With ALONE it needs no library at all, as
+ * Go links programs. */
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>

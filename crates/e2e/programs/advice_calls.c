@@ -1,5 +1,5 @@
-/* madvise and its kin under foreswap: they return what they return without it, and what they say is
- * heeded. What was done is seen in the statistics of the run. */
+/* madvise and related calls under foreswap: they return the same values as without it, and the advice has an
+ * effect. The statistics of the run show the effect. */
 #include "check.h"
 
 #include <stdatomic.h>
@@ -17,7 +17,7 @@ static char *managed_memory(void)
     return p;
 }
 
-/* Waits until nothing of the region is in memory; without foreswap nothing is waited for. */
+/* Waits until no page of the region is in memory; without foreswap it does not wait. */
 static void await_out(const char *p, size_t size)
 {
     for (int i = 0; i < 500 && getenv("FORESWAP_SOCKET") && present_pages(p, size) > 0; i++)
@@ -101,7 +101,7 @@ static void no_willneed(void)
 
 static void cold(void)
 {
-    /* What is mapped later lies lower, where reclaim would begin. */
+    /* Later mappings lie lower, where reclaim would begin. */
     char *a = map(PART / 2), *b = map(PART / 2), *more = map(ALL);
     fill(a, PART / 2, 2);
     fill(b, PART / 2, 3);
@@ -133,7 +133,7 @@ static void random_hint(void)
     read_in_order(p);
 }
 
-/* Said while all memory fitted and nothing was managed. */
+/* Advice given while all memory fitted and nothing was managed. */
 static void random_hint_before(void)
 {
     char *p = map(PART);
@@ -177,7 +177,7 @@ static void advise_somewhere(uint64_t *random)
     if (at + pages > ALL / PAGE)
         pages = ALL / PAGE - at;
     int result = madvise(stormy + at * PAGE, pages * PAGE, all[*random % 6]);
-    /* EAGAIN: the mapping is being cut by others. */
+    /* EAGAIN: other threads are splitting the mapping. */
     CHECK(result == 0 || errno == EAGAIN, "advice %d", all[*random % 6]);
 }
 

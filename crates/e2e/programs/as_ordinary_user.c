@@ -1,6 +1,6 @@
-/* as_ordinary_user with|without COMMAND...: executes COMMAND as the user
- * "nobody", with or without access to /dev/userfaultfd. The access is a copy of
- * the device node in a mount namespace of its own: the system's stays as it is. */
+/* as_ordinary_user with|without COMMAND...: executes COMMAND as the user "nobody", with or without access to
+ * /dev/userfaultfd. The access is a copy of the device node in its own mount namespace: the system's node stays as
+ * it is. */
 #include "check.h"
 
 #include <grp.h>

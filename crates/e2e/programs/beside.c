@@ -1,5 +1,5 @@
-/* What is done to the threads of a process, or to all processes that wait for children: the engine,
- * which is a process of its own, must not be met by it, and goes on serving. */
+/* Operations on all threads of a process, or on all processes that wait for children: they must not affect the
+ * engine, which is a process of its own, and it continues to serve. */
 #include "check.h"
 #include <dirent.h>
 #include <linux/filter.h>
@@ -12,7 +12,7 @@
 
 #define SIZE (192 * MIB)
 
-/* Only what is needed from here on: no ioctl, no read, no poll, no io_uring. */
+/* Only the calls that are needed from here on: no ioctl, no read, no poll, no io_uring. */
 static const int ALLOWED[] = {SYS_write, SYS_exit_group, SYS_newfstatat, SYS_fstat, SYS_madvise,
                               SYS_munmap, SYS_getpid, SYS_gettid, SYS_sched_yield};
 
@@ -46,7 +46,7 @@ static size_t entries(const char *path)
 static char *shared;
 static int told[2];
 
-/* Has its parent's memory, which it reads once that has ended. */
+/* Has its parent's memory, which it reads once the parent has ended. */
 static int heir(void *parent)
 {
     while (getppid() == *(pid_t *)parent)
@@ -56,7 +56,7 @@ static int heir(void *parent)
     _exit(0);
 }
 
-/* A process ends that another one shares its memory with. */
+/* A process ends while another one shares its memory. */
 static void inherits(char *memory)
 {
     shared = memory;
@@ -106,7 +106,7 @@ static void first(void *memory)
     VERIFY(memory, SIZE, 1, "in a PID namespace");
 }
 
-/* A child, and one of that, have all that was there, and more than fits. */
+/* A child and a grandchild have all the memory of their parent, and more than fits. */
 static void forks(char *memory, int generations)
 {
     fflush(stdout);
@@ -132,7 +132,7 @@ struct copy {
     pid_t process;
 };
 
-/* As py-spy does: stops whatever is in the list of threads, then reads. */
+/* As py-spy does: stops every thread in the list of threads, then reads. */
 static void spy(struct copy subject)
 {
     char path[64], page[PAGE];
@@ -175,7 +175,7 @@ int main(int argc, char **argv)
     // Under a filter it cannot be allocated.
     setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     if (strcmp(kind, "executed") == 0) {
-        // What this one had before is nobody's now.
+        // No child is left from before the exec.
         CHECK(waitpid(-1, NULL, WNOHANG | __WALL) == -1 && errno == ECHILD, "a child of before");
         printf("executed\n");
         fflush(stdout);
@@ -234,7 +234,7 @@ int main(int argc, char **argv)
     } else if (strcmp(kind, "inherits") == 0) {
         inherits(memory);
     } else if (strcmp(kind, "executes") == 0) {
-        // It fails first, and all goes on.
+        // It fails first, and the process continues.
         CHECK(execl("/nowhere", "nowhere", (char *)NULL) == -1 && errno == ENOENT, "nothing there");
         VERIFY(memory, SIZE, 1, "after an exec that failed");
         printf("full\n");

@@ -1,7 +1,6 @@
-/* What the test programs share: memory filled by formula and verified, pressure
- * that pushes older pages out, and failing loudly. What goes to standard output
- * must be the same in every run; figures that differ go to standard error as
- * "note NAME VALUE". */
+/* Shared by the test programs: memory filled by a formula and verified, pressure that evicts older pages, and loud
+ * failure. Standard output must be equal in every run; figures that differ go to standard error as "note NAME
+ * VALUE". */
 #ifndef FORESWAP_E2E_CHECK_H
 #define FORESWAP_E2E_CHECK_H
 
@@ -46,8 +45,8 @@ __attribute__((unused)) static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Word `i` of a region filled with `seed`. Nothing compresses it, unless SQUEEZABLE is defined: then
- * each word comes eight times, but for one page in eight. */
+/* Word `i` of a region filled with `seed`. It does not compress, unless SQUEEZABLE is defined: then each word is
+ * repeated eight times, except in one page in eight. */
 static inline uint64_t word(uint64_t seed, uint64_t i)
 {
 #ifdef SQUEEZABLE
@@ -70,7 +69,7 @@ __attribute__((unused)) static void fill(void *base, size_t size, uint64_t seed)
     fill_part(base, 0, size, seed);
 }
 
-/* Counts words of [from, from + size) that do not hold what `seed` says. */
+/* Counts words of [from, from + size) that differ from the fill with `seed`. */
 __attribute__((unused)) static size_t wrong_words(const void *base, size_t from, size_t size, uint64_t seed)
 {
     const uint64_t *words = base;
@@ -80,8 +79,8 @@ __attribute__((unused)) static size_t wrong_words(const void *base, size_t from,
     return wrong;
 }
 
-/* Says of each run of wrong pages how many words are wrong, how many of them zero, and the first that
- * is there instead. What is wrong by now; it may be read anew. */
+/* Prints for each run of wrong pages how many words are wrong, how many of them zero, and the first wrong value.
+ * The values are those of now; they may have been read again. */
 __attribute__((unused)) static void tell_wrong(const void *base, size_t from, size_t size, uint64_t seed)
 {
     const uint64_t *words = base;
@@ -141,7 +140,7 @@ __attribute__((unused)) static void note(const char *name, uint64_t value)
     (void)written;
 }
 
-/* Pages of the region that are in memory, as the kernel's pagemap has it. */
+/* Pages of the region that are in memory, by the kernel's pagemap. */
 __attribute__((unused)) static size_t present_pages(const void *base, size_t size)
 {
     int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
@@ -160,27 +159,26 @@ __attribute__((unused)) static size_t present_pages(const void *base, size_t siz
     return present;
 }
 
-/* Notes how much of the region is out of memory, so that the test can insist
- * that it really was when the check that follows ran. */
+/* Notes how much of the region is swapped out, so that the test can require this for the check that follows. */
 __attribute__((unused)) static void note_absent(const char *name, const void *base, size_t size)
 {
     note(name, size / PAGE - present_pages(base, size));
 }
 
-/* Writes `mebibytes` of other memory, reads it back and gives it back: older
- * pages go out. Touched twice, so that it is no mere stream to the reclaim. */
+/* Writes `mebibytes` of other memory, reads it and unmaps it: older pages are evicted. It is touched twice, so
+ * that reclaim does not treat it as a stream. */
 __attribute__((unused)) static void press(size_t mebibytes)
 {
     size_t size = mebibytes * MIB, pages = size / PAGE;
     char *p = map(size);
-    /* In no order: a scan would leave what others have in memory. */
+    /* In random order: a scan would leave other pages in memory. */
     for (size_t i = 0; i < pages; i++)
         fill_part(p, i * 20011 % pages * PAGE, PAGE, 0xbead);
     VERIFY(p, size, 0xbead, "pressure");
     CHECK(munmap(p, size) == 0, "munmap of pressure");
 }
 
-/* A region of `size` bytes filled with `seed`, then pushed out. */
+/* A region of `size` bytes filled with `seed`, then evicted. */
 __attribute__((unused)) static char *swapped_memory(size_t size, uint64_t seed, size_t mebibytes)
 {
     char *p = map(size);

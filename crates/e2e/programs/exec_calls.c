@@ -1,7 +1,6 @@
-/* exec_calls PROGRAM: starts PROGRAM in every way the C library has, in children
- * of fork or vfork; each prints what it prints, or else says what errno is. What
- * is started gets the argument "tasks". Copies of PROGRAM are named after the
- * ways, so that each is told apart: PROGRAM.execv, PROGRAM.execl, and so on. */
+/* exec_calls PROGRAM: starts PROGRAM in every way of the C library, in children of fork or vfork. Each prints
+ * PROGRAM's output, or else errno. PROGRAM gets the argument "tasks". Copies of PROGRAM are named after the ways,
+ * to tell them apart: PROGRAM.execv, PROGRAM.execl, and so on. */
 #include "check.h"
 
 #include <spawn.h>
@@ -10,7 +9,7 @@ extern char **environ;
 static char path[4096];
 static const char *name;
 
-/* The copy's path, and its name alone, which PATH leads to. */
+/* The copy's path, and its name alone, which is found through PATH. */
 static void choose(const char *program, const char *way)
 {
     snprintf(path, sizeof path, "%s.%s", program, way);
@@ -74,7 +73,7 @@ int main(int argc, char **argv)
     SPAWNED("posix_spawn", posix_spawn, path);
     SPAWNED("posix_spawnp", posix_spawnp, name);
 
-    /* What does not start is not said to run, and fails as ever. */
+    /* A program that does not start is not reported to run, and fails as ever. */
     choose(argv[1], "missing");
     FAILS(execve(path, args, environ), ENOENT);
     FAILS(execvp(name, args), ENOENT);

@@ -1,5 +1,5 @@
-/* Memory of which each page is one word from end to end: filled, read twice, moved, discarded in part, changed here and there,
- * and looked at by a child that changes its own. */
+/* Memory of same-filled pages: filled, read twice, moved, discarded in part, changed here and there, and read by a
+ * child that changes its own copy. */
 #include "check.h"
 
 #define SIZE (192 * MIB)

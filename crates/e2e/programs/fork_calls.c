@@ -1,6 +1,5 @@
-/* fork and what is built on it, with most of the memory swapped out: the child
- * sees the parent's memory as of the fork, both go on writing, either ends
- * first. The parent collects each child's verdict by its exit status. */
+/* fork and calls built on it, with most of the memory swapped out: the child sees the parent's memory as of the
+ * fork, both continue to write, either ends first. The parent gets each child's verdict by its exit status. */
 #include "check.h"
 
 #include <spawn.h>
@@ -187,7 +186,7 @@ static void fork_and_exec(void)
     VERIFY(p, REGION, 7, "in the end");
 }
 
-/* What fork_and_exec and exec_self execute: a program that swaps on its own. */
+/* The program that fork_and_exec and exec_self execute: it swaps on its own. */
 static void exec_target(void)
 {
     char *p = swapped_region(8);
@@ -246,7 +245,7 @@ static void vfork_and_spawn(void)
     VERIFY(p, REGION, 11, "in the end");
 }
 
-/* Slots that forks share must come back: run with little swap. */
+/* Slots that forks share must be freed: run with little swap. */
 static void many_forks(void)
 {
     char *p = swapped_region(12);
@@ -290,7 +289,7 @@ static void raw_forks(void)
             if (wrong_words(p, 0, REGION, 13))
                 _exit(95);
             fill_part(p, 0, REGION / 2, 1300 + i);
-            /* libc may be half asleep here: only plain memory is touched. */
+            /* libc may be in an inconsistent state here: only plain memory is touched. */
             _exit(wrong_words(p, 0, REGION / 2, 1300 + i) ? 94 : 0);
         }
         CHILD_WAS_RIGHT(pid, names[i]);
@@ -299,7 +298,7 @@ static void raw_forks(void)
     }
 }
 
-/* Several processes that together want far more than the limit. */
+/* Several processes that together need far more than the limit. */
 static void siblings_share_the_limit(void)
 {
     pid_t pids[3];
@@ -339,8 +338,8 @@ static void killed_child(void)
     diverge(p, 15, 1600);
 }
 
-/* How long a fork takes is the machine's affair: the one between tells when it has its child, and is
- * killed while it writes. The orphan comes to the first process, which sees how it ends. */
+/* The duration of a fork depends on the machine. The process in between reports when it has its child, and is
+ * killed while it writes. The orphan becomes a child of the first process, which sees its exit status. */
 static void killed_parent(void)
 {
     char *p = swapped_region(16);
@@ -371,7 +370,7 @@ static void killed_parent(void)
     VERIFY(p, REGION, 16, "the first process");
 }
 
-/* A daemon's way: fork, a session of its own, every descriptor closed. */
+/* As a daemon: fork, its own session, every descriptor closed. */
 static void closes_everything(void)
 {
     char *p = swapped_region(17);
@@ -398,7 +397,7 @@ static void closes_everything(void)
         CHILD_WAS_RIGHT(pid, "the daemon");
         CHECK(*verdict == 1, "the daemon's memory");
     }
-    /* And the process itself, with what it has swapped. */
+    /* And the process itself, with its swapped memory. */
     int out = dup(1);
     CHECK(out >= 0, "dup");
     close_range(3, out - 1, 0);
@@ -407,7 +406,7 @@ static void closes_everything(void)
     close(out);
 }
 
-/* What the parent said about a region holds in the child: wiped, or not there. */
+/* The parent's advice about a region holds in the child: wiped, or not there. */
 static void advice_for_children(void)
 {
     char *p = swapped_region(18);
@@ -472,7 +471,7 @@ static void fork_in_threads(void)
     VERIFY(p, REGION, 24, "in the end");
 }
 
-/* Ends at once and leaves a child behind that goes on: argv[2] takes its verdict. */
+/* Ends at once and leaves a child behind that continues: argv[2] takes its verdict. */
 static const char *verdict_file;
 static void leaves_a_daemon(void)
 {
@@ -494,8 +493,8 @@ static void leaves_a_daemon(void)
     }
 }
 
-/* Forks that fail, more of them than there are places for processes: nothing may stay set aside for
- * children that there are not. */
+/* Forks that fail, more of them than there are records for processes: no record may stay reserved for a child that
+ * does not exist. */
 static void failed_forks(void)
 {
     char *p = swapped_region(19);

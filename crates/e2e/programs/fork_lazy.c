@@ -1,5 +1,5 @@
-/* What a forked child does before its engine is up, which is not before it is needed: each child
- * changes its memory, or its parent does, before it first touches what is out of memory. */
+/* Actions of a forked child before its engine boots, which it does not before it is needed. Each child changes its
+ * memory, or its parent does, before it first touches swapped memory. */
 #include "check.h"
 
 #include <signal.h>
@@ -42,7 +42,7 @@ static void storm(void)
     VERIFY(p, REGION, 1, "after the children");
 }
 
-/* The parent gives back what the child has not touched yet, and ends before the child has. */
+/* The parent discards memory that the child has not touched yet, and ends before the child has. */
 static void parent_discards(void)
 {
     char *p = swapped_region(2);
@@ -71,10 +71,10 @@ static void child_changes(void)
     for (int round = 0; round < 4; round++) {
         pid_t pid = forked();
         if (pid == 0) {
-            /* Given back: zeros. */
+            /* Discarded: zeros. */
             CHECK(madvise(p, PART, MADV_DONTNEED) == 0, "discard");
             CHECK(madvise(p + PART, PART, MADV_FREE) == 0, "free");
-            /* Moved, to where nothing is and over what is out. */
+            /* Moved, to an unmapped place and over swapped memory. */
             char *elsewhere = map(PART);
             CHECK(mremap(p + 2 * PART, PART, PART, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere) == elsewhere,
                   "a move");
@@ -134,7 +134,7 @@ static void kept_from_children(void)
     VERIFY(p, REGION, 4, "the parent's");
 }
 
-/* Children that grow, by a little and by much, and fork in their turn. */
+/* Children that grow, by a little and by much, and fork themselves. */
 static void child_grows(void)
 {
     char *p = swapped_region(5);
@@ -160,7 +160,7 @@ static void child_grows(void)
     }
 }
 
-/* Children that write to all they share, at once, while their parent writes too. */
+/* Children that write to all shared memory at once, while their parent writes too. */
 static void all_is_copied(void)
 {
     char *p = swapped_region(6);
@@ -183,8 +183,8 @@ static void all_is_copied(void)
     VERIFY_PART(p, REGION / 2, REGION / 2, 6, "what the parent left");
 }
 
-/* Children that are killed whatever they are at. What they held must come back: the area has little more
- * room than the parent takes. */
+/* Children that are killed at any moment. Their slots must be freed: the area has little more room than the parent
+ * needs. */
 static void killed_at_any_time(void)
 {
     char *p = swapped_region(7);
@@ -228,7 +228,7 @@ static uint64_t held_by_both(pid_t other)
     return sum;
 }
 
-/* The parent writes to all that it shares with a child that rests: what is copied is the child's alone. */
+/* The parent writes to all memory that it shares with an idle child: the copied pages are the child's alone. */
 static void parent_writes(void)
 {
     char *p = swapped_region(8);

@@ -1,7 +1,6 @@
-/* Forks of a program whose other threads move memory: mremap, and realloc, which
- * is mremap inside the C library. The child looks at all that it may: blocks
- * whose lock the forking thread holds, and blocks whose flag says that nobody is
- * moving them. Most of it is swapped out and stays so, as nobody touches it. */
+/* Forks of a program whose other threads move memory: mremap, and realloc, which is mremap inside the C library.
+ * The child reads everything that it may: blocks whose lock the forking thread holds, and blocks whose flag says
+ * that no thread is moving them. Most of the memory is swapped out and stays swapped, as it is not touched. */
 #include "check.h"
 
 #include <stdatomic.h>
@@ -27,7 +26,7 @@ static void verify_sample(const struct block *block, size_t first, const char *w
         VERIFY_PART(block->at, page * PAGE, PAGE, block->seed, what);
 }
 
-/* To a place of its own, as a program does that keeps its addresses in order. */
+/* To its own place, as a program does that keeps its addresses in order. */
 static char *moved_to_reserved(char *at, size_t size)
 {
     char *space = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -69,18 +68,18 @@ static char *moved_out_of_mapping(char *at, size_t size)
 static char *(*const ways[])(char *, size_t) = {moved_to_reserved, moved_over_other, moved_in_parts,
                                                 moved_out_of_mapping};
 
-/* Nobody begins a move: a child can look at all blocks. */
+/* No thread begins a move: a child can read all blocks. */
 static atomic_int pause_moves;
 
-/* Moves a block that nobody touches; a flag tells when it is whole. */
+/* Moves a block that no thread touches; a flag tells when it is whole. */
 static void *wander(void *argument)
 {
     struct block *block = argument;
     for (unsigned turn = 0; !stop; turn++) {
         while (atomic_load(&pause_moves) && !stop)
             usleep(200);
-        /* Of a page that a fork copies a thread may see the flag before the move, or MOVING,
-         * but never a flag that is ahead of the addresses. */
+        /* Of a page that a fork copies, a thread may see the flag before the move, or MOVING, but never a flag
+         * that is ahead of the addresses. */
         atomic_store(&block->moving, 1);
         block->at = ways[turn % 3](block->at, block->size);
         atomic_store(&block->moving, 0);
@@ -109,7 +108,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Moves by realloc what no child looks at. */
+/* Moves by realloc a block that no child reads. */
 static void *noise(void *argument)
 {
     size_t size = 0;

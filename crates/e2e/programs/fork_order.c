@@ -1,5 +1,6 @@
-/* What runs around a fork: handlers of libraries, the C library's own reset of its streams, signals that come early, and
- * other processes that need memory just then. Built as a library too (AS_LIBRARY), whose constructor registers a handler. */
+/* Code that runs around a fork: handlers of libraries, the C library's reset of its streams, early signals, and
+ * other processes that need memory at that moment. Built as a library too (AS_LIBRARY), whose constructor
+ * registers a handler. */
 #include "check.h"
 
 #define REGION (48 * MIB)
@@ -64,8 +65,8 @@ static void *sleep_for_ever(void *unused)
     return NULL;
 }
 
-/* Threads that are made past everybody's wrappers, as jemalloc makes its own: the C library's fork goes through the control
- * blocks on their stacks in the child, and the kernel writes there when they end. */
+/* Threads that are created past all wrappers, as jemalloc creates its own. The C library's fork in the child goes
+ * through the control blocks on their stacks, and the kernel writes there when they end. */
 static void *wait_for_pipe(void *end)
 {
     char byte;
@@ -114,7 +115,7 @@ static void streams(void)
     for (int i = 0; i < COUNT; i++) {
         files[i] = fopen("/dev/null", "w");
         CHECK(files[i], "fopen");
-        /* Apart from each other, so that others' pages lie between. */
+        /* Apart from each other, so that pages of other uses lie between. */
         CHECK(malloc(20000), "malloc");
     }
     for (int round = 0; round < 5; round++) {
@@ -139,7 +140,7 @@ static volatile sig_atomic_t handled;
 static void on_signal(int number)
 {
     (void)number;
-    /* The middle, which nobody has touched before. */
+    /* The middle, which has not been touched before. */
     handled = wrong_words(signalled, REGION / 2, MIB, 4) == 0 ? 1 : -1;
 }
 
@@ -205,8 +206,8 @@ static void forks_of_threads(void)
     VERIFY(forked_region, REGION, 5, "the parent's");
 }
 
-/* A process all of whose memory fits forks; between the engine's answer and the fork itself others need memory. The process
- * is stopped there by its parent, who traces it and then fills what there is. */
+/* A process all of whose memory fits forks. Between the engine's answer and the fork itself, other processes need
+ * memory. Its parent stops the process there by tracing it, and then fills the memory. */
 static void pressure_while_a_bare_fork_is_held(void)
 {
     fflush(stdout);
@@ -236,7 +237,7 @@ static void pressure_while_a_bare_fork_is_held(void)
         CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status), "it goes on");
         CHECK(ptrace(PTRACE_GETREGS, pid, 0, &registers) == 0, "registers");
     } while (registers.orig_rax != SYS_clone);
-    /* At the door of the system call. The rest of the limit and more. */
+    /* At the entry of the system call. The rest of the limit and more. */
     pid_t others[5];
     for (int n = 0; n < 5; n++) {
         others[n] = fork();

@@ -1,5 +1,4 @@
-/* What a program meets when the swap area is full, or gives back what was not
- * written to it. */
+/* A program with a full swap area, or with an area that returns other bytes than were written. */
 #include "check.h"
 
 #include <setjmp.h>
@@ -14,7 +13,7 @@ static void fits_both(void)
     }
 }
 
-/* 160 MiB: more than both; what it wrote before stays right in the handler. */
+/* 160 MiB: more than both; the pages already written stay right in the handler. */
 static char *region;
 static volatile size_t written;
 static void on_bus_error(int signal, siginfo_t *info, void *context)
@@ -67,8 +66,7 @@ static void waits_for_room(void)
     VERIFY(p, 72 * MIB, 3, "in the end");
 }
 
-/* Memory that went out, was given back and went out again, many times the
- * area's size in all: slots must come back. */
+/* Memory that is evicted, discarded and evicted again, many times the area's size in total: slots must be freed. */
 static void turns_over(void)
 {
     for (int round = 0; round < 12; round++) {
@@ -83,8 +81,8 @@ static void turns_over(void)
     }
 }
 
-/* Swaps, says "ready", waits for the file "go-on", and reads all: a page is
- * either right or a bus error, never wrong. */
+/* Swaps, says "ready", waits for the file "go-on", and reads everything: a page is either right or a bus error,
+ * never wrong. */
 static sigjmp_buf escape;
 static void to_next_page(int signal) { (void)signal; siglongjmp(escape, 1); }
 
@@ -112,7 +110,7 @@ static void reads_after_damage(void)
     note("right", right);
     note("lost", lost);
     printf("%zu wrong, %s lost, most right: %d\n", wrong, lost ? "some" : "none", right > size / PAGE / 2);
-    /* What was lost is lost until it is given back; then it is memory as any other. */
+    /* A lost page is lost until it is discarded; then it is ordinary memory. */
     signal(SIGBUS, SIG_DFL);
     CHECK(madvise(p, 16 * MIB, MADV_DONTNEED) == 0, "MADV_DONTNEED");
     VERIFY_ZERO(p, 16 * MIB, "given back");
@@ -121,7 +119,7 @@ static void reads_after_damage(void)
     VERIFY(p, 16 * MIB, 5, "written again");
 }
 
-/* Leaves a sign in every page that could be found on the disk afterwards. */
+/* Leaves a pattern in every page that could be found on the disk afterwards. */
 static void writes_a_secret(void)
 {
     size_t size = 160 * MIB;

@@ -1,4 +1,4 @@
-/* malloc and its kin, and brk, with more in use than the limit allows. */
+/* malloc and related calls, and brk, with more in use than the limit allows. */
 #include "check.h"
 
 #include <malloc.h>
@@ -53,7 +53,7 @@ static void verify_block(const struct block *block)
               (unsigned long)block->seed);
 }
 
-/* Small blocks in a list, half of them freed and allocated anew. */
+/* Small blocks in a list, half of them freed and allocated again. */
 static void churn(uint64_t seed, size_t bytes, size_t most_words, int rounds)
 {
     struct block *list = NULL;
@@ -183,7 +183,7 @@ static void aligned(void)
     }
 }
 
-/* Freed memory that malloc gives back to the kernel, then takes again. */
+/* Freed memory that malloc returns to the kernel, then takes again. */
 static void trim(void)
 {
     enum { COUNT = 40 * 1024 };
@@ -208,8 +208,8 @@ static void trim(void)
     }
 }
 
-/* The heap shrinks from the top and grows again by small blocks alone, faster than any look at the
- * maps: what is in memory of it then must be within the limit. */
+/* The heap shrinks from the top and grows again by small blocks alone, faster than any look at the maps: its
+ * resident part must then be within the limit. */
 static void shrinks_and_grows(void)
 {
     enum { SIZE = 1000, COUNT = 120 * 1024 };

@@ -1,4 +1,4 @@
-/* huge_pages KIND: memory that is moved 2 MiB at a time, and what breaks that up. */
+/* huge_pages KIND: memory that is moved 2 MiB at a time, and operations that split it. */
 #include "check.h"
 
 #include <dirent.h>
@@ -91,7 +91,7 @@ static void sparse(void)
         VERIFY_PART(base, at + 5 * PAGE, PAGE, 4, "sparse");
 }
 
-/* Threads of this name that serve this process: those of one that shares its memory. */
+/* Threads of this name that serve this process: those of the process that shares its memory. */
 static uint64_t threads_named(const char *name)
 {
     DIR *processes = opendir("/proc");

@@ -1,6 +1,6 @@
-/* A process is killed while the disk still has its writes, and another takes its place: what the first
- * wrote must not come to be in the other's memory. argv[1] is the `tasks` of a blkio cgroup that writes
- * slowly, argv[2] the swap area. */
+/* A process is killed while the disk still has its writes, and another takes its place. The writes of the first
+ * must not appear in the other's memory. argv[1] is the `tasks` of a blkio cgroup that writes slowly, argv[2] the
+ * swap area. */
 #include "check.h"
 
 #define SIZE (160 * MIB)
@@ -37,7 +37,7 @@ int main(int argc, char **argv)
 
     char *p = map(SIZE);
     fill(p, SIZE, ~0UL);
-    /* By now the first one's have come. */
+    /* By now the writes of the first have arrived. */
     sleep(4);
     note_absent("absent", p, SIZE);
     VERIFY(p, SIZE, ~0UL, "after the other's last writes");

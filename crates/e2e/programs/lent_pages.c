@@ -1,5 +1,6 @@
-/* Pages that the kernel holds by a plain reference, no pin, while memory is short: whoever reads them later must read what
- * was there when they were lent. The same with pages that it has pinned, and with those it copies at once. */
+/* Pages that the kernel holds by a plain reference, without a pin, while memory is short: a later reader must get
+ * the content at the time of lending. The same with pages that the kernel has pinned, and with pages that it
+ * copies at once. */
 #include "check.h"
 
 #include <arpa/inet.h>
@@ -19,7 +20,7 @@
 #define LENT (MIB / 2)
 #define PRESSURE 192
 
-/* A connection on the loopback, whose receiver takes nothing yet. */
+/* A connection on the loopback, whose receiver reads nothing yet. */
 static void connect_pair(int ends[2])
 {
     int listener = socket(AF_INET, SOCK_STREAM, 0), size = 8 << 20, small = 8192;
@@ -48,7 +49,7 @@ static void verify_from(int fd, size_t size, uint64_t seed, const char *what)
     VERIFY(got, size, seed, what);
 }
 
-/* Filled, out and in again, so that it is lent as a page that came from a frame. */
+/* Filled, evicted and mapped again, so that the lent page came from a frame. */
 static char *lendable(uint64_t seed)
 {
     char *p = swapped_memory(LENT + 16 * MIB, seed, PRESSURE);
@@ -85,7 +86,7 @@ static void zero_copy_message_by_number(void)
     verify_from(ends[1], sent, 2, "sent by number");
 }
 
-/* A pipe of as many pages as are lent; and a child that is forked then, in which the pages are lent as well. */
+/* A pipe of as many pages as are lent; and a child that is forked then, for which the pages are lent as well. */
 static void splice_to_pipe(void)
 {
     int ends[2];
@@ -147,7 +148,7 @@ static void splice_of_huge_pages(void)
     CHECK(wrong == 0, "%zu words of the pipe are wrong", wrong);
 }
 
-/* The zero-copy send of io_uring, its ring made by hand. */
+/* The zero-copy send of io_uring, with a ring made by hand. */
 static void ring_send(void)
 {
     int ends[2];
@@ -181,7 +182,7 @@ static void ring_send(void)
     verify_from(ends[1], sent, 5, "sent by io_uring");
 }
 
-/* What others do with this process' memory while it is out. */
+/* Accesses of other processes to this process' memory while it is swapped out. */
 static void read_by_others(void)
 {
     char *p = lendable(6);
@@ -203,7 +204,7 @@ static void read_by_others(void)
     VERIFY_PART(p, 0, LENT, 7, "written by another process");
 }
 
-/* The same lent again and again, while threads fill memory: what is exchanged must not be lost. */
+/* The same pages are lent again and again, while threads fill memory: exchanged memory must not be lost. */
 static void *keep_filling(void *at)
 {
     for (uint64_t round = 1; round <= 40; round++) {

@@ -1,5 +1,5 @@
-/* munmap, madvise, mremap, mprotect, mlock and MAP_FIXED on memory whose pages
- * are swapped out at that moment must mean what they mean without foreswap. */
+/* munmap, madvise, mremap, mprotect, mlock and MAP_FIXED on memory whose pages are swapped out must have the same
+ * effect as without foreswap. */
 #include "check.h"
 
 #include <setjmp.h>
@@ -136,8 +136,8 @@ static void mremap_move(void)
         CHECK(words[i] == word(10, THIRD / 8 + i), "word %zu of the moved part", i);
 }
 
-/* Memory right above a small guard looks like a thread's stack. What grows there is managed for all
- * that, as it was before it came there. */
+/* Memory right above a small guard looks like a thread's stack. Memory that grows there is still managed, as it
+ * was before. */
 static void above_a_guard(void)
 {
     const size_t guard = 4 * PAGE, more = 8 * MIB;
@@ -244,7 +244,7 @@ static void mprotect_none(void)
     VERIFY(p, REGION, 19, "what PROT_NONE hid");
 }
 
-/* Reserve much, commit a little at a time: how the JVM, Go and glibc's arenas do it. */
+/* Reserve much, commit a little at a time, as the JVM, Go and glibc's arenas do. */
 static void reserve_and_commit(void)
 {
     size_t reserved = 512 * MIB, committed = 96 * MIB, step = MIB;
@@ -334,7 +334,7 @@ static void beside_shared_and_file(void)
     VERIFY(p, REGION, 28, "private memory");
 }
 
-/* Huge and nearly empty: what is kept about it must not grow with its size. */
+/* Huge and nearly empty: its tables must not grow with its size. */
 static void sparse(void)
 {
     size_t size = 64UL << 30, step = 8 * MIB;
@@ -385,7 +385,7 @@ static void map_populate(void)
     VERIFY(p, size, 34, "populated memory");
 }
 
-/* What a child does to all of its memory; the kernel ends it for the next instruction. */
+/* A child calls this on all of its memory; the kernel kills it at the next instruction. */
 static void unmap_everything(void)
 {
     char *p = swapped_region(35);
@@ -400,7 +400,7 @@ static void unmap_everything(void)
     CHECK(waitpid(child, &status, 0) == child, "waitpid");
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "the child ended with %x", status);
     VERIFY(p, REGION, 35, "in the parent");
-    /* What does not belong to the program is not its to unmap, and it goes on. */
+    /* The program cannot unmap memory that does not belong to it, and continues. */
     FILE *maps = fopen("/proc/self/maps", "r");
     CHECK(maps != NULL, "the map");
     char line[512];

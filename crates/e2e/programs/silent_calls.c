@@ -1,5 +1,5 @@
-/* Calls that change memory without any event of userfaultfd, on memory that is swapped out, present, or both: what they
- * mean without foreswap they must mean with it. */
+/* Calls that change memory without a userfaultfd event, on memory that is swapped out, present, or both: they must
+ * have the same effect as without foreswap. */
 #include "check.h"
 
 #include <setjmp.h>
@@ -86,7 +86,7 @@ static void guard_and_remove(char *p, uint64_t seed, advise way)
     VERIFY_PART(p, 2 * THIRD, THIRD, seed, "after the guard, later");
 }
 
-/* Nothing but the two calls: what was out, in a frame or in memory is gone. */
+/* Only the two calls: content that was swapped, in a frame or in memory is gone. */
 static void guards_alone(void)
 {
     char *p = swapped_region(21);
@@ -97,7 +97,7 @@ static void guards_alone(void)
     VERIFY_PART(p, 2 * THIRD, THIRD, 21, "what was not");
 }
 
-/* Guards are removed from memory most of which has none: it keeps what it holds, out or in. */
+/* Guards are removed from memory most of which has none: it keeps its content, swapped or in memory. */
 static void guards_removed_from_all(void)
 {
     char *p = swapped_region(22);
@@ -115,7 +115,7 @@ static void guards_by_number(void) { guard_and_remove(swapped_region(2), 2, by_s
 
 static void guards_by_pidfd(void) { guard_and_remove(swapped_region(3), 3, by_process_madvise); }
 
-/* Memory that is filled next to a guard, in batches, goes around it. */
+/* A fill next to a guard, in batches, leaves the guard out. */
 static void guards_beside_first_touches(void)
 {
     char *p = map(REGION);
@@ -135,7 +135,7 @@ static void guards_beside_first_touches(void)
     }
 }
 
-/* Guards that are there before anything is managed. */
+/* Guards from before anything is managed. */
 static void guards_before_pressure(void)
 {
     char *p = map(REGION);
@@ -196,7 +196,7 @@ static void guards_move(void)
     VERIFY_ZERO(q, REGION, "mapped over guards");
 }
 
-/* Over pages that came as huge ones, on boundaries that are none of theirs. */
+/* Over huge pages, on boundaries that are not theirs. */
 static void guards_in_huge_pages(void)
 {
     char *room = map(REGION + 2 * MIB);
@@ -218,7 +218,7 @@ static void guards_in_huge_pages(void)
     }
 }
 
-/* Where the kernel refuses, nothing is lost. */
+/* If the kernel refuses, nothing is lost. */
 static void refused_guards(void)
 {
     char *p = swapped_region(9);
@@ -273,7 +273,7 @@ static void guards_beside_threads(void)
     VERIFY_PART(p, THIRD, 2 * THIRD, 10, "never guarded");
 }
 
-/* Advice to oneself by a pidfd: a discard, and MADV_FREE, after which old or zero is right and nothing else. */
+/* Advice to oneself by a pidfd: a discard, and MADV_FREE, after which only the old content or zero is right. */
 static void discards_by_pidfd(void)
 {
     char *p = swapped_region(11);
@@ -317,7 +317,7 @@ static void collapse_and_populate(void)
     fill(p, REGION, 15);
     press(PRESSURE);
     note_absent("absent", p, REGION);
-    /* The kernel makes huge pages of what is there, or says no. */
+    /* The kernel makes huge pages of present pages, or refuses. */
     for (size_t at = 0; at < REGION; at += 2 * MIB)
         madvise(p + at, 2 * MIB, MADV_COLLAPSE);
     CHECK(madvise(p, 8 * MIB, MADV_POPULATE_READ) == 0, "MADV_POPULATE_READ");

@@ -1,4 +1,4 @@
-/* A program that needs next to nothing, in parts for the contract's tests. */
+/* A program that needs little memory, in parts for the contract's tests. */
 #include "check.h"
 
 #include <dirent.h>
@@ -37,7 +37,7 @@ static void descriptors_while_swapping(void)
 static volatile sig_atomic_t got;
 static void on_signal(int signal) { got = signal; }
 
-/* Says which signal came, and ends with 40 plus its number. */
+/* Prints the signal that arrived, and ends with 40 plus its number. */
 static void waits_for_signal(void)
 {
     int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT, SIGWINCH, SIGCONT};
@@ -52,7 +52,7 @@ static void waits_for_signal(void)
     _exit(40 + got);
 }
 
-/* How often Ctrl-C reached us: once is right. */
+/* How often Ctrl-C reached this process: once is right. */
 static volatile sig_atomic_t interrupts;
 static void on_interrupt(int signal) { (void)signal; interrupts++; }
 static void counts_interrupts(void)

@@ -1,5 +1,5 @@
-/* Faults raised inside system calls, and other ways for the kernel or another
- * process to reach memory that is swapped out. Files go to the working folder. */
+/* Faults inside system calls, and other ways in which the kernel or another process accesses swapped memory. Files
+ * go to the working folder. */
 #include "check.h"
 
 #include <sys/resource.h>
@@ -180,7 +180,7 @@ static void pipes(void)
     VERIFY(into, REGION, 22, "through a pipe");
 }
 
-/* Calls that fill small structures, each in a page of its own that is out. */
+/* Calls that fill small structures, each in its own swapped page. */
 static void small_results(void)
 {
     char *p = swapped_region(24);
@@ -338,7 +338,7 @@ static void futexes(void)
             pthread_cond_wait(&meeting->changed, &meeting->mutex);
         pthread_mutex_unlock(&meeting->mutex);
     }
-    /* The other side waits on a word that goes out meanwhile. */
+    /* The other side waits on a word that is evicted meanwhile. */
     usleep(50000);
     press(PRESSURE);
     note_absent("absent", p, REGION);
@@ -349,7 +349,7 @@ static void futexes(void)
     VERIFY_PART(p, 6 * MIB, REGION - 6 * MIB, 40, "after");
 }
 
-/* A thread that ends while it holds mutexes whose pages are out: the kernel marks them on its way. */
+/* A thread that ends while it holds mutexes whose pages are swapped out: the kernel marks them. */
 static void *holds_at_end(void *argument)
 {
     pthread_mutex_t **mutexes = argument;
@@ -403,7 +403,7 @@ static void robust_mutexes(void)
     }
 }
 
-/* Limits on what is mapped, set when the engine has mapped what it has: they are the program's own. */
+/* Limits on mapped memory, set after the engine has made its own mappings: they are the program's own. */
 static void own_limits(void)
 {
     char *p = swapped_region(45);
@@ -426,7 +426,7 @@ static void own_limits(void)
         char *more = mmap(NULL, 1536 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         CHECK(more == MAP_FAILED && errno == ENOMEM, "what passes it");
         CHECK(munmap(one, 1024 * MIB) == 0, "munmap");
-        /* What is executed has it as well. */
+        /* An executed program has it as well. */
         fflush(stdout);
         pid_t pid = fork();
         CHECK(pid >= 0, "fork");
@@ -546,7 +546,7 @@ static void threads_fault_at_once(void)
     VERIFY(p, REGION, 70, "in the end");
 }
 
-/* For the test's gdb: a known word, swapped out, and a loop that goes on. */
+/* For the test's gdb: a known word, swapped out, and a loop that continues. */
 char *gdb_region;
 volatile uint64_t gdb_resident = 0x600df00d;
 static void waits_for_gdb(void)

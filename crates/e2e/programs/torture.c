@@ -1,7 +1,6 @@
-/* torture SEED THREADS OPERATIONS: each thread maps, writes, verifies, discards,
- * moves, protects, forks and frees at random, drawn from the seed. What every
- * page must hold is known from its version, kept in shared memory, which nobody
- * swaps. A wrong word ends the run with the seed, the page and both values. */
+/* torture SEED THREADS OPERATIONS: each thread maps, writes, verifies, discards, moves, protects, forks and frees
+ * at random, drawn from the seed. The expected content of every page follows from its version, in shared memory,
+ * which is not swapped. A wrong word ends the run with the seed, the page and both values. */
 #include "check.h"
 
 #include <sys/socket.h>
@@ -105,7 +104,7 @@ static void fork_and_verify(struct thread *t)
     if (pid == 0) {
         for (int i = 0; i < REGIONS; i++) {
             struct region *r = &t->regions[i];
-            /* The versions are shared with the parent, who does not touch them now. */
+            /* The versions are shared with the parent, which does not touch them now. */
             for (size_t page = 0; r->base && r->readable && page < r->pages; page += 1 + page % 7)
                 verify_page(t, r, page);
             if (r->base && r->writable)
@@ -118,7 +117,7 @@ static void fork_and_verify(struct thread *t)
     CHECK(code == 0, "seed %lu thread %d operation %lu: the child ended with %d", seed, t->number, t->operation, code);
 }
 
-/* Through the kernel: the page goes into a pipe and comes back into another. */
+/* Through the kernel: the page goes into a pipe and is read back into another page. */
 static void copy_through_pipe(struct thread *t, struct region *r, size_t page)
 {
     char copy[PAGE];

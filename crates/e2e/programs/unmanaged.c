@@ -1,5 +1,5 @@
-/* Holds 96 MiB (or what is asked for) of memory that foreswap does not manage, of the kind that is asked for, says so,
- * and waits for a file: unmanaged KIND MEBIBYTES FILE */
+/* Holds 96 MiB (or the given size) of memory that foreswap does not manage, of the given kind, prints a line, and
+ * waits for a file: unmanaged KIND MEBIBYTES FILE */
 #include "check.h"
 
 static size_t size;

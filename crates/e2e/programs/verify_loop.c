@@ -1,7 +1,6 @@
-/* verify_loop MEBIBYTES STOPFILE [forks]: fills memory, says "ready", and
- * verifies and rewrites it piece by piece until STOPFILE is there; then all of
- * it once more. With "forks" children verify what they inherited. SIGUSR1 makes
- * it take as much memory again, and say "grown". */
+/* verify_loop MEBIBYTES STOPFILE [forks]: fills memory, says "ready", and verifies and rewrites it piece by piece
+ * until STOPFILE exists; then all of it once more. With "forks" children verify the memory that they inherited.
+ * SIGUSR1 makes it use as much memory again, and say "grown". */
 #include "check.h"
 
 #define PIECE (256UL << 10)

@@ -1,4 +1,4 @@
-//! Runs a job under `foreswap run`, reads what `--stats` wrote, and compares with the bare run.
+//! Runs a job under `foreswap run`, reads its `--stats`, and compares it with the bare run.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::MIB;
 use crate::process::{Job, Outcome, Running, Scratch, excerpt};
 
-/// The `foreswap` under test: `FORESWAP_BIN`, or the one `make build` left beside this test.
+/// The `foreswap` under test: `FORESWAP_BIN`, or the one that `make build` left beside this test.
 pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("FORESWAP_BIN") {
         return PathBuf::from(path);
@@ -57,7 +57,7 @@ pub const NUMBERS: [&str; 25] = [
     "fault_ns_max",
 ];
 
-/// What `--stats` wrote.
+/// The content of the `--stats` file.
 #[derive(Debug)]
 pub struct Stats(pub Value);
 
@@ -92,10 +92,10 @@ impl Stats {
 /// Bytes by which several processes may pass the limit: 256 pages.
 const SLACK: u64 = MIB;
 
-/// Bytes that an engine may take whatever it manages, besides a hundredth of that.
+/// Bytes that an engine may use in addition to a hundredth of the memory that it manages.
 const ENGINE: u64 = 16 * MIB;
 
-/// How `foreswap run` is called.
+/// The options of `foreswap run`.
 #[derive(Clone)]
 pub struct Managed {
     limit: u64,
@@ -145,7 +145,7 @@ impl Managed {
         self
     }
 
-    /// The command line up to and with `--`, statistics going to `stats`.
+    /// The command line up to and including `--`; statistics go to `stats`.
     pub fn command_line(&self, stats: &Path) -> Vec<OsString> {
         let mut line = self.wrapper.clone();
         line.push(self.binary.clone().into_os_string());
@@ -173,7 +173,7 @@ impl Managed {
         let scratch = Scratch::new("stats");
         let path = scratch.join("stats.json");
         if !self.wrapper.is_empty() {
-            // The launcher may turn into another user, who must be able to write there.
+            // The launcher may change to another user, who must be able to write there.
             use std::os::unix::fs::PermissionsExt;
             let open = fs::Permissions::from_mode(0o777);
             fs::set_permissions(scratch.path(), open).expect("the mode can be set");
@@ -185,8 +185,8 @@ impl Managed {
         outcome
     }
 
-    /// Runs `job` bare and under foreswap; both must say and end the same, within the limit.
-    /// Returns the managed run.
+    /// Runs `job` bare and under foreswap. Output and status must be equal, and the limit must hold. Returns the
+    /// managed run.
     #[track_caller]
     pub fn equals_bare(&self, job: &Job) -> Outcome {
         let bare = job.run();
@@ -233,17 +233,15 @@ impl Outcome {
         })
     }
 
-    /// Fails unless the limit was `limit` and the peak within it, and the engines' own memory what
-    /// is promised of it. With several processes it may be
-    /// passed by a slack: while a fork is held nothing is moved out, and a thread that has waited
-    /// for its end for 50 ms gets a page all the same, as the forking thread may need what it holds.
+    /// Fails unless the limit was `limit`, the peak within it, and the engines' own memory as small as promised.
+    /// Several processes may exceed it by a slack. During the hold of a fork nothing is evicted, and a thread that has
+    /// waited for its end for 50 ms still gets a page, as the forking thread may need a lock of it.
     #[track_caller]
     pub fn within_limit(&self, limit: u64) {
         self.within(limit, 0);
     }
 
-    /// The same where the command forks: the limit may be passed by as much as the statistics name, a sixteenth at the
-    /// most.
+    /// The same if the command forks: the limit may be exceeded by the amount in the statistics, at most a sixteenth.
     #[track_caller]
     pub fn within_limit_but_for_forks(&self, limit: u64) {
         let over = &self.stats().0["over_limit_bytes"];
@@ -267,7 +265,7 @@ impl Outcome {
         );
     }
 
-    /// Fails unless pages went out and came back: without that a comparison proves nothing.
+    /// Fails unless pages were written and read back: without that a comparison proves nothing.
     #[track_caller]
     pub fn swapped(&self) {
         let stats = self.stats();

@@ -1,4 +1,4 @@
-//! Inputs of tests: their sizes, and numbers that are the same in every run.
+//! Inputs of tests: their sizes, and numbers that are equal in every run.
 
 use std::path::{Path, PathBuf};
 

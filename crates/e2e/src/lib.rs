@@ -1,12 +1,11 @@
-//! What every end-to-end test of foreswap needs: a program (C, compiled on the spot, or one that is
-//! installed), a run of it bare, a run of it under `foreswap run`, and the comparison of the two.
+//! The tools of every end-to-end test of foreswap: a program (C, compiled for the test, or an installed one), its bare
+//! run, its run under `foreswap run`, and the comparison of the two.
 //!
-//! The comparison is the point: standard output and exit status must be those of the bare run, the
-//! peak must stay within the limit, and swapping must really have happened, or the test proves
-//! nothing. Every run has a time-out, and only processes that a run started are ever killed: they
-//! are known by a tag in their environment.
+//! The comparison is the purpose: standard output and exit status must be those of the bare run, the peak must stay
+//! within the limit, and pages must really have been swapped, or the test proves nothing. Every run has a time-out.
+//! Only processes that a run started are ever killed: a tag in their environment identifies them.
 //!
-//! A missing tool or kernel feature is a failure where `CI` is set and a named skip elsewhere.
+//! A missing tool or kernel feature is a failure if `CI` is set and a named skip otherwise.
 
 pub mod foreswap;
 pub mod inputs;

@@ -1,8 +1,8 @@
-//! Runs one command to its end, or to its time-out, and keeps what it said.
+//! Runs one command to its end, or to its time-out, and keeps its output.
 //!
-//! Output goes to files, not pipes, so that a left-over descendant that holds a stream open cannot
-//! hang a test. Every process of a run carries a tag in its environment; at a time-out exactly the
-//! processes with the run's tag are killed, wherever they went.
+//! Output goes to files, not pipes, so that a left-over descendant that holds a stream open cannot hang a test. Every
+//! process of a run carries a tag in its environment. At a time-out exactly the processes with the run's tag are
+//! killed, wherever they are.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ static RUNS: AtomicU64 = AtomicU64::new(0);
 /// The environment variable that marks every process of a run.
 pub const TAG: &str = "E2E_RUN_TAG";
 
-/// The build's folder for temporary files: a disk rather than a tmpfs, which would be memory.
+/// The build's folder for temporary files: a disk, and not a tmpfs, which would be memory.
 pub(crate) fn target_tmp() -> PathBuf {
     let exe = std::env::current_exe().expect("the test knows its own path");
     exe.ancestors()
@@ -32,7 +32,7 @@ pub(crate) fn target_tmp() -> PathBuf {
         .join("tmp")
 }
 
-/// A folder of this test's own, 0700, removed when dropped.
+/// A folder of this test alone, 0700, removed on drop.
 pub struct Scratch {
     path: PathBuf,
 }
@@ -65,15 +65,15 @@ impl Drop for Scratch {
     }
 }
 
-/// Seconds from `FORESWAP_E2E_TIMEOUT`, or ten to a hundred times what a run takes: hosts take most of the CPU time
-/// for minutes.
+/// Seconds from `FORESWAP_E2E_TIMEOUT`, or ten to a hundred times the duration of a run: hosts take most of the CPU
+/// time for minutes.
 fn default_timeout() -> Duration {
     let asked = std::env::var("FORESWAP_E2E_TIMEOUT").ok();
     let seconds = asked.and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(if crate::full_size() { 1200 } else { 300 }))
 }
 
-/// A command with all that a run of it needs.
+/// A command with everything that its run needs.
 #[derive(Clone)]
 pub struct Job {
     argv: Vec<OsString>,
@@ -134,7 +134,7 @@ impl Job {
         self
     }
 
-    /// Leaves standard output in `file` rather than in [`Outcome::stdout`].
+    /// Sends standard output to `file` instead of [`Outcome::stdout`].
     pub fn stdout(mut self, file: impl AsRef<Path>) -> Self {
         self.stdout = Some(file.as_ref().to_owned());
         self
@@ -208,7 +208,7 @@ impl Job {
     }
 }
 
-/// A job under way; what is left of it is killed when dropped.
+/// A running job; its remaining processes are killed on drop.
 pub struct Running {
     child: Child,
     tag: String,
@@ -225,7 +225,7 @@ impl Running {
         Pid::from_child(&self.child)
     }
 
-    /// What makes the run's processes known, for [`processes_with_tag`].
+    /// The tag of the run's processes, for [`processes_with_tag`].
     pub fn tag(&self) -> &str {
         &self.tag
     }
@@ -240,7 +240,7 @@ impl Running {
         self.processes().into_iter().filter(is_engine).collect()
     }
 
-    /// The run's processes whose executable's name is `name`; not their engines, which have it as well.
+    /// The run's processes whose executable's name is `name`, without their engines, which have the same name.
     pub fn processes_named(&self, name: &str) -> Vec<Pid> {
         self.processes()
             .into_iter()
@@ -252,7 +252,7 @@ impl Running {
             .collect()
     }
 
-    /// What came on standard output so far.
+    /// Standard output so far.
     pub fn stdout_so_far(&self) -> String {
         self.stdout.as_ref().map_or_else(String::new, |path| {
             String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
@@ -283,7 +283,7 @@ impl Running {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// True when it has taken longer than the job may: [`Running::wait`] ends it.
+    /// True when it has exceeded the job's time-out: [`Running::wait`] ends it.
     pub fn is_overdue(&self) -> bool {
         self.started.elapsed() > self.timeout
     }
@@ -368,7 +368,7 @@ impl Drop for Running {
     }
 }
 
-/// Whether this is the process beside a program that serves its memory.
+/// Whether this is an engine.
 fn is_engine(pid: &Pid) -> bool {
     let name = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
     name.is_ok_and(|name| name == "fs-pager\n")
@@ -400,7 +400,7 @@ pub fn processes_with_tag(tag: &str) -> Vec<Pid> {
     found
 }
 
-/// How a run ended and what it said.
+/// Status and output of a run.
 pub struct Outcome {
     /// The status of the started process.
     pub status: ExitStatus,
@@ -410,7 +410,7 @@ pub struct Outcome {
     pub stderr: String,
     /// Wall-clock time.
     pub elapsed: Duration,
-    /// What `--stats` wrote, in a managed run.
+    /// The content of the `--stats` file, in a managed run.
     pub stats: Option<Stats>,
 }
 
@@ -440,7 +440,7 @@ impl Outcome {
         self
     }
 
-    /// The figure that one of our C programs noted on standard error as `note NAME VALUE`.
+    /// The figure that one of our C programs wrote to standard error as `note NAME VALUE`.
     #[track_caller]
     pub fn note(&self, name: &str) -> u64 {
         self.stderr

@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock};
 use crate::process::target_tmp;
 use crate::requirement;
 
-/// Where the programs go: beside the build, readable by the ordinary user of some tests.
+/// The folder of the programs: beside the build, readable by the ordinary user of some tests.
 fn folder() -> PathBuf {
     let path = target_tmp().join("programs");
     fs::create_dir_all(&path).expect("the folder of the programs can be made");
@@ -41,7 +41,7 @@ pub fn compile_with(test: &str, name: &str, options: &[&str]) -> Option<PathBuf>
         .join("programs")
         .join(format!("{name}.c"));
     let path = folder().join(key.replace('/', "_"));
-    // Under another name first: an older run's processes may still execute the last one.
+    // Under another name first: processes of an older run may still execute the last one.
     let fresh = folder().join(format!("{}.{}", path.display(), std::process::id()));
     let output = Command::new(gcc)
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])

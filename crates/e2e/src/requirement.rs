@@ -1,5 +1,5 @@
-//! Decides what happens when a test cannot run here: it fails where everything is promised to be
-//! there (`CI` is set), and says its name and the reason elsewhere, so that a skip never hides.
+//! A test that cannot run here fails where everything is promised to be available (`CI` is set). Elsewhere it prints
+//! its name and the reason, so that no skip is hidden.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ pub fn required(met: bool, test: &str, what: &str) -> bool {
     false
 }
 
-/// Where `command` is, looked up as a shell with the system's folders would.
+/// The path of `command`, searched as a shell with the system's folders would.
 pub fn find_command(command: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     path.split(':')
@@ -32,7 +32,7 @@ pub fn find_command(command: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// `command`'s path, or the answer of [`required`].
+/// `command`'s path, or the result of [`required`].
 #[track_caller]
 pub fn command(test: &str, command: &str) -> Option<PathBuf> {
     let found = find_command(command);
@@ -40,14 +40,14 @@ pub fn command(test: &str, command: &str) -> Option<PathBuf> {
     found
 }
 
-/// The Python of the project's `.venv`, which has NumPy and SciPy, or the answer of [`required`].
+/// The Python of the project's `.venv`, which has NumPy and SciPy, or the result of [`required`].
 #[track_caller]
 pub fn venv_python(test: &str) -> Option<PathBuf> {
     let python = workspace().join(".venv/bin/python");
     required(python.exists(), test, ".venv with NumPy and SciPy").then_some(python)
 }
 
-/// True when the tests run as root, or the answer of [`required`].
+/// True when the tests run as root, or the result of [`required`].
 #[track_caller]
 pub fn root(test: &str) -> bool {
     required(rustix::process::geteuid().is_root(), test, "root")

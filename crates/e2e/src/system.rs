@@ -1,5 +1,5 @@
-//! Changes to the system that some tests need (a loop device, a mount, a swap file), each undone
-//! when its guard is dropped, whatever became of the test.
+//! Changes to the system that some tests need (a loop device, a mount, a swap file). Each is undone when its guard is
+//! dropped, whatever the result of the test.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::process::Scratch;
 use crate::requirement::find_command;
 
-/// Runs a command of the system that must work, and returns what it said.
+/// Runs a command of the system that must succeed, and returns its output.
 #[track_caller]
 pub fn system(line: &[&str]) -> String {
     let program = find_command(line[0]).unwrap_or_else(|| line[0].into());

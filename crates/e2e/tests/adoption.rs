@@ -1,14 +1,13 @@
-//! Memory that comes in ways which nobody tells foreswap of, or that looks like something else. Each
-//! program is run bare and at a third of what it uses, and must say the same; its own peak, as the
-//! kernel counted it, must be near the limit.
+//! Memory that foreswap is not told of, or that looks like something else. Each program is run bare and at a third of
+//! its memory, and must have the same output. Its own peak, as the kernel counts it, must be near the limit.
 
 use foreswap_e2e::{Job, MIB, Managed, Outcome, program, requirement};
 
 /// Mebibytes.
 const LIMIT: u64 = 64;
 
-/// What the process may use beyond the limit by its own peak: the engine, the program's text and
-/// libraries, and what comes between two looks.
+/// Memory of the process beyond the limit, by its own peak: the engine, the program's text and libraries, and growth
+/// between two looks.
 const BESIDE_LIMIT: u64 = 40 * MIB;
 
 #[track_caller]
@@ -79,14 +78,14 @@ fn moves_as_one() {
     }
 }
 
-/// A sanitizer's runtime stands before the C library, wants to be the first of all modules, and reserves
-/// terabytes. What it knows of each byte is managed too.
+/// A sanitizer's runtime is loaded before the C library, requires to be the first of all modules, and reserves
+/// terabytes. Its shadow memory is managed too.
 #[track_caller]
 fn sanitized(test: &str, option: &str) {
     let Some(path) = program::compile_with(test, "adoption", &[option]) else {
         return;
     };
-    // Its look for leaks stops all threads.
+    // Its leak check stops all threads.
     let job = Job::new(path).arg("guarded_chunks");
     let job = job.env("ASAN_OPTIONS", "detect_leaks=0");
     Managed::limit(LIMIT).equals_bare_swapping(&job);
@@ -133,8 +132,8 @@ fn library_arrays() {
     near_limit(&Managed::limit(LIMIT).equals_bare_swapping(&job));
 }
 
-/// Runs a program that asks the kernel itself. What it touches between two looks comes on top, and where
-/// the disk is busy with others' work reclaim is late: the best of some runs counts.
+/// Runs a program that calls the kernel directly. The memory that it touches between two looks is added, and reclaim is
+/// late while the disk is busy with other work: the best of several runs counts.
 #[track_caller]
 fn raw(test: &str, options: &[&str]) {
     let Some(path) = program::compile_with(test, "adoption_raw", options) else {
@@ -165,7 +164,7 @@ fn raw_calls_in_a_loop() {
     raw("raw_calls_in_a_loop", &["-O3"]);
 }
 
-/// As what Go links: nothing but the loader.
+/// As Go links programs: nothing but the loader.
 #[test]
 fn without_libraries() {
     let loader = "-Wl,--dynamic-linker=/lib64/ld-linux-x86-64.so.2";

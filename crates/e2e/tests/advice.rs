@@ -1,4 +1,4 @@
-//! What a program says of its memory (madvise) is heeded, and returns what it returns without us.
+//! The program's advice about its memory (madvise) has an effect, and its return values are those without foreswap.
 
 use foreswap_e2e::{Job, MIB, Managed, Outcome, program};
 
@@ -16,7 +16,7 @@ fn run_with(name: &str, options: &[&str]) -> Option<Outcome> {
     Some(managed.equals_bare(&job).succeeded())
 }
 
-/// As [`run_with`]; all that was filled must have been out of memory.
+/// As [`run_with`]; all of the filled memory must have been evicted.
 #[track_caller]
 fn paged_out_with(name: &str, options: &[&str]) -> Option<Outcome> {
     let outcome = run_with(name, options)?;
@@ -88,7 +88,8 @@ fn hints_decide_the_windows() {
         assert!(pages == 0 && major >= READ - 8, "{name}: {pages} {major}");
     }
     let (pages, sequential) = ahead("sequential_hint").expect("compiled already");
-    // The largest window is 32 pages, used from the first miss on; or a huge page is read for the fault itself, as above.
+    // The largest window is 32 pages, used from the first miss on; or a huge page is read for the fault itself, as
+    // above.
     assert!(
         pages >= READ / 2 && sequential <= READ / 32 + 4,
         "{pages} {sequential}"

@@ -1,5 +1,4 @@
-//! Swap areas: where they are, who can see them, and what happens when they are full or give back
-//! what was not written to them.
+//! Swap areas: where they are, who can see them, and the results of a full area and of changed bytes.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -42,7 +41,7 @@ fn folder_is_left_empty() {
     );
 }
 
-/// While it runs, the area has no name, and nobody else could open it.
+/// While it runs, the area has no name, and no other process could open it.
 #[test]
 fn area_in_a_folder_is_unlinked_and_private() {
     let test = "area_in_a_folder_is_unlinked_and_private";
@@ -125,7 +124,7 @@ fn memory_file_system_as_area() {
     if let Some(outcome) = with_area(test, "fits_both", scratch.path(), &["--swap-size", "256M"]) {
         outcome.swapped();
     }
-    // Nothing of the run holds it any more.
+    // No process of the run holds it any more.
     system(&["umount", &folder]);
 }
 
@@ -142,7 +141,7 @@ fn block_device_as_area() {
     }
 }
 
-/// Neither area would be enough by itself.
+/// Neither area is large enough alone.
 #[test]
 fn two_areas() {
     let Some(path) = program::compile("two_areas", "small") else {
@@ -173,7 +172,7 @@ fn order_gives_priority() {
     running.wait_for_output("ready");
     let written = |file: &PathBuf| {
         let bytes = fs::read(file).expect("the area can be read");
-        // The first MiB may hold what marks it as an area.
+        // The first MiB may hold the area's header.
         bytes[MIB as usize..]
             .chunks(4096)
             .filter(|page| page.iter().any(|&b| b != 0))
@@ -232,8 +231,8 @@ fn full_warnings(outcome: &Outcome, folder: &Path) -> usize {
     lines
 }
 
-/// Where no page can be freed, the thread that needs one gets SIGBUS after the time-out, and the
-/// message names the area and its size once.
+/// If no page can be freed, the thread that needs one gets SIGBUS after the time-out, and the message names the area
+/// and its size once.
 #[test]
 fn full_area_ends_in_a_bus_error() {
     let test = "full_area_ends_in_a_bus_error";
@@ -278,12 +277,11 @@ fn full_area_ends_in_a_bus_error() {
     }
 }
 
-/// As O_DIRECT wants a buffer.
+/// Aligned for O_DIRECT.
 #[repr(align(4096))]
 struct Damage([u8; 16384]);
 
-/// The area's bytes change under it: each page read is right or a bus error that is explained,
-/// never wrong.
+/// The area's bytes are changed: each page read is right or gives a bus error with an explanation, never a wrong byte.
 #[test]
 fn damaged_area_loses_pages_and_tells() {
     let test = "damaged_area_loses_pages_and_tells";
@@ -302,8 +300,8 @@ fn damaged_area_loses_pages_and_tells() {
                 &scratch.join("stats.json"),
             );
         running.wait_for_output("ready");
-        // Past the page cache, as the pager writes: buffered pages that meet its writes are thrown
-        // away by the kernel, with EIO for fsync.
+        // Past the page cache, as the pager writes: the kernel throws buffered pages away where they meet its writes,
+        // with EIO for fsync.
         let file = fs::OpenOptions::new()
             .write(true)
             .custom_flags(OFlags::DIRECT.bits() as i32)

@@ -21,7 +21,7 @@ fn bench(scratch: &Scratch, words: &str) -> Job {
         .timeout(180)
 }
 
-/// Runs it to its end: what it printed, and its JSON.
+/// Runs it to its end; returns its output and its JSON.
 #[track_caller]
 fn report(words: &str) -> (String, Value) {
     let scratch = Scratch::new("bench");
@@ -53,7 +53,7 @@ fn a_bench_runs_foreswap_and_its_peer_and_writes_what_it_found() {
     assert_eq!(report["peers"][1]["peer"], "bare");
     let median = |peer, figure| median(&report, peer, figure);
     assert!(median(0, "bytes_per_s") > 0.0 && median(1, "bytes_per_s") > 0.0);
-    // A third fits: two thirds at least had to go out and come back.
+    // A third fits: at least two thirds had to be written and read.
     assert!(median(0, "swap_in_bytes") >= f64::from(48 << 20));
     assert!(median(0, "stats.peak_resident_bytes") <= f64::from(32 << 20));
     // Every page that came in has cost a fault or was read beside one that did.
@@ -61,7 +61,7 @@ fn a_bench_runs_foreswap_and_its_peer_and_writes_what_it_found() {
     assert!(text.contains("windows of foreswap"), "{text}");
 }
 
-/// What moved in the measured passes alone, by the run's own count and by the device's.
+/// The I/O of the measured passes alone, by the run's own count and by the device's.
 #[test]
 fn the_passes_are_counted_by_themselves_and_held_against_the_device() {
     let (text, report) =
@@ -69,7 +69,7 @@ fn the_passes_are_counted_by_themselves_and_held_against_the_device() {
     let whole = median(&report, 0, "swap_out_bytes");
     let passes = median(&report, 0, "pass_out_bytes");
     let fill = median(&report, 0, "fill_out_bytes");
-    // Two thirds at least in the filling, and again in the pass; the check is in neither.
+    // At least two thirds in the fill, and again in the pass; the check is in neither.
     assert!(fill >= f64::from(48 << 20), "{fill}: {text}");
     assert!(passes >= f64::from(48 << 20), "{passes}: {text}");
     assert!(
@@ -120,8 +120,7 @@ fn compressed_memory_has_no_device_beside_it() {
     );
 }
 
-/// Processes once starved each other here: one that was granted all of the limit while it was alone
-/// kept it.
+/// Processes once starved each other here: a process kept the whole limit that it was granted while it was alone.
 #[test]
 fn combined_runs_under_foreswap() {
     for mode in ["thread", "process"] {
@@ -165,7 +164,7 @@ fn linpack_is_right_under_foreswap() {
 #[test]
 fn swapoff_brings_a_program_back_under_foreswap() {
     let (text, report) = report("swapoff --total 96M --memory 32M --turns 1 --against foreswap");
-    // All but the 16 MiB that the squeezing leaves, and what foreswap itself needs.
+    // All except the 16 MiB of the squeezed limit, and foreswap's own memory.
     assert!(
         median(&report, 0, "back_bytes") >= f64::from(64 << 20),
         "{text}"
@@ -207,7 +206,7 @@ fn an_interrupted_bench_leaves_no_process_and_no_file() {
             "{:?}",
             names(scratch.path())
         );
-        // The workload dies with the run that it was in.
+        // The workload dies with its run.
         let start = Instant::now();
         while !foreswap_e2e::process::processes_with_tag(&tag).is_empty() {
             assert!(start.elapsed() < Duration::from_secs(10), "{words}");
@@ -240,7 +239,7 @@ fn slots_are_taken_from_both_allocators() {
                 }
             }
         }
-        // An empty area gives each request all that it asks for.
+        // An empty area gives each request everything that it asks for.
         let row = row(&format!("{request}, empty, 1 task: foreswap"));
         let of_call = row["turns"][0]["slots_per_s"].as_f64().expect("a figure")
             / row["turns"][0]["calls_per_s"].as_f64().expect("a figure");

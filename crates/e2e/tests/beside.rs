@@ -1,5 +1,5 @@
-//! The engine is a process beside the program: nothing that is done to the program's threads or descriptors, or that the
-//! program does to itself, meets it; it ends with the program, and the program never goes on without it.
+//! The engine is a process beside the program. Changes to the program's threads or descriptors do not affect it. It
+//! ends with the program, and the program never continues without it.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ fn it_is_served_in_another_root() {
     }
 }
 
-/// What a child's engine cannot get by itself comes from its parent's.
+/// A child's engine gets from its parent's engine the rights that it lacks.
 #[test]
 fn it_may_fork_in_another_network() {
     if requirement::root("it_may_fork_in_another_network") {
@@ -82,7 +82,7 @@ fn who_stops_all_its_threads_may_read_its_memory() {
     as_bare("spied");
 }
 
-/// Where orphans would become its own children, the engine is none.
+/// The first process of a PID namespace gets orphans as its children; the engine is not among those that it sees.
 #[test]
 fn the_first_process_of_a_pid_namespace_has_no_child_that_it_sees() {
     let test = "the_first_process_of_a_pid_namespace_has_no_child_that_it_sees";
@@ -97,7 +97,7 @@ fn the_first_process_of_a_pid_namespace_has_no_child_that_it_sees() {
     Managed::limit(LIMIT).equals_bare_swapping(&job.timeout(120));
 }
 
-/// Whether the preload object sees it coming or not.
+/// Whether the preload object sees the exec or not.
 #[test]
 fn what_it_had_is_gone_when_it_executes_another_file() {
     for kind in ["executes", "executes_unseen"] {
@@ -165,7 +165,7 @@ fn it_ends_with_the_engine() {
     }
 }
 
-/// Then nobody is left to end it: it waits, and never finds zeros.
+/// No process is left to end it: it waits, and never finds zeros.
 #[test]
 fn it_reads_nothing_wrong_when_the_supervisor_is_killed_with_the_engine() {
     let test = "it_reads_nothing_wrong_when_the_supervisor_is_killed_with_the_engine";
@@ -174,7 +174,7 @@ fn it_reads_nothing_wrong_when_the_supervisor_is_killed_with_the_engine() {
     };
     for io in ["uring", "threads"] {
         let scratch = Scratch::new("both");
-        // The command dies with the supervisor; what it started does not.
+        // The command dies with the supervisor; its child does not.
         let job = Job::shell("\"$0\" for_ever & wait").arg(&path).timeout(120);
         let managed = Managed::limit(LIMIT).options(["--io", io]);
         let mut running = managed.start(&job, &scratch.join("stats.json"));
@@ -185,7 +185,7 @@ fn it_reads_nothing_wrong_when_the_supervisor_is_killed_with_the_engine() {
         for pid in engines {
             kill_process(pid, Signal::KILL).expect("a kill");
         }
-        // Long enough for a thousand pages that are out.
+        // Long enough to touch a thousand evicted pages.
         std::thread::sleep(Duration::from_secs(1));
         assert_eq!(running.processes_named("beside").len(), 1, "it waits");
         assert_eq!(running.stdout_so_far(), "full\n");

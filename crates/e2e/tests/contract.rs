@@ -1,5 +1,5 @@
-//! What a caller of `foreswap run` relies on: the command's status, signals, streams, terminal and
-//! environment are its own, statistics are complete, and a program that needs little is left alone.
+//! The contract with the caller of `foreswap run`: the command's status, signals, streams, terminal and environment are
+//! its own, statistics are complete, and a program that needs little memory is left alone.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -123,7 +123,7 @@ fn terminal_and_interrupt_key_are_the_commands() {
     assert_eq!(managed.text(), bare.text());
 }
 
-/// Ctrl-Z stops the command and foreswap with it, the shell says so, and `fg` goes on.
+/// Ctrl-Z stops the command and foreswap with it, the shell reports it, and `fg` continues.
 #[test]
 fn job_control_is_the_commands() {
     let test = "job_control_is_the_commands";
@@ -187,7 +187,7 @@ fn environment_is_the_callers() {
     Managed::limit(LIMIT).equals_bare(&job).succeeded();
 }
 
-/// The supervisor needs more of them than many shells allow.
+/// The supervisor needs more descriptors than many shells allow.
 #[test]
 fn the_limit_of_descriptors_is_the_callers() {
     let few = ["sh", "-c", "ulimit -Sn 300 && exec \"$0\" \"$@\""];
@@ -259,8 +259,8 @@ fn statistics_are_complete() {
     complete(stats);
     assert_eq!(stats.count("processes"), 1);
     assert!(stats.count("managed_bytes") >= 160 * MIB);
-    // 160 MiB written in order and read in order, at a limit of 64 MiB: at least what does not
-    // fit goes out and comes back, and no page is written or read more than a few times.
+    // 160 MiB written in order and read in order, at a limit of 64 MiB: at least the part that does not fit is written
+    // and read, and no page is written or read more than a few times.
     for key in ["swap_out_bytes", "swap_in_bytes"] {
         let bytes = stats.count(key);
         assert!((96 * MIB..=480 * MIB).contains(&bytes), "{key} is {bytes}");
@@ -305,7 +305,7 @@ fn statistics_survive_a_kill() {
     assert_eq!(stats.count("processes"), 1);
 }
 
-/// A program that never needs much gets no thread, no descriptor, nothing.
+/// A program that never needs much memory gets no thread, no descriptor, nothing.
 #[test]
 fn a_small_program_is_left_alone() {
     let Some(path) = small("a_small_program_is_left_alone") else {

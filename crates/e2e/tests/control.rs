@@ -1,5 +1,4 @@
-//! The control plane: `ps`, `set`, `swapon` and `swapoff` on programs that verify their memory all the
-//! while.
+//! The control plane: `ps`, `set`, `swapon` and `swapoff` on programs that verify their memory continuously.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -138,7 +137,7 @@ impl Session {
         }
     }
 
-    /// The program looks at all of its memory once more and ends.
+    /// The program checks all of its memory once more and ends.
     #[track_caller]
     fn end(self) -> Outcome {
         fs::write(self.scratch.join("stop"), "").expect("a file");
@@ -185,7 +184,7 @@ fn ps_lists_programs_and_areas_by_either_pid() {
     assert_eq!(run["areas"][0]["path"], session.folder("a"));
     assert!(bytes(&run["areas"][0], "used_bytes") > 90 * MIB, "{run}");
 
-    // All that is out was written, and counted.
+    // All evicted pages were written, and counted.
     assert!(bytes(&run["totals"], "swap_out_bytes") > 90 * MIB, "{run}");
 
     for pid in [session.pid(), session.supervisor().to_string()] {
@@ -447,7 +446,7 @@ fn another_user_is_refused() {
     session.end();
 }
 
-/// Where another user gets at the socket for all its folder and mode, the peer's credentials decide.
+/// If another user reaches the socket in spite of the mode of its folder, the peer's credentials decide.
 #[test]
 fn a_connection_of_another_user_is_refused_by_its_credentials() {
     let test = "a_connection_of_another_user_is_refused_by_its_credentials";
@@ -463,11 +462,11 @@ fn a_connection_of_another_user_is_refused_by_its_credentials() {
     let said = |user: u32| {
         let ask = || {
             let user = Uid::from_raw(user);
-            // Of this thread alone, and what the kernel tells of who connects.
+            // Of this thread alone; the kernel reports them as those of the peer.
             set_thread_res_uid(user, user, user).expect("root may become anybody");
             let mut socket = UnixStream::connect(&open).expect("the way is open");
             let request = concat!(r#"{"do":"set","memory":"32M"}"#, "\n");
-            // Who is refused at once may find nobody to write to.
+            // A refused peer may find the connection closed already.
             let _ = socket.write_all(request.as_bytes());
             let mut answer = String::new();
             let _ = socket.read_to_string(&mut answer);
@@ -482,7 +481,7 @@ fn a_connection_of_another_user_is_refused_by_its_credentials() {
     let refusal = "this run belongs to user 0; only that user and root may control it";
     assert!(other.0.contains(refusal), "{other:?}");
     assert_eq!(other.1, 64 * MIB, "{other:?}");
-    // The same words of its owner do what they say.
+    // The same request of the owner is executed.
     assert_eq!(own.1, 32 * MIB, "{own:?}");
     session.end();
 }

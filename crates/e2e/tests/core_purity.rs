@@ -1,5 +1,5 @@
-//! `scripts/check-core` keeps the core free of the outside world; here it is shown that the check
-//! passes the real core and can fail.
+//! `scripts/check-core` keeps the core free of the outside world. The tests show that the check passes the real core
+//! and can fail.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! fork and all that is built on it, with most of the memory swapped out. The checks are in
-//! `programs/fork_calls.c`; here each is run bare and at a third of what it uses.
+//! fork and calls that are built on it, with most of the memory swapped out. The checks are in `programs/fork_calls.c`;
+//! each is run bare and at a third of its memory.
 
 use std::time::{Duration, Instant};
 
@@ -63,8 +63,8 @@ fn fork_while_threads_work() {
     part("fork_while_threads_work");
 }
 
-/// Two hundred forks while other threads move memory, most of it on the area. What a child may look at
-/// it finds where it was moved to.
+/// Two hundred forks while other threads move memory, most of it on the area. The child finds the memory that it may
+/// look at in its new place.
 #[test]
 fn fork_while_threads_move_memory() {
     let Some(path) = program::compile("fork_while_threads_move_memory", "fork_moves") else {
@@ -98,8 +98,8 @@ fn vfork_and_spawn() {
     part("vfork_and_spawn");
 }
 
-/// Forty forks through an area that holds little more than the program: slots that a child
-/// shared or took must come back when it ends.
+/// Forty forks with an area that holds little more than the program: slots that a child shared or took must be free
+/// when it has ended.
 #[test]
 fn many_forks_in_little_swap() {
     part_with(
@@ -153,7 +153,7 @@ fn fork_in_threads() {
     part("fork_in_threads");
 }
 
-/// The command ends at once; the daemon it leaves behind goes on swapping and stays right.
+/// The command ends at once; the daemon that it leaves behind keeps swapping and stays right.
 #[test]
 fn daemon_outlives_the_command() {
     let Some(path) = program::compile("daemon_outlives_the_command", "fork_calls") else {

@@ -1,5 +1,5 @@
-//! Forked children whose engine is not up yet: it comes up when it is needed. The checks are in
-//! `programs/fork_lazy.c`; each is run bare and at a third of what it uses.
+//! Forked children whose engine has not booted yet: it boots when it is needed. The checks are in
+//! `programs/fork_lazy.c`; each is run bare and at a third of its memory.
 
 use foreswap_e2e::{Job, Managed, Outcome, program};
 
@@ -25,7 +25,7 @@ fn part(name: &str) {
     part_with(name, &[]);
 }
 
-/// Children that execute or exit at once have no engine (but for some, on a machine that is busy otherwise).
+/// Children that execute or exit at once have no engine (except for some, on a busy machine).
 #[test]
 fn storm() {
     let Some(outcome) = part_with("storm", &[]) else {
@@ -66,7 +66,7 @@ fn killed_at_any_time() {
     part_with("killed_at_any_time", &options);
 }
 
-/// What a parent copies is held to the limit soon after, as what a child copies is.
+/// Pages that a parent copies are held to the limit soon after, like those that a child copies.
 #[test]
 fn parent_writes() {
     let Some(outcome) = part_with("parent_writes", &[]) else {

@@ -1,5 +1,5 @@
-//! What runs around a fork of a swapped process, in which order. The checks are in `programs/fork_order.c`; here each is run
-//! bare and at a third of what it uses.
+//! The order of events around a fork of a swapped process. The checks are in `programs/fork_order.c`; each is run bare
+//! and at a third of its memory.
 
 use foreswap_e2e::{Job, Managed, program};
 
@@ -19,8 +19,8 @@ fn part(name: &str, options: &[&str]) {
     );
 }
 
-/// A library that the program needs registers its handlers as it is loaded, as allocators do: its memory is
-/// there when they run in the child.
+/// A library of the program registers its handlers when it is loaded, as allocators do: its memory is there when they
+/// run in the child.
 #[test]
 fn library_handlers() {
     let options = ["-DAS_LIBRARY", "-shared", "-fPIC"];

@@ -1,5 +1,5 @@
-//! Memory moved and swapped 2 MiB at a time, and what breaks that up: whatever happens, every word is
-//! as last written, and what is touched in order is never split.
+//! Memory moved and swapped 2 MiB at a time, and operations that split it. Every word is always as last written, and
+//! memory that is touched in order is never split.
 
 use foreswap_e2e::{Job, MIB, Managed, Outcome, program};
 
@@ -19,7 +19,7 @@ fn run(test: &str, kind: &str, thp: &str) -> Option<Outcome> {
     ))
 }
 
-/// Runs a program that looks at all that it wrote, and has `said` so in the end.
+/// Runs a program that verifies all its writes, and prints `said` at the end.
 fn run_with(job: &Job, said: &str, options: &[&str], more: &[&str]) -> Outcome {
     let managed = Managed::limit(LIMIT).options(options.iter().chain(more).copied());
     let outcome = managed.run(&job.clone().timeout(120));
@@ -29,7 +29,7 @@ fn run_with(job: &Job, said: &str, options: &[&str], more: &[&str]) -> Outcome {
     outcome
 }
 
-/// Almost all comes and goes as whole huge pages, with about one fault for each, and none is split.
+/// Nearly all memory is moved in whole huge pages, with about one fault for each, and none is split.
 #[test]
 fn what_is_touched_in_order_stays_whole() {
     let Some(outcome) = run("in_order", "in_order", "adaptive") else {
@@ -43,8 +43,8 @@ fn what_is_touched_in_order_stays_whole() {
     assert!(gone * 10 > count("swap_out_bytes") * 8, "{:?}", stats.0);
     assert_eq!(count("huge_splits"), 0);
     let faults = count("faults_major") + count("faults_minor") + count("faults_zero");
-    // Six passes over 96 huge pages. A scan begins with single pages, and does so again where it had to stop for
-    // longer than streams are remembered; `foreswap bench` judges the number more narrowly.
+    // Six passes over 96 huge pages. A scan begins with single pages, and does so again if it had to stop for longer
+    // than streams are remembered; `foreswap bench` judges the number more narrowly.
     assert!(faults < 6 * 96 * 3, "{faults} faults");
 }
 
@@ -55,7 +55,7 @@ fn parts_of_huge_pages_change_alone() {
     }
 }
 
-/// Whoever hashes and compresses: the program's bytes are the same, and huge pages stay whole on files.
+/// With any thread that hashes and compresses, the program's bytes are the same, and huge pages stay whole on files.
 #[test]
 fn helpers_or_none_do_the_work() {
     let Some(path) = program::compile("helpers", "huge_pages") else {
@@ -79,13 +79,13 @@ fn helpers_or_none_do_the_work() {
         // They start at the first transfer that is large enough, and stay.
         assert_eq!(outcome.note("helpers").to_string(), helpers, "{more:?}");
         let splits = outcome.stats().count("huge_splits");
-        // Compressed memory takes huge pages apart of which some pages do not compress.
+        // A compressing area splits huge pages that contain incompressible pages.
         let may_split = more.iter().any(|word| word.starts_with("ram:"));
         assert!(splits == 0 || may_split, "{splits} splits, {more:?}");
     }
 }
 
-/// Scattered touches bring single pages; what is touched in order again goes whole again.
+/// Scattered touches read single pages; memory that is touched in order again is evicted whole again.
 #[test]
 fn scattered_touches_read_little() {
     let Some(outcome) = run("scattered", "scattered", "adaptive") else {
@@ -126,7 +126,7 @@ fn never_moves_single_pages() {
     );
 }
 
-/// Only what was changed goes to an area: a page in a thousand, in single pages and in huge ones.
+/// Only changed pages are written to an area: a page in a thousand, in single pages and in huge pages.
 #[test]
 fn pages_that_one_word_fills_take_no_io() {
     let Some(path) = program::compile("filled", "filled") else {
@@ -142,7 +142,7 @@ fn pages_that_one_word_fills_take_no_io() {
         let outcome = run_with(&job, "all as it should be\n", &["--thp", thp], more);
         let stats = outcome.stats();
         let count = |key| stats.count(key);
-        // The memory is gone over five times and more, two thirds of it not there each time.
+        // The program passes over its memory five times and more, two thirds of it absent each time.
         assert!(count("filled_drops") * 4096 > 384 * MIB, "{:?}", stats.0);
         if thp == "never" {
             assert!(count("swap_out_bytes") < 8 * MIB, "{:?}", stats.0);

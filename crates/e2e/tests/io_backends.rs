@@ -1,4 +1,4 @@
-//! The same work by io_uring and by threads, chosen or forced, says the same.
+//! The same work by io_uring and by threads, chosen or forced, has the same output.
 
 use foreswap_e2e::process::Scratch;
 use foreswap_e2e::{Job, Managed, program};
@@ -6,7 +6,7 @@ use foreswap_e2e::{Job, Managed, program};
 /// Mebibytes.
 const LIMIT: u64 = 64;
 
-/// Everything in which the way of the I/O could matter.
+/// All programs for which the I/O backend could matter.
 const ALL: &[(&str, &str)] = &[
     ("mapping_calls", "mremap_move"),
     ("mapping_calls", "dontneed_single_pages"),
@@ -17,8 +17,8 @@ const ALL: &[(&str, &str)] = &[
     ("system_calls", "threads_fault_at_once"),
 ];
 
-/// Of these, what shows that the way was taken: which it is makes no difference beyond the ring, and the other
-/// tests go by io_uring.
+/// A selection that shows that the backend was used. The backend makes no difference beyond the ring, and the other
+/// tests use io_uring.
 const SOME: &[(&str, &str)] = &[
     ("mapping_calls", "mremap_move"),
     ("fork_calls", "child_sees_parent"),
@@ -65,7 +65,7 @@ fn threads_where_io_uring_is_refused() {
     parts(test, &managed, ALL);
 }
 
-/// Which way was chosen is said once, however many processes there are.
+/// The chosen backend is reported once, however many processes there are.
 #[test]
 fn the_choice_is_said_once() {
     let test = "the_choice_is_said_once";

@@ -1,4 +1,4 @@
-//! kill -9 at random moments leaves nothing behind: no process, no file, no socket, no write to what others use.
+//! kill -9 at random moments leaves nothing behind: no process, no file, no socket, no write to memory of others.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ fn nothing_is_left(tag: &str, supervisor: i32, folder: &Scratch) {
     }
 }
 
-/// Starts the job in a swap folder of its own, waits `delay` and kills what `victims` picks.
+/// Starts the job in its own swap folder, waits `delay` and kills the processes that `victims` selects.
 #[track_caller]
 fn kill_after(
     test: &str,
@@ -124,7 +124,7 @@ fn can_slow_writes(test: &str) -> bool {
     requirement::root(test) && requirement::required(has_blkio, test, "cgroup v1's blkio")
 }
 
-/// The slots of a process that ended are not used before the disk has ended what it had begun.
+/// The slots of an ended process are not reused before the disk has completed its I/O.
 #[test]
 fn of_a_process_with_writes_under_way() {
     let test = "of_a_process_with_writes_under_way";

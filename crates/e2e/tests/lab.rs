@@ -1,4 +1,4 @@
-//! `foreswap lab decisions` tells by its exit status whether the core decides as Linux did.
+//! The exit status of `foreswap lab decisions` tells whether the core decides as Linux did.
 
 use std::fs;
 use std::path::Path;

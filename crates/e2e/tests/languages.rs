@@ -1,10 +1,9 @@
-//! The runtimes of languages, each with a program of its idiom that keeps most of its memory live: allocators, garbage
-//! collectors and just-in-time compilers that nobody here wrote. Each is run bare, then in a part of the memory that its
-//! largest process had, and must say and end the same. That the limit holds is also seen from outside: by what the kernel
-//! counts of each process.
+//! Language runtimes, each with an idiomatic program that keeps most of its memory live: allocators, garbage collectors
+//! and just-in-time compilers of others. Each is run bare, then with a part of the memory of its largest process;
+//! output and status must be equal. The limit is also checked from outside, by the kernel's counts of each process.
 //!
-//! `make test` has those whose runtimes do the most unusual things with memory. The others are run by `make test-full`,
-//! for which `scripts/setup-full` installs them.
+//! `make test` has the runtimes with the most unusual use of memory. `make test-full` runs the others, which
+//! `scripts/setup-full` installs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +15,10 @@ use foreswap_e2e::requirement::{self, workspace};
 use foreswap_e2e::{Job, MIB, Managed, Outcome, Stats, full_size};
 use rustix::process::Pid;
 
-/// What a process may have by the kernel's count beside what is managed: the engine, copies of pages of files, stacks,
-/// and what comes between two looks where a runtime maps memory past the C library.
+/// Memory of a process in the kernel's count beside its managed memory: the engine, copies of file pages, stacks, and
+/// growth between two looks if a runtime maps memory past the C library.
 const BESIDE: u64 = 40 * MIB;
-/// How often a run is looked at, and how often its processes are looked for.
+/// How often a run is examined, and its processes are searched.
 const LOOK: Duration = Duration::from_millis(10);
 const SEARCH: Duration = Duration::from_millis(200);
 
@@ -44,7 +43,7 @@ fn memory(pid: Pid) -> (u64, u64) {
     (field("RssAnon:"), field("RssShmem:"))
 }
 
-/// Waits for the end of `running`; the most that one of its processes had.
+/// Waits for the end of `running`; returns the largest memory of one of its processes.
 #[track_caller]
 fn watch(mut running: Running, foreswap: Option<Pid>) -> (Outcome, u64, u64) {
     let (mut anonymous, mut shared) = (0, 0);
@@ -109,14 +108,14 @@ fn in_part_of_its_memory(test: &str, job: &Job, percent: u64) -> Outcome {
     managed
 }
 
-/// Compiles by `compiler`, which gets `arguments` and leaves something at `made` in `scratch`.
+/// Compiles with `compiler`, which gets `arguments` and leaves its output at `made` in `scratch`.
 #[track_caller]
 fn compiled(compiler: Job, scratch: &Scratch, made: &str) -> PathBuf {
     compiler.cwd(scratch.path()).run().succeeded();
     scratch.join(made)
 }
 
-/// A job that `interpreter` runs from a source of ours.
+/// A job that `interpreter` runs from one of our sources.
 #[track_caller]
 fn interpreted(test: &str, interpreter: &str, options: &[&str], name: &str) -> Option<Job> {
     let interpreter = requirement::command(test, interpreter)?;
@@ -185,7 +184,7 @@ fn java_with_g1() {
     }
 }
 
-/// Its heap is shared memory, which it maps at several places: not managed, but said.
+/// Its heap is shared memory, mapped at several places: not managed, but reported.
 #[test]
 fn java_with_zgc() {
     let test = "java_with_zgc";
@@ -211,7 +210,7 @@ fn java_with_zgc() {
     assert!(said >= 1, "{}", managed.stderr);
 }
 
-/// Dynamically linked, as a static one would be refused. It asks the kernel for memory itself.
+/// Dynamically linked, as a static one would be refused. It calls the kernel for memory itself.
 #[test]
 fn go() {
     let test = "go";
@@ -237,7 +236,7 @@ fn ocaml() {
         return;
     };
     let scratch = Scratch::new(test);
-    // It leaves what it compiles beside the source.
+    // It writes its output beside the source.
     fs::copy(source("trees.ml"), scratch.join("trees.ml")).expect("a copy");
     let compiler = Job::new(compiler).args(["trees.ml", "-o", "trees"]);
     let job = Job::new(compiled(compiler, &scratch, "trees")).arg(size(80, 500));
@@ -346,7 +345,7 @@ fn scikit_learn_with_forked_workers() {
     }
 }
 
-/// Its workers are started anew, and get their data by a file. Each has all of it, so this is a third of their memory.
+/// Its workers are started again, and get their data by a file. Each has all of it, so this is a third of their memory.
 #[test]
 #[ignore = "make test-full"]
 fn scikit_learn_with_joblib() {

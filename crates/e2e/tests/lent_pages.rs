@@ -1,5 +1,5 @@
-//! Pages that the kernel holds by a plain reference when their memory is used for something else. The checks are in
-//! `programs/lent_pages.c`; here each is run bare and at a third of what it uses.
+//! Pages that the kernel holds by a plain reference while their memory is reused. The checks are in
+//! `programs/lent_pages.c`; each is run bare and at a third of its memory.
 
 use foreswap_e2e::{Job, Managed, program};
 

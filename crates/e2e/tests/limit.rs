@@ -1,5 +1,5 @@
-//! What foreswap does not manage is counted, named, and told where it passes the limit; with `--strict` it ends
-//! the command.
+//! Memory that foreswap does not manage is counted, named, and reported when it exceeds the limit. With `--strict` it
+//! ends the command.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde_json::Value;
 /// Mebibytes.
 const LIMIT: u64 = 64;
 const HELD: u64 = 96;
-/// Programs and libraries have some of their own.
+/// Unmanaged memory of programs and libraries themselves.
 const BESIDE: u64 = 12 * MIB;
 
 const KINDS: [&str; 6] = [
@@ -63,7 +63,7 @@ impl Held {
         runs[0].clone()
     }
 
-    /// What `ps` tells once that is `done`, and twice, as nothing is said before.
+    /// The output of `ps` when it is `done` for the third time, as nothing is reported before.
     #[track_caller]
     fn ps_until(&self, mut done: impl FnMut(&Value) -> bool) -> Value {
         let end = Instant::now() + Duration::from_secs(60);
@@ -79,7 +79,7 @@ impl Held {
         }
     }
 
-    /// Lets it go on to its end.
+    /// Lets the program run to its end.
     fn end(self) -> (Outcome, Stats) {
         fs::write(self.scratch.join("stop"), "").expect("a file");
         let outcome = self.running.wait();
@@ -98,7 +98,7 @@ fn said<'a>(outcome: &'a Outcome, word: &str) -> Vec<&'a str> {
     lines.filter(|line| line.contains(word)).collect()
 }
 
-/// It is the kind `kind` of memory, all of it, in `ps`, in the line, in the closing block and in the statistics.
+/// Memory of kind `kind`, all of it, is in `ps`, in the line, in the closing block and in the statistics.
 #[track_caller]
 fn told(held: Held, bytes: u64, kind: &str, words: &[&str]) {
     let run = held.ps_until(|run| of(run, kind) >= bytes);
@@ -122,7 +122,7 @@ fn told(held: Held, bytes: u64, kind: &str, words: &[&str]) {
     for word in words {
         assert!(lines[0].contains(word), "no {word:?} in {lines:?}");
     }
-    // Again only when it has doubled, and it is no more than half as much again as the limit.
+    // Reported again only when it has doubled, and it is at most half as much again as the limit.
     assert!(lines.len() == 1, "{lines:?}");
     assert!(
         said(&outcome, "nothing needed").is_empty(),
@@ -186,13 +186,13 @@ fn locked_memory() {
         return;
     };
     let run = held.ps_until(|run| of(run, "locked") >= HELD * MIB);
-    // It is charged as well: it was taken up before it turned out that it cannot be moved.
+    // It is charged as well: it was adopted before it turned out to be immovable.
     assert!(of(&run, "locked") <= HELD * MIB + BESIDE, "{run}");
     let (outcome, stats) = held.end();
     assert_eq!(outcome.code(), 0, "{}", outcome.stderr);
     let lines = said(&outcome, "of locked memory");
     assert!(lines.len() == 1 && lines[0].contains("mlock"), "{lines:?}");
-    // So the peak is above the limit, and explained.
+    // The peak is therefore above the limit, and explained.
     let peak = stats.count("peak_resident_bytes");
     let over = peak.saturating_sub(LIMIT * MIB);
     assert!(over > 0, "{}", stats.0);
@@ -215,8 +215,8 @@ fn copies_of_files_and_stacks() {
     }
 }
 
-/// A static program that a managed one starts, one without the preload object in namespaces of its own, one whose
-/// file system lacks it: nobody manages them, and they are followed all the same.
+/// A static program started by a managed one, one without the preload object in its own namespaces, one whose file
+/// system lacks it: they are not managed, but still accounted for.
 #[test]
 fn programs_without_an_engine() {
     let test = "programs_without_an_engine";
@@ -252,8 +252,8 @@ fn programs_without_an_engine() {
     }
 }
 
-/// A program in a network namespace of its own, as build sandboxes give it, is managed. Where the supervisor's socket is not
-/// to be seen either, that is said.
+/// A program in its own network namespace, as in build sandboxes, is managed. If the supervisor's socket is not visible
+/// either, that is reported.
 #[test]
 fn programs_in_other_namespaces_are_managed_or_named() {
     let test = "programs_in_other_namespaces_are_managed_or_named";
@@ -296,7 +296,7 @@ fn programs_in_other_namespaces_are_managed_or_named() {
     }
 }
 
-/// Neither children that map the same memory nor a process that has the same address space make it more.
+/// Neither children that map the same memory nor a process that has the same address space add to the count.
 #[test]
 fn what_is_shared_counts_once() {
     let test = "what_is_shared_counts_once";
@@ -305,7 +305,7 @@ fn what_is_shared_counts_once() {
         let Some(held) = hold(test, kind, ONCE, &[], &[]) else {
             return;
         };
-        // Looked at as closely as it takes: all of it is there.
+        // A close enough look shows all of it.
         let run = held.ps_until(|run| of(run, "shared") >= ONCE * MIB - MIB);
         assert!(of(&run, "shared") <= ONCE * MIB + BESIDE, "{run}");
         let (outcome, stats) = held.end();
@@ -324,7 +324,7 @@ fn nothing_is_said_where_nothing_has_to_be() {
         outcome.stderr,
         "foreswap: nothing needed managing: the peak stayed below 64 MiB\n"
     );
-    // A descendant that runs unmanaged was named: then that is not said, however small it was.
+    // If a descendant that runs unmanaged was named, this is not reported, however small it was.
     let Some(small) = program::compile_with(test, "small", &["-static"]) else {
         return;
     };
@@ -350,7 +350,7 @@ fn nothing_is_said_where_nothing_has_to_be() {
     );
     assert!(of(&stats.0, "total") <= BESIDE, "{}", stats.0);
     assert!(stats.count("peak_resident_bytes") <= LIMIT * MIB);
-    // Nor is anything said where silence was asked for.
+    // Nor is anything reported with --quiet.
     let Some(program) = program::compile(test, "unmanaged") else {
         return;
     };
@@ -364,7 +364,7 @@ fn nothing_is_said_where_nothing_has_to_be() {
     assert_eq!(outcome.stderr, "");
 }
 
-/// Without a /proc that shows the processes nothing is vouched for, and nobody else's are taken for the run's.
+/// Without a /proc that shows the processes nothing is claimed, and no other process is taken for one of the run.
 #[test]
 fn a_foreign_proc_is_not_believed() {
     let test = "a_foreign_proc_is_not_believed";
@@ -445,13 +445,13 @@ fn strict_ends_the_command_and_all_its_descendants() {
     // Two processes with one address space.
     let job = Job::new(&path).args(["beside", "96"]).arg(never);
     ends_strictly(&job, &scratch);
-    // Nobody here obeys, and one has left its parent and its session.
+    // No process obeys, and one has left its parent and its session.
     let script = "trap '' TERM; (setsid sleep 1000 &); \"$0\" shared 96 /nonexistent/stop & \
                   while true; do sleep 1; done";
     let job = Job::shell(script).arg(&path);
     let took = ends_strictly(&job, &scratch);
     assert!(took >= Duration::from_secs(2), "they had time to obey");
-    // What is managed may be as large as it likes.
+    // Managed memory may be as large as it likes.
     let stop = scratch.join("stop");
     fs::write(&stop, "").expect("a file");
     let job = Job::new(&path).args(["private", "96"]).arg(&stop);
@@ -460,8 +460,8 @@ fn strict_ends_the_command_and_all_its_descendants() {
     assert!(outcome.stats().count("swap_out_bytes") >= MIB);
 }
 
-/// What `ulimit` says is for the program: it neither keeps the engine from its work nor counts what the engine has. Where
-/// it cannot be raised without a privilege that this machine may not give, the program runs as ever, and that is said.
+/// `ulimit` is for the program: it neither keeps the engine from its work nor counts the engine's memory. If it cannot
+/// be raised without a privilege that this machine may not give, the program still runs, and that is reported.
 #[test]
 fn limits_of_the_shell() {
     let test = "limits_of_the_shell";
@@ -469,13 +469,13 @@ fn limits_of_the_shell() {
         return;
     };
     let job = |limits: &str| {
-        // As they were set, in the shell and in what it starts.
+        // As they were set, in the shell and in its children.
         let script = format!(
             "{limits}; ulimit -v; ulimit -d; \"$0\" named_a_stack && sh -c 'ulimit -v; ulimit -d'"
         );
         Job::shell(&script).arg(&program)
     };
-    // The size of files, descriptors, address space, data, time of the processor.
+    // The size of files, descriptors, address space, data, CPU time.
     for limits in [
         "ulimit -S -f 1000",
         "ulimit -S -n 6",

@@ -1,14 +1,13 @@
-//! The memory calls a program makes on memory that is swapped out at that moment: each must mean
-//! what it means without foreswap. The checks are in the C programs; here they are run bare and at
-//! a third of what they use, and must say the same.
+//! Memory calls of a program on memory that is swapped out: each must have the same effect as without foreswap. The
+//! checks are in the C programs; they are run bare and at a third of their memory, and must have the same output.
 
 use foreswap_e2e::{Job, MIB, Managed, program};
 
 /// Mebibytes; every part uses about three times as much.
 const LIMIT: u64 = 64;
 
-/// What the process may use beyond the limit by its own peak: foreswap's fixed part and 1 % of the
-/// managed bytes, and the program's own text, libraries and page tables' rounding.
+/// Memory of the process beyond the limit, by its own peak: foreswap's fixed part and 1 % of the managed bytes, and the
+/// program's own text, libraries and page tables' rounding.
 const BESIDE_LIMIT: u64 = (16 + 2 + 6) * MIB;
 
 #[track_caller]
@@ -18,8 +17,8 @@ fn part(program: &str, name: &str) -> Option<foreswap_e2e::Outcome> {
     Some(outcome)
 }
 
-/// As [`part`]; the region must have been out when it was checked, and the process' own peak,
-/// as the kernel counted it, must be near the limit.
+/// As [`part`]; the region must have been evicted when it was checked, and the process' own peak, as the kernel counts
+/// it, must be near the limit.
 #[track_caller]
 fn swapped_part(program: &str, name: &str) {
     let Some(outcome) = part(program, name) else {
@@ -66,8 +65,8 @@ parts!(swapped_part of "mapping_calls":
     map_populate
 );
 
-/// Memory that a program maps past every wrapper of libc is noticed late: the limit may be passed
-/// until then, so it is not asked for here.
+/// Memory that a program maps past every wrapper of libc is noticed late. The limit may be exceeded until then, and is
+/// not checked here.
 #[test]
 fn raw_calls() {
     let Some(path) = program::compile("raw_calls", "mapping_calls") else {
@@ -79,8 +78,8 @@ fn raw_calls() {
     outcome.swapped();
 }
 
-// These keep more than the limit's share in memory by their nature (locked or populated pages,
-// page tables of a huge region, stacks, which are not managed), so only what they say is compared.
+// These keep more than the limit in memory by their nature (locked or populated pages, page tables of a huge region,
+// stacks, which are not managed), so only their output is compared.
 parts!(part of "mapping_calls":
     reserve_and_commit
     mlock_part
@@ -104,8 +103,8 @@ parts!(part of "heap_calls":
     trim
 );
 
-/// A heap that grows by small blocks, gives back, and grows again is managed at each step, long before
-/// a look at the maps could find it.
+/// A heap that grows by small blocks, is freed, and grows again is managed at each step, long before a look at the maps
+/// could find it.
 #[test]
 fn shrinks_and_grows() {
     let Some(path) = program::compile("shrinks_and_grows", "heap_calls") else {

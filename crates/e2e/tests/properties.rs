@@ -1,6 +1,6 @@
-//! Random programs of memory operations, drawn from a seed that is printed: whatever they do, every
-//! page reads back as last written. The peak is not asked for: pages that are write-protected at the
-//! moment cannot be moved out. `FORESWAP_E2E_SEED` replays one seed.
+//! Random programs of memory operations, drawn from a printed seed: every page always reads back as last written. The
+//! peak is not checked: pages that are write-protected at the moment cannot be evicted. `FORESWAP_E2E_SEED` replays one
+//! seed.
 
 use std::time::{Duration, Instant};
 

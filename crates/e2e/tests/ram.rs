@@ -1,5 +1,5 @@
-//! Compressed memory as a swap area: alone, in front of a file, shared by forks, full, taken away, and
-//! with processes killed while they use it.
+//! Compressed memory as a swap area: alone, in front of a file, shared by forks, full, removed, and with processes
+//! killed while they use it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ fn memory_that_compresses_fits() {
     }
 }
 
-/// What does not compress is kept as it is, where there is nothing else.
+/// Incompressible pages are stored uncompressed if there is no other area.
 #[test]
 fn memory_that_does_not_compress_fits_where_there_is_room() {
     let test = "memory_that_does_not_compress_fits_where_there_is_room";
@@ -90,7 +90,7 @@ fn a_full_store_leaves_the_rest_to_the_file() {
     }
 }
 
-/// Where the store is all there is and nothing can be freed, the thread gets SIGBUS, and is told.
+/// If the store is the only area and nothing can be freed, the thread gets SIGBUS, and a message.
 #[test]
 fn a_full_store_ends_in_a_bus_error() {
     let test = "a_full_store_ends_in_a_bus_error";
@@ -107,7 +107,7 @@ fn a_full_store_ends_in_a_bus_error() {
     outcome.within_limit(LIMIT * MIB);
 }
 
-/// Room that one thread gives back, another one finds.
+/// Room that one thread frees is available to another.
 #[test]
 fn room_in_the_store_comes_back() {
     let test = "room_in_the_store_comes_back";
@@ -153,8 +153,8 @@ fn forks_share_what_is_in_the_store_and_behind_it() {
     }
 }
 
-/// Children and threads of a program are killed while the store is used; whoever lives reads on, and
-/// nothing is left when all are dead.
+/// Children and threads of a program are killed while the store is used. The others read on, and nothing is left when
+/// all are dead.
 #[test]
 fn kills_leave_the_others_their_memory() {
     let test = "kills_leave_the_others_their_memory";
@@ -166,7 +166,7 @@ fn kills_leave_the_others_their_memory() {
         .arg("120")
         .arg(scratch.join("stop"))
         .arg("alone");
-    // Two programs side by side in one run; one is killed again and again and started anew.
+    // Two programs side by side in one run; one is killed and started again repeatedly.
     let line = format!(
         "{}; i=0; while [ $i -lt 12 ]; do {} & sleep 0.$i; kill -9 $!; wait $!; i=$((i+1)); done; \
          touch {}; wait $first",

@@ -1,6 +1,6 @@
-//! Real programs, unmodified, in a quarter to a half of the memory they want: each must produce
-//! exactly what it produces without a limit. `make test` runs them at sizes for a small machine;
-//! `make test-full` (FORESWAP_E2E_FULL=1) at the sizes of the project's promise.
+//! Real programs, unmodified, in a quarter to a half of the memory that they need: each must produce exactly the output
+//! of a run without a limit. `make test` runs them at sizes for a small machine; `make test-full` (FORESWAP_E2E_FULL=1)
+//! at the sizes of the project's promise.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -260,7 +260,7 @@ impl Redis {
             .to_owned()
     }
 
-    /// Fills database 0 with values that `input` holds, in Redis' own protocol.
+    /// Fills database 0 with the values in `input`, in Redis' own protocol.
     #[track_caller]
     fn load(&self, input: &Path) {
         let outcome = self
@@ -382,7 +382,7 @@ fn redis_with_a_background_save() {
         "the saving child was not managed ({processes} processes were)"
     );
 
-    // What the child saved is what the parent had at the fork.
+    // The child saved the parent's state at the fork.
     let loaded = Redis::start(&server, &folder.0, Job::start);
     loaded.ask("-n 1 FLUSHDB");
     assert_eq!(loaded.ask("DEBUG DIGEST"), digest, "the saved file");

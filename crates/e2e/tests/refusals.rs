@@ -1,5 +1,5 @@
-//! What `foreswap run` refuses to do, each time with a message that names the thing and the
-//! remedy, and never by running the command all the same.
+//! Commands that `foreswap run` refuses, each with a message that names the cause and the remedy, and without running
+//! the command.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,8 +10,8 @@ use foreswap_e2e::process::{Outcome, Scratch};
 use foreswap_e2e::system::{area_file, system, undo};
 use foreswap_e2e::{Job, Managed, program, requirement};
 
-/// Runs `foreswap run OPTIONS -- touch PROOF`; it must fail with a message that has all `words`,
-/// and must not have run the command.
+/// Runs `foreswap run OPTIONS -- touch PROOF`. It must fail with a message that has all `words`, and must not have run
+/// the command.
 #[track_caller]
 fn refused(options: &[&str], words: &[&str]) -> Outcome {
     let scratch = Scratch::new("refused");
@@ -171,7 +171,7 @@ fn area_that_is_the_kernels_swap() {
     }
     let scratch = Scratch::new(test);
     let name = scratch.join("swap").display().to_string();
-    // Real blocks, which swapon insists on.
+    // Real blocks, which swapon requires.
     system(&[
         "dd",
         "if=/dev/zero",
@@ -276,7 +276,7 @@ fn setuid_program() {
     command_refused(&path, &[&name, "set"]);
 }
 
-/// A managed program that starts a static one: it runs, and that it is not managed is said once.
+/// A managed program that starts a static one: it runs, and a message says once that it is not managed.
 #[test]
 fn static_descendant_is_named() {
     let scratch = Scratch::new("descendant");
@@ -297,14 +297,14 @@ fn static_descendant_is_named() {
     assert_eq!(lines, 1, "said {:?}", outcome.stderr);
 }
 
-/// What the supervisor said about `path`, line by line.
+/// The supervisor's messages about `path`, line by line.
 fn said_of<'a>(outcome: &'a Outcome, path: &Path) -> Vec<&'a str> {
     let start = format!("foreswap: {} ", path.display());
     let lines = outcome.stderr.lines();
     lines.filter(|line| line.starts_with(&start)).collect()
 }
 
-/// Programs that a managed one starts and that gain privileges, or lost what makes them managed.
+/// Programs started by a managed one that gain privileges, or lost the environment that makes them managed.
 #[test]
 fn descendants_that_escape_are_named() {
     let test = "descendants_that_escape_are_named";
@@ -340,8 +340,8 @@ fn descendants_that_escape_are_named() {
     assert!(said[0].contains("setuid"), "{said:?}");
 }
 
-/// Every way to start a program is seen, in children of vfork as well, and fails as it always did;
-/// what can be managed is not spoken of.
+/// Every way to start a program is seen, in children of vfork as well, and fails as it always did. Programs that can be
+/// managed are not mentioned.
 #[test]
 fn every_exec_is_looked_at() {
     const WAYS: [&str; 13] = [

@@ -1,5 +1,5 @@
-//! Calls that change memory and of which userfaultfd tells nothing: guards, advice by a pidfd, locks, seals, merging. The
-//! checks are in `programs/silent_calls.c`; here each is run bare and at a third of what it uses.
+//! Calls that change memory without a userfaultfd event: guards, advice by a pidfd, locks, seals, merging. The checks
+//! are in `programs/silent_calls.c`; each is run bare and at a third of its memory.
 
 use foreswap_e2e::{Job, Managed, program};
 

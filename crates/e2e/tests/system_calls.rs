@@ -1,5 +1,5 @@
-//! Faults raised inside system calls, and other ways for the kernel or another process to reach
-//! memory that is swapped out. The checks are in `programs/system_calls.c`.
+//! Faults inside system calls, and other ways in which the kernel or another process accesses swapped memory. The
+//! checks are in `programs/system_calls.c`.
 
 use foreswap_e2e::process::Scratch;
 use foreswap_e2e::{Job, Managed, Outcome, program, requirement};
@@ -50,8 +50,8 @@ parts!(
     threads_fault_at_once
 );
 
-/// gdb attaches to a program most of whose memory is out, looks around and detaches: it sees the
-/// resident variable, does not hang on the swapped one, and the program goes on right.
+/// gdb attaches to a program most of whose memory is swapped out, examines it and detaches. It sees the resident
+/// variable, does not hang on the swapped one, and the program continues correctly.
 #[test]
 fn gdb_attaches_and_detaches() {
     let test = "gdb_attaches_and_detaches";

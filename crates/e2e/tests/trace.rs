@@ -1,4 +1,4 @@
-//! A real program is recorded by `run --trace`, and `foreswap lab` answers from that.
+//! `run --trace` records a real program, and `foreswap lab` answers from the recording.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn traced(path: &Path) -> Managed {
     Managed::limit(LIMIT).options(["--trace".as_ref(), path.as_os_str()])
 }
 
-/// How often each event is in a trace.
+/// The count of each event in a trace.
 fn events(scratch: &Scratch, trace: &Path) -> impl Fn(&str) -> usize + use<> {
     let csv = scratch.join("all.csv");
     lab(&["convert", text(trace), text(&csv)]).succeeded();
@@ -103,7 +103,7 @@ fn a_program_is_recorded_and_its_need_of_memory_told() {
     let first = json(&words);
     assert_eq!(first, json(&words));
     let number = |run: usize, key: &str| first["runs"][run][key].as_f64().expect("a number");
-    // In memory enough nothing is read; in less, readahead saves time.
+    // With enough memory nothing is read; with less, readahead saves time.
     assert_eq!(
         (number(2, "faults_major"), number(3, "swap_in_bytes")),
         (0.0, 0.0)
@@ -113,7 +113,7 @@ fn a_program_is_recorded_and_its_need_of_memory_told() {
     assert!(number(2, "elapsed_s") < number(0, "elapsed_s"));
 }
 
-/// Every process of a run is in its trace, and a child says whose it is.
+/// Every process of a run is in its trace, and a child names its parent.
 #[test]
 fn forked_processes_are_recorded() {
     let Some(path) = program::compile("forked_processes_are_recorded", "fork_calls") else {
@@ -134,7 +134,7 @@ fn forked_processes_are_recorded() {
     json(&["replay", text(&trace), "--memory", "32M", "--json"]);
 }
 
-/// Whoever is killed, what was written is a trace.
+/// Whichever process is killed, the written part is a trace.
 #[test]
 fn the_trace_of_a_killed_run_is_valid() {
     let Some(path) = program::compile("the_trace_of_a_killed_run_is_valid", "small") else {

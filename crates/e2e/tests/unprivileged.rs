@@ -1,5 +1,5 @@
-//! An ordinary user: with access to `/dev/userfaultfd` everything works, without it the error says
-//! what to do. The device's copy with other permissions lives in a mount namespace of its own.
+//! An ordinary user: with access to `/dev/userfaultfd` everything works; without it the error names the remedy. The
+//! copy of the device with other permissions is in its own mount namespace.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use foreswap_e2e::{Job, Managed, Outcome, program, requirement};
 /// Mebibytes.
 const LIMIT: u64 = 64;
 
-/// foreswap, its preload object and the test programs where anybody may execute them.
+/// foreswap, its preload object and the test programs where any user may execute them.
 struct Copies {
     folder: PathBuf,
 }
@@ -67,7 +67,7 @@ impl Drop for Copies {
     }
 }
 
-/// The kernel must not allow everybody userfaultfd, or these tests show nothing.
+/// The kernel must not allow userfaultfd to all users, or these tests show nothing.
 fn restricted(test: &str) -> bool {
     let setting = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
     requirement::root(test)

@@ -45,17 +45,17 @@ enum LabCommand {
     /// Replay recorded decisions of a Linux kernel and compare foreswap's own with them
     #[command(after_help = DECISIONS_HELP)]
     Decisions {
-        /// Recordings, one JSON object a line, plain or gzip
+        /// Recordings, one JSON object per line, plain or gzip
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Tell from a trace how much memory a program needs: its miss-ratio curve
+    /// Compute from a trace how much memory a program needs: its miss-ratio curve
     Mrc(Box<mrc::MrcArgs>),
     /// Try other memory sizes, readahead policies and huge pages on a trace, on a simulated machine
     Replay(Box<replay::ReplayArgs>),
     /// Write a trace in another format
     Convert(ConvertArgs),
-    /// Simulate the published measurements that foreswap began with, and compare the figures
+    /// Simulate the published measurements with which foreswap began, and compare the figures
     Reproduce(reproduce::ReproduceArgs),
     /// Look for bugs in the memory manager: random programs, machines and faults, from a seed
     Torture(torture::TortureArgs),
@@ -68,11 +68,11 @@ struct ConvertArgs {
     #[arg(value_name = "TRACE")]
     from: PathBuf,
 
-    /// The file to be written
+    /// The output file
     #[arg(value_name = "FILE")]
     to: PathBuf,
 
-    /// What to write [default: csv if FILE ends so, else foreswap]
+    /// The output format [default: csv if FILE ends in .csv, else foreswap]
     #[arg(long, value_enum, value_name = "FORMAT")]
     target: Option<Target>,
 

@@ -81,7 +81,7 @@ fn one_changed_decision_is_seen() {
         assert!(text.contains(from));
         let changed = file(text.replacen(from, to, 1).as_bytes());
         assert_eq!(status(&[changed.path()]), code(1), "{name}");
-        // Whatever else there is.
+        // Whatever the other files are.
         let bad = file(b"nonsense");
         assert_eq!(status(&[bad.path(), changed.path()]), code(1));
     }

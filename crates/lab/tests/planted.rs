@@ -1,5 +1,5 @@
-//! Torture finds each of fifteen bugs that are planted in the core, within the steps that docs/LAB.md states,
-//! and makes what it found small. Needs the feature `planted`.
+//! Torture finds each of fifteen bugs that are planted in the core, within the steps that docs/LAB.md states, and
+//! shrinks the program that shows it. Needs the feature `planted`.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ fn run(words: &[&str]) -> (bool, Value) {
     (found, serde_json::from_slice(&out).expect("JSON"))
 }
 
-/// Each must be found within so many steps from seed 1 on: so many runs. Without it they find nothing.
+/// Each must be found within this many steps from seed 1 on. Without a planted bug, as many runs find nothing.
 const WITHIN: u64 = 2_000_000;
 const RUNS: &str = "100";
 

@@ -30,7 +30,7 @@ fn bad_traces_have_status_2() {
         ]),
         two
     );
-    // Nothing is left of what could not be converted.
+    // No part remains of a file that could not be converted.
     assert_eq!(
         std::fs::read_dir(folder.path()).expect("a folder").count(),
         1

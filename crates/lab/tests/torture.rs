@@ -1,5 +1,5 @@
-//! `foreswap lab torture` over seeds that are always the same and over fresh ones, which are printed.
-//! `FORESWAP_SEED` replays one, `FORESWAP_RUNS` sets how many are fresh.
+//! `foreswap lab torture` over fixed seeds and over fresh ones, which are printed. `FORESWAP_SEED` replays one,
+//! `FORESWAP_RUNS` sets how many are fresh.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ fn seeds_that_are_always_the_same() {
     let report = is_sound(&["--seed", "1", "--runs", "150", "--steps", "10000"]);
     let number = |key: &str| report[key].as_u64().expect("a number");
     assert_eq!((number("runs"), number("steps")), (150, 1_500_000));
-    // Everything that can go wrong did.
+    // Every kind of failure happened.
     for key in ["faults", "swap_in_pages", "swap_out_pages", "sigbus"] {
         assert!(number(key) > 100_000, "{key}: {report}");
     }
@@ -53,25 +53,31 @@ fn seeds_that_are_always_the_same() {
     assert!(number("huge_pages_drained") > 50, "{report}");
 }
 
-/// A compressing area refused some pages of a huge page while a thread waited for it and the MMU said
-/// EAGAIN: it was written whole once more, and the slots of the other pages were lost.
+/// A compressing area refused some pages of a huge page while a thread waited for it and the MMU said EAGAIN. It was
+/// written whole once more, and the slots of the other pages were lost.
 #[test]
 fn what_was_found_once() {
     is_sound_again("unit-refused-in-part.jsonl");
 }
 
-/// A huge page came into the program in part as its area was emptied, and swapoff moved the page that it
-/// had met once more, from a frame that was empty by then.
+/// A huge page was mapped in part while its area was emptied. Swapoff moved the page that it had found once more, from
+/// a frame that was empty by then.
 #[test]
 fn what_was_found_by_emptying_units() {
     is_sound_again("unit-came-in-part.jsonl");
 }
 
-/// Writes had failed until the area was passed over for good. Each fault waited for slots and lost its page in the end,
-/// which was taken for a program that crawls.
+/// Writes had failed until the area was no longer used. Each fault waited for slots and lost its page in the end, which
+/// was taken for a program that crawls.
 #[test]
 fn an_area_that_failed_is_a_reason_to_wait() {
     is_sound(&["--seed", "1087644426", "--steps", "7000"]);
+}
+
+/// Swapoff found a page mapped that the kernel took away later, as an earlier discard reached it. The page was lost.
+#[test]
+fn a_page_that_swapoff_found_mapped_may_be_taken_away() {
+    is_sound(&["--seed", "31114", "--steps", "20000"]);
 }
 
 fn is_sound_again(name: &str) {

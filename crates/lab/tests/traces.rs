@@ -1,7 +1,6 @@
 //! Traces are read back as they were written, and no bytes make a reader panic or grow.
 //!
-//! Chance comes from a seed: `FORESWAP_SEED` replays one, `FORESWAP_FUZZ` sets how many files are
-//! damaged.
+//! Randomness comes from a seed: `FORESWAP_SEED` replays one, `FORESWAP_FUZZ` sets how many files are damaged.
 
 use std::path::Path;
 
@@ -172,7 +171,7 @@ fn blocks_are_cut_where_they_are_full() {
     assert!(found == records);
 }
 
-/// Whoever wrote it was killed: the records up to the last whole block are there.
+/// The writer was killed: the records up to the last whole block are there.
 #[test]
 fn a_trace_that_is_cut_off_is_valid_up_to_there() {
     let mut rng = Rng(seed());
@@ -187,7 +186,7 @@ fn a_trace_that_is_cut_off_is_valid_up_to_there() {
     assert_eq!(found.len(), records.len());
 }
 
-/// By way of CSV: all but the processes' numbers is kept.
+/// Through CSV: everything except the processes' numbers is kept.
 #[test]
 fn what_is_converted_is_the_same() {
     let mut rng = Rng(seed());
@@ -236,7 +235,7 @@ fn fuzz_count() -> u64 {
     std::env::var("FORESWAP_FUZZ").map_or(60_000, |n| n.parse().expect("FORESWAP_FUZZ: a number"))
 }
 
-/// Damage that the checksums catch: nothing that was not written is read.
+/// Damage that the checksums detect: no record is read that was not written.
 #[test]
 fn damaged_traces_give_errors_and_no_false_record() {
     let mut rng = Rng(seed());
@@ -272,7 +271,7 @@ fn fnv(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Damage that no checksum catches, as the checksums are right: the bytes of the records themselves.
+/// Damage with correct checksums: the bytes of the records themselves.
 #[test]
 fn wild_records_in_sound_blocks_give_errors() {
     let mut rng = Rng(seed());
@@ -355,7 +354,7 @@ fn damaged_files_of_all_formats_give_errors() {
         for _ in 0..fuzz_count() / 40 {
             let mut damaged = bytes.clone();
             damage(&mut rng, &mut damaged);
-            // A file that is cut to nothing and written again is forced to the disk when it is closed.
+            // A file that is truncated and written again is forced to the disk when it is closed.
             std::fs::remove_file(&path).expect("removed");
             std::fs::write(&path, &damaged).expect("written");
             errors += u64::from(drain(&path, &options).is_err());

@@ -5,14 +5,13 @@ use clap::Args;
 use super::usemem::{Op, Pattern, UsememArgs};
 use crate::size;
 
-/// What the groups are where nothing is said, and no memory limit is known to scale them by.
+/// The number of tasks if none is given, and no memory limit is known from which to scale.
 const TASKS: u32 = 1;
 
-/// The parameters of combined that usemem has not.
+/// The parameters of combined in addition to those of usemem.
 #[derive(Debug, Clone, Default, Args, serde::Serialize, serde::Deserialize)]
 pub struct CombinedArgs {
-    /// Sequential writers, the tasks that are measured (default: 4 as in the seed, or as many as
-    /// there are CPUs)
+    /// Sequential writers, the tasks that are measured (default: 4 as in the seed, or the number of CPUs)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub sequential_tasks: Option<u32>,
 
@@ -30,7 +29,7 @@ pub struct CombinedArgs {
 }
 
 impl CombinedArgs {
-    /// The sequential group and the random one, what both share taken from `shared`.
+    /// The sequential and the random group, with the common parameters from `shared`.
     pub fn groups(&self, shared: &UsememArgs) -> (UsememArgs, UsememArgs) {
         let group = |tasks, total, pattern| UsememArgs {
             tasks,
@@ -51,7 +50,7 @@ impl CombinedArgs {
         )
     }
 
-    /// The words after `EXE` that run this workload; all that has a default is given.
+    /// The words after `EXE` that run this workload, including those with defaults.
     pub fn to_command(&self, shared: &UsememArgs) -> Vec<String> {
         let (sequential, random) = self.groups(shared);
         let mut command = sequential.to_command();

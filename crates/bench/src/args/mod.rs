@@ -1,8 +1,7 @@
 //! The command line of `foreswap bench` and of the hidden `foreswap workload`.
 //!
-//! Both name the parameters of a workload in the same words, and a bench hands them to
-//! its children by writing them out again ([`UsememArgs::to_command`]): one spelling,
-//! so a turn can be repeated by hand.
+//! Both name the parameters of a workload by the same words, and a bench passes them to its children by writing them
+//! out again ([`UsememArgs::to_command`]). A turn can therefore be repeated by hand.
 
 mod combined;
 mod usemem;
@@ -17,7 +16,7 @@ pub use usemem::{Fill, Mode, Op, Pattern, UsememArgs};
 
 use crate::{allocs, forks, hold, size};
 
-/// What `foreswap bench` can run.
+/// The benches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BenchName {
     /// The usemem workload with the parameters given (default: sequential reads)
@@ -38,32 +37,32 @@ pub enum BenchName {
     Interleaved,
     /// Sequential writers while random writers run beside them (seed 000)
     Combined,
-    /// Bringing a whole program back from its swap area while it lives (seed 003)
+    /// Swapping a whole program in from its swap area while it runs (seed 003)
     Swapoff,
     /// LU factorisation of a matrix larger than the limit, by SciPy (seed 000)
     Linpack,
-    /// All of the above that tell of readahead, with what is asked of each: takes an hour
+    /// All of the above that measure readahead, with the targets of each: takes an hour
     Readahead,
-    /// All of the above that tell of huge pages swapped whole, and compressed memory against zram,
-    /// with what is asked of each: takes an hour
+    /// All of the above that measure huge pages swapped whole, and compressed memory against zram, with the targets of
+    /// each: takes an hour
     Huge,
-    /// A program that fits its limit: its time bare against under `foreswap run`
+    /// A program that fits its limit: its time bare against its time under `foreswap run`
     Fits,
-    /// What a fork costs a program that holds --total memory, where it fits and at a quarter of it
+    /// The cost of a fork for a program that holds --total memory, if all fits and at a limit of a quarter
     Forks,
-    /// What `foreswap run` adds to the start of /bin/true
+    /// The time that `foreswap run` adds to the start of /bin/true
     Startup,
-    /// What a fault adds to the disk's own 4 KiB latency
+    /// The time that a fault adds to the disk's own 4 KiB latency
     FaultLatency,
-    /// The swap area's device by itself: the reference for all others
+    /// The swap area's device alone: the reference for all others
     Areas,
-    /// The slot allocator by itself, against one lock per slot (seed 002); --total is the area's size
+    /// The slot allocator alone, against one lock per slot (seed 002); --total is the area's size
     Slots,
-    /// The hash of pages by itself, beside memcpy; --total is the memory that is hashed
+    /// The hash of pages alone, beside memcpy; --total is the memory that is hashed
     Digest,
 }
 
-/// Under whose memory management a workload is run.
+/// The memory managements under which a workload can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeerName {
@@ -71,13 +70,13 @@ pub enum PeerName {
     Foreswap,
     /// The kernel's swap at its best: page-cluster 5, non-rotational, THP always (needs root)
     Kernel,
-    /// The kernel's swap as the system stands: page-cluster 3 (needs root)
+    /// The kernel's swap with the system's settings: page-cluster 3 (needs root)
     #[value(alias = "kernel-default")]
     KernelDefaults,
     /// The kernel's swap on compressed memory at its best: zram with lz4, THP always (needs root)
     Zram,
-    /// As `kernel`, with zswap and lz4 before the swap file (needs root; from then on, until the system starts again,
-    /// the kernel reads nothing but single pages from zram, which is then not at its best)
+    /// As `kernel`, with zswap and lz4 before the swap file (needs root; afterwards, until the next boot, the kernel
+    /// reads only single pages from zram, which is then not at its best)
     Zswap,
     /// No limit at all
     Bare,
@@ -105,15 +104,15 @@ pub struct BenchArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory: Option<u64>,
 
-    /// How often each peer has its turn
+    /// Turns of each peer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub turns: Option<u32>,
 
-    /// Seconds of rest before each turn, where the host lends CPU time only for a while
+    /// Seconds of rest before each turn, for hosts that lend CPU time only for a while
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=3600))]
     pub pause: u64,
 
-    /// Write everything that was measured to FILE, as one JSON object
+    /// Write all measurements to FILE, as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
@@ -121,7 +120,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 
-    /// foreswap's readahead policy, handed to `foreswap run`
+    /// foreswap's readahead policy, passed to `foreswap run`
     #[arg(long, value_name = "POLICY")]
     pub readahead: Option<String>,
 
@@ -129,7 +128,7 @@ pub struct BenchArgs {
     #[arg(long = "run-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub run_options: Vec<String>,
 
-    /// What takes the first turn, where it is not to be foreswap itself
+    /// The peer that takes the first turn, if it is not foreswap itself
     #[arg(long, value_enum, default_value = "foreswap", value_name = "PEER")]
     pub runner: PeerName,
 
@@ -137,12 +136,12 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub exe: Option<PathBuf>,
 
-    /// The Python that linpack runs, which must have SciPy (default: .venv/bin/python of the
-    /// checkout that this is run from or was built in, else python3)
+    /// The Python that runs linpack, which must have SciPy (default: .venv/bin/python of the checkout that contains
+    /// this executable or the current directory, else python3)
     #[arg(long, value_name = "FILE")]
     pub python: Option<PathBuf>,
 
-    /// Undo what an earlier bench that was killed left changed on this system
+    /// Undo the changes to this system that a killed bench left
     #[arg(long)]
     pub undo: bool,
 
@@ -171,7 +170,7 @@ enum Workload {
     Usemem(UsememArgs),
     /// Sequential writers and random writers side by side
     Combined(CombinedWorkload),
-    /// Fills a region and keeps it; does what it is told on standard input
+    /// Fills a region and keeps it; executes commands from standard input
     Hold(HoldArgs),
     /// Many small allocations
     Allocs(AllocsArgs),
@@ -191,7 +190,7 @@ impl WorkloadArgs {
     }
 }
 
-/// What these words say, for tests.
+/// The arguments in these words, for tests.
 #[cfg(test)]
 pub fn parse<T: Args>(words: &str) -> T {
     #[derive(clap::Parser)]
@@ -212,18 +211,18 @@ struct CombinedWorkload {
     shared: UsememArgs,
 }
 
-/// The parameters of the program that swapoff brings back.
+/// The parameters of the program that swapoff swaps in.
 #[derive(Debug, Clone, Args)]
 pub struct HoldArgs {
     /// Size of its region
     #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = size::parse)]
     pub bytes: u64,
 
-    /// What the words are
+    /// Content of the words
     #[arg(long, value_enum, default_value = "index")]
     pub fill: Fill,
 
-    /// Seed of all that is pseudo-random
+    /// Seed of all pseudo-random numbers
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
 

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 
 use crate::size;
 
-/// What a task is.
+/// The kinds of task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -20,7 +20,7 @@ pub enum Mode {
 pub enum Pattern {
     /// From the first page to the last
     Seq,
-    /// Word indices drawn uniformly, as many a pass as there are pages
+    /// Word indices drawn uniformly; each pass draws as many as there are pages
     Rand,
     /// Every --stride'th page, starting one later after each wrap
     Stride,
@@ -30,7 +30,7 @@ pub enum Pattern {
     Interleaved,
 }
 
-/// What is done to a page.
+/// The operation on a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
@@ -40,15 +40,15 @@ pub enum Op {
     Read,
 }
 
-/// What the region holds.
+/// The content of the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fill {
     /// Each word its own index
     Index,
-    /// Pseudo-random words, which nothing compresses
+    /// Pseudo-random words, which do not compress
     Random,
-    /// Pseudo-random words that come again within their page: lz4 makes about a third of it
+    /// Pseudo-random words that repeat within their page: lz4 compresses it to about a third
     Compressible,
 }
 
@@ -83,7 +83,7 @@ pub struct UsememArgs {
     #[arg(long, default_value_t = 2, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub scans: u64,
 
-    /// What the measured passes do
+    /// Operation of the measured passes
     #[arg(long, value_enum, default_value = "read")]
     pub op: Op,
 
@@ -104,11 +104,11 @@ pub struct UsememArgs {
     #[arg(long, value_name = "SECONDS", conflicts_with = "repeat")]
     pub seconds: Option<f64>,
 
-    /// What the words are
+    /// Content of the words
     #[arg(long, value_enum, default_value = "index")]
     pub fill: Fill,
 
-    /// Seed of all that is pseudo-random
+    /// Seed of all pseudo-random numbers
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
 
@@ -116,13 +116,13 @@ pub struct UsememArgs {
     #[arg(long)]
     pub thp: bool,
 
-    /// Tells on standard output when the measured passes begin and end, and waits for a line on
-    /// standard input each time
+    /// Reports on standard output when the measured passes begin and end, and waits for a line on standard input each
+    /// time
     #[arg(long, hide = true)]
     #[serde(default)]
     pub marks: bool,
 
-    /// With --marks, also when so much of all regions is filled
+    /// With --marks, reports also when this much of all regions is filled
     #[arg(long, hide = true, value_name = "SIZE", value_parser = size::parse, requires = "marks")]
     #[serde(default)]
     pub full: Option<u64>,
@@ -147,7 +147,7 @@ impl UsememArgs {
         self.region_bytes() * u64::from(self.tasks)
     }
 
-    /// Pages of one task's region that are filled when all have filled `--full`.
+    /// Pages of one task's region that are filled when all tasks together have filled `--full`.
     pub fn full_pages(&self) -> u64 {
         self.full.map_or(u64::MAX, |bytes| {
             bytes / 4096 / u64::from(self.tasks.max(1))

@@ -1,4 +1,4 @@
-//! The device of the swap areas by itself: the reference for every other figure.
+//! The device of the swap areas alone: the reference for every other figure.
 
 use serde_json::json;
 

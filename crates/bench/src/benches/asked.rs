@@ -1,5 +1,5 @@
-//! What is asked of the patterns (issues 3 and 4; the stricter where both ask), and whether it
-//! was reached. Nothing here runs anything: a report goes in, targets come out.
+//! The targets of the patterns (issues 3 and 4; the stricter one where both have a target), and whether they were
+//! reached. This module runs nothing: its input is a report, its output targets.
 
 use super::device;
 use crate::args::{Fill, Op, Pattern, PeerName, UsememArgs};
@@ -7,7 +7,7 @@ use crate::disk::Transfers;
 use crate::peer::Figures;
 use crate::report::{Report, Target, Unit, peer_name};
 
-/// What is asked against the kernel at its best.
+/// A target relative to the kernel at its best.
 struct ToKernel {
     pattern: Pattern,
     op: Op,
@@ -35,28 +35,27 @@ const fn to_kernel(pattern: Pattern, op: Op, bound: Bound) -> ToKernel {
     ToKernel { pattern, op, bound }
 }
 
-/// Bytes that come in per second of sequential reads, to the device's fastest reads.
+/// Read bandwidth of sequential reads relative to the device's fastest reads.
 const READS_TO_DEVICE: f64 = 0.8;
-/// Bytes that go out per second of sequential writes, to the device's fastest writes; and of the filling, in which
-/// each place of the area is written for the first time, to its fastest first writes.
+/// Write bandwidth of sequential writes relative to the device's fastest writes. For the fill, in which each place of
+/// the area is written for the first time, relative to its fastest first writes.
 const WRITES_TO_DEVICE: f64 = 0.7;
-/// Bytes per second to those of zram, by pattern.
+/// Bytes per second relative to zram, by pattern.
 const TO_ZRAM: [(Pattern, f64); 2] = [(Pattern::Seq, 4.0), (Pattern::Rand, 2.0)];
 /// Faults per 2 MiB touched in order.
 const FAULTS: f64 = 1.1;
 
-/// A run that is judged.
+/// A run with targets.
 pub struct Run<'a> {
-    /// What was run.
+    /// Its workload.
     pub workload: &'a UsememArgs,
-    /// On whom; the first is the one that is asked.
+    /// Its peers; the targets are those of the first.
     pub peers: &'a [PeerName],
     /// Whether foreswap's area is compressed memory.
     pub in_ram: bool,
 }
 
-/// Adds to `report` all that is asked of such a run. The rows of the device, if it has any, must
-/// be there.
+/// Adds all targets of such a run to `report`. The rows of the device, if any, must be there.
 pub fn judge(report: &mut Report, run: &Run<'_>) {
     let mut targets = Vec::new();
     let with = |peer| run.peers.contains(&peer);
@@ -95,8 +94,8 @@ fn against_kernel(report: &Report, run: &Run<'_>) -> Option<Target> {
     })
 }
 
-/// Several tasks are judged by what they do together: a task that found its region in memory ends
-/// at once, with a rate that is most of the sum of all.
+/// The figure of a run's throughput. Several tasks are judged by their common rate: a task that found its region in
+/// memory ends at once, with a rate that is most of the sum of all.
 fn throughput_of(workload: &UsememArgs) -> &'static str {
     match workload.tasks {
         1 => "bytes_per_s",
@@ -104,8 +103,7 @@ fn throughput_of(workload: &UsememArgs) -> &'static str {
     }
 }
 
-/// Compressed memory against compressed memory, of data that compresses: anything else compares
-/// nothing.
+/// Compressed memory against compressed memory, with compressible data: other data would compare nothing.
 fn against_zram(report: &mut Report, run: &Run<'_>) -> Option<Target> {
     let (_, least) = TO_ZRAM
         .iter()
@@ -173,7 +171,7 @@ fn against_device(report: &mut Report, run: &Run<'_>) -> Vec<Target> {
     targets
 }
 
-/// What is asked of foreswap whatever its peers do.
+/// The targets of foreswap that do not depend on its peers.
 fn of_itself(report: &Report, run: &Run<'_>) -> Vec<Target> {
     let workload = run.workload;
     let first = report.peers.first();
@@ -190,7 +188,7 @@ fn of_itself(report: &Report, run: &Run<'_>) -> Vec<Target> {
             format!("{what}, huge pages split"),
             0.0,
             Unit::Number,
-            // Of all turns, not of the middle one: none is none.
+            // Of all turns, not of the median turn.
             first.and_then(|peer| peer.largest("stats.huge_splits")),
         ));
     }
@@ -211,13 +209,12 @@ pub fn is_sequential(workload: &UsememArgs) -> bool {
     matches!(workload.pattern, Pattern::Seq | Pattern::Reverse)
 }
 
-/// Adds what follows from what was counted in the filling and the measured passes: the rates at
-/// which bytes came in and went out, and the bytes that were written though they had been.
+/// Adds figures derived from the counts of the fill and the measured passes: the rates of reads and writes, and the
+/// bytes that were written more than once.
 ///
-/// Bytes beyond those that the program touched make no rate: a page that is moved twice is no
-/// faster for it. And in passes that only read, each page of the program is written once at most,
-/// when it goes out for the first time; so all that is written beyond what cannot have been out is
-/// written again.
+/// Bytes beyond those that the program touched count for no rate: a page that is moved twice is not faster. In passes
+/// that only read, each page of the program is written at most once, at its first eviction. All writes beyond the pages
+/// that cannot have been evicted before are therefore repeated writes.
 pub fn add_rates(figures: &mut Figures, workload: &UsememArgs) {
     let of = |name: &str| figures.get(name).copied();
     let rate = |bytes: &str, touched: &str, ns: &str| {
@@ -297,7 +294,7 @@ mod tests {
     use serde_json::Value;
     use std::path::Path;
 
-    /// A turn of each peer, of so many figures.
+    /// A turn of each peer, with these figures.
     fn report(peers: &[(&str, &[(&str, f64)])]) -> Report {
         let machine = Machine::here(Path::new("/"));
         let mut report = Report::new("usemem", String::new(), machine, Value::Null);
@@ -322,7 +319,7 @@ mod tests {
         report
     }
 
-    /// What was asked, its bound, what was found and whether it was reached.
+    /// The targets: name, bound, figure and whether it was reached.
     fn targets(report: &Report) -> Vec<(&str, f64, Option<f64>, Option<bool>)> {
         let targets = report.targets.iter();
         targets
@@ -360,7 +357,7 @@ mod tests {
             ("seq-read, huge pages split", 0.0, Some(0.0), Some(true)),
         ];
         assert_eq!(targets(&found), expected);
-        // What the program got is told, but part of it was in memory: it is not what is judged.
+        // The rate of the program is printed, but part of its data was in memory: it is not judged.
         let text = found.text();
         assert!(
             text.contains("the program's bytes/s / the device's fastest: 1.300"),
@@ -377,7 +374,7 @@ mod tests {
             ("fill_out_bytes_per_s", 900.0),
             ("stats.huge_splits", 1.0),
         ];
-        // Of the kernel's tasks one found all of its region in memory.
+        // One of the kernel's tasks found all of its region in memory.
         let theirs = [("bytes_per_s", 2000.0), ("together_bytes_per_s", 200.0)];
         let mut found = report(&[("foreswap", &ours), ("kernel", &theirs)]);
         for (name, rate) in [
@@ -451,11 +448,11 @@ mod tests {
             let (first, ..) = targets(&found)[0];
             assert_eq!((first, found.targets[0].bound), (what, bound));
             assert_eq!(found.targets[0].at_most, words.contains("rand"), "{words}");
-            // Only every page in order is asked for few faults.
+            // Only sequential patterns have a target for faults.
             let faults = if words.contains("reverse") { 2 } else { 0 };
             assert_eq!(found.targets.len(), 1 + faults, "{words}");
         }
-        // Nothing is asked of these, and no foreswap was measured.
+        // These have no target, and foreswap was not measured.
         let found = report(&[("bare", &[("faults_per_2mib", 0.0)])]);
         let words = "--pattern reverse --op write";
         assert!(
@@ -531,7 +528,7 @@ mod tests {
         assert_eq!(figures["pass_out_bytes_per_s"], bytes(4) / 2.0);
         assert_eq!(figures["fill_out_bytes_per_s"], bytes(1) * 2.0);
         assert_eq!(figures["together_bytes_per_s"], bytes(4) / 2.0);
-        // Three of five had never been out; of the five that were written two were written again.
+        // Three of five had never been evicted; of the five that were written two were written again.
         assert_eq!(figures["pass_again_bytes"], bytes(2));
 
         let mut figures = counted;

@@ -1,9 +1,9 @@
-//! `combined` (seed 000): sequential writers over more than memory, again and again, while
-//! random writers run beside them. The figures are those of the sequential tasks; the random
-//! ones are shown, since a peer that starves them would look good for it.
+//! `combined` (seed 000): sequential writers over more than memory, again and again, beside random writers. The figures
+//! are those of the sequential tasks. Those of the random tasks are shown as well, since a peer that starves them would
+//! otherwise look good.
 //!
-//! Every peer gets the same regions and the same seconds: with the same passes one group
-//! would end before the other, and run on without its neighbour.
+//! Every peer gets the same regions and the same seconds. With the same number of passes one group would end before the
+//! other, and the other would continue alone.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ const SEED_SEQUENTIAL: u64 = 50;
 const SEED_RANDOM: u64 = 30;
 const SEED_TASKS: usize = 4;
 
-/// What is asked, against the kernel at its best (issues 3 and 4).
+/// The target relative to the kernel at its best (issues 3 and 4).
 const THROUGHPUT: f64 = 4.0;
 const P99: f64 = 0.5;
 const HIT_RATIO: f64 = 0.999;
@@ -117,7 +117,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// The groups as they were given, and as the seed has them in proportion where they were not.
+/// The groups as given, or else scaled from the seed's proportions.
 fn scaled(given: &CombinedArgs, limit: u64) -> CombinedArgs {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let tasks = given
@@ -143,7 +143,7 @@ fn read(output: &[u8]) -> anyhow::Result<(Figures, Value)> {
     Ok((figures, value))
 }
 
-/// Adds the hit ratio of the sequential regions, where the peer tells of regions.
+/// Adds the hit ratio of the sequential regions, if the peer reports regions.
 fn with_own_hit_ratio(mut peer: PeerReport, region_bytes: u64) -> PeerReport {
     if peer.not_run.is_some() {
         return peer;

@@ -1,15 +1,13 @@
-//! Rows of the area's device by itself, measured turn by turn beside the peers: 2 MiB transfers
-//! with direct I/O, some of them at once, from or to a file on the same file system. That is what
-//! no stream can beat.
+//! Rows of the area's device alone, measured turn by turn beside the peers: 2 MiB transfers with direct I/O, several at
+//! once, from or to a file on the same file system. No stream can be faster.
 //!
-//! Reads go to as much memory as the peers have, in turn, as a stream's do. The row of one buffer is there to show
-//! what the processor's cache makes of it.
+//! Reads go to as much memory as the peers have, in turn, as a stream's do. The row with one buffer shows the effect of
+//! the processor's cache.
 //!
-//! Writes go to a file that is allocated and was written before, as a swap file is, and no two
-//! sectors of them are the same. First writes go to one that is new and sparse, as the area is that
-//! foreswap makes where none is named: the file system, and what lies below it, has to find the place of
-//! each. The row that reads and writes at once is beside them because a stream of writes over more than
-//! the memory does both: each page comes in before it goes out.
+//! Writes go to a file that is allocated and was written before, like a swap file. No two sectors of them are equal.
+//! First writes go to a new sparse file, like the area that foreswap makes if none is named: the file system, and the
+//! layers below it, must allocate each place. The row that reads and writes at once is for streams of writes over more
+//! than memory, which do both: each page is read before it is written.
 
 use std::path::Path;
 
@@ -18,7 +16,7 @@ use crate::peer::Figures;
 use crate::report::{PeerReport, Report};
 use crate::size::humane;
 
-/// What is measured of a device.
+/// The measurements of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measured {
     /// Reads.
@@ -27,7 +25,7 @@ pub enum Measured {
     Writes,
 }
 
-/// A device and what was measured of it so far.
+/// A device and its measurements so far.
 pub struct Device {
     disk: Disk,
     rows: Vec<Row>,
@@ -41,7 +39,7 @@ struct Row {
 }
 
 impl Device {
-    /// Makes the file, of `bytes`; `memory` bytes is what pages are moved to and from.
+    /// Makes the file, of `bytes`; pages are moved to and from `memory` bytes.
     pub fn make(
         directory: &Path,
         bytes: u64,
@@ -80,7 +78,7 @@ impl Device {
         Ok(())
     }
 
-    /// Puts the rows below the peers, after all comparisons with the first: these are none.
+    /// Puts the rows below the peers, after all comparisons with the first peer: they are not compared.
     pub fn show(self, report: &mut Report) {
         let rows = self.rows.into_iter();
         let rows = rows.map(|row| PeerReport::new(row.name, row.turns, Vec::new()));

@@ -1,4 +1,4 @@
-//! The page hash by itself, beside memcpy: whether it runs at the speed of memory.
+//! The page hash alone, beside memcpy: whether it runs at the speed of memory.
 
 use anyhow::ensure;
 use serde_json::json;
@@ -13,11 +13,11 @@ use crate::size::humane;
 
 const TURNS: u32 = 7;
 const BYTES: u64 = 256 << 20;
-/// What fits a core's own cache together with its copy.
+/// A size that fits a core's own cache together with its copy.
 const IN_CACHE: u64 = 64 << 10;
 const PAGE: u64 = 4096;
 
-/// A row of the report: what is done, and how.
+/// A row of the report: its name, and its operation.
 type Row = (&'static str, fn(&mut Pages) -> anyhow::Result<f64>);
 const ROWS: [Row; 3] = [
     ("hash", |pages| pages.hash()),

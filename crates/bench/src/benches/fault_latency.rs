@@ -1,13 +1,11 @@
-//! What a fault costs beyond the disk: random 4 KiB reads of one thread with no
-//! readahead, against reads of the same size from a file beside the swap area with
-//! O_DIRECT, both in one call and in turns.
+//! The cost of a fault beyond the disk: random 4 KiB reads of one thread without readahead, compared with O_DIRECT
+//! reads of the same size from a file beside the swap area, both in one call and in turns.
 //!
-//! And what a fault costs whose page is in memory already: the same by a sequential scan with
-//! readahead, of whose faults seven in eight find their page in a frame, so that their median is
-//! that of such a fault.
+//! It also measures the cost of a fault whose page is in memory already, by a sequential scan with readahead. Seven in
+//! eight of its faults find their page in a frame, so the median is that of such a fault.
 //!
-//! The latency is the program's own: from before the touch to after it. Touches of no
-//! more than 2 microseconds found their page mapped and are left out.
+//! The latency is measured in the program: from before the touch to after it. Touches of at most 2 microseconds found
+//! their page mapped and are left out.
 
 use serde_json::json;
 

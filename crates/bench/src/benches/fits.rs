@@ -1,6 +1,5 @@
-//! A program that fits its limit must not notice foreswap: two programs, bare and under
-//! `foreswap run`, in turns. What is compared is the time of their work; what `run` adds
-//! to their start is the bench `startup`.
+//! A program that fits its limit must not be slower: several programs, bare and under `foreswap run`, in turns. The
+//! bench compares the time of their work; `startup` measures the time that `run` adds to their start.
 
 use serde_json::{Value, json};
 
@@ -11,14 +10,14 @@ use crate::peer::{Figures, Session};
 use crate::report::{Column, PeerReport, Report, Target, Unit};
 use crate::spread::Spread;
 
-/// Two per cent are told from noise by the median of many short turns.
+/// The median of many short turns tells two per cent from noise.
 const TURNS: u32 = 15;
 const LIMIT: u64 = 512 << 20;
 const BYTES: u64 = 128 << 20;
 /// Passes per turn: some tenths of a second.
 const PASSES: u32 = 10;
 const ALLOCATIONS: u64 = 3_000_000;
-/// What is asked.
+/// The target.
 const BOUND: f64 = 1.02;
 
 /// Runs the three programs.
@@ -71,7 +70,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
         report
             .targets
             .push(Target::at_most(what_is_asked, BOUND, Unit::Ratio, ratio));
-        // The least disturbed turns: what the medians come to on a quiet machine.
+        // The least disturbed turns: the medians approach them on a quiet machine.
         let least = |i: usize| {
             results
                 .get(i)?
@@ -97,8 +96,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// The median of the ratios of turns that stood side by side: a machine that is slower
-/// for a while is so for both.
+/// The median of the ratios of adjacent turns: a machine that is slower for a while is slower for both.
 fn side_by_side(results: &[PeerReport]) -> Option<f64> {
     let [ours, bare] = results else { return None };
     let pairs = ours.turns.iter().zip(&bare.turns);

@@ -1,6 +1,6 @@
-//! What a fork costs a program that holds memory: bare, under `foreswap run` and on the kernel's own
-//! swap, in turns, where all of it fits and at a quarter of it; with children that end at once and with
-//! children that execute another file.
+//! The cost of a fork for a program that holds memory: bare, under `foreswap run` and on the kernel's own swap, in
+//! turns, if all of it fits and at a quarter of it; with children that end at once and with children that execute
+//! another file.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::report::{Column, Report, Target, Unit};
 const TURNS: u32 = 3;
 const BYTES: u64 = 400 << 20;
 const COUNT: u64 = 40;
-/// What is asked.
+/// The target.
 const BOUND: f64 = 1.5;
 
 /// Runs the forks.

@@ -1,5 +1,4 @@
-//! Everything that issue 4 names: what swapping huge pages whole is to bring, and what it must
-//! not cost.
+//! Everything that issue 4 names: the gain of swapping huge pages whole, and the cases that must not become slower.
 
 use super::series::{self, Part};
 use crate::args::{BenchArgs, BenchName, Fill, PeerName};
@@ -8,7 +7,7 @@ use crate::report::Report;
 
 /// Tasks of the sequential writers.
 const WRITERS: [u32; 5] = [1, 2, 4, 8, 16];
-/// Passes until hardly anything is left that has never been out.
+/// Passes after which nearly all pages have been evicted once.
 const PASSES_BEFORE: u32 = 5;
 /// Scans of the interleaved ones.
 const SCANS: [u64; 2] = [2, 8];
@@ -22,7 +21,7 @@ fn parts(args: &BenchArgs) -> Vec<Part> {
     use BenchName::*;
     let part = |name, detail: &str, change: &dyn Fn(&mut BenchArgs)| {
         let mut args = series::arguments(args, name, &[PeerName::Kernel]);
-        // Of these the parts have their own.
+        // The parts set these themselves.
         (args.usemem.tasks, args.usemem.warm_up) = (1, 0);
         change(&mut args);
         Part {
@@ -60,10 +59,10 @@ fn parts(args: &BenchArgs) -> Vec<Part> {
     parts
 }
 
-/// Compressed memory on both sides, as large as what is in it would be without compression.
+/// Compressed memory for both; its size is that of the data without compression.
 fn in_ram(part: &mut BenchArgs) {
     part.usemem.fill = Fill::Compressible;
-    // Whoever named other peers than the kernel's has none of these either.
+    // If other peers than the kernel's were named, these are left out as well.
     if part
         .against
         .as_ref()

@@ -1,10 +1,9 @@
-//! `linpack` (seed 000): SciPy's LU factorisation of a matrix larger than the limit, by an
-//! unmodified Python script (`linpack.py`). What is compared is the time of the factorisation;
-//! filling the matrix and checking the residual are not in it.
+//! `linpack` (seed 000): SciPy's LU factorisation of a matrix larger than the limit, by an unmodified Python script
+//! (`linpack.py`). The bench compares the time of the factorisation, without filling the matrix and checking the
+//! residual.
 //!
-//! One thread of the BLAS unless `--tasks` says otherwise: with two, one touches all that is in
-//! memory while the other waits for reclaim, which then finds nothing cold, and the kernel ends the
-//! program for want of memory.
+//! The BLAS uses one thread unless `--tasks` says otherwise. With two, one touches everything in memory while the other
+//! waits for reclaim, which then finds nothing cold, and the kernel kills the program for want of memory.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,7 +21,7 @@ use crate::size::humane;
 const SCRIPT: &str = include_str!("../linpack.py");
 const TURNS: u32 = 5;
 const BYTES: u64 = 1 << 30;
-/// What is asked: elapsed time to the kernel's at its best.
+/// The target: elapsed time relative to the kernel at its best.
 const BOUND: f64 = 0.75;
 /// The figures of the script's report.
 const FIGURES: [&str; 6] = [
@@ -94,8 +93,8 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// The Python that was named, or the one of the checkout that we are run from or were built in,
-/// or the system's.
+/// The Python that was named, or that of the checkout that contains the current directory or this executable, or the
+/// system's.
 fn python(args: &BenchArgs, session: &Session) -> anyhow::Result<PathBuf> {
     if let Some(python) = &args.python {
         return Ok(python.clone());
@@ -108,8 +107,8 @@ fn python(args: &BenchArgs, session: &Session) -> anyhow::Result<PathBuf> {
     Ok(ours.unwrap_or_else(|| PathBuf::from("python3")))
 }
 
-/// Fails, with what to do about it, where `python` cannot import what the script needs. It also
-/// has the libraries in the page cache before the first turn.
+/// Fails, with instructions, if `python` cannot import the modules of the script. It also loads the libraries into the
+/// page cache before the first turn.
 fn with_scipy(python: PathBuf) -> anyhow::Result<PathBuf> {
     let tried = Command::new(&python)
         .args(["-c", "import numpy, scipy.linalg.lapack"])

@@ -1,4 +1,4 @@
-//! What each bench runs, how often, and what it is held against.
+//! The runs of each bench, their number, and their references.
 
 mod areas;
 mod asked;
@@ -31,7 +31,7 @@ use crate::peer::{ForeswapOptions, Kernels, Session};
 use crate::report::{Machine, Report};
 use crate::system;
 
-/// The limit where none is given.
+/// The default limit.
 const LIMIT: u64 = 256 << 20;
 
 /// `foreswap bench`.
@@ -54,8 +54,8 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             BenchName::Huge => huge::run(&args, &mut session),
             _ => one(name, &args, &mut session),
         }?;
-        // Here the session is dropped, and with it all changes to the system undone:
-        // before a word is printed, and before an error is.
+        // Here the session is dropped, which undoes all changes to the system before anything is printed, errors
+        // included.
         Ok(report)
     });
     if let Err(interrupted) = interrupt::check() {
@@ -73,7 +73,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A bench of those that `readahead` and `huge` sum up.
+/// One of the benches that `readahead` and `huge` combine.
 fn one(name: BenchName, args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
     match name {
         BenchName::Combined => combined::run(args, session),
@@ -138,7 +138,7 @@ fn peers(args: &BenchArgs, default: &[PeerName]) -> Vec<PeerName> {
     peers
 }
 
-/// Refuses peers of which one would not be the same after the other.
+/// Refuses a combination of peers in which one changes the behaviour of another.
 fn can_take_turns(peers: &[PeerName]) -> anyhow::Result<()> {
     if peers.contains(&PeerName::Zram) && peers.contains(&PeerName::Zswap) {
         bail!(

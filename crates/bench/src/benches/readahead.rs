@@ -1,12 +1,11 @@
-//! Everything that tells of readahead and swapoff (issue 3, seeds 000 and 003), with what is
-//! asked of each.
+//! Everything that measures readahead and swapoff (issue 3, seeds 000 and 003), with the targets of each.
 
 use super::series::{self, Part};
 use crate::args::{BenchArgs, BenchName, PeerName};
 use crate::peer::Session;
 use crate::report::Report;
 
-/// What is run; the number is that of the interleaved scans.
+/// The parts; the number is that of the interleaved scans.
 const PARTS: [(BenchName, Option<u64>); 9] = [
     (BenchName::SeqRead, None),
     (BenchName::Reverse, None),

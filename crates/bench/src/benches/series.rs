@@ -1,6 +1,6 @@
-//! Several benches one after the other, and a table of what was asked of each and what was found.
+//! Several benches in a row, and a table of their targets and figures.
 //!
-//! A bench that fails is reported and does not keep the others from running; Ctrl-C does.
+//! A bench that fails is reported and does not stop the others; Ctrl-C does.
 
 use serde_json::json;
 
@@ -13,22 +13,21 @@ use crate::report::Report;
 /// A bench of a series.
 #[derive(Debug)]
 pub struct Part {
-    /// Which one.
+    /// Its name.
     pub name: BenchName,
-    /// What else tells it from the others, in words; may be empty.
+    /// Its difference from the others, in words; may be empty.
     pub detail: String,
     /// Its arguments.
     pub args: BenchArgs,
 }
 
-/// The arguments of part `name`: those given, without what belongs to other parts. Its peers are
-/// `against` where none are named.
+/// The arguments of part `name`: those given, without those of other parts. Its peers are `against` if none are named.
 pub fn arguments(args: &BenchArgs, name: BenchName, against: &[PeerName]) -> BenchArgs {
     let mut part = args.clone();
     part.against.get_or_insert_with(|| against.to_vec());
     part.usemem.op = Op::Read;
     if name == BenchName::Combined {
-        // The size given is that of the other programs; combined is scaled by the limit.
+        // The given size is that of the other programs; combined is scaled by the limit.
         part.usemem.bytes = None;
         part.usemem.total = None;
     } else {
@@ -37,7 +36,7 @@ pub fn arguments(args: &BenchArgs, name: BenchName, against: &[PeerName]) -> Ben
     part
 }
 
-/// Runs all `parts`, and sums them up under the name of `series`.
+/// Runs all `parts`, and summarises them under the name of `series`.
 pub fn run(
     series: BenchName,
     parts: Vec<Part>,

@@ -1,4 +1,4 @@
-//! The slot allocator by itself, against one lock that is taken for each slot: no program, no I/O.
+//! The slot allocator alone, against one lock that is taken for each slot: no program, no I/O.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +21,14 @@ const BYTES: u64 = 8 << 30;
 /// Bytes of a slot.
 const SLOT: u64 = 4096;
 const REQUESTS: [u32; 3] = [1, 16, CLUSTER];
-/// Requests in vain.
+/// Requests that fail.
 const REFUSALS: u32 = 1000;
 
 /// Names in the report.
 const SHIPPED: &str = "foreswap";
 const LOCKED: &str = "one lock per slot";
 
-/// An area as each allocator has it.
+/// An area, once for each allocator.
 struct State {
     name: &'static str,
     shipped: Shipped,
@@ -53,7 +53,7 @@ impl State {
         Ok(state)
     }
 
-    /// Half of what requests of this size can have.
+    /// Half of the slots that requests of this size can get.
     fn half(&self, request: u32) -> u64 {
         let (whole, others) = self.free;
         match request {
@@ -63,7 +63,7 @@ impl State {
     }
 }
 
-/// Takes half of what is free and puts it back, by requests of several sizes and by one and two tasks.
+/// Takes half of the free slots and puts them back, by requests of several sizes and by one and two tasks.
 pub fn run(args: &BenchArgs, session: &Session) -> anyhow::Result<Report> {
     let turns = args.turns.unwrap_or(TURNS);
     let bytes = args.usemem.bytes.or(args.usemem.total).unwrap_or(BYTES);

@@ -1,4 +1,4 @@
-//! What `foreswap run` adds to the start and end of a program that does nothing.
+//! The time that `foreswap run` adds to the start and end of a program that does nothing.
 
 use std::ffi::OsString;
 

@@ -1,6 +1,6 @@
-//! `swapoff` (seed 003): a program of four times its limit is squeezed out of memory, the
-//! limit raised, and everything brought back while it lives (`peer/swapoff.rs`). Beside each
-//! turn the area's device is read in 2 MiB transfers, which is what cannot be beaten.
+//! `swapoff` (seed 003): a program of four times its limit is evicted, the limit raised, and everything swapped in
+//! while the program runs (`peer/swapoff.rs`). Beside each turn the area's device is read in 2 MiB transfers; no
+//! swapoff can be faster.
 
 use serde_json::json;
 
@@ -14,7 +14,7 @@ use crate::size::humane;
 
 const TURNS: u32 = 5;
 const BYTES: u64 = 1 << 30;
-/// What is asked: to the kernel's swapoff, and to the device.
+/// The targets: relative to the kernel's swapoff, and to the device.
 const TO_KERNEL: f64 = 6.0;
 const TO_DEVICE: f64 = 0.8;
 

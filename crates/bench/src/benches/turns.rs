@@ -1,4 +1,4 @@
-//! Peers in turns: A B A B ..., so that whatever drifts on the machine drifts for all.
+//! Peers in turns: A B A B ..., so that a drift of the machine affects all.
 
 use std::ffi::OsString;
 
@@ -11,12 +11,11 @@ use crate::progress::Progress;
 use crate::report::{PeerReport, peer_name};
 use crate::steal::CpuTime;
 
-/// What a turn's output means: its figures, and the report in full.
+/// Parses a turn's output: its figures, and the full report.
 pub type Read = fn(&[u8]) -> anyhow::Result<(Figures, Value)>;
 
-/// Runs `turns` turns of each peer. `command` gives the words for a peer. A peer that
-/// cannot be run here is reported so and has no further turn; any other failure ends
-/// the bench, since a figure of a program that failed means nothing.
+/// Runs `turns` turns of each peer. `command` gives the words for a peer. A peer that cannot be run here is reported
+/// and has no further turn. Any other failure ends the bench, since a figure of a failed program means nothing.
 pub fn in_turns(
     session: &mut Session,
     peers: &[PeerName],
@@ -30,7 +29,7 @@ pub fn in_turns(
     })
 }
 
-/// One turn of `words`: the figures of its output and of its peer, and all else that is to be kept.
+/// One turn of `words`: the figures of its output and of its peer, and the further data to be kept.
 pub fn one_turn(
     session: &mut Session,
     peer: PeerName,
@@ -46,8 +45,7 @@ pub fn one_turn(
     Ok((figures, details))
 }
 
-/// As [`in_turns`], where `turn` does one turn of a peer and returns its figures and all else
-/// that is to be kept of it.
+/// As [`in_turns`], but `turn` does one turn of a peer and returns its figures and the further data to be kept.
 pub fn in_turns_by(
     session: &mut Session,
     peers: &[PeerName],

@@ -80,8 +80,7 @@ pub fn run(name: BenchName, args: &BenchArgs, session: &mut Session) -> anyhow::
     Ok(report)
 }
 
-/// The area's device, for what is held against it: one stream, forwards, to or from an area that
-/// is on it.
+/// The area's device, if the figures are compared with it: one stream, forwards, to or from an area on that device.
 fn device_for(
     session: &Session,
     first: PeerName,
@@ -103,8 +102,7 @@ fn device_for(
         .transpose()
 }
 
-/// Notes how touches were timed, which each turn's report says at `clock`, and over what
-/// the columns go.
+/// Notes how touches were timed, from each turn's report at `clock`, and the turns that the columns cover.
 pub fn note_clock(report: &mut Report, clock: fn(&Value) -> &Value) {
     let details = report.peers.iter().find_map(|peer| peer.details.first());
     if let Some(clock) = details.and_then(|turn| clock(turn).as_str()) {
@@ -122,13 +120,13 @@ pub fn note_clock(report: &mut Report, clock: fn(&Value) -> &Value) {
     );
 }
 
-/// A line for each peer that tells of its windows.
+/// A line for each peer that reports its windows.
 pub fn say_windows(report: &mut Report) {
     let lines: Vec<String> = report.peers.iter().filter_map(windows_line).collect();
     lines.into_iter().for_each(|line| report.say(line));
 }
 
-/// The parameters of a shortcut: its pattern and operation, the rest as given.
+/// The parameters of a shortcut: its pattern and operation, the others as given.
 fn parameters_of(name: BenchName, given: &UsememArgs) -> UsememArgs {
     let (pattern, op) = match name {
         BenchName::SeqRead => (Pattern::Seq, Op::Read),
@@ -148,10 +146,9 @@ fn parameters_of(name: BenchName, given: &UsememArgs) -> UsememArgs {
     }
 }
 
-/// Swap for the kernel: so much that less than half of it is ever in use, with a quarter of
-/// `bytes` for what its clusters waste. Once half is in use the kernel gives up the slot of
-/// every page that comes back, and must write it again though it was only read: that is not the
-/// kernel at its best.
+/// The kernel's swap size: less than half of it is ever in use, with a quarter of `bytes` added for clusters that are
+/// only partly used. Once half is in use, the kernel frees the slot of every page that it reads, and must write the
+/// page again though it was only read: that is not the kernel at its best.
 pub fn swap_for(bytes: u64) -> u64 {
     (2 * (bytes + bytes / 4) + (64 << 20)).next_multiple_of(2 << 20)
 }

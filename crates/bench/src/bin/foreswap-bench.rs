@@ -1,5 +1,4 @@
-//! The benches without the `foreswap` command in front: for the tests of this crate,
-//! and for measuring another build (`--exe`).
+//! The benches without the `foreswap` command: for the tests of this crate, and to measure another build (`--exe`).
 
 use std::process::ExitCode;
 

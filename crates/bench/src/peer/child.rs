@@ -1,9 +1,8 @@
-//! Runs one command to its end: what it printed, how long it took, how it ended. Or
-//! talks with it, line by line, while it lives ([`Talk`]), such as at the moments in which
-//! it stands still to be counted ([`run_marked`]).
+//! Runs one command to its end, with its output, its time and its exit status. It can also exchange lines with the
+//! command while it runs ([`Talk`]), for example at moments at which the command pauses to be measured
+//! ([`run_marked`]).
 //!
-//! The child dies with us, can be born inside a cgroup, and is killed (by its process
-//! id) when a signal asks us to end.
+//! The child dies with us, can start inside a cgroup, and is killed (by its process id) when a signal asks us to end.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -25,11 +24,11 @@ use crate::usemem::{Mark, Moment};
 pub struct Finished {
     /// Its standard output.
     pub output: Vec<u8>,
-    /// From before it was started to its end, but for the pauses in which it was counted.
+    /// From before its start to its end, without the pauses for counting.
     pub elapsed: Duration,
 }
 
-/// How often a waiting bench looks around.
+/// How often a waiting bench checks for signals.
 const LOOK_MS: libc::c_int = 100;
 /// How long a child may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
@@ -56,8 +55,8 @@ pub fn run(
     })
 }
 
-/// As [`run`], where the command tells of moments (`--marks`): `count` is called at each, with the
-/// process that was started, while the command stands still.
+/// As [`run`], for a command that reports moments (`--marks`): `count` is called at each, with the process that was
+/// started, while the command pauses.
 pub fn run_marked(
     command: &[OsString],
     door: Option<&Path>,
@@ -108,7 +107,7 @@ fn start_child(
         .with_context(|| format!("cannot start {}", program.display()))
 }
 
-/// How a command ended that should have ended well, in its own words.
+/// The failure of a command, in its own words.
 fn failure(command: &[OsString], status: ExitStatus, errors: &mut File) -> anyhow::Error {
     let said = content(errors).unwrap_or_default();
     let said = String::from_utf8_lossy(&said).trim().to_owned();
@@ -121,7 +120,7 @@ fn failure(command: &[OsString], status: ExitStatus, errors: &mut File) -> anyho
     anyhow!("`{}` {how}: {said}", line.join(" "))
 }
 
-/// A command that is under way and answers each line with a line; ended when dropped.
+/// A running command that answers each line with a line; ended when dropped.
 pub struct Talk {
     child: Child,
     command: Vec<OsString>,
@@ -154,13 +153,13 @@ impl Talk {
         self.child.id()
     }
 
-    /// Says `line`, and returns the answer.
+    /// Sends `line`, and returns the answer.
     pub fn ask(&mut self, line: &str, progress: &Progress) -> anyhow::Result<Vec<u8>> {
         let said = match &mut self.stdin {
             Some(stdin) => writeln!(stdin, "{line}"),
             None => Ok(()),
         };
-        // A child that has ended says why when it is listened to.
+        // A child that has ended gives its reason when we wait for its next line.
         match said {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
             _ => self.listen(progress),

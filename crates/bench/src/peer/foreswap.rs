@@ -1,4 +1,4 @@
-//! A turn under `foreswap run`, with the statistics that it leaves.
+//! A turn under `foreswap run`, with its statistics.
 
 use std::ffi::OsString;
 
@@ -35,7 +35,7 @@ impl ForeswapOptions {
     }
 }
 
-/// Statistics whose meaning other peers share: their name here and there.
+/// Statistics that other peers have too: their name there and here.
 const SHARED: [(&str, &str); 5] = [
     ("readahead_hit_ratio", "hit_ratio"),
     ("swap_in_bytes", "swap_in_bytes"),
@@ -52,7 +52,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// `command` under `foreswap run`, as the session says.
+    /// `command` under `foreswap run`, with the options of the session.
     pub fn of(session: &Session, command: &[OsString]) -> Self {
         let statistics = Scratch::new(&std::env::temp_dir(), "stats.json");
         let mut line =
@@ -77,7 +77,7 @@ impl Run {
         Self { statistics, line }
     }
 
-    /// What the run left, once it has ended: its figures, and all of it.
+    /// The statistics of the run, once it has ended: its figures, and the full object.
     pub fn statistics(&self) -> anyhow::Result<(Figures, Value)> {
         let path = &self.statistics.0;
         let text = std::fs::read(path)
@@ -116,7 +116,7 @@ pub fn turn(
     })
 }
 
-/// What the run of this supervisor has moved so far, by its control socket.
+/// The pages that the run of this supervisor has moved so far, by its control socket.
 fn moved(session: &Session, supervisor: u32, progress: &Progress) -> anyhow::Result<Option<Moved>> {
     let words = ["ps", "--json", &supervisor.to_string()].map(str::to_owned);
     let listed = child::run(&session.own_command(&words), None, progress)

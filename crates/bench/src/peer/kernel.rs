@@ -1,15 +1,13 @@
-//! A turn on the kernel's own swap: a memory cgroup of the limit, and a swap file on the
-//! file system where foreswap's area lies.
+//! A turn on the kernel's own swap: a memory cgroup with the limit, and a swap file on the file system of foreswap's
+//! area.
 //!
-//! At its best (`Kind::Best`) the device counts as non-rotational (then the kernel reads
-//! ahead by VMA and allocates whole clusters), page-cluster is 5, huge pages are given always,
-//! and the swap file is more than twice what can be out (see `swap_for` of the benches). As the
-//! system stands (`Kind::Defaults`) nothing is changed but page-cluster, to the kernel's default
-//! of 3. With `Kind::Zswap` compressed memory (lz4) of any size stands before the swap file; with
-//! `Kind::Zram` it takes its place. There page-cluster is 0 and means nothing: a fault brings its
-//! page alone, or 16 of them where pages are touched in order (huge pages of 64 KiB), whichever
-//! is faster. The swap file is made once for all turns; swapon, settings, compressed memory and
-//! cgroup are each turn's own.
+//! At its best (`Kind::Best`) the device counts as non-rotational (the kernel then reads ahead by VMA and allocates
+//! whole clusters), page-cluster is 5, huge pages are always enabled, and the swap file is more than twice the data
+//! that can be swapped out (see `swap_for` of the benches). With the system's settings (`Kind::Defaults`) only
+//! page-cluster is changed, to the kernel's default of 3. With `Kind::Zswap` compressed memory (lz4) of any size stands
+//! before the swap file; with `Kind::Zram` it replaces it. There page-cluster is 0 and means nothing: a fault reads its
+//! page alone, or 16 pages if pages are touched in order (huge pages of 64 KiB), whichever is faster. The swap file is
+//! made once for all turns; swapon, settings, compressed memory and cgroup belong to each turn.
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,11 +23,10 @@ use crate::system::{ChangeError, Changes, chosen, swap};
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
 const VMA_READAHEAD: &str = "/sys/kernel/mm/swap/vma_ra_enabled";
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-/// Where pages are touched in order, a fault on zram brings 16 at a time with these, half as fast
-/// again as without them; where they are not, that is ten times slower. On a disk, swapping in
-/// does not go by them.
+/// If pages are touched in order, a fault on zram with these huge pages reads 16 pages at a time, half as fast again as
+/// without them; otherwise that is ten times slower. On a disk, swap-in does not use them.
 const SMALL_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
-/// How many of them came back whole so far. None does once zswap has been enabled, until the system starts again.
+/// How many of them were swapped in whole so far. None is once zswap has been enabled, until the next boot.
 const SMALL_HUGE_PAGES_IN: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/stats/swpin";
 
 /// Which of the kernel's peers.
@@ -45,10 +42,10 @@ pub enum Kind {
     Zswap,
 }
 
-/// What a turn is given.
+/// The parameters of a turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
-    /// Where the swap file goes.
+    /// The directory of the swap file.
     pub directory: &'a Path,
     /// The memory limit.
     pub limit: u64,
@@ -58,7 +55,7 @@ pub struct Place<'a> {
     pub in_order: bool,
 }
 
-/// What the kernel's peers share over all turns.
+/// State that the kernel's peers share over all turns.
 #[derive(Debug, Default)]
 pub struct Kernels {
     prepared: Option<Prepared>,
@@ -75,15 +72,15 @@ struct Prepared {
 
 /// The kernel's swap, prepared for one turn.
 pub struct Ground<'a> {
-    /// Where the command runs.
+    /// The cgroup of the command.
     pub cgroup: MemoryCgroup,
-    /// What is swapped to.
+    /// The swap file.
     pub swap_file: &'a Path,
 }
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
-/// What zswap is set to. It may take as much memory as it needs, as zram may: a cgroup of version 1 does not count
-/// what it holds.
+/// The settings of zswap. It may take as much memory as it needs, as zram may: a cgroup of version 1 does not count the
+/// memory that it holds.
 const ZSWAP_SETTINGS: [(&str, &str); 3] = [
     ("max_pool_percent", "50"),
     ("shrinker_enabled", "N"),
@@ -100,7 +97,7 @@ impl Kernels {
         counting: Counting,
         progress: &Progress,
     ) -> Result<Turn, TurnError> {
-        // Compressed memory is nowhere on the disk.
+        // Compressed memory is not on the disk.
         let device = Device::under(place.directory).ok();
         let mut passes = Passes::new(device.as_ref().filter(|_| kind != Kind::Zram));
         let (finished, mut figures) = self.with(kind, place, progress, |ground| {
@@ -124,8 +121,8 @@ impl Kernels {
         })
     }
 
-    /// Prepares the kernel's swap, does `work` with it, takes everything back, and tells
-    /// what the kernel counted in between.
+    /// Prepares the kernel's swap, does `work` with it, undoes everything, and returns the kernel's counts of that
+    /// time.
     pub fn with<T>(
         &mut self,
         kind: Kind,
@@ -141,7 +138,8 @@ impl Kernels {
         let prepared = match &mut self.prepared {
             Some(prepared) => prepared,
             None => {
-                // First: it undoes what a dead bench left, which would be noted as found.
+                // First: it undoes the changes of a dead bench, which would otherwise be recorded as the original
+                // state.
                 let prepared = Prepared::make(place.directory)?;
                 self.notes = notes(place.directory);
                 self.prepared.insert(prepared)
@@ -159,7 +157,7 @@ impl Kernels {
         result
     }
 
-    /// What the reader of the results should know about this machine.
+    /// Notes about this machine for the reader of the results.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -214,7 +212,7 @@ impl Prepared {
             Kind::Defaults => changes.set(Path::new(PAGE_CLUSTER), "3")?,
         }
         if kind == Kind::Zswap {
-            // A kernel that has no lz4 for zswap compresses as it stands, which the notes tell.
+            // A kernel that has no lz4 for zswap keeps its compression; the notes say so.
             let _ = changes.set(&Path::new(ZSWAP).join("compressor"), "lz4");
             for (name, value) in ZSWAP_SETTINGS {
                 let path = Path::new(ZSWAP).join(name);
@@ -254,8 +252,7 @@ impl Prepared {
     }
 }
 
-/// The kernel's counters that tell about swapping, of the whole system: a workload in a
-/// small cgroup is all that swaps here.
+/// The kernel's counters of swapping, for the whole system: only the workload in its small cgroup swaps here.
 const EVENTS: [&str; 5] = ["pswpin", "pswpout", "pgmajfault", "swap_ra", "swap_ra_hit"];
 
 fn events() -> [u64; EVENTS.len()] {
@@ -268,7 +265,7 @@ fn small_huge_pages_in() -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// Whether zram was at its best in a turn in which so many of these came back.
+/// Whether zram was at its best in a turn in which this many were swapped in whole.
 fn came_whole(huge_pages: u64) -> Result<(), ChangeError> {
     match huge_pages {
         0 => Err(ChangeError::Missing(
@@ -280,7 +277,7 @@ fn came_whole(huge_pages: u64) -> Result<(), ChangeError> {
     }
 }
 
-/// What the system has swapped in and out so far.
+/// The system's swap-ins and swap-outs so far.
 fn moved() -> Moved {
     let [pages_in, pages_out, ..] = events();
     Moved {
@@ -326,7 +323,7 @@ fn notes(directory: &Path) -> Vec<String> {
          as it was found",
         directory.display()
     )];
-    // What `kernel-defaults` runs with; somebody's leftover shows here.
+    // The setting of `kernel-defaults`; a leftover of another program shows here.
     let found = |path: &Path| chosen(&fs::read_to_string(path).unwrap_or_default()).to_owned();
     let device = Device::under(directory).ok();
     let rotational = device.as_ref().and_then(Device::rotational).map(found);

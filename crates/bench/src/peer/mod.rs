@@ -1,11 +1,9 @@
-//! Under whose memory management a command is run, one turn at a time.
+//! Runs a command under one memory management, one turn at a time.
 //!
-//! A turn prepares what its peer needs, runs the command, and takes everything back, so
-//! that the next peer finds the machine as the first one did. What a turn measured is a
-//! flat list of named figures: those of the command's own report, and those that the
-//! memory management tells about it, under names that all peers share where they mean
-//! the same (`hit_ratio`, `swap_in_bytes`, `swap_out_bytes`, `major_faults`,
-//! `peak_bytes`).
+//! A turn prepares the machine for its peer, runs the command, and undoes the preparation, so that each peer finds the
+//! same machine. The result of a turn is a flat list of named figures: those of the command's own report, and those of
+//! the memory management. Figures with the same meaning have the same name for all peers (`hit_ratio`, `swap_in_bytes`,
+//! `swap_out_bytes`, `major_faults`, `peak_bytes`).
 
 mod child;
 mod foreswap;
@@ -37,28 +35,28 @@ pub fn figures<'a>(named: impl IntoIterator<Item = (&'a str, f64)>) -> Figures {
         .collect()
 }
 
-/// What one turn gave.
+/// The result of one turn.
 #[derive(Debug)]
 pub struct Turn {
     /// The command's standard output.
     pub output: Vec<u8>,
-    /// What its peer tells about it.
+    /// The figures of its peer.
     pub figures: Figures,
-    /// More than a figure: foreswap's whole statistics, for the JSON report.
+    /// Further data: foreswap's whole statistics, for the JSON report.
     pub details: Option<serde_json::Value>,
 }
 
-/// What a bench needs to run turns.
+/// The state that a bench needs to run turns.
 pub struct Session {
     /// The executable that has `run` and `workload`.
     pub exe: PathBuf,
-    /// Where all swap areas and files go.
+    /// The directory of all swap areas and files.
     pub directory: PathBuf,
     /// The memory limit.
     pub limit: u64,
-    /// How much swap the kernel's peers need.
+    /// The swap size of the kernel's peers.
     pub swap_bytes: u64,
-    /// Whether the workload touches its pages in an order, by which the kernel's peers are set.
+    /// Whether the workload touches its pages in an order; the kernel's peers are set accordingly.
     pub in_order: bool,
     /// The rest before each turn.
     pub pause: Duration,
@@ -68,19 +66,19 @@ pub struct Session {
     pub kernels: Kernels,
 }
 
-/// What is counted of a turn.
+/// The part of a turn that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counting {
     /// The whole of it.
     Whole,
-    /// Its measured passes by themselves as well (see [`passes`]); the command has `--marks`.
+    /// Its measured passes separately as well (see [`passes`]); the command has `--marks`.
     Passes,
 }
 
 /// Why a peer has no turn, or why its turn failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TurnError {
-    /// It cannot be run here. The others go on.
+    /// It cannot be run here. The others continue.
     #[error("{0}")]
     NotRun(#[from] ChangeError),
     /// The command failed, or read a wrong byte. The bench ends.
@@ -119,7 +117,7 @@ impl Session {
         }
     }
 
-    /// One turn of bringing `command`'s memory back; see [`swapoff`].
+    /// One turn of swapping `command`'s memory in; see [`swapoff`].
     pub fn swapoff_turn(
         &mut self,
         peer: PeerName,
@@ -145,7 +143,7 @@ impl Session {
         (&mut self.kernels, place)
     }
 
-    /// Where foreswap's area is a file of its own: the folder that has it.
+    /// The directory of foreswap's area, if that is a file of its own.
     pub fn area_directory(&self) -> Option<&Path> {
         let mut areas = self.foreswap.areas();
         match (areas.next(), areas.next()) {
@@ -164,8 +162,7 @@ impl Session {
     }
 }
 
-/// Adds what follows from the figures that all peers share: the pages that came in over the
-/// major faults, which is how far a fault reached on average.
+/// Adds a figure derived from the common ones: pages read per major fault, the average reach of a fault.
 fn derive(figures: &mut Figures) {
     let of = |name| figures.get(name).copied();
     if let (Some(bytes), Some(faults)) = (of("swap_in_bytes"), of("major_faults"))
@@ -184,11 +181,11 @@ fn kind_of(peer: PeerName) -> Kind {
     }
 }
 
-/// A file that is removed when it is let go.
+/// A file that is removed on drop.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
-    /// The name that this process has for `name` in `directory`.
+    /// This process' file name for `name` in `directory`.
     pub fn new(directory: &Path, name: &str) -> Self {
         Self(directory.join(format!("foreswap-bench-{}-{name}", std::process::id())))
     }

@@ -1,12 +1,11 @@
-//! What a peer's memory management and the device did in the measured passes alone.
+//! The I/O of a peer's memory management and of the device in the measured passes alone.
 //!
-//! What they tell when all is over is of the filling and the check as well. So they are asked at
-//! the moments that the workload tells of (`usemem/marks.rs`), and the differences are kept: those
-//! of the measured passes as `pass_in_bytes` and `pass_out_bytes`, as the memory management counts
-//! them (a page counts when it is read from the area, whether or not it is used), and
-//! `pass_device_read_bytes` and `pass_device_written_bytes`, as the area's device does, anybody's.
-//! The same of the filling begin with `fill_`, of that part of it in which there was more than the limit with
-//! `over_`, of all before the passes with `before_`.
+//! Their totals at the end include the fill and the check. Their counters are therefore read at the moments that the
+//! workload reports (`usemem/marks.rs`), and the differences are kept. Those of the measured passes are `pass_in_bytes`
+//! and `pass_out_bytes`, as the memory management counts them (a page counts when it is read from the area, whether or
+//! not it is used), and `pass_device_read_bytes` and `pass_device_written_bytes`, as the area's device counts them, for
+//! all processes. The figures of the fill begin with `fill_`, those of the part of it with more than the limit in use
+//! with `over_`, those of everything before the passes with `before_`.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,7 @@ use crate::usemem::Moment;
 
 use super::Figures;
 
-/// Bytes that came in and went out since some moment long ago.
+/// Bytes read and written since an arbitrary start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
     /// From the area.
@@ -30,7 +29,7 @@ pub struct Passes<'a> {
     counts: BTreeMap<Moment, Figures>,
 }
 
-/// What lies between which moments.
+/// The spans and the moments that bound them.
 const SPANS: [(&str, Moment, Moment); 4] = [
     ("fill", Moment::Start, Moment::Filled),
     ("over", Moment::Full, Moment::Filled),
@@ -39,7 +38,7 @@ const SPANS: [(&str, Moment, Moment); 4] = [
 ];
 
 impl<'a> Passes<'a> {
-    /// Nothing yet; `device` is the one under the area, if one is.
+    /// No counts yet; `device` is the one under the area, if any.
     pub fn new(device: Option<&'a Device>) -> Self {
         Self {
             device,
@@ -47,7 +46,7 @@ impl<'a> Passes<'a> {
         }
     }
 
-    /// Counts at a moment; `moved` is what the memory management tells, if it does.
+    /// Counts at a moment; `moved` is the count of the memory management, if it has one.
     pub fn count(&mut self, moment: Moment, moved: Option<Moved>) {
         let mut figures = Figures::new();
         let mut put = |name: &str, bytes: u64| figures.insert(name.to_owned(), bytes as f64);
@@ -62,7 +61,7 @@ impl<'a> Passes<'a> {
         self.counts.insert(moment, figures);
     }
 
-    /// What was counted between the moments.
+    /// The counts between the moments.
     pub fn figures(&self) -> Figures {
         let mut figures = Figures::new();
         for (span, from, to) in SPANS {

@@ -1,13 +1,10 @@
-//! A turn of swapoff (seed 003): a program (`workload hold`) has filled its memory; it is
-//! squeezed out of memory, then the limit is raised so that all of it fits, and what is
-//! timed is how long it takes until all is back and the area is detached, while the
-//! program lives.
+//! A turn of swapoff (seed 003). A program (`workload hold`) has filled its memory. It is evicted, then the limit is
+//! raised so that all of it fits. The bench measures the time until all is swapped in and the area is detached, while
+//! the program runs.
 //!
-//! Squeezing and raising are what anybody can do from outside: `foreswap set` there, the
-//! cgroup's limit here; and so is swapoff itself, `foreswap swapoff` and swapoff(2). How
-//! much was out is taken from the program's resident memory as the kernel counts it, which
-//! includes pages that foreswap holds ready but has not mapped. In the end the program
-//! compares every word.
+//! All of this is done from outside: by `foreswap set` and `foreswap swapoff` there, by the cgroup's limit and
+//! swapoff(2) here. The swapped amount is derived from the program's resident memory as the kernel counts it, which
+//! includes pages that foreswap holds in frames but has not mapped. At the end the program compares every word.
 
 use std::ffi::OsString;
 use std::io;
@@ -27,11 +24,11 @@ use crate::system::cgroup::MemoryCgroup;
 use crate::system::device::Device;
 use crate::system::swap;
 
-/// What is left to the program while it is squeezed: the least that foreswap takes.
+/// The program's limit while it is squeezed: the smallest that foreswap accepts.
 const SQUEEZED: u64 = 16 << 20;
-/// The kernel keeps a process' resident memory by CPU, and adds it up now and then.
+/// The kernel counts a process' resident memory per CPU, and sums it up now and then.
 const COUNTED_ROUGHLY: u64 = 1 << 20;
-/// How long squeezing may take altogether, and how long without anything going out.
+/// The time limit of the squeeze, and the longest time without progress.
 const SQUEEZE_PATIENCE: Duration = Duration::from_secs(60);
 const SQUEEZE_STALL: Duration = Duration::from_secs(3);
 
@@ -104,7 +101,7 @@ pub fn of_kernel(
     })
 }
 
-/// Lowers the limit as far as the kernel lets itself be pushed in a few attempts.
+/// Lowers the limit as far as the kernel allows in a few attempts.
 fn squeeze(cgroup: &MemoryCgroup) -> anyhow::Result<()> {
     let mut attempts = 0;
     loop {
@@ -119,7 +116,7 @@ fn squeeze(cgroup: &MemoryCgroup) -> anyhow::Result<()> {
     }
 }
 
-/// The program under way, filled.
+/// The running program, filled.
 struct Program {
     talk: Talk,
     device: Option<Device>,
@@ -152,8 +149,7 @@ impl Program {
         2 * self.answer.bytes.next_multiple_of(1 << 20)
     }
 
-    /// Waits until no more of it is in memory than the squeezing leaves, and little of what
-    /// its memory management needs itself.
+    /// Waits until no more of it is in memory than the squeezed limit, and a little for its memory management.
     fn wait_until_out(&mut self, progress: &Progress) -> anyhow::Result<()> {
         let start = Instant::now();
         let (mut least, mut since) = (u64::MAX, start);
@@ -179,7 +175,7 @@ impl Program {
         }
     }
 
-    /// Times `swapoff`, and has the program see to it that all is back and right.
+    /// Times `swapoff`, and lets the program check that all is in memory and right.
     fn time(
         &mut self,
         progress: &Progress,

@@ -1,5 +1,4 @@
-//! From turns to what is printed and written: medians over turns, ratios to the first
-//! peer, targets reached or not.
+//! From turns to the printed and written report: medians over turns, ratios to the first peer, targets reached or not.
 
 mod table;
 mod windows;
@@ -19,12 +18,12 @@ use crate::steal::{MUCH, STOLEN};
 pub use table::{Column, Unit};
 pub use windows::{regions_hit_ratio, windows_line};
 
-/// Everything a bench found. Written as it stands by `--json`.
+/// All results of a bench. Written in this form by `--json`.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The bench's name.
     pub bench: String,
-    /// What was run, in words.
+    /// The run, in words.
     pub title: String,
     /// The machine it was run on.
     pub machine: Machine,
@@ -34,14 +33,14 @@ pub struct Report {
     pub peers: Vec<PeerReport>,
     /// The first peer's median over each other's, by figure.
     pub ratios: Vec<Ratio>,
-    /// What was to be reached.
+    /// The targets.
     pub targets: Vec<Target>,
-    /// What the reader should know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
-    /// What could not be completed, of several benches in one.
+    /// Benches of a series that could not be completed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
-    /// The reports that this one sums up, if it does.
+    /// The reports that this one summarises, if any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Report>,
     #[serde(skip)]
@@ -50,7 +49,7 @@ pub struct Report {
     lines: Vec<String>,
 }
 
-/// Where a bench was run.
+/// The machine of a bench.
 #[derive(Debug, Serialize)]
 pub struct Machine {
     /// Kernel release.
@@ -59,7 +58,7 @@ pub struct Machine {
     pub cpus: usize,
     /// Memory, in bytes.
     pub memory_bytes: u64,
-    /// Where swap areas and files lay.
+    /// The directory of swap areas and files.
     pub directory: String,
     /// The device under that.
     pub device: String,
@@ -83,21 +82,21 @@ pub struct PeerReport {
 /// The measured peer's median over another's.
 #[derive(Debug, Serialize)]
 pub struct Ratio {
-    /// Which figure.
+    /// The figure.
     pub figure: String,
-    /// Whose is above.
+    /// The peer of the numerator.
     pub of: String,
-    /// Whose is below.
+    /// The peer of the denominator.
     pub to: String,
     /// Median over median.
     pub ratio: f64,
-    /// Which way is better for the peer above.
+    /// Which direction is better for the numerator's peer.
     pub better: Better,
-    /// The ratios of the turns that stood side by side.
+    /// The ratios of adjacent turns.
     pub turns: Spread,
 }
 
-/// Which way a figure is better.
+/// Whether less or more is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Better {
@@ -107,16 +106,16 @@ pub enum Better {
     More,
 }
 
-/// Something to be reached.
+/// A target.
 #[derive(Debug, Clone, Serialize)]
 pub struct Target {
-    /// What it speaks of.
+    /// Its name.
     pub what: String,
     /// Whether smaller is better.
     pub at_most: bool,
     /// The bound.
     pub bound: f64,
-    /// What was found; nothing when a peer that it needs was not run.
+    /// The figure; `None` when a peer that it needs was not run.
     pub found: Option<f64>,
     /// Whether it was reached, where that is known.
     pub reached: Option<bool>,
@@ -146,7 +145,7 @@ impl Target {
         }
     }
 
-    /// What was found, what was asked, and the verdict.
+    /// The figure, the bound, and the verdict.
     pub fn words(&self) -> [String; 3] {
         let side = if self.at_most { "at most" } else { "at least" };
         let asked = format!("{side} {}", self.unit.with_name(self.bound));
@@ -282,7 +281,7 @@ impl Report {
         found.map(|ratio| ratio.ratio)
     }
 
-    /// What a person reads.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let machine = &self.machine;
@@ -330,7 +329,7 @@ impl Report {
         text
     }
 
-    /// A note for each peer that had to do without CPU time which the host gave to others.
+    /// A note for each peer whose CPU time the host gave to others.
     fn stolen(&self) -> Vec<String> {
         let much = |peer: &PeerReport| {
             let share = peer.largest(STOLEN).filter(|share| *share >= MUCH)?;

@@ -127,7 +127,7 @@ pub fn text(columns: &[Column], peers: &[PeerReport]) -> String {
     aligned(&rows, columns.len() + 1)
 }
 
-/// The table of what was asked and found.
+/// The table of targets and figures.
 pub fn targets(targets: &[Target]) -> String {
     let titles = ["figure", "found", "asked", "verdict"].map(str::to_owned);
     let mut rows = vec![titles.to_vec()];
@@ -140,7 +140,7 @@ pub fn targets(targets: &[Target]) -> String {
 
 /// Lines of `columns` cells, the first to the left, the others to the right.
 fn aligned(rows: &[Vec<String>], columns: usize) -> String {
-    // A reason runs over the columns and widens none.
+    // A reason spans the columns and widens none.
     let whole: Vec<&Vec<String>> = rows.iter().filter(|row| row.len() == columns).collect();
     let width = |i: usize| whole.iter().map(|row| row[i].len()).max().unwrap_or(0);
     let first = rows.iter().map(|row| row[0].len()).max().unwrap_or(0);

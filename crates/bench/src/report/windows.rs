@@ -6,9 +6,8 @@ use serde_json::Value;
 
 use super::PeerReport;
 
-/// The windows of all turns of a peer that tells of them, in powers of two: how many of
-/// 1 page, of 2, of 3 to 4, of 5 to 8, ... A window of 0 pages is a fault that read nothing
-/// beside its own page.
+/// The windows of all turns of a peer that reports them, in powers of two: how many of 1 page, of 2, of 3 to 4, of 5 to
+/// 8, ... A window of 0 pages is a fault that read only its own page.
 pub fn windows_line(peer: &PeerReport) -> Option<String> {
     let mut groups: BTreeMap<u64, u64> = BTreeMap::new();
     for histogram in peer
@@ -45,7 +44,7 @@ pub fn windows_line(peer: &PeerReport) -> Option<String> {
     ))
 }
 
-/// Of the regions of `bytes` in a run's statistics: hits per page read ahead.
+/// Hits per page read ahead, of the regions of `bytes` in a run's statistics.
 pub fn regions_hit_ratio(stats: &Value, bytes: u64) -> Option<f64> {
     let of_size = || {
         let regions = stats["vmas"].as_array().into_iter().flatten();

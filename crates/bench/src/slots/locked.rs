@@ -1,8 +1,8 @@
-//! What the shipped allocator is held against: one lock, taken for each slot.
+//! The reference for the shipped allocator: one lock, taken for each slot.
 //!
-//! Slots are bits, and the first free one from where the last was found is taken, as swap did it that
-//! knows neither clusters nor batches (seed 002). Nothing else is kept: not who uses a slot, nor how
-//! many do, so it does less work than an allocator of several processes has to.
+//! Slots are bits. It takes the first free one from the position of the last, like a swap allocator that has neither
+//! clusters nor batches (seed 002). It keeps no owner and no use count of a slot, and therefore does less work than an
+//! allocator for several processes must.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,8 +41,8 @@ impl Bits {
 }
 
 impl Locked {
-    /// An area of `slots` slots, a multiple of 512, in which somebody has every second slot of each
-    /// cluster of `fragmented`.
+    /// An area of `slots` slots, a multiple of 512, in which another process holds every second slot of each cluster of
+    /// `fragmented`.
     pub fn new(slots: u32, fragmented: &[u32]) -> Self {
         let mut bits = Bits {
             words: vec![0; (slots / u64::BITS) as usize],
@@ -73,7 +73,7 @@ impl super::Area for Locked {
     }
 }
 
-/// One of those who take from it.
+/// One of the tasks that take slots.
 pub struct Taker<'a>(&'a Locked);
 
 impl super::Task for Taker<'_> {

@@ -1,9 +1,8 @@
-//! The slot allocator by itself: tasks take slots of one area side by side and put them back, and
-//! each phase is timed.
+//! The slot allocator alone: tasks take slots of one area side by side and put them back, and each phase is timed.
 //!
-//! What is measured is what the engine runs ([`shipped`]): the core's allocator on a ledger in shared
-//! memory. [`locked`] is what it is held against. An area is either empty or *fragmented*: every second
-//! slot of most clusters is somebody else's.
+//! The bench measures the engine's allocator ([`shipped`]): the core's allocator on a ledger in shared memory.
+//! [`locked`] is the reference. An area is either empty or *fragmented*: another process holds every second slot of
+//! most clusters.
 
 pub mod locked;
 pub mod shipped;
@@ -19,17 +18,17 @@ use crate::usemem::Draw;
 
 /// Slots of a cluster, and of a huge page.
 pub const CLUSTER: u32 = 512;
-/// Clusters of which one stays whole in a fragmented area.
+/// One of this many clusters stays whole in a fragmented area.
 const WHOLE_ONE_IN: u32 = 8;
 
 /// One task that takes slots and puts them back.
 pub trait Task: Send {
-    /// Takes slots for one request of up to `request`, and appends them to `taken`. Returns how many;
-    /// 0 when there are none. A request of [`CLUSTER`] is for a whole cluster, or its number of slots.
+    /// Takes slots for one request of up to `request`, and appends them to `taken`. Returns how many; 0 when there are
+    /// none. A request of [`CLUSTER`] is for a whole cluster, or its number of slots.
     fn take(&mut self, request: u32, taken: &mut Vec<Range<u32>>) -> u32;
-    /// Puts slots back, which are its own.
+    /// Puts back slots, which are its own.
     fn put(&mut self, slots: Range<u32>);
-    /// Keeps nothing for later requests.
+    /// Releases everything that is kept for later requests.
     fn end(&mut self);
 }
 
@@ -41,7 +40,7 @@ pub trait Area {
         Self: 'a;
     /// `count` tasks, at most [`TASKS`].
     fn tasks(&self, count: usize) -> Vec<Self::Task<'_>>;
-    /// Slots in use, by anybody.
+    /// Slots in use, by all processes.
     fn used(&self) -> u64;
 }
 
@@ -55,11 +54,11 @@ pub struct Plan {
     pub request: u32,
     /// Tasks side by side.
     pub tasks: usize,
-    /// Slots that they take in all.
+    /// Slots that they take in total.
     pub slots: u64,
 }
 
-/// What it gave, summed over its tasks.
+/// Its result, summed over its tasks.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
     /// Slots taken, and put back.
@@ -68,24 +67,24 @@ pub struct Measured {
     pub calls: u64,
     /// From the first task's first request to the last one's end.
     pub take_seconds: f64,
-    /// The same of putting them back.
+    /// The same for putting them back.
     pub put_seconds: f64,
 }
 
-/// Takes and puts as `plan` says. Fails when the area's count of used slots does not agree with what
-/// was taken and put.
+/// Takes and puts according to `plan`. Fails when the area's count of used slots does not agree with the slots taken
+/// and put.
 pub fn measure<A: Area>(area: &A, plan: Plan) -> anyhow::Result<Measured> {
     let before = area.used();
     let share = plan.slots / plan.tasks as u64;
-    // The tasks, and we who look what is used between the phases.
+    // The tasks, and this thread, which checks the use between the phases.
     let together = Barrier::new(plan.tasks + 1);
     let cpus = cpu::allowed().context("which CPUs may be used")?;
     let (tasks, used) = std::thread::scope(|scope| {
-        // Each on a CPU of its own: left to the scheduler, short tasks run one after the other.
+        // Each on its own CPU: left to the scheduler, short tasks run one after the other.
         let start = |(task, &cpu)| {
             let together = &together;
             scope.spawn(move || {
-                // What fails leaves the task where the scheduler has it.
+                // On failure the task stays where the scheduler placed it.
                 let _ = cpu::set_affinity([cpu]);
                 run(task, plan.request, share, together)
             })
@@ -117,7 +116,7 @@ pub fn measure<A: Area>(area: &A, plan: Plan) -> anyhow::Result<Measured> {
     })
 }
 
-/// What one task did, and when.
+/// The work of one task, and its times.
 struct OfTask {
     slots: u64,
     calls: u64,
@@ -126,7 +125,7 @@ struct OfTask {
 }
 
 fn run(mut task: impl Task, request: u32, share: u64, together: &Barrier) -> OfTask {
-    // All room is made and touched before: no page fault is timed but those of the allocator.
+    // All room is made and touched before: only page faults of the allocator are timed.
     let mut taken = vec![0..0; share as usize + request as usize];
     taken.clear();
     together.wait();
@@ -164,8 +163,7 @@ fn over_all<'a>(phases: impl Iterator<Item = &'a Range<Instant>> + Clone) -> f64
     both.map_or(0.0, |(end, start)| (end - start).as_secs_f64())
 }
 
-/// Takes every free slot by each task in turn and puts it back, so that all memory that the area's books
-/// need is there.
+/// Takes every free slot by each task in turn and puts it back, so that all memory of the area's tables is allocated.
 pub fn touch<A: Area>(area: &A) {
     for mut task in area.tasks(TASKS) {
         let mut taken = Vec::new();
@@ -177,8 +175,8 @@ pub fn touch<A: Area>(area: &A) {
     }
 }
 
-/// Seconds of one request of a whole cluster that finds none, over `calls` requests. Every whole cluster is
-/// taken before, and put back after.
+/// Seconds of one request for a whole cluster that fails, over `calls` requests. Every whole cluster is taken before,
+/// and put back after.
 pub fn refusal<A: Area>(area: &A, calls: u32) -> anyhow::Result<f64> {
     let Some(mut task) = area.tasks(1).pop() else {
         bail!("an area without tasks");
@@ -198,7 +196,7 @@ pub fn refusal<A: Area>(area: &A, calls: u32) -> anyhow::Result<f64> {
     Ok(seconds / f64::from(calls))
 }
 
-/// The clusters of a fragmented area of `clusters` in which every second slot is somebody else's.
+/// The clusters of a fragmented area of `clusters` in which another process holds every second slot.
 pub fn fragmented(clusters: u32, seed: u64) -> Vec<u32> {
     let mut all: Vec<u32> = (0..clusters).collect();
     let mut draw = Draw::new(seed, 0);
@@ -211,7 +209,7 @@ pub fn fragmented(clusters: u32, seed: u64) -> Vec<u32> {
     all
 }
 
-/// The slots of `cluster` that are somebody else's where it is fragmented.
+/// The slots of a fragmented `cluster` that another process holds.
 pub fn held(cluster: u32) -> impl Iterator<Item = u32> {
     (0..CLUSTER)
         .step_by(2)

@@ -1,4 +1,4 @@
-//! What the engine runs: the core's allocator, each process with one of its own, on a ledger.
+//! The engine's allocator: the core's, one per process, on a ledger.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -23,8 +23,7 @@ pub struct Shipped {
 }
 
 impl Shipped {
-    /// A run whose area has `slots` slots, and somebody who holds every second slot of each cluster of
-    /// `fragmented`.
+    /// A run whose area has `slots` slots, and a process that holds every second slot of each cluster of `fragmented`.
     pub fn new(slots: u32, fragmented: &[u32]) -> anyhow::Result<Self> {
         let ledger = Ledger::create(&LedgerSpec {
             limit_pages: 0,

@@ -51,7 +51,7 @@ impl MemoryCgroup {
         Ok(cgroup)
     }
 
-    /// Sets the limit, under which the kernel at once brings what is inside.
+    /// Sets the limit; the kernel reclaims down to it at once.
     pub fn set_limit(&self, bytes: u64) -> io::Result<()> {
         fs::write(self.limit_file(), bytes.to_string())
     }
@@ -68,7 +68,7 @@ impl MemoryCgroup {
         self.path.join("cgroup.procs")
     }
 
-    /// The most memory that was ever charged, where the kernel tells.
+    /// The most memory that was ever charged, if the kernel reports it.
     pub fn peak_bytes(&self) -> Option<u64> {
         let file = match self.version {
             Version::One => "memory.max_usage_in_bytes",
@@ -81,7 +81,7 @@ impl MemoryCgroup {
             .ok()
     }
 
-    /// How many processes inside the kernel killed, since nothing in memory could go out.
+    /// How many processes inside the kernel killed because nothing could be reclaimed.
     pub fn oom_kills(&self) -> u64 {
         let file = match self.version {
             Version::One => "memory.oom_control",
@@ -139,7 +139,7 @@ fn memory_hierarchy(
     None
 }
 
-/// Removes a cgroup; what is still in it is ours, since we made it, and is killed.
+/// Removes a cgroup. Processes still in it are ours, since we made it, and are killed.
 pub fn remove(path: &Path, patience: Duration) -> io::Result<()> {
     let start = Instant::now();
     loop {

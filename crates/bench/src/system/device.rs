@@ -1,4 +1,4 @@
-//! Which block device lies under a directory, and how the kernel takes it.
+//! The block device under a directory, and its properties in the kernel.
 
 use std::fs;
 use std::io;
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 /// The device under a directory.
 #[derive(Debug, Clone)]
 pub struct Device {
-    /// Its name, or the file system's device number where there is no single device.
+    /// Its name, or the file system's device number if there is no single device.
     pub name: String,
-    /// The file that says whether it rotates, where there is one.
+    /// The file that tells whether it rotates, if there is one.
     rotational: Option<PathBuf>,
-    /// The file of its counters, where there is one.
+    /// The file of its counters, if there is one.
     counters: Option<PathBuf>,
 }
 
-/// What a device has read and written, by whomever.
+/// The reads and writes of a device, by all processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Reads, as the device saw them.
@@ -28,7 +28,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What was counted since `before`.
+    /// The counts since `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             reads: self.reads.saturating_sub(before.reads),
@@ -67,14 +67,13 @@ impl Device {
         })
     }
 
-    /// What it has read and written since the machine was started; nothing where it does not
-    /// count.
+    /// Its reads and writes since the machine was started; `None` if it does not count.
     pub fn counters(&self) -> Option<Counters> {
         let text = fs::read_to_string(self.counters.as_ref()?).ok()?;
         counters_of(&text)
     }
 
-    /// The setting by which the kernel takes the device for a disk with an arm.
+    /// The setting that tells the kernel whether the device has a moving arm.
     pub fn rotational(&self) -> Option<&Path> {
         self.rotational.as_deref()
     }

@@ -1,11 +1,10 @@
 //! Changes to the machine that a peer needs, and their undoing.
 //!
-//! All of them (sysctl and sysfs values, swap files, swapon, cgroups) go through one
-//! [`Changes`]. It notes what it is about to do in a file under `/run` before it does
-//! it, and undoes everything in reverse when it is dropped: at the end of a turn, on an
-//! error, after Ctrl-C. What a kill -9 leaves is undone from the note by the next bench
-//! or by `foreswap bench --undo`. One bench at a time may change the system; a lock
-//! beside the notes sees to it, so no bench takes another's value for the original.
+//! All of them (sysctl and sysfs values, swap files, swapon, cgroups) go through one [`Changes`]. It notes each change
+//! in a file under `/run` before making it, and undoes all of them in reverse when it is dropped: at the end of a turn,
+//! on an error, after Ctrl-C. After a kill -9 the next bench or `foreswap bench --undo` undoes the changes from the
+//! note. Only one bench at a time may change the system. A lock beside the notes enforces this, so no bench takes
+//! another's value for the original.
 
 pub mod cgroup;
 pub mod device;
@@ -21,7 +20,7 @@ use std::time::Duration;
 use note::Note;
 pub use note::undo_left_behind;
 
-/// One change, with all that undoing it takes.
+/// One change, with the data to undo it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
@@ -38,7 +37,7 @@ pub enum Change {
     Swap(PathBuf),
     /// A cgroup was made.
     Cgroup(PathBuf),
-    /// A zram device, which nobody had set up, got a size; it compressed by `was`.
+    /// An unused zram device got a size; its compression was `was`.
     Zram {
         /// Its folder under /sys/block.
         path: PathBuf,
@@ -59,14 +58,14 @@ pub enum ChangeError {
     /// A step failed.
     #[error("{what} {path}: {source}")]
     Step {
-        /// What was tried.
+        /// The step.
         what: &'static str,
-        /// On which file.
+        /// Its file.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
     },
-    /// Something that is needed is not there.
+    /// A required file or feature is missing.
     #[error("{0}")]
     Missing(String),
 }
@@ -85,7 +84,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Takes the right to change this system; first undoes what a dead bench left.
+    /// Takes the right to change this system; first undoes the changes of a dead bench.
     pub fn begin() -> Result<Self, ChangeError> {
         // SAFETY: reads a number of this process.
         if unsafe { libc::geteuid() } != 0 {
@@ -100,7 +99,7 @@ impl Changes {
         })
     }
 
-    /// Sets a value under /proc/sys or /sys, if it is another.
+    /// Sets a value under /proc/sys or /sys, if it differs.
     pub fn set(&mut self, path: &Path, value: &str) -> Result<(), ChangeError> {
         let was = fs::read_to_string(path).map_err(ChangeError::step("read", path))?;
         let was = chosen(&was).to_owned();
@@ -114,20 +113,19 @@ impl Changes {
         fs::write(path, value).map_err(ChangeError::step("set", path))
     }
 
-    /// Makes a file that swapping can go to.
+    /// Makes a swap file.
     pub fn make_swap_file(&mut self, path: &Path, bytes: u64) -> Result<(), ChangeError> {
         self.note.add(Change::File(path.to_owned()))?;
         swap::make(path, bytes).map_err(ChangeError::step("make the swap file", path))
     }
 
-    /// Begins to swap to a file, before all others.
+    /// Begins to swap to a file, with priority over all others.
     pub fn swap_on(&mut self, path: &Path) -> Result<(), ChangeError> {
         self.note.add(Change::Swap(path.to_owned()))?;
         swap::on(path).map_err(ChangeError::step("swapon", path))
     }
 
-    /// Sets up a zram device that is not in use, for so many bytes of pages, with lz4; returns the
-    /// device, which can be swapped to.
+    /// Sets up an unused zram device for `bytes` of pages, with lz4; returns the device, which can be swapped to.
     pub fn make_zram(&mut self, bytes: u64) -> Result<PathBuf, ChangeError> {
         let (path, device) = zram::unused().ok_or_else(|| {
             let what = "there is no zram device that is not in use (modprobe zram)";
@@ -149,7 +147,7 @@ impl Changes {
         fs::create_dir(path).map_err(ChangeError::step("make the cgroup", path))
     }
 
-    /// Undoes all that was done since `mark` changes were noted; see [`Changes::mark`].
+    /// Undoes all changes since `mark` changes were noted; see [`Changes::mark`].
     pub fn undo_to(&mut self, mark: usize) {
         for complaint in self.note.undo_to(mark) {
             eprintln!("foreswap bench: {complaint}");
@@ -168,11 +166,11 @@ impl Drop for Changes {
     }
 }
 
-/// How long an undoing may wait for the kernel (a cgroup's last process to be gone).
+/// How long an undo may wait for the kernel (the end of a cgroup's last process).
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Change {
-    /// Puts back what was there. It is no error when that has happened already.
+    /// Restores the original state. It is no error if that has happened already.
     fn undo(&self) -> Result<(), ChangeError> {
         let done = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         match self {

@@ -1,10 +1,9 @@
 //! The note of changes to undo, kept where a later bench finds it.
 //!
-//! One JSON file and one lock file in a directory that only root can write. A note is
-//! written before its change is made: undoing a change that was not made is harmless
-//! (the value is what it was, the file is not there), not undoing one is not. Notes die
-//! with the machine, as all that they tell of does, except for a swap file; that carries
-//! a name by which it is found again (see `swap::sweep`).
+//! One JSON file and one lock file in a directory that only root can write. A note is written before its change is
+//! made: undoing a change that was not made is harmless (the value is the original, the file is absent), not undoing a
+//! change is not. A reboot removes the notes and the changes that they name, except for a swap file; its name
+//! identifies it (see `swap::sweep`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -27,7 +26,7 @@ pub struct Note {
 }
 
 impl Note {
-    /// Takes the lock, and undoes what the lock's last owner left.
+    /// Takes the lock, and undoes the changes of the lock's last owner.
     pub fn begin(directory: &Path) -> Result<Self, ChangeError> {
         let (note, complaints) = Self::take_over(directory)?;
         if let Some(complaint) = complaints.into_iter().next() {
@@ -47,7 +46,7 @@ impl Note {
         let lock = lock(&directory.join("lock"))?;
         let path = directory.join("changes.json");
         let changes = match fs::read(&path) {
-            // A note cut short is older than any change that it would have told of.
+            // A truncated note was written before its change was made.
             Ok(text) => serde_json::from_slice(&text).unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(ChangeError::step("read", path)(error)),
@@ -74,8 +73,8 @@ impl Note {
         &self.changes
     }
 
-    /// Undoes changes, the last first, until `mark` remain. One that fails is kept in
-    /// the note and reported; the others are undone all the same.
+    /// Undoes changes, the last first, until `mark` remain. A change that cannot be undone is kept in the note and
+    /// reported; the others are still undone.
     pub fn undo_to(&mut self, mark: usize) -> Vec<ChangeError> {
         let mut complaints = Vec::new();
         let mut kept = Vec::new();
@@ -84,7 +83,7 @@ impl Note {
                 break;
             };
             match change.undo() {
-                // Noted anew after each step, but only once it is done.
+                // The note is written again after each step, but only once it is done.
                 Ok(()) => complaints.extend(self.write_with(&kept).err()),
                 Err(error) => {
                     complaints.push(error);
@@ -148,8 +147,7 @@ fn lock(path: &Path) -> Result<File, ChangeError> {
     }
 }
 
-/// `foreswap bench --undo`: how many changes of a dead bench there were, and what could
-/// not be undone of them.
+/// `foreswap bench --undo`: how many changes of a dead bench there were, and which of them could not be undone.
 pub fn undo_left_behind() -> Result<(usize, Vec<ChangeError>), ChangeError> {
     let directory = Path::new(DIRECTORY);
     let read = fs::read(directory.join("changes.json")).unwrap_or_default();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const PAGE: u64 = 4096;
 /// Where `SWAPSPACE2` stands in the first page.
 const MAGIC_AT: usize = 4096 - 10;
-/// Swapped to before all other swap of the system.
+/// Priority over all other swap of the system.
 const FIRST: libc::c_int = 0x8000 | 0x7fff;
 const PREFIX: &str = "foreswap-bench-";
 const SUFFIX: &str = ".swap";
@@ -21,9 +21,8 @@ pub fn path_in(directory: &Path) -> PathBuf {
     directory.join(format!("{PREFIX}{}{SUFFIX}", std::process::id()))
 }
 
-/// Makes a swap file: readable by root only, without holes, and written once from end to
-/// end, so that a device that allocates on the first write has done so before anything
-/// is measured.
+/// Makes a swap file: readable by root only, without holes, and written once from end to end. A device that allocates
+/// on the first write has then done so before the measurement.
 pub fn make(path: &Path, bytes: u64) -> io::Result<()> {
     let file = OpenOptions::new()
         .write(true)
@@ -41,7 +40,7 @@ pub fn make(path: &Path, bytes: u64) -> io::Result<()> {
 }
 
 fn write_through(mut file: &File, bytes: u64) -> io::Result<()> {
-    // Not zeros: a device may take those for a hole.
+    // Not zeros: a device may treat those as a hole.
     let part: Vec<u8> = (0..1u32 << 18)
         .flat_map(|i| i.wrapping_mul(0x9e37_79b1).to_le_bytes())
         .collect();
@@ -58,7 +57,7 @@ fn write_through(mut file: &File, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// What mkswap writes: version 1, the last page, the magic word.
+/// The header as mkswap writes it: version 1, the last page, the magic word.
 pub fn header(bytes: u64) -> [u8; PAGE as usize] {
     let mut page = [0; PAGE as usize];
     let last = (bytes / PAGE - 1) as u32;
@@ -78,8 +77,7 @@ pub fn on(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Ends swapping to `path`, however many signals come; nothing happens if it is not
-/// swapped to.
+/// Ends swapping to `path`, however many signals arrive; does nothing if it is not a swap file in use.
 pub fn off(path: &Path) -> io::Result<()> {
     loop {
         match off_unless_interrupted(path) {
@@ -92,7 +90,7 @@ pub fn off(path: &Path) -> io::Result<()> {
     }
 }
 
-/// One call of swapoff, which a signal ends early and leaves for another to go on with.
+/// One call of swapoff, which a signal ends early and a later call continues.
 pub fn off_unless_interrupted(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: a path; the kernel checks it.
@@ -112,8 +110,7 @@ pub fn active() -> Vec<PathBuf> {
     paths.map(PathBuf::from).collect()
 }
 
-/// Removes swap files of benches that were killed before the machine was started anew,
-/// so that no note tells of them.
+/// Removes swap files of benches that were killed before a reboot, which no note names any more.
 pub fn sweep(directory: &Path) {
     let active = active();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! A zram device that swapping can go to: found, set up, taken down.
+//! A zram device for swapping: found, set up, taken down.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,7 +9,7 @@ use super::swap;
 
 const DEVICES: &str = "/sys/block";
 
-/// A device that nobody has given a size: its folder under /sys/block, and itself.
+/// A device without a size: its folder under /sys/block, and the device.
 pub fn unused() -> Option<(PathBuf, PathBuf)> {
     let mut folders: Vec<PathBuf> = fs::read_dir(DEVICES)
         .ok()?
@@ -26,7 +26,7 @@ pub fn unused() -> Option<(PathBuf, PathBuf)> {
     })
 }
 
-/// Gives it lz4, a size, and the mark of a swap area.
+/// Gives it lz4, a size, and the header of a swap area.
 pub fn set_up(path: &Path, device: &Path, bytes: u64) -> io::Result<()> {
     fs::write(path.join("comp_algorithm"), "lz4")?;
     fs::write(path.join("disksize"), bytes.to_string())?;
@@ -35,7 +35,7 @@ pub fn set_up(path: &Path, device: &Path, bytes: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Puts back what was there: a device without a size.
+/// Restores the original state: a device without a size.
 pub fn take_down(path: &Path, was: &str) -> io::Result<()> {
     fs::write(path.join("reset"), "1")?;
     fs::write(path.join("comp_algorithm"), was)

@@ -1,11 +1,9 @@
 //! A clock cheap enough to be read twice per page.
 //!
-//! A stream that moves huge pages whole takes about a microsecond per page, so two
-//! calls of `clock_gettime` (about 30 ns each on a virtual machine) would be a visible
-//! part of what they measure. Where the processor has a time-stamp counter that the
-//! kernel itself trusts as its clock source, that is read instead (under 10 ns) and
-//! converted by a factor calibrated once; elsewhere `clock_gettime` serves, and
-//! [`Clock::name`] says which it was.
+//! A stream that moves huge pages whole takes about a microsecond per page. Two calls of `clock_gettime` (about 30 ns
+//! each on a virtual machine) would be a visible part of the measured time. If the processor has a time-stamp counter
+//! that the kernel itself trusts as its clock source, it is read instead (under 10 ns) and converted by a factor
+//! calibrated once. Otherwise `clock_gettime` is used. [`Clock::name`] tells which.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +59,7 @@ impl Clock {
         }
     }
 
-    /// What is read, for the report.
+    /// The name of the clock, for the report.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Counter(_) => "time-stamp counter, every touch",
@@ -70,8 +68,8 @@ impl Clock {
     }
 }
 
-/// The time-stamp counter, where there is one. No fence around it: an access that
-/// faults is taken before anything younger is kept, and it is faults that count here.
+/// The time-stamp counter, if there is one. It needs no fence: an access that faults is taken before anything younger
+/// is kept, and only faults count here.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn ticks() -> Option<u64> {

@@ -1,19 +1,18 @@
 //! Latencies of touches, counted in buckets that grow with the value.
 //!
-//! 32 buckets per power of two, so a percentile is right to about 3 %; recording is a
-//! shift and an increment. Whole pages of a fault-free run and single faults of a slow
-//! disk (six orders of magnitude apart) fit the same table.
+//! 32 buckets per power of two make a percentile accurate to about 3 %; recording is a shift and an increment. Whole
+//! pages of a fault-free run and single faults of a slow disk (six orders of magnitude apart) fit the same table.
 
 use serde::{Deserialize, Serialize};
 
 /// Buckets per power of two, as a shift.
 const FINE: u32 = 5;
-/// Powers of two that are told apart: up to 2^40 ns, about 18 minutes.
+/// Powers of two with their own buckets: up to 2^40 ns, about 18 minutes.
 const POWERS: usize = 40;
 /// Buckets in all.
 const BUCKETS: usize = (POWERS - FINE as usize + 2) << FINE;
 
-/// A touch that took longer than this was no memory access but a fault.
+/// A touch that took longer than this was a fault, not a plain memory access.
 const FAULTED_NS: u64 = 2_000;
 
 /// A histogram of nanoseconds.
@@ -138,7 +137,7 @@ impl Histogram {
             .collect()
     }
 
-    /// Builds a histogram back from its [`buckets`](Self::buckets), sum and maximum.
+    /// Rebuilds a histogram from its [`buckets`](Self::buckets), sum and maximum.
     pub fn from_buckets(buckets: &[(u64, u64)], sum: u64, max: u64) -> Self {
         let mut histogram = Self::new();
         for (start, count) in buckets {

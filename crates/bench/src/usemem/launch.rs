@@ -1,9 +1,8 @@
-//! Starts the tasks as processes or as threads, lets them begin together, and collects
-//! what they measured.
+//! Starts the tasks as processes or as threads, lets them begin together, and collects their measurements.
 //!
-//! Tasks as processes are forked while this process has one thread and nothing mapped,
-//! report through a pipe each, and die with their parent. They meet at a barrier in
-//! shared memory; a task that fails opens it for good, so that no other waits forever.
+//! Tasks as processes are forked while this process has one thread and nothing mapped, report through a pipe each, and
+//! die with their parent. They meet at a barrier in shared memory. A task that fails opens it for good, so that no
+//! other task waits for ever.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -77,7 +76,7 @@ impl Barrier {
     }
 }
 
-/// What each task is to do; task number `i` does `tasks[i]`.
+/// The work of each task; task number `i` does `tasks[i]`.
 type Tasks<'a> = [&'a UsememArgs];
 
 /// Runs all tasks to their end, as `mode` says.
@@ -198,7 +197,7 @@ fn fork_task(
     }
 }
 
-/// Asks for SIGKILL when `parent` dies, and dies at once where it has already.
+/// Asks for SIGKILL when `parent` dies, and dies at once if it is dead already.
 fn die_with(parent: libc::pid_t) {
     // SAFETY: sets an attribute of this process; reads its parent.
     unsafe {
@@ -209,8 +208,7 @@ fn die_with(parent: libc::pid_t) {
     }
 }
 
-/// Reads the children's reports and waits for their ends; returns what went wrong,
-/// causes before consequences.
+/// Reads the children's reports and waits for their ends; returns the errors, causes before consequences.
 fn reap(children: &mut [Child], barrier: &Barrier) -> Vec<String> {
     let mut causes = Vec::new();
     let mut consequences = Vec::new();

@@ -1,9 +1,8 @@
-//! Moments at which all tasks stand still and somebody outside counts.
+//! Moments at which all tasks pause, so that an observer can count.
 //!
-//! The workload knows nothing of whoever manages its memory, so it cannot tell what that read
-//! and wrote in the measured passes alone. But it knows when they begin and end: with `--marks`
-//! it says so, a line of JSON on standard output, and goes on when it is answered by a line on
-//! standard input. No task touches its region in between, and none of the pause is timed.
+//! The workload knows nothing of its memory management, and cannot tell its I/O in the measured passes alone. But it
+//! knows when they begin and end. With `--marks` it reports these moments, a line of JSON on standard output each, and
+//! continues after a line on standard input. No task touches its region in between, and the pause is not timed.
 
 use std::io::{self, BufRead, Write};
 
@@ -15,39 +14,39 @@ use super::launch::{Barrier, Left};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Moment {
-    /// Nothing of the regions was touched.
+    /// No page of the regions was touched yet.
     Start,
-    /// So much is filled as there is memory (`--full`).
+    /// As much is filled as there is memory (`--full`).
     Full,
     /// All is filled.
     Filled,
-    /// The measured passes have not begun, but those before them have ended.
+    /// The passes before the measured ones have ended.
     Begin,
-    /// They have ended, and nothing was checked.
+    /// The measured passes have ended, and nothing was checked yet.
     End,
 }
 
-/// The line that tells of a moment.
+/// The line that reports a moment.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mark {
-    /// Which one it is.
+    /// The moment.
     pub mark: Moment,
 }
 
-/// Why a moment could not be told of.
+/// Why a moment could not be reported.
 #[derive(Debug, thiserror::Error)]
 pub enum MarkError {
     /// Another task failed.
     #[error(transparent)]
     Left(#[from] Left),
-    /// Nobody listens, or nobody answers.
+    /// No observer reads, or none answers.
     #[error("--marks: standard output and input must be somebody who answers: {0}")]
     Alone(#[from] io::Error),
 }
 
-/// Meets the other tasks at `barrier`; the `leader` then tells of the moment and waits for the
-/// answer, and all go on together. Every task must call it, and one of them as the leader.
+/// Meets the other tasks at `barrier`. The `leader` then reports the moment and waits for the answer, and all continue
+/// together. Every task must call it, and one of them as the leader.
 pub fn stand_still(barrier: &Barrier, moment: Moment, leader: bool) -> Result<(), MarkError> {
     barrier.wait()?;
     if leader {
@@ -79,7 +78,7 @@ mod tests {
         assert_eq!(mark.mark, Moment::Begin);
         let error = announce(Moment::End, &mut out, &mut &b""[..]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
-        // What else a workload prints is none.
+        // Other output of a workload is no mark.
         assert!(serde_json::from_slice::<Mark>(b"{\"total\":1}").is_err());
     }
 }

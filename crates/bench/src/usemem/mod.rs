@@ -1,10 +1,8 @@
-//! usemem, after vm-scalability (seeds 000 and 002): tasks that walk private regions of
-//! their own and verify every word they read.
+//! usemem, after vm-scalability (seeds 000 and 002): tasks that walk private regions of their own and verify every word
+//! that they read.
 //!
-//! A page's *first touch* is the access that has to wait for it; each one is timed. The
-//! headline is `ns_per_page`: the nanoseconds in which one page was touched anywhere,
-//! that is 1e9 over the pages per second summed over tasks. With one task it is simply
-//! its time per page.
+//! A page's *first touch* is the access that has to wait for it; each is timed. The main figure is `ns_per_page`: 1e9
+//! over the pages per second summed over tasks. With one task it is simply its time per page.
 
 mod clock;
 mod histogram;
@@ -30,10 +28,10 @@ use crate::output::put_json;
 use crate::spread::Spread;
 use task::Measured;
 
-/// What a run of usemem reports.
+/// The report of usemem.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// The parameters it was run with.
+    /// Its parameters.
     pub parameters: UsememArgs,
     /// Bytes of each task's region.
     pub region_bytes: u64,
@@ -48,8 +46,7 @@ pub struct Report {
 /// All tasks together.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Total {
-    /// Anonymous memory of the tasks' processes that is not their regions, in bytes; what they
-    /// share counts for each.
+    /// Anonymous memory of the tasks' processes outside their regions, in bytes; shared memory counts for each.
     #[serde(default)]
     pub other_bytes: u64,
     /// Pages touched in the measured passes.
@@ -66,7 +63,7 @@ pub struct Total {
     pub pass_ns: u64,
     /// The longest fill.
     pub fill_ns: u64,
-    /// The longest part of a fill in which there was more than `--full`.
+    /// The longest part of a fill with more than `--full` in use.
     pub over_ns: u64,
     /// `fill_ns` over the pages of all regions.
     pub fill_ns_per_page: f64,
@@ -74,7 +71,7 @@ pub struct Total {
     pub check_ns: u64,
     /// First touches of the measured passes.
     pub first_touch: Latency,
-    /// Those of them that took longer than 2 microseconds, and so faulted.
+    /// Those of them that took longer than 2 microseconds, and therefore faulted.
     pub faulted_touch: Latency,
     /// First touches of the fill.
     pub fill_touch: Latency,
@@ -105,12 +102,12 @@ pub struct TaskReport {
     pub first_touch: Latency,
 }
 
-/// What a run of combined reports: each group as a run of usemem does.
+/// The report of combined: each group reports as usemem does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CombinedReport {
     /// The tasks that are measured.
     pub sequential: Report,
-    /// The tasks beside them; none of them without any.
+    /// The tasks beside them, if any.
     pub random: Option<Report>,
 }
 

@@ -1,5 +1,5 @@
-//! In which order a pass visits the pages of a region. Each order but `rand` visits
-//! every page exactly once; `rand` draws words, so it has no place here.
+//! The order in which a pass visits the pages of a region. Each order except `rand` visits every page exactly once;
+//! `rand` draws words and is not here.
 
 use crate::args::{Pattern, UsememArgs};
 

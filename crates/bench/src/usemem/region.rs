@@ -1,8 +1,8 @@
 //! A task's private anonymous mapping, page by page.
 //!
-//! The only unsafe code of the workload that touches its memory. A region begins on a
-//! huge page's boundary, so that whole huge pages can lie in it; whether they do is up
-//! to the system, or asked for with [`Region::ask_for_huge_pages`].
+//! This is the only unsafe code of the workload that touches its memory. A region begins on a huge page's boundary, so
+//! that it can contain whole huge pages. Whether it does depends on the system, or on
+//! [`Region::ask_for_huge_pages`].
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,7 +69,7 @@ impl Region {
         }
     }
 
-    /// Pages that are mapped, or that the kernel holds ready; asks without touching any.
+    /// Pages that are mapped, or that the kernel has in memory; asks without touching any.
     pub fn mapped_pages(&self) -> io::Result<u64> {
         let mut states = [0u8; 1024];
         let mut mapped = 0;
@@ -103,22 +103,22 @@ impl Region {
         unsafe { self.start.add(page as usize * WORDS + word) }
     }
 
-    /// Reads one word, now and from memory.
+    /// Reads one word, volatile.
     #[inline(always)]
     pub fn read(&self, page: u64, word: usize) -> u64 {
         // SAFETY: `at` gives an aligned pointer into the mapping.
         unsafe { self.at(page, word).read_volatile() }
     }
 
-    /// Writes one word, now and to memory.
+    /// Writes one word, volatile.
     #[inline(always)]
     pub fn write(&mut self, page: u64, word: usize, value: u64) {
         // SAFETY: `at` gives an aligned pointer into the mapping, which is ours alone.
         unsafe { self.at(page, word).write_volatile(value) }
     }
 
-    /// Writes one word and returns what was there, in one access: an absent page is
-    /// asked for once, for writing, and not first for reading.
+    /// Writes one word and returns its old value, in one access: an absent page faults once, for writing, and not first
+    /// for reading.
     #[inline(always)]
     pub fn replace(&mut self, page: u64, word: usize, value: u64) -> u64 {
         // SAFETY: as in `write`; an `AtomicU64` has the layout of the word.

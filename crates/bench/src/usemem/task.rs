@@ -1,12 +1,10 @@
-//! One task: it fills its region, walks it in measured passes (after others that are not, with
-//! `--warm-up`), and checks at the end what it wrote. No task checks before all have passed.
+//! One task: it fills its region, walks it in measured passes (after unmeasured ones, with `--warm-up`), and checks its
+//! writes at the end. No task checks before all have ended their passes.
 //!
-//! A read pass compares every word that it reads with what the fill left there. A write
-//! pass compares before it overwrites, and its first access to a page is one exchange
-//! (see `Region::replace`). For writes a counter per page is kept beside the region
-//! (4 bytes per page, 0.1 %): word 0 of a page is written at every touch and must equal
-//! the counter exactly, so a page that comes back stale is found even when a single
-//! word of it was drawn.
+//! A read pass compares every word that it reads with the fill. A write pass compares before it overwrites, and its
+//! first access to a page is one exchange (see `Region::replace`). For writes a counter per page is kept beside the
+//! region (4 bytes per page, 0.1 %). Word 0 of a page is written at every touch and must equal the counter exactly, so
+//! a stale page is found even when a single word of it was drawn.
 
 use std::io;
 use std::ops::Range;
@@ -29,7 +27,7 @@ const LOOK_AT_TIME: u64 = 64;
 /// Why a task ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
-    /// Memory did not hold what was written to it.
+    /// Memory did not hold the value that was written to it.
     #[error(
         "wrong data: the word at {address:#x} (page {page}, word {word} of it) \
          should be {expected:#018x}, found {found:#018x}"
@@ -41,18 +39,18 @@ pub enum TaskError {
         page: u64,
         /// Its place within the page.
         word: usize,
-        /// What was written last.
+        /// The value that was written last.
         expected: u64,
-        /// What was read.
+        /// The value that was read.
         found: u64,
     },
-    /// The region could not be had.
+    /// The region could not be mapped.
     #[error("no memory for the region: {0}")]
     Map(#[source] io::Error),
     /// `--thp` was asked for.
     #[error("huge pages refused: {0}")]
     HugePages(#[source] io::Error),
-    /// Nobody answered a mark.
+    /// A mark got no answer.
     #[error(transparent)]
     Mark(MarkError),
     /// Another task failed; its own error says why.
@@ -69,14 +67,14 @@ impl From<MarkError> for TaskError {
     }
 }
 
-/// What a task measured, in nanoseconds and pages.
+/// The measurements of a task, in nanoseconds and pages.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
     /// Anonymous memory of its process that is not its region, in bytes.
     pub other_bytes: u64,
     /// Time to fill the region.
     pub fill_ns: u64,
-    /// That part of it in which there was more than `--full`.
+    /// The part of it with more than `--full` in use.
     pub over_ns: u64,
     /// First touches of the fill, by bucket.
     pub fill_buckets: Vec<(u64, u64)>,
@@ -108,12 +106,12 @@ pub struct Task<'a> {
     /// How often each page was touched by a write pass; empty when only reading.
     writes: Vec<u32>,
     touches: Histogram,
-    /// Where the next random touch goes; passes go on from each other.
+    /// The generator of random touches; passes continue from each other.
     draw: Draw,
 }
 
 impl<'a> Task<'a> {
-    /// Maps the region of task `number`; touches nothing of it.
+    /// Maps the region of task `number`; touches none of it.
     pub fn new(args: &'a UsememArgs, number: u32, clock: Clock) -> Result<Self, TaskError> {
         let region = Region::map(args.region_bytes()).map_err(TaskError::Map)?;
         if args.thp {
@@ -135,10 +133,10 @@ impl<'a> Task<'a> {
         })
     }
 
-    /// Does everything; meets the other tasks at `barrier` before and after the fill, and before
-    /// and after the measured passes.
+    /// Does everything; meets the other tasks at `barrier` before and after the fill, and before and after the measured
+    /// passes.
     pub fn run(mut self, barrier: &Barrier) -> Result<Measured, TaskError> {
-        // Nothing of any region is there yet.
+        // Before the fill: no page of any region is there yet.
         let other_bytes = crate::hold::resident().unwrap_or(0);
         self.meet(barrier, Moment::Start)?;
         let pages = self.region.pages();
@@ -158,7 +156,7 @@ impl<'a> Task<'a> {
         if self.args.warm_up > 0 {
             self.passes(self.args.warm_up, None)?;
         }
-        // Not a new one, whose memory would fault in the passes.
+        // Not a new histogram, whose memory would fault in the passes.
         self.touches.clear();
 
         self.meet(barrier, Moment::Begin)?;
@@ -179,8 +177,8 @@ impl<'a> Task<'a> {
             check_ns = self.clock.between(start, self.clock.now());
         }
         let (fill_latency, latency) = (fill.latency(), self.touches.latency());
-        // Mapped to the end of the process: what its memory management tells of this region when
-        // the process ends is part of the report.
+        // Mapped to the end of the process: the report includes the statistics of this region at the end of the
+        // process.
         std::mem::forget(self.region);
         Ok(Measured {
             other_bytes,
@@ -198,7 +196,7 @@ impl<'a> Task<'a> {
         })
     }
 
-    /// Waits for the other tasks, and for whoever counts, if somebody does.
+    /// Waits for the other tasks, and for an observer, if there is one.
     fn meet(&self, barrier: &Barrier, moment: Moment) -> Result<(), TaskError> {
         match self.args.marks {
             true => Ok(marks::stand_still(barrier, moment, self.number == 0)?),
@@ -231,8 +229,8 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Runs passes, so many or until so many seconds after a reading of the clock, and returns how
-    /// many pages they touched.
+    /// Runs `count` passes, or until so many seconds after a reading of the clock, and returns how many pages they
+    /// touched.
     fn passes(&mut self, count: u32, until: Option<(u64, f64)>) -> Result<u64, TaskError> {
         let until = until.map(|(start, seconds)| (start, (seconds.max(0.0) * 1e9) as u64));
         let late = |clock: &Clock, touched: u64| {
@@ -360,7 +358,7 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// A touch of one drawn word; see the module's words on counters.
+    /// A touch of one drawn word; the module's opening explains the counters.
     fn touch_word(&mut self, page: u64, word: usize) -> Result<(), TaskError> {
         if self.args.op == Op::Read {
             let expected = self.words.page(page, 0).at(word);
@@ -384,7 +382,7 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// Word 0 must be of the page's present generation, others of this or an earlier.
+    /// Word 0 must be of the page's present generation, others of this or an earlier one.
     fn plausible(&self, page: u64, word: usize, found: u64) -> Result<(), TaskError> {
         let written = self.writes[page as usize];
         let age = found.wrapping_sub(self.words.page(page, 0).at(word));
@@ -443,7 +441,7 @@ impl<'a> Task<'a> {
         let wrong = (0..WORDS)
             .step_by(self.check_step())
             .find(|i| words[*i] != expected(*i));
-        // A word that was wrong a moment ago and is right now was changed behind us.
+        // A word that was wrong a moment ago and is right now was changed meanwhile.
         let word = wrong.unwrap_or(0);
         self.wrong(page, word, expected(word), words[word])
     }
@@ -470,8 +468,8 @@ impl<'a> Task<'a> {
     }
 }
 
-/// Counters at zero that stay in memory where that is allowed: they are ours and not the
-/// workload's, and none of its faults should be theirs.
+/// Counters at zero, locked in memory if that is allowed: they are ours and not the workload's, and must not cause its
+/// faults.
 fn in_memory(count: usize) -> Vec<u32> {
     let counters = vec![0; count];
     // SAFETY: asks for memory of our own to stay; it does until it is unmapped.

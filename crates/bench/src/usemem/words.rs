@@ -1,11 +1,9 @@
-//! What each word of a region must hold, so that every read can be verified.
+//! The expected value of each word of a region, so that every read can be verified.
 //!
-//! A word's value is its *base* (its own index, or pseudo-random) plus its *generation*,
-//! the number of times it was written over, in the bits from 40 up. The generation is
-//! what catches a stale page: one that comes back as it was before its last write.
-//! Pseudo-random bases are a page of random words, exclusive-ored with a key drawn from
-//! the page number: nothing compresses them, within a page or across pages, and they
-//! cost no more to produce than the index does.
+//! A word's value is its *base* (its own index, or pseudo-random) plus its *generation*, the number of times it was
+//! overwritten, in the bits from 40 up. The generation detects a stale page: the content from before its last write.
+//! Pseudo-random bases are a page of random words, exclusive-ored with a key drawn from the page number. They do not
+//! compress, within a page or across pages, and cost no more than the index.
 
 use crate::args::Fill;
 
@@ -72,8 +70,7 @@ impl Words {
     }
 }
 
-/// About one word in eight is new; the others come in phrases of one to eight words from somewhere
-/// before.
+/// About one word in eight is new; the others repeat phrases of one to eight earlier words.
 fn repeat(words: &mut [u64; WORDS]) {
     let mut draw = Draw::new(0, 0);
     let mut at = 8;
@@ -101,7 +98,7 @@ impl PageWords<'_> {
     }
 }
 
-/// The finisher of splitmix64: every bit of the result depends on every bit given.
+/// The finisher of splitmix64: every bit of the result depends on every bit of the input.
 #[inline(always)]
 pub fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,5 +1,5 @@
-//! What tests of the benches share: a place of their own, and the system's state, which must
-//! be the same after a bench as before it.
+//! Shared code of the tests of the benches: a directory of their own, and the system's state, which must be the same
+//! after a bench as before it.
 
 #![allow(dead_code, reason = "each test binary uses what it needs")]
 
@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub const EXE: &str = env!("CARGO_BIN_EXE_foreswap-bench");
-/// What a bench says when another has the system.
+/// The message of a bench when another has the system.
 const BUSY: &str = "another foreswap bench";
 const SETTINGS: [&str; 4] = [
     "/proc/sys/vm/page-cluster",
@@ -19,9 +19,9 @@ const SETTINGS: [&str; 4] = [
     "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled",
 ];
 
-/// Until the guard is dropped, no other test changes the system; and no bench outside of these
-/// tests has changed it when this returns, neither one that runs nor one that was killed.
-/// Otherwise what a test finds "before" would be that bench's, gone when it ends.
+/// Until the guard is dropped, no other test changes the system. When this returns, no bench outside of these tests has
+/// changed it, neither a running nor a killed one. Otherwise the state "before" would be that bench's, gone when it
+/// ends.
 pub fn kernel_alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +102,7 @@ pub fn bench(place: &Place, words: &str) -> Output {
     }
 }
 
-/// All that a bench may change of this system.
+/// Everything that a bench may change of this system.
 pub fn system(place: &Place) -> Vec<String> {
     let mut state: Vec<String> = SETTINGS
         .iter()
@@ -172,7 +172,7 @@ pub fn signal(child: &Child, name: &str) {
     assert!(status.unwrap().success());
 }
 
-/// The project's Python with SciPy; without it the test is passed over, but not in CI.
+/// The project's Python with SciPy; without it the test is skipped, but not in CI.
 pub fn scipy() -> Option<PathBuf> {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
     if python.exists() {

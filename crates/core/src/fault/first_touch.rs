@@ -1,9 +1,8 @@
 //! How many pages a first touch maps.
 //!
-//! A fault costs several times the page that it maps, so a program that fills memory in order gets
-//! more pages each time: 1, 4, 16, 64, ... up to the largest batch. A touch that continues no run
-//! gets one page, so sparse use stays sparse. A few runs are told apart per region, one for each
-//! thread that fills its own part.
+//! A fault costs several times as much as the page that it maps. A program that fills memory in order therefore gets
+//! more pages each time: 1, 4, 16, 64, ... up to the largest batch. A touch that continues no run gets one page, which
+//! keeps sparse use sparse. Several runs are tracked per region, one for each thread that fills its own part.
 
 use crate::units::{PageRange, Vpn};
 
@@ -11,11 +10,11 @@ use crate::units::{PageRange, Vpn};
 pub const MAX_BATCH: u32 = 256;
 const RUNS: usize = 4;
 
-/// Touches that follow each other.
+/// A run of consecutive first touches.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
     begin: Vpn,
-    /// Where it goes on.
+    /// The page that continues it.
     next: Option<Vpn>,
     /// Pages of its last batch.
     last: u32,
@@ -42,7 +41,7 @@ impl Streams {
         self.mapped_of(page, pages, pages)
     }
 
-    /// As [`Streams::mapped`], where memory was there for `pages` of the `wanted` ones only: the run grows by these.
+    /// As [`Streams::mapped`], when memory was available for only `pages` of `wanted`: the run grows by `pages`.
     pub fn mapped_of(&mut self, page: Vpn, pages: u32, wanted: u32) -> PageRange {
         let known = self.runs.iter().position(|run| run.next == Some(page));
         let n = known.unwrap_or_else(|| {

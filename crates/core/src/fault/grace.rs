@@ -1,17 +1,17 @@
-//! Pages that were mapped for threads a moment ago.
+//! Pages that were mapped for threads a moment ago are not evicted yet.
 //!
-//! A thread that waited for its page needs a moment to wake up and to touch it. Where memory is so short
-//! that reclaim goes around all that is mapped in one call, it would find that very page: the thread would
-//! wait again, and again, while everybody is served and nobody goes on. So the last few of these pages are
-//! left alone for that moment. After it, they are what can be moved out for sure, where all else is locked,
-//! read-only or shared by a fork, and the clock hand would have to go around all of that. While they are fewer than
-//! threads may need at a time, the limit yields instead, or the threads would take each other's pages.
+//! A thread that waited for its page needs a moment to wake up and touch it. If memory is so short that reclaim goes
+//! around all mapped pages in one call, it would find that very page. The thread would wait again and again: all faults
+//! are served, and no thread makes progress. The last few of these pages therefore stay for that moment. After it, they
+//! are the pages that are surely movable. Other pages may be locked, read-only or shared by a fork, and the clock hand
+//! would have to go around all of them. While they are fewer than threads may need at a time, the limit yields instead:
+//! otherwise the threads would take each other's pages.
 
 use crate::units::{LEAF_PAGES, Nanos, Vpn};
 
-/// As many as threads are likely to be woken at once.
+/// The number of threads that are likely to be woken at once.
 pub(crate) const PAGES: usize = 16;
-/// What it takes a thread to wake up, on a CPU that slept and has others to run.
+/// The time that a thread needs to wake up, on a CPU that slept and has other threads to run.
 pub(crate) const GRACE: Nanos = 200_000;
 
 /// The last of these pages, each with when it was mapped.
@@ -28,14 +28,14 @@ impl RecentFaults {
         self.next = (self.next + 1) % PAGES;
     }
 
-    /// Those that may not be touched yet.
+    /// The pages that may not be touched yet.
     pub(crate) fn untouched(&self, now: Nanos) -> impl Iterator<Item = Vpn> {
         let lately = move |at: Nanos| at > 0 && now.saturating_sub(at) < GRACE;
         let pages = self.pages.iter().filter(move |(_, at)| lately(*at));
         pages.map(|&(page, _)| page)
     }
 
-    /// How long until the last of them may go.
+    /// Time until the last of them may be evicted.
     pub(crate) fn untouched_for(&self, now: Nanos) -> Option<Nanos> {
         let last = self
             .pages
@@ -54,7 +54,7 @@ impl RecentFaults {
             .map(|&(page, _)| page)
     }
 
-    /// Those that had their moment, the first of them first.
+    /// The pages whose moment is over, the oldest first.
     pub(crate) fn touched(&self, now: Nanos) -> impl Iterator<Item = Vpn> {
         let (later, first) = self.pages.split_at(self.next);
         let pages = first.iter().chain(later);

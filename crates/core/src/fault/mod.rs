@@ -1,9 +1,9 @@
 //! The life of a page fault.
 //!
-//! A first touch maps zeros, a page in a frame is moved in (minor fault), one on an area is read
-//! together with what readahead foresees (major fault) and moved in when the read is done. The
-//! faulting thread waits in the kernel; mapping its page wakes it. What cannot be served now waits
-//! in one of two queues: for the address space to settle (`retry`), or for memory (`stalled`, module `stalled`).
+//! A first touch maps zeros. A page in a frame is moved in (a minor fault). A page on an area is read together with the
+//! pages that readahead foresees (a major fault), and moved in when the read has completed. The faulting thread sleeps
+//! in the kernel; mapping its page wakes it. A fault that cannot be served now waits in one of two queues: `retry`
+//! until the address space has settled, or `stalled` for memory (module `stalled`).
 
 pub(crate) mod first_touch;
 pub(crate) mod grace;
@@ -19,11 +19,11 @@ use crate::space::page_table::{EVICTED_BITS, Entry, Resident};
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
 use crate::world::{Stop, World};
 
-/// Credit of a page that was needed again soon after it was moved out.
+/// References of a page that is needed again soon after its eviction.
 pub(crate) const REFS_REFAULT: u8 = 2;
-/// A page comes back at once if less than this part of the memory was moved out since.
+/// A page comes back at once if less than this part of the memory was evicted since.
 const AT_ONCE: u64 = 8;
-/// Credit of a page that came in otherwise.
+/// References of other pages that are mapped.
 pub(crate) const REFS_NEW: u8 = 1;
 
 impl Mm {
@@ -36,7 +36,7 @@ impl Mm {
         self.serve(w, pending)
     }
 
-    /// The address space has settled: try again what had to wait for that.
+    /// The address space has settled: try the faults again that waited for it.
     pub fn retry(&mut self, w: &mut impl World) {
         let waiting = core::mem::take(&mut self.retry);
         for pending in waiting {
@@ -44,7 +44,7 @@ impl Mm {
         }
     }
 
-    /// As [`Mm::on_fault`], where nobody else would wake who waits for a page that is not managed.
+    /// As [`Mm::on_fault`], but wakes the threads if the page is not managed, as nothing else would.
     pub(crate) fn serve_or_wake(&mut self, w: &mut impl World, pending: Pending) {
         if self.serve(w, pending) == Outcome::Unmanaged {
             w.wake(pending.page);
@@ -146,8 +146,8 @@ impl Mm {
         }
     }
 
-    /// What a batch of `wanted` pages may take: it must not eat the reserve of the faults to come; beyond one page it takes
-    /// what is above the low mark only.
+    /// The part of a batch of `wanted` pages that may be mapped. The reserve for coming faults stays: beyond one page,
+    /// a batch takes only pages above the low mark.
     pub(crate) fn spared(&self, w: &impl World, wanted: u32) -> u32 {
         let spare = self
             .headroom(w)
@@ -155,8 +155,8 @@ impl Mm {
         wanted.min(spare.min(u64::from(u32::MAX)) as u32).max(1)
     }
 
-    /// Map up to `batch` pages of zeros: fresh memory while the limit allows, recycled frames
-    /// otherwise. Returns how many, and what stopped it before the first.
+    /// Map up to `batch` pages of zeros: fresh memory while the limit allows, recycled frames otherwise. Returns the
+    /// number of pages, and why none was mapped.
     fn map_zeros(&mut self, w: &mut impl World, page: Vpn, batch: u32) -> (u32, Option<Stop>) {
         let batch = self.spared(w, batch);
         if w.available() > u64::from(self.marks.high) && w.try_charge(u64::from(batch)) {
@@ -165,7 +165,7 @@ impl Mm {
             return (done.pages, done.stop);
         }
         if self.frames.free() < batch {
-            // Pages that were written together lie together: dropped together they make a run.
+            // Pages that were written together are adjacent: dropped together they make a run.
             self.drop_clean(batch - self.frames.free());
         }
         let Some((frame, n)) = self.obtain(w, batch) else {
@@ -185,8 +185,7 @@ impl Mm {
         }
         let mut stop = done.stop;
         if mapped == 0 && matches!(stop, Some(Stop::Fixed | Stop::Busy)) {
-            // The mapping has another protection than our frames: it gets a page of its own, paid
-            // for with one of them.
+            // The mapping has another protection than our frames: it gets a page of its own, paid for with one frame.
             if !w.try_charge(1) {
                 let Some((frame, _)) = self.frames.take_free(1) else {
                     return (0, Some(Stop::NoMemory));
@@ -201,7 +200,7 @@ impl Mm {
         (mapped, stop)
     }
 
-    /// Up to `max` contiguous frames with memory, taken; pages are evicted for the first one.
+    /// Take up to `max` contiguous frames that have memory. Pages are evicted for the first one.
     pub(crate) fn obtain(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
         if let Some(run) = self.frames.take_free(max) {
             return Some(run);
@@ -214,7 +213,7 @@ impl Mm {
         let cluster = self.faults_at_random() && self.frames.clusters.count(List::Free) > 0;
         if !self.drop_for_one() && !cluster && !self.give_up_ahead(w.now()) {
             if self.held {
-                // Nothing is moved out now; the fork will soon be over.
+                // Nothing is evicted now; the fork will be over soon.
                 return None;
             }
             if !self.is_much_unwritten() {
@@ -235,21 +234,20 @@ impl Mm {
         self.frames.take_free(max)
     }
 
-    /// A thread's page goes before what streams are to use; but where writes will make room soon, a whole
-    /// unit is not given up for a page.
+    /// A thread's page goes before the pages that streams will use. But if writes will free memory soon, no whole unit
+    /// is given up for a page.
     fn give_up_ahead(&mut self, now: Nanos) -> bool {
         let soon = self.frames.writing() > 0 && self.faults_at_random();
         !soon && self.drop_ahead(now, 1) > 0
     }
 
-    /// Forget clean pages until a frame is free, or a unit was forgotten. What lies in a cluster gives no
-    /// single frame.
+    /// Drop clean pages until a frame is free, or a unit was dropped. The frames of a cluster give no single frame.
     fn drop_for_one(&mut self) -> bool {
         while self.frames.free() == 0 && self.drop_singles(1) > 0 {}
         self.frames.free() > 0 || self.drop_clean(1) > 0
     }
 
-    /// Put fresh memory behind empty frames, as far as the limit allows.
+    /// Back empty frames with fresh memory, as far as the limit allows.
     pub(crate) fn back_empty(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
         let max = u64::from(max).min(w.available()) as u32;
         let (frame, n) = self.frames.take_empty(max)?;
@@ -279,7 +277,7 @@ impl Mm {
                 self.frames.want(frame, pending.since);
                 self.stats.faults_major += 1;
             }
-            // Wanted by now: its read is not given up for want of a place in the queue.
+            // A thread waits now: its read must not be given up when the queue is full.
             self.hasten(w, frame);
             Outcome::Waits
         } else {
@@ -326,7 +324,7 @@ impl Mm {
             if charged && stop.is_some() {
                 w.uncharge(1);
             }
-            // Where the limit allows no more, the frame's memory pays for the copy.
+            // If the limit allows no more, the frame's memory pays for the copy.
             exchanged = !charged && stop.is_none();
         }
         match stop {
@@ -334,12 +332,12 @@ impl Mm {
             Some(Stop::Again) => return self.again(pending),
             Some(Stop::NoMemory) => return self.stall(w, pending),
             Some(Stop::Exists) => {
-                // Somebody else's doing: what is mapped is newer than what we have.
+                // The program mapped a page there: it is newer than our copy.
                 w.charge_existing(1);
                 w.wake(page);
             }
             Some(_) => {
-                // The mapping went away; its event is on the way.
+                // The mapping is gone; its event will be read soon.
                 self.frames.get_mut(frame).wanted = false;
                 w.wake(page);
                 return Outcome::Served;
@@ -358,7 +356,7 @@ impl Mm {
             slot = None;
         }
         if desc.state == State::Writing {
-            // The write goes on; frame and slot are freed when it is done.
+            // The write continues; frame and slot are freed when it is done.
             self.frames.get_mut(frame).page = None;
         } else {
             if slot != desc.slot {
@@ -391,8 +389,8 @@ impl Mm {
         Outcome::Served
     }
 
-    /// A page that came in keeps its slot, so that it need not be written again, while its area is
-    /// less than half full; where writing it again means to compress it, three quarters.
+    /// A page that was read keeps its slot, to save a later write, while its area is less than half full. Where a write
+    /// means compression: three quarters.
     pub(crate) fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
         let quarters = if w.compresses(slot.area) { 3 } else { 2 };
         !self.drains(slot.area) && w.used(slot.area) * 4 < u64::from(w.slots(slot.area)) * quarters
@@ -433,17 +431,17 @@ impl Mm {
         Outcome::Waits
     }
 
-    /// The number of the last page that was moved out, as an entry keeps it.
+    /// The number of the last evicted page, as a page table entry stores it.
     pub(crate) fn eviction_number(&self) -> u32 {
         self.evictions as u32 & ((1 << EVICTED_BITS) - 1)
     }
 
-    /// Whether a little more memory would have kept a page that went out as number `evicted`.
+    /// Whether a little more memory would have kept the page that was evicted as number `evicted`.
     pub(crate) fn was_here(&self, evicted: u32) -> bool {
         self.returns(evicted) != Returns::Late
     }
 
-    /// How soon a page comes back that went out as number `evicted`.
+    /// How soon the page comes back that was evicted as number `evicted`.
     pub(crate) fn returns(&self, evicted: u32) -> Returns {
         let distance = (self.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
         let (distance, memory) = (u64::from(distance), self.table.resident());

@@ -1,8 +1,8 @@
-//! Faults that wait for memory: in which order they get it, and how long they wait.
+//! Faults that wait for memory: their order, and how long they wait.
 //!
-//! They are served in the order in which they came to the core, one that has to wait a second time in its old
-//! place: who is behind others must not be overtaken for ever. When nothing comes free in time, one loses its
-//! page where the areas are full, and otherwise the limit yields.
+//! They are served in the order in which they reached the core. A fault that has to wait a second time keeps its old
+//! place, so that no fault is overtaken for ever. If no memory comes free in time, the page is poisoned when the areas
+//! are full; otherwise the limit yields.
 
 use crate::fault::grace::GRACE;
 use crate::frames::State;
@@ -11,24 +11,24 @@ use crate::mm::{Mm, Outcome, Pending};
 use crate::units::{Frame, Nanos};
 use crate::world::{Notice, World};
 
-/// How long a fault waits for pages that cannot be moved out (locked, read-only, shared by fork)
-/// before the limit yields; and how long it then yields without more ado.
+/// How long a fault waits for pages that cannot be evicted (locked, read-only, shared by a fork) before the limit
+/// yields. For the same time the limit then yields at once.
 pub(crate) const UNMOVABLE: Nanos = 200_000_000;
-/// So many times as long it waits while I/O is in flight, which may bring memory: one that never ends does
-/// not, nor do writes that others need more pages for all the time.
+/// The wait is longer by this factor while I/O is in flight, which may free memory. It is bounded, as an I/O may never
+/// complete, and writes may free memory that others take at once.
 const LONGER: Nanos = 25;
-/// How long a fault waits for a fork to be over before the limit yields: the forking thread itself,
-/// or one that holds a lock it needs, may be the one that waits.
+/// How long a fault waits for the end of a fork before the limit yields. The waiting thread may be the forking thread
+/// itself, or hold a lock that it needs.
 const HELD: Nanos = 50_000_000;
 
 impl Mm {
-    /// Faults wait for memory, or for a place in the queue.
+    /// Faults wait for memory, or for an entry of the queue.
     pub fn is_stalled(&self) -> bool {
         !self.stalled.is_empty() || self.io.synchronous_waits()
     }
 
-    /// How long until faults that wait for memory may get it though nothing happens: the pages that were just mapped
-    /// for threads may go then, or the limit yields once more. `None`: that is not a matter of a moment.
+    /// Time until waiting faults may get memory without any event: pages that were just mapped for threads may then be
+    /// evicted, or the limit yields once more. `None`: no such time is near.
     pub fn moment_left(&self, now: Nanos) -> Option<Nanos> {
         let first = self.stalled.front()?;
         let yields = now < self.passing_until && self.enough_recent_faults();
@@ -42,7 +42,7 @@ impl Mm {
             .min()
     }
 
-    /// How long service of a fault has taken so far.
+    /// How long the oldest fault has waited so far.
     pub fn oldest_stalled(&self) -> Option<Nanos> {
         self.stalled.front().map(|pending| pending.since)
     }
@@ -53,7 +53,7 @@ impl Mm {
         if self.has(crate::planted::Bug::ForgottenStall) && !self.stalled.is_empty() {
             return Outcome::Waits;
         }
-        // One that had to leave its place, as the address space was changing, comes back to it.
+        // A fault that left its place because the address space was changing comes back to it.
         let later = |other: &Pending| other.since > pending.since;
         let before = self.stalled.iter().rev().take_while(|other| later(other));
         let at = self.stalled.len() - before.count();
@@ -61,9 +61,9 @@ impl Mm {
         Outcome::Waits
     }
 
-    /// Serve who waits for memory, in order, as far as it goes. One that waits longer than allowed
-    /// gets SIGBUS when the areas are full; when pages cannot be moved out for other reasons, the
-    /// limit yields. Returns whether it did.
+    /// Serve the faults that wait for memory, in order, as far as possible. A fault that waits longer than allowed gets
+    /// SIGBUS when the areas are full. When pages cannot be evicted for other reasons, the limit yields. Returns
+    /// whether it did.
     pub(crate) fn serve_stalled(&mut self, w: &mut impl World) -> bool {
         for _ in 0..self.stalled.len() {
             let Some(pending) = self.stalled.pop_front() else {
@@ -72,7 +72,7 @@ impl Mm {
             let before = self.stalled.len();
             self.serve_or_wake(w, pending);
             if self.stalled.len() > before {
-                // Still no memory. It stays the first of those that have waited as long.
+                // Still no memory. It stays the first of the faults that have waited as long.
                 let same = |other: &Pending| other.page == pending.page;
                 if let Some(at) = self.stalled.iter().position(same) {
                     self.stalled.remove(at);
@@ -94,7 +94,7 @@ impl Mm {
         } else if self.areas_full {
             self.config.full_timeout
         } else if now < self.passing_until {
-            // One of those that came in lately may go in a moment.
+            // A page that was mapped lately may be evicted in a moment.
             if self.enough_recent_faults() {
                 GRACE
             } else {
@@ -121,7 +121,7 @@ impl Mm {
                 w.notice(Notice::LimitPassed);
                 self.passing_until = now + UNMOVABLE;
             }
-            // At once: reclaim would give the frame back to where the limit wants it.
+            // At once: otherwise reclaim would return the frame's memory to the limit.
             if let Some(pending) = self.stalled.pop_front() {
                 self.serve_or_wake(w, pending);
             }
@@ -130,8 +130,8 @@ impl Mm {
         false
     }
 
-    /// Others may have left the areas since they were full. A write would have found out; where there is nothing to
-    /// be written, it is found out here.
+    /// Other processes may have freed slots since the areas were full. A write would have found them; this looks for
+    /// them when there is nothing to write.
     fn look_for_slots(&mut self, w: &mut impl World) {
         let units = self.frames.clusters.count(List::Dirty);
         if !self.areas_full || units > 0 || !self.frames.dirty().is_empty() {
@@ -142,7 +142,7 @@ impl Mm {
         }
     }
 
-    /// A frame with the memory that is kept back, when nothing can go out for want of slots.
+    /// A frame with the reserved memory, when nothing can be evicted for want of slots.
     pub(crate) fn last_frame(&mut self, w: &mut impl World) -> Option<(Frame, u32)> {
         if !self.areas_full {
             return None;
@@ -160,7 +160,7 @@ impl Mm {
         None
     }
 
-    /// Take one page of memory beyond the limit, as a free frame.
+    /// Charge one page beyond the limit, as a free frame.
     fn force_charge(&mut self, w: &mut impl World) -> bool {
         let Some((frame, _)) = self.frames.take_empty(1) else {
             return false;

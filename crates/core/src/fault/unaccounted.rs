@@ -1,10 +1,10 @@
-//! Mapped pages that are not there.
+//! Mapped pages that are missing.
 //!
-//! Two kinds can be gone rightly. A page that was there before we knew of it and was never moved since may have been freed
-//! (MADV_FREE) before its memory was registered. And the kernel takes the pages of a discard away some time after its event
-//! was read, also those that came in between. Both read as zeros, as they would without us ([`Resident::found`]). Any other
-//! page had content that we brought, and nothing says where that is: it is lost, a touch raises SIGBUS, and the user is
-//! told. Zeros there could be wrong bytes.
+//! A page may be missing for two good reasons. A page from before the registration that was never moved since may have
+//! been freed earlier (MADV_FREE). And the kernel zaps the pages of a discard some time after its event was read, also
+//! those that were mapped in between. Both read as zeros, as they would without us ([`Resident::found`]). Any other
+//! page had content that we moved there, and nothing says where it is. It is lost: a touch raises SIGBUS, and the user
+//! is told. Zeros could be wrong bytes there.
 
 use alloc::collections::VecDeque;
 
@@ -14,9 +14,9 @@ use crate::space::page_table::{Entry, Resident};
 use crate::units::{Nanos, PageRange, Slot, Vpn};
 use crate::world::{Notice, Stop, World};
 
-/// How long the kernel may take to discard, once its event was read: the thread may wait that long for a CPU.
+/// How long the kernel may take to zap a discarded range after its event was read: the thread may wait for a CPU.
 const ZAP: Nanos = 10_000_000_000;
-/// Most ranges that are told apart.
+/// The largest number of ranges that are kept apart.
 const RANGES: usize = 32;
 
 /// Ranges that were discarded a short time ago, in order.
@@ -36,7 +36,7 @@ impl Discarded {
         }
     }
 
-    /// Whether `page` may still be taken away.
+    /// Whether the kernel may still zap `page`.
     fn has(&mut self, page: Vpn, now: Nanos) -> bool {
         while let Some((_, since)) = self.ranges.front()
             && now.saturating_sub(*since) > ZAP
@@ -48,7 +48,7 @@ impl Discarded {
 }
 
 impl Mm {
-    /// The kernel will take the pages of `range` away, if it has not yet.
+    /// The kernel will zap the pages of `range`, if it has not yet.
     pub(crate) fn note_discard(&mut self, range: &PageRange, now: Nanos) {
         self.discarded.note(range, now);
     }
@@ -70,8 +70,8 @@ impl Mm {
         self.table.set(page, Entry::Resident(resident));
     }
 
-    /// A message about a page that is mapped, as far as is known: an old one, or the page is gone. An attempt to put
-    /// something there tells which: it is refused where a page is.
+    /// A message about a page that should be mapped: the message is old, or the page is gone. An attempt to map
+    /// something there tells: the kernel refuses it where a page is.
     pub(crate) fn on_present(
         &mut self,
         w: &mut impl World,
@@ -97,7 +97,7 @@ impl Mm {
         Outcome::Served
     }
 
-    /// The mapped page is not there, and no event is on the way that would tell why.
+    /// The mapped page is missing, and no event that could explain it is pending.
     pub(crate) fn on_missing(&mut self, w: &mut impl World, page: Vpn) {
         let Entry::Resident(Resident { slot, found, .. }) = self.table.get(page) else {
             return;

@@ -1,12 +1,12 @@
 //! The engine's frames: what each holds, and which are free.
 //!
-//! A frame is *empty* (no memory behind it: the destination of a page that is moved out), *free*
-//! (memory that nobody needs: read into it, or clear it for a first touch), or it holds a page of
-//! the program: being read, clean (its slot holds the same bytes), dirty, or being written. Frames
-//! circulate: moved out full, written, read into, moved in; memory is recycled, not freed.
+//! A frame is *empty* (no memory behind it: the destination of an evicted page), *free* (memory that is not needed: for
+//! a read or a first touch), or it holds a page of the program: being read, clean (its slot holds the same bytes),
+//! dirty, or in writeback. Frames circulate: a full one is moved out, written, read into, and moved in. Memory is
+//! recycled, not freed.
 //!
-//! Behind the frames for single pages lie those of the clusters (`huge/clusters.rs`). The frames of a
-//! unit stand on no list of their own: their cluster does, until the unit is disbanded.
+//! The frames of clusters (`huge/clusters.rs`) are behind the frames for single pages. The frames of a unit are on no
+//! list themselves; their cluster is, until the unit is disbanded.
 
 mod units;
 
@@ -17,12 +17,12 @@ use alloc::vec::Vec;
 use crate::huge::clusters::{Clusters, List, UNIT};
 use crate::units::{Frame, Nanos, Slot, Vpn};
 
-/// What a frame holds.
+/// State of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// No memory.
     Empty,
-    /// Memory, content of no interest.
+    /// Memory, content not needed.
     Free,
     /// A read into it is in flight.
     Reading,
@@ -30,44 +30,44 @@ pub enum State {
     Clean,
     /// A page that must be written first.
     Dirty,
-    /// A write of it is in flight, or its digest is being taken, which says whether it must be written.
+    /// A write of it is in flight, or its digest is being computed, which tells whether it must be written.
     Writing,
 }
 
-/// One frame.
+/// The frame descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameDesc {
-    /// What it holds.
+    /// Its state.
     pub state: State,
-    /// RecentFaults by readahead and not used since.
+    /// Readahead read it, and it has not been used since.
     pub ahead: bool,
-    /// A stream brought it, and is to use it.
+    /// A stream read it, and is to use it.
     pub streamed: bool,
     /// To be mapped before it is touched.
     pub direct: bool,
-    /// Its touch stands for the pages around it that are mapped before they are touched.
+    /// A mark: its touch stands for the pages around it that are mapped before their touch.
     pub mark: bool,
     /// A thread waits for the page.
     pub wanted: bool,
     /// A little more memory would have kept the page in the program.
     pub refault: bool,
-    /// The program wants its memory back once it is on an area.
+    /// The program wants its memory free once it is on an area.
     pub leaves: bool,
-    /// It was in its frame when a thread came back for it.
+    /// It was still in its frame when a thread touched it again.
     pub again: bool,
-    /// An area that compresses has refused it: it is for another one.
+    /// A compressing area has refused it: it needs another area.
     pub whole: bool,
-    /// The page; `None` once it has gone elsewhere while an I/O was in flight.
+    /// The page; `None` if it was discarded or mapped again while an I/O was in flight.
     pub page: Option<Vpn>,
-    /// Where the page is, or is to be, on an area.
+    /// Its slot, present or future.
     pub slot: Option<Slot>,
-    /// Digest of the bytes, known once the page was moved out.
+    /// Digest of the bytes, known once the page was evicted.
     pub digest: u64,
-    /// When the fault that wants it arrived.
+    /// When the fault that waits for it arrived.
     pub since: Nanos,
 }
 
-/// The holding of a frame that holds no page.
+/// The descriptor of a frame that holds no page.
 pub const NOTHING: FrameDesc = FrameDesc {
     state: State::Empty,
     ahead: false,
@@ -119,7 +119,7 @@ impl Runs {
         self.count -= 1;
     }
 
-    /// Up to `max` contiguous members, taken out. Looks on from where the last run ended.
+    /// Take up to `max` contiguous members. The search continues where the last run ended.
     fn take(&mut self, max: u32) -> Option<(Frame, u32)> {
         if self.count == 0 || max == 0 {
             return None;
@@ -146,8 +146,8 @@ impl Runs {
     }
 }
 
-/// Clean pages in the order in which they came, each with the number of its arrival; an entry whose
-/// number is not the frame's last one is stale and skipped when met.
+/// Clean pages in order of arrival, each with the number of its arrival. An entry whose number is not the frame's
+/// latest is stale and skipped.
 #[derive(Default)]
 struct Queue {
     entries: VecDeque<(Frame, u32)>,
@@ -200,20 +200,20 @@ pub struct Frames {
     free: Runs,
     /// Clean pages.
     clean: Queue,
-    /// Clean pages that a stream brought and has not used yet.
+    /// Clean pages that a stream read and has not used yet.
     ahead: Queue,
     arrivals: Vec<u32>,
     /// Frames to be written, in order.
     dirty: VecDeque<Frame>,
     writing: u32,
     reading: u32,
-    /// Of those that are being read, the ones for which a thread waits.
+    /// Frames being read for which a thread waits.
     awaited: u32,
     /// Frames for huge pages.
     pub clusters: Clusters,
-    /// Pages that are complete and waited for, whose unit was disbanded.
+    /// Complete pages that a thread waits for, whose unit was disbanded.
     pub orphans: Vec<Frame>,
-    /// Frames of clusters that have memory which nobody needs, beside others that hold pages.
+    /// Frames of clusters with memory that is not needed, beside frames that hold pages.
     pub strays: Vec<Frame>,
 }
 
@@ -235,19 +235,19 @@ impl Frames {
             writing: 0,
             reading: 0,
             awaited: 0,
-            // Clusters are aligned as their memory is: behind whole clusters of single frames.
+            // Clusters are aligned as their memory is: they begin at a multiple of the cluster size.
             clusters: Clusters::new(count, clusters),
             orphans: Vec::new(),
             strays: Vec::new(),
         }
     }
 
-    /// What `frame` holds.
+    /// The descriptor of `frame`.
     pub fn get(&self, frame: Frame) -> &FrameDesc {
         &self.holdings[frame.0 as usize]
     }
 
-    /// All frames with what they hold.
+    /// All frames with their descriptors.
     pub fn iter(&self) -> impl Iterator<Item = (Frame, &FrameDesc)> {
         self.holdings
             .iter()
@@ -255,7 +255,7 @@ impl Frames {
             .map(|(i, h)| (Frame(i as u32), h))
     }
 
-    /// The holding, to change anything but its state.
+    /// The descriptor, to change anything but its state.
     pub fn get_mut(&mut self, frame: Frame) -> &mut FrameDesc {
         &mut self.holdings[frame.0 as usize]
     }
@@ -265,7 +265,7 @@ impl Frames {
         self.empty.count
     }
 
-    /// Frames for single pages with memory that nobody needs.
+    /// Frames for single pages with memory that is not needed.
     pub fn free(&self) -> u32 {
         self.free.count
     }
@@ -275,7 +275,7 @@ impl Frames {
         self.holdings.len() as u32 - self.empty.count - self.clusters.bare
     }
 
-    /// Pages that could be dropped at once; those that streams are to use are not among them.
+    /// Pages that could be dropped at once, without those that streams are to use.
     pub fn clean(&self) -> u32 {
         self.clean.count + self.clusters.count(List::Clean) * UNIT
     }
@@ -285,12 +285,12 @@ impl Frames {
         self.clean.count
     }
 
-    /// Pages that streams brought, complete and not used yet.
+    /// Pages that streams read, complete and not used yet.
     pub fn ahead(&self) -> u32 {
         self.ahead.count + self.clusters.count(List::Ahead) * UNIT
     }
 
-    /// Pages that wait for their write or are in it.
+    /// Pages that wait for writeback or are in it.
     pub fn unwritten(&self) -> u32 {
         self.dirty.len() as u32 + self.clusters.count(List::Dirty) * UNIT + self.writing
     }
@@ -300,7 +300,7 @@ impl Frames {
         self.writing
     }
 
-    /// Frames that wait for their write, in order, but for those of units.
+    /// Frames that wait for writeback, in order, without those of units.
     pub fn dirty(&self) -> &VecDeque<Frame> {
         &self.dirty
     }
@@ -315,13 +315,12 @@ impl Frames {
         self.awaited
     }
 
-    /// Take up to `max` contiguous empty frames; they stay `Empty` until [`Frames::hold`].
+    /// Take up to `max` contiguous empty frames; they stay `Empty` until [`Frames::install`].
     pub fn take_empty(&mut self, max: u32) -> Option<(Frame, u32)> {
         self.empty.take(max)
     }
 
-    /// Take up to `max` contiguous free frames; they stay `Free` until [`Frames::hold`] or
-    /// [`Frames::vacate`].
+    /// Take up to `max` contiguous free frames; they stay `Free` until [`Frames::install`] or [`Frames::set_empty`].
     pub fn take_free(&mut self, max: u32) -> Option<(Frame, u32)> {
         self.free.take(max)
     }
@@ -343,12 +342,12 @@ impl Frames {
         self.enter(frame);
     }
 
-    /// The memory of a frame (taken or holding) went to the program or the system.
+    /// The memory of a frame (taken or holding a page) went to the program or the system.
     pub fn set_empty(&mut self, frame: Frame) {
         self.end(frame, State::Empty);
     }
 
-    /// A frame (taken or holding) has memory that nobody needs.
+    /// A frame (taken or holding a page) has memory that is not needed.
     pub fn set_free(&mut self, frame: Frame) {
         self.end(frame, State::Free);
     }
@@ -377,7 +376,7 @@ impl Frames {
         }
     }
 
-    /// A holding frame changes state.
+    /// A frame that holds a page changes state.
     pub fn set_state(&mut self, frame: Frame, state: State) {
         self.leave(frame);
         self.get_mut(frame).state = state;
@@ -443,7 +442,7 @@ impl Frames {
         self.awaited += u32::from(newly && self.get(frame).state == State::Reading);
     }
 
-    /// A page that readahead brought is used.
+    /// A page that readahead read is used.
     pub fn use_ahead(&mut self, frame: Frame) {
         if let Some((id, _)) = self.unit_of(frame) {
             let cluster = self.clusters.get_mut(id);
@@ -458,17 +457,17 @@ impl Frames {
         self.enter(frame);
     }
 
-    /// The clean page that came first, but for those that streams are to use; it stays where it is.
+    /// The oldest clean page, without those that streams are to use; it stays on its list.
     pub fn oldest_clean(&mut self) -> Option<Frame> {
         self.clean.oldest(&self.arrivals)
     }
 
-    /// As [`Frames::oldest_clean`], of those that streams are to use.
+    /// As [`Frames::oldest_clean`], for pages that streams are to use.
     pub fn oldest_ahead(&mut self) -> Option<Frame> {
         self.ahead.oldest(&self.arrivals)
     }
 
-    /// Of those, the one that came last.
+    /// The newest of those.
     pub fn newest_ahead(&mut self) -> Option<Frame> {
         self.ahead.newest(&self.arrivals)
     }

@@ -1,11 +1,11 @@
-//! The frames of units: what a cluster knows of its frames, and when they go on alone.
+//! The frames of units: the counts of a cluster, and when its pages become single pages.
 
 use super::{FrameDesc, Frames, NOTHING, State};
 use crate::huge::clusters::{ClusterId, List, UNIT};
 use crate::units::{Frame, Vpn};
 
 impl Frames {
-    /// Count a frame in its cluster, if it is in one. Returns whether it stands on lists of its own.
+    /// Count a frame in its cluster, if it is in one. Returns whether it is on lists itself.
     pub(super) fn count_in_cluster(&mut self, frame: Frame, n: i16) -> bool {
         let Some(id) = self.clusters.of(frame) else {
             return true;
@@ -35,7 +35,7 @@ impl Frames {
         Some((id, self.clusters.get(id).unit?))
     }
 
-    /// The cluster of an intact unit stands on the list that its frames' states say.
+    /// Put the cluster of an intact unit on the list that its frames' states require.
     pub fn file(&mut self, id: ClusterId) {
         let cluster = self.clusters.get(id);
         let list = if cluster.busy > 0 || cluster.unit.is_none() {
@@ -50,8 +50,7 @@ impl Frames {
         self.clusters.put(id, list);
     }
 
-    /// All frames of a cluster, taken or a unit, have the same state from now on: [`State::Empty`] or
-    /// [`State::Free`].
+    /// All frames of a cluster, taken or a unit, get the same state: [`State::Empty`] or [`State::Free`].
     pub fn end_all(&mut self, id: ClusterId, state: State) {
         for frame in self.clusters.frames(id) {
             self.leave(frame);
@@ -65,7 +64,7 @@ impl Frames {
         self.settle(id);
     }
 
-    /// The pages of a unit are on their own from now on.
+    /// The pages of a unit are single pages from now on.
     pub fn disband(&mut self, id: ClusterId) {
         if self.clusters.get(id).unit.is_none() {
             return;
@@ -88,14 +87,14 @@ impl Frames {
         }
     }
 
-    /// As [`Frames::disband`], of the unit that a frame is in.
+    /// As [`Frames::disband`], for the unit of a frame.
     pub fn single_out(&mut self, frame: Frame) {
         if let Some(id) = self.clusters.of(frame) {
             self.disband(id);
         }
     }
 
-    /// A cluster that holds nothing any more can be used again, or must be mended first.
+    /// A cluster that holds no page any more can be used again, or must be repaired first.
     pub fn settle(&mut self, id: ClusterId) {
         let cluster = self.clusters.get(id);
         if cluster.held > 0 {

@@ -1,9 +1,9 @@
 //! Frames that hold huge pages: clusters of 512, aligned to 2 MiB.
 //!
-//! A page table that small pages left behind stands in the way of a huge one, so small pages and huge
-//! ones never share a place: clusters are for *units* only, the 512 aligned pages of one leaf that go
-//! out and come back together. A cluster that small pages had to be taken from, or whose memory turned
-//! out to be small pages, is *ragged*: it is used up as it is, and mended when it is empty.
+//! A page table left by small pages splits a huge page that is moved there. Small and huge pages therefore never share
+//! a place. Clusters are for *units* only: the 512 aligned pages of one leaf that are evicted and read together. If
+//! small pages had to be taken from a cluster, or its memory is not one huge page, it is *fragmented*: its memory is
+//! used up as it is, and the cluster is repaired when it is empty.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -13,46 +13,46 @@ use crate::units::{Frame, LEAF_PAGES, Nanos, Vpn};
 /// Pages of a unit.
 pub const UNIT: u32 = LEAF_PAGES as u32;
 
-/// Names a cluster.
+/// Identifies a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClusterId(pub u32);
 
 /// The list that a cluster is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum List {
-    /// None: taken, in flight, or its frames are on their own.
+    /// None: taken, in flight, or its frames are single pages.
     #[default]
     None,
     /// No memory; a huge page may be moved there.
     Empty,
-    /// A huge page that nobody needs.
+    /// A huge page that is not needed.
     Free,
     /// A unit that is on an area as well.
     Clean,
-    /// As [`List::Clean`]; a stream brought it and has not used it yet.
+    /// As [`List::Clean`]; a stream read it and has not used it yet.
     Ahead,
     /// A unit of which some pages must be written.
     Dirty,
-    /// Nobody uses what is there, but it is no whole huge page.
+    /// Its memory is not needed, but is not one whole huge page.
     Fragmented,
 }
 
 /// One cluster of frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cluster {
-    /// The first of the pages whose content its frames hold, in order, if that is so.
+    /// The first page of the unit whose content its frames hold, in order, if they do.
     pub unit: Option<Vpn>,
     /// Its memory, if there is any, is one huge page, as far as is known.
     pub whole: bool,
-    /// A stream brought it, and is to use it.
+    /// A stream read it, and is to use it.
     pub ahead: bool,
     /// Its memory is to be free as soon as it is on an area.
     pub leaves: bool,
     /// Its memory is all zeros.
     pub zeroed: bool,
-    /// Its unit rests until then, if somebody does not touch it before ([`Clusters::rest`]).
+    /// Its unit is not written before then, unless it is touched ([`Clusters::rest`]).
     rests: Option<Nanos>,
-    /// Where it stands.
+    /// Its list.
     pub list: List,
     /// Frames that hold a page.
     pub held: u16,
@@ -60,7 +60,7 @@ pub struct Cluster {
     pub busy: u16,
     /// Of those, the dirty ones.
     pub dirty: u16,
-    /// Frames with memory that nobody needs.
+    /// Frames with memory that is not needed.
     pub free: u16,
     /// Number of its last entry on its list.
     arrival: u32,
@@ -116,7 +116,7 @@ impl Clusters {
         (0..UNIT).map(move |n| first.plus(n))
     }
 
-    /// What is known of it.
+    /// Its state.
     pub fn get(&self, id: ClusterId) -> &Cluster {
         &self.all[id.0 as usize]
     }
@@ -141,19 +141,19 @@ impl Clusters {
         self.all.len() as u32
     }
 
-    /// The unit of a cluster is not due to be written before `until`.
+    /// Do not write the unit of a cluster before `until`.
     pub fn rest(&mut self, id: ClusterId, until: Nanos) {
         self.resting += u32::from(self.get_mut(id).rests.replace(until).is_none());
     }
 
-    /// It rests no longer. Returns until when it was to.
+    /// End its rest. Returns when it would have ended.
     pub fn end_rest(&mut self, id: ClusterId) -> Option<Nanos> {
         let until = self.get_mut(id).rests.take();
         self.resting -= u32::from(until.is_some());
         until
     }
 
-    /// Check what must always hold; for tests. Names what does not.
+    /// Check the invariants; for tests. Returns a description of the first violation.
     pub fn check(&self) -> Result<(), &'static str> {
         let rest = self.all.iter().filter(|cluster| cluster.rests.is_some());
         if rest.count() as u32 != self.resting {
@@ -162,7 +162,7 @@ impl Clusters {
         Ok(())
     }
 
-    /// Of the dirty units that do not rest, at the time `now`, the one that came first.
+    /// The oldest of the dirty units that do not rest at the time `now`.
     pub fn due(&mut self, now: Nanos) -> Option<ClusterId> {
         let oldest = self.oldest(List::Dirty);
         if self.resting == 0 {
@@ -175,7 +175,7 @@ impl Clusters {
         self.dirty.iter().find(due).map(|&(id, _)| id)
     }
 
-    /// Put a cluster on a list; it leaves the one that it is on.
+    /// Put a cluster on a list; it leaves its old one.
     pub fn put(&mut self, id: ClusterId, list: List) {
         self.take_off(id);
         let cluster = &mut self.all[id.0 as usize];
@@ -217,14 +217,14 @@ impl Clusters {
         }
     }
 
-    /// One of a list, which it leaves: of the units, the one that came first.
+    /// Take a cluster from a list; of units, the oldest one.
     pub fn take(&mut self, list: List) -> Option<ClusterId> {
         let id = self.oldest(list)?;
         self.take_off(id);
         Some(id)
     }
 
-    /// As [`Clusters::take`], but it stays where it is.
+    /// As [`Clusters::take`], but it stays on its list.
     pub fn oldest(&mut self, list: List) -> Option<ClusterId> {
         let queue = match list {
             List::None => return None,
@@ -244,7 +244,7 @@ impl Clusters {
         None
     }
 
-    /// Of the units that streams are to use, the one that came last.
+    /// The newest of the units that streams are to use.
     pub fn newest_ahead(&mut self) -> Option<ClusterId> {
         while let Some(&(id, arrival)) = self.ahead.back() {
             if self.all[id.0 as usize].arrival == arrival {

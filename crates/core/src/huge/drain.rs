@@ -1,5 +1,5 @@
-//! Units on an area that is being emptied: each comes back by one read and one move, as long as memory
-//! that faults live on is left alone; where it cannot stay in memory it goes on to another area whole.
+//! Units on an area that swapoff empties: each is read by one read and mapped by one move, as long as the memory that
+//! faults need is left alone. A unit that cannot stay in memory is written to another area whole.
 
 use alloc::vec::Vec;
 
@@ -11,28 +11,28 @@ use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, Nanos, Slot, Vpn};
 use crate::world::{IoResult, Stop, World};
 
-/// Times that swapoff waits for room for a unit to pass, a millisecond each.
+/// How often swapoff waits for room to transfer a unit, a millisecond each time.
 const PATIENCE: u32 = 100;
 
-/// What a huge page may take that the system makes, and the units that come in single pages after one that
-/// took longer; twice as many each time. A virtual machine's host may have to find all of its memory
-/// first, which it has for pages that were used before.
+/// The time that the system may take to make a huge page. If it took longer, the next units are read in single pages;
+/// twice as many each time. The host of a virtual machine may have to find all of its memory first, which it has
+/// already for pages that were used before.
 const SLOW: Nanos = 500_000;
 const FEW: u32 = 32;
 
-/// How swapoff goes on with a huge page.
+/// How swapoff continues with a huge page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum UnitAction {
-    /// It is read into a cluster, and the reads are to be started; or it has left one.
+    /// It has a cluster, and the reads are to be started; or it has left a cluster.
     Issued,
-    /// A cluster will be free soon, or the kernel let go of one.
+    /// A cluster will be free soon, or the kernel will release one.
     Retry,
-    /// Its pages are to come one by one.
+    /// Read its pages one by one.
     Split,
 }
 
 impl Mm {
-    /// Take a cluster for what swapoff met, if that is one whole unit. `in_flight`: pages that swapoff
+    /// Take a cluster for the pages that swapoff found, if they are one whole unit. `in_flight`: pages that swapoff
     /// reads now.
     pub(crate) fn drain_unit(
         &mut self,
@@ -46,7 +46,7 @@ impl Mm {
         let (Some(&(unit, _)), Some(&(last, _)), true) = (met.first(), met.last(), whole) else {
             return UnitAction::Split;
         };
-        // A leaf may have some of its pages on another area: then these go on in the next one.
+        // If a leaf has some of its pages on another area, slots of the next leaf may follow.
         let one_leaf = unit_of(last) == unit;
         #[cfg(feature = "planted")]
         let one_leaf = one_leaf || self.has(crate::planted::Bug::UnitOfTwoLeaves);
@@ -66,7 +66,7 @@ impl Mm {
         let Some(id) = id else {
             let passes = self.slots.room(w) > UNIT.into() && self.drain.waits < PATIENCE;
             if passes {
-                // It goes on to another area: reclaim makes room for it to pass.
+                // It is written to another area: reclaim makes room for the transfer.
                 self.want_unit(w);
                 self.awake = true;
             }
@@ -108,13 +108,12 @@ impl Mm {
             && let Some((_, unit)) = self.frames.unit_of(frame)
             && self.place_unit(w, frame) == UnitAction::Retry
         {
-            // Before its cluster is wanted for another, or it would be read again and again.
+            // Before its cluster is reused, or it would be read again and again.
             self.drain.go_back(unit);
         }
     }
 
-    /// The clean unit of `frame` leaves the area that is being emptied: into the program, or towards
-    /// another area.
+    /// The clean unit of `frame` leaves the area that is being emptied: it is mapped, or goes to another area.
     pub(crate) fn place_unit(&mut self, w: &mut impl World, frame: Frame) -> UnitAction {
         let Some((id, unit)) = self.frames.unit_of(frame) else {
             return UnitAction::Split;
@@ -136,7 +135,7 @@ impl Mm {
             true => self.marks.high,
             false => self.marks.low,
         };
-        // It counts as memory that can be had.
+        // The unit itself counts as available memory.
         if self.headroom(w) < u64::from(keep + UNIT) {
             let sent = elsewhere && self.send_unit_elsewhere(w, first);
             return if sent {
@@ -147,7 +146,7 @@ impl Mm {
         }
         let done = w.move_in(first, unit, UNIT);
         let all = done.pages == UNIT;
-        // The kernel lets go of a frame a moment after it has told of the end of its read.
+        // The kernel releases a frame a moment after it has reported the end of its read.
         if done.pages == 0 && matches!(done.stop, Some(Stop::Again | Stop::Busy)) {
             return UnitAction::Retry;
         }

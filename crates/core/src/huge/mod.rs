@@ -1,14 +1,13 @@
 //! Huge pages, moved and swapped whole.
 //!
-//! A *unit* is the 512 aligned pages of one leaf of the page table. Where the pattern warrants it they
-//! go out by one move and one write to a slot cluster of their own, and come back by one read and one
-//! move; the kernel's huge page behind them is never split on the way. A touch brings all of a unit
-//! that is in frames; one that is on an area only is read whole when a stream comes to it, page by
-//! page when touches are scattered. A leaf that pages came back to one by one is made a huge page
-//! again when all of it is mapped and its region is touched in order.
+//! A *unit* is the 512 aligned pages of one leaf of the page table. Where the access pattern justifies it, a unit is
+//! evicted by one move and one write to a slot cluster of its own, and comes back by one read and one move. The
+//! kernel's huge page behind it is never split on the way. A touch maps all of a unit that is in frames. A unit that is
+//! on an area only is read whole when a stream reaches it, and page by page when touches are scattered. A leaf whose
+//! pages came back one by one is made a huge page again when all of it is mapped and its region is touched in order.
 //!
-//! What holds a unit back (a page that cannot be moved, a read that failed, a discard of a part)
-//! disbands it: its pages go on one by one, nothing is lost.
+//! A page that cannot be moved, a failed read or a discard of a part disbands the unit: its pages continue as single
+//! pages, and nothing is lost.
 
 pub mod clusters;
 mod drain;
@@ -37,7 +36,7 @@ pub enum Thp {
     Always,
 }
 
-/// Tries for which no huge page is asked for, when the system had none.
+/// After the system had no huge page, this many tries do not ask for one.
 const NONE_LEFT: u32 = 16;
 
 /// First page of the unit of `page`.
@@ -45,28 +44,28 @@ pub const fn unit_of(page: Vpn) -> Vpn {
     Vpn(page.0 / LEAF_PAGES as u64 * LEAF_PAGES as u64)
 }
 
-/// How long nothing must take units before that ends.
+/// The time without a unit taken after which no units are kept ready.
 const IDLE: Nanos = 50_000_000;
 
-/// What is remembered beside the clusters.
+/// State of huge pages, beside the clusters.
 #[derive(Default)]
 pub(crate) struct Huge {
-    /// Tries that are left out, as the system had no huge page.
+    /// Tries that are skipped, as the system had no huge page.
     rest: u32,
-    /// When a unit was last wanted for a stream or a first touch.
+    /// When a stream or a first touch last took a unit.
     wanted_at: Option<Nanos>,
-    /// Full leaves that are left as they are, as making them huge failed.
+    /// Full leaves that are skipped, as making them huge failed.
     pub(crate) lean: u32,
-    /// Pages of units that were moved out and whose digests are being taken.
+    /// Pages of evicted units whose digests are being computed.
     digesting: u32,
-    /// How many units may be on trial.
+    /// How many units may be on probation.
     trials: u32,
-    /// Room for a list that is made anew each time.
+    /// Buffer for a list that is built again each time.
     pub(crate) units: alloc::vec::Vec<Vpn>,
 }
 
 impl Mm {
-    /// Pages that reclaim keeps ready beyond its usual reserve, as units are being taken.
+    /// Pages that reclaim keeps ready beyond its usual reserve, while units are being taken.
     pub(crate) fn units_kept(&self, w: &impl World) -> u32 {
         let since = self.huge.wanted_at.map(|at| w.now().saturating_sub(at));
         if since.is_none_or(|since| since > IDLE) {
@@ -85,7 +84,7 @@ impl Mm {
         self.frames.clusters.number() > 0 && self.config.thp != Thp::Never
     }
 
-    /// Whether the unit of `page` lies in one region, and huge pages are wanted at all.
+    /// Whether the unit of `page` lies in one region, and huge pages are enabled.
     pub(crate) fn holds_unit(&self, page: Vpn) -> bool {
         let unit = unit_of(page);
         self.has_huge_pages()
@@ -104,14 +103,14 @@ impl Mm {
                 .is_some_and(|vma| vma.local > LOCAL / 2)
     }
 
-    /// A cluster with a huge page that nobody needs, taken; if it is not needed after all,
-    /// [`crate::frames::Frames::settle`] puts it back. Evicts for it if `hard`.
+    /// Take a cluster with a huge page that is not needed; [`crate::frames::Frames::settle`] puts it back unused.
+    /// Evicts for it if `hard`.
     pub(crate) fn obtain_cluster(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
         let taken = self.spare_cluster(w);
         if taken.is_some() || !hard || self.held || self.is_much_unwritten() {
             return taken;
         }
-        // Where the system has no huge page, what is evicted makes a cluster only if some have memory.
+        // If the system has no huge page, eviction makes a cluster only if some have memory.
         let clusters = &self.frames.clusters;
         if self.huge.rest > 0 && clusters.bare == clusters.number() * UNIT {
             return None;
@@ -122,13 +121,13 @@ impl Mm {
         self.spare_cluster(w)
     }
 
-    /// Pages that a fault could have without a cluster's being taken apart.
+    /// Pages that a fault could have without a cluster being broken up.
     fn singles(&self, w: &impl World) -> u64 {
         let singles = self.frames.free() + self.frames.clean_singles();
         w.available() + u64::from(singles)
     }
 
-    /// A cluster for a stream, which does not take what single pages need.
+    /// A cluster for a stream, which leaves the memory that single pages need.
     pub(crate) fn cluster_to_read(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
         if self.faults_at_random() && self.singles(w) < u64::from(self.marks.low / 2) {
             self.awake = true;
@@ -137,7 +136,7 @@ impl Mm {
         self.obtain_cluster(w, hard)
     }
 
-    /// While pages are missed that nothing could foresee, there is memory for them that is in no cluster.
+    /// During random faults, keep memory for them that is in no cluster.
     pub(crate) fn keep_singles(&mut self, w: &mut impl World) {
         let low = u64::from(self.marks.low);
         if self.faults_at_random() && self.singles(w) < low {
@@ -156,7 +155,7 @@ impl Mm {
             if !self.drop_unit(id) {
                 break;
             }
-            // One whose memory is in pieces is of no use here.
+            // A fragmented one is of no use here.
             if let Some(id) = self.frames.clusters.take(List::Free) {
                 return Some(id);
             }
@@ -170,7 +169,7 @@ impl Mm {
             && self.huge.rest == 0
             && self.frames.clusters.count(List::Empty) > 0
         {
-            // Memory is in single pages: it is exchanged.
+            // Memory is in single pages: exchange it.
             if self.frames.free() < UNIT {
                 self.drop_singles(UNIT - self.frames.free());
             }
@@ -182,7 +181,7 @@ impl Mm {
         None
     }
 
-    /// Put a fresh huge page behind an empty cluster, if the limit allows.
+    /// Back an empty cluster with a fresh huge page, if the limit allows.
     fn back_cluster(&mut self, w: &mut impl World) -> bool {
         if self.huge.rest > 0 {
             self.huge.rest -= 1;
@@ -206,10 +205,10 @@ impl Mm {
         true
     }
 
-    /// A cluster without memory, taken.
+    /// Take a cluster without memory.
     fn empty_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
         if self.frames.clusters.count(List::Empty) == 0 && !self.release_cluster(w) {
-            // What nobody has used yet goes before what reclaim must have, unless that will have some.
+            // Unused readahead is dropped before the clusters that reclaim needs, unless some will be free anyway.
             if !self.clusters_come()
                 && let Some(id) = self.frames.clusters.newest_ahead()
                 && self.drop_unit(id)
@@ -228,7 +227,7 @@ impl Mm {
         none && self.clusters_come()
     }
 
-    /// Whether some cluster will be of use again without anybody's doing.
+    /// Whether some cluster will be usable again without further work.
     pub(crate) fn clusters_come(&self) -> bool {
         let clusters = &self.frames.clusters;
         clusters.count(List::Dirty) > 0 && !self.areas_full
@@ -236,8 +235,8 @@ impl Mm {
             || clusters.any_busy()
     }
 
-    /// Give the memory of one cluster that nobody needs back to the system, a clean unit's if there is
-    /// no other. Returns whether there was one.
+    /// Return the memory of one unneeded cluster to the system, or of a clean unit if there is no other. Returns
+    /// whether there was one.
     pub(crate) fn release_cluster(&mut self, w: &mut impl World) -> bool {
         if self.frames.clusters.count(List::Free) == 0
             && let Some(id) = self.frames.clusters.oldest(List::Clean)
@@ -253,7 +252,7 @@ impl Mm {
         true
     }
 
-    /// Single frames for memory that is in clusters: up to `max`, free.
+    /// Break up clusters for single frames: up to `max`, free.
     pub(crate) fn break_cluster(&mut self, w: &mut impl World, max: u32) {
         if !self.release_cluster(w) {
             return;
@@ -265,7 +264,7 @@ impl Mm {
         }
     }
 
-    /// Forget a clean unit: it is on its area only. False: somebody waits for it.
+    /// Drop a clean unit: it is on its area only. False: a thread waits for it.
     pub(crate) fn drop_unit(&mut self, id: ClusterId) -> bool {
         let wanted = |frame| self.frames.get(frame).wanted;
         if self.frames.clusters.frames(id).any(wanted) {
@@ -287,8 +286,8 @@ impl Mm {
         true
     }
 
-    /// Memory and tables of clusters are put in order: what is left of ragged ones goes back, and pages
-    /// whose unit fell apart while threads waited for them are delivered.
+    /// Tidy the clusters: the remaining memory of fragmented ones is returned, and pages are delivered whose unit was
+    /// disbanded while threads waited for them.
     pub(crate) fn tidy(&mut self, w: &mut impl World) {
         self.deliver_orphans(w);
         while let Some(frame) = self.frames.strays.pop() {
@@ -304,7 +303,7 @@ impl Mm {
                 self.frames.set_empty(frame);
             }
         }
-        // Mending maps memory anew, which a fork must not see half done.
+        // A repair maps memory again, and a fork must not see it half done.
         while !self.held
             && let Some(id) = self.frames.clusters.take(List::Fragmented)
         {

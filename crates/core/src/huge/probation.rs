@@ -1,11 +1,11 @@
-//! Whether huge pages are in use that were never moved out.
+//! Whether a huge page that was never evicted before is in use.
 //!
-//! Of what is mapped no bit says here that it was touched. Small pages prove it on their way out: one that
-//! is in use is touched again while it waits in its frame, comes back and is left alone for some time. A huge
-//! page is on its way for a moment only, and once it is written it comes back page by page, where pages are
-//! missed at random. So then one that goes for its age rests before it is written: it is on *trial*. Meanwhile
-//! the other huge pages stay, as those that come in and go again, small and clean most of them, make the room
-//! for each other. Where it was not touched, more go on trial at a time; where it was, only one.
+//! The engine has no accessed bit for mapped memory. Small pages prove their use on the way out: a page in use is
+//! touched again while it waits in its frame, is mapped again and stays for some time. A huge page is in its frames for
+//! a moment only. Once it is written, it comes back page by page where faults are random. A huge page that is evicted
+//! for its age therefore rests before it is written: it is on *probation*. Meanwhile the other huge pages stay, as
+//! pages that come and go, most of them small and clean, make room for each other. If a unit was not touched, more go
+//! on probation at a time; if it was, only one.
 
 use super::clusters::{ClusterId, List, UNIT};
 use crate::mm::Mm;
@@ -13,22 +13,22 @@ use crate::space::page_table::Entry;
 use crate::units::{Nanos, Vpn};
 use crate::world::World;
 
-/// How long a huge page rests. One of which any page is touched every 10 ms proves it in 99 of 100 trials.
+/// How long a huge page rests. If any of its pages is touched every 10 ms, 99 of 100 probations prove it.
 const REST_TIME: Nanos = 50_000_000;
-/// The part of what is mapped that may be on trial at a time.
+/// The part of mapped memory that may be on probation at a time.
 const TRIALS: u64 = 4;
-/// Small pages that recycle each other: so many times the frames that reclaim keeps ready.
+/// Small pages recycle each other if they are at least this many times the frames that reclaim keeps ready.
 const SINGLES: u64 = 4;
 
 impl Mm {
-    /// Whether the clock hand is to leave huge pages where they are.
+    /// Whether the clock hand is to skip huge pages.
     pub(crate) fn spares_units(&self, w: &impl World) -> bool {
         self.frames.clusters.resting >= self.huge.trials.max(1)
             && self.may_rest(w)
             && self.table.resident_singles() >= SINGLES * u64::from(self.marks.high)
     }
 
-    /// A unit was moved out for its age.
+    /// A unit was evicted for its age.
     pub(crate) fn begin_probation(&mut self, w: &impl World, unit: Vpn) {
         let Entry::Cached(frame) = self.table.get(unit) else {
             return;
@@ -43,7 +43,7 @@ impl Mm {
         }
     }
 
-    /// Until then rest is over, of those that are on trial.
+    /// Units whose rest ends before this time may be written.
     pub(crate) fn rested_at(&self, w: &impl World) -> Nanos {
         match self.may_rest(w) {
             true => w.now(),
@@ -67,12 +67,12 @@ impl Mm {
         }
     }
 
-    /// Pages of units on trial, which count as being written but are not.
+    /// Pages of units on probation, which count as being in writeback but are not.
     pub(crate) fn on_probation(&self) -> u32 {
         self.frames.clusters.resting * UNIT
     }
 
-    /// Nobody needs what is on trial.
+    /// Whether units may rest: threads fault at random, and no fault needs the memory of resting units.
     fn may_rest(&self, w: &impl World) -> bool {
         let clusters = &self.frames.clusters;
         self.faults_at_random()

@@ -1,4 +1,4 @@
-//! Units on their way in.
+//! How a unit is mapped: by a first touch, by a read for a thread or a stream, or from its frames.
 
 use super::clusters::{ClusterId, List, UNIT};
 use super::{Thp, unit_of};
@@ -12,21 +12,21 @@ use crate::space::page_table::{Entry, Fill};
 use crate::units::{Frame, Nanos, PageRange, Vpn, overlap};
 use crate::world::{Done, Stop, World};
 
-/// How long a fault waits for a huge page rather than have single pages moved. Only a disk that has stopped takes
-/// longer to write one, or a host that gives this machine no CPU time; single pages would wait for these as well.
+/// How long a fault waits for a huge page before single pages are moved instead. Only a disk that has stopped takes
+/// longer to write a unit, or a host that gives this machine no CPU time; single pages would wait for these too.
 const UNIT_WAIT: Nanos = 1_000_000_000;
 
-/// What there is for a fault that a unit would serve.
+/// The cluster for a fault that a unit would serve.
 enum Cluster {
     Taken(ClusterId),
-    /// One will be there in a moment.
+    /// One will be available in a moment.
     Soon,
-    /// None: the page is to be served alone.
+    /// None: serve the page alone.
     None,
 }
 
-/// Why a unit's move stopped, where `since` is when a thread began to wait for it. The kernel lets go of a frame a
-/// moment after it has told of the end of its I/O: it is tried again.
+/// Why a unit's move stopped; `since` is when a thread began to wait for it. The kernel releases a frame a moment after
+/// it has reported the end of its I/O, and the move is tried again.
 fn passing(done: Done, since: Nanos, now: Nanos) -> Option<Stop> {
     match done {
         Done {
@@ -37,15 +37,14 @@ fn passing(done: Done, since: Nanos, now: Nanos) -> Option<Stop> {
     }
 }
 
-/// For whom a unit is read.
+/// The reader of a unit.
 enum Reader {
     Thread(Pending),
     Stream(StreamId),
 }
 
 impl Mm {
-    /// A first touch that maps a whole unit, or a touch of one all of whose pages the same word fills. `None`: it is to
-    /// be served page by page.
+    /// A first touch that maps a whole unit, or a touch of a same-filled unit. `None`: serve it page by page.
     pub(crate) fn touch_unit(
         &mut self,
         w: &mut impl World,
@@ -126,8 +125,8 @@ impl Mm {
         })
     }
 
-    /// A page on an area is touched, and its unit is to be read whole: start that, or let the fault wait until
-    /// there is a huge page for it. False: the page is to be read alone.
+    /// A page on an area is touched, and its unit is to be read whole: start the read, or let the fault wait for a huge
+    /// page. False: read the page alone.
     pub(crate) fn swap_in_unit(&mut self, w: &mut impl World, pending: Pending) -> bool {
         let page = pending.page;
         if !self.table.is_away(page) || !self.holds_unit(page) {
@@ -157,10 +156,9 @@ impl Mm {
         true
     }
 
-    /// A cluster for a fault, as `obtain` gives it. One that is being written comes sooner than all the unit's
-    /// pages, one by one, would; they would also leave a page table behind, which splits the units that come
-    /// after. So for a moment the fault waits for one, and while `least` pages are being written nothing further
-    /// is moved out for it.
+    /// A cluster for a fault, by `obtain`. A cluster in writeback is free sooner than all pages of the unit could be
+    /// read one by one; single pages would also leave a page table behind, which splits later units. The fault
+    /// therefore waits for a moment, and while `least` pages are in writeback nothing further is evicted for it.
     fn cluster_for<W: World>(
         &mut self,
         w: &mut W,
@@ -183,7 +181,7 @@ impl Mm {
         self.streams.is_dense(stream) && self.table.is_away(page) && self.holds_unit(page)
     }
 
-    /// A stream has come to a unit: read it whole. False: there is no memory for it now.
+    /// A stream has reached a unit: read it whole. False: there is no memory for it now.
     pub(crate) fn read_unit_ahead(
         &mut self,
         w: &mut impl World,
@@ -225,7 +223,7 @@ impl Mm {
                 debug_assert!(false, "a unit that is away has a slot for each page");
                 continue;
             };
-            // What the stream leaves out came along, and is no hit.
+            // Pages that the stream leaves out are read too, and count as no hit.
             let mut desc = FrameDesc {
                 ahead: stream.is_some_and(|id| self.streams.touches(id, page)),
                 streamed: ahead,
@@ -246,7 +244,7 @@ impl Mm {
         self.batch = batch;
     }
 
-    /// An I/O on frames of clusters has ended: units that are complete go where they belong.
+    /// An I/O on frames of clusters has ended: process the units that are complete.
     pub(crate) fn settle_units(&mut self, w: &mut impl World, frames: &[Frame], written: bool) {
         let mut last = None;
         for &frame in frames {
@@ -272,7 +270,7 @@ impl Mm {
         self.deliver_orphans(w);
     }
 
-    /// Some of a unit could not be written, or not yet: if it was refused, its pages go on alone.
+    /// Part of a unit could not be written, or not yet. If the area refused it, its pages continue as single pages.
     fn unfinished(&mut self, id: ClusterId) {
         let homeless = |frame| self.frames.get(frame).slot.is_none();
         if self.frames.clusters.frames(id).any(homeless) {
@@ -282,7 +280,7 @@ impl Mm {
         }
     }
 
-    /// Map a unit that is complete in its cluster, for whoever waits for pages of it.
+    /// Map a unit that is complete in its cluster, for the threads that wait for its pages.
     pub(crate) fn deliver_unit(
         &mut self,
         w: &mut impl World,
@@ -291,7 +289,7 @@ impl Mm {
         wanted: Frame,
     ) -> Outcome {
         if self.frames.clusters.get(id).busy > 0 {
-            // The end of the I/O brings it.
+            // The end of the I/O maps it.
             return Outcome::Waits;
         }
         if self.held {
@@ -322,7 +320,7 @@ impl Mm {
                             self.stall(w, pending);
                         }
                         _ => {
-                            // The mapping went away; its event is on the way.
+                            // The mapping is gone; its event will be read soon.
                             self.frames.get_mut(frame).wanted = false;
                             w.wake(page);
                         }
@@ -366,8 +364,8 @@ impl Mm {
         }
     }
 
-    /// A stream has come to `page`, and its unit is mapped: so is the next one, if it is complete. The program
-    /// then finds every second unit there, and how far it is shows at the others.
+    /// A stream has reached `page`, and its unit is mapped: map the next one too, if it is complete. The program then
+    /// finds every second unit mapped, and its position shows at the others.
     pub(crate) fn map_next_unit(&mut self, w: &mut impl World, predictor: Predictor, page: Vpn) {
         let Predictor::Stream(stream) = predictor else {
             return;
@@ -411,7 +409,7 @@ impl Mm {
         let whole = self.came_whole(w, id, unit);
         self.frames.end_all(id, State::Empty);
         if whole {
-            // A stream's next unit has not proved that it is needed again.
+            // The next unit of a stream has not proved that it is needed again.
             let again = needed && unseen == 0;
             self.table
                 .make_huge(unit, if again { REFS_REFAULT } else { REFS_NEW });
@@ -422,16 +420,16 @@ impl Mm {
         }
     }
 
-    /// Whether a unit that was just mapped is one huge page still. If not, it is made one before it goes out
-    /// again: as small pages it would leave a cluster behind that must be mended, and a fresh huge page be
-    /// found for the next unit. Where it was split, its cluster has a page table of small pages now as well.
+    /// Check whether a unit that was just mapped is still one huge page. If not, make it one before it is evicted
+    /// again: small pages would leave a fragmented cluster behind, and the next unit would need a fresh huge page. If
+    /// it was split, its cluster has a page table of small pages now as well.
     pub(crate) fn came_whole(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) -> bool {
         let whole = self.frames.clusters.get(id).whole && w.is_mapped_huge(unit);
         self.frames.clusters.get_mut(id).whole = whole;
         whole
     }
 
-    /// Deliver pages that are complete and waited for, and whose unit has fallen apart.
+    /// Deliver complete pages that threads wait for, and whose unit was disbanded.
     pub(crate) fn deliver_orphans(&mut self, w: &mut impl World) {
         while let Some(frame) = self.frames.orphans.pop() {
             let desc = self.frames.get(frame);
@@ -442,7 +440,7 @@ impl Mm {
         }
     }
 
-    /// Part of a huge page changes alone: it is one no longer.
+    /// Part of a huge page changes alone: it is split.
     pub(crate) fn split_in(&mut self, range: &PageRange) {
         for edge in [range.start, Vpn(range.end.0.saturating_sub(1))] {
             let unit = unit_of(edge);

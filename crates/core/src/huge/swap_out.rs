@@ -1,4 +1,4 @@
-//! Units on their way out.
+//! How a unit is evicted: collapsed, moved to a cluster, digested, written to slots of its own, or split.
 
 use super::clusters::{ClusterId, UNIT};
 use super::unit_of;
@@ -10,9 +10,9 @@ use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::{Digest, Stop, World};
 
-/// Separate stretches of changed pages that are written one by one; with more of them the whole unit is.
+/// The largest number of separate stretches of changed pages that are written one by one; with more, the whole unit is.
 const STRETCHES: usize = 8;
-/// Full leaves that are left as they are after one could not be made huge.
+/// Full leaves that are skipped after one could not be made huge.
 const LEAN: u32 = 64;
 
 impl Mm {
@@ -39,8 +39,8 @@ impl Mm {
         done
     }
 
-    /// Move a resident unit to a cluster; its memory shall be free as soon as it is on an area if it
-    /// `leaves`. Returns how many pages left the program.
+    /// Move a resident unit to a cluster. `leaves`: its memory is to be free as soon as it is on an area. Returns how
+    /// many pages were evicted.
     pub(crate) fn move_unit_out(
         &mut self,
         w: &mut impl World,
@@ -71,7 +71,7 @@ impl Mm {
                 _ => {}
             }
             if matches!(done.stop, Some(Stop::Busy | Stop::Fixed)) {
-                // Or it would be made a huge page again at the next pass, and be refused again.
+                // Otherwise the next pass would make it a huge page again, and be refused again.
                 self.huge.lean = LEAN;
             }
             return (done.pages, done.stop);
@@ -106,7 +106,7 @@ impl Mm {
         (UNIT, None)
     }
 
-    /// The digests are known of a unit that was moved out ([`crate::world::Store::begin_digest`]).
+    /// The digests of an evicted unit are known ([`crate::world::Store::begin_digest`]).
     pub fn on_digested(&mut self, w: &mut impl World, first: Frame) {
         if let Some(id) = self.frames.clusters.of(first) {
             self.huge.digesting -= UNIT;
@@ -114,13 +114,13 @@ impl Mm {
         }
     }
 
-    /// Pages that were moved out and whose digests are not known yet: some will be memory soon.
+    /// Evicted pages whose digests are not known yet: some will be memory soon.
     pub(crate) fn digesting(&self) -> u64 {
         self.huge.digesting.into()
     }
 
-    /// By their digests, say of the pages of a unit that was moved out which are clean and which must be
-    /// written. Meanwhile some may have been discarded, which disbands it, and threads may have come.
+    /// Decide by their digests which pages of an evicted unit are clean and which must be written. Meanwhile a discard
+    /// may have disbanded it, and threads may wait for it.
     fn weigh_unit<W: World>(
         &mut self,
         w: &mut W,
@@ -150,7 +150,7 @@ impl Mm {
         }
         self.choose_slots(w, id);
         if let Some(frame) = wanted {
-            // If it was disbanded, `tidy` delivers what is wanted.
+            // If it was disbanded, `tidy` delivers the pages that threads wait for.
             if self.frames.clusters.get(id).unit.is_some() {
                 self.deliver_unit(w, id, unit, frame);
             }
@@ -158,7 +158,7 @@ impl Mm {
         }
     }
 
-    /// As [`Mm::weigh_unit`], where the unit was disbanded meanwhile.
+    /// As [`Mm::weigh_unit`], if the unit was disbanded meanwhile.
     fn weigh_pages(&mut self, w: &mut impl World, id: ClusterId) {
         for frame in self.frames.clusters.frames(id) {
             let desc = *self.frames.get(frame);
@@ -181,8 +181,8 @@ impl Mm {
         }
     }
 
-    /// Say where a unit that was just moved out is to be written: to the slots that it had, if they
-    /// are a slot cluster that nobody shares, or to new ones.
+    /// Choose the slots of a unit that was just evicted: its old ones, if they are a slot cluster that no other process
+    /// shares, or new ones.
     fn choose_slots(&mut self, w: &mut impl World, id: ClusterId) {
         let dirty = u32::from(self.frames.clusters.get(id).dirty);
         self.stats.clean_drops += u64::from(UNIT - dirty);
@@ -223,7 +223,7 @@ impl Mm {
             })
     }
 
-    /// Write units, as far as slots, queue and depth go. False: the queue is full.
+    /// Write units, as far as slots, queue and depth allow. False: the queue is full.
     pub(crate) fn write_units(&mut self, w: &mut impl World) -> bool {
         while let Some(id) = self.frames.clusters.due(self.rested_at(w)) {
             if !self.io.may_write() {
@@ -281,8 +281,8 @@ impl Mm {
         true
     }
 
-    /// Start the write of `n` frames of a unit, from number `at` on. False: not of all of them, as the queue
-    /// is full.
+    /// Start the write of `n` frames of a unit, from number `at` on. False: the queue is full, and not all were
+    /// started.
     fn write_unit(
         &mut self,
         w: &mut impl World,
@@ -315,7 +315,8 @@ impl Mm {
         true
     }
 
-    /// Resident units among what reclaim has chosen page by page go as units: they leave `victims`.
+    /// Resident units among the victims that reclaim has chosen page by page are evicted as units: they leave
+    /// `victims`.
     pub(crate) fn take_units(&mut self, victims: &mut alloc::vec::Vec<Vpn>) {
         let (table, units) = (&self.table, &mut self.huge.units);
         units.clear();
@@ -329,7 +330,7 @@ impl Mm {
         units.dedup();
     }
 
-    /// What is in the frame is on its area only from now on, as far as the page table is concerned.
+    /// For the page table, the content of the frame is on its area only from now on.
     pub(crate) fn leave_for_area(&mut self, frame: Frame) {
         let desc = *self.frames.get(frame);
         if let (Some(page), Some(slot)) = (desc.page, desc.slot) {
@@ -338,7 +339,7 @@ impl Mm {
         }
     }
 
-    /// Whether a page that a stream has passed can go: of a huge page, only with its last one.
+    /// Whether a page that a stream has passed can be evicted: of a huge page, only with its last one.
     pub(crate) fn may_pass(&self, page: Vpn, next: Vpn) -> bool {
         if self.table.is_huge(page) {
             return unit_of(page) != unit_of(next) && self.table.huge_credit(page) <= REFS_NEW;

@@ -1,7 +1,7 @@
 //! Requests that ended.
 //!
-//! State is published when the request that makes it true has succeeded. Each page that comes in is checked against
-//! the digest that was taken when it went out: the program never gets a wrong byte.
+//! State is published when the request that makes it true has succeeded. Each page that is read is checked against the
+//! digest that was computed at its eviction: the program never gets a wrong byte.
 
 use super::ENOSPC;
 use super::scheduler::Ended;
@@ -28,7 +28,7 @@ impl Mm {
         match (write, result) {
             (false, IoResult::Ok) if drain => self.on_drained(w, slot, &frames),
             (false, IoResult::Failed(_)) if frames.len() > 1 => {
-                // One bad page must not take the others along: read each alone.
+                // One bad page must not spoil the others: read each alone.
                 self.read_singly(w, slot, &frames);
             }
             (false, _) => {
@@ -50,10 +50,10 @@ impl Mm {
                 }
                 self.settle_units(w, &frames, true);
                 match result {
-                    // Others may have made room.
+                    // Other processes may have made room.
                     IoResult::Ok => self.areas_full = false,
                     IoResult::Refused(refusal) => {
-                        // The slots that were given back are no room.
+                        // The slots that were released are no room.
                         self.areas_full = areas_full;
                         if refusal.full {
                             self.slots.no_room(slot.area);
@@ -96,7 +96,7 @@ impl Mm {
             IoResult::Ok if w.digest_read(frame).number() != w.digest(slot) => {
                 Some(Notice::Corrupt { slot, page })
             }
-            // A read is never taken in part.
+            // A read is never accepted in part.
             IoResult::Ok | IoResult::Refused(_) => None,
         };
         if let Some(notice) = lost {
@@ -116,7 +116,7 @@ impl Mm {
         }
     }
 
-    /// Map what has just come and may be mapped before it is touched.
+    /// Map pages that have just been read and may be mapped before their touch.
     fn map_direct(&mut self, w: &mut impl World, frames: &[Frame]) {
         if self.held {
             return;

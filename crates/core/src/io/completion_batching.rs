@@ -1,17 +1,17 @@
 //! Whether the disk completes its requests in batches.
 //!
-//! The disk of a virtual machine may be served by one thread of the host, which executes one request after the other and
-//! raises its interrupt only when the queue is empty. If the queue is refilled as entries free up, such a disk reports
-//! nothing until the queue is full; then everything completes at once, and the disk idles until it gets more. It is fastest
-//! in batches: no background I/O begins while it has any, and as much as possible when all has ended. A disk that
-//! reports each completion is fastest with more in flight. Which kind a disk is, is estimated all the time.
+//! The disk of a virtual machine may be served by one thread of the host, which executes one request after the other
+//! and raises its interrupt only when the queue is empty. If the queue is refilled as entries free up, such a disk
+//! reports nothing until the queue is full. Then everything completes at once, and the disk idles until it gets more.
+//! It is fastest in batches: no background I/O begins while it has any, and as much as possible when all has ended. A
+//! disk that reports each completion is fastest with more in flight. The core estimates the kind of disk all the time.
 
 use crate::world::Disk;
 
 /// Requests that complete together on such a disk; fewer may do so by chance.
 const SEVERAL: u64 = 3;
-/// Hysteresis of the estimate: so many more batches than single completions are seen before the disk counts as one of
-/// that kind.
+/// Hysteresis of the estimate: this many more batches than single completions must be seen before the disk counts as
+/// one of that kind.
 const CONFIDENCE: u32 = 6;
 
 /// An estimate of how the disk completes.

@@ -10,7 +10,7 @@ pub(crate) mod requests;
 pub(crate) mod scheduler;
 mod submit;
 
-/// Slots that one request covers at the most (512 KiB).
+/// The most slots that one request covers (512 KiB).
 pub const SLOTS_PER_IO: usize = 128;
 /// Slots that one request of a huge page covers.
 pub(crate) const SLOTS_PER_UNIT_IO: usize = crate::units::LEAF_PAGES;

@@ -1,4 +1,4 @@
-//! The requests that have begun and not ended, by number.
+//! The requests that have started and not ended, by number.
 
 use alloc::vec::Vec;
 
@@ -17,12 +17,12 @@ struct Request {
     frames: Vec<Frame>,
 }
 
-/// All requests that have not ended. Numbers are used again.
+/// All requests that have not ended. Numbers are reused.
 #[derive(Default)]
 pub(crate) struct Requests {
     all: Vec<Request>,
     idle: Vec<IoId>,
-    /// Time of a read from its beginning to its end, smoothed.
+    /// Latency of a read, smoothed.
     latency: Nanos,
 }
 
@@ -32,7 +32,7 @@ impl Requests {
         self.all.len() - self.idle.len()
     }
 
-    /// Time of a read from its beginning to its end, smoothed.
+    /// Latency of a read, smoothed.
     pub fn latency(&self) -> Nanos {
         self.latency
     }

@@ -7,8 +7,8 @@
 //! completes in batches gets batches ([`CompletionBatching`]).
 //!
 //! There are three classes. A *synchronous* read has a thread that waits for it: it is not limited, and if the queue
-//! is full it takes the next free entry, ahead of the other classes. One exception: while other processes on the same disk
-//! fault at random, a read of a huge page is limited as background I/O is. A stream waits for most of its huge
+//! is full it takes the next free entry, ahead of the other classes. One exception: while other processes on the same
+//! disk fault at random, a read of a huge page is limited as background I/O is. A stream waits for most of its huge
 //! pages where it has few ahead, and would otherwise give the disk as much as before. *Writes* go before
 //! *background reads*, as they make the room for everything else.
 
@@ -45,7 +45,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// For a disk that takes so many requests.
+    /// For a disk whose queue has this many entries.
     pub fn new(queue: u32) -> Self {
         let limit = |request, in_flight| DepthLimit { request, in_flight };
         Config {
@@ -96,7 +96,7 @@ pub(crate) struct IoScheduler {
     /// Other processes on the same disk fault at random.
     others_fault: bool,
     batching: CompletionBatching,
-    /// The disk is to complete what it has before more background I/O begins.
+    /// The disk is to complete its background I/O before more begins.
     holds_back: bool,
     /// Pages of background I/O in flight.
     background_pages: u32,
@@ -246,8 +246,8 @@ impl IoScheduler {
         contention == Contention::Others && huge
     }
 
-    /// Dispatch a read that a thread waits for, as soon as the disk may have it. A single page does not wait for the held
-    /// back parts of a huge page.
+    /// Dispatch a read that a thread waits for, as soon as the disk may have it. A single page does not wait for the
+    /// held back parts of a huge page.
     pub fn start_synchronous(
         &mut self,
         queue: &mut impl Store,
@@ -382,8 +382,8 @@ impl IoScheduler {
         };
     }
 
-    /// Take the next background read that waits, from number `at` on, of which a frame is `concerned`. `at` is where to go
-    /// on.
+    /// Take the next background read that waits, from number `at` on, of which a frame is `concerned`. `at` is where to
+    /// continue.
     pub fn take_background(
         &mut self,
         at: &mut usize,
@@ -398,8 +398,8 @@ impl IoScheduler {
         None
     }
 
-    /// A request has ended: its first slot, whether it was a write, its frames, and whether it was a read of swapoff. The
-    /// list of frames goes back with [`IoScheduler::recycle`].
+    /// A request has ended: its first slot, whether it was a write, its frames, and whether it was a read of swapoff.
+    /// The list of frames goes back with [`IoScheduler::recycle`].
     pub fn end(&mut self, io: IoId) -> Option<Ended> {
         let drain = self.requests.is_drain(io);
         self.background_pages -= self.requests.background(io);

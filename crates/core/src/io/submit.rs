@@ -1,4 +1,4 @@
-//! Requests of pages: which pages one request reads or writes, and what they become when it starts.
+//! Requests for pages: which pages one request reads or writes, and their state when it starts.
 
 use alloc::vec::Vec;
 
@@ -12,12 +12,12 @@ use crate::swap::slots::Slots;
 use crate::units::{Frame, Nanos, Slot};
 use crate::world::{IoId, Notice, World};
 
-/// Pages that are looked at together to be written.
+/// Pages that are considered together for a write.
 const BATCH: usize = 256;
 /// Pages that are worth a request.
 const WORTH_WRITING: usize = 64;
-/// Pages that are gathered before they are written while threads fault at random, and the part of what reclaim keeps
-/// ready that they may be at most.
+/// Pages that are gathered before they are written while threads fault at random, and the largest part of reclaim's
+/// reserve that they may be.
 const GATHERED: u32 = 512;
 const GATHERED_PART: u32 = 2;
 
@@ -29,7 +29,7 @@ impl Mm {
         }
     }
 
-    /// Who faults at random on the disk.
+    /// Which processes fault at random on the disk.
     pub(crate) fn contention(&self) -> Contention {
         self.io.contention(self.reclaim_clock())
     }
@@ -39,7 +39,7 @@ impl Mm {
         self.contention() == Contention::Own
     }
 
-    /// A page was missed that no readahead predicted.
+    /// A fault that no readahead predicted.
     pub(crate) fn on_random_fault(&mut self, now: Nanos) {
         self.io.on_random_fault(self.reclaim_clock(), now);
     }
@@ -56,7 +56,7 @@ impl Mm {
         GATHERED.min(self.marks.high / GATHERED_PART).max(1) as usize
     }
 
-    /// Between two faults: see how the disk is, and give it what waits.
+    /// Between two faults: look at the disk's state, and dispatch waiting requests.
     pub(crate) fn schedule_io(&mut self, w: &mut impl World) {
         self.io.expire(w.now());
         if self.faults_at_random() {
@@ -68,7 +68,7 @@ impl Mm {
         self.dispatch_waiting(w);
     }
 
-    /// Give the disk what waits, as far as it may have it.
+    /// Dispatch waiting requests, as far as the limits allow.
     pub(crate) fn dispatch_waiting(&mut self, w: &mut impl World) {
         while self.io.synchronous_waits() {
             let (contention, frames) = (self.contention(), &self.frames);
@@ -103,7 +103,7 @@ impl Mm {
         }
     }
 
-    /// A thread waits for the read of `frame`, which may be in the background: it goes first, with all of its huge
+    /// A thread waits for the read of `frame`, which may be a background read: it goes first, with all of its huge
     /// page.
     pub(crate) fn hasten(&mut self, w: &mut impl World, frame: Frame) {
         let unit: Option<ClusterId> = self.frames.unit_of(frame).map(|(id, _)| id);
@@ -121,7 +121,7 @@ impl Mm {
         }
     }
 
-    /// Of a read that waited some pages were discarded: read the others, each by itself.
+    /// Some pages of a waiting read were discarded: read the others, each by itself.
     fn read_anew(&mut self, w: &mut impl World, io: IoId) {
         if let Some(ended) = self.io.end(io) {
             self.read_singly(w, ended.slot, &ended.frames);
@@ -129,7 +129,7 @@ impl Mm {
         }
     }
 
-    /// Read each of `frames` by itself, from `slot` on, but those whose page was discarded.
+    /// Read each of `frames` by itself, from `slot` on, except those whose page was discarded.
     pub(super) fn read_singly(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
         for (n, &frame) in (0..).zip(frames) {
             if self.frames.get(frame).page.is_none() {
@@ -140,8 +140,8 @@ impl Mm {
         }
     }
 
-    /// Start the reads of `batch`; slots that follow each other become one I/O, of `most` at the most. The
-    /// one that holds `first`, for which a thread waits, goes first.
+    /// Start the reads of `batch`. Consecutive slots become one I/O, of up to `most` slots. The I/O that holds `first`,
+    /// for which a thread waits, goes first.
     pub(crate) fn submit_reads(
         &mut self,
         w: &mut impl World,
@@ -176,7 +176,8 @@ impl Mm {
     ) {
         let io = self.io.begin_read(slot, w.now(), frames);
         let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
-        // The parts of a huge page that no thread waits for yet are queued and counted with the part that one waits for.
+        // Parts of a huge page that no thread waits for yet are queued and counted with the part that a thread waits
+        // for.
         let contention = self.contention();
         let shared = awaited && contention == Contention::Others;
         let started = if shared || self.io.frames(io).iter().any(wanted) {
@@ -191,7 +192,7 @@ impl Mm {
             self.stats.swap_read_ios += 1;
             return;
         }
-        // The queue is full: the pages go back to where they were.
+        // The queue is full: the pages are swapped again, as before.
         let Some(ended) = self.io.end(io) else {
             return;
         };
@@ -210,14 +211,14 @@ impl Mm {
         self.leave_frame(frame);
     }
 
-    /// What is in the frame is on its area only from now on.
+    /// The content of the frame is on its area only from now on.
     pub(crate) fn leave_frame(&mut self, frame: Frame) {
         self.leave_for_area(frame);
         self.frames.set_free(frame);
     }
 
-    /// Write what waits for it, many pages at once, as far as slots, queue and depth go; unless in a
-    /// `hurry`, not before it is worth an I/O.
+    /// Write waiting pages, many at once, as far as slots, queue and depth allow; unless in a `hurry`, not before there
+    /// are enough for an I/O.
     pub(crate) fn submit_writes(&mut self, w: &mut impl World, hurry: bool) {
         if !self.write_units(w) {
             return;
@@ -252,7 +253,7 @@ impl Mm {
         }
     }
 
-    /// Write pages to the slots that they had. False: the queue is full.
+    /// Write pages to their old slots. False: the queue is full.
     fn write_at_home(&mut self, w: &mut impl World, batch: &[(Slot, Frame)]) -> bool {
         let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
         let most = self.io.request_size(self.contention(), SLOTS_PER_IO, true);
@@ -269,8 +270,7 @@ impl Mm {
         true
     }
 
-    /// Write pages that have no slot to slots that follow each other. False: no slot is free, or the
-    /// queue is full.
+    /// Write pages that have no slot to consecutive slots. False: no slot is free, or the queue is full.
     fn write_anew(&mut self, w: &mut impl World, frames: &mut Vec<Frame>) -> bool {
         let homeless = |frame: &&Frame| self.frames.get(**frame).slot.is_none();
         let mut oldest = self.frames.dirty().iter().take(BATCH).filter(homeless);
@@ -335,7 +335,7 @@ impl Mm {
     }
 }
 
-/// An area is memory: what goes there, and comes from there, does not wait for a disk.
+/// An area is in RAM: its reads and writes do not wait for a disk.
 fn has_memory(w: &impl World) -> bool {
     (0..).map_while(|n| w.nth(n)).any(|area| w.compresses(area))
 }

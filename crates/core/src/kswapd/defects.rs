@@ -1,22 +1,22 @@
-//! The three defects of background reclaim that seed 001 repairs, each by its name.
+//! The three defects of background reclaim that seed 001 repairs, by name.
 
 use core::fmt;
 
-/// Which of them are in force. None by default: that is the repaired variant.
+/// The defects that are on. None by default: that is the repaired variant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Defects {
-    /// `strict-zone-check`: the test before sleeping wants every zone balanced, while reclaim is
-    /// content with one. So reclaim that has nothing left to do is kept awake.
+    /// `strict-zone-check`: the test before sleeping requires every zone to be balanced, while reclaim is content with
+    /// one. Reclaim that has nothing left to do is kept awake.
     pub strict_zone_check: bool,
-    /// `early-flag-clear`: what was noticed of the node (congested, dirty, under writeback) is
-    /// forgotten as soon as one zone is found balanced, not when the node is.
+    /// `early-flag-clear`: the node's flags (congested, dirty, under writeback) are cleared as soon as one zone is
+    /// found balanced, not when the node is.
     pub early_flag_clear: bool,
-    /// `zero-classzone`: "no request" looks like a request for zone 0. So a balanced lowest zone is
-    /// enough for sleep, however short the zones are that were asked for.
+    /// `zero-classzone`: "no request" looks like a request for zone 0. A balanced lowest zone is then enough for sleep,
+    /// however short the requested zones are.
     pub zero_classzone: bool,
 }
 
-/// A name that is no defect's.
+/// A name that is not the name of a defect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownDefect;
 
@@ -37,7 +37,7 @@ impl Defects {
     pub const NAMES: [&'static str; 3] =
         ["strict-zone-check", "early-flag-clear", "zero-classzone"];
 
-    /// All three: what the seed compares with.
+    /// All three: the base with which the seed compares.
     pub const BASE: Defects = Defects {
         strict_zone_check: true,
         early_flag_clear: true,
@@ -48,7 +48,7 @@ impl Defects {
     ///
     /// # Errors
     ///
-    /// There is none of this name.
+    /// There is no defect of this name.
     pub fn with(mut self, name: &str) -> Result<Self, UnknownDefect> {
         match name {
             "strict-zone-check" => self.strict_zone_check = true,

@@ -1,15 +1,14 @@
 //! Background reclaim of one node (seed 001): when it works, when it naps, when it sleeps.
 //!
-//! An allocation that finds its zones below low asks for a number of pages (an *order*) and names the
-//! highest zone that may serve it. Reclaim then goes on until the node is *balanced*: one zone up to
-//! that one has more than its high level free for that order. Then it naps for a tenth of a second,
-//! looks again whether the node stayed balanced, and only then sleeps until it is asked again; what
-//! ends a nap early shows that it would have slept too soon.
+//! An allocation that finds its zones below low requests a number of pages (an *order*) and names the highest zone that
+//! may serve it. Reclaim then continues until the node is *balanced*: one zone up to that one has more than its high
+//! level free for that order. Then it naps for a tenth of a second, checks whether the node stayed balanced, and only
+//! then sleeps until the next request. A nap that ends early shows that it would have slept too soon.
 //!
-//! This is a state machine without a clock. The driver calls [`Kswapd::next`] with its zones as they
-//! are, does what the [`Action`] says and reports the outcome by the method that the action names.
-//! Requests may come at any time ([`Kswapd::on_request`]); they wait until the work at hand is done
-//! and only grow until then. What the reclaim itself picks is not decided here.
+//! This is a state machine without a clock. The driver calls [`Kswapd::next`] with the current zones, carries out the
+//! [`Action`] and reports the outcome by the method that the action names. Requests may come at any time
+//! ([`Kswapd::on_request`]); they wait until the current run is done and only grow until then. Which pages reclaim
+//! takes is not decided here.
 //!
 //! The seed's three defects are switches ([`Defects`]); without any the machine is the repaired one.
 //!
@@ -52,16 +51,16 @@ use watermark::eligible;
 pub const NAP: Nanos = 100_000_000;
 /// The first round of reclaim looks at the 2^12th part of each list, each further one at twice as much.
 pub const FIRST_PRIORITY: u32 = 12;
-/// After so many runs in a row that freed nothing it gives up and sleeps, until a direct reclaim has
-/// freed something: better one that waits for itself than a thread that never stops.
+/// After this many consecutive runs that freed nothing, it gives up and sleeps until a direct reclaim has freed
+/// something. A thread that reclaims for itself is better than a background thread that never stops.
 pub const FAILURES_TO_GIVE_UP: u32 = 16;
 
-/// What the reclaim of one node is made of.
+/// Parameters of the reclaim of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// Zones of the node, at most [`MAX_ZONES`].
     pub zones: usize,
-    /// Defects in force.
+    /// Defects that are on.
     pub defects: Defects,
 }
 
@@ -84,8 +83,8 @@ pub enum Action {
     Sleep,
     /// Reclaim, then call [`Kswapd::on_reclaimed`].
     Reclaim(Round),
-    /// Look again: it may not sleep yet. Costs the time of a look at the zones, which the driver has to
-    /// let pass; with a defect that keeps it awake this is all that it does.
+    /// Look again: it may not sleep yet. Costs the time of a look at the zones, which the driver must let pass. With a
+    /// defect that keeps it awake, this is all that it does.
     Again,
 }
 
@@ -94,9 +93,9 @@ pub enum Action {
 pub struct Round {
     /// The part of each list to look at: its 2^`priority`th. From [`FIRST_PRIORITY`] down to 1.
     pub priority: u32,
-    /// What is asked for: a block of 2^`order` pages.
+    /// The request: a block of 2^`order` pages.
     pub order: u32,
-    /// The highest zone that may serve it; pages of higher ones are no use.
+    /// The highest zone that may serve it; pages of higher zones are no use.
     pub highest: ZoneIndex,
     /// Pages to free.
     pub target: u64,
@@ -111,10 +110,10 @@ pub struct Reclaimed {
     pub freed: u64,
 }
 
-/// What reclaim noticed of a node while it scanned. The driver sets them; this module forgets them.
+/// What reclaim noticed of a node during its scan. The driver sets the flags; this module clears them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeFlags {
-    /// The devices behind its pages cannot keep up: a direct reclaimer waits before it goes on.
+    /// The devices behind its pages cannot keep up: a direct reclaimer waits before it continues.
     pub congested: bool,
     /// Many dirty file pages at the end of the lists: background reclaim writes them itself.
     pub dirty: bool,
@@ -122,7 +121,7 @@ pub struct NodeFlags {
     pub writeback: bool,
 }
 
-/// How often what happened.
+/// Event counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Naps begun.
@@ -139,7 +138,7 @@ pub struct Counters {
     pub failures: u64,
 }
 
-/// An order and a zone that were asked for.
+/// A requested order and zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Request {
     order: u32,
@@ -148,13 +147,13 @@ struct Request {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Whether it may nap is to be seen.
+    /// About to check whether it may nap.
     BeforeNap,
     Napping,
-    /// Whether it may sleep is to be seen.
+    /// About to check whether it may sleep.
     AfterNap,
     Asleep,
-    /// The next request is to be read.
+    /// About to read the next request.
     Begin,
     /// Between two rounds.
     Reclaiming {
@@ -174,12 +173,11 @@ enum State {
 pub struct Kswapd {
     config: Config,
     state: State,
-    /// What was asked for since the last run began.
+    /// Requests since the last run began.
     pending: Option<Request>,
-    /// What the run at hand is for, or the last was.
+    /// The request of the current run, or of the last one.
     current: Request,
-    /// The order that reclaim has come down to; a large one that cannot be had soon is left to
-    /// compaction.
+    /// The order to which reclaim has come down. A large order that cannot be had soon is left to compaction.
     order: u32,
     failures: u32,
     flags: NodeFlags,
@@ -187,8 +185,7 @@ pub struct Kswapd {
 }
 
 impl Kswapd {
-    /// A node's reclaim, about to nap. A number of zones above [`MAX_ZONES`], or none, is brought
-    /// within bounds.
+    /// A node's reclaim, about to nap. A number of zones above [`MAX_ZONES`], or none, is clamped.
     pub fn new(config: Config) -> Self {
         let zones = config.zones.clamp(1, MAX_ZONES);
         let highest = ZoneIndex(match config.defects.zero_classzone {
@@ -207,17 +204,17 @@ impl Kswapd {
         }
     }
 
-    /// What happened so far.
+    /// Events so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// What is remembered of the node.
+    /// The node's flags.
     pub fn flags(&self) -> NodeFlags {
         self.flags
     }
 
-    /// To note what reclaim sees.
+    /// The flags, for the driver to set.
     pub fn flags_mut(&mut self) -> &mut NodeFlags {
         &mut self.flags
     }
@@ -232,14 +229,13 @@ impl Kswapd {
         self.failures >= FAILURES_TO_GIVE_UP
     }
 
-    /// A direct reclaim freed something, so it is worth another try.
+    /// A direct reclaim freed pages: background reclaim is worth another try.
     pub fn on_direct_reclaim(&mut self) {
         self.failures = 0;
     }
 
-    /// An allocation of this order, for zones up to `highest`, found less than low. Whether it wakes
-    /// the reclaim: then [`Kswapd::on_woken`] is to be called. A request that does not is remembered
-    /// all the same.
+    /// An allocation of this order, for zones up to `highest`, found less than low. Returns whether it wakes reclaim:
+    /// then the driver calls [`Kswapd::on_woken`]. A request that does not wake it is still recorded.
     pub fn on_request(&mut self, zones: &[Zone], order: u32, highest: ZoneIndex) -> bool {
         let highest = highest.min(ZoneIndex(self.config.zones - 1));
         self.ask(Request { order, highest });
@@ -257,7 +253,7 @@ impl Kswapd {
         debug_assert!(self.waits(), "woken while {:?}", self.state);
         if self.state == State::Napping {
             self.counters.naps_cut += 1;
-            // It was about to sleep too soon: what it had been working for still counts.
+            // It was about to sleep too soon: the request that it worked for still counts.
             let Request { highest, .. } = self.current;
             let order = self.order;
             self.ask(Request { order, highest });
@@ -277,7 +273,7 @@ impl Kswapd {
             return;
         };
         let freed = freed.saturating_add(outcome.freed);
-        // Enough is free for compaction to make the block; more would be for nothing.
+        // Enough is free for compaction to make the block; more is not needed.
         let enough = 2u64.checked_shl(self.order).unwrap_or(u64::MAX);
         if self.order > 0 && freed >= enough {
             self.order = 0;
@@ -287,7 +283,7 @@ impl Kswapd {
         self.state = State::Reclaiming { priority, freed };
     }
 
-    /// What to do next, with the zones of the node as they are, lowest first.
+    /// The next action, for the current zones of the node, lowest first.
     pub fn next(&mut self, zones: &[Zone]) -> Action {
         loop {
             match self.state {
@@ -338,7 +334,7 @@ impl Kswapd {
         }
     }
 
-    /// A request joins those that wait: both numbers only grow.
+    /// A request joins the pending ones: both numbers only grow.
     fn ask(&mut self, request: Request) {
         self.pending = Some(match self.pending {
             Some(pending) => Request {
@@ -349,7 +345,7 @@ impl Kswapd {
         });
     }
 
-    /// What waits. Without a request the order is 0, and the zone the last one asked for.
+    /// The pending request. Without one the order is 0, and the zone that of the last request.
     fn next_request(&self) -> Request {
         self.pending.unwrap_or(Request {
             order: 0,
@@ -370,8 +366,7 @@ impl Kswapd {
         };
     }
 
-    /// The run is over. Where the order was given up it naps for the rest; else for what has been
-    /// asked meanwhile.
+    /// The run is over. If the order was given up, it naps for the rest; otherwise for requests that came meanwhile.
     fn end(&mut self, failed: bool) {
         if failed {
             self.failures = self.failures.saturating_add(1);
@@ -411,7 +406,7 @@ impl Kswapd {
         } else {
             self.any_balanced(zones, order, highest)
         };
-        // With early clearing the zones that were found balanced have done so, if there are any.
+        // With early clearing, the zones that were found balanced have cleared them, if there are any.
         if may && !self.config.defects.early_flag_clear {
             self.flags = NodeFlags::default();
         }

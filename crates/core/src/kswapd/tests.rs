@@ -1,4 +1,4 @@
-//! Background reclaim: each decision, each defect, and what always holds.
+//! Background reclaim: each decision, each defect, and the invariants.
 
 use alloc::vec::Vec;
 
@@ -35,7 +35,7 @@ fn defect(name: &str) -> Defects {
     Defects::default().with(name).expect("known")
 }
 
-/// One that sleeps, on a balanced node.
+/// A reclaim that sleeps, on a balanced node.
 fn asleep(defects: Defects) -> Kswapd {
     let mut kswapd = kswapd(defects);
     let zones = node(2_000, 50_000);
@@ -45,7 +45,7 @@ fn asleep(defects: Defects) -> Kswapd {
     kswapd
 }
 
-/// One that has been asked and is in its first round.
+/// A reclaim that got a request and is in its first round.
 fn at_work(defects: Defects, order: u32, zones: &[Zone]) -> Kswapd {
     let mut kswapd = asleep(defects);
     assert!(kswapd.on_request(zones, order, NORMAL));
@@ -115,7 +115,7 @@ fn rounds_become_harder_until_something_is_freed() {
         kswapd.on_reclaimed(Reclaimed { scanned, freed });
         assert_eq!(round(kswapd.next(&zones)).priority, priority);
     }
-    // The last round is at 1, then it looks around and begins anew.
+    // The last round is at 1, then it checks the node and begins again.
     for priority in (1..9).rev() {
         kswapd.on_reclaimed(Reclaimed {
             scanned: 0,
@@ -152,7 +152,7 @@ fn a_nap_that_a_request_ends_was_too_early() {
     assert_eq!(kswapd.next(&node(10, 1_600)), Action::Nap);
     assert!(kswapd.on_request(&node(10, 1_200), 0, DMA));
     kswapd.on_woken();
-    // What it had been working for still counts.
+    // The request that it worked for still counts.
     assert_eq!(round(kswapd.next(&node(10, 1_200))).highest, NORMAL);
     assert_eq!(kswapd.counters().naps_cut, 1);
 }
@@ -187,7 +187,7 @@ fn a_large_order_is_given_up_once_its_pages_are_free() {
         scanned: 5_000,
         freed: 1,
     });
-    // The rest is compaction's: for single pages the node is balanced.
+    // The rest is left to compaction: for single pages the node is balanced.
     assert_eq!(kswapd.next(&zones), Action::Nap);
 }
 
@@ -233,7 +233,7 @@ fn a_strict_check_keeps_it_awake_for_nothing() {
         (counters.kept_awake, counters.rounds, counters.naps),
         (100, 0, 0)
     );
-    // Where all are balanced there is no difference.
+    // If all are balanced there is no difference.
     assert_eq!(strict.next(&node(2_000, 50_000)), Action::Nap);
 }
 
@@ -243,7 +243,7 @@ const NOTICED: NodeFlags = NodeFlags {
     writeback: true,
 };
 
-/// `early-flag-clear`: the low zone is balanced, and the flags say what holds for the other.
+/// `early-flag-clear`: the low zone is balanced, and the flags describe the other.
 #[test]
 fn early_clearing_forgets_before_the_node_is_balanced() {
     let strict = defect("strict-zone-check");
@@ -258,7 +258,7 @@ fn early_clearing_forgets_before_the_node_is_balanced() {
         assert_eq!(kswapd.next(&node(2_000, 1_100)), Action::Again);
         assert_eq!(kswapd.flags(), flags, "{defects:?}");
     }
-    // An allocation that only looks whether to wake it.
+    // An allocation that only checks whether to wake it.
     for (defects, flags) in [
         (Defects::default(), NOTICED),
         (defect("early-flag-clear"), NodeFlags::default()),
@@ -284,7 +284,7 @@ fn a_balanced_node_has_no_flags() {
 }
 
 /// A node that has no zone of the lowest kind (all but the first): with all defects it sleeps although
-/// nothing was freed, and what was noticed is not forgotten, as no zone was found balanced.
+/// nothing was freed, and the flags are not cleared, as no zone was found balanced.
 #[test]
 fn a_node_without_a_low_zone_keeps_its_flags_where_they_are_cleared_early() {
     let mut zones = node(0, 1_000);
@@ -378,7 +378,7 @@ impl Machine {
         }
     }
 
-    /// Frees up to `pages` pages, from the zone that is most short on.
+    /// Frees up to `pages` pages, from the highest zone down.
     fn free(&mut self, pages: u64, highest: ZoneIndex) -> u64 {
         let mut left = pages;
         for zone in self.zones[..=highest.0].iter_mut().rev() {
@@ -416,7 +416,7 @@ impl Machine {
 
     fn step(&mut self, rng: &mut Rng) {
         let burst = if rng.below(500) == 0 { 3_000 } else { 0 };
-        // In a nap about as much as lies between low and high.
+        // In a nap about the pages between low and high.
         for _ in 0..rng.below(8) + burst {
             self.allocate();
         }
@@ -544,7 +544,7 @@ fn what_is_pending_only_grows_until_it_is_served() {
             order = order.max(request.0);
             highest = highest.max(request.1);
         }
-        // The first run ends without success, the next is for what was asked.
+        // The first run ends without success, the next serves the pending request.
         for _ in 0..FIRST_PRIORITY {
             assert!(matches!(kswapd.next(&short), Action::Reclaim(_)));
             kswapd.on_reclaimed(Reclaimed {

@@ -1,20 +1,19 @@
-//! Watermarks: how much of a zone stays free, and what an allocation does when it does not.
+//! Watermarks: how much of a zone stays free, and what an allocation does when less is free.
 //!
-//! Three levels a zone, min < low < high, in pages. Above low an allocation takes its page. Between low
-//! and min it takes it too, and background reclaim is woken. Below min it has to reclaim for itself
-//! (*direct* reclaim) before it gets one. Background reclaim goes on up to high, so that it works in
-//! long stretches and not page by page.
+//! Three levels per zone, min < low < high, in pages. Above low an allocation takes its page. Between low and min it
+//! takes it too, and wakes background reclaim. Below min it must reclaim itself (*direct* reclaim) first. Background
+//! reclaim continues up to high, so that it works in long stretches and not page by page.
 //!
-//! A zone is a pool of frames that not every request can be given: in the lab the zones of a node
-//! (DMA, DMA32, Normal), in the engine the pools of small and of huge frames. Zones of a node are
-//! ordered; a request names the highest that may serve it, and every one below may too. So that
-//! requests for high zones do not use up the low ones, a zone keeps back a *reserve* from them.
+//! A zone is a pool of frames that only some requests can use: in the lab the zones of a node (DMA, DMA32, Normal), in
+//! the engine the pools of small and of huge frames. Zones of a node are ordered. A request names the highest that may
+//! serve it, and every lower zone may too. A zone keeps a *reserve* from requests for higher zones, so that they do not
+//! use it up.
 
-/// Zones of a node, at most.
+/// The most zones of a node.
 pub const MAX_ZONES: usize = 4;
-/// A watermark's distance to the next, in ten-thousandths of the zone, as Linux starts with.
+/// The distance of a watermark to the next, in ten-thousandths of the zone, as Linux starts.
 pub const DEFAULT_SCALE: u64 = 10;
-/// Pages that reclaim looks at in one go; a target is never smaller.
+/// Pages that reclaim examines in one go; a target is never smaller.
 pub const RECLAIM_BATCH: u64 = 32;
 
 /// Which zone of its node, from 0, the lowest.
@@ -24,7 +23,7 @@ pub struct ZoneIndex(pub usize);
 /// The levels of one zone, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Watermarks {
-    /// Below it an allocation reclaims for itself.
+    /// Below it an allocation reclaims itself.
     pub min: u64,
     /// Below it background reclaim is woken.
     pub low: u64,
@@ -32,8 +31,8 @@ pub struct Watermarks {
     pub high: u64,
 }
 
-/// Pages that a machine of `pages` pages keeps free for those who cannot wait: four times the square
-/// root of its size in KiB, in KiB; from 128 KiB to 64 MiB.
+/// Pages that a machine of `pages` pages keeps free for allocations that cannot wait: four times the square root of its
+/// size in KiB, in KiB; from 128 KiB to 64 MiB.
 pub fn min_free(pages: u64) -> u64 {
     let kib = pages.saturating_mul(4);
     (kib.saturating_mul(16).isqrt().clamp(128, 65_536) / 4).min(pages)
@@ -55,15 +54,14 @@ impl Watermarks {
     }
 }
 
-/// What is known of one zone at a moment.
+/// The state of one zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Zone {
-    /// Pages that it has. A zone without pages takes part in nothing.
+    /// Its pages. A zone without pages is ignored.
     pub pages: u64,
     /// Of those, free.
     pub free: u64,
-    /// The largest order of which a block is free: a block of order `n` is 2^n pages. `None` when
-    /// nothing is free.
+    /// The largest order for which a block is free: a block of order `n` is 2^n pages. `None` when nothing is free.
     pub largest: Option<u32>,
     /// Its levels.
     pub marks: Watermarks,
@@ -91,19 +89,18 @@ pub(super) fn eligible(
     zones[..most].iter().filter(|zone| zone.pages > 0)
 }
 
-/// What an allocation does.
+/// The action of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocation {
     /// Takes from this zone.
     Take(ZoneIndex),
     /// Takes from this zone and asks for background reclaim.
     TakeAndWake(ZoneIndex),
-    /// Asks for background reclaim, reclaims for itself and tries again.
+    /// Asks for background reclaim, reclaims itself and tries again.
     Reclaim,
 }
 
-/// Where a request of this order, for zones up to `highest`, is served: by the highest zone that has
-/// enough.
+/// Where a request of this order, for zones up to `highest`, is served: by the highest zone that has enough.
 pub fn allocate(zones: &[Zone], order: u32, highest: ZoneIndex) -> Allocation {
     let first = |mark: fn(&Watermarks) -> u64| {
         let most = highest.0.saturating_add(1).min(zones.len());

@@ -1,48 +1,48 @@
-//! Rows of a matrix: pages at a constant distance in bytes that is no multiple of the page.
+//! Rows of a matrix: pages at a constant distance in bytes that is no multiple of the page size.
 //!
 //! A walk along a row of a matrix that is stored by columns touches one page in each column. The distance from one
-//! touch to the next, the *byte stride*, is the size of a column: 21.46 pages, say. Page numbers then go on by 21, 22, 21,
-//! 21, 22, which no stride in pages predicts, and a blocked algorithm takes the columns of a tile in its own order. The
-//! byte stride is learned from the exact addresses of four touches at equal distances. From then on the pages that hold
-//! `first + k * stride` are followed. `first` is known as an interval, and each touch narrows it, since the touched page
-//! must lie on the stride. Touches may come in any order within a few columns of the farthest one. Readahead goes as
-//! far as the touches that came true and the latency of the area ask for.
+//! touch to the next, the *byte stride*, is the size of a column: 21.46 pages, for example. Page numbers then advance
+//! by 21, 22, 21, 21, 22, which no stride in pages predicts, and a blocked algorithm takes the columns of a tile in its
+//! own order. The byte stride is learned from the exact addresses of four touches at equal distances. From then on the
+//! pages that hold `first + k * stride` are followed. `first` is known as an interval. Each touch narrows it, since the
+//! touched page must lie on the stride. Touches may come in any order within a few columns of the farthest one. The
+//! distance of readahead depends on the touches that were predicted and on the latency of the area.
 
 use alloc::vec::Vec;
 
 use crate::units::{Nanos, PAGE_SIZE, PageRange, Vpn};
 
-/// Touches of a region among which a stride is looked for.
+/// Touches of a region in which a stride is searched.
 const RECENT: usize = 16;
-/// Strides that a region has at a time: those of the matrices in it that were used last.
+/// Byte strides that a region has at a time: those of the matrices that were used last.
 const STRIDES: usize = 4;
 /// The largest stride, in bytes.
 const WIDEST: u64 = 4 << 20;
-/// Byte strides that are followed at a time, those that have not come true yet included.
+/// Rows that are followed at a time, including those that are not confirmed yet.
 const FOLLOWED: usize = 64;
-/// Columns behind and before the farthest touch in which a touch belongs to the byte stride.
+/// Columns before and behind the farthest touch in which a touch belongs to the row.
 const TILE: i64 = 32;
-/// Touches on a byte stride that prove it.
+/// Touches that confirm a row.
 const PROVEN: u64 = 3;
 /// Columns that are read ahead however fast the area is.
 const LEAST: u64 = 32;
-/// Columns of which one is a mark, and how far before the farthest touch columns are mapped.
+/// One of this many columns is a mark; also how far before the farthest touch columns are mapped.
 const BLOCK: i64 = 16;
 const MAPPED: u64 = 64;
-/// A byte stride that was not touched for this long is not read ahead.
+/// A row that was not touched for this long is not read ahead.
 const ASLEEP: Nanos = 100_000_000;
-/// Time per column below which none is thought to be.
+/// The shortest time per column that is assumed.
 const FASTEST: Nanos = 500;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// What is known of the matrices in one region.
+/// The byte strides of one region.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteStrideHistory {
-    /// Addresses of the last touches that nothing explains.
+    /// Addresses of the last touches that no stream explains.
     recent: [u64; RECENT],
     next: usize,
-    /// Distances in bytes, the one learnt last in front; 0 for none.
+    /// Distances in bytes, the latest first; 0 for none.
     byte_strides: [i64; STRIDES],
 }
 
@@ -79,7 +79,7 @@ impl ByteStrideHistory {
     }
 }
 
-/// Names a byte stride; a later one may take its place.
+/// Identifies a row; a later row may take its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ByteStrideId(usize);
 
@@ -87,22 +87,21 @@ pub struct ByteStrideId(usize);
 #[derive(Clone, Copy, Debug)]
 struct ByteStride {
     stride: i64,
-    /// The interval in which `first` lies, and the likeliest place in it.
+    /// The interval that contains `first`, and the likeliest value.
     low: u64,
     high: u64,
     likely: u64,
     /// The farthest column that was touched, and the first that was not read.
     farthest: i64,
     ahead: i64,
-    /// The first column that may not be mapped before it is touched, and the first that was not
-    /// looked at for that.
+    /// The first column that may not be mapped before it is touched, and the first that was not considered for it.
     mappable: i64,
     seen: i64,
-    /// The page of the first touch; places the marks.
+    /// The page of the first touch; it places the marks.
     origin: u64,
-    /// Touches that came true.
+    /// Touches that were predicted.
     touched: u64,
-    /// Memory was short: nothing more until the next touch.
+    /// Memory was short: no reads until the next touch.
     rests: bool,
     last: Nanos,
     /// Time per column, smoothed.
@@ -114,13 +113,13 @@ impl ByteStride {
         Vpn::of(self.likely.wrapping_add_signed(column * self.stride))
     }
 
-    /// The interval of `first` for which `page` is that of `column`.
+    /// The interval of `first` for which `page` is the page of `column`.
     const fn interval(&self, page: Vpn, column: i64) -> (u64, u64) {
         let low = page.address().wrapping_add_signed(-column * self.stride);
         (low, low.wrapping_add(PAGE))
     }
 
-    /// The column of `page`, if it is one of those that may be touched now.
+    /// The column of `page`, if it may be touched now.
     fn column(&self, page: Vpn) -> Option<i64> {
         let middle = page.address().wrapping_add(PAGE / 2);
         let distance = middle.wrapping_sub(self.likely) as i64;
@@ -154,7 +153,7 @@ impl ByteStride {
         }
     }
 
-    /// Whether a column is left unmapped to tell how far the program has come.
+    /// Whether a column is left unmapped to show the program's progress.
     const fn is_mark(&self, column: i64) -> bool {
         let block = column.div_euclid(BLOCK);
         let mut hash = (self.origin ^ (block as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -164,7 +163,7 @@ impl ByteStride {
     }
 }
 
-/// All byte strides of a process.
+/// All rows of a process that are followed.
 #[derive(Default)]
 pub struct ByteStrides {
     all: Vec<ByteStride>,
@@ -173,7 +172,7 @@ pub struct ByteStrides {
 }
 
 impl ByteStrides {
-    /// Follow byte strides, up to `max` pages ahead.
+    /// Follow rows, up to `max` pages ahead.
     pub fn new(max: u32) -> Self {
         ByteStrides {
             all: Vec::new(),
@@ -181,8 +180,8 @@ impl ByteStrides {
         }
     }
 
-    /// A touch of the absent page that holds `address`, which no stream explains: the byte stride to which
-    /// it belongs, moved on, if that has come true before.
+    /// A touch of the absent page that holds `address`, which no stream explains. Returns the row to which it belongs,
+    /// moved on, if that row predicted it.
     pub fn touch(
         &mut self,
         byte_strides: &mut ByteStrideHistory,
@@ -222,7 +221,7 @@ impl ByteStrides {
             stride,
             low,
             high: low + PAGE,
-            // A touch of a page's first byte tells little: a block of rows has reached the page.
+            // A touch of a page's first byte says little: a block of rows has reached the page.
             likely: if address == low {
                 low + PAGE / 2
             } else {
@@ -241,7 +240,7 @@ impl ByteStrides {
         if self.all.len() < FOLLOWED {
             return self.all.push(byte_stride);
         }
-        // One that never came true goes first.
+        // A row that predicted nothing is replaced first.
         let oldest = self.all.iter().enumerate();
         let oldest = oldest.min_by_key(|(_, l)| (l.touched >= PROVEN, l.last));
         if let Some((place, _)) = oldest {
@@ -249,20 +248,20 @@ impl ByteStrides {
         }
     }
 
-    /// Every byte stride.
+    /// Every row.
     pub fn ids(&self) -> impl Iterator<Item = ByteStrideId> + use<> {
         (0..self.all.len()).map(ByteStrideId)
     }
 
-    /// The next page that `id` would read, unless it has not come true or its program has paused.
+    /// The next page that `id` would read, unless it predicted nothing yet or its program has paused.
     pub fn next_page(&self, id: ByteStrideId, now: Nanos) -> Option<Vpn> {
         let byte_stride = &self.all[id.0];
         let awake = now.saturating_sub(byte_stride.last) < ASLEEP && !byte_stride.rests;
         (awake && byte_stride.touched >= PROVEN).then(|| byte_stride.page(byte_stride.ahead))
     }
 
-    /// How many columns `id` should read next, within `region`, where a read takes `latency` and
-    /// `memory` pages may hold what is read ahead.
+    /// How many columns `id` should read next, within `region`, if a read takes `latency` and `memory` pages may hold
+    /// readahead.
     pub fn window(&self, id: ByteStrideId, region: &PageRange, latency: Nanos, memory: u64) -> u64 {
         let byte_stride = &self.all[id.0];
         let passed = 2 * latency / byte_stride.pace.max(FASTEST);
@@ -270,7 +269,7 @@ impl ByteStrides {
         let reach = reach.min(self.max.into()).min(memory) as i64;
         let end = byte_stride.farthest + 1 + reach;
         if end - byte_stride.ahead < reach / 2 {
-            // Many at once are read, and begun, for less.
+            // A read of many at once costs less per page.
             return 0;
         }
         (byte_stride.ahead..end)
@@ -284,7 +283,7 @@ impl ByteStrides {
         (0..count as i64).map(move |n| byte_stride.page(byte_stride.ahead + n))
     }
 
-    /// What of `id` may be mapped before it is touched, as far as it was read and not asked for before.
+    /// The pages of `id` that may be mapped before their touch, as far as they were read and not returned before.
     pub fn take_mappable(&mut self, id: ByteStrideId) -> impl Iterator<Item = Vpn> + use<> {
         let byte_stride = &mut self.all[id.0];
         let from = byte_stride.seen.max(byte_stride.farthest + 1 - TILE);
@@ -293,8 +292,8 @@ impl ByteStrides {
         (from..byte_stride.seen).map(move |column| byte_stride.page(column))
     }
 
-    /// Tells of a page of `id` whether it is a mark; otherwise, whether it may be mapped before it is
-    /// touched.
+    /// Returns a function that tells whether a page of `id` is a mark, and otherwise whether it may be mapped before
+    /// its touch.
     pub fn placing(&self, id: ByteStrideId) -> impl Fn(Vpn) -> (bool, bool) + use<> {
         let byte_stride = self.all[id.0];
         move |page| {
@@ -306,7 +305,7 @@ impl ByteStrides {
         }
     }
 
-    /// `count` more pages of `id` were read, or need not be; memory was short for more if it `rests`.
+    /// `count` more pages of `id` were read, or need not be. `rests`: memory was short for more.
     pub fn passed(&mut self, id: ByteStrideId, count: u64, rests: bool) {
         let byte_stride = &mut self.all[id.0];
         byte_stride.ahead += count as i64;
@@ -320,7 +319,7 @@ mod tests {
 
     const REGION: PageRange = Vpn(1 << 20)..Vpn(2 << 20);
     const PITCH: u64 = 87_891;
-    /// Times in these tests: a column, and what a read takes.
+    /// Times in these tests: per column, and per read.
     const STEP: Nanos = 10_000;
     const LATENCY: Nanos = 100_000;
 
@@ -328,7 +327,7 @@ mod tests {
         REGION.start.address() + row * 8 + column * PITCH
     }
 
-    /// Pages read ahead by what `addresses` touch, each once; and those that missed.
+    /// Pages read ahead for the touches of `addresses`, each once; and the touches that missed.
     fn follow(addresses: impl IntoIterator<Item = u64>) -> (Vec<Vpn>, usize) {
         let (mut followed, mut history) = (ByteStrides::new(512), ByteStrideHistory::default());
         let (mut read, mut missed) = (Vec::new(), 0);
@@ -361,8 +360,8 @@ mod tests {
         assert!(missed < 8, "{missed} of 500 missed");
     }
 
-    /// The order of a blocked product: each tile of 12 columns in three passes, each column touched
-    /// where the rows reach its next page.
+    /// The order of a blocked product: each tile of 12 columns in three passes, and each column is touched where the
+    /// rows reach its next page.
     #[test]
     fn columns_of_a_tile_may_come_in_any_order() {
         let learn = (0..12).map(|column| at(5_000, column));

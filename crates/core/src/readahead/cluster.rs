@@ -1,27 +1,27 @@
 //! The kernel's cluster readahead (`swap_cluster_readahead`): neighbours by slot.
 //!
-//! One state for all areas and all regions. The hits since the last miss size the window; it is the
-//! block of so many slots, aligned to its own size, that holds the wanted one. Slot 0, where the
-//! kernel has an area's header, is never read ahead. Slots that are free, bad, another process' or
-//! beyond the area's end hold no page of ours, so the caller skips them.
+//! One state for all areas and all regions. The hits since the last miss determine the size of the window. The window
+//! is the aligned block of that many slots that contains the wanted slot. Slot 0, where the kernel has an area's
+//! header, is never read ahead. Slots that are free, bad, of another process or beyond the area's end hold no page of
+//! ours; the caller skips them.
 
 use super::vma::next_size;
 use super::{Readahead, Touch, Window};
 use crate::units::Slot;
 
-/// What is remembered of all areas together.
+/// The state of all areas together.
 #[derive(Clone, Copy, Debug)]
 pub struct History {
-    /// Slot of the last miss that came without hits before it. Of which area is not looked at.
+    /// Slot of the last miss that came without hits before it. The area is ignored.
     pub last: u32,
     /// Size of the last window, in slots.
     pub window: u32,
-    /// Pages of readahead used since the last miss, in whatever region.
+    /// Pages of readahead used since the last miss, in any region.
     pub hits: u32,
 }
 
 impl Default for History {
-    /// As the kernel starts: four hits to the good.
+    /// As the kernel starts: with four hits.
     fn default() -> Self {
         History {
             last: 0,
@@ -58,7 +58,7 @@ impl Readahead for Cluster {
             history.last = slot.index;
         }
         history.window = size;
-        // A block needs a power of two; only a state that was set from outside is not one.
+        // A block needs a power of two; only a state that was set from outside is none.
         let size = 1 << size.ilog2();
         if size == 1 {
             return only;
@@ -130,13 +130,13 @@ mod tests {
         assert_eq!(miss(2001), slots(2000, 4));
         assert_eq!(miss(3001), slots(3000, 2));
         assert_eq!(miss(4000), ALONE);
-        // The neighbour of a page that was missed without a hit brings one more.
+        // A miss without hits next to the last one reads one more page.
         assert_eq!(miss(4001), slots(4000, 2));
         assert_eq!(miss(4000), slots(4000, 2));
         assert_eq!(miss(4002), ALONE);
     }
 
-    /// The first miss of the kernel's life has four hits to the good, so it leaves `last` alone.
+    /// At the first miss there are four hits already, so it leaves `last` alone.
     #[test]
     fn the_last_slot_moves_only_when_there_were_no_hits() {
         let mut history = History {

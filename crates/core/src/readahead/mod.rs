@@ -1,9 +1,9 @@
-//! Swap readahead: which pages come along when one is read. Readahead of files is in [`mod@file`].
+//! Swap readahead: which pages are read together with a page. Readahead of files is in [`mod@file`].
 //!
-//! A policy sees the touches of absent pages, one after the other, and answers a miss with a window
-//! of pages. It decides on addresses, slots and its own history alone; the caller reads those pages
-//! of the window that are on an area and not in memory yet. Each policy has its file and one type
-//! for its state; the kernel's (`vma`, `cluster`) give the decisions of Linux 6.18.
+//! A policy sees the touches of absent pages, one after the other, and answers a miss with a window of pages. It
+//! decides on addresses, slots and its own history only. The caller reads the pages of the window that are on an area
+//! and not in memory yet. Each policy has its file and one type for its state. The kernel's policies (`vma`, `cluster`)
+//! make the decisions of Linux 6.18.
 
 pub(crate) mod byte_stride;
 mod cluster;
@@ -28,15 +28,15 @@ use crate::units::{PageRange, Slot, Vpn};
 pub struct Touch<'a> {
     /// The page.
     pub page: Vpn,
-    /// Where the page is, or was when it came, on an area; always known of a miss.
+    /// The slot of the page, or its slot before it was read; always known for a miss.
     pub slot: Option<Slot>,
-    /// Readahead brought the page and this is its first use. Never true of a miss.
+    /// Readahead read the page and this is its first use. Never true for a miss.
     pub ahead: bool,
     /// The region that holds the page.
     pub region: &'a PageRange,
 }
 
-/// What to read when a page is missing. The page itself is always read, whether named or not.
+/// The pages to read for a miss. The missed page itself is always read, even if it is not named.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Window {
     /// `count` pages from `first` on, each `stride` pages after the one before.
@@ -45,14 +45,14 @@ pub enum Window {
         first: Vpn,
         /// Distance from one page to the next, in pages; not 0.
         stride: i64,
-        /// How many.
+        /// Number of pages.
         count: u32,
     },
-    /// Whatever pages are in `count` slots from `first` on.
+    /// The pages in `count` slots from `first` on.
     Slots {
         /// The first slot.
         first: Slot,
-        /// How many.
+        /// Number of slots.
         count: u32,
     },
 }
@@ -77,7 +77,7 @@ impl Window {
 
 /// One way to answer a miss.
 pub trait Readahead {
-    /// What the policy remembers: of one region, or (`cluster`) of one area.
+    /// The state of the policy: of one region, or (`cluster`) of one area.
     type History;
     /// `touch` found its page in memory.
     fn on_hit(&self, history: &mut Self::History, touch: &Touch);
@@ -85,26 +85,26 @@ pub trait Readahead {
     fn on_miss(&self, history: &mut Self::History, touch: &Touch) -> Window;
 }
 
-/// The policies to choose from, each with its largest window in pages.
+/// The policies, each with its largest window in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// Only the page that is asked for.
     None,
     /// The kernel's readahead by address.
     Vma(u32),
-    /// Streams, read ahead without a pause in windows of up to this many pages: foreswap's own. Other
-    /// touches are answered as by `vma`.
+    /// Streams, read ahead continuously in windows of up to this many pages: foreswap's own. Other touches are answered
+    /// as by `vma`.
     Streams(u32),
     /// The kernel's readahead by slot.
     Cluster(u32),
-    /// Along the stride that most of the last faults had.
+    /// Along the stride that most of the latest faults had.
     Trend(u32),
 }
 
 /// The largest window of `vma` beside streams, in pages: the kernel's ceiling.
 const BESIDE_STREAMS: u32 = 32;
 
-/// What all policies remember of one region.
+/// The state of all policies for one region.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct History {
     vma: vma::History,
@@ -114,7 +114,7 @@ pub struct History {
     pub(crate) stride_probe: stride_probe::StrideProbe,
 }
 
-/// What all policies remember of all regions together.
+/// The state of all policies for all regions together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shared {
     /// Of the areas.
@@ -122,7 +122,7 @@ pub struct Shared {
 }
 
 impl Policy {
-    /// Its windows are slots, so the caller must know whose page is in a slot.
+    /// Its windows are slots, so the caller must know the page of each slot.
     pub fn goes_by_slot(&self) -> bool {
         matches!(self, Policy::Cluster(_))
     }
@@ -141,7 +141,7 @@ impl Policy {
         }
     }
 
-    /// The largest window that it may answer with, in pages.
+    /// The largest window that it may answer, in pages.
     pub fn max_window(&self) -> u32 {
         match *self {
             Policy::None => 1,

@@ -1,9 +1,9 @@
-//! Readahead at work: what the policies ask for is looked up, read, counted and mapped here.
+//! Readahead at work: the windows of the policies are looked up, read, counted and mapped here.
 //!
-//! A miss is read together with the window that the policy answers. Streams and byte strides go on by
-//! themselves: [`Mm::read_on`] reads ahead of each one between faults, when the threads that wait have
-//! been served, and [`Mm::map_ahead`] maps what has come for a stream, many pages with one call. Readahead takes frames
-//! that reclaim keeps ready, never the last of them, and drops nothing that another stream waits for.
+//! A miss is read together with the window that the policy answers. Streams and byte strides continue without misses:
+//! [`Mm::read_on`] reads ahead of each between faults, after the waiting threads have been served, and
+//! [`Mm::map_ahead`] maps the pages that were read for a stream, many with one call. Readahead takes frames that
+//! reclaim keeps ready, never the last of them, and drops no page that another stream waits for.
 
 use alloc::vec::Vec;
 
@@ -21,15 +21,14 @@ use crate::space::page_table::Entry;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn};
 use crate::world::{Stop, World};
 
-/// I/Os that are kept for faults and writes.
+/// I/Os that are reserved for faults and writes.
 const KEPT_IOS: usize = 32;
-/// Windows of one stream that are looked through between faults.
+/// Windows of one stream that are examined between faults.
 const WINDOWS: u32 = 8;
-/// Pages for which a stream waits rather than read fewer, while reclaim makes room: the least and the
-/// most.
+/// A stream waits for this many pages, while reclaim makes room, instead of reading fewer: the least and the most.
 const WORTHWHILE: (u32, u32) = (32, 128);
 
-/// What a touch goes on with.
+/// The stream or byte stride that a touch continues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Predictor {
     Stream(StreamId),
@@ -37,8 +36,8 @@ pub(crate) enum Predictor {
 }
 
 impl Mm {
-    /// The one place where a touch that finds its page in a frame is looked up and counted. The
-    /// course that it moves on comes back.
+    /// The one place where a touch that finds its page in a frame is looked up and counted. Returns the predictor that
+    /// it moves on.
     pub(crate) fn on_hit(
         &mut self,
         w: &impl World,
@@ -48,7 +47,7 @@ impl Mm {
         let page = Vpn::of(address);
         let desc = *self.frames.get(frame);
         if desc.ahead {
-            // One touch brings all of a unit: it stands for the others.
+            // One touch maps all of a unit: it stands for the other pages.
             let mark = desc.mark || self.frames.unit_of(frame).is_some();
             self.end_ahead(page, &FrameDesc { mark, ..desc }, true);
             self.frames.use_ahead(frame);
@@ -82,7 +81,7 @@ impl Mm {
         None
     }
 
-    /// What the touch of `address` goes on with, moved on.
+    /// The predictor that the touch of `address` continues, moved on.
     pub(crate) fn predictor(&mut self, address: u64, now: Nanos) -> Option<Predictor> {
         let page = Vpn::of(address);
         let vma = self.vmas.find_mut(page)?;
@@ -104,8 +103,8 @@ impl Mm {
         Some(Predictor::Stream(stream))
     }
 
-    /// Whether a stream that has moved on is one still: pages that it should have touched on its way
-    /// speak against it.
+    /// Whether a stream that has moved on is still one: pages that it should have touched on its way are evidence
+    /// against it.
     pub(crate) fn judge(&mut self, id: StreamId) -> bool {
         let unused = self.streams.left_out(id).filter(|&page| {
             let Entry::Cached(frame) = self.table.get(page) else {
@@ -118,7 +117,7 @@ impl Mm {
         self.streams.judge(id, unused)
     }
 
-    /// A page that readahead brought is used, or goes without.
+    /// A page that readahead read is used, or is evicted unused.
     pub(crate) fn end_ahead(&mut self, page: Vpn, desc: &FrameDesc, used: bool) {
         self.stats.ahead.end(desc.mark, used);
         if let Some(vma) = self.vmas.find_mut(page) {
@@ -126,8 +125,7 @@ impl Mm {
         }
     }
 
-    /// The page of `address` is about to be read into `frame` as a thread waits for it: read what comes
-    /// along.
+    /// The page of `address` is about to be read into `frame` for a thread that waits: read its window too.
     pub(crate) fn read_with(&mut self, w: &mut impl World, address: u64, slot: Slot, frame: Frame) {
         let mut batch = core::mem::take(&mut self.batch);
         batch.clear();
@@ -137,7 +135,7 @@ impl Mm {
         self.batch = batch;
     }
 
-    /// Begin to read what the miss of `address` lets expect.
+    /// Begin to read the pages that the miss of `address` makes likely.
     fn foresee(
         &mut self,
         w: &mut impl World,
@@ -191,13 +189,13 @@ impl Mm {
         self.read_window(w, &window, batch);
     }
 
-    /// Pages of memory that may hold what is read ahead.
+    /// Pages of memory that may hold readahead.
     fn memory_ahead(&self) -> u64 {
         let units = self.frames.clusters.number() / 2 * UNIT;
         u64::from(self.marks.ahead / 4 * 3 + units).min(self.resident() / 4)
     }
 
-    /// Read on, ahead of every stream and byte stride, as far as each may go.
+    /// Read ahead of every stream and byte stride, as far as each may.
     pub(crate) fn read_on(&mut self, w: &mut impl World) {
         self.read_streams(w);
         if self.io.holds_back() {
@@ -259,7 +257,7 @@ impl Mm {
                 }
                 let mut run = self.before_units(id, run);
                 if self.io.holds_back() {
-                    // It may go on over what is in memory.
+                    // It may continue over pages that are in memory.
                     let away = |page| matches!(self.table.get(page), Entry::Swapped { .. });
                     match run.pages().position(away) {
                         Some(0) => break,
@@ -280,7 +278,7 @@ impl Mm {
         }
     }
 
-    /// What of `run` comes before the first unit that is to be read whole.
+    /// The part of `run` before the first unit that is to be read whole.
     fn before_units(&self, id: StreamId, run: Run) -> Run {
         let mut last = None;
         let mut pages = run.pages();
@@ -294,8 +292,8 @@ impl Mm {
         }
     }
 
-    /// Begin to read what of `run` is on an area, as far as there are frames and I/Os for it; the
-    /// reads go to `batch`. Returns how much of the run need not be looked at again.
+    /// Begin to read the pages of `run` that are on an area, as far as there are frames and I/Os; the reads are
+    /// appended to `batch`. Returns how much of the run need not be looked at again.
     fn read_run(
         &mut self,
         w: &mut impl World,
@@ -314,10 +312,9 @@ impl Mm {
         passed
     }
 
-    /// Begin to read what of `pages` is on an area, as far as there are frames and I/Os for it; the
-    /// reads go to `batch`. `falling`: the pages come in falling order. `placing` says of a page whether
-    /// it is a mark, and whether it may be mapped before it is touched. Returns how many of them need
-    /// not be looked at again.
+    /// Begin to read the pages of `pages` that are on an area, as far as there are frames and I/Os; the reads are
+    /// appended to `batch`. `falling`: the pages are in falling order. `placing` tells whether a page is a mark, and
+    /// whether it may be mapped before its touch. Returns how many of them need not be looked at again.
     fn read_pages(
         &mut self,
         w: &mut impl World,
@@ -389,7 +386,7 @@ impl Mm {
         passed
     }
 
-    /// Begin to read what of a policy's `window` is on an area, as far as there are frames.
+    /// Begin to read the pages of a policy's `window` that are on an area, as far as there are frames.
     pub(crate) fn read_window(
         &mut self,
         w: &mut impl World,
@@ -435,7 +432,7 @@ impl Mm {
         }
     }
 
-    /// Make up to `wanted` frames free that readahead may have. Returns how many.
+    /// Make up to `wanted` frames free for readahead. Returns how many.
     pub(crate) fn spare_frames(&mut self, w: &mut impl World, wanted: u32) -> u32 {
         while self.frames.free() < wanted
             && self.frames.empty() > self.marks.empty
@@ -446,8 +443,8 @@ impl Mm {
             }
         }
         if self.frames.free() < wanted {
-            // Not the last of what reclaim keeps ready: in a steady state all memory that is not
-            // mapped is clean pages.
+            // Not the last frames that reclaim keeps ready: in a steady state all memory that is not mapped is clean
+            // pages.
             let spare = self.frames.clean().saturating_sub(self.marks.low / 2);
             self.drop_clean(spare.min(wanted - self.frames.free()));
         }
@@ -461,8 +458,8 @@ impl Mm {
         self.frames.free().min(wanted)
     }
 
-    /// Map what of a course has come and may be mapped before it is touched; what is still being read
-    /// follows when it has come.
+    /// Map the pages of a predictor that were read and may be mapped before their touch. Pages that are still being
+    /// read follow later.
     pub(crate) fn map_ahead(&mut self, w: &mut impl World, predictor: Predictor) {
         match predictor {
             Predictor::Stream(id) => {
@@ -503,7 +500,7 @@ impl Mm {
         self.maps = maps;
     }
 
-    /// Map pages that nobody waits for, runs of neighbours by one call.
+    /// Map pages that no thread waits for, runs of neighbours by one call.
     pub(crate) fn map_pages(&mut self, w: &mut impl World, maps: &[(Vpn, Frame)]) {
         let follows = |a: &(Vpn, Frame), b: &(Vpn, Frame)| a.0.plus(1) == b.0 && a.1.plus(1) == b.1;
         for mut run in maps.chunk_by(follows) {

@@ -1,10 +1,10 @@
-//! Where a stream is found: among the last touches of a region, whatever lies between them.
+//! Where a stream is found: among the last touches of a region, whatever other touches lie between them.
 
 use crate::units::PAGE_SHIFT;
 
-/// Touches of a region among which a new stream is looked for.
+/// Touches of a region in which a new stream is searched.
 const RECENT: usize = 32;
-/// The largest stride that is looked for, in pages.
+/// The largest stride that is searched, in pages.
 const FARTHEST: u64 = 1024;
 
 /// Addresses of the last touches of one region that no stream explains.
@@ -24,8 +24,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// The stride, in pages, at which the touch of `address` goes on: a neighbour among the last
-    /// touches is enough, a longer step must have been made twice, to the byte.
+    /// The stride, in pages, that the touch of `address` continues. A neighbour among the last touches is enough; a
+    /// longer step must have been made twice, to the byte.
     pub(super) fn stride(&self, address: u64) -> Option<i64> {
         let newest_first = (1..=RECENT).map(|n| self.touches[(self.next + RECENT - n) % RECENT]);
         let mut touches = newest_first.filter(|&touch| touch != u64::MAX);

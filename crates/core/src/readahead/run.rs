@@ -1,4 +1,4 @@
-//! The pages of a stream that are asked for together.
+//! Pages of a stream that are read together.
 
 use crate::units::Vpn;
 
@@ -7,11 +7,11 @@ use crate::units::Vpn;
 pub struct Run {
     /// The lowest page.
     pub first: Vpn,
-    /// Distance from one to the next, in pages.
+    /// Distance from one page to the next, in pages.
     pub step: u64,
-    /// How many.
+    /// Number of pages.
     pub count: u64,
-    /// The stream goes from the last one to the first.
+    /// The stream goes from the last page to the first.
     pub falling: bool,
 }
 

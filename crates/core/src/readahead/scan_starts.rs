@@ -1,15 +1,15 @@
-//! Where a program has gone over its memory in order: it is likely to begin there again.
+//! Places where a program began to scan its memory: it is likely to begin there again.
 
 use alloc::vec::Vec;
 
 use crate::units::{LEAF_PAGES, Vpn};
 
-/// Pages that it must have gone over.
+/// Pages that the scan must have passed.
 pub const FAR: u64 = 2 * LEAF_PAGES as u64;
-/// Places that are known at a time.
+/// The number of places that are remembered.
 const PLACES: usize = 64;
 
-/// First pages and strides; those that came last at the end.
+/// First pages and strides; the latest at the end.
 #[derive(Debug, Default)]
 pub struct ScanStarts(Vec<(Vpn, i64)>);
 
@@ -23,7 +23,7 @@ impl ScanStarts {
         self.0.push((page, stride));
     }
 
-    /// The stride of the run that began with `page`; it is not known any more.
+    /// The stride of the run that began with `page`, which is then forgotten.
     pub fn take(&mut self, page: Vpn) -> Option<i64> {
         let n = self.0.iter().rposition(|(begin, _)| *begin == page)?;
         Some(self.0.remove(n).1)

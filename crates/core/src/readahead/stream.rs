@@ -1,11 +1,11 @@
-//! One stream: where it is, how far it was read and mapped, and where its pages are.
+//! One stream: its position, how far it was read and mapped, and where its pages are.
 
 use super::run::Run;
 use super::streams::{ASLEEP, Returns};
 use super::stride_probe::Trial;
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 
-/// A stream goes on if it was touched within the time in which it passes so many leaves, or within this.
+/// A stream is active if it was touched within the time in which it passes this many leaves, or within this time.
 const GOES_ON: u64 = 8;
 const GOES_ON_LEAST: Nanos = 20_000_000;
 
@@ -21,30 +21,30 @@ pub(super) struct Stream {
     pub(super) doubts: u32,
     /// First position that may not be mapped before it is touched.
     pub(super) mappable: u64,
-    /// First position that was not looked at for being mapped.
+    /// First position that was not considered for mapping.
     pub(super) seen: u64,
-    /// First position that was not read, and of those before it and not touched yet how many pages are
-    /// in memory anyway: the stream will pass them without a touch that is seen.
+    /// First position that was not read, and the number of pages before it, not touched yet, that are mapped: the
+    /// stream will pass them without a touch that is seen.
     pub(super) ahead: u64,
     pub(super) present: u64,
-    /// What was read ahead had to be given up: nothing more until the next touch.
+    /// Its readahead had to be dropped: no reads until the next touch.
     pub(super) rests: bool,
-    /// Its touches brought huge pages, one each, and so hide others: it reads nothing for so many more.
+    /// Its touches mapped huge pages, one each, which hides other touches: it reads nothing for this many more.
     pub(super) hidden: u32,
-    /// Pages of which one is a mark; a power of two.
+    /// One of this many pages is a mark; a power of two.
     pub(super) block: u64,
     /// When it was touched last, and its time per page, smoothed.
     pub(super) last: Nanos,
     pub(super) pace: Nanos,
     /// Positions that lie in its region, as far as is known.
     pub(super) room: u64,
-    /// First position behind it that was not offered to reclaim.
+    /// First position behind it that was not offered for drop-behind.
     pub(super) tail: u64,
     /// It leaves out most pages: how it reads.
     pub(super) trial: Option<Trial>,
-    /// What it reads was in memory not long ago.
+    /// Whether its pages were in memory not long ago.
     pub(super) returns: Returns,
-    /// Of such a stream, reclaim takes the pages every other time.
+    /// Drop-behind takes the pages of such a stream every other time.
     pub(super) takes: bool,
     /// Position of the page that was touched first, once it is known that streams begin there.
     pub(super) lead: Option<u64>,
@@ -69,12 +69,12 @@ impl Stream {
         (self.present, self.trial) = (0, None);
     }
 
-    /// Whether it has come to the last leaf of its region.
+    /// Whether it has reached the last leaf of its region.
     pub(super) fn is_at_end(&self) -> bool {
         self.touched + LEAF_PAGES as u64 / self.stride.unsigned_abs() >= self.room
     }
 
-    /// How long after a touch the stream may be at work on what was read for it.
+    /// How long after a touch the program may still use pages that were read for it.
     pub(super) fn patience(&self) -> Nanos {
         (GOES_ON * self.pace * LEAF_PAGES as u64).clamp(GOES_ON_LEAST, ASLEEP)
     }
@@ -85,8 +85,8 @@ impl Stream {
         (distance % self.stride == 0 && position >= 0).then_some(position as u64)
     }
 
-    /// As [`Stream::position`], but only as far as the stream has read; most streams are elsewhere, and
-    /// are told without a division.
+    /// As [`Stream::position`], but only as far as the stream has read. Most streams are elsewhere, and need no
+    /// division.
     pub(super) fn expected(&self, page: Vpn) -> Option<u64> {
         let distance = page.0.wrapping_sub(self.origin.0) as i64;
         let forward = if self.stride < 0 { -distance } else { distance };

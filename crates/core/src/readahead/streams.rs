@@ -1,19 +1,17 @@
-//! foreswap's own swap readahead: streams, read ahead of the program without a pause.
+//! foreswap's own swap readahead: streams, read ahead of the program continuously.
 //!
-//! A *stream* is a run of touches at a fixed stride (1 for a scan, -1 for a reverse one, 7 for every
-//! seventh page). It is found among the last touches of a region, whatever lies between them, so a
-//! random neighbour disturbs nothing and interleaved scans are told apart. What is read goes ahead
-//! of what is touched by a distance that grows with the run: as far as the area's latency asks for at
-//! the pace of the stream, as the memory that is left allows.
+//! A *stream* is a run of touches at a fixed stride (1 for a scan, -1 for a reverse one, 7 for every seventh page). It
+//! is found among the last touches of a region, whatever other touches lie between them. A random neighbour therefore
+//! disturbs nothing, and interleaved scans are told apart. The distance of readahead grows with the run: as far as the
+//! area's latency requires at the pace of the stream, within the memory that is available.
 //!
-//! On a run that has proved itself pages are mapped before they are touched, all but one in each
-//! block of 16 to 256: the *mark*, at a place that the program cannot know. Its touch says how far
-//! the program has come, which starts the next reads and mappings, and whether pages are used: the
-//! hits of the pages around it are estimated from the marks. So a confirmed stream costs one fault
-//! per block.
+//! On a confirmed run pages are mapped before they are touched, all except one in each block of 16 to 256: the *mark*,
+//! at a place that the program cannot know. Its touch shows the program's progress, which starts the next reads and
+//! mappings. It also shows whether pages are used: the hits of the pages around it are estimated from the marks. A
+//! confirmed stream thus costs one fault per block.
 //!
-//! Programs go over the same memory again and again. Where a stream that went far has begun, the next touch that misses
-//! begins another one, which need not prove itself again.
+//! Programs scan the same memory again and again. Where a stream that went far has begun, the next touch that misses
+//! begins another one, which need not be confirmed again.
 //!
 //! Touches that belong to no stream are answered as `vma` does.
 
@@ -26,40 +24,40 @@ use super::stream::Stream;
 use super::stride_probe::{StrideProbe, WIDE};
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn, len};
 
-/// Pages of a stream of which one is left unmapped: the least and the most.
+/// One of this many pages of a stream is left unmapped: the least and the most.
 const BLOCK: (u64, u64) = (16, 256);
-/// Least pages that a stream may read ahead, however many there are.
+/// The fewest pages that a stream may read ahead, however many streams there are.
 const LEAST: u64 = 16;
-/// Time per page below which a stream is not thought to be, whatever was measured.
+/// The shortest time per page that is assumed, whatever was measured.
 const FASTEST: Nanos = 200;
 /// Streams that are followed at a time.
 const STREAMS: usize = 64;
 /// The largest stride, in pages, at which huge pages are read whole.
 const DENSE: u64 = 4;
-/// Pages after which a stream has a share of the memory; two neighbours by chance have none.
+/// Pages after which a stream is confirmed and has a share of the memory; two neighbours by chance have none.
 const PROVEN: u64 = 16;
-/// Pages that one which begins where another did is thought to have gone over: enough for a leaf to be read, and
-/// one ahead of it.
+/// Pages that a stream is assumed to have passed if it begins where another did: enough to read a leaf, and one ahead
+/// of it.
 const LEAD: u64 = 128;
-/// Marks that may be left out one after the other.
+/// Consecutive marks that may be left out.
 const DOUBTS: u32 = 2;
 /// Measure of a stream that takes every page.
 const FULL: u64 = 64;
 /// A stream that was not touched for this long has no share of the memory any more.
 pub(super) const ASLEEP: Nanos = 100_000_000;
 
-/// How much was moved out since a page was that is read again.
+/// How much was evicted between the eviction of a page and its read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Returns {
     /// A small part of the memory: a little more would have kept it.
     AtOnce,
-    /// Less than there is memory.
+    /// Less than the memory.
     Soon,
-    /// More.
+    /// More than the memory.
     Late,
 }
 
-/// Names a stream; a later stream may take its place.
+/// Identifies a stream; a later stream may take its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamId(usize);
 
@@ -69,11 +67,11 @@ pub struct Streams {
     all: Vec<Stream>,
     /// Largest window, in pages.
     max: u32,
-    /// What a read takes.
+    /// Latency of a read.
     latency: Nanos,
-    /// Pages of memory that may hold what is read ahead.
+    /// Pages of memory that may hold readahead.
     memory: u64,
-    /// The stream that offered what it left behind last.
+    /// The stream that last offered pages for drop-behind.
     offered: usize,
     begins: ScanStarts,
 }
@@ -87,8 +85,7 @@ impl Streams {
         }
     }
 
-    /// What a read takes now, from its start to its end, and how many pages of memory may hold what
-    /// is read ahead.
+    /// The latency of a read now, and how many pages of memory may hold readahead.
     pub fn set_means(&mut self, latency: Nanos, memory: u64) {
         (self.latency, self.memory) = (latency, memory);
     }
@@ -103,15 +100,15 @@ impl Streams {
         Some(self.begin(Vpn::of(address), stride?, now))
     }
 
-    /// A touch of an absent page: the stream that expects it, which has moved on to it.
+    /// A touch of an absent page: the stream that expects it, moved on to it.
     pub fn advance(&mut self, page: Vpn, now: Nanos) -> Option<StreamId> {
         let mut found: Option<(usize, u64)> = None;
         for (n, stream) in self.all.iter().enumerate() {
             let Some(at) = stream.expected(page) else {
                 continue;
             };
-            // Farther ahead it is a stray touch, which must not pull the stream along; and a stream
-            // that is not proven leaves no page out.
+            // Farther ahead it is a stray touch, which must not pull the stream along. A stream that is not confirmed
+            // leaves no page out.
             let proven = stream.touched >= PROVEN;
             let leap = if proven {
                 stream.block + stream.present
@@ -126,7 +123,7 @@ impl Streams {
         }
         let (n, mut at) = found?;
         if self.all[n].stride.abs() > 1 && self.density(n, page) > FULL / 2 {
-            // It is a scan that was seen with gaps, as parts of what it passes were in memory.
+            // It is a scan that looked sparse because some of its pages were in memory.
             self.all[n].go_over_all();
             at = self.all[n].position(page)?;
         }
@@ -153,8 +150,8 @@ impl Streams {
         Some(StreamId(n))
     }
 
-    /// A program that filled its memory in order is likely to go over it in order: `run` was filled so, the last
-    /// `pages` of it just now.
+    /// A program that filled its memory in order is likely to scan it in order. `run` was filled, the last `pages` of
+    /// it just now.
     pub fn filled(&mut self, run: &PageRange, pages: u32) {
         let length = len(run);
         if length >= FAR && length - u64::from(pages) < FAR && self.max > 1 {
@@ -162,8 +159,8 @@ impl Streams {
         }
     }
 
-    /// A touch of an absent page that no stream expects: if one that went far has begun there, another one is about to
-    /// come to it. Unless the last time it was a touch and no stream: then it is not thought so again.
+    /// A touch of an absent page that no stream expects. If a stream that went far has begun there, assume that another
+    /// one begins, unless the last such touch was followed by no stream.
     pub fn begin_again(&mut self, page: Vpn, now: Nanos) {
         let Some(stride) = self.begins.take(page) else {
             return;
@@ -187,7 +184,7 @@ impl Streams {
         (stream.mappable, stream.seen, stream.ahead, stream.tail) = (lead, lead, lead, lead);
     }
 
-    /// How much of the memory at `page` the streams that go the way of `n` take there, of [`FULL`].
+    /// How much of the memory at `page` the streams with the direction of `n` take there, of [`FULL`].
     fn density(&self, n: usize, page: Vpn) -> u64 {
         let way = self.all[n].stride.signum();
         let there = |stream: &&Stream| {
@@ -203,7 +200,7 @@ impl Streams {
 
     fn begin(&mut self, page: Vpn, stride: i64, now: Nanos) -> StreamId {
         let stream = Stream {
-            // The touch before this one is its beginning.
+            // The previous touch is its beginning.
             origin: Vpn(page.0.wrapping_add_signed(-stride)),
             stride,
             touched: 1,
@@ -242,14 +239,14 @@ impl Streams {
         (self.memory / sharers).max(LEAST)
     }
 
-    /// How far a stream that has proved itself is read ahead of its last touch, in pages: one
-    /// window, and what it passes while that is read, within its `share`.
+    /// How far a confirmed stream is read ahead of its last touch, in pages: one window, and the pages that it passes
+    /// while that is read, within its `share`.
     fn farthest(&self, n: usize, share: u64) -> u64 {
         let passed = 2 * self.latency / self.all[n].pace.max(FASTEST);
         (u64::from(self.max) + passed).min(share)
     }
 
-    /// The position before which a stream is read, were its region endless.
+    /// The position up to which a stream is read, if its region were endless.
     fn end(&self, n: usize, share: u64) -> u64 {
         let stream = &self.all[n];
         let distance = (4 * stream.touched).min(self.farthest(n, share)) + stream.present;
@@ -269,7 +266,7 @@ impl Streams {
         reads.then(|| stream.page(stream.ahead))
     }
 
-    /// What `id` should read next with its `share`, within `region`; `None` when it has read far enough.
+    /// The next window of `id` with its `share`, within `region`; `None` when it has read far enough.
     pub fn window(&mut self, id: StreamId, region: &PageRange, share: u64) -> Option<Run> {
         let end = self.end(id.0, share);
         let stream = &mut self.all[id.0];
@@ -281,8 +278,8 @@ impl Streams {
         (count > 0).then(|| stream.run(stream.ahead, count))
     }
 
-    /// `count` more pages of `id` were read, or need not be, as `present` of them are mapped. Not if some
-    /// before them had to be given up for them.
+    /// `count` more pages of `id` were read, or need not be, as `present` of them are mapped. Not recorded if pages
+    /// before them had to be dropped for them.
     pub fn passed(&mut self, id: StreamId, count: u64, present: u64) {
         let stream = &mut self.all[id.0];
         if !stream.rests {
@@ -291,8 +288,8 @@ impl Streams {
         }
     }
 
-    /// The touch of `id` brought a huge page. Whether the program steps from one to the next or goes over all of each
-    /// shows where they come page by page: a second touch there, and it steps.
+    /// The touch of `id` mapped a huge page. The program may step from unit to unit or touch all pages of each. Where
+    /// pages are read one by one the difference shows: a second touch at this step means that it steps.
     pub fn saw_unit(&mut self, id: StreamId) {
         let stream = &mut self.all[id.0];
         if stream.stride.unsigned_abs() >= LEAF_PAGES as u64 {
@@ -300,8 +297,8 @@ impl Streams {
         }
     }
 
-    /// The last touch of `id` missed: what was passed over before it (pages that were mapped then) may
-    /// be gone as well and is looked at again.
+    /// The last touch of `id` missed: pages before it that were passed over (mapped then) may be evicted as well and
+    /// are looked at again.
     pub fn missed(&mut self, id: StreamId) {
         let stream = &mut self.all[id.0];
         stream.ahead = stream.touched + 1;
@@ -309,7 +306,7 @@ impl Streams {
         stream.present = 0;
     }
 
-    /// Whether a stream that has proved itself, and leaves out little, is about to come to `page`.
+    /// Whether a confirmed stream that leaves out few pages is about to reach `page`.
     pub fn comes_to(&self, page: Vpn, now: Nanos) -> bool {
         let ids = (0..self.all.len()).map(StreamId);
         ids.into_iter().any(|id| {
@@ -322,15 +319,15 @@ impl Streams {
         })
     }
 
-    /// Whether `id` has proved itself and huge pages are worth reading for it.
+    /// Whether `id` is confirmed and huge pages are worth reading for it.
     pub fn is_dense(&self, id: StreamId) -> bool {
         let stream = &self.all[id.0];
         let dense = stream.stride.unsigned_abs() <= DENSE;
         stream.touched >= PROVEN && (dense || stream.trial.is_some_and(|trial| trial.whole))
     }
 
-    /// `id` has moved on: find out whether huge pages are worth reading where it is not clear. `region` is
-    /// what is known of the region.
+    /// `id` has moved on: measure whether huge pages are worth reading, if that is not clear. `region` is the state of
+    /// the region.
     pub fn weigh(&mut self, id: StreamId, region: &mut StrideProbe, now: Nanos) {
         let stream = &mut self.all[id.0];
         let step = stream.stride.unsigned_abs();
@@ -344,12 +341,12 @@ impl Streams {
         stream.trial = Some(trial);
     }
 
-    /// Whether `id` comes to `page`, rather than leaves it out.
+    /// Whether `id` touches `page`, and does not leave it out.
     pub fn touches(&self, id: StreamId, page: Vpn) -> bool {
         self.all[id.0].position(page).is_some()
     }
 
-    /// The unit that `id` comes to after the one that begins with `unit`.
+    /// The unit that `id` reaches after the one that begins with `unit`.
     pub fn next_unit(&self, id: StreamId, unit: Vpn) -> Option<Vpn> {
         let pages = LEAF_PAGES as u64;
         match self.all[id.0].stride > 0 {
@@ -358,8 +355,8 @@ impl Streams {
         }
     }
 
-    /// The unit that begins with `unit` was read whole for `id`: it goes on behind it, and a touch there
-    /// is expected.
+    /// The unit that begins with `unit` was read whole for `id`: it continues behind the unit, and expects a touch in
+    /// it.
     pub fn pass_unit(&mut self, id: StreamId, unit: Vpn) {
         let stream = &mut self.all[id.0];
         let step = stream.stride.unsigned_abs();
@@ -384,8 +381,8 @@ impl Streams {
         between.map(move |mark| stream.page(mark))
     }
 
-    /// Of the marks that the last touch left out, `unused` were there to be touched: if that goes
-    /// on, the stream is not what it seemed, and is followed no longer. Returns whether it is.
+    /// `unused` of the marks that the last touch left out were there to be touched. If that continues, the stream is
+    /// not followed any longer. Returns whether it is.
     pub fn judge(&mut self, id: StreamId, unused: u32) -> bool {
         let stream = &mut self.all[id.0];
         let on_mark = stream.mark(stream.touched / stream.block) == stream.touched;
@@ -400,8 +397,7 @@ impl Streams {
         false
     }
 
-    /// What of `id` may be mapped before it is touched, as far as it was read and not asked for
-    /// before.
+    /// The pages of `id` that may be mapped before their touch, as far as they were read and not returned before.
     pub fn take_mappable(&mut self, id: StreamId) -> Option<Run> {
         let stream = &mut self.all[id.0];
         let from = stream.seen.max(stream.touched + 1);
@@ -411,13 +407,12 @@ impl Streams {
         Some(stream.run(from, count))
     }
 
-    /// Up to `max` pages behind the stream that left most behind it, if it has passed over `long` pages
-    /// at least and but for the last `margin`, each offered once. They are used up: who reads more than
-    /// fits would otherwise push out all else that is in memory, and find nothing of its own when it
-    /// begins again. Where what is read was in memory not long ago, that may be wrong, and every other
-    /// call offers none; unless it `yields`, as others miss pages that cost far more than its own. Only
-    /// streams that go on have anything to offer: what one that has come to its end left in memory need not
-    /// be read when the program begins again.
+    /// Drop-behind: up to `max` pages behind the stream that left most behind it, if it has passed over at least `long`
+    /// pages, without the last `margin`; each is offered once. They are used up. A scan that does not fit in memory
+    /// would otherwise push out all other pages, and find none of its own when it begins again. If the pages that it
+    /// reads were in memory not long ago, that may be wrong, and every other call offers none; unless it `yields`, as
+    /// other processes have random faults, which cost far more than its own. Only active streams offer pages: pages
+    /// that a finished stream left in memory need not be read when the program begins again.
     pub fn behind(
         &mut self,
         now: Nanos,
@@ -447,18 +442,18 @@ impl Streams {
         Some(run)
     }
 
-    /// What was offered last could not be taken yet.
+    /// The pages that were offered last could not be taken yet.
     pub fn offer_drop_behind_again(&mut self, run: Run) {
         let stream = &mut self.all[self.offered];
         stream.tail = stream.tail.saturating_sub(run.count);
     }
 
-    /// `id` reads a page that went out when that much had been moved out.
+    /// `id` reads a page that returns after that much was evicted.
     pub fn reads(&mut self, id: StreamId, returns: Returns) {
         self.all[id.0].returns = returns;
     }
 
-    /// A stream that goes on has `page` before it.
+    /// Whether an active stream has `page` before it.
     pub fn expects(&self, page: Vpn, now: Nanos) -> bool {
         self.all.iter().any(|stream| {
             let at = stream.expected(page);
@@ -467,7 +462,7 @@ impl Streams {
         })
     }
 
-    /// A page that was read ahead was given up: streams that have it before them read it again.
+    /// Readahead of a page was dropped: streams that have it before them read it again.
     pub fn dropped(&mut self, page: Vpn) {
         for stream in &mut self.all {
             if let Some(at) = stream.expected(page)
@@ -480,8 +475,8 @@ impl Streams {
         }
     }
 
-    /// Tells of a page of `id` whether it is a mark; otherwise, whether it may be mapped before it is
-    /// touched.
+    /// Returns a function that tells whether a page of `id` is a mark, and otherwise whether it may be mapped before
+    /// its touch.
     pub fn placing(&self, id: StreamId) -> impl Fn(Vpn) -> (bool, bool) + use<> {
         let stream = self.all[id.0];
         move |page| {

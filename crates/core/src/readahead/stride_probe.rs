@@ -1,36 +1,35 @@
-//! Whether huge pages are read for a stream that leaves out most pages on its way.
+//! Whether huge pages are read for a stream that leaves out most pages.
 //!
-//! A stream that touches every seventh page uses a seventh of what a huge page brings, but that comes by
-//! one read and one mapping instead of 73. Which is faster is the disk's affair. Huge pages come first, and
-//! the stream's time per touch is measured; where it is longer than single pages take on a fast disk, these
-//! are tried as well, and the faster way is kept, for the streams that follow, too; the other is tried again
-//! now and then. Nothing is decided by a single measurement: a machine that does something else for a moment
-//! makes one slower, never faster, so the faster of two in a row counts.
+//! A stream that touches every seventh page uses a seventh of a huge page, but a huge page needs one read and one
+//! mapping instead of 73. Which is faster depends on the disk. Huge pages are tried first, and the stream's time per
+//! touch is measured. If it is longer than single pages take on a fast disk, single pages are tried as well. The faster
+//! way is kept, also for later streams; the other is tried again now and then. A single measurement decides nothing: a
+//! machine that is busy for a moment makes one slower, never faster, so the faster of two in a row counts.
 //!
-//! What is faster once may be slower for ever: where the same pages are touched again and again, they might
-//! stay in memory without the others. So huge pages are for touches at places where no stream of this
-//! stride was before (a matrix of which one column after the other is read), or where most places have been.
+//! The faster way of one scan may be slower in the long run: if the same pages are touched again and again, they could
+//! stay in memory without the others. Huge pages are therefore for touches at places where no stream of this stride was
+//! before (a matrix that is read one column after the other), or where most places have been touched.
 
 use crate::units::{LEAF_PAGES, Nanos};
 
 /// The largest stride, in pages, for which huge pages are tried.
 pub const WIDE: u64 = 8;
-/// Leaves over which one way is measured; after a change of ways, as many pass in which the other still shows.
+/// Leaves over which one way is measured. After a change, as many pass unmeasured, as the old way still has an effect.
 const LEAVES: u64 = 64;
-/// Time per touch that is no reason to try single pages: moving one in and another out takes about that.
+/// Time per touch that is no reason to try single pages: evicting one page and mapping another takes about that.
 const FAST: Nanos = 25_000;
-/// Single pages must be slower than huge ones by this part.
+/// Single pages must be slower than huge pages by this part.
 const CLEARLY: u64 = 8;
-/// The part by which the way that is not gone is thought to become faster at each measurement.
+/// The unused way is assumed to become faster by this part at each measurement.
 const HOPE: u64 = 128;
 
-/// What is known of the wide streams of one region.
+/// State of the wide streams of one region.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StrideProbe {
     step: u64,
     /// Places within a step at which there were streams, as bits.
     places: u8,
-    /// Time per touch with single pages and with huge ones; 0: not known.
+    /// Time per touch with single pages and with huge pages; 0: unknown.
     paces: [Nanos; 2],
 }
 
@@ -39,19 +38,19 @@ pub struct StrideProbe {
 pub struct Trial {
     /// In huge pages.
     pub whole: bool,
-    /// It reads single pages, come what may.
+    /// It always reads single pages.
     fixed: bool,
     measures: bool,
-    /// Time per touch by the measurement before, if it was of the same way.
+    /// Time per touch in the previous measurement, if it was of the same way.
     before: Option<Nanos>,
-    /// Where, in touches, and when what goes on now began.
+    /// The start of the current measurement, in touches and in time.
     from: u64,
     since: Nanos,
 }
 
 impl StrideProbe {
-    /// A stream is found that touches every `step`th page, at `place` within each step; `touched` says how
-    /// far it is.
+    /// A stream was found that touches every `step`th page, at `place` within each step; `touched` is its number of
+    /// touches.
     pub fn begin(&mut self, step: u64, place: u64, touched: u64, now: Nanos) -> Trial {
         if self.step != step {
             *self = StrideProbe {
@@ -81,7 +80,7 @@ impl StrideProbe {
         }
     }
 
-    /// One way took `pace` per touch; whether to go on with huge pages.
+    /// One way took `pace` per touch. Returns whether to continue with huge pages.
     fn weigh(&mut self, whole: bool, pace: Nanos) -> bool {
         self.paces[usize::from(whole)] = pace.max(1);
         let other = &mut self.paces[usize::from(!whole)];
@@ -91,7 +90,7 @@ impl StrideProbe {
 }
 
 impl Trial {
-    /// The stream has come to its touch number `touched`.
+    /// The stream has reached its touch number `touched`.
     pub fn go_on(&mut self, region: &mut StrideProbe, touched: u64, now: Nanos) {
         let passed = touched.saturating_sub(self.from);
         if self.fixed || passed * region.step < LEAVES * LEAF_PAGES as u64 {
@@ -116,8 +115,8 @@ impl Trial {
 mod tests {
     use super::*;
 
-    /// A stream of every 7th page at `place`, over `leaves`; each touch takes what its way takes. Returns how
-    /// many touches were in huge pages, and all.
+    /// A stream of every 7th page at `place`, over `leaves`; each touch takes the time of its way. Returns how many
+    /// touches were in huge pages, and all.
     fn pass(wide: &mut StrideProbe, place: u64, leaves: u64, takes: [Nanos; 2]) -> (u64, u64) {
         let mut now = 0;
         let mut trial = wide.begin(7, place, 16, now);

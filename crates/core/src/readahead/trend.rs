@@ -1,11 +1,9 @@
-//! Prefetch along the trend of the last faults ("Effectively Prefetching Remote Memory with Leap",
-//! ATC '20).
+//! Prefetch along the trend of the last faults ("Effectively Prefetching Remote Memory with Leap", ATC '20).
 //!
-//! The distances from each touch to the next are kept; the one that most of the newest have is the
-//! trend, so strides and reverse scans are found, and some touches elsewhere do not hide them. The
-//! vote looks at the newest 4 distances, then at 8, 16 and 32, until one has the majority. The hits
-//! since the last miss size the window. Where there is no trend, `vma` decides with a history of its
-//! own, into which every touch goes.
+//! The policy keeps the distances from each touch to the next. The trend is the distance that most of the newest have.
+//! This finds strides and reverse scans, and a few touches elsewhere do not hide them. The vote looks at the newest 4
+//! distances, then at 8, 16 and 32, until one has the majority. The hits since the last miss determine the size of the
+//! window. If there is no trend, `vma` decides with a history of its own, which records every touch.
 
 use super::vma::{self, PerVma};
 use super::{Readahead, Touch, Window};
@@ -13,15 +11,15 @@ use crate::units::{PageRange, Vpn};
 
 /// Distances that are remembered.
 const DELTAS: usize = 32;
-/// Distances that the vote begins with.
+/// Distances with which the vote begins.
 const NEWEST: usize = 4;
 
-/// What is remembered of one region.
+/// The state of one region.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct History {
     /// Distances from one touch to the next, in pages; a ring. 0 where none is known yet.
     deltas: [i64; DELTAS],
-    /// Where the next distance goes.
+    /// Index of the next distance.
     next: u8,
     /// Page of the last touch.
     last: Option<Vpn>,
@@ -29,7 +27,7 @@ pub struct History {
     ahead: u32,
     /// Pages of readahead used since the last miss.
     hits: u32,
-    /// What `vma` remembers.
+    /// The state of `vma`.
     vma: vma::History,
 }
 
@@ -39,7 +37,7 @@ impl History {
             Some(last) => page.0.wrapping_sub(last.0) as i64,
             None => 0,
         };
-        // Two threads at one page, or one that tries again, say nothing of where the program goes.
+        // Two threads at one page, or a thread that tries again, say nothing about the program's direction.
         if delta != 0 {
             self.deltas[usize::from(self.next)] = delta;
             self.next = (self.next + 1) % DELTAS as u8;
@@ -52,7 +50,7 @@ impl History {
         (1..=count).map(move |n| self.deltas[(next - n) % DELTAS])
     }
 
-    /// The distance that more than half of the newest have, of the fewest newest that have one.
+    /// The distance that more than half of the newest have, among the fewest newest for which there is one.
     fn trend(&self) -> Option<i64> {
         let mut part = NEWEST;
         while part <= DELTAS {
@@ -64,8 +62,8 @@ impl History {
         None
     }
 
-    /// Boyer and Moore's vote: a value that has the majority outlives all that it is weighed
-    /// against; whether the one that is left has it, a second look tells.
+    /// Boyer and Moore's vote: a value with the majority survives the comparison with all others. A second look tells
+    /// whether the surviving value has it.
     fn majority(&self, part: usize) -> Option<i64> {
         let (mut candidate, mut weight) = (0, 0);
         for delta in self.newest(part) {
@@ -78,8 +76,8 @@ impl History {
         (candidate != 0 && votes.count() > part / 2).then_some(candidate)
     }
 
-    /// How many pages to read beside the wanted one: twice as many as were read when all of them
-    /// were used, one where the trend goes on, at least half of the last time.
+    /// How many pages to read beside the wanted one: twice as many as were read if all of them were used, one if the
+    /// trend continues, at least half of the last time.
     fn next_ahead(&self, trend: i64, max: u32) -> u32 {
         let ahead = match self.hits {
             0 => u32::from(self.newest(1).eq([trend])),
@@ -129,7 +127,7 @@ impl Readahead for Trend {
     }
 }
 
-/// How often `page` can go on by `stride` and still be in `region`.
+/// How often `page` can advance by `stride` and still be in `region`.
 fn steps(page: Vpn, stride: i64, region: &PageRange) -> u32 {
     let room = if stride > 0 {
         region.end.0.saturating_sub(1).saturating_sub(page.0)
@@ -234,7 +232,7 @@ mod tests {
                     Vpn(REGION.end.0 - 1)
                 };
                 let (touches, misses) = scan(&mut memory, from, stride);
-                // Some until the trend is found and the window has grown.
+                // Some misses until the trend is found and the window has grown.
                 let most = touches.div_ceil(max as usize) + 10;
                 assert!(
                     misses <= most,
@@ -258,7 +256,7 @@ mod tests {
             _ => None,
         });
         let sizes: Vec<u32> = along.collect();
-        // What `vma` had read ahead before the trend was found is let go by halves.
+        // `vma`'s window from before the trend was found shrinks by halves.
         let grown = sizes.iter().position(|&n| n == 32).expect("full windows");
         assert!(grown <= 6, "{sizes:?}");
         let last = sizes.len() - 1;
@@ -315,7 +313,7 @@ mod tests {
             }
             history.trend()
         };
-        // The first touch has no distance; two of four are not enough, nor is what is not there.
+        // The first touch has no distance; two of four are not enough, nor are unknown distances.
         assert_eq!(go(&mut history, &[0, 5, 5]), None);
         assert_eq!(go(&mut history, &[5]), Some(5));
         // Two of four, but five of eight.

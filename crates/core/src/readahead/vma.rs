@@ -1,12 +1,12 @@
-//! The kernel's swap readahead per VMA (seed 000), as Linux 6.18 does it.
+//! The kernel's swap readahead per VMA (seed 000), as in Linux 6.18.
 //!
-//! The hits since the last miss size the window, the direction of the last two faults places it.
-//! It never crosses the region nor the 2 MiB that one page table maps.
+//! The hits since the last miss determine the size of the window, the direction of the last two faults its place. It
+//! never crosses the region nor the 2 MiB that one page table maps.
 
 use super::{Readahead, Touch, Window};
 use crate::units::{LEAF_PAGES, Vpn, overlap};
 
-/// What is remembered of one region.
+/// The state of one region.
 #[derive(Clone, Copy, Debug)]
 pub struct History {
     /// Page of the last fault.
@@ -18,7 +18,7 @@ pub struct History {
 }
 
 impl Default for History {
-    /// As the kernel starts: four hits to the good.
+    /// As the kernel starts: with four hits.
     fn default() -> Self {
         History {
             last: Vpn(0),
@@ -34,9 +34,8 @@ pub struct PerVma {
     pub max: u32,
 }
 
-/// Size of the next window, in pages (the kernel's `__swapin_nr_pages`, which `cluster` shares).
-/// `beside`: the miss is next to the last one. `last`: the last window; the next is not less than
-/// half of it.
+/// Size of the next window, in pages (the kernel's `__swapin_nr_pages`, which `cluster` shares). `beside`: the miss is
+/// next to the last one. `last`: the last window; the next is at least half of it.
 pub(super) fn next_size(beside: bool, hits: u32, last: u32, max: u32) -> u32 {
     let size = match hits {
         0 if beside => 2,

@@ -1,12 +1,11 @@
-//! Which pages go out, and when.
+//! Which pages are evicted, and when.
 //!
-//! A clock hand sweeps the page table in order of address. A page has credit from how it came
-//! (more when it returned soon after it was moved out); the hand takes one credit a pass and moves
-//! out what has none. Before that goes what a scan of much memory has passed: it would push out all
-//! else and itself. What is moved out stays in its frame for a while: a touch there is cheap and
-//! is our reference bit. Clean pages are told by their digest, so nothing rests on write
-//! protection. Background reclaim keeps a reserve so that faults find frames at once; it runs while
-//! I/O is in flight and stops at the high mark.
+//! A clock hand sweeps the page table in order of address. A mapped page has references (more if it returned soon after
+//! its eviction). The hand takes one reference per pass, and evicts a page that has none. Pages that a large scan has
+//! passed are evicted first (drop-behind): the scan would push out all other pages and itself. An evicted page stays in
+//! its frame for a while. A touch there is cheap and serves as the reference bit. The digest tells whether a page is
+//! clean, so nothing depends on write protection. Background reclaim keeps a reserve of frames for faults; it runs
+//! while I/O is in flight and stops at the high mark.
 
 mod unshare;
 
@@ -24,27 +23,26 @@ use crate::units::{Frame, Nanos, Slot, Vpn};
 use crate::world::{Stop, World};
 pub(crate) use unshare::Unsharing;
 
-/// Leaves that one call of [`Mm::evict`] looks at, at the most.
+/// Leaves that one call of [`Mm::evict`] looks at.
 const LEAVES_PER_PASS: usize = 512;
-/// Passes for which a leaf is left alone whose pages the mapping does not let go.
+/// Passes that skip a leaf whose pages cannot be moved.
 pub(crate) const REST: u8 = 8;
-/// Pages moved out at a time while a thread waits for a read.
+/// Pages evicted at a time while a thread waits for a read.
 pub(crate) const BESIDE_READS: u32 = 16;
 /// Most pages in one move.
 const RUN: u32 = 64;
-/// A stream that has passed over this part of what is resident is moved out behind itself, but for
-/// the last part.
+/// A stream that has passed over this part of the resident pages is evicted behind itself, except for the last part.
 const LONG: u64 = 8;
 const KEPT: u64 = 16;
-/// Pages of such a stream that are looked at for resident ones before the clock goes on.
+/// Pages of such a stream that are searched for resident ones before the clock continues.
 const OFFERED: u64 = 4 * UNIT as u64;
 
-/// Units that are kept ready while some are taken, and the part of memory that this may be at the most.
+/// Units that are kept ready while some are taken, and the largest part of memory for them.
 const UNITS: u32 = 6;
 const UNITS_PART: u64 = 8;
 
-/// Where as many pages are kept for units, reclaim moves one out as soon as one is taken: the disk always has some to
-/// write. Where they are fewer, it rests between, and a scan finds more of what it read ahead.
+/// If this many pages are kept for units, reclaim evicts a unit as soon as one is taken: the disk always has writes.
+/// With fewer, it rests in between, and a scan finds more of its readahead.
 const FLOWING: u32 = 4 * UNIT;
 
 /// When reclaim starts and stops, in pages that a fault could have at once.
@@ -54,15 +52,15 @@ pub struct Watermarks {
     pub low: u32,
     /// Above this, it sleeps.
     pub high: u32,
-    /// Pages moved out in one go.
+    /// Pages evicted in one go.
     pub batch: u32,
-    /// Pages that may be in writing.
+    /// Pages that may be in writeback.
     pub writes: u32,
     /// Empty frames that are kept as destinations.
     pub empty: u32,
-    /// Frames for what readahead brought and nobody used yet.
+    /// Frames for pages that readahead read and no touch used yet.
     pub ahead: u32,
-    /// Kept ready beyond all this while streams and first touches take whole units.
+    /// Kept ready in addition while streams and first touches take whole units.
     pub units: u32,
 }
 
@@ -84,8 +82,7 @@ impl Watermarks {
 }
 
 impl Mm {
-    /// Work that no fault waits for: writes, reclaim, giving memory back. Returns whether there is
-    /// more to do at once.
+    /// Work that no fault waits for: writes, reclaim, returning memory. Returns whether more work can be done at once.
     pub fn run(&mut self, w: &mut impl World) -> bool {
         self.tidy(w);
         self.keep_singles(w);
@@ -145,9 +142,9 @@ impl Mm {
         drained || brought || moved > 0 && (asked || self.awake || w.excess() > 0)
     }
 
-    /// Pages that were moved out and will be memory without anybody's doing: what is being looked at is clean, most of
-    /// it. Where units flow, what is to be written counts by half: the disk has some of it at any time while others are
-    /// ready, and at the most twice what is kept.
+    /// Evicted pages whose memory will be free without further work. Most pages whose digest is being computed are
+    /// clean. While units flow, pages to be written count half, and at most twice the number that is kept: the disk
+    /// always has some of them while others are ready.
     fn coming(&self, flows: bool) -> u64 {
         let looked_at = self.digesting();
         if !flows || self.areas_full {
@@ -157,8 +154,7 @@ impl Mm {
         looked_at + written.saturating_sub(looked_at) / 2
     }
 
-    /// Whether pages must be written at once, be they few: nothing is going on that would make them
-    /// more, or memory is short.
+    /// Whether pages must be written at once, however few: no pending work would add more, or memory is short.
     fn hurry(&self, w: &impl World) -> bool {
         let at_once = !self.awake || self.headroom(w) < u64::from(self.marks.low / 2);
         at_once && !self.gathers_writes(w)
@@ -170,8 +166,8 @@ impl Mm {
         w.available() + u64::from(free) + u64::from(self.frames.clean())
     }
 
-    /// As much is being written as should be: more would not be there sooner. While pages are missed that
-    /// nothing could foresee, what goes out before its time may be the very next one.
+    /// Enough pages are in writeback: more would not free memory sooner. During random faults, a page that is evicted
+    /// too early may be the very next one to be needed.
     pub(crate) fn is_much_unwritten(&self) -> bool {
         let most = match self.faults_at_random() {
             true => (2 * self.marks.high).min(self.marks.writes),
@@ -180,7 +176,7 @@ impl Mm {
         self.frames.unwritten().saturating_sub(self.on_probation()) >= most
     }
 
-    /// Let others have what they need more, or what a lower limit takes.
+    /// Return memory that other processes need more, or that a lower limit takes.
     fn give_back(&mut self, w: &mut impl World) {
         let excess = w.excess().min(u64::from(u32::MAX)) as u32;
         if excess == 0 {
@@ -197,7 +193,7 @@ impl Mm {
         self.slots.give_back(w);
     }
 
-    /// Free frames beyond the reserve go back to the system.
+    /// Return free frames beyond the reserve to the system.
     fn trim(&mut self, w: &mut impl World) {
         let surplus = self.frames.free().saturating_sub(2 * self.marks.high);
         self.release_free(w, surplus);
@@ -220,7 +216,7 @@ impl Mm {
         }
     }
 
-    /// Forget up to `max` clean pages that nobody came back for; their frames are free.
+    /// Drop up to `max` clean pages that no thread came back for; their frames become free.
     pub(crate) fn drop_clean(&mut self, max: u32) -> u32 {
         let mut dropped = self.drop_singles(max);
         while dropped < max
@@ -249,7 +245,7 @@ impl Mm {
                 return dropped;
             };
             if wanted {
-                // It is about to be mapped; let it live.
+                // It is about to be mapped: keep it.
                 self.frames.set_state(frame, State::Clean);
                 return dropped;
             }
@@ -262,8 +258,8 @@ impl Mm {
         dropped
     }
 
-    /// As [`Mm::drop_clean`], pages that streams brought and did not use yet: in order, but where its
-    /// stream goes on to use the first, those that came last, which are the farthest from their use.
+    /// As [`Mm::drop_clean`], for pages that streams read and did not use yet: in order, but if the stream will use the
+    /// oldest one, the newest, which are the farthest from their use.
     pub(crate) fn drop_ahead(&mut self, now: Nanos, max: u32) -> u32 {
         let mut dropped = 0;
         while dropped < max
@@ -296,7 +292,7 @@ impl Mm {
         dropped
     }
 
-    /// Move about `max` pages out of the program. Returns how many left it.
+    /// Evict about `max` pages from the program. Returns how many were evicted.
     pub(crate) fn evict(&mut self, w: &mut impl World, max: u32) -> u32 {
         // Before any victim is chosen, or a page could be chosen twice.
         let mut moved = self.evict_unshared(w);
@@ -323,7 +319,7 @@ impl Mm {
             let Some(leaf) = self.table.next_resident_leaf(self.hand) else {
                 wraps += 1;
                 self.hand = Vpn(0);
-                // Going on with victims in hand could choose one twice.
+                // Going on with victims in hand could choose a page twice.
                 if wraps > 4 || !victims.is_empty() {
                     break;
                 }
@@ -348,8 +344,8 @@ impl Mm {
                 if stop != Some(Stop::NoMemory) || self.clusters_come() {
                     continue;
                 }
-                // All clusters hold pages that went their own ways: so do these. At once, or the hand would
-                // find them a huge page again the next time.
+                // No cluster can take the unit: all hold pages of units that were disbanded. Split this one too, at
+                // once: otherwise the hand would find it a huge page again the next time.
                 self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
             }
             self.hand = self
@@ -361,7 +357,7 @@ impl Mm {
         let beside = !chosen && self.is_awaited();
         for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
             if beside && moved > 0 && w.has_ended() {
-                // What the thread waits for is there: the hand goes on from here.
+                // The page that the thread waits for is there: the hand continues from here.
                 self.hand = run[0];
                 break;
             }
@@ -371,8 +367,8 @@ impl Mm {
         moved
     }
 
-    /// The clock hand found nothing that could be moved: of the pages that came in lately the first can, if they
-    /// are enough.
+    /// The clock hand found no page that could be moved: the first of the recently faulted pages can, if there are
+    /// enough.
     pub(crate) fn evict_recent_faults(&mut self, w: &mut impl World) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::CreepingLimit) {
@@ -388,7 +384,7 @@ impl Mm {
         }
     }
 
-    /// Of what came in lately as much is there as threads may need at a time.
+    /// Whether as many recently faulted pages are mapped as threads may need at a time.
     pub(crate) fn enough_recent_faults(&self) -> bool {
         self.recent_faults
             .all()
@@ -401,7 +397,7 @@ impl Mm {
         matches!(self.table.get(page), Entry::Resident(_)) && !self.table.is_huge(page)
     }
 
-    /// What was mapped for a thread a moment ago stays, and what came in lately as long as the limit yields.
+    /// Keep pages that were mapped for a thread a moment ago, and recently faulted pages as long as the limit yields.
     fn leave_untouched(&self, now: Nanos, victims: &mut Vec<Vpn>) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::TakenUntouched) {
@@ -416,8 +412,8 @@ impl Mm {
         }
     }
 
-    /// Resident pages that a long stream has passed, and that did not prove to be needed again. False: they
-    /// are units for which there will be room soon.
+    /// Drop-behind: resident pages that a long stream has passed, and that did not prove to be needed again. False:
+    /// they are units for which there will be room soon.
     fn take_drop_behind(&mut self, w: &mut impl World, max: u32, victims: &mut Vec<Vpn>) -> bool {
         let memory = self.table.resident();
         let yields = self.faults_at_random();
@@ -441,7 +437,7 @@ impl Mm {
             if self.config.thp != Thp::Never {
                 let mut last = None;
                 for page in run.pages() {
-                    // Before the first of its pages goes, a whole leaf can still become a unit.
+                    // Before the first of its pages is evicted, a whole leaf can still become a unit.
                     if last.replace(unit_of(page)) != Some(unit_of(page)) {
                         self.collapse(w, page);
                     }
@@ -461,8 +457,8 @@ impl Mm {
         true
     }
 
-    /// Move a run of resident pages to frames. `leaves` when their memory shall be free as soon as
-    /// they are on an area. Returns how many left the program, and why not all.
+    /// Move a run of resident pages to frames. `leaves`: their memory is to be free as soon as they are on an area.
+    /// Returns how many were evicted, and why not all.
     pub(crate) fn move_out(
         &mut self,
         w: &mut impl World,
@@ -563,9 +559,9 @@ impl Mm {
         }
     }
 
-    /// Whether a page that has changed is written to where it was. Where touches are found near each
-    /// other, pages that lie together are read together, and must stay together on the area; pages
-    /// that are touched at random are better written together, wherever they are from.
+    /// Whether a changed page is written to its old slot. Where touches are near each other, adjacent pages are read
+    /// together, and must stay together on the area. Pages that are touched at random are better written together,
+    /// wherever they are from.
     pub(crate) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
         let local = self
             .vmas
@@ -574,7 +570,7 @@ impl Mm {
         local && !self.drains(slot.area) && w.count(slot) == 1
     }
 
-    /// The areas are full: resident pages give up the slots they kept. Returns how many.
+    /// The areas are full: resident pages release the slots that they kept. Returns how many.
     pub(crate) fn take_back_slots(&mut self, w: &mut impl World) -> u32 {
         let mut taken = 0;
         let mut at = Vpn(0);

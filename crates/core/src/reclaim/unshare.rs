@@ -1,9 +1,9 @@
-//! Pages that a fork shares are copied before they are evicted, a run at a time.
+//! Pages that a fork shares are copied before they are evicted, one run at a time.
 //!
-//! The kernel does not move a page that parent and child share. A copy makes it movable, and costs a page until the copy
-//! has left. So reclaim asks for the copies of one run, evicts that run first when the copies are there, and asks for no
-//! other run meanwhile. If it asked wherever its hand finds a shared page, everything would be copied before the hand
-//! comes back to evict the first copy.
+//! The kernel does not move a page that parent and child share. A copy makes it movable, and costs a page until the
+//! copy is evicted. Reclaim therefore asks for the copies of one run, evicts that run first when the copies are made,
+//! and asks for no other run meanwhile. If it asked wherever its hand finds a shared page, everything would be copied
+//! before the hand comes back to evict the first copy.
 
 use super::REST;
 use crate::mm::Mm;
@@ -26,7 +26,7 @@ pub(crate) struct Unsharing {
 }
 
 impl Unsharing {
-    /// Whether `page` is of that run: were it evicted now, the copying thread would bring it back.
+    /// Whether `page` is of that run: if it was evicted now, the copying thread would fault on it.
     pub fn has(&self, page: Vpn) -> bool {
         let of = |(first, n): (Vpn, u32)| first <= page && page < first.plus(n.into());
         self.run.is_some_and(of)
@@ -34,7 +34,7 @@ impl Unsharing {
 }
 
 impl Mm {
-    /// The kernel refused to move `n` pages from `page` on: they are shared by a fork, or pinned.
+    /// The kernel refused to move `n` pages from `page` on: a fork shares them, or they are pinned.
     pub(crate) fn on_immovable(&mut self, w: &mut impl World, page: Vpn, n: u32) {
         if self.unsharing.run.is_none() {
             let now = w.now();

@@ -1,10 +1,9 @@
-//! What the program says of its memory (madvise).
+//! Advice of the program about its memory (madvise).
 //!
-//! A hint on how a range will be used stays with its region and goes before the readahead policy
-//! there. Advice to act is noted and worked off by [`Mm::run`] in small steps, so that no fault
-//! waits behind it: pages that will be needed are read into memory that nobody needs, cold ones are
-//! the next to go, and what is to be paged out leaves at once, memory and all. It is advice: what
-//! does not fit or cannot be moved is left out, as the kernel does.
+//! A hint about the use of a range stays with its region and overrides the readahead policy there. Advice to act is
+//! queued, and [`Mm::run`] carries it out in small steps, so that no fault waits for it. MADV_WILLNEED reads pages into
+//! memory that is not needed otherwise; MADV_COLD makes pages the next victims; MADV_PAGEOUT evicts pages at once and
+//! returns their memory. It is advice: pages that do not fit or cannot be moved are left out, as in the kernel.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -19,28 +18,28 @@ use crate::space::page_table::{Entry, PageTable, Resident};
 use crate::units::{Frame, PageRange, Vpn, len, overlap, without};
 use crate::world::{Stop, World};
 
-/// Ranges that wait to be worked off, for each kind of advice. Beyond that the oldest are forgotten.
+/// The largest number of queued ranges for each kind of advice. Beyond it the oldest are dropped.
 const MOST: usize = 1024;
-/// I/Os in flight beyond which no more is read on advice: a fault's read must find room.
+/// Above this number of I/Os in flight, advice starts no read: a fault's read must find an entry.
 const READS: usize = 32;
 
-/// What the program may say of a range.
+/// Kinds of advice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// From now on this hint holds.
+    /// A hint that holds from now on.
     Use(Hint),
-    /// It will be needed soon.
+    /// The range will be needed soon.
     WillNeed,
-    /// It will not be needed soon.
+    /// The range will not be needed soon.
     Cold,
-    /// It will not be needed for long.
+    /// The range will not be needed for long.
     PageOut,
 }
 
-/// How the program says it will use a region.
+/// How the program says that it will use a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hint {
-    /// It said nothing.
+    /// No hint.
     #[default]
     Normal = 0,
     /// In order of address, once.
@@ -50,8 +49,8 @@ pub enum Hint {
 }
 
 impl Hint {
-    /// The window for a miss where the hint decides; `max` is the policy's largest, in pages.
-    /// `None` leaves it to the policy.
+    /// The window for a miss where the hint decides; `max` is the largest window of the policy, in pages. `None` leaves
+    /// the decision to the policy.
     pub fn window(self, touch: &Touch, max: u32) -> Option<Window> {
         let pages = match self {
             Hint::Normal => return None,
@@ -121,18 +120,18 @@ impl Queue {
     }
 }
 
-/// Advice that waits to be worked off.
+/// Advice that is queued.
 #[derive(Default)]
 pub(crate) struct Advised {
     needed: Queue,
-    /// Pages that may still be read on advice: what there was room for when it was given.
+    /// Pages that may still be read on advice: the free room when it was given.
     budget: u64,
     pub(crate) cold: Queue,
     out: Queue,
 }
 
 impl Advised {
-    /// What was said of `range` no longer concerns what is there.
+    /// Advice about `range` no longer concerns its content.
     pub(crate) fn cancel(&mut self, range: &PageRange) {
         self.needed.cancel(range);
         self.cold.cancel(range);
@@ -141,7 +140,7 @@ impl Advised {
 }
 
 impl Mm {
-    /// The program says something of `range`. What of it is not managed is passed over.
+    /// The program gives advice about `range`. Parts that are not managed are skipped.
     pub fn advise(&mut self, w: &mut impl World, range: &PageRange, advice: Advice) {
         if let Advice::Use(hint) = advice {
             return self.vmas.set_hint(range, hint);
@@ -171,7 +170,7 @@ impl Mm {
         }
     }
 
-    /// A page that is in a frame of ours is to leave memory.
+    /// A page in a frame is to leave memory.
     fn let_go(&mut self, frame: Frame) {
         let desc = *self.frames.get(frame);
         match (desc.state, desc.page) {
@@ -197,7 +196,7 @@ impl Mm {
         }
     }
 
-    /// Read some of what will be needed. Returns whether it did.
+    /// Read some pages that will be needed. Returns whether it did.
     pub(crate) fn bring_needed(&mut self, w: &mut impl World) -> bool {
         if self.advised.needed.is_empty() || self.io.in_flight() >= READS {
             return false;
@@ -225,7 +224,7 @@ impl Mm {
         }
         self.advised.budget -= batch.len() as u64;
         if batch.is_empty() {
-            // No room is left, or nothing of it is out.
+            // No room is left, or all of it is in memory.
             self.advised.needed.clear();
             return false;
         }
@@ -233,7 +232,7 @@ impl Mm {
         true
     }
 
-    /// Move out some of what the program wants out, memory and all. Returns how many pages left.
+    /// Evict some of the pages that the program wants out, with their memory. Returns the number of pages evicted.
     pub(crate) fn page_out(&mut self, w: &mut impl World) -> u32 {
         if self.advised.out.is_empty() {
             return 0;
@@ -247,7 +246,7 @@ impl Mm {
             true => BESIDE_READS,
             false => self.marks.batch,
         });
-        // Frames without memory are where they go.
+        // They are moved to frames without memory.
         let short = batch.saturating_sub(self.frames.empty());
         if self.frames.free() < short {
             self.drop_clean(short - self.frames.free());
@@ -286,7 +285,7 @@ impl Mm {
                     self.advised.out.ranges.push_front(start..last.plus(1));
                     break;
                 }
-                // All that fork shares is being made movable; that takes too long to wait for.
+                // All pages that a fork shares are being made movable; that takes too long to wait for.
                 Some(Stop::Busy) => run - gone as usize,
                 Some(_) => 1,
             };

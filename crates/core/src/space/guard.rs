@@ -1,8 +1,8 @@
-//! Guards (MADV_GUARD_INSTALL): pages whose touch raises SIGSEGV until the guard is removed, and that read as zeros then.
+//! Guards (MADV_GUARD_INSTALL): a touch raises SIGSEGV until the guard is removed; then the page reads as zeros.
 //!
-//! The kernel sends no event of a guard, so the driver tells of it. Two things follow for a guarded page: what it held is
-//! forgotten at once, and nothing is mapped there before the guard is gone, as the kernel lets UFFDIO_COPY replace a guard.
-//! A discard leaves guards where they are; unmapping and moving take them along.
+//! The kernel sends no event for a guard, so the driver reports it. The content of a guarded page is dropped at once.
+//! Nothing is mapped there before the guard is gone, as the kernel lets UFFDIO_COPY replace a guard. A discard leaves
+//! guards in place; unmapping and moving take them along.
 
 use crate::fault::REFS_NEW;
 use crate::mm::{Mm, Outcome, Pending};
@@ -34,7 +34,8 @@ impl Mm {
         }
     }
 
-    /// Nothing is mapped in `range` any more: guards that nobody told of stood there, and are removed. What is out stays.
+    /// Nothing is mapped in `range` any more: unreported guards stood there, and are removed. Evicted pages stay
+    /// evicted.
     pub fn forget_mapped(&mut self, w: &mut impl World, range: &PageRange) {
         for part in self.vmas.overlapping(range) {
             let mut at = part.start;
@@ -49,8 +50,8 @@ impl Mm {
         }
     }
 
-    /// A fault on a guarded page: an old message, or the guard was removed by a call that nobody told of. A move tells
-    /// which, as it is refused where a guard is.
+    /// A fault on a guarded page: the message is old, or an unreported call removed the guard. A move tells, as the
+    /// kernel refuses it where a guard is.
     pub(crate) fn on_guarded(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
         let page = pending.page;
         let Some((frame, _)) = self.obtain(w, 1) else {
@@ -65,7 +66,7 @@ impl Mm {
         match stop {
             None => self.frames.set_empty(frame),
             Some(Stop::Fixed) => {
-                // The mapping has another protection than our frames: it gets a page of its own for this one.
+                // The mapping has another protection than our frames: it gets a page of its own instead of this one.
                 w.release(frame, 1);
                 self.frames.set_empty(frame);
                 stop = w.zero_in(page, 1).stop;

@@ -1,8 +1,8 @@
-//! The address space: which page is where, and what the program said of it.
+//! The address space: the place of each page, and the program's advice about it.
 //!
-//! `page_table` has an entry for each page, `vma` the managed regions with what readahead knows of each, `advice` what
-//! the program asked for (madvise), `guard` pages that must fault, `same_filled` pages of one word, and `snapshot` the
-//! state that a forked child starts from.
+//! `page_table` has an entry for each page. `vma` has the managed regions and their readahead state. `advice` queues
+//! requests of the program (madvise). `guard` has pages that must fault, `same_filled` pages that one word fills, and
+//! `snapshot` the state that a forked child starts from.
 
 pub(crate) mod advice;
 mod guard;

@@ -1,8 +1,8 @@
 //! The page table: where the content of each managed page is.
 //!
-//! One 64-bit entry a page, in leaves of 512 that exist only where something was ever touched, so
-//! a reserved but unused terabyte costs nothing. The clock hand of reclaim walks these leaves; the
-//! counts in each let it skip what holds no resident page.
+//! One 64-bit entry per page, in leaves of 512 that exist only where something was ever touched: a reserved but unused
+//! terabyte costs nothing. The clock hand of reclaim walks these leaves, and skips those whose counts show no resident
+//! page.
 
 mod bits;
 mod directory;
@@ -26,28 +26,29 @@ pub enum Entry {
     Cached(Frame),
     /// On a swap area only.
     Swapped {
-        /// Where.
+        /// Its slot.
         slot: Slot,
-        /// Low bits of the eviction counter when it went out (refault distance).
+        /// Low bits of the eviction counter when it was evicted (refault distance).
         evicted: u32,
     },
     /// Nowhere: all its words are the same, and the entry names that word.
     SameFilled(Fill),
     /// Lost: a touch raises SIGBUS until the range is discarded.
     Poisoned,
-    /// A guard of the kernel's (MADV_GUARD_INSTALL): a touch raises SIGSEGV, and once the guard is removed the
-    /// page reads as zeros. Nothing is mapped there: the kernel would let it replace the guard.
+    /// A guard of the kernel (MADV_GUARD_INSTALL): a touch raises SIGSEGV. Once the guard is removed, the page reads as
+    /// zeros. Nothing is mapped there, as that would replace the guard.
     Guarded,
 }
 
 /// A mapped page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Resident {
-    /// A slot that holds what the page held when it came in; still good if its digest says so.
+    /// A slot with the content that was read; still good if the digest says so.
     pub slot: Option<Slot>,
-    /// How many passes of the clock hand it survives (0 to 3).
+    /// References: how many passes of the clock hand the page survives (0 to 3).
     pub refs: u8,
-    /// It may be gone rightly (see `missing`): it was there before we knew of it, or a discard is under way.
+    /// The page may be missing for a good reason (see `unaccounted`): it is older than the registration, or a discard
+    /// is under way.
     pub found: bool,
 }
 
@@ -68,8 +69,8 @@ const TAG_FOUND: u64 = 7;
 const PAYLOAD: u32 = 4;
 const SLOT_BITS: u32 = 36;
 
-/// Entry packed in a word: tag in bits 0-2, "has a slot" in bit 3, slot, frame or fill from bit 4 on,
-/// credit or eviction counter from bit 40 on.
+/// An entry packed in a word: tag in bits 0-2, "has a slot" in bit 3, slot, frame or fill from bit 4 on, references or
+/// eviction counter from bit 40 on.
 fn pack(entry: Entry) -> u64 {
     match entry {
         Entry::Unmapped => 0,
@@ -123,7 +124,7 @@ const fn is_stored(entry: Entry) -> bool {
 
 struct Leaf {
     words: [u64; LEAF_PAGES],
-    /// Which of them are mapped, and which are in a frame or have a slot.
+    /// Which pages are mapped, and which are in a frame or have a slot.
     mapped: Bits,
     stored: Bits,
     resident: u16,
@@ -131,11 +132,11 @@ struct Leaf {
     /// Pages that are on an area only.
     swapped: u16,
     guarded: u16,
-    /// All pages are mapped, by one huge page as far as is known: they go out together.
+    /// All pages are mapped, by one huge page as far as is known: they are evicted together.
     huge: bool,
-    /// How many passes of the clock hand a huge page survives.
+    /// References of a huge page: how many passes of the clock hand it survives.
     refs: u8,
-    /// Passes of the clock hand for which nothing here is tried (its pages could not be moved).
+    /// Passes of the clock hand that skip this leaf, as its pages could not be moved.
     rest: u8,
 }
 
@@ -218,8 +219,8 @@ impl PageTable {
             .map_or(Entry::Unmapped, |leaf| unpack(leaf.words[index]))
     }
 
-    /// A page of which each word is `word` can be [`Entry::SameFilled`] with what comes back, if that is set before this is
-    /// asked again; `None` where too many words are in use.
+    /// The fill for pages of which each word is `word`, for an [`Entry::SameFilled`] that is set before the next call.
+    /// `None`: too many words are in use.
     pub fn fill_of(&mut self, word: u64) -> Option<Fill> {
         self.fills.of(word)
     }
@@ -229,7 +230,7 @@ impl PageTable {
         self.fills.word(fill)
     }
 
-    /// Record where `page` is; the previous entry comes back.
+    /// Record where `page` is; returns the previous entry.
     pub fn set(&mut self, page: Vpn, entry: Entry) -> Entry {
         let (key, index) = split(page);
         let leaf = if entry == Entry::Unmapped {
@@ -268,8 +269,8 @@ impl PageTable {
         old
     }
 
-    /// The whole leaf that begins with `unit` is one huge page in the program from now on, which
-    /// survives `credit` passes of the clock hand. All its pages are resident.
+    /// The whole leaf that begins with `unit` is one huge page in the program from now on, with `refs` references. All
+    /// its pages are resident.
     pub fn make_huge(&mut self, unit: Vpn, refs: u8) {
         if let Some(leaf) = self.leaves.get_mut(split(unit).0)
             && usize::from(leaf.resident) == LEAF_PAGES
@@ -279,7 +280,7 @@ impl PageTable {
         }
     }
 
-    /// The leaf of `page` is no huge page any more. Returns whether it was one.
+    /// The leaf of `page` is no longer a huge page. Returns whether it was one.
     pub fn unmake_huge(&mut self, page: Vpn) -> bool {
         let leaf = self.leaves.get_mut(split(page).0);
         let was = leaf.is_some_and(|leaf| core::mem::take(&mut leaf.huge));
@@ -292,13 +293,13 @@ impl PageTable {
         self.leaves.get(split(page).0).is_some_and(|leaf| leaf.huge)
     }
 
-    /// How many passes of the clock hand the huge page of `page` survives.
+    /// References of the huge page of `page`.
     pub fn huge_credit(&self, page: Vpn) -> u8 {
         let leaf = self.leaves.get(split(page).0);
         leaf.map_or(0, |leaf| leaf.refs)
     }
 
-    /// The clock hand has come to a huge page: it loses one credit, or goes if it has none.
+    /// The clock hand has come to a huge page. It loses a reference and stays, or is a victim if it has none.
     pub fn age_huge(&mut self, unit: Vpn) -> bool {
         let Some(leaf) = self.leaves.get_mut(split(unit).0) else {
             return false;
@@ -308,7 +309,7 @@ impl PageTable {
         goes
     }
 
-    /// Check what must always hold; for tests. Names what does not.
+    /// Check the invariants; for tests. Returns a description of the first violation.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let leaves = || self.leaves.range(0..u64::MAX).map(|(_, leaf)| leaf);
         let huge = || leaves().filter(|leaf| leaf.huge);
@@ -352,8 +353,7 @@ impl PageTable {
         leaf.is_some_and(|leaf| usize::from(leaf.swapped) == LEAF_PAGES)
     }
 
-    /// Pages of `range` that are mapped, and that are elsewhere. Costs a look at each leaf, not at each
-    /// page.
+    /// Pages of `range` that are mapped, and pages that are elsewhere. The cost is one look per leaf, not per page.
     pub fn usage(&self, range: &PageRange) -> (u64, u64) {
         let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
         let (mut resident, mut elsewhere) = (0, 0);
@@ -378,8 +378,8 @@ impl PageTable {
         (resident, elsewhere)
     }
 
-    /// Up to `max` pages of `range` whose entry is `wanted` go to `found`, in order; the page after
-    /// the last one looked at comes back.
+    /// Append up to `max` pages of `range` whose entry is `wanted` to `found`, in order. Returns the page after the
+    /// last one looked at.
     pub fn search(
         &self,
         range: &PageRange,
@@ -403,7 +403,7 @@ impl PageTable {
         range.end
     }
 
-    /// Resident pages of `range` lose all credit.
+    /// Clear the references of the resident pages of `range`.
     pub fn chill(&mut self, range: &PageRange) {
         let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
         for (key, leaf) in self.leaves.range_mut(first..last.max(first)) {
@@ -416,7 +416,7 @@ impl PageTable {
         }
     }
 
-    /// The first page at or after `from` and before `end` that is not `Never`.
+    /// The first page at or after `from` and before `end` that is not `Unmapped`.
     pub fn next_used(&self, from: Vpn, end: Vpn) -> Option<(Vpn, Entry)> {
         let (first, mut index) = split(from);
         let last = end.0.div_ceil(LEAF).max(first);
@@ -437,7 +437,7 @@ impl PageTable {
         None
     }
 
-    /// All pages that are not `Never`, in order.
+    /// All pages that are not `Unmapped`, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Vpn, Entry)> {
         self.leaves.range(0..u64::MAX).flat_map(|(key, leaf)| {
             let used = leaf
@@ -449,9 +449,9 @@ impl PageTable {
         })
     }
 
-    /// The pages at or after `from` that are on `area` only, mapped with a slot on it, or in a frame
-    /// (wherever that one's slot is), in order: up to `max` go to `found`, and a leaf that is away whole
-    /// goes there alone. Looks at some leaves and returns where to go on; `None` at the end of the table.
+    /// Append to `found`, in order, up to `max` pages at or after `from` that are on `area` only, mapped with a slot on
+    /// it, or in a frame (with its slot anywhere). A leaf that is swapped out whole is returned alone. Looks at some
+    /// leaves and returns where to continue; `None` at the end of the table.
     pub fn on_area(
         &self,
         area: u8,
@@ -482,8 +482,8 @@ impl PageTable {
         None
     }
 
-    /// The first leaf at or after `from` that holds resident pages and is not resting, as a range
-    /// of pages. A resting leaf that is passed has one rest less.
+    /// The first leaf at or after `from` that holds resident pages and is not resting, as a range of pages. Each
+    /// resting leaf on the way has one rest less.
     pub fn next_resident_leaf(&mut self, from: Vpn) -> Option<PageRange> {
         let (first, _) = split(from);
         for (key, leaf) in self.leaves.range_mut(first..u64::MAX) {
@@ -500,16 +500,15 @@ impl PageTable {
         None
     }
 
-    /// Let reclaim pass the leaf of `page` over for some passes.
+    /// Let reclaim skip the leaf of `page` for some passes.
     pub fn rest(&mut self, page: Vpn, passes: u8) {
         if let Some(leaf) = self.leaves.get_mut(split(page).0) {
             leaf.rest = passes;
         }
     }
 
-    /// One step of the clock hand: a resident page with credit loses one and stays, one without is
-    /// a victim. At most `max` victims of `range` go to `victims`, in order; the page after the
-    /// last one looked at comes back.
+    /// One step of the clock hand: a resident page with references loses one and stays; a page without is a victim.
+    /// Appends at most `max` victims of `range` to `victims`, in order. Returns the page after the last one looked at.
     pub fn sweep(
         &mut self,
         range: &PageRange,

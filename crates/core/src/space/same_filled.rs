@@ -1,8 +1,8 @@
-//! Pages that one word fills from end to end, zeros or another.
+//! Same-filled pages: one word, zero or another, fills the page from end to end.
 //!
-//! All there is to know of such a page is that word, which its digest tells as it goes out: it gets no slot, is never
-//! written, and a touch makes it anew. Whole huge pages do so as well, in one piece. What differs in a single word is a page as
-//! any other.
+//! The digest at eviction names that word. Such a page gets no slot and is never written; a touch makes it again from
+//! the word. Whole huge pages work the same way, in one piece. A page that differs in a single word is an ordinary
+//! page.
 
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::clusters::ClusterId;
@@ -12,7 +12,7 @@ use crate::units::{Frame, LEAF_PAGES, Vpn};
 use crate::world::{Digest, World};
 
 impl Mm {
-    /// What is known of a page by its digest alone, if that is all there is to know: it is counted as dropped.
+    /// If the digest alone determines the content, the entry for it; the page counts as dropped.
     pub(crate) fn needs_no_slot(&mut self, digest: Digest) -> Option<Entry> {
         match digest {
             Digest::Zero => {
@@ -28,7 +28,7 @@ impl Mm {
         }
     }
 
-    /// Forget a unit all of whose words are the same, if it is one.
+    /// Drop a unit if all its words are the same.
     pub(crate) fn drop_filled(&mut self, w: &mut impl World, id: ClusterId) -> bool {
         let first = self.frames.clusters.first(id);
         let number = self.frames.get(first).digest;
@@ -36,7 +36,7 @@ impl Mm {
         if !frames.all(|frame| self.frames.get(frame).digest == number) {
             return false;
         }
-        // The number does not tell of which kind the pages are; they are all of the same.
+        // The stored number does not tell the kind of the pages; all have the same kind.
         let digest = w.digest_of(first);
         for frame in self.frames.clusters.frames(id) {
             let Some(entry) = self.needs_no_slot(digest) else {
@@ -52,8 +52,8 @@ impl Mm {
         true
     }
 
-    /// A touch of a page that is filled by one word. As many of those behind it that the same word fills come along as
-    /// of first touches.
+    /// A touch of a same-filled page. Following pages of the same word are mapped too, in batches as large as those of
+    /// first touches.
     pub(crate) fn on_filled(
         &mut self,
         w: &mut impl World,
@@ -87,7 +87,7 @@ impl Mm {
         let desc = FrameDesc {
             state: State::Dirty,
             page: Some(page),
-            // Where it cannot be mapped now, it may be written.
+            // If it cannot be mapped now, it may be written later.
             digest: Digest::Filled(word).number(),
             wanted: true,
             since: pending.since,
@@ -108,7 +108,7 @@ impl Mm {
         outcome
     }
 
-    /// Map `n` frames at pages that are filled by what they hold. Returns how many went.
+    /// Map `n` frames that hold the content of same-filled pages. Returns how many were mapped.
     fn map_filled(&mut self, w: &mut impl World, frame: Frame, page: Vpn, n: u32) -> u32 {
         if n == 0 {
             return 0;

@@ -1,11 +1,10 @@
-//! FrameDesc still for a fork.
+//! The memory of a process is held still for a fork.
 //!
-//! A child gets the parent's memory as of the fork. What is mapped then, the kernel shares; what is
-//! not mapped must be on an area, with a reference for the child. So before a fork the driver calls
-//! [`Mm::hold`], lets the writes finish ([`Mm::is_quiet`]), and takes a snapshot: every page that
-//! is not mapped, with its slot or the word that fills it. Until [`Mm::release`] nothing is moved out; faults go on, and
-//! each page that comes back is announced through [`World::returns`] before it is mapped, so that the
-//! child can tell it from one that never came.
+//! A child gets the parent's memory as of the fork. The kernel shares mapped pages. The others must be on an area, with
+//! a reference for the child. Before a fork the driver therefore calls [`Mm::hold`], lets the writes finish
+//! ([`Mm::is_quiet`]), and takes a snapshot: every unmapped page, with its slot or the word that fills it. Until
+//! [`Mm::release`] nothing is evicted. Faults are served: each page that comes back is announced through
+//! [`World::returns`] before it is mapped, which lets the child tell it from a page that did not.
 
 use alloc::vec::Vec;
 
@@ -16,7 +15,7 @@ use crate::space::page_table::{Entry, Resident};
 use crate::units::{Slot, Vpn};
 use crate::world::World;
 
-/// Where the content of a page is that is not mapped.
+/// Where the content of an unmapped page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stored {
     /// In this slot.
@@ -26,13 +25,13 @@ pub enum Stored {
 }
 
 impl Mm {
-    /// Move nothing out from now on.
+    /// Evict nothing from now on.
     pub fn hold(&mut self) {
         self.held = true;
     }
 
-    /// Everything that is not mapped has its bytes on an area, or is marked as lost. Pages for which no slot is free go
-    /// back to the program.
+    /// Every unmapped page is on an area, or is marked as lost. Pages for which no slot is free are mapped in the
+    /// program again.
     pub fn is_quiet(&mut self, w: &mut impl World) -> bool {
         self.submit_writes(w, true);
         if self.areas_full {
@@ -50,7 +49,7 @@ impl Mm {
         self.frames.unwritten() == 0 && !self.retry.iter().any(unmarked)
     }
 
-    /// Every page that is not mapped and not zero, in order of address, with where its content is.
+    /// Every page that is not mapped and not zero, in order of address, and the place of its content.
     pub fn unmapped(&self, out: &mut Vec<(Vpn, Stored)>) {
         let mut at = Vpn(0);
         while let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX)) {
@@ -88,8 +87,8 @@ impl Mm {
         self.held = false;
     }
 
-    /// In the child: `page` was not mapped when the parent forked, and if it is in a slot, that is ours. `present`
-    /// when it is mapped here and came back rightly before the fork.
+    /// In the child: `page` was not mapped when the parent forked. If it is in a slot, we hold a reference. `present`:
+    /// the page is mapped here, because it came back before the fork.
     pub fn inherit(&mut self, w: &mut impl World, page: Vpn, stored: Stored, present: bool) {
         let slot = match stored {
             Stored::In(slot) => Some(slot),

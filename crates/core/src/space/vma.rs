@@ -1,7 +1,7 @@
-//! The managed regions of the address space, and what is known of each one's access pattern.
+//! The managed regions of the address space, and the access pattern of each.
 //!
-//! A region is what foreswap adopted of the program's VMAs. Neighbours merge, so that a heap that
-//! grows in steps stays one region and keeps its history; a cut leaves the history with both parts.
+//! A region is a part of the program's VMAs that foreswap adopted. Neighbours merge: a heap that grows in steps stays
+//! one region and keeps its history. A cut leaves the history with both parts.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -17,23 +17,23 @@ use crate::units::{PageRange, Vpn, len, overlap};
 pub struct Vma {
     /// Its pages.
     pub range: PageRange,
-    /// How the program said it will use it.
+    /// The program's hint about its use.
     pub hint: Hint,
-    /// What swap readahead knows of it.
+    /// Swap readahead's history of it.
     pub history: History,
     /// Runs of first touches in it.
     pub streams: Streams,
-    /// Pages that readahead brought.
+    /// Pages that readahead read.
     pub ahead: Ahead,
-    /// How far touches are found near each other, from 0 to 64.
+    /// How often touches are near each other, from 0 to 64.
     pub local: u8,
-    /// It is memory of a file, as of a tmpfs.
+    /// It is memory of a file, for example of a tmpfs.
     pub file: bool,
 }
 
 /// The highest [`Vma::local`].
 pub const LOCAL: u8 = 64;
-/// What a huge page that is missed in order adds to it, and one that is filled in order, of which two say enough.
+/// What a huge page that is missed or filled in order adds to [`Vma::local`]; two are enough.
 const UNIT_MISSED: u8 = 8;
 const UNIT_FILLED: u8 = LOCAL / 4 + 1;
 
@@ -50,7 +50,7 @@ impl Vma {
         }
     }
 
-    /// The readahead policy for it: the kernel's by address leaves memory of files to the one by slot.
+    /// Its readahead policy. The kernel reads ahead by slot, not by address, in memory of files.
     pub fn policy(&self, policy: Policy) -> Policy {
         match policy {
             Policy::Vma(max) if self.file => Policy::Cluster(max),
@@ -67,7 +67,7 @@ impl Vma {
         };
     }
 
-    /// A huge page was come to in order, and one fault brings all of it: it is `filled`, or read.
+    /// A huge page was reached in order, and one fault maps all of it: it is `filled`, or read.
     pub fn took_unit(&mut self, filled: bool) {
         let more = if filled { UNIT_FILLED } else { UNIT_MISSED };
         self.local = (self.local + more).min(LOCAL);
@@ -103,8 +103,7 @@ impl Vmas {
         self.iter().map(|vma| len(&vma.range)).sum()
     }
 
-    /// Add `range`; what of it is managed already stays as it is. Regions that touch and have the
-    /// same hint become one.
+    /// Add `range`; managed parts of it stay as they are. Regions that touch and have the same hint are merged.
     pub fn insert(&mut self, range: PageRange) {
         if len(&range) == 0 {
             return;
@@ -131,8 +130,7 @@ impl Vmas {
         self.join(gap.end);
     }
 
-    /// Make one of the regions that meet at `page`, if they are alike. What is known of the
-    /// first one stays.
+    /// Merge the regions that meet at `page`, if they are alike. The history of the first one stays.
     fn join(&mut self, page: Vpn) {
         let (Some(before), Some(after)) = (
             page.0.checked_sub(1).and_then(|last| self.find(Vpn(last))),
@@ -153,7 +151,7 @@ impl Vmas {
         }
     }
 
-    /// Make two regions of the one that `page` is in the middle of. Both have its past.
+    /// Split the region that has `page` in the middle. Both parts keep the history.
     fn cut(&mut self, page: Vpn) {
         let Some(vma) = self.find_mut(page).filter(|vma| vma.range.start < page) else {
             return;
@@ -168,7 +166,7 @@ impl Vmas {
         self.by_start.insert(page, rest);
     }
 
-    /// The program says how it will use `range`.
+    /// The program gives a hint about `range`.
     pub fn set_hint(&mut self, range: &PageRange, hint: Hint) {
         self.change(range, |vma| vma.hint = hint);
     }
@@ -276,7 +274,7 @@ mod tests {
         vmas.set_hint(&range(30, 50), Sequential);
         let all = [(10, 20, Random), (20, 30, Normal), (30, 40, Sequential)];
         assert_eq!(hints(&vmas), all);
-        // What comes beside them has no hint.
+        // The ranges beside them have no hint.
         vmas.insert(range(5, 45));
         assert_eq!(hints(&vmas).len(), 5);
         assert_eq!(hints(&vmas)[1..4], all);

@@ -1,5 +1,5 @@
-//! Where evicted pages go: the choice of slots, whose page is in one, bringing back all that is
-//! on an area, and relieving one that fills up.
+//! Swap slots: which slot a page gets, which page is in a slot, how swapoff empties an area, and how an area that fills
+//! up is relieved.
 
 pub mod owners;
 pub mod slots;

@@ -1,9 +1,8 @@
-//! Whose page is in a slot: the way back from the area, for readahead that goes by slot.
+//! The page of each slot: the reverse map for readahead by slot.
 //!
-//! A record is a hint. It is made when a page gets its slot and when a page that has one moves, and
-//! never taken back; whoever uses it sees in the page table whether the page is still there, so one
-//! that is out of date costs a page of readahead and nothing else. Only that policy pays for the
-//! memory: 8 bytes a slot, in clusters that exist once one of their slots was ours.
+//! A record is a hint. It is made when a page gets its slot and when a page with a slot moves, and never removed. Its
+//! reader checks the page table, so a stale record costs a page of readahead and nothing else. Only that policy pays
+//! for the memory: 8 bytes per slot, in clusters that exist once one of their slots was ours.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -52,7 +51,7 @@ impl Mm {
         }
     }
 
-    /// As [`Mm::note_owner`], for a page that moved with whatever slot it has.
+    /// As [`Mm::note_owner`], for a page that moved with its slot, if it has one.
     pub(crate) fn note_moved(&mut self, entry: Entry, page: Vpn) {
         let slot = match entry {
             Entry::Swapped { slot, .. } => Some(slot),
@@ -65,8 +64,8 @@ impl Mm {
         }
     }
 
-    /// Page number `n` of a window, if there is one; of a window of slots, only a page that is in
-    /// its slot and nowhere else.
+    /// Page number `n` of a window, if there is one. In a window of slots, only a page that is in its slot and nowhere
+    /// else.
     pub(crate) fn page_of(&self, window: &Window, n: u32) -> Option<Vpn> {
         match *window {
             Window::Pages { first, stride, .. } => {

@@ -1,9 +1,9 @@
 //! Which slots the next pages are written to.
 //!
-//! Each process takes slots from one cluster of 512 at a time, which it alone has claimed, so that
-//! no lock is shared, what is evicted together lies together, and one write covers many pages. A
-//! cluster that is used up is given back at once: whoever needs room next finds what has become free
-//! in it, so that no process starves beside another one's half-empty clusters.
+//! Each process allocates from one cluster of 512 slots at a time, which only it has claimed. Processes therefore share
+//! no lock, pages that are evicted together are adjacent, and one write covers many pages. A used-up cluster is
+//! released at once: the next process that needs room finds the slots that have become free in it. No process starves
+//! beside another's half-empty clusters.
 
 use alloc::vec::Vec;
 
@@ -12,17 +12,17 @@ use crate::world::SwapMap;
 
 /// Failed writes after which an area gets no more pages.
 const WRITE_FAILURES: u32 = 16;
-/// Requests for which an area is passed over when its file system had no room.
+/// Requests that skip an area whose file system had no room.
 const REST: u32 = 16;
 
 #[derive(Default)]
 struct Area {
-    /// Cluster in use and the slot in it where the search goes on.
+    /// The cluster in use and the slot in it where the search continues.
     current: Option<(u32, u32)>,
     failures: u32,
-    /// Requests for which the area is still passed over.
+    /// Requests that still skip the area.
     rest: u32,
-    /// It is being emptied: nothing is taken.
+    /// It is being emptied: no slot is taken.
     closed: bool,
 }
 
@@ -39,20 +39,19 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Up to `max` free slots that follow each other, taken; `None` when every area is full.
+    /// Take up to `max` consecutive free slots; `None` when every area is full.
     pub fn take(&mut self, map: &mut impl SwapMap, max: u32) -> Option<(Slot, u32)> {
         self.take_where(map, max, |_, _| true)
     }
 
-    /// As [`Slots::take`], for pages that do not compress: from an area that keeps pages as they are,
-    /// if one has room.
+    /// As [`Slots::take`], for pages that do not compress: from an area that does not compress, if one has room.
     pub fn take_whole(&mut self, map: &mut impl SwapMap, max: u32) -> Option<(Slot, u32)> {
         self.take_where(map, max, |map, area| !map.compresses(area))
             .or_else(|| self.take(map, max))
     }
 
-    /// Whether there is a slot for us on an area that keeps pages as they are. Slots may be free there
-    /// and lie in clusters that others have claimed; the cluster of the one that is found is ours.
+    /// Whether an area that does not compress has a slot for us. Slots may be free there but lie in clusters that other
+    /// processes have claimed; the cluster of a slot that is found is ours.
     pub fn has_whole(&mut self, map: &mut impl SwapMap) -> bool {
         let mut n = 0;
         while let Some(area) = map.nth(n) {
@@ -106,8 +105,7 @@ impl Slots {
         None
     }
 
-    /// A whole slot cluster, taken: the first of its 512 slots. `None` when no area has one that is
-    /// empty.
+    /// Take a whole slot cluster: returns the first of its 512 slots. `None` when no area has an empty one.
     pub fn take_cluster<M: SwapMap>(&mut self, map: &mut M) -> Option<Slot> {
         let mut n = 0;
         while let Some(area) = map.nth(n) {
@@ -136,7 +134,7 @@ impl Slots {
         &mut self.areas[index]
     }
 
-    /// Free slots of all areas that can be taken from, by any process.
+    /// Free slots of all open areas, for any process.
     pub fn room(&self, map: &impl SwapMap) -> u64 {
         let areas = (0..).map_while(|n| map.nth(n));
         areas
@@ -199,7 +197,7 @@ impl Slots {
         }
     }
 
-    /// The area's file system is full: it gets no pages for a while.
+    /// The area's file system is full: the area gets no pages for a while.
     pub fn no_room(&mut self, area: u8) {
         if let Some(state) = self.areas.get_mut(usize::from(area)) {
             state.rest = REST;
@@ -213,7 +211,7 @@ impl Slots {
         }
     }
 
-    /// Let other processes have what we claimed and have not used.
+    /// Release the clusters that we claimed and have not used, for other processes.
     pub fn give_back(&mut self, map: &mut impl SwapMap) {
         for (area, state) in (0u8..).zip(&mut self.areas) {
             if let Some((cluster, _)) = state.current.take() {
@@ -228,7 +226,7 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    /// Areas as a plain table; clusters belong to us or to others.
+    /// Areas as a plain table; clusters belong to us or to other processes.
     struct Map {
         counts: Vec<Vec<u32>>,
         ours: Vec<Vec<Option<bool>>>,
@@ -310,8 +308,8 @@ mod tests {
         fn set_digest(&mut self, _: Slot, _: u64) {}
     }
 
-    /// Takes and puts by a small generator: what is taken was free and follows on, lies in the
-    /// first area that has room, and `None` means that nothing of ours and no cluster is free.
+    /// Takes and puts by a small generator. Slots that are taken were free and are consecutive, in the first area that
+    /// has room; `None` means that neither a slot of ours nor a cluster is free.
     #[test]
     fn every_free_slot_can_be_taken_and_none_twice() {
         for seed in 1..40u64 {
@@ -354,8 +352,8 @@ mod tests {
         }
     }
 
-    /// Whole clusters between single slots: each is free before and in nobody's hands after, and `None`
-    /// means that no cluster is empty but perhaps the one in use.
+    /// Whole clusters between single slots: each is free before and claimed by no process after, and `None` means that
+    /// no cluster is empty except perhaps the one in use.
     #[test]
     fn whole_clusters_are_taken_as_long_as_there_are_empty_ones() {
         for seed in 1..20u64 {

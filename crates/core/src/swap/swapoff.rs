@@ -1,16 +1,14 @@
-//! swapoff: everything on an area comes back into memory, or moves to another area, while the
-//! program runs.
+//! swapoff: everything on an area is moved into memory or to another area, while the program runs.
 //!
-//! A pass walks the page table in order of address. What is on the area only is read in large I/Os,
-//! several at a time; what comes is mapped by few calls while the limit has room, and turned dirty
-//! where it has not, so that it is written to another area. Pages that readahead brought are looked up
-//! through the same function as faults find them, and counted as hits there. A passed page may come to lie on the area
-//! again (a write that was in flight, a page that could not be mapped), so passes follow each other
-//! until the supervisor finds the area empty in all processes.
+//! A pass walks the page table in order of address. Pages that are on the area only are read in large I/Os, several at
+//! a time. Pages that were read are mapped by few calls while the limit has room; otherwise they become dirty, and are
+//! written to another area. Pages that readahead read are looked up by the same function as in faults, and counted as
+//! hits there. A page behind the pass may get a slot on the area again (a write that was in flight, a page that could
+//! not be mapped). Passes therefore follow each other until the supervisor finds the area empty in all processes.
 //!
-//! Never may a fault wait for this: a step does nothing while one waits for memory, leaves the reserve of
-//! faults alone, and keeps few reads in flight while the program is faulting. When memory and the
-//! other areas fill up meanwhile, it is swapoff that is given up ([`Mm::starved`]), not a page.
+//! A fault never waits for this: a step does nothing while a fault waits for memory, leaves the reserve of faults
+//! alone, and keeps few reads in flight while the program is faulting. If memory and the other areas fill up meanwhile,
+//! swapoff is given up ([`Mm::starved`]), not a page.
 
 mod page_by_page;
 
@@ -23,47 +21,47 @@ use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
 use crate::world::{IoId, Stop, World};
 
-/// Slots that one read of swapoff covers at the most (2 MiB).
+/// The most slots that one read of swapoff covers (2 MiB).
 pub const SLOTS_PER_SWAPOFF_IO: usize = LEAF_PAGES;
 /// Pages in flight, and while the program is faulting.
 const DEPTH: u32 = 4096;
 const DEPTH_BESIDE_FAULTS: u32 = 256;
-/// I/Os in flight: slots need not follow each other, and faults need places in the queue.
+/// I/Os in flight: slots need not be consecutive, and faults need entries of the queue.
 const IOS: u32 = 64;
-/// The program counts as faulting for so long after a fault.
+/// After a fault, the program counts as faulting for this time.
 const CALM: Nanos = 2_000_000;
 /// Pages that one step looks at.
 const STEP: usize = 512;
-/// Between two passes: while something is left, and (doubled each time) when nothing is.
+/// The pause between two passes: while pages are left, and (doubled each time) when none are.
 const PAUSE: Nanos = 1_000_000;
 const LONGEST_PAUSE: Nanos = 256_000_000;
-/// Slots that must stay free elsewhere, as others take some before we look again.
+/// Slots that must stay free elsewhere, as other processes take some before the next look.
 const MARGIN: u64 = 1024;
 
-/// How an area is emptied. The variants besides ours show what seed 003 found.
+/// How an area is emptied. The variants beside ours show the results of seed 003.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Swapoff {
     /// A deep stream of large reads.
     #[default]
     Stream,
-    /// As the kernel does since seed 003: page by page, each miss answered by the readahead policy
-    /// and each page that is found in memory counted as a hit.
+    /// As the kernel does since seed 003: page by page. The readahead policy answers each miss, and each page found in
+    /// memory counts as a hit.
     Readahead,
-    /// As it did before: pages that are in memory already are taken for misses.
+    /// As the kernel did before: pages that are in memory already count as misses.
     LegacyStats,
 }
 
-/// The area that is being emptied, and how far that is.
+/// The area that is being emptied, and the progress.
 #[derive(Default)]
 pub(crate) struct Drain {
     area: Option<u8>,
-    /// Where the pass goes on.
+    /// Where the pass continues.
     cursor: Vpn,
-    /// The pass met something of the area.
+    /// The pass found pages of the area.
     found: bool,
-    /// Passes since that met nothing.
+    /// Passes since then that found none.
     idle: u32,
-    /// No step before.
+    /// No step before this time.
     resume: Nanos,
     /// Pages and I/Os in flight.
     pages: u32,
@@ -73,12 +71,11 @@ pub(crate) struct Drain {
     fault_at: Nanos,
     /// The page that was looked up last (page by page).
     looked: Option<Vpn>,
-    /// A fault waits for what this keeps from it.
+    /// A fault waits for memory that swapoff keeps from it.
     starved: bool,
     /// Times in a row that no cluster was free for a unit.
     pub(crate) waits: u32,
-    /// Units that are to come in single pages, as huge ones are slow to be had; and how many were the
-    /// last time.
+    /// Units that are to be read in single pages, as huge pages are slow to get; and how many were the last time.
     pub(crate) singles: u32,
     pub(crate) pause: u32,
     met: Vec<(Vpn, Entry)>,
@@ -93,19 +90,19 @@ impl Drain {
         self.ios -= 1;
     }
 
-    /// The pass goes on at `page`, if it has come farther.
+    /// The pass goes back to `page`, if it is beyond it.
     pub(crate) fn go_back(&mut self, page: Vpn) {
         self.cursor = self.cursor.min(page);
     }
 
-    /// A fault waits in vain.
+    /// A fault finds no memory.
     pub(crate) fn starve(&mut self) {
         self.starved = true;
     }
 }
 
 impl Mm {
-    /// Begin to empty `area`: nothing is put there from now on.
+    /// Begin to empty `area`: it gets no more pages.
     pub fn drain(&mut self, w: &mut impl World, area: u8) {
         self.slots.close(w, area);
         self.drain.area = Some(area);
@@ -127,7 +124,7 @@ impl Mm {
         self.areas_full = false;
     }
 
-    /// `area` is gone. Nothing was left there, and no I/O on it is in flight.
+    /// `area` is gone. No slot of it is in use, and no I/O on it is in flight.
     pub fn forget_area(&mut self, area: u8) {
         debug_assert!(!self.has_io(area));
         self.use_area(area);
@@ -144,7 +141,7 @@ impl Mm {
         self.drain.area.is_some()
     }
 
-    /// An area is being emptied and there was something left on it at the last look.
+    /// An area is being emptied and had slots in use at the last look.
     pub fn has_to_drain(&self) -> bool {
         self.is_draining() && self.drain.idle == 0
     }
@@ -153,7 +150,7 @@ impl Mm {
         self.drain.area == Some(area)
     }
 
-    /// The area whose emptying keeps a fault from going on: memory and the other areas are full.
+    /// The area whose emptying keeps a fault from making progress: memory and the other areas are full.
     pub fn starved(&self) -> Option<u8> {
         self.drain.area.filter(|_| self.drain.starved)
     }
@@ -178,7 +175,7 @@ impl Mm {
         more
     }
 
-    /// The walk goes on at `next`, or with another pass after a pause.
+    /// The walk continues at `next`, or with another pass after a pause.
     fn walk_on(&mut self, w: &mut impl World, area: u8, next: Option<Vpn>) -> bool {
         if let Some(next) = next {
             self.drain.cursor = next;
@@ -198,7 +195,7 @@ impl Mm {
         false
     }
 
-    /// Slots that failed are kept from being used; nobody will use any of `area`.
+    /// Slots that failed are kept from reuse; no slot of `area` will be used any more.
     fn put_bad(&mut self, w: &mut impl World, area: u8) {
         let mut at = 0;
         while let Some(&slot) = self.bad.get(at) {
@@ -211,7 +208,7 @@ impl Mm {
         }
     }
 
-    /// A mapped page gives its slot back.
+    /// A mapped page releases its slot.
     pub(crate) fn give_slot_back(&mut self, w: &mut impl World, page: Vpn, resident: Resident) {
         self.put(w, resident.slot);
         let slot = None;
@@ -219,14 +216,13 @@ impl Mm {
             .set(page, Entry::Resident(Resident { slot, ..resident }));
     }
 
-    /// Pages that may be taken without touching what faults live on.
+    /// Pages that may be taken without the memory that faults need.
     fn spare(&self, w: &impl World) -> u32 {
         let spare = self.headroom(w).saturating_sub(self.marks.low.into());
         spare.min(u64::from(u32::MAX)) as u32
     }
 
-    /// Up to `max` contiguous frames with memory, taken: fresh memory while the limit allows, as what
-    /// is read comes to stay.
+    /// Take up to `max` contiguous frames with memory: fresh memory while the limit allows, as the pages will stay.
     pub(crate) fn frames_to_read(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
         let max = max.min(self.spare(w));
         if max == 0 {
@@ -242,7 +238,7 @@ impl Mm {
             self.drop_clean(max);
         }
         if self.frames.free() == 0 {
-            // All that can be had is in clusters.
+            // All available memory is in clusters.
             self.break_cluster(w, max);
         }
         self.frames.take_free(max)
@@ -257,7 +253,7 @@ impl Mm {
         let calm = now.saturating_sub(self.drain.fault_at) >= CALM;
         let depth = if calm { DEPTH } else { DEPTH_BESIDE_FAULTS };
         let depth = depth.min(self.config.frames / 4);
-        // Not in dribs and drabs: half of the depth at a time makes long runs.
+        // No small portions: half of the depth at a time makes long runs.
         if self.drain.pages > depth / 2 || self.drain.ios >= IOS {
             return false;
         }
@@ -274,7 +270,7 @@ impl Mm {
                 Entry::Cached(frame) => {
                     let desc = *self.frames.get(frame);
                     let here = desc.slot.is_some_and(|slot| slot.area == area);
-                    // The unit of a page before it may have taken it along.
+                    // The unit of an earlier page may have included it.
                     if !here || self.table.get(page) != entry {
                         continue;
                     }
@@ -292,14 +288,14 @@ impl Mm {
                         self.drain.found = true;
                         continue;
                     }
-                    // Of a unit that could not come whole, some pages have come.
+                    // Some pages of a unit that could not be read whole are in memory.
                     if self.table.get(page) != entry {
                         self.drain.found = true;
                         continue;
                     }
                     self.frames.single_out(frame);
                     if desc.state == State::Dirty {
-                        // It was to be written to where it had been.
+                        // It was to be written to its old slot.
                         self.put(w, desc.slot);
                         self.frames.get_mut(frame).slot = None;
                     }
@@ -320,7 +316,7 @@ impl Mm {
         if let Some(page) = later {
             met.retain(|&(other, _)| other < page);
         }
-        // Before frames are looked for, which may drop clean pages.
+        // Before the search for frames, which may drop clean pages.
         self.place(w, &come);
         let stopped = match self.drain_unit(w, met, self.drain.pages, &mut batch) {
             UnitAction::Issued => None,
@@ -333,7 +329,7 @@ impl Mm {
         self.drain.batch = batch;
         let stopped = [stopped, refused, later].into_iter().flatten().min();
         if stopped.is_some() {
-            // No memory or no place in the queue now, or a page that is held: something that ends makes some.
+            // No memory or no queue entry now, or a page that is held: the end of an I/O makes room.
             self.drain.cursor = stopped.unwrap_or_default();
             if !worked {
                 self.drain.resume = now + PAUSE;
@@ -373,8 +369,8 @@ impl Mm {
         stopped
     }
 
-    /// Start the reads of `batch`: slots that follow each other become one. Returns the first page
-    /// that found no place in the queue.
+    /// Start the reads of `batch`: consecutive slots become one read. Returns the first page for which the queue had no
+    /// entry.
     fn submit_drain(&mut self, w: &mut impl World, batch: &mut [(Slot, Frame)]) -> Option<Vpn> {
         batch.sort_unstable_by_key(|&(slot, _)| slot);
         let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
@@ -427,7 +423,7 @@ impl Mm {
                     self.stats.swap_in += 1;
                     come.push((page, frame));
                 }
-                // Somebody waits for it, it is gone, lost, or of no concern any more.
+                // A thread waits for it, or it is gone, lost, or no longer on this area.
                 _ => self.on_read(w, slot, frame, crate::world::IoResult::Ok),
             }
         }
@@ -438,8 +434,8 @@ impl Mm {
         self.drain.come = come;
     }
 
-    /// Pages whose bytes are in their frames, complete and as on the area, leave it: into the program
-    /// by one move for each run, or towards another area. What cannot go now stays a clean page.
+    /// Pages that are complete in their frames leave the area: into the program by one move per run, or towards another
+    /// area. A page that cannot leave now stays a clean page.
     fn place(&mut self, w: &mut impl World, come: &[(Vpn, Frame)]) {
         let mut rest = come;
         while let Some(&(page, frame)) = rest.first() {
@@ -470,12 +466,12 @@ impl Mm {
         }
     }
 
-    /// Nobody has asked for the page: it has no credit.
+    /// No thread has asked for the page: it has no references.
     fn came(&mut self, page: Vpn) {
         self.table.set(page, Entry::Resident(Resident::default()));
     }
 
-    /// How many pages of a run may be mapped. Those that were just read have their memory already.
+    /// How many pages of a run may be mapped. Pages that were just read have their memory already.
     fn fits(&self, w: &impl World, frame: Frame, run: u32) -> u32 {
         let read = self.frames.get(frame).state == State::Reading;
         let elsewhere = self.slots.room(w) > 0;
@@ -492,12 +488,12 @@ impl Mm {
         }
     }
 
-    /// A page that the program's memory did not take.
+    /// A page that could not be moved into the program's memory.
     fn not_moved(&mut self, w: &mut impl World, page: Vpn, frame: Frame, stop: Stop) {
         let slot = self.frames.get(frame).slot;
         match stop {
             Stop::Exists => {
-                // Somebody else's doing: what is mapped is newer than what we have.
+                // The program mapped a page there: it is newer than our copy.
                 w.charge_existing(1);
                 self.put(w, slot);
                 self.frames.set_free(frame);
@@ -554,7 +550,7 @@ impl Mm {
         room && unwritten < self.marks.writes
     }
 
-    /// Slots elsewhere that are left alone; few where all areas are small.
+    /// Slots elsewhere that are left alone; few if all areas are small.
     fn margin(&self, w: &impl World) -> u64 {
         let slots = (0..).map_while(|n| w.nth(n)).map(|area| w.slots(area));
         MARGIN.min(slots.map(u64::from).sum::<u64>() / 64)

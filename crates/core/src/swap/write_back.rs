@@ -1,14 +1,12 @@
-//! Write-back: when an area that compresses fills up, its coldest pages move to another area.
+//! Write-back: when a compressing area fills up, its coldest pages move to another area.
 //!
-//! A hand walks the page table. Pages that are mapped as well give up the copy that they kept on the
-//! area; of those that are on it only, the ones that were moved out longest ago are read into frames
-//! and written to the next area that keeps pages as they are. How long ago is long enough is found
-//! by walking: it is halved after a round that found nothing, and doubled when the area fills again.
-//! Pages that a fork shares stay, since each sharer would write its own.
+//! A hand walks the page table. Mapped pages release the slot that they kept on the area. Of the pages that are on it
+//! only, those that were evicted longest ago are read into frames and written to the next area that does not compress.
+//! The walk finds the age: it is halved after a round that found no page, and doubled when the area fills again. Pages
+//! that a fork shares stay, since each process would write its own copy.
 //!
-//! It is work that no fault waits for, in small steps, so that a fault does not wait behind it; and
-//! it leaves alone what faults live on. When the area fills faster, writes to it are refused and go
-//! to the next one by themselves.
+//! No fault waits for this work: it goes in small steps, and leaves alone the memory that faults need. If the area
+//! fills faster, it refuses writes, and these go to the next area.
 
 use alloc::vec::Vec;
 
@@ -19,24 +17,24 @@ use crate::space::page_table::{EVICTED_BITS, Entry};
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::World;
 
-/// It begins when so many sixteenths of the area are taken, and ends at so many.
+/// It begins when this many sixteenths of the area are used, and ends at this many.
 const BEGINS: u64 = 14;
 const ENDS: u64 = 13;
 /// Pages that one step moves, and looks at.
 const BATCH: u32 = 32;
 const LOOK: usize = 256;
-/// Slots that must be free on the other areas; a part of them where they are small.
+/// Slots that must be free on the other areas; a part of them if they are small.
 const LEAST_ROOM: u64 = 1024;
 const LEAST_PART: u64 = 64;
 
-/// How far write-back is.
+/// Progress of write-back.
 #[derive(Default)]
 pub(crate) struct WriteBack {
     active: bool,
     hand: Vpn,
-    /// Pages must have been moved out before so many others.
+    /// A page is cold if at least this many pages were evicted after it.
     age: u32,
-    /// Something was found in this round.
+    /// This round found a page.
     found: bool,
     met: Vec<(Vpn, Entry)>,
     batch: Vec<(Slot, Frame)>,
@@ -86,7 +84,7 @@ impl Mm {
         if self.frames.unwritten() + most > self.marks.writes {
             return false;
         }
-        // Otherwise they would come back to where they are from, for ever.
+        // Otherwise they would come back to the same area for ever.
         if !self.slots.has_whole(w) {
             self.back.active = false;
             return false;
@@ -139,7 +137,7 @@ impl Mm {
         age >= self.back.age && w.count(slot) == 1
     }
 
-    /// A page that is for another area has come from the one it was on.
+    /// A page that is to go to another area has been read from its old one.
     pub(crate) fn send_on(&mut self, w: &mut impl World, slot: Slot, frame: Frame) {
         let digest = w.digest(slot);
         self.put(w, Some(slot));

@@ -1,4 +1,4 @@
-//! What each kind of advice does, alone.
+//! The effect of each kind of advice, alone.
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::{Advice, Entry, Hint};
@@ -38,7 +38,7 @@ fn what_is_paged_out_leaves_memory_and_reads_back() {
     assert!(m.resident().is_empty());
     assert_eq!(swapped(&m, first..last), last - first);
     assert!(m.p.mm.stats.swap_out > before.1);
-    // What is left are the frames kept for the faults to come.
+    // The rest are the frames reserved for coming faults.
     assert!(m.sys.charged < before.0 - 100, "{} pages", m.sys.charged);
     for at in first..last {
         assert_eq!(m.touch(at, None), Some(1000 + at as u64));
@@ -69,7 +69,7 @@ fn paging_out_goes_on_after_a_change_of_the_address_space() {
     let mut m = machine();
     let mapped = m.resident();
     let at = mapped[mapped.len() / 2];
-    // The event is read, its thread has not gone on yet: nothing can be moved.
+    // The event was read, but its thread has not continued yet: nothing can be moved.
     m.p.discard(at..at + 1);
     m.p.read_event(&mut m.sys);
     m.p.advise(&mut m.sys, 0..600, Advice::PageOut);
@@ -138,7 +138,7 @@ fn what_does_not_fit_is_not_read() {
     let reads = m.p.mm.stats.swap_in;
     m.p.advise(&mut m.sys, 0..600, Advice::WillNeed);
     m.rest();
-    // No more was moved out than fills the reserve again, and nothing read twice over.
+    // No more was evicted than fills the reserve again, and no page was read twice.
     let left = mapped.len() - m.resident().len();
     assert!(left <= 32, "{left} pages moved out");
     let read = m.p.mm.stats.swap_in - reads;

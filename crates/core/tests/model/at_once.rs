@@ -1,4 +1,4 @@
-//! A device that tells of the ends of I/Os when it has none left gets them in batches.
+//! A device that reports completions only when it has no I/O left gets its I/O in batches.
 
 use foreswap_core::readahead::Policy;
 
@@ -9,7 +9,7 @@ use super::system::System;
 const PAGES: usize = 14_000;
 
 impl Process {
-    /// The device works one I/O off, and ends all when none is left.
+    /// The device executes one I/O, and completes all when none is left.
     pub fn work_off(&mut self, sys: &mut System) {
         self.space.worked_off += 1;
         if self.space.worked_off < self.space.flights.len() {
@@ -30,8 +30,8 @@ fn filled(at_once: bool) -> Machine {
     m
 }
 
-/// Write to all pages in order, each read back rightly. Returns how many I/Os began, and how many of them
-/// while others were in flight.
+/// Write to all pages in order, and check each. Returns how many I/Os began, and how many of them while others were in
+/// flight.
 fn scan(m: &mut Machine) -> (u64, u64) {
     let before = (m.p.space.begun, m.p.space.added);
     for at in 0..PAGES {
@@ -60,7 +60,7 @@ fn any_other_gets_more_while_it_has_some() {
     m.end();
 }
 
-/// While it has a batch, a scan goes on over what is in memory, which is mapped ahead.
+/// While it has a batch, a scan continues over pages in memory, which are mapped ahead.
 #[test]
 fn what_is_in_memory_is_mapped_ahead_meanwhile() {
     let mut m = filled(true);

@@ -1,5 +1,4 @@
-//! An area that compresses: what it refuses goes to the next one, and so do its coldest pages when it
-//! fills up.
+//! An area that compresses: refused pages go to the next one, and so do its coldest pages when it fills up.
 
 use foreswap_core::Entry;
 use foreswap_core::readahead::Policy;
@@ -7,7 +6,7 @@ use foreswap_core::world::Notice;
 
 use super::directed::Machine;
 
-/// Area 0 compresses, and refuses part of so many writes of 1000.
+/// Area 0 compresses, and refuses part of `refuse` writes of 1000.
 fn machine(areas: &[u32], pages: usize, refuse: u32) -> Machine {
     let mut m = Machine::of(Policy::None, 200, 100, areas, pages);
     m.sys.chaos.refuse = refuse;
@@ -45,8 +44,8 @@ fn nothing_leaves_where_nothing_has_room() {
     assert!(m.read_all().is_empty(), "pages are lost");
 }
 
-/// Slots may be free on the next area and lie in clusters that other processes have claimed. Pages that
-/// were read to be moved there would be written to where they were, and read again, without an end.
+/// Slots may be free on the next area but lie in clusters that other processes have claimed. Pages that were read to be
+/// moved there would be written to their old slots and read again, without end.
 #[test]
 fn nothing_leaves_where_others_have_claimed_all_that_is_free() {
     let mut m = machine(&[512, 512], 560, 1);
@@ -56,7 +55,7 @@ fn nothing_leaves_where_others_have_claimed_all_that_is_free() {
     let reads = m.p.mm.stats.swap_in;
     m.rest();
     assert_eq!(m.p.mm.stats.swap_in, reads);
-    // What was claimed is given back: now they leave.
+    // The claim is released: now they leave.
     m.sys.areas[1].claims[0] = None;
     for _ in 0..50 {
         m.rest();
@@ -78,7 +77,7 @@ fn what_is_refused_goes_to_the_next_area() {
     );
 }
 
-/// Where there is no other area, what does not compress is taken as it is.
+/// If there is no other area, incompressible pages are accepted as they are.
 #[test]
 fn what_is_refused_is_kept_as_it_is_where_there_is_nothing_else() {
     let mut m = machine(&[4096], 600, 1000);

@@ -1,4 +1,4 @@
-//! Each way in which something goes wrong, alone: what is lost, what is kept, what is said.
+//! Each kind of failure, alone: lost pages, kept pages, notices.
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::Slot;
@@ -48,7 +48,7 @@ impl Machine {
         Machine { sys, p }
     }
 
-    /// A thread touches a page; the world goes on until it has it.
+    /// A thread touches a page; the machine runs until the thread has it.
     pub fn touch(&mut self, at: usize, write: Option<u64>) -> Option<u64> {
         let before = self.p.sigbus;
         if self.p.access(&mut self.sys, Some(0), at, write) == Access::Waits {
@@ -66,7 +66,7 @@ impl Machine {
         panic!("no rest: {}", self.p.state(&self.sys));
     }
 
-    /// Go on without any I/O.
+    /// Run without any I/O.
     pub fn rounds_without_io(&mut self) {
         for _ in 0..20 {
             self.p.round(&mut self.sys, false);
@@ -229,7 +229,7 @@ fn a_full_area_costs_the_thread_that_finds_no_room_and_then_has_room_again() {
     m.end();
 }
 
-/// More was touched than there is memory, and others have all slots.
+/// More was touched than there is memory, and other processes have all slots.
 fn filled_by_others() -> Machine {
     let mut m = Machine::new(48, &[512], 100);
     m.sys.foreign_fill();
@@ -246,7 +246,7 @@ fn an_area_that_others_left_is_not_full_any_more() {
     let mut m = filled_by_others();
     m.sys.foreign_free(&|_| 0);
     m.rest();
-    // Nothing can be moved: that is not for want of slots, so nothing may be lost.
+    // Nothing can be moved, but not for want of slots: nothing may be lost.
     for page in &mut m.p.space.pages {
         page.locked = true;
     }
@@ -261,7 +261,7 @@ fn an_area_that_others_left_is_not_full_any_more() {
     m.end();
 }
 
-/// As the test before, where nothing is left that could be written: a write would have found out.
+/// As the previous test, with nothing left to write: a write would have found the free slots.
 #[test]
 fn an_area_that_others_left_is_not_full_where_nothing_is_to_be_written() {
     let mut m = filled_by_others();
@@ -437,7 +437,7 @@ fn a_fault_from_before_a_discard_does_not_bring_the_content_back() {
     m.p.discard(5..6);
     m.p.read_event(&mut m.sys);
     m.p.acknowledge();
-    // The thread that discards has not come to it yet when the other fault is tried again.
+    // The discarding thread has not reached it yet when the other fault is tried again.
     m.sys.pressure[0] = 40;
     m.rounds_without_zap();
     m.p.zap();
@@ -520,7 +520,7 @@ fn a_page_that_vanishes_in_silence_is_lost_and_named_and_never_reads_as_zeros() 
     lost.sort_unstable();
     assert_eq!(m.read_all(), lost);
     assert_eq!(m.told(unaccounted), lost.len());
-    // Discarded by the rules they are as good as new.
+    // A proper discard makes them as good as new.
     let pages = m.p.cells.len();
     m.p.discard(0..pages);
     m.rest();
@@ -541,7 +541,7 @@ fn locked_memory_passes_the_limit_and_says_so() {
     for page in &mut m.p.space.pages {
         page.locked = false;
     }
-    // Reclaim left the leaf alone for some passes.
+    // Reclaim skipped the leaf for some passes.
     for _ in 0..40 {
         m.p.round(&mut m.sys, true);
     }

@@ -1,9 +1,9 @@
-//! The file readahead `linux` against the decisions of a real kernel: for each read of a file, every
-//! time that Linux 6.18 asked its policy, the window that it set and what it submitted. Here nothing
-//! follows the recording but the reads: one wrong decision spoils what comes after it.
+//! The file readahead `linux` against the decisions of a real kernel: for each read of a file, every call of Linux 6.18
+//! to its policy, the window that it set and the pages that it submitted. Only the reads are taken from the recording:
+//! one wrong decision changes all that follow.
 //!
-//! Ordinary patterns are in `file-read`; the corners are in `file-edges`, which
-//! `scripts/record-file-readahead` recorded.
+//! Ordinary patterns are in `file-read`; the corner cases are in `file-edges`, which `scripts/record-file-readahead`
+//! recorded.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const FILES: &[u8] = include_bytes!("../data/file-read.jsonl.gz");
 const EDGES: &[u8] = include_bytes!("../data/file-edges.jsonl.gz");
-/// What the device of the recordings takes in one I/O, in pages.
+/// The size of one device I/O in the recordings, in pages.
 const DEVICE: u64 = 256;
 
 /// A file's pages in memory, each with whether it is marked.
@@ -60,7 +60,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().expect("a number")
 }
 
-/// What one read did, in the words of the recording.
+/// The effects of one read, in the words of the recording.
 fn access(file: &mut OpenFile, pages: &mut Pages, offset: u64, length: u64) -> Vec<Value> {
     let mut events = Vec::new();
     let mut reading = file.begin(offset, length, pages.file * 4096);
@@ -163,7 +163,7 @@ fn another_policy_or_limit_does_not_pass() {
     assert!(differ(Policy::Linux, |limit| limit * 2) >= 20);
 }
 
-/// Reads of a recording that meet a page which is not cached, under a policy of ours.
+/// Reads of a recording that meet a page which is not cached, under one of our policies.
 fn waits(recording: &Value, policy: Policy) -> usize {
     let limits = Limits {
         max: limit(recording),
@@ -186,8 +186,8 @@ fn waits(recording: &Value, policy: Policy) -> usize {
     accesses.iter().filter(waits).count()
 }
 
-/// `streams` finds what `linux` does not, and loses nothing of what it does; but for random reads of a file of
-/// which a part is in memory: what `linux` takes there for a stream's is sometimes followed by others close by.
+/// `streams` finds streams that `linux` does not, and loses none, except for random reads of a file that is partly in
+/// memory: reads that `linux` takes for a stream there are sometimes followed by others close by.
 #[test]
 fn streams_wait_less_than_linux() {
     let (mut ours, mut theirs) = (0, 0);

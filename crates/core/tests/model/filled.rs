@@ -1,4 +1,4 @@
-//! Pages that one word fills: they take no slot and no I/O, and come back as they were, wherever they went meanwhile.
+//! Same-filled pages: they take no slot and no I/O, and their content is restored, wherever they move meanwhile.
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::{Config, Entry, Swapoff, Thp};
@@ -72,7 +72,7 @@ fn they_are_never_written_or_read_and_come_back_many_at_a_time() {
     }
 }
 
-/// One of them that is written to is like any other page; each word is told from the others.
+/// A same-filled page that is written to is an ordinary page; each word is told from the others.
 #[test]
 fn each_has_its_own_word() {
     let pages = 600;
@@ -100,7 +100,7 @@ fn each_has_its_own_word() {
     m.end();
 }
 
-/// More words than are known at a time: the others go out as any page.
+/// More words than the list can hold: the other pages are evicted as ordinary pages.
 #[test]
 fn where_too_many_words_are_in_use_the_others_are_written() {
     let pages = 6000;
@@ -114,7 +114,7 @@ fn where_too_many_words_are_in_use_the_others_are_written() {
     for at in 0..pages {
         assert_eq!(m.touch(at, None), Some(1 + 4 * at as u64));
     }
-    // Their words make place when they are gone.
+    // Their words leave the list when they are gone.
     for at in 0..pages {
         m.touch(at, Some(WORD));
     }
@@ -161,7 +161,7 @@ fn a_child_has_those_of_its_parent() {
     for _ in 0..20 {
         m.p.round(&mut m.sys, true);
     }
-    // One comes back, and is another page in the parent and the child.
+    // One is mapped again, and becomes a different page in the parent and the child.
     let back =
         (0..pages).find(|&at| matches!(m.p.mm.entry(m.p.space.vpn(at)), Entry::SameFilled(_)));
     let back = back.expect("a page that is filled");

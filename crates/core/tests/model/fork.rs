@@ -10,7 +10,7 @@ use super::space::Mapping;
 use super::system::System;
 
 impl Process {
-    /// Begin a fork; [`Process::try_snapshot`] goes on.
+    /// Begin a fork; [`Process::try_snapshot`] continues it.
     pub fn hold(&mut self, sys: &mut System) {
         self.fork = Fork::Held;
         self.space.returned.clear();
@@ -20,7 +20,7 @@ impl Process {
     pub fn try_snapshot(&mut self, sys: &mut System) {
         if self.call(sys, |mm, w| mm.is_quiet(w)) && self.settled() {
             let mut pages = Vec::new();
-            // What came back before does not count.
+            // Pages that came back before do not count.
             self.space.returned.clear();
             self.call(sys, |mm, w| {
                 mm.unmapped(&mut pages);
@@ -30,7 +30,7 @@ impl Process {
         }
     }
 
-    /// What was discarded after the snapshot reads as zeros in the child as well.
+    /// Memory that was discarded after the snapshot reads as zeros in the child as well.
     pub fn forget_snapshot(&mut self, sys: &mut System, range: &Range<Vpn>) {
         let Fork::Taken(pages) = &mut self.fork else {
             return;

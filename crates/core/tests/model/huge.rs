@@ -1,5 +1,5 @@
-//! Huge pages on the modelled machine: whole on their way out and back where the pattern warrants it,
-//! page by page where it does not.
+//! Huge pages on the modelled machine: whole at eviction and read where the pattern justifies it, page by page where it
+//! does not.
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::stats::Stats;
@@ -10,7 +10,7 @@ use super::process::Access;
 
 pub const UNIT: usize = 512;
 pub const PAGES: usize = 40 * UNIT;
-/// Faults until a stream has proved itself, and in a leaf of small pages.
+/// Faults until a stream is confirmed, and in a leaf of small pages.
 const BEGINNING: u64 = 40;
 /// The most faults of a scan: at most 1.1 for each unit, and those of its beginning.
 const FAULTS: u64 = (PAGES / UNIT * 11 / 10) as u64 + BEGINNING;
@@ -50,7 +50,7 @@ pub fn pause(m: &mut Machine) {
     m.sys.now += 1_000_000_000;
 }
 
-/// Touch `pages` in order, each read back rightly; the counters' growth comes back.
+/// Touch `pages` in order, and check each; returns the growth of the counters.
 pub fn touch_all(m: &mut Machine, pages: impl IntoIterator<Item = usize>) -> Stats {
     let before = m.p.mm.stats.clone();
     for at in pages {
@@ -69,7 +69,7 @@ pub fn touch_all(m: &mut Machine, pages: impl IntoIterator<Item = usize>) -> Sta
     }
 }
 
-/// A page like any other, in no order that could be foreseen.
+/// A random page, in no order that could be predicted.
 fn scattered(n: u64) -> usize {
     super::rng::mix(n) as usize % PAGES
 }
@@ -86,7 +86,7 @@ fn assert_whole(stats: &Stats, pages: usize) {
     assert_eq!(stats.huge_splits, 0);
 }
 
-/// The first touches of a filling map single pages, until they are seen to come in order.
+/// The first touches of a fill map single pages, until they are seen to be in order.
 #[test]
 fn where_a_filling_began_is_a_huge_page_when_it_goes_out() {
     let mut m = machine(Thp::Adaptive);
@@ -127,8 +127,8 @@ fn a_fill_goes_out_in_whole_units() {
     m.end();
 }
 
-/// What is filled in order takes a unit at a time, and the disk shall have one to write at any time: reclaim begins with
-/// the first of those that are kept ready, and what is being written already is not made up for once more.
+/// A fill in order takes one unit at a time, and the disk should have one to write at any time. Reclaim begins when the
+/// first of the units kept ready is taken, and does not replace units in writeback once more.
 #[test]
 fn the_disk_writes_while_units_are_taken() {
     const MEMORY: usize = 40 * UNIT;
@@ -160,7 +160,7 @@ fn the_disk_writes_while_units_are_taken() {
     let (begun, first) = begun.unwrap();
     assert!(begun < MEMORY - KEPT + UNIT, "after {begun} pages");
     assert!(first <= 2 * UNIT, "{first} pages at once");
-    // The thread waits, and all that is not mapped is in flight.
+    // The thread waits, and all memory that is not mapped is in flight.
     assert!(m.p.threads[0].is_some());
     let out = MEMORY - m.p.mm.mapped() as usize;
     assert!(out <= 2 * KEPT + 3 * UNIT, "{out} pages in flight");
@@ -169,15 +169,15 @@ fn the_disk_writes_while_units_are_taken() {
     m.end();
 }
 
-/// Pages of each I/O that the disk has.
+/// Pages of each I/O in flight.
 fn given(m: &Machine) -> impl Iterator<Item = usize> {
     let flights = m.p.space.flights.iter();
     let ios = flights.filter(|flight| !flight.digest);
     ios.map(|flight| flight.frames.len())
 }
 
-/// Another process misses single pages, each of which the disk serves after all that it has been given: a scan gives it
-/// little at a time, be it what its own thread waits for, and its huge pages come whole all the same.
+/// Another process has random faults, each of which the disk serves after all earlier I/O. A scan submits little at a
+/// time, even for its own waiting thread, and its huge pages are still read whole.
 #[test]
 fn a_scan_leaves_the_disk_to_those_who_miss_single_pages() {
     const AT_A_TIME: usize = UNIT / 4 * 3;
@@ -208,7 +208,7 @@ fn a_scan_leaves_the_disk_to_those_who_miss_single_pages() {
     m.end();
 }
 
-/// A single page that a thread waits for does not wait for what is held back of a huge page.
+/// A synchronous read of a single page does not wait for the held back parts of a huge page.
 #[test]
 fn a_single_page_goes_before_the_rest_of_a_huge_one() {
     let mut m = filled(Thp::Adaptive);
@@ -242,8 +242,8 @@ fn a_single_page_goes_before_the_rest_of_a_huge_one() {
     m.end();
 }
 
-/// The kernel lets go of a frame a moment after it has told of the end of its I/O. What has come whole is not
-/// taken apart for that, neither on its way to a thread that waits nor by swapoff.
+/// The kernel releases a frame a moment after it has reported the end of its I/O. A unit that was read whole is not
+/// split for that, neither for a thread that waits nor by swapoff.
 #[test]
 fn frames_that_the_kernel_still_holds_are_waited_for() {
     for lingers in [1, 5] {
@@ -252,7 +252,7 @@ fn frames_that_the_kernel_still_holds_are_waited_for() {
         m.fill();
         pause(&mut m);
         let stats = touch_all(&mut m, 0..PAGES);
-        // What could not be mapped ahead of its touch has a fault of its own.
+        // A page that could not be mapped ahead of its touch has its own fault.
         let faults = stats.faults_major + stats.faults_minor;
         assert!(faults <= 2 * FAULTS, "{faults} faults");
         let limit = (PAGES + 4 * UNIT) as u64;
@@ -285,7 +285,7 @@ fn scans_come_in_whole_units(helpers: usize) {
     assert_whole(&again, PAGES - LIMIT as usize);
     pause(&mut m);
     let again = touch_all(&mut m, 0..PAGES);
-    // What was never out before, or lay in pieces.
+    // Pages that were never evicted before, or lay in pieces.
     assert!(
         again.swap_out <= 2 * UNIT as u64,
         "{} written",
@@ -294,20 +294,20 @@ fn scans_come_in_whole_units(helpers: usize) {
     m.end();
 }
 
-/// Huge pages that lie in frames are touched once each, a huge page apart. That is no stride: what is read after them
-/// would be one page of each huge page, and the rest of it in pieces.
+/// Huge pages in frames are touched once each, a huge page apart. That is no stride: readahead along it would read one
+/// page of each huge page, and the rest of it in pieces.
 #[test]
 fn a_scan_over_huge_pages_in_frames_goes_on_in_huge_pages() {
     let mut m = filled_with_units_in_frames();
     let away = units(&m, |entry| matches!(entry, Entry::Swapped { .. }));
     let reverse = touch_all(&mut m, (0..FILLED).rev());
-    // The one in which the scan is found comes in pieces.
+    // The unit in which the scan is found is read in pieces.
     let whole = reverse.huge_swap_in as usize;
     assert!(whole + 1 >= away, "{whole} of {away} whole");
     m.end();
 }
 
-/// A program that does touch one page in each of them is foreseen where they come page by page.
+/// A program that touches one page in each unit is predicted where pages are read one by one.
 #[test]
 fn steps_over_huge_pages_read_single_pages_ahead() {
     let mut m = filled_with_units_in_frames();
@@ -325,7 +325,7 @@ fn steps_over_huge_pages_read_single_pages_ahead() {
 
 const FILLED: usize = 80 * UNIT;
 
-/// Twice its memory is filled in order, a moment ago: some of the last huge pages are in frames, and in no page table.
+/// Twice its memory was just filled in order: some of the last huge pages are in frames, and in no page table.
 fn filled_with_units_in_frames() -> Machine {
     let config = Config {
         frames: 16 * UNIT as u32,
@@ -368,7 +368,7 @@ fn scattered_touches_read_single_pages() {
     m.end();
 }
 
-/// Units that went out during `touches` at random, of all pages or only of those that were `away` before.
+/// Units that were evicted during `touches` at random, of all pages or only of those that were `away` before.
 fn gone_at_random(touches: usize, helpers: usize, away: bool) -> u64 {
     let mut m = filled(Thp::Adaptive);
     m.sys.helpers = helpers;
@@ -385,8 +385,7 @@ fn gone_at_random(touches: usize, helpers: usize, away: bool) -> u64 {
     gone
 }
 
-/// Nothing says that a mapped page is touched. Huge pages that are in use show it while they rest before they are
-/// written.
+/// There is no accessed bit for mapped pages. Huge pages in use show it by a touch during their rest before the write.
 #[test]
 fn huge_pages_in_use_stay_while_pages_are_missed_at_random() {
     let gone = gone_at_random(3000, 0, false);
@@ -399,8 +398,8 @@ fn huge_pages_that_nobody_touches_make_room_for_random_misses() {
     assert!(gone >= 10, "{gone} huge pages of 16 went");
 }
 
-/// Where parts of a leaf are in memory, a scan is seen with gaps, some of which look like strides; what
-/// those streams read must not keep the scan from being seen as what it is.
+/// If parts of a leaf are in memory, a scan is seen with gaps, some of which look like strides. The reads of those
+/// streams must not hide the scan.
 #[test]
 fn what_is_touched_in_order_again_becomes_huge_again() {
     for (seed, count) in [(0, 100), (4, 100), (5, 300), (7, 2000)] {
@@ -413,7 +412,7 @@ fn what_is_touched_in_order_again_becomes_huge_again() {
             let stats = touch_all(&mut m, 0..PAGES);
             if scan > 1 {
                 let read = stats.swap_in as usize;
-                // A part of what the scan before it brought is there still: it goes last.
+                // A part of the pages that the previous scan read is still there: it is evicted last.
                 assert!(read * 20 <= PAGES * 17, "scan {scan} reads {read} pages");
                 let whole = stats.huge_swap_in as usize * UNIT;
                 assert!(
@@ -470,7 +469,7 @@ fn a_discard_of_a_part_splits_and_the_rest_stays() {
     m.end();
 }
 
-/// Memory that the mapping does not let go is no longer made huge pages of, each time that reclaim comes by.
+/// Memory that cannot be moved is not made huge pages again at each pass of reclaim.
 #[test]
 fn what_cannot_be_moved_is_not_made_huge_again_and_again() {
     let mut m = filled(Thp::Always);

@@ -1,4 +1,4 @@
-//! Areas that hold huge pages are emptied: whole units come back, or go to another area, whole.
+//! swapoff of areas that hold huge pages: whole units are mapped, or go to another area, whole.
 
 use foreswap_core::{Entry, Thp};
 
@@ -27,7 +27,7 @@ fn an_area_is_emptied_by_units() {
     );
     let stats = touch_all(&mut m, 0..PAGES);
     assert_eq!(stats.faults_major + stats.faults_minor, 0);
-    // They are huge pages still: they go as such.
+    // They are huge pages still, and are evicted as such.
     m.sys.draining = None;
     m.sys.order = vec![0];
     m.p.use_area(&mut m.sys, 0);
@@ -52,9 +52,9 @@ fn units_move_to_another_area_whole() {
     touch_all(&mut m, 0..PAGES);
 }
 
-/// All pages of a leaf are on areas, but not on one: the walk of swapoff finds as many pages on its area
-/// as a leaf has, some of them of the next leaf. They are no unit, and come one by one, even where all
-/// memory that can be had is in clusters.
+/// All pages of a leaf are on areas, but not all on one. The walk of swapoff finds as many pages on its area as a leaf
+/// has, some of them of the next leaf. They are no unit, and are read one by one, even if all available memory is in
+/// clusters.
 #[test]
 fn a_leaf_on_two_areas_is_no_unit() {
     for limit in [LIMIT, (PAGES + 4 * UNIT) as u64] {
@@ -70,7 +70,7 @@ fn empties_a_leaf_on_two_areas(limit: u64) {
     let push_out = |m: &mut Machine| {
         for _ in 0..20 {
             pause(m);
-            // Towards the ends, so that nothing is read ahead of the scans into what is between.
+            // Towards the ends, so that readahead does not reach the pages in between.
             touch_all(m, (0..12 * UNIT).rev().chain(34 * UNIT..PAGES));
             let entry = |at| m.p.mm.entry(m.p.space.vpn(at));
             let away = |at| matches!(entry(at), Entry::Unmapped | Entry::Swapped { .. });

@@ -1,5 +1,5 @@
-//! The deterministic harness of the core: a modelled MMU, store, swap map and clock, programs drawn
-//! from a seed, and an oracle that knows what every page must read as.
+//! The deterministic harness of the core: a modelled MMU, store, swap map and clock, programs drawn from a seed, and an
+//! oracle that knows the expected content of every page.
 
 mod advice;
 mod at_once;

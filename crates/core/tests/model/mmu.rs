@@ -1,6 +1,6 @@
-//! The world of one modelled process, as the core asks for it. Each call asserts what a real kernel
-//! and device would silently spoil: a frame that is moved while I/O uses it, a slot that is freed
-//! while it is written, memory that is not there.
+//! The world of one modelled process, as the core sees it. Each call asserts conditions whose violation a real kernel
+//! and device would not report: a frame that is moved during its I/O, a slot that is freed during its write, memory
+//! that is not there.
 
 use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
 use foreswap_core::world::{
@@ -253,7 +253,7 @@ impl Mmu for View<'_> {
     }
 
     fn digest_read(&mut self, frame: Frame) -> Digest {
-        // An engine has taken the digest when the read ended. It must be the frame's still.
+        // An engine computed the digest when the read ended. It must still be the frame's.
         let brought = self.space.brought.iter().find(|(read, _)| *read == frame);
         let (_, content) = brought.unwrap_or_else(|| panic!("{frame:?} was not just read"));
         assert_eq!(

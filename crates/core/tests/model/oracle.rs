@@ -1,7 +1,7 @@
-//! What must hold of a process, whatever it does.
+//! Invariants of a process.
 //!
-//! All books of a large machine take longer to check than all else together: they are looked at after every few calls
-//! of the core, those of a small one after each. The charge and the limit are looked at after every call.
+//! Checking all tables of a large machine takes longer than everything else. They are checked after every few calls of
+//! the core, those of a small machine after each. The charge and the limit are checked after every call.
 
 use foreswap_core::Entry;
 
@@ -10,7 +10,7 @@ use super::process::Process;
 use super::space::Mapping;
 use super::system::System;
 
-/// Pages whose books are checked after every call of the core.
+/// Up to this many pages, the tables are checked after every call of the core.
 const CHECKED_AT_ONCE: u64 = 1_024;
 
 impl Process {
@@ -78,7 +78,7 @@ impl Process {
         }
     }
 
-    /// What the core believes to be absent is absent.
+    /// Pages that the core believes to be absent are absent.
     fn check_presence(&self) {
         for (at, page) in self.space.pages.iter().enumerate() {
             if page.mapping == Mapping::Managed
@@ -94,7 +94,7 @@ impl Process {
         }
     }
 
-    /// What to know when it hangs.
+    /// The state to print when it hangs.
     pub fn state(&self, sys: &System) -> String {
         let (mut mapped, mut cached, mut swapped, mut poisoned) = (0, 0, 0, 0);
         for at in 0..self.cells.len() {

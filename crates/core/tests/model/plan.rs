@@ -1,4 +1,4 @@
-//! What one random run is like: sizes, policies and how often things go wrong, drawn from its seed.
+//! The parameters of one random run: sizes, policies and failure rates, drawn from its seed.
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::{Config, Swapoff, Thp};
@@ -19,7 +19,7 @@ pub struct Plan {
     pub changes: u32,
     /// Forks, locks, limits and the like, of 1000 actions.
     pub rare: u32,
-    /// Other patterns, of 1000 touches.
+    /// Changes of the pattern, of 1000 touches.
     pub turns: u32,
     /// Advice, of 1000 actions.
     pub advice: u32,

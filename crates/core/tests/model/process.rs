@@ -1,7 +1,7 @@
-//! One modelled process with its driver: threads, events on their way, and the core under test.
+//! One modelled process with its driver: threads, pending events, and the core under test.
 //!
-//! The oracle knows what each page must read as. A discard takes time: the event is read, the
-//! thread goes on, then the pages vanish; a read meanwhile may see either.
+//! The oracle knows the expected content of each page. A discard takes time: the event is read, the thread continues,
+//! then the pages vanish. A read meanwhile may see either content.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::mmu::View;
 use super::space::{Ended, Mapping, Page, Space};
 use super::system::System;
 
-/// What a page must read as.
+/// The expected content of a page.
 #[derive(Clone, Copy, Default)]
 pub struct Cell {
     pub value: u64,
@@ -28,7 +28,7 @@ pub struct Cell {
     pub changing: u8,
     /// A notice said that the content is lost.
     pub lost: bool,
-    /// The kernel took the page away without a word, and it was not discarded since.
+    /// The kernel took the page away without an event, and it was not discarded since.
     pub taken: bool,
 }
 
@@ -47,7 +47,7 @@ pub enum Event {
     Remap(Range<usize>, usize),
 }
 
-/// How far a fork is.
+/// Progress of a fork.
 #[derive(PartialEq, Eq)]
 pub enum Fork {
     No,
@@ -55,7 +55,7 @@ pub enum Fork {
     Taken(Vec<(Vpn, Stored)>),
 }
 
-/// What became of an access.
+/// The result of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     Read(u64),
@@ -78,7 +78,7 @@ pub struct Process {
     /// Where in their pages touches are, in bytes.
     pub offset: u64,
     pub events: VecDeque<Event>,
-    /// Events that were read and whose thread has not gone on.
+    /// Events that were read and whose thread has not continued.
     pub acks: VecDeque<Event>,
     /// Discards whose pages are about to vanish.
     pub zaps: Vec<Range<usize>>,
@@ -112,7 +112,7 @@ impl Process {
         }
     }
 
-    /// Call the core, then look at what it did.
+    /// Call the core, then check its state.
     pub fn call<T>(
         &mut self,
         sys: &mut System,
@@ -134,7 +134,7 @@ impl Process {
         value
     }
 
-    /// A page's content is lost where a notice says so. The core may not know yet that it moved.
+    /// A page's content is lost if a notice says so. The core may not know yet that it moved.
     fn heed_notices(&mut self, sys: &mut System) {
         for (pid, notice) in sys.notices.drain(..) {
             assert_eq!(pid, self.space.pid);
@@ -174,7 +174,7 @@ impl Process {
                     && wait.at == at as usize
                 {
                     self.threads[thread] = None;
-                    // A message that nobody read is withdrawn.
+                    // A message that was not read is withdrawn.
                     if let Some(old) = self.messages.iter().position(|m| *m == wait.at) {
                         self.messages.swap_remove(old);
                     }
@@ -217,7 +217,7 @@ impl Process {
         };
         if let Some(value) = write {
             page.present = Some(value);
-            // What a page was before a discard no longer counts.
+            // The content before a discard no longer counts.
             cell.value = value;
             cell.maybe_zero = cell.discarding;
             cell.written = cell.discarding;
@@ -277,7 +277,7 @@ impl Process {
         }
     }
 
-    /// A thread whose event was read goes on.
+    /// A thread whose event was read continues.
     pub fn acknowledge(&mut self) {
         let Some(event) = self.acks.pop_front() else {
             return;
@@ -301,7 +301,7 @@ impl Process {
             page.present = None;
             page.poisoned = false;
             page.shared = false;
-            // Touched, moved out and lost since the event was read: lost it stays.
+            // Touched, evicted and lost since the event was read: it stays lost.
             cell.lost &= self.mm.entry(self.space.vpn(at)) == Entry::Poisoned;
             cell.discarding = false;
             cell.taken = false;
@@ -357,7 +357,7 @@ impl Process {
         }
     }
 
-    /// The engine adopts what is mapped plainly.
+    /// The engine adopts plain mappings.
     pub fn adopt(&mut self, sys: &mut System, range: Range<usize>) {
         let mut present = Vec::new();
         for at in range.clone() {
@@ -396,7 +396,7 @@ impl Process {
         self.send(Event::Unmap(range));
     }
 
-    /// mremap with MREMAP_FIXED: what was at the destination is unmapped.
+    /// mremap with MREMAP_FIXED: mappings at the destination are unmapped.
     pub fn remap(&mut self, from: Range<usize>, to: usize) {
         let target = to..to + from.len();
         self.unmap(target.clone());
@@ -426,7 +426,7 @@ impl Process {
         }
     }
 
-    /// The helper made pages movable that fork shared.
+    /// The helper made pages movable that a fork shared.
     pub fn unshare(&mut self) {
         if let Some((page, n)) = self.space.unshare.pop() {
             let at = self.space.at(page);
@@ -448,7 +448,7 @@ impl Process {
         self.call(sys, |mm, w| mm.run(w))
     }
 
-    /// The supervisor says what is to be done about an area.
+    /// The supervisor's order for an area.
     pub fn drain(&mut self, sys: &mut System, area: u8) {
         self.call(sys, |mm, w| mm.drain(w, area));
     }
@@ -461,8 +461,8 @@ impl Process {
         self.call(sys, |mm, _| mm.forget_area(area));
     }
 
-    /// One round of everything that is on its way; `io` says whether devices go on. Returns whether
-    /// nothing is left to do.
+    /// One round of everything that is pending; `io` says whether devices make progress. Returns whether nothing is
+    /// left to do.
     pub fn round(&mut self, sys: &mut System, io: bool) -> bool {
         sys.now += 1_000 + self.config.full_timeout / 16;
         self.read_event(sys);
@@ -494,7 +494,7 @@ impl Process {
             && !self.mm.is_stalled()
     }
 
-    /// The program says something of a range.
+    /// The program gives advice about a range.
     pub fn advise(&mut self, sys: &mut System, range: Range<usize>, advice: Advice) {
         if let Advice::Use(hint) = advice {
             for at in range.clone() {

@@ -1,5 +1,5 @@
-//! Random programs. `FORESWAP_SEED=<n>` replays one, `FORESWAP_SEEDS=<n>` sets how many are
-//! run, `FORESWAP_FIRST=<n>` where they begin.
+//! Random programs. `FORESWAP_SEED=<n>` replays one, `FORESWAP_SEEDS=<n>` sets how many are run, `FORESWAP_FIRST=<n>`
+//! the first one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,4 +1,4 @@
-//! What comes of a window on its way from the policy to the reads.
+//! From the window of a policy to the reads.
 
 use std::ops::Range;
 
@@ -19,8 +19,7 @@ fn mixed_with(policy: Policy, files: &[Range<usize>]) -> Swapped {
     Swapped::with_files(policy, &[0..256, 1024..1280], files, &slots)
 }
 
-/// The kernel's readahead by address leaves memory of files to the one by slot; other memory it answers
-/// for itself.
+/// The kernel reads ahead by slot in memory of files, and by address in other memory.
 #[test]
 fn memory_of_files_is_read_by_slot() {
     let by_slot = [8, 9, 10, 11, 1032, 1033, 1034, 1035];

@@ -1,4 +1,4 @@
-//! The only source of chance in the harness: a seed gives the same numbers everywhere, for ever.
+//! The only source of randomness in the harness: a seed gives the same numbers everywhere, for ever.
 
 /// SplitMix64.
 pub struct Rng(u64);
@@ -25,7 +25,7 @@ impl Rng {
         self.next() % n
     }
 
-    /// True `per_mille` times out of 1000. Draws nothing where the answer is fixed.
+    /// True `per_mille` times out of 1000. Draws nothing if the answer is fixed.
     pub fn chance(&mut self, per_mille: u32) -> bool {
         per_mille > 0 && self.below(1000) < u64::from(per_mille)
     }

@@ -1,5 +1,5 @@
-//! A random run: processes whose threads touch, map, discard, lock and fork, while the driver and
-//! the devices go on in any order. Everything follows from the seed.
+//! A random run: processes whose threads touch, map, discard, lock and fork, while the driver and the devices make
+//! progress in any order. Everything follows from the seed.
 
 use foreswap_core::{Advice, Hint};
 
@@ -19,7 +19,7 @@ enum Pattern {
     Hot,
 }
 
-/// What a run leaves behind.
+/// The result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Trace {
     pub hash: u64,
@@ -65,7 +65,7 @@ pub struct Scenario {
     trace: Trace,
 }
 
-/// What a thread writes as number `n`: mostly what nobody else wrote, at times the same word for a while.
+/// The value of write number `n`: mostly a unique one, at times the same word for a while.
 fn written(n: u64) -> u64 {
     if (n / 64) % 16 == 1 {
         1 + 4 * (n / 1024)
@@ -111,7 +111,7 @@ impl Scenario {
         }
     }
 
-    /// The whole life: actions, quiet, end.
+    /// The whole run: actions, quiet, end.
     pub fn run(mut self) -> Trace {
         for _ in 0..self.plan.actions {
             self.action();
@@ -174,7 +174,7 @@ impl Scenario {
         }
     }
 
-    /// What a driver does between messages.
+    /// The work of a driver between messages.
     fn drive(&mut self, n: usize) {
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         match process.fork {
@@ -240,7 +240,7 @@ impl Scenario {
     /// The program changes its address space.
     fn change(&mut self, n: usize) {
         let (process, rng) = (&mut self.processes[n], &mut self.sys.rng);
-        // While a fork is prepared, other threads go on discarding.
+        // While a fork is prepared, other threads continue to discard.
         let forking = process.fork != Fork::No;
         let pages = self.plan.pages as u64;
         let start = rng.below(pages) as usize;
@@ -282,7 +282,7 @@ impl Scenario {
         }
     }
 
-    /// The program says how it will use some of its memory.
+    /// The program gives hints about some of its memory.
     fn advise(&mut self, n: usize) {
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         let pages = self.plan.pages as u64;
@@ -299,7 +299,7 @@ impl Scenario {
         process.advise(sys, start..end.min(pages as usize), advice);
     }
 
-    /// What seldom happens.
+    /// Rare actions.
     fn rare(&mut self, n: usize) {
         let pages = self.plan.pages as u64;
         let count = self.processes.len();
@@ -362,7 +362,7 @@ impl Scenario {
         self.foreign = false;
     }
 
-    /// What a supervisor does: an area is emptied, used again, taken away, or comes.
+    /// Orders of a supervisor: an area is emptied, used again, removed, or added.
     fn areas_change(&mut self, n: usize) {
         let sys = &mut self.sys;
         match (sys.draining, sys.rng.below(4)) {
@@ -415,7 +415,7 @@ impl Scenario {
         }
     }
 
-    /// The program stops; everything on its way arrives. Every thread must be served.
+    /// The program stops; everything pending arrives. Every thread must be served.
     fn settle(&mut self, n: usize) {
         self.sys.chaos = Chaos::default();
         for _ in 0..20_000 {

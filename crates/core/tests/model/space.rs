@@ -8,7 +8,7 @@ use foreswap_core::world::{IoId, IoResult, Refusal};
 
 use super::system::{GARBAGE, System};
 
-/// What maps a page.
+/// The mapping of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mapping {
     /// Nothing: a touch is a segmentation fault.
@@ -31,20 +31,20 @@ pub struct Page {
     pub shared: bool,
 }
 
-/// An I/O in flight, or frames whose digests are being taken.
+/// An I/O in flight, or frames whose digests are being computed.
 pub struct Flight {
     pub digest: bool,
     pub io: IoId,
     pub write: bool,
-    /// A write that may not be refused for what the pages hold.
+    /// A write that may not be refused for the content of its pages.
     pub as_it_is: bool,
     pub slot: Slot,
     pub frames: Vec<Frame>,
-    /// What the frames held when a write was submitted.
+    /// The content of the frames when a write was submitted.
     pub data: Vec<u64>,
 }
 
-/// What has ended.
+/// The end of a flight.
 pub enum Ended {
     Io(IoId, IoResult),
     Digest(Frame),
@@ -66,20 +66,20 @@ pub struct Space {
     pub frames: Vec<Option<u64>>,
     pub frame_use: Vec<Use>,
     pub charged: u64,
-    /// Events that wait to be read or whose thread has not gone on yet: the MMU answers Again.
+    /// Events that wait to be read or whose thread has not continued yet: the MMU answers Again.
     pub changing: u32,
     pub flights: Vec<Flight>,
-    /// I/Os that were begun, and of these those that were by a call before which others were in flight, and how
-    /// many were so.
+    /// I/Os that were begun; those of them that were begun by a call before which others were in flight, and how many
+    /// others.
     pub begun: u64,
     pub added: u64,
     pub had: usize,
-    /// For how many tries to move it the kernel holds a frame whose I/O has ended, and for how many more it does.
+    /// For how many tries the kernel holds a frame whose I/O has ended, and for how many more it does.
     pub lingers: u32,
     pub lingering: BTreeMap<u32, u32>,
-    /// I/Os in flight that are worked off, on a device that ends all at once.
+    /// I/Os in flight that are executed, on a device that completes in batches.
     pub worked_off: usize,
-    /// What the last read that ended has brought, if it went well.
+    /// The content that the last completed read brought, if it succeeded.
     pub brought: Vec<(Frame, Option<u64>)>,
     pub depth: usize,
     pub woken: Vec<u64>,
@@ -88,15 +88,15 @@ pub struct Space {
     pub collapsed: u32,
     /// References that this process holds, by area and slot.
     pub refs: Vec<Vec<u16>>,
-    /// Of those, references to slots that are left alone as they are bad.
+    /// Of those, references to bad slots that are left alone.
     pub bad: Vec<Vec<u16>>,
     /// References taken for the child to come.
     pub shares: Vec<Slot>,
     /// Pages announced as coming back while a fork is held.
     pub returned: Vec<Vpn>,
-    /// The MMU answered Exists: what is charged next is there already.
+    /// The MMU answered Exists: the next charge is for an existing page.
     pub existed: bool,
-    /// Reasons are known why the limit may be passed in this call.
+    /// The limit may be exceeded in this call, for a known reason.
     pub lenient: bool,
 }
 
@@ -136,7 +136,7 @@ impl Space {
         }
     }
 
-    /// Whether the kernel still holds one of `n` frames, all of one huge page perhaps. It will not for ever.
+    /// Whether the kernel still holds one of `n` frames, possibly of one huge page. It will release them.
     pub fn holds(&mut self, first: Frame, n: u32) -> bool {
         let frames = first.0..first.0 + n;
         let held = self.lingering.range(frames.clone()).next().is_some();
@@ -176,14 +176,14 @@ impl Space {
         }
     }
 
-    /// Memory that is really there.
+    /// Memory that is really allocated.
     pub fn physical(&self) -> u64 {
         let managed = |p: &&Page| p.mapping == Mapping::Managed && p.present.is_some();
         let program = self.pages.iter().filter(managed).count();
         (program + self.frames.iter().flatten().count()) as u64
     }
 
-    /// The device ends flight number `at`: what comes of it is decided by chance and bad sectors.
+    /// The device completes flight number `at`: chance and bad sectors determine the result.
     pub fn complete(&mut self, sys: &mut System, at: usize) -> Ended {
         // In order, so that none is put off for ever where the first is always taken.
         let flight = self.flights.remove(at);

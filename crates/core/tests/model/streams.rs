@@ -1,5 +1,5 @@
-//! Streams on the modelled machine: what each access pattern costs in faults and reads, and whether
-//! the hits that are reported are the truth.
+//! Streams on the modelled machine: the faults and reads of each access pattern, and whether the reported hits are
+//! true.
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::stats::Stats;
@@ -24,7 +24,7 @@ fn pause(m: &mut Machine) {
     m.sys.now += 1_000_000_000;
 }
 
-/// Touch `pages` in order, each read back rightly; the counters' growth comes back.
+/// Touch `pages` in order, and check each; returns the growth of the counters.
 fn touch_all(m: &mut Machine, pages: impl IntoIterator<Item = usize>) -> Stats {
     let before = m.p.mm.stats.clone();
     for at in pages {
@@ -120,14 +120,14 @@ fn interleaved() {
         pause(&mut m);
         let stats = touch_all(&mut m, order);
         let faults = stats.faults_major + stats.faults_minor;
-        // Eight streams share what may be read ahead: each has some 100 pages here.
+        // Eight streams share the pages for readahead: each has some 100 pages here.
         assert!(faults * 14 < PAGES as u64, "{faults} faults, {scans} scans");
         assert!(stats.swap_in < PAGES as u64 * 11 / 10, "{}", stats.swap_in);
         m.end();
     }
 }
 
-/// Seed 000's point: what a random neighbour touches must not make a scan lose its window.
+/// Seed 000's point: touches of a random neighbour must not make a scan lose its window.
 #[test]
 fn a_random_neighbour_disturbs_nothing() {
     let mut m = filled();
@@ -168,7 +168,7 @@ fn random_touches_read_one_page_each() {
         .collect();
     let stats = touch_all(&mut m, order);
     let excess = stats.swap_in - stats.faults_major;
-    // The array is small: by chance a touch is another one's neighbour now and then.
+    // The array is small: a random touch is next to another now and then.
     let faults = stats.faults_major;
     assert!(
         excess * 3 < faults,
@@ -177,7 +177,7 @@ fn random_touches_read_one_page_each() {
     m.end();
 }
 
-/// Runs that break off leave pages unused; the estimate must say so, as far as an estimate can.
+/// Runs that break off leave pages unused; the estimate must show that, as far as an estimate can.
 #[test]
 fn what_is_reported_as_used_was_used() {
     let mut m = filled();
@@ -190,8 +190,8 @@ fn what_is_reported_as_used_was_used() {
             .wrapping_add(1);
         let first = (state >> 33) as usize % (PAGES - 700);
         let stats = touch_all(&mut m, first..first + 600);
-        // Of what this run read, all but what it read beyond its end was used: every page touched
-        // that was not a fault of its own kind came by readahead.
+        // Of the pages read in this run, all except those beyond its end were used: every touched page that was not a
+        // fault of its own was read ahead.
         truth += stats.swap_in.min(600) - stats.faults_major.min(stats.swap_in);
         sum.add(&stats.ahead);
     }
@@ -237,7 +237,7 @@ fn rows_of_a_matrix() {
     m.end();
 }
 
-/// What is read again and again, more than fits, finds a part of itself in memory.
+/// A program that reads more than fits again and again finds a part of it in memory.
 #[test]
 fn a_scan_does_not_push_itself_out() {
     let mut m = filled();
@@ -250,7 +250,7 @@ fn a_scan_does_not_push_itself_out() {
     m.end();
 }
 
-/// Pages that are used now and then stay although a scan passes by that is larger than the memory.
+/// Pages that are used now and then stay although a scan larger than the memory passes.
 #[test]
 fn a_scan_leaves_the_working_set() {
     let mut m = filled();
@@ -265,16 +265,16 @@ fn a_scan_leaves_the_working_set() {
             missed += touch_all(&mut m, [n]).faults_major;
         }
     }
-    // Without a preference for what the scan has used up it is twice as many.
+    // Without drop-behind it is twice as many.
     assert!(missed < 150, "{missed} hot pages were read again");
     m.end();
 }
 
-/// What fits is read once, however cold that is which lies in its way.
+/// Memory that fits is read once, however cold the other pages are.
 #[test]
 fn a_scan_that_fits_takes_the_place_of_cold_pages() {
     let mut m = filled();
-    // The rest of the memory holds pages that nobody touches any more.
+    // The rest of the memory holds pages that are not touched any more.
     let mut read = 0;
     for _ in 0..24 {
         pause(&mut m);
@@ -284,12 +284,11 @@ fn a_scan_that_fits_takes_the_place_of_cold_pages() {
     m.end();
 }
 
-/// A scan has looked past pages that were mapped; when they go out before it gets there, they are read
-/// ahead all the same.
+/// A scan has looked past pages that were mapped. If they are evicted before it gets there, they are still read ahead.
 #[test]
 fn pages_that_go_out_before_a_scan_are_read_ahead_again() {
     let mut m = filled();
-    // What is in memory after this lies in the way of the next scan, which looks past it.
+    // The pages in memory after this lie in the way of the next scan, which looks past them.
     touch_all(&mut m, 5_000..8_000);
     pause(&mut m);
     touch_all(&mut m, 3_500..4_990);
@@ -302,7 +301,7 @@ fn pages_that_go_out_before_a_scan_are_read_ahead_again() {
     m.end();
 }
 
-/// What a scan comes to was moved out a moment ago and waits for its write: it is mapped ahead as well.
+/// A page that a scan reaches was just evicted and waits for its write: it is mapped ahead as well.
 #[test]
 fn what_waits_for_its_write_is_mapped_ahead() {
     let pages = 1_500;
@@ -325,7 +324,7 @@ fn what_waits_for_its_write_is_mapped_ahead() {
     m.end();
 }
 
-/// Others need the memory; then something else is in it.
+/// Other processes need the memory; then it has other content.
 fn push_out(m: &mut Machine) {
     m.sys.pressure[0] = LIMIT;
     pause(m);
@@ -348,7 +347,7 @@ fn where_a_scan_began_the_next_one_need_not_prove_itself() {
     m.end();
 }
 
-/// What is read in vain where a scan began, as only that page is touched, is read once.
+/// Readahead where a scan began is wasted if only that page is touched; this happens once.
 #[test]
 fn where_no_scan_goes_on_none_is_thought_to_begin() {
     let mut m = filled();

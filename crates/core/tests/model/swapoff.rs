@@ -1,4 +1,4 @@
-//! swapoff, alone: everything leaves the area, nothing is lost, faults come first.
+//! swapoff, alone: every page leaves the area, nothing is lost, faults come first.
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::world::Notice;
@@ -29,7 +29,7 @@ impl Machine {
         self.p.drain(&mut self.sys, area);
     }
 
-    /// Go on until nothing is on the area; false when that never happens.
+    /// Run until nothing is on the area; false if that never happens.
     fn drained(&mut self, area: u8) -> bool {
         for _ in 0..20_000 {
             self.p.round(&mut self.sys, true);
@@ -101,7 +101,7 @@ fn what_does_not_fit_anywhere_stays_and_no_fault_suffers() {
     m.fill();
     m.begin(0);
     assert!(!m.drained(0));
-    // The program goes on; when nothing else helps, swapoff is what is given up.
+    // The program continues; if nothing else helps, swapoff is given up.
     for at in 0..300 {
         if m.p.access(&mut m.sys, Some(0), at, Some(5000 + at as u64)) == Access::Waits {
             for _ in 0..10_000 {
@@ -187,8 +187,7 @@ fn pages_that_cannot_be_mapped_are_copied_or_wait() {
     m.unchanged();
 }
 
-/// Seed 003: who reads what is there already, without a look, counts no hits, and the readahead of
-/// swapoff stays small.
+/// Seed 003: swapoff that reads pages in memory without a lookup counts no hits, and its readahead windows stay small.
 #[test]
 fn windows_stay_small_where_hits_are_not_counted() {
     let windows = |how| {
@@ -209,8 +208,8 @@ fn windows_stay_small_where_hits_are_not_counted() {
         let some: u64 = windows.range(size..).map(|(_, n)| n).sum();
         some as f64 / all as f64
     };
-    // Of the seed's windows 69 % had 8 pages with the look, and 94 % one or two without... of ours,
-    // in perfect order, nearly all.
+    // Of the seed's windows 69 % had 8 pages with the lookup, and 94 % one or two without. Of ours, in perfect order,
+    // nearly all have 8.
     assert!(share(&fixed, 8) > 0.9, "{fixed:?}");
     assert!(share(&legacy, 4) < 0.1, "{legacy:?}");
     let calls = |windows: &std::collections::BTreeMap<u64, u64>| windows.values().sum::<u64>();

@@ -1,4 +1,4 @@
-//! A process all of whose memory is on one area, at chosen slots: what does each touch read?
+//! A process all of whose memory is on one area, at chosen slots: the reads of each touch.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use super::mmu::View;
 use super::process::Process;
 use super::system::System;
 
-/// Pages that are modelled; so many that the first lies at a border of 2 MiB.
+/// Pages that are modelled; the number puts the first at a border of 2 MiB.
 pub const PAGES: usize = 6 * 3 * 512;
 
-/// Memory and frames for all of it, so that nothing but the touches decides what is read.
+/// Memory and frames for all of it, so that only the touches decide which pages are read.
 pub struct Swapped {
     pub sys: System,
     pub p: Process,
@@ -81,8 +81,8 @@ impl Swapped {
         Swapped { sys, p, pages }
     }
 
-    /// A thread touches the page and gets it; the pages that were read meanwhile, in order. Past the
-    /// checks after every call, which would take longer than all else.
+    /// A thread touches the page and gets it. Returns the pages read meanwhile, in order. Skips the checks after every
+    /// call, which would take longer than everything else.
     pub fn touch(&mut self, at: usize) -> Vec<usize> {
         let page = self.p.space.vpn(at);
         let mut read = Vec::new();
@@ -129,7 +129,7 @@ impl Swapped {
         }
     }
 
-    /// What must hold at the end.
+    /// Invariants at the end.
     pub fn check(&mut self) {
         self.p.run(&mut self.sys);
         self.p.check_references();

@@ -1,4 +1,4 @@
-//! What the modelled processes share: the clock, the limit, the swap areas and what goes wrong.
+//! State that the modelled processes share: the clock, the limit, the swap areas and the failure rates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,18 +7,18 @@ use foreswap_core::world::{Digest, Notice};
 
 use super::rng::{Rng, mix};
 
-/// What the content of freed slots, new frames and failed transfers is: never a page's value.
+/// The content of freed slots, new frames and failed transfers: never a page's value.
 pub const GARBAGE: u64 = 0xdead_0000_0000_0000;
 /// Claims the clusters that are full of other users' pages.
 pub const FOREIGN: usize = usize::MAX;
 
-/// What goes wrong by chance, in cases out of 1000.
+/// Failure rates, in cases out of 1000.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Chaos {
     pub read_error: u32,
     pub write_error: u32,
     pub no_space: u32,
-    /// Writes of which the area that compresses refuses pages.
+    /// Writes of which the compressing area refuses pages.
     pub refuse: u32,
     pub corrupt: u32,
     pub queue_full: u32,
@@ -35,7 +35,7 @@ pub struct Area {
     pub content: Vec<u64>,
     /// Writes in flight, by slot.
     pub writing: Vec<u8>,
-    /// Who allocates from each cluster.
+    /// The process that allocates from each cluster.
     pub claims: Vec<Option<usize>>,
     pub cluster_used: Vec<u32>,
     pub used: u64,
@@ -56,21 +56,21 @@ impl Area {
     }
 }
 
-/// All that is shared.
+/// All shared state.
 pub struct System {
     pub now: Nanos,
     pub limit: u64,
     pub charged: u64,
-    /// How far the charge may be above the limit, as something that was seen explains it.
+    /// How far the charge may be above the limit for known reasons.
     pub excused: u64,
-    /// What each process should give back because another needs it.
+    /// Pages that each process should give back because another needs them.
     pub pressure: Vec<u64>,
     pub areas: Vec<Area>,
-    /// The areas that may be written to, the first to be filled in front.
+    /// The areas that may be written to, the first to be filled first.
     pub order: Vec<u8>,
     /// The area that is being emptied.
     pub draining: Option<u8>,
-    /// Other processes miss pages that nothing could foresee.
+    /// Other processes have random faults.
     pub others_miss: bool,
     /// The device works off one I/O after the other, and tells of their ends when none is left.
     pub at_once: bool,
@@ -84,7 +84,7 @@ pub struct System {
     /// Slots that can never be read.
     pub bad_sectors: BTreeSet<Slot>,
     pub rng: Rng,
-    /// Digests are mixed values instead of the values themselves, and every fourth page is one word from end to end.
+    /// Digests are mixed values instead of the values themselves, and every fourth page is same-filled.
     pub mixing: bool,
     /// Notices since they were last looked at, with the process.
     pub notices: Vec<(usize, Notice)>,
@@ -133,7 +133,7 @@ impl System {
         }
     }
 
-    /// Whether an area compresses, and may refuse pages: the first one, where any does.
+    /// Whether an area compresses, and may refuse pages: the first one, if any does.
     pub fn compresses(&self, area: u8) -> bool {
         area == 0 && self.chaos.refuse > 0
     }
@@ -211,13 +211,13 @@ impl System {
         self.order.insert(at.min(self.order.len()), area as u8);
     }
 
-    /// Nothing is put on `area` from now on.
+    /// `area` gets no more pages.
     pub fn begin_drain(&mut self, area: u8) {
         self.order.retain(|other| *other != area);
         self.draining = Some(area);
     }
 
-    /// Another user takes all free slots (of one cluster where nobody allocates, and beyond).
+    /// Another user takes all free slots (of one unclaimed cluster, and beyond).
     pub fn foreign_fill(&mut self) {
         for area in 0..self.areas.len() {
             for cluster in 0..self.areas[area].claims.len() {

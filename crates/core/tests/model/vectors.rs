@@ -1,6 +1,5 @@
-//! The kernel's policies against the decisions of a real kernel: for each sequence of touches, the
-//! pages that Linux 6.18 read on each miss. Once the policy alone, once the whole way from a fault to
-//! the reads that it starts.
+//! The kernel's policies against the decisions of a real kernel: for each sequence of touches, the pages that Linux
+//! 6.18 read on each miss. Once the policy alone, once the whole path from a fault to its reads.
 
 use std::io::Read as _;
 
@@ -16,12 +15,12 @@ const CLUSTER: &[u8] = include_bytes!("../data/swap-cluster.jsonl.gz");
 /// Where the region begins; the recorded one was aligned to 2 MiB.
 const BASE: u64 = 512 * 77;
 
-/// A sequence of touches, with what the kernel read.
+/// A sequence of touches, with the reads of the kernel.
 struct Recording {
     name: String,
     pages: usize,
     policy: Policy,
-    /// Hits and window that were left by what ran before, where they count for all.
+    /// Hits and window left from before, if they count for all regions.
     left: (u64, u64),
     slots: Vec<(usize, u32)>,
     touches: Vec<(usize, Vec<usize>)>,
@@ -62,7 +61,7 @@ impl Recording {
             },
             slots: match cluster {
                 true => list(&value["slot_of_page"]).iter().map(slot).collect(),
-                // Which slots they had is not known and must not count.
+                // Their slots are unknown and must not matter.
                 false => (0..pages)
                     .map(|at| (at, (at * 7919 % 16384) as u32))
                     .collect(),
@@ -110,7 +109,7 @@ enum At {
     Used,
 }
 
-/// The policy alone, with a model of what is in memory.
+/// The policy alone, with a model of the pages in memory.
 fn by_policy(recording: &Recording, policy: Policy) -> Result<usize, String> {
     let region = Vpn(BASE)..Vpn(BASE + recording.pages as u64);
     let mut history = History::default();
@@ -176,12 +175,12 @@ fn by_policy(recording: &Recording, policy: Policy) -> Result<usize, String> {
     })
 }
 
-/// The region on an area, page by page, and the manager as it is shipped.
+/// The region on an area, page by page, and the shipped manager.
 fn by_faults(recording: &Recording) -> Result<usize, String> {
     let mut slots = recording.slots.clone();
     let mut before = Vec::new();
     if let Policy::Cluster(_) = recording.policy {
-        // What ran before, in a region and in slots of its own.
+        // Touches before the recording, in their own region and slots.
         let own = slots.iter().map(|&(_, slot)| slot).max().expect("slots") / 512 * 512 + 512;
         before = (PAGES - 512..PAGES).collect();
         slots.extend(before.iter().map(|&at| (at, own + (at % 512) as u32)));
@@ -197,7 +196,7 @@ fn by_faults(recording: &Recording) -> Result<usize, String> {
     result
 }
 
-/// Touch pages until the hits and the window are what they were before the recording.
+/// Touch pages until the hits and the window are those before the recording.
 fn leave(machine: &mut Swapped, pages: &[usize], (hits, window): (u64, u64)) {
     let mut ahead = Vec::new();
     let mut size = 0;

@@ -1,5 +1,5 @@
-//! Threads that wait: for memory, where each run lets one go on, and the first of them first; and for a place
-//! in the queue.
+//! Threads that wait: for memory, where each run lets one continue, the first of them first; and for an entry of the
+//! queue.
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::world::Notice;
@@ -12,7 +12,7 @@ fn waiting(m: &Machine) -> usize {
     m.p.threads.iter().flatten().count()
 }
 
-/// Others hold more than the limit; what this process has it must give back.
+/// Other processes hold more than the limit; this process must give back all its memory.
 fn without_memory(written: usize, pages: usize) -> Machine {
     let mut m = Machine::new(48, &[512], pages);
     for at in 0..written {
@@ -102,7 +102,7 @@ fn the_next_place_in_the_queue_is_for_a_thread() {
     }
     m.p.space.depth = 0;
     touch(&mut m, 0, wanted);
-    // Others need memory as well: pages that have changed go out for them.
+    // Other processes need memory as well: changed pages are evicted for them.
     for at in 200..210 {
         m.p.access(&mut m.sys, None, at, None);
         m.p.read_message(&mut m.sys, 0);
@@ -124,7 +124,7 @@ fn a_page_of_a_read_that_waits_is_not_forgotten() {
     let away = swapped(&m);
     let run = away.windows(4).find(|run| run[3] == run[0] + 3);
     let run = run.expect("four in a row")[0];
-    // The disk is for others now, and takes nothing more.
+    // The disk serves other processes now, and accepts no more.
     m.sys.others_miss = true;
     m.p.run(&mut m.sys);
     m.p.space.depth = 0;
@@ -193,7 +193,7 @@ fn what_cannot_be_moved_does_not_hold_up_what_can() {
     }
     let away: Vec<_> = swapped(&m).into_iter().take(200).collect();
     // The limit yields to the first ones, as nothing can be moved. From then on these make room for each other,
-    // wherever the clock hand stands.
+    // wherever the clock hand is.
     for &at in &away {
         m.touch(at, None);
     }
@@ -205,7 +205,7 @@ fn what_cannot_be_moved_does_not_hold_up_what_can() {
     m.end();
 }
 
-/// Nor those that came in lately: the limit yields a moment after each fault, and the driver knows when to look.
+/// Nor recently faulted pages: the limit yields a moment after each fault, and the driver knows when to look.
 #[test]
 fn where_nothing_can_be_moved_a_fault_waits_for_a_moment() {
     const LIMIT: usize = 1500;
@@ -220,7 +220,7 @@ fn where_nothing_can_be_moved_a_fault_waits_for_a_moment() {
             m.touch(at, None);
             continue;
         }
-        // What it takes the thread to touch its next page.
+        // The time that the thread needs to touch its next page.
         m.sys.now += 1_000;
         let begun = m.sys.now;
         touch(&mut m, 0, at);
@@ -253,7 +253,7 @@ fn beside_an_io_that_does_not_end_the_limit_yields() {
     m.p.read_message(&mut m.sys, 0);
     m.p.run(&mut m.sys);
     assert!(!m.p.space.flights.is_empty(), "a read that will not end");
-    // Nothing that is mapped can be moved out, and what is in frames is for others.
+    // No mapped page can be evicted, and the pages in frames are for other processes.
     for at in m.resident() {
         m.p.space.pages[at].locked = true;
     }
@@ -278,7 +278,7 @@ fn beside_an_io_that_does_not_end_the_limit_yields() {
     m.end();
 }
 
-/// The most pages that one run moved out while a thread waited for a read.
+/// The most pages that one run evicted while a thread waited for a read.
 fn moved_out_at_a_time(ends_show: bool) -> usize {
     let mut m = Machine::new(2048, &[8192], 8192);
     // No neighbours: each is moved by itself.
@@ -313,7 +313,7 @@ fn a_read_that_has_ended_does_not_wait_for_pages_that_are_moved_out() {
     assert_eq!(moved_out_at_a_time(true), 1);
 }
 
-/// A write costs the disk time that the next read waits for, however short it is.
+/// A write, however short, costs disk time for which the next read waits.
 #[test]
 fn writes_are_gathered_while_pages_are_missed_at_random() {
     const PAGES: usize = 32_768;

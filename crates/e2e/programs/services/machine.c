@@ -1,5 +1,5 @@
-/* All that runs on a virtual machine: fills MEBIBYTES of its memory, verifies it out of order, twice, says so over the serial
- * port, and ends the emulator by its exit device (status 2 * value + 1). */
+/* The only program of a virtual machine: fills MEBIBYTES of its memory, verifies it out of order, twice, reports
+ * over the serial port, and ends the emulator by its exit device (status 2 * value + 1). */
 typedef unsigned int u32;
 
 #define FIRST (16u << 20)

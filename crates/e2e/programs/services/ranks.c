@@ -1,5 +1,5 @@
-/* ranks MEBIBYTES: each rank fills two private arrays of that size, which go round by MPI_Alltoall and are summed up by
- * MPI_Allreduce; rank 0 says a digest of each rank's array after each round. */
+/* ranks MEBIBYTES: each rank fills two private arrays of that size, which are exchanged by MPI_Alltoall and summed
+ * up by MPI_Allreduce; rank 0 prints a digest of each rank's array after each round. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>

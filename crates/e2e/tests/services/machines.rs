@@ -1,4 +1,4 @@
-//! What makes worlds of its own: a browser, an emulator, and stress-ng, which asks the kernel for everything.
+//! Programs with worlds of their own: a browser, an emulator, and stress-ng, which exercises all of the kernel.
 
 use super::*;
 
@@ -108,10 +108,10 @@ fn qemu() {
     tell(test, limit, &bare, &managed);
 }
 
-/// Turns on the system's swap, sets its watchdog or the types of its memory, or fills all of its shared memory.
+/// These turn on the system's swap, set its watchdog or memory types, or fill all of its shared memory.
 const NOT_RUN: [&str; 5] = ["swap", "watchdog", "physpage", "dev-shm", "tmpfs"];
 
-/// What does not fail bare must not fail here, for each stressor of the class on its own.
+/// A stressor that does not fail bare must not fail here, for each stressor of the class alone.
 #[test]
 fn stress_ng() {
     let test = "stress_ng";

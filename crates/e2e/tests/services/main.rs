@@ -1,6 +1,6 @@
-//! Servers, tools and virtual machines that nobody here wrote, each bare and in a quarter to a half of its memory: equal
-//! output, equal status, the limit held or what passes it named. `make test` has small sizes of those that ask most of the
-//! kernel; the others, and the full sizes, are `make test-full` (FORESWAP_E2E_FULL=1, `--include-ignored`).
+//! Servers, tools and virtual machines of others, each bare and in a quarter to a half of its memory: equal output,
+//! equal status, and the limit held or the excess named. `make test` has small sizes of those that use the kernel most;
+//! the others, and the full sizes, are `make test-full` (FORESWAP_E2E_FULL=1, `--include-ignored`).
 
 mod machines;
 mod tools;
@@ -22,7 +22,7 @@ fn source(name: &str) -> PathBuf {
     inputs::source("services").join(name)
 }
 
-/// What the runs took, for a table.
+/// The figures of the runs, for a table.
 fn tell(test: &str, limit: u64, bare: &Outcome, managed: &Outcome) {
     let stats = managed.stats();
     eprintln!(
@@ -35,7 +35,7 @@ fn tell(test: &str, limit: u64, bare: &Outcome, managed: &Outcome) {
     );
 }
 
-/// What statistics say of memory.
+/// The memory figures of the statistics.
 fn brief(stats: &Stats) -> String {
     let values = [
         "peak_resident_bytes",
@@ -49,7 +49,7 @@ fn brief(stats: &Stats) -> String {
     words.join(", ")
 }
 
-/// Whether the peak was within the limit, but for what the statistics name.
+/// Whether the peak was within the limit, except for memory that the statistics name.
 fn explained(stats: &Stats, limit: u64) -> bool {
     let over = &stats.0["over_limit_bytes"];
     let named = [&over["present"], &over["forks"]].map(|bytes| bytes.as_u64().unwrap_or(0));
@@ -57,7 +57,7 @@ fn explained(stats: &Stats, limit: u64) -> bool {
     stats.count("peak_resident_bytes") <= (limit + 1) * MIB + named.into_iter().max().unwrap_or(0)
 }
 
-/// Runs `job` bare and in `limit` mebibytes; the same must come of both, and the limit hold. Returns the managed run.
+/// Runs `job` bare and in `limit` mebibytes; output must be equal, and the limit hold. Returns the managed run.
 #[track_caller]
 fn same(test: &str, limit: u64, job: &Job) -> Outcome {
     let bare = job.run().succeeded();
@@ -69,7 +69,7 @@ fn same(test: &str, limit: u64, job: &Job) -> Outcome {
     managed
 }
 
-/// A folder with a short path that anybody may enter: sockets' paths are 107 bytes at most.
+/// A folder with a short path that any user may enter: sockets' paths are 107 bytes at most.
 struct Place(PathBuf);
 
 impl Place {
@@ -84,7 +84,7 @@ impl Place {
         self.0.join(name)
     }
 
-    /// A copy of `file` that anybody may execute.
+    /// A copy of `file` that any user may execute.
     fn take(&self, file: &Path) -> PathBuf {
         let copy = self.join(
             &file
@@ -104,7 +104,7 @@ impl Drop for Place {
     }
 }
 
-/// Asks until `answers` does; the server must not end before.
+/// Repeats until `answers` succeeds; the server must not end before.
 #[track_caller]
 fn await_server(server: &mut Running, mut answers: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(size(60, 300));
@@ -118,7 +118,7 @@ fn await_server(server: &mut Running, mut answers: impl FnMut() -> bool) {
     }
 }
 
-/// The process that a server's file names.
+/// The process named in a server's pid file.
 #[track_caller]
 fn pid_in(file: &Path) -> Pid {
     let text = fs::read_to_string(file).expect("the server has written its process' number");
@@ -214,7 +214,7 @@ fn postgresql() {
         kill_process(pid_in(&data.join("postmaster.pid")), Signal::INT)
             .expect("the server is there");
         let ended = running.wait().succeeded();
-        // Statistics lie there.
+        // The statistics are there.
         let kept = managed.map(Stats::read);
         fs::remove_dir_all(&data).expect("the server has ended");
         (
@@ -235,7 +235,7 @@ fn postgresql() {
         "note {test}: {bare_took:.1} s bare, {took:.1} s in {limit} MiB: {}",
         brief(stats)
     );
-    // The C library's realloc copies a block of its heap to fresh memory before anybody hears of it.
+    // The C library's realloc copies a block of its heap to fresh memory before the engine is told.
     assert!(
         explained(stats, limit)
             && stats.0["over_limit_bytes"]["present"].as_u64() <= Some(33 * MIB),

@@ -1,8 +1,8 @@
-//! What builds, packs and computes: git, compilers, cargo, MPI.
+//! Tools that build, pack and compute: git, compilers, cargo, MPI.
 
 use super::*;
 
-/// Delta compression by two threads over files of megabytes; every object must come out as it went in.
+/// Delta compression by two threads over files of megabytes; every object must be unchanged.
 #[test]
 fn git_repack() {
     let test = "git_repack";
@@ -277,7 +277,7 @@ fn cargo_sources(folder: &Path, types: u64) {
     );
 }
 
-/// What was built bare and managed is the same, and works.
+/// The bare and the managed build are equal, and work.
 #[track_caller]
 fn built_alike(scratch: &Scratch) {
     let [bare, managed] = ["bare", "managed"].map(|name| scratch.join(name));

@@ -280,14 +280,14 @@ impl Ledger {
             .sum()
     }
 
-    /// `process` has random misses; `now` in nanoseconds of the monotonic clock.
+    /// `process` has random faults; `now` in nanoseconds of the monotonic clock.
     pub fn set_missed(&self, process: ProcId, now: u64) {
         let words = &self.header().charge;
         words.missed_by.store(process.index() as u32, Relaxed);
         words.missed_at.store(now, Relaxed);
     }
 
-    /// When another process last had random misses, as far as is known: 0 if this process was the last.
+    /// When another process last had random faults, as far as is known: 0 if this process was the last.
     pub fn others_missed_at(&self, process: ProcId) -> u64 {
         let words = &self.header().charge;
         match words.missed_by.load(Relaxed) == process.index() as u32 {

@@ -58,7 +58,7 @@ pub(super) struct ChargeWords {
     pub(super) peak: AtomicU64,
     pub(super) pressure: AtomicU32,
     pub(super) waiters: AtomicU32,
-    /// When a process last had random misses, in nanoseconds, and which process.
+    /// When a process last had random faults, in nanoseconds, and which process.
     pub(super) missed_at: AtomicU64,
     pub(super) missed_by: AtomicU32,
     /// The maximum excess of the sum over the limit, for a fork child and for pages that are resident anyway.

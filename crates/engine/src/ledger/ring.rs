@@ -38,7 +38,7 @@ pub enum SeenKind {
     New = 5,
     /// A touch found its page in a frame.
     Kept = 6,
-    /// A touch found a page that readahead had brought, or was bringing.
+    /// A touch found a page that readahead had read, or was reading.
     Ahead = 7,
     /// A touch found its page on an area.
     Away = 8,

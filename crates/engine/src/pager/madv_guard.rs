@@ -57,7 +57,7 @@ impl Pager {
         self.mm.guard(&mut self.w, range);
     }
 
-    /// Refused memory may still be guarded; a fault there is tried (`foreswap_core`, guard.rs). False: refused.
+    /// Refused memory may still be guarded; a fault there is tried (`foreswap_core`, space/guard.rs). False: refused.
     fn remove_guards(&mut self, range: &PageRange) -> bool {
         if madvise(range, MADV_GUARD_REMOVE).is_err() {
             return false;

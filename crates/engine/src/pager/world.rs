@@ -36,7 +36,7 @@ use protection::Unusual;
 const SLACK: u64 = 32;
 /// The most pages that a process asks of the others at a time.
 const MOST_WANTED: u64 = 512;
-/// How often other processes are told of random misses, and how long they heed it.
+/// How often other processes are told of random faults, and how long they heed it.
 const TOLD_EVERY: Nanos = 1_000_000;
 const OTHERS_MISS: Nanos = 50_000_000;
 /// How often a short wait inside the kernel (for a page under migration, for example) is repeated.

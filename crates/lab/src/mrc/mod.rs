@@ -34,19 +34,19 @@ pub struct MrcArgs {
     #[command(flatten)]
     source: SourceOptions,
 
-    /// Memory sizes of the table, such as 256M,512M,1G [default: parts of what the trace needs]
+    /// Memory sizes of the table, such as 256M,512M,1G [default: fractions of the trace's memory]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size::pages)]
     memory: Vec<u64>,
 
-    /// Sample this part of the pages (SHARDS of a fixed rate), such as 0.01
+    /// Sample this fraction of the pages (SHARDS of a fixed rate), such as 0.01
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<f64>,
 
-    /// Sample this many pages (SHARDS of a fixed size) [default: 8192, unless there is --rate]
+    /// Sample this many pages (SHARDS of a fixed size) [default: 8192, unless --rate is given]
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..))]
     samples: Option<u32>,
 
-    /// Sample only: less memory and time, and no error to be known
+    /// Sample only: needs less memory and time, but the error is unknown
     #[arg(long)]
     no_exact: bool,
 
@@ -54,7 +54,7 @@ pub struct MrcArgs {
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

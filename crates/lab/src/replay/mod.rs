@@ -45,7 +45,7 @@ pub struct ReplayArgs {
     #[arg(long, required = true, value_name = "SIZES", value_delimiter = ',', value_parser = memory)]
     memory: Vec<u64>,
 
-    /// Which pages are read beside the one that was asked for; each is tried
+    /// Readahead policies to try
     #[arg(
         long,
         value_enum,
@@ -55,7 +55,7 @@ pub struct ReplayArgs {
     )]
     readahead: Vec<Readahead>,
 
-    /// Huge pages; each is tried
+    /// Huge page policies to try
     #[arg(
         long,
         value_enum,
@@ -69,23 +69,23 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=512))]
     max_window: Option<u32>,
 
-    /// What the swap area is on
+    /// The device of the swap area
     #[arg(long, value_enum, value_name = "DEVICE", default_value = "virtio")]
     device: Kind,
 
-    /// Its latency in nanoseconds, in place of its own
+    /// Its latency in nanoseconds, instead of the device's own
     #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(..=10_000_000_000))]
     latency: Option<u64>,
 
-    /// Its bandwidth in bytes a second, in place of its own
+    /// Its bandwidth in bytes per second, instead of the device's own
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     bandwidth: Option<u64>,
 
-    /// What a task does between two touches, in nanoseconds
+    /// A task's work between two touches, in nanoseconds
     #[arg(long, value_name = "NS", default_value = "1000", value_parser = clap::value_parser!(u64).range(..=10_000_000_000))]
     think: u64,
 
-    /// Runs at a time [default: as many as there are CPUs]
+    /// Runs at a time [default: the number of CPUs]
     #[arg(long, value_name = "J", value_parser = jobs::count)]
     jobs: Option<NonZeroUsize>,
 
@@ -93,7 +93,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
-    /// As one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -113,7 +113,7 @@ The exit status is 2 when the trace cannot be read, is damaged, or cannot be rep
 /// `--readahead`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Readahead {
-    /// Along the streams of touches, without a pause
+    /// Along the streams of touches, continuously
     Streams,
     /// Neighbours by address, as far as they proved useful
     Vma,
@@ -153,7 +153,7 @@ impl Readahead {
 enum Thp {
     /// Wherever they are possible
     Always,
-    /// Where they pay
+    /// Where they are worth it
     Adaptive,
     /// Only pages of 4 KiB
     Never,

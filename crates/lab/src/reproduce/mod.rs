@@ -37,27 +37,27 @@ use report::Report;
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub struct ReproduceArgs {
-    /// Whose tables
+    /// The seed whose tables are reproduced
     #[arg(value_enum, value_name = "SEED")]
     seed: Seed,
 
-    /// As Markdown
+    /// Print Markdown
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
 
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 
-    /// Draw the changes into FILE, as SVG; of thp-threads what is swapped out
+    /// Draw the changes to FILE, as SVG; for thp-threads the pages swapped out
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
-    /// Another machine than the seed's own: a file like those in the lab's `machines` folder
+    /// Another machine instead of the seed's own: a file like those in the lab's `machines` folder
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
 
-    /// Make memory, swap and time so many times smaller, instead of what each table says
+    /// Make memory, swap and time smaller by this factor, instead of each table's own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     scale: Option<u64>,
 
@@ -65,7 +65,7 @@ pub struct ReproduceArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     random: u64,
 
-    /// Runs at a time [default: as many as there are CPUs]
+    /// Runs at a time [default: the number of CPUs]
     #[arg(long, value_name = "J", value_parser = jobs::count)]
     jobs: Option<NonZeroUsize>,
 }
@@ -84,7 +84,7 @@ enum Seed {
     VmaReadahead,
     /// 001: kswapd sleeps prematurely
     Kswapd,
-    /// 002: huge pages are split late on their way out
+    /// 002: huge pages are split late during swap-out
     ThpSwap,
     /// 003: swapoff counts its hits
     Swapoff,
@@ -94,7 +94,7 @@ enum Seed {
     All,
     /// No seed: all swap readahead policies over all patterns
     Policies,
-    /// No seed: the work of thp-swap by 1 to 72 threads, with foreswap's own huge pages beside
+    /// No seed: the work of thp-swap by 1 to 72 threads, compared with foreswap's own huge pages
     ThpThreads,
 }
 

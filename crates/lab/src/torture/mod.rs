@@ -68,29 +68,29 @@ pub struct TortureArgs {
           value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     steps: u64,
 
-    /// Stop after so many runs [default: 1 with --seed, no end without]
+    /// Stop after this many runs [default: 1 with --seed, otherwise no limit]
     #[arg(long, value_name = "R", conflicts_with = "replay",
           value_parser = clap::value_parser!(u64).range(1..))]
     runs: Option<u64>,
 
-    /// Begin no run after so many seconds [default: 10, unless --seed or --runs is given]
+    /// Begin no run after this many seconds [default: 10, unless --seed or --runs is given]
     #[arg(long, value_name = "S", conflicts_with = "replay", value_parser = seconds)]
     seconds: Option<f64>,
 
-    /// Runs at a time [default: as many as there are CPUs]
+    /// Runs at a time [default: the number of CPUs]
     #[arg(long, value_name = "J", conflicts_with = "replay",
           value_parser = clap::value_parser!(u64).range(1..=1024))]
     jobs: Option<u64>,
 
-    /// Make a failure small, print its steps, and write them to FILE [default: torture-SEED.jsonl]
+    /// Shrink a failure, print its steps, and write them to FILE [default: torture-SEED.jsonl]
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     shrink: Option<Option<PathBuf>>,
 
-    /// Carry out the steps of FILE, which --shrink wrote
+    /// Execute the steps of FILE, which --shrink wrote
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
 
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 

@@ -15,7 +15,7 @@ use super::{Source, TraceWriter};
 pub enum Target {
     /// Foreswap's own
     Foreswap,
-    /// Lines of text, the first one names the columns
+    /// Lines of text; the first one names the columns
     Csv,
 }
 

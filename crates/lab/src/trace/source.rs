@@ -25,9 +25,9 @@ const BUFFER: usize = 256 << 10;
 pub enum Format {
     /// Foreswap's own
     Foreswap,
-    /// Lines of text, the first one names the columns
+    /// Lines of text; the first one names the columns
     Csv,
-    /// libCacheSim's oracleGeneral: 24 bytes an access
+    /// libCacheSim's oracleGeneral: 24 bytes per access
     Oracle,
 }
 
@@ -37,18 +37,18 @@ pub enum Ids {
     /// Names: each object gets pages of its own, in the order in which objects first appear
     #[default]
     Objects,
-    /// Numbers of pages: neighbours are neighbours
+    /// Page numbers: neighbours are neighbours
     Pages,
 }
 
-/// How to read a trace that does not say so itself.
+/// How to read a trace that does not say it itself.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct SourceOptions {
-    /// What the file holds [default: as its first bytes or its name say]
+    /// The format of the file [default: according to its first bytes or its name]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<Format>,
 
-    /// What the ids of an oracleGeneral trace are
+    /// The meaning of the ids of an oracleGeneral trace
     #[arg(long, value_enum, value_name = "IDS", default_value_t)]
     pub ids: Ids,
 }

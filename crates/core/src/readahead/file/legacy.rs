@@ -1,36 +1,35 @@
-//! The file readahead of Linux 2.6.20, which seed 004 compares with: a current and an ahead window.
+//! The file readahead of Linux 2.6.20, with which seed 004 compares: a current and an ahead window.
 //!
-//! The policy sees every read, cached or not. A read that goes on where the last one ended is
-//! sequential; when it gets into the ahead window, that becomes the current one and the next ahead
-//! window is read. Any other read closes both. When reads of 256 pages in a row brought nothing, the
-//! file is taken for cached and readahead stops until a page is missing.
+//! The policy sees every read, cached or not. A read that continues where the last one ended is sequential. When it
+//! reaches the ahead window, that becomes the current one, and the next ahead window is read. Any other read closes
+//! both. If 256 pages in a row were cached already, the file counts as cached and readahead stops until a page is
+//! missing.
 //!
-//! It never turns back: a page that was evicted before its use lies in a window that is done with,
-//! so it is read alone, and the next window is 2 pages smaller. That is the defect which the seed
-//! measures as thrashing.
+//! It never turns back: a page that was evicted before its use lies in a finished window. It is read alone, and the
+//! next window is 2 pages smaller. This is the defect that the seed measures as thrashing.
 
 use super::limits::first_size;
 use super::{Ask, Cached, FilePage, FileReadahead, Limits, Plan, Window};
 
-/// Pages found cached in a row after which the file is taken for cached.
+/// Pages found cached in a row after which the file counts as cached.
 const CACHED_AFTER: u64 = 256;
-/// A window is not made smaller than this by misses, in pages: 16 KiB.
+/// Misses do not make a window smaller than this, in pages: 16 KiB.
 const SMALLEST: u64 = 4;
-/// What a window loses when pages of it were missing, in pages.
+/// A window loses this many pages when pages of it were missing.
 const MISS_COSTS: u64 = 2;
 
 /// One open file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Legacy {
-    /// The window being read by the program; empty when readahead is off.
+    /// The window that the program is reading; empty when readahead is off.
     current: Window,
-    /// The one after it; empty when there is none.
+    /// The window after it; empty when there is none.
     ahead: Window,
     /// The last page that was seen; `None` before the first.
     last: Option<FilePage>,
     /// Pages in a row that were cached when their window was read.
     cached: u64,
-    /// The file is taken for cached.
+    /// The file counts as cached.
     all_cached: bool,
     /// A page was missing since the last window.
     missed: bool,
@@ -45,7 +44,7 @@ fn window(start: FilePage, size: u64) -> Window {
 }
 
 impl Legacy {
-    /// Reads a window and counts what it found cached. Whether readahead is still on.
+    /// Reads a window and counts its cached pages. Returns whether readahead is still on.
     fn read(&mut self, cache: &impl Cached, plan: &mut Plan, window: Window) -> bool {
         plan.push(cache, window.start, window.size, 0);
         let end = window.end().0.min(cache.file_pages());
@@ -81,7 +80,7 @@ impl Legacy {
         next.min(max)
     }
 
-    /// Reads the window after the current one. Whether readahead is still on.
+    /// Reads the window after the current one. Returns whether readahead is still on.
     fn read_ahead(&mut self, cache: &impl Cached, plan: &mut Plan, max: u64) -> bool {
         let size = self.next_size(max);
         self.ahead = window(self.current.end(), size);
@@ -140,7 +139,7 @@ impl FileReadahead for Legacy {
         Plan::asked(cache, ask.page, 1)
     }
 
-    /// It leaves no marks; those of another policy, from before it was chosen, mean nothing to it.
+    /// It leaves no marks; marks of another policy, from before it was chosen, mean nothing to it.
     fn on_mark(&mut self, _cache: &impl Cached, _ask: Ask, _limits: &Limits) -> Plan {
         Plan::default()
     }

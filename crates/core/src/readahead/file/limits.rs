@@ -2,15 +2,15 @@
 
 use crate::units::{Nanos, PAGE_SIZE};
 
-/// What the program said of its reads (posix_fadvise, madvise).
+/// The program's hint about its reads (posix_fadvise, madvise).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pattern {
-    /// Nothing.
+    /// None.
     #[default]
     Normal,
     /// In order: the limit is doubled.
     Sequential,
-    /// In no order: exactly what is asked for is read.
+    /// In no order: only the request is read.
     Random,
 }
 
@@ -19,17 +19,17 @@ pub enum Pattern {
 pub struct Limits {
     /// Largest window; 0 switches readahead off.
     pub max: u64,
-    /// What the device takes in one I/O: a larger request lifts `max` up to it.
+    /// The size of one device I/O: a larger request lifts `max` up to it.
     pub device: u64,
 }
 
-/// The limit that Linux starts with: 128 KiB.
+/// The limit with which Linux starts: 128 KiB.
 const DEFAULT_MAX: u64 = 32;
 /// Below this a window does not pay for its mark.
 const FLOOR: u64 = DEFAULT_MAX;
 /// Above this a window holds more memory than it saves time: 64 MiB.
 const CEILING: u64 = 1 << 14;
-/// A window may take this part of the memory that is left.
+/// A window may take this part of the free memory.
 const SHARE: u64 = 8;
 
 impl Default for Limits {
@@ -42,13 +42,12 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The limits for a store that was measured to move `bytes_per_second` with `latency` from
-    /// request to data, while `free` pages are left for readahead.
+    /// The limits for a store that was measured to transfer `bytes_per_second` with `latency` from request to data,
+    /// while `free` pages are available for readahead.
     ///
-    /// A stream keeps the store busy when the part of the window ahead of it covers the latency: one
-    /// product of both is on the way while another is being used, hence twice. Rounded up to a power
-    /// of two so that it does not follow every tremor of the measurement. Memory that runs short
-    /// goes before speed.
+    /// A stream keeps the store busy if the part of the window ahead of it covers the latency. The window is twice the
+    /// product of rate and latency: one product is in flight while another is being used. It is rounded up to a power
+    /// of two, to ignore the noise of the measurement. Short memory takes precedence over speed.
     pub fn for_store(bytes_per_second: u64, latency: Nanos, free: u64) -> Self {
         let bytes = u128::from(bytes_per_second) * u128::from(latency) / 1_000_000_000;
         let pages = (2 * bytes).div_ceil(PAGE_SIZE as u128);

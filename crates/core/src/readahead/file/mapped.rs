@@ -1,17 +1,17 @@
-//! Faults on mapped files. A fault says less than a read: one page, no length. So a miss reads
-//! *around* the page, and a file on which this does not help is left alone.
+//! Faults on mapped files. A fault says less than a read: one page, no length. A miss therefore reads *around* the
+//! page, and a file for which this does not help is left alone.
 
 use super::{Ask, Cached, FilePage, OpenFile, Pattern, Plan, Window};
 
-/// This many misses more than hits switch reading around off.
+/// This many more misses than hits switch reading around off.
 pub const MISSES_TO_GIVE_UP: u32 = 100;
 /// Misses are not counted further: then this many hits switch it on again.
 const MOST_MISSES: u32 = 1000;
 
-/// What is remembered of the faults on one open file.
+/// The state of the faults on one open file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mapped {
-    /// Misses more than hits.
+    /// Misses minus hits.
     misses: u32,
 }
 
@@ -25,8 +25,8 @@ fn around(page: FilePage, max: u64) -> Window {
 }
 
 impl OpenFile {
-    /// A fault on a page that is not cached, in a mapping with the hint `pattern`. The page itself is
-    /// read whatever the plan says.
+    /// A fault on a page that is not cached, in a mapping with the hint `pattern`. The page itself is read whatever the
+    /// plan is.
     pub fn on_mapped_miss(
         &mut self,
         cache: &impl Cached,

@@ -1,17 +1,15 @@
-//! File readahead: what is read along when a program reads a file, and when.
+//! File readahead: which pages are read in addition when a program reads a file, and when.
 //!
-//! A policy is asked at two moments: a read *misses* a page, or it *meets a mark* that an earlier
-//! window left so that the next one starts before the program gets there. It answers with a
-//! [`Plan`]: pages to read, and where the next mark goes. It decides on what is cached, on the limit
-//! of the file and on what it remembers of this open file; it reads nothing itself and knows no
-//! time.
+//! A policy is called at two moments: a read *misses* a page, or it *meets a mark*, which an earlier window left so
+//! that the next one starts before the program gets there. It answers with a [`Plan`]: pages to read, and the place of
+//! the next mark. It decides on the cached pages, the limit of the file and its state of this open file. It reads
+//! nothing itself and knows no time.
 //!
-//! [`OpenFile`] is one open file under one [`Policy`]. [`Reading`] is the way of one read through the
-//! cache, page by page; it is the same for all policies. The policies, one file each:
+//! [`OpenFile`] is one open file under one [`Policy`]. [`Reading`] is one read through the cache, page by page; it is
+//! the same for all policies. The policies, one file each:
 //!
-//! - `ondemand`: readahead on demand (seed 004), as the seed has it (`ondemand`) and as Linux 6.18
-//!   has it (`linux`)
-//! - `legacy`: the two windows of Linux 2.6.20 that the seed compares with
+//! - `ondemand`: readahead on demand (seed 004), as in the seed (`ondemand`) and as in Linux 6.18 (`linux`)
+//! - `legacy`: the two windows of Linux 2.6.20 with which the seed compares
 //! - `streams`: foreswap's own, a state for each of several streams and strides
 //! - `mapped`: faults on mapped files, on top of any of them
 
@@ -51,12 +49,12 @@ impl FilePage {
     }
 }
 
-/// What a policy may ask about a file's pages.
+/// A policy's questions about a file's pages.
 pub trait Cached {
-    /// Size of the file in pages, the last one counted even when it is not full.
+    /// Size of the file in pages, including a last page that is not full.
     fn file_pages(&self) -> u64;
 
-    /// The page is in memory, or a read that brings it is on its way.
+    /// The page is in memory, or a read of it is in flight.
     fn has(&self, page: FilePage) -> bool;
 
     /// How many pages right before `page` are cached without a gap; at most `most`.
@@ -67,21 +65,20 @@ pub trait Cached {
         before.take_while(|&at| self.has(FilePage(at))).count() as u64
     }
 
-    /// The first page that is not cached among the `most` from `from` on. The end of the file is
-    /// not cached.
+    /// The first page that is not cached among the `most` from `from` on. The end of the file is not cached.
     fn first_absent(&self, from: FilePage, most: u64) -> Option<FilePage> {
         let end = from.0.saturating_add(most);
         (from.0..end).map(FilePage).find(|&page| !self.has(page))
     }
 }
 
-/// A file's pages in memory, as a read drives them.
+/// A file's pages in memory, as a read uses them.
 pub trait PageCache: Cached {
-    /// Takes the mark off a page that is cached; whether there was one.
+    /// Removes the mark of a cached page; returns whether there was one.
     fn take_mark(&mut self, page: FilePage) -> bool;
 
-    /// Starts one read of the run's absent pages and puts the mark on the page that the run names,
-    /// if that page was absent.
+    /// Starts one read of the run's absent pages and puts the mark on the page that the run names, if that page was
+    /// absent.
     fn read(&mut self, run: &Run);
 }
 
@@ -90,15 +87,15 @@ pub trait PageCache: Cached {
 pub struct Ask {
     /// The page.
     pub page: FilePage,
-    /// Pages from it to the end of what the program asked for, itself included. May reach past the
-    /// end of the file. At least 1.
+    /// Pages from it to the end of the program's request, itself included. May reach past the end of the file. At least
+    /// 1.
     pub want: u64,
 }
 
-/// One way to read ahead. What it remembers of one open file is the implementing type itself.
+/// A readahead policy. Its state of one open file is the implementing type itself.
 pub trait FileReadahead {
-    /// A read comes to a page at which the policy asked to be called, before the page is looked up.
-    /// The first page of each read is one. Answers with the plan and the page to be called at next.
+    /// A read reaches a page at which the policy asked to be called, before the page is looked up. The first page of
+    /// each read is one. Returns the plan and the page of the next call.
     fn on_approach(&mut self, cache: &impl Cached, ask: Ask, limits: &Limits) -> (Plan, FilePage) {
         let _ = (cache, limits);
         (
@@ -107,21 +104,21 @@ pub trait FileReadahead {
         )
     }
 
-    /// The page is not cached. Whatever the plan says, the page itself is read.
+    /// The page is not cached. The page itself is read whatever the plan is.
     fn on_miss(&mut self, cache: &impl Cached, ask: Ask, limits: &Limits) -> Plan;
 
-    /// The page is cached and had a mark, which has been taken off.
+    /// The page is cached and had a mark, which has been removed.
     fn on_mark(&mut self, cache: &impl Cached, ask: Ask, limits: &Limits) -> Plan;
 
-    /// A fault on a mapping of the file comes instead of a read; a miss or a mark may follow. A fault
-    /// begins nowhere and ends nowhere, so it leaves nothing to be compared with.
+    /// A fault on a mapping of the file, and not a read; a miss or a mark may follow. A fault has no beginning or end
+    /// that later reads could be compared with.
     fn on_fault(&mut self) {}
 
-    /// A read that began in the page `first` got as far as the byte before `end`.
+    /// A read that began in the page `first` ended at the byte before `end`.
     fn on_end(&mut self, first: FilePage, end: u64);
 }
 
-/// The policies to choose from.
+/// The policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// The two windows of Linux 2.6.20 (the base of seed 004).
@@ -162,7 +159,7 @@ enum State {
     Streams(Box<streams::Streams>),
 }
 
-/// One open file: its policy with what it remembers, its limits and the program's hint.
+/// One open file: its policy with its state, its limits and the program's hint.
 #[derive(Clone, Debug)]
 pub struct OpenFile {
     state: State,
@@ -171,7 +168,7 @@ pub struct OpenFile {
     mapped: mapped::Mapped,
 }
 
-/// Calls a method of whichever policy the file has.
+/// Calls a method of the file's policy.
 macro_rules! policy {
     ($state:expr, $policy:ident => $call:expr) => {
         match $state {
@@ -198,12 +195,12 @@ impl OpenFile {
         }
     }
 
-    /// What the program says it will do (posix_fadvise).
+    /// The program's hint (posix_fadvise).
     pub fn advise(&mut self, pattern: Pattern) {
         self.pattern = pattern;
     }
 
-    /// New limits, from the user or because the store turned out faster or slower.
+    /// New limits, from the user or because the store's speed was measured again.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
@@ -223,7 +220,7 @@ impl OpenFile {
         Reading::new(offset, bytes, file_bytes)
     }
 
-    /// Decides on what a read met.
+    /// Decides on an event of a read.
     pub fn decide(&mut self, reading: &mut Reading, cache: &impl Cached, event: Event) -> Plan {
         let limits = self.limits();
         match event {
@@ -260,8 +257,8 @@ impl OpenFile {
         policy!(&mut self.state, policy => policy.on_mark(cache, ask, limits))
     }
 
-    /// Goes on with a read up to the next page that the program can have as soon as it is read;
-    /// starts whatever reads the policy decides on. `None` at the end.
+    /// Continues a read up to the next page that the program can have as soon as it is read; starts the reads that the
+    /// policy decides on. `None` at the end.
     pub fn read(&mut self, reading: &mut Reading, cache: &mut impl PageCache) -> Option<FilePage> {
         loop {
             let event = reading.next(cache)?;
@@ -287,8 +284,8 @@ impl OpenFile {
         }
     }
 
-    /// Sets the window of readahead on demand, so that a replay goes on from what another decided.
-    /// Other policies are left alone.
+    /// Sets the window of readahead on demand, so that a replay continues from recorded decisions. Other policies are
+    /// left alone.
     pub fn set_window(&mut self, window: Window) {
         if let State::OnDemand(policy) = &mut self.state {
             policy.set_window(window);

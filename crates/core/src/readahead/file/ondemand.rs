@@ -1,19 +1,18 @@
-//! Readahead on demand (seed 004): one window a file, asked for only where a read misses a page or
-//! meets a mark.
+//! Readahead on demand (seed 004): one window per file. It acts only where a read misses a page or meets a mark.
 //!
-//! A miss at the start of the file, next to the previous read, or of more pages than the limit
-//! begins a window. The mark of that window moves it on, a window at a time, larger each time. A
-//! mark that is not of that window, left by another stream, begins one behind the pages that are
-//! cached there. Anything else is random: it is read as it is, and the window stays.
+//! A miss at the start of the file, next to the previous read, or of more pages than the limit begins a window. The
+//! mark of that window moves it on, one window at a time, larger each time. A mark of another window, left by another
+//! stream, begins a window behind the pages that are cached there. Any other read is random: it is read as it is, and
+//! the window stays.
 //!
-//! Two variants. The seed's is the above. Linux 6.18 decides on two points more: a miss behind
-//! cached pages is taken for a stream whose state was lost (*context*), and a window that a mark
-//! started ends at a multiple of a few pages.
+//! There are two variants. The seed's is described above. Linux 6.18 decides on two points more: a miss behind cached
+//! pages is taken for a stream whose state was lost (*context*), and a window that a mark started ends at a multiple of
+//! a few pages.
 
 use super::limits::{first_size, next_size};
 use super::{Ask, Cached, FilePage, FileReadahead, Limits, Plan, Window};
 
-/// The pages that a window started by a mark ends at a multiple of, as recorded of Linux 6.18.
+/// A window started by a mark ends at a multiple of this many pages, as recorded from Linux 6.18.
 const LINUX_STEP: u64 = 4;
 
 /// One open file under readahead on demand.
@@ -23,7 +22,7 @@ pub struct OnDemand {
     window: Window,
     /// The page of the byte after the previous read; `None` before the first.
     previous: Option<FilePage>,
-    /// Cached pages before a miss are a stream's.
+    /// Whether cached pages before a miss count as those of a stream.
     context: bool,
     /// Windows that a mark started end at a multiple of this many pages. A power of two.
     step: u64,
@@ -54,7 +53,7 @@ impl OnDemand {
         self.window
     }
 
-    /// Goes on from this window.
+    /// Continues from this window.
     pub fn set_window(&mut self, window: Window) {
         self.window = window;
     }
@@ -71,8 +70,8 @@ impl OnDemand {
     }
 }
 
-/// A window that a sequential miss begins: the mark comes right behind what is asked for, or in the
-/// middle when all of it is.
+/// The window that a sequential miss begins. The mark is right behind the request, or in the middle if the request
+/// covers all of it.
 pub(super) fn first_window(ask: Ask, max: u64) -> Window {
     let size = first_size(ask.want, max);
     let ahead = match size.saturating_sub(ask.want) {
@@ -86,10 +85,10 @@ pub(super) fn first_window(ask: Ask, max: u64) -> Window {
     }
 }
 
-/// A window for a miss behind cached pages; `None` when they are too few to be a stream's.
+/// A window for a miss behind cached pages; `None` if they are too few for a stream.
 ///
-/// Of `max` pages that are all cached Linux 6.18 counts one less, as recorded: only a request of
-/// `max - 1` pages can tell.
+/// Of `max` pages that are all cached Linux 6.18 counts one less, as recorded: only a request of `max - 1` pages can
+/// tell.
 pub(super) fn context_window(cache: &impl Cached, ask: Ask, max: u64) -> Option<Window> {
     let before = cache.run_before(ask.page, max);
     let run = before.min(max.saturating_sub(1));
@@ -105,8 +104,8 @@ pub(super) fn context_window(cache: &impl Cached, ask: Ask, max: u64) -> Option<
     })
 }
 
-/// `window`, begun by a mark, cut to end at a multiple of `step` pages, or of the largest power of two
-/// that divides `max` if that is less; not where nothing would be left. The mark is its first page.
+/// `window`, begun by a mark, cut to end at a multiple of `step` pages, or of the largest power of two that divides
+/// `max` if that is less; not if nothing would be left. The mark is its first page.
 pub(super) fn cut(start: FilePage, size: u64, max: u64, step: u64) -> Window {
     let divides = 1 << max.trailing_zeros().min(63);
     let step = step.min(divides);
@@ -120,8 +119,8 @@ pub(super) fn cut(start: FilePage, size: u64, max: u64, step: u64) -> Window {
     }
 }
 
-/// The window behind the pages that are cached from a mark on that is not of the window at hand;
-/// `None` when they go on as far as the limit.
+/// The window behind the pages that are cached from a mark on, for a mark that is not of the current window; `None` if
+/// they extend to the limit.
 pub(super) fn window_behind(cache: &impl Cached, ask: Ask, max: u64, step: u64) -> Option<Window> {
     let start = cache.first_absent(ask.page.plus(1), max)?;
     let known = (start.0 - ask.page.0).saturating_add(ask.want);

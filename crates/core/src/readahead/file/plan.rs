@@ -1,4 +1,4 @@
-//! What a policy answers: pages to read, and the page whose touch asks it again.
+//! The answer of a policy: pages to read, and the page whose touch calls it again.
 
 use super::{Cached, FilePage, Limits};
 
@@ -25,15 +25,15 @@ impl Window {
     }
 }
 
-/// Pages to read with one request. Those that are cached already are left out.
+/// Pages to read with one request. Pages that are cached already are left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Run {
     /// First page.
     pub start: FilePage,
     /// Pages; none is past the end of the file.
     pub pages: u64,
-    /// Pages from the mark to the end of what was meant to be read. More than `pages` when the end of
-    /// the file cut the run off before its mark.
+    /// Pages from the mark to the end of the intended run. More than `pages` if the end of the file cut the run off
+    /// before its mark.
     pub ahead: u64,
 }
 
@@ -61,7 +61,7 @@ impl Run {
 
 /// Most runs of one plan.
 pub const MAX_RUNS: usize = 8;
-/// Pages of one run of a forced read: 2 MiB, so that it does not hold too much at once.
+/// Pages of one run of a forced read: 2 MiB, to limit the memory that it holds at once.
 const FORCED_RUN: u64 = 512;
 
 /// Reads to start, in order.
@@ -78,8 +78,7 @@ impl Plan {
         &self.runs[..self.len]
     }
 
-    /// The window that was set, if one was. It may lie past the end of the file, then nothing is
-    /// read.
+    /// The window that was set, if any. It may lie past the end of the file; then nothing is read.
     pub fn window(&self) -> Option<Window> {
         self.window
     }
@@ -101,8 +100,7 @@ impl Plan {
         plan
     }
 
-    /// These pages without a mark, as many as the limits allow, in runs of 2 MiB. What is left is
-    /// asked for again.
+    /// These pages without a mark, as many as the limits allow, in runs of 2 MiB. The rest is requested again later.
     pub(super) fn forced(cache: &impl Cached, page: FilePage, pages: u64, limits: &Limits) -> Self {
         let mut plan = Plan::default();
         let mut left = pages.min(limits.max.max(limits.device));
@@ -116,7 +114,7 @@ impl Plan {
         plan
     }
 
-    /// One more run, as far as the file goes. Past [`MAX_RUNS`] it is left out.
+    /// One more run, as far as the file goes. Beyond [`MAX_RUNS`] it is left out.
     pub(super) fn push(&mut self, cache: &impl Cached, start: FilePage, pages: u64, ahead: u64) {
         let pages = pages.min(cache.file_pages().saturating_sub(start.0));
         if pages > 0 && self.len < MAX_RUNS {

@@ -1,19 +1,19 @@
-//! The way of one read through the page cache: which pages it looks up, where it misses, which marks
-//! it meets. The same for all policies.
+//! One read through the page cache: the pages that it looks up, its misses, and the marks that it meets. The same for
+//! all policies.
 
 use super::{Ask, FilePage, PageCache};
 use crate::units::PAGE_SIZE;
 
-/// What a read meets next.
+/// The next event of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// It comes to a page at which the policy wants to be called.
+    /// It reaches a page at which the policy wants to be called.
     Approach(Ask),
     /// The page is not cached.
     Miss(Ask),
     /// The page is cached and had a mark.
     Mark(Ask),
-    /// The page can be used as soon as it is read; if it is still absent it is read alone.
+    /// The page can be used as soon as it is read; if it is still absent, it is read alone.
     Use(FilePage),
     /// The read is over.
     End {
@@ -24,7 +24,7 @@ pub enum Event {
     },
 }
 
-/// What of the page at hand has been done.
+/// Progress at the current page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Arrived,
@@ -37,7 +37,7 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub struct Reading {
     first: FilePage,
-    /// The page at hand.
+    /// The current page.
     at: FilePage,
     stage: Stage,
     /// Where the policy is called before the page is looked up.
@@ -76,7 +76,7 @@ impl Reading {
         self.approach = page;
     }
 
-    /// What it meets next; `None` when it is over. The caller answers a miss before it asks again.
+    /// The next event; `None` when the read is over. The caller answers a miss before it asks again.
     pub fn next(&mut self, cache: &mut impl PageCache) -> Option<Event> {
         if self.over {
             return None;

@@ -1,27 +1,27 @@
 //! Foreswap's own file readahead: a state for each of several streams in one open file.
 //!
-//! Readahead on demand has one window a file, so two programs or threads that read a file through
-//! one descriptor take it from each other; what is left then is to guess from marks and cached pages.
-//! Here every stream has its window, its own place where it goes on, and its own evidence:
+//! Readahead on demand has one window per file. Two programs or threads that read a file through one descriptor take it
+//! from each other; only marks and cached pages are then left to guess from. Here every stream has its window, its own
+//! position, and its own evidence:
 //!
-//! - a read that goes on where a recent one ended begins a stream
+//! - a read that continues where a recent one ended begins a stream
 //! - three reads of one size at one distance from each other (a stride, forwards or backwards) begin
 //!   a stream of pieces at that distance
 //! - pages of a stream that were evicted before their use halve its window: it was too large for the
-//!   memory left
+//!   memory
 //!
-//! Random reads look like streams by chance, the more often the fewer places a file has and the more
-//! recent reads one is compared with. So it is compared with as many as keep that rare, and where many
-//! reads lie close together only the last two may be in step with it.
+//! Random reads look like streams by chance: the more often, the fewer places a file has and the more recent reads one
+//! is compared with. A read is therefore compared with as many as keep that rare. Where many reads lie close together,
+//! only the last two may be in step with it.
 //!
-//! What may be left of a stream that is not known (cached pages before a miss, a mark of nobody's) is a
-//! guess. In a file of which a part is in memory, most random misses lie behind cached pages, and most
-//! marks that are met are old. So a guess is made, as `linux` makes it, only where something speaks for
-//! it: the first read of a file just opened, one that goes on from a recent one, and reads that are
-//! crowded, which want what lies around them. All else is read as it is asked for.
+//! Cached pages before a miss, or a mark of no known stream, may be remains of a stream that is not known: a guess. In
+//! a file that is partly in memory, most random misses lie behind cached pages, and most marks are old. A guess is
+//! therefore made, as in `linux`, only where there is evidence for it: the first read of a file just opened, a read
+//! that continues a recent one, and crowded reads, which need the pages around them. All other reads are read as they
+//! are.
 //!
-//! It never reads more at once than the limit of the file, and random reads never push a stream out:
-//! they are remembered apart.
+//! It never reads more at once than the limit of the file. Random reads never push a stream out: they are remembered
+//! apart.
 
 use super::limits::next_size;
 use super::ondemand::{context_window, cut, first_window, window_behind};
@@ -29,29 +29,28 @@ use super::{Ask, Cached, FilePage, FileReadahead, Limits, MAX_RUNS, Plan, Window
 
 /// Streams that are told apart.
 const STREAMS: usize = 8;
-/// Reads that were no stream's and are remembered.
+/// Reads of no stream that are remembered.
 const RECENT: usize = 64;
-/// Pieces that a stream of them begins with.
+/// Pieces with which a stream of them begins.
 const FIRST_PIECES: u64 = 2;
-/// A stream of pieces that was not read for so many reads of the file was none.
+/// A stream of pieces that was not read for this many reads of the file counts as none.
 const STALE: u64 = 256;
 /// Windows end at a multiple of this many pages.
 const STEP: u64 = 4;
-/// A read is compared with so few recent ones that no more than one in so many random reads lies beside
-/// one of them, or in step with two, by chance.
+/// A read is compared with so few recent ones that at most one in so many random reads lies beside one of them, or in
+/// step with two, by chance.
 const COINCIDENCE: u64 = 64;
-/// The most that are looked at for a stride: each pair of them is.
+/// The most reads that are searched for a stride: each pair of them is tested.
 const IN_STEP: u64 = 16;
 /// A read is near another that lies within this part of the file before or behind it.
 const NEAR: u64 = 1024;
-/// The recent reads that it may be near, where the file has places for as many; one random read in 32
-/// is.
+/// The number of recent reads to which it may be near, if the file has as many places; one random read in 32 is.
 const CROWD: u64 = 16;
 /// All reads are near others.
 const ALL: u32 = 1 << 16;
 /// Reads are crowded when so many of them are near others: eight times as many as by chance.
 const CROWDED: u32 = ALL / 4;
-/// The share of one read in the mean of the last ones.
+/// The weight of one read in the mean of the last ones.
 const FADE: u32 = 32;
 
 /// Pieces of `length` pages, each `stride` pages from the one before.
@@ -85,7 +84,7 @@ struct Stream {
     used: u64,
 }
 
-/// A read that was no stream's.
+/// A read of no stream.
 #[derive(Clone, Copy, Debug)]
 struct Lone {
     start: FilePage,
@@ -101,17 +100,17 @@ pub(super) struct Streams {
     turn: usize,
     /// Reads so far.
     reads: u64,
-    /// The stream that the read at hand belongs to.
+    /// The stream of the current read.
     current: Option<usize>,
-    /// How many of the last reads lay near one before them, of [`ALL`]; those of streams do not.
+    /// How many of the last reads were near an earlier one, of [`ALL`]; reads of streams do not count.
     near: u32,
-    /// The read at hand may be that of a stream which is not known.
+    /// The current read may belong to a stream that is not known.
     guesses: bool,
 }
 
 impl Stream {
-    /// A read that begins in this page, after so many reads of the file, is one of its own. Several
-    /// threads may share a stream of pieces and come in another order.
+    /// Whether a read that begins in this page, after so many reads of the file, belongs to this stream. Several
+    /// threads may share a stream of pieces and read them in another order.
     fn takes(&self, page: FilePage, reads: u64) -> bool {
         match self.shape {
             Shape::Pages(_) => goes_on(self.end, page),
@@ -129,7 +128,7 @@ fn places(cache: &impl Cached, ask: Ask) -> u64 {
     cache.file_pages() / ask.want.max(1)
 }
 
-/// `page` is the one where something ended, or the next.
+/// Whether `page` is the page where something ended, or the next.
 fn goes_on(end: FilePage, page: FilePage) -> bool {
     page == end || page == end.plus(1)
 }
@@ -159,7 +158,7 @@ impl Streams {
             .position(|stream| stream.as_ref().is_some_and(&is))
     }
 
-    /// Puts a stream in place `at`, or in the place of the one that was not read for longest.
+    /// Puts a stream in place `at`, or in the place of the stream that was read least recently.
     fn put(&mut self, at: Option<usize>, shape: Shape, mark: FilePage, end: FilePage) {
         let oldest = |&at: &usize| self.streams[at].map_or(0, |stream| stream.used + 1);
         let at = at.or_else(|| (0..STREAMS).min_by_key(oldest)).unwrap_or(0);
@@ -183,7 +182,7 @@ impl Streams {
         Plan::of(cache, window)
     }
 
-    /// The last `most` reads that were no stream's, newest first.
+    /// The last `most` reads of no stream, newest first.
     fn recent(&self, most: u64) -> impl Iterator<Item = &Lone> {
         let most = most.try_into().unwrap_or(RECENT);
         let (newer, older) = self.lone.split_at(self.turn);
@@ -292,14 +291,14 @@ impl Streams {
 }
 
 impl FileReadahead for Streams {
-    /// Each read is looked at as it begins, whether or not its pages are cached.
+    /// Each read is examined as it begins, whether or not its pages are cached.
     fn on_approach(&mut self, cache: &impl Cached, ask: Ask, _: &Limits) -> (Plan, FilePage) {
         let known = self
             .find(|stream| stream.takes(ask.page, self.reads))
             .is_some();
         let distance = cache.file_pages() / NEAR;
         let beside = |lone: &Lone| lone.start.0.abs_diff(ask.page.0) <= distance;
-        // A stream's reads lie close together, but want nothing beside them.
+        // A stream's reads lie close together, but need no page beside them.
         let most = (places(cache, ask) / COINCIDENCE).clamp(1, CROWD);
         let near = !known && self.recent(most).any(beside);
         self.near = self.near - self.near / FADE + u32::from(near) * (ALL / FADE);
@@ -343,7 +342,7 @@ impl FileReadahead for Streams {
             next,
             count: FIRST_PIECES,
         };
-        // One that was lost and has been found again.
+        // A stream that was lost and has been found again.
         let same =
             |stream: &Stream| matches!(stream.shape, Shape::Pieces(old) if old.stride == stride);
         let at = self.find(same);
@@ -380,7 +379,7 @@ impl FileReadahead for Streams {
         }
     }
 
-    /// What was read around another fault is a guess already; its mark says that it was right.
+    /// Pages read around another fault are a guess already; its mark shows that it was right.
     fn on_fault(&mut self) {
         self.guesses = true;
     }
@@ -399,7 +398,7 @@ impl FileReadahead for Streams {
                     if away(first, pieces.stride) != Some(pieces.at) {
                         pieces.at = first;
                     }
-                    // What is cached takes no mark, so the program may be further than was read ahead.
+                    // Cached pages take no mark, so the program may be further than was read ahead.
                     if pieces.next == first
                         && let Some(next) = away(first, pieces.stride)
                     {

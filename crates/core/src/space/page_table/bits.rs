@@ -1,4 +1,4 @@
-//! Which of the 512 places of a table are in use: what few of them hold is found without a look at the others.
+//! Bits for the 512 entries of a leaf: the clock hand and swapoff find few used entries without a look at the others.
 
 use core::ops::Range;
 
@@ -20,7 +20,7 @@ impl Bits {
         }
     }
 
-    /// Whether the set has none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0 == [0; LEAF_PAGES / WORD]
     }

@@ -1,7 +1,7 @@
 //! Where the leaves are found: by number, in groups of 512.
 //!
-//! Every step of the pager looks up leaves, a huge page's 512 entries one after the other: that is one look
-//! into a tree of a few groups, a gibibyte each, and one into the group, and not a walk through a tree of all.
+//! Every step of the pager looks up leaves, and 512 entries of one leaf for a huge page. A lookup is a search in a tree
+//! of a few groups, a gibibyte each, and an index into the group. A tree of all leaves would be slower.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -69,7 +69,7 @@ impl<T> Directory<T> {
         self.groups.get_mut(&group)?.places[place].as_deref_mut()
     }
 
-    /// Takes the value of `key` away.
+    /// Remove the value of `key`.
     pub fn remove(&mut self, key: u64) {
         let (number, place) = split(key);
         if let Some(group) = self.groups.get_mut(&number) {
@@ -117,7 +117,7 @@ impl<T> Directory<T> {
 }
 
 impl<T: Default> Directory<T> {
-    /// The value of `key`, which is a new one if there was none.
+    /// The value of `key`, or a new one.
     pub fn get_or_default(&mut self, key: u64) -> &mut T {
         let (group, place) = split(key);
         let group = self.groups.entry(group).or_default();

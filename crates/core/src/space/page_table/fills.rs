@@ -1,8 +1,8 @@
-//! Words that fill pages from end to end.
+//! Words of same-filled pages.
 //!
-//! A page of which all words are the same needs no place on an area: its entry names the word. A program has few of
-//! them at a time, so entries are numbers of a short list; where that is full of words in use, a page goes out as any
-//! other. A word that no page has any more leaves its place only when it is needed for another.
+//! A same-filled page needs no slot: its entry names the word. A program has few such words at a time, and entries are
+//! numbers of a short list. If the list is full of words in use, the page is evicted as any other. A word that no page
+//! has any more leaves the list only when another word needs its place.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -27,12 +27,12 @@ struct Word {
 pub(super) struct Fills {
     words: Vec<Word>,
     known: BTreeMap<u64, u32>,
-    /// Words that may have no page, as they had none when they came or at some time since.
+    /// Words that may have no page: they had none when they were added or at some time since.
     idle: Vec<u32>,
 }
 
 impl Fills {
-    /// The number of `word`, for an entry that is set before another number is asked for.
+    /// The number of `word`, for an entry that is set before the next call.
     pub fn of(&mut self, word: u64) -> Option<Fill> {
         if let Some(&number) = self.known.get(&word) {
             return Some(Fill(number));
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(fills.pages(), 2 * MOST as u64 - 1);
     }
 
-    /// A huge page may have gone out whose pages were all discarded meanwhile.
+    /// A huge page may have been evicted whose pages were all discarded meanwhile.
     #[test]
     fn a_word_that_no_page_ever_had_keeps_no_place() {
         let mut fills = Fills::default();

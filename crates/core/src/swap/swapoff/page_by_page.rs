@@ -1,5 +1,5 @@
-//! swapoff as the kernel does it, for comparison: page by page, each miss answered by the readahead
-//! policy. Seed 003 is about how a page that is in memory already is counted on the way.
+//! swapoff as the kernel does it, for comparison: page by page, and the readahead policy answers each miss. Seed 003 is
+//! about the accounting of pages that are in memory already.
 
 use alloc::vec::Vec;
 
@@ -13,8 +13,8 @@ use crate::units::{Frame, Slot, Vpn};
 use crate::world::World;
 
 impl Mm {
-    /// One step: up to the first page that must be read. `legacy`: pages in memory count as misses.
-    /// Returns whether there is more to do at once.
+    /// One step: up to the first page that must be read. `legacy`: pages in memory count as misses. Returns whether
+    /// there is more to do at once.
     pub(super) fn page_by_page(
         &mut self,
         w: &mut impl World,
@@ -47,13 +47,13 @@ impl Mm {
                             return false;
                         }
                         if self.table.get(page) != entry {
-                            // Dropped for the sake of the window.
+                            // Dropped to make room for the window.
                             continue;
                         }
                         if desc.state == State::Clean && !desc.wanted {
                             let desc = *self.frames.get(frame);
                             if desc.ahead {
-                                // Used, but nobody looked.
+                                // Used, but not seen.
                                 self.end_ahead(page, &desc, false);
                                 self.frames.use_ahead(frame);
                             }
@@ -82,7 +82,7 @@ impl Mm {
         true
     }
 
-    /// A miss, as the policy sees it: read what it answers with, `frame` for the page itself.
+    /// A miss, as the policy sees it: read its answer, with `frame` for the page itself.
     fn answer_miss(&mut self, w: &mut impl World, page: Vpn, slot: Slot, frame: Option<Frame>) {
         let mut batch = core::mem::take(&mut self.drain.batch);
         batch.clear();

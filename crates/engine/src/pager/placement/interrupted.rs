@@ -1,4 +1,4 @@
-//! Which of two CPUs suits a thread with random misses, with the pager beside it: the CPU that the disk interrupts.
+//! Which of two CPUs suits a thread with random faults, with the pager beside it: the CPU that the disk interrupts.
 //!
 //! A disk with one queue interrupts one CPU. If that CPU is idle, each completion has to wake it, which is the
 //! longest step of a read on a virtual machine. If the thread and the pager run there, the CPU is awake.

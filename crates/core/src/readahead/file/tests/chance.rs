@@ -1,11 +1,11 @@
-//! What `streams` makes of reads that look like a stream's by chance, and of those that do not.
+//! How `streams` treats reads that look like a stream by chance, and reads that do not.
 
 use alloc::collections::VecDeque;
 
 use super::properties::Rng;
 use super::*;
 
-/// A model that holds so many pages: what came first goes first.
+/// A model with limited room: the oldest page is evicted first.
 struct Small {
     model: Model,
     room: usize,
@@ -39,8 +39,8 @@ impl Small {
     }
 }
 
-/// Random reads of 16 pages in files of so many pages, of which so many are in memory: pages read beside
-/// those that were missing, in percent.
+/// Random reads of 16 pages in files of `pages` pages, of which `room` are in memory. Returns the pages read beside
+/// missing ones, in percent.
 fn beside(policy: Policy, pages: u64, room: usize) -> u64 {
     let mut file = OpenFile::new(policy, limits(256));
     let mut cache = Small::new(pages, room);
@@ -76,7 +76,7 @@ fn in_a_small_file_few_random_reads_look_like_streams() {
     }
 }
 
-/// What a stream has left in memory says nothing of random reads that come to it later.
+/// Cached pages of an old stream say nothing about random reads that reach them later.
 #[test]
 fn random_reads_go_on_from_nobodys_mark() {
     let mut cache = Model::new(1 << 18);
@@ -92,7 +92,7 @@ fn random_reads_go_on_from_nobodys_mark() {
     }
 }
 
-/// Most reads are of a hundredth of the file: what lies around them is wanted.
+/// Most reads are of a hundredth of the file: the pages around them are wanted.
 #[test]
 fn crowded_reads_bring_what_lies_around_them() {
     let misses = |policy| {
@@ -160,8 +160,8 @@ fn many_streams_of_one_file_are_found_again() {
     assert!(waited <= 4 * 40, "{waited} of 4000 reads waited");
 }
 
-/// A file opened again where another program has read it: what is cached before the first miss is taken
-/// for a stream's, as the kernel does.
+/// A file opened again where another program has read it: pages cached before the first miss count as those of a
+/// stream, as in the kernel.
 #[test]
 fn the_first_miss_of_a_file_goes_on_with_what_is_cached() {
     let mut file = OpenFile::new(Policy::Streams, limits(32));

@@ -12,7 +12,7 @@ use crate::units::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// A page cache that remembers what was read.
+/// A page cache that records reads.
 #[derive(Default)]
 struct Model {
     pages: u64,
@@ -20,7 +20,7 @@ struct Model {
     cached: BTreeMap<u64, bool>,
     /// Runs in order.
     runs: Vec<Run>,
-    /// How often each page was brought.
+    /// How often each page was read.
     brought: BTreeMap<u64, u64>,
 }
 
@@ -152,7 +152,7 @@ fn the_hint_random_reads_what_is_asked() {
         let mut cache = Model::new(4096);
         assert_eq!(read(&mut file, &mut cache, 0, 1), [(0, 1, 0)]);
         assert_eq!(read(&mut file, &mut cache, 1, 4), [(1, 4, 0)]);
-        // At most what the device takes in one I/O, then the rest.
+        // At most the size of one device I/O, then the rest.
         let runs = read(&mut file, &mut cache, 1000, 300);
         assert_eq!(runs, [(1000, 256, 0), (1256, 44, 0)]);
         // A limit above 2 MiB: in runs of 2 MiB.
@@ -170,7 +170,7 @@ fn the_base_reads_page_by_page_with_the_hint_random() {
     assert_eq!(read(&mut file, &mut cache, 0, 2), [(0, 1, 0), (1, 1, 0)]);
 }
 
-/// The window that a large request lifted is not lost to a mark that the end of it meets.
+/// The window that a large request lifted is not lost to a mark at the end of it.
 #[test]
 fn a_sequence_of_large_requests_waits_once() {
     for policy in [Policy::OnDemand, Policy::Linux, Policy::Streams] {
@@ -207,7 +207,7 @@ fn a_window_that_the_file_cuts_off_before_its_mark_has_none() {
     for page in 0..28 {
         read(&mut file, &mut cache, page, 1);
     }
-    // 32 pages are meant, 12 are left; all the same the window moves on.
+    // The window has 32 pages, of which 12 are in the file; the window still moves on.
     assert_eq!(read(&mut file, &mut cache, 28, 1), []);
     assert_eq!(cache.runs.last().map(|run| run.pages), Some(12));
     let last = cache.runs.last().copied().expect("a run");
@@ -284,7 +284,7 @@ fn cached_pages_before_a_miss_are_a_lost_stream() {
     // Twice as much where the run reaches the start of the file.
     assert_eq!(window(0..5, 5, 2), Some((12, 1)));
     assert_eq!(window(1..5, 5, 2), Some((6, 1)));
-    // A run over the whole of what is looked at counts one less.
+    // A run that covers the whole search counts one less.
     assert_eq!(window(50..100, 100, 31), None);
     assert_eq!(window(50..100, 100, 30), Some((32, 1)));
     assert_eq!(window(0..32, 32, 31), None);
@@ -345,7 +345,7 @@ fn a_cached_page_does_not_get_the_mark() {
     let mut file = OpenFile::new(Policy::Linux, limits(32));
     assert_eq!(read(&mut file, &mut cache, 0, 1), [(0, 4, 3)]);
     assert!(cache.marks().is_empty());
-    // So the window is not moved on, and the miss behind it begins another.
+    // The window is not moved on, and the miss behind it begins another.
     for page in 1..4 {
         assert_eq!(read(&mut file, &mut cache, page, 1), []);
     }
@@ -406,7 +406,7 @@ fn the_base_stops_in_a_cached_file_until_a_page_is_missing() {
     for page in 0..1000 {
         runs += read(&mut file, &mut cache, page, 1).len();
     }
-    // 256 pages of windows that brought nothing, then silence.
+    // 256 pages of windows that read nothing, then silence.
     assert!((4..20).contains(&runs), "{runs} windows");
     let mut runs = Vec::new();
     for page in 1000..1100 {
@@ -416,8 +416,8 @@ fn the_base_stops_in_a_cached_file_until_a_page_is_missing() {
     assert!(runs[1..].iter().any(|run| run.1 == 32), "{runs:?}");
 }
 
-/// Interleaved readers of one open file: ours keeps a window for each. It takes a stream two reads to be known,
-/// and none of these begins at a stride from two others, of which it might be taken for the third.
+/// Interleaved readers of one open file: ours keeps a window for each. A stream is known after two reads. None of these
+/// begins at a stride from two others, for which it could be mistaken.
 #[test]
 fn several_streams_each_have_their_window() {
     let misses = |policy: Policy| {
@@ -489,7 +489,7 @@ fn reads_around_a_mapped_fault_until_it_does_not_help() {
     }
     let plan = file.on_mapped_miss(&cache, at(501), Pattern::Normal);
     assert_eq!(plan.runs()[0].pages, 32);
-    // Hints go before.
+    // Hints take precedence.
     let plan = file.on_mapped_miss(&cache, at(9), Pattern::Random);
     assert_eq!(plan.runs(), alone(at(9)));
     assert_eq!(

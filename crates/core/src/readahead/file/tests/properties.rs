@@ -1,4 +1,4 @@
-//! What holds for every policy and any sequence of reads.
+//! Properties of every policy for any sequence of reads.
 
 use alloc::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ impl Rng {
     }
 }
 
-/// What every plan has to keep to, whatever the policy.
+/// Rules that every plan keeps, for any policy.
 fn check(plan: &Plan, cache: &Model, most: u64) {
     let runs = plan.runs();
     let pages: u64 = runs.iter().map(|run| run.pages).sum();
@@ -68,7 +68,7 @@ fn any_reads_with_any_evictions_keep_the_rules() {
             let longest = [4000, 20_000, 2_000_000][rng.below(3) as usize];
             let length = rng.below(longest);
             let in_force = file.limits();
-            // The base starts both of its windows at once; strides come along with what is asked.
+            // The base starts both of its windows at once; pieces at a stride are read with the request.
             let want = length.div_ceil(PAGE) + 1;
             let most = in_force.max.max(in_force.device).max(1);
             let most = match policy {
@@ -92,7 +92,7 @@ fn any_reads_with_any_evictions_keep_the_rules() {
     }
 }
 
-/// A file read from start to end brings every page exactly once, whatever the size of the reads.
+/// A file read from start to end reads every page exactly once, whatever the size of the reads.
 #[test]
 fn a_whole_file_is_read_once() {
     for seed in 0..200 {
@@ -140,7 +140,7 @@ fn the_largest_numbers_do_not_overflow() {
                     let Some(event) = reading.next(&mut cache) else {
                         break;
                     };
-                    // Only the decision: no model holds so many pages.
+                    // Only the decision: no model holds that many pages.
                     let plan = file.decide(&mut reading, &cache, event);
                     assert!(plan.runs().iter().all(|run| run.end().0 <= cache.pages));
                     cache.cached.insert((offset >> 12) + nth, true);
