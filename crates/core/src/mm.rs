@@ -5,27 +5,22 @@
 //! kind of decision: `fault` brings pages in, `reclaim` evicts them, `io` submits and completes, `space::snapshot`
 //! prepares a fork. This module updates the tables when the program maps, discards, moves and unmaps memory.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::fault::grace::RecentFaults;
-use crate::fault::unaccounted::Discarded;
+use crate::fault::Waiters;
 use crate::frames::{Frames, State};
 use crate::huge::{Huge, Thp};
 use crate::io::scheduler::{self, IoScheduler};
-use crate::readahead::byte_stride::ByteStrides;
-use crate::readahead::streams::Streams;
-use crate::readahead::{Policy, Shared};
-use crate::reclaim::{Unsharing, Watermarks};
-use crate::space::advice::{Advised, Hint};
-use crate::space::page_table::{Entry, PageTable, Resident};
-use crate::space::vma::Vmas;
+use crate::readahead::Policy;
+use crate::readahead::prefetch::Prefetch;
+use crate::reclaim::{Reclaim, Watermarks};
+use crate::space::AddressSpace;
+use crate::space::advice::Hint;
+use crate::space::page_table::{Entry, Resident};
 use crate::stats::Stats;
-use crate::swap::owners::Owners;
-use crate::swap::slots::Slots;
-use crate::swap::swapoff::{Drain, Swapoff};
-use crate::swap::write_back::WriteBack;
-use crate::units::{Frame, Nanos, PageRange, Slot, Vpn, len};
+use crate::swap::SwapSpace;
+use crate::swap::swapoff::Swapoff;
+use crate::units::{Nanos, PageRange, Slot, Vpn, len};
 use crate::world::{Limit, SwapMap, World};
 
 /// Parameters that are chosen at the start.
@@ -90,61 +85,23 @@ pub enum Outcome {
     Unmanaged,
 }
 
-/// The memory manager of one process.
+/// The memory manager of one process: its machines, and what happens between them.
 pub struct Mm {
     pub(crate) config: Config,
-    pub(crate) table: PageTable,
-    pub(crate) vmas: Vmas,
+    /// Where each page is.
+    pub(crate) space: AddressSpace,
     pub(crate) frames: Frames,
-    pub(crate) slots: Slots,
-    pub(crate) owners: Owners,
-    /// The page of each slot must be known.
-    pub(crate) by_slot: bool,
-    /// Readahead state of all regions together.
-    pub(crate) shared: Shared,
+    /// The swap areas, as far as this process uses them.
+    pub(crate) swap: SwapSpace,
     /// Requests to the swap areas.
     pub(crate) io: IoScheduler,
-    pub(crate) marks: Watermarks,
+    pub(crate) reclaim: Reclaim,
+    /// Faults that wait.
+    pub(crate) fault: Waiters,
+    pub(crate) readahead: Prefetch,
+    pub(crate) huge: Huge,
     /// Counters since the start.
     pub stats: Stats,
-    /// Position of reclaim's clock hand.
-    pub(crate) hand: Vpn,
-    /// Background reclaim is awake.
-    pub(crate) awake: bool,
-    /// Pages evicted so far.
-    pub(crate) evictions: u64,
-    /// Pages shared by a fork that are being copied.
-    pub(crate) unsharing: Unsharing,
-    /// The last try found no free slot.
-    pub(crate) areas_full: bool,
-    /// Faults that found the address space changing.
-    pub(crate) retry: Vec<Pending>,
-    /// Faults that found no memory, in order.
-    pub(crate) stalled: VecDeque<Pending>,
-    /// Pages that were mapped for threads a moment ago.
-    pub(crate) recent_faults: RecentFaults,
-    /// Discarded ranges that the kernel may not have zapped yet.
-    pub(crate) discarded: Discarded,
-    /// Until then the limit yields at once, as no page could be evicted lately.
-    pub(crate) passing_until: Nanos,
-    /// A fork is held: nothing is evicted.
-    pub(crate) held: bool,
-    pub(crate) victims: Vec<Vpn>,
-    pub(crate) streams: Streams,
-    pub(crate) byte_strides: ByteStrides,
-    pub(crate) huge: Huge,
-    /// Buffers for lists that are built again each time.
-    pub(crate) batch: Vec<(Slot, Frame)>,
-    pub(crate) homeless: Vec<Frame>,
-    pub(crate) wants: Vec<(u64, Vpn, Slot)>,
-    pub(crate) maps: Vec<(Vpn, Frame)>,
-    pub(crate) advised: Advised,
-    /// State of swapoff.
-    pub(crate) drain: Drain,
-    /// State of write-back: how cold pages leave an area that compresses.
-    pub(crate) back: WriteBack,
-    /// Slots that failed. They keep their reference, and no process uses them again.
-    pub(crate) bad: Vec<Slot>,
     #[cfg(feature = "planted")]
     pub(crate) planted: Option<crate::planted::Bug>,
 }
@@ -152,46 +109,17 @@ pub struct Mm {
 impl Mm {
     /// A memory manager that manages nothing yet.
     pub fn new(config: Config, limit: u64) -> Self {
-        let marks = Watermarks::new(limit, config.frames);
-        let window = match config.readahead {
-            Policy::Streams(max) => max,
-            Policy::None | Policy::Vma(_) | Policy::Cluster(_) | Policy::Trend(_) => 0,
-        };
         Mm {
             config,
-            table: PageTable::default(),
-            vmas: Vmas::default(),
+            space: AddressSpace::default(),
             frames: Frames::new(config.frames, config.clusters),
-            slots: Slots::default(),
-            owners: Owners::default(),
-            by_slot: config.readahead.goes_by_slot(),
-            shared: Shared::default(),
+            swap: SwapSpace::new(config.readahead.goes_by_slot()),
             io: IoScheduler::new(scheduler::Config::new(config.depth)),
-            streams: Streams::new(window),
-            byte_strides: ByteStrides::new(window),
+            reclaim: Reclaim::new(Watermarks::new(limit, config.frames)),
+            fault: Waiters::default(),
+            readahead: Prefetch::new(config.readahead),
             huge: Huge::default(),
-            marks,
             stats: Stats::default(),
-            hand: Vpn(0),
-            awake: false,
-            evictions: 0,
-            unsharing: Unsharing::default(),
-            areas_full: false,
-            retry: Vec::new(),
-            stalled: VecDeque::new(),
-            recent_faults: RecentFaults::default(),
-            discarded: Discarded::default(),
-            passing_until: 0,
-            held: false,
-            victims: Vec::new(),
-            batch: Vec::new(),
-            homeless: Vec::new(),
-            wants: Vec::new(),
-            maps: Vec::new(),
-            advised: Advised::default(),
-            drain: Drain::default(),
-            back: WriteBack::default(),
-            bad: Vec::new(),
             #[cfg(feature = "planted")]
             planted: None,
         }
@@ -201,17 +129,17 @@ impl Mm {
     pub fn on_limit(&mut self, pages: u64) {
         // The number of frames stays; with little memory fewer of them are used.
         let frames = u64::from(self.config.frames).min((pages / 4).max(LEAST_FRAMES));
-        self.marks = Watermarks::new(pages, frames as u32);
+        self.reclaim.marks = Watermarks::new(pages, frames as u32);
     }
 
     /// Managed pages.
     pub fn managed(&self) -> u64 {
-        self.vmas.pages()
+        self.space.vmas.pages()
     }
 
     /// Pages of memory in use: the program's pages and the memory of our frames.
     pub fn resident(&self) -> u64 {
-        self.table.resident() + u64::from(self.frames.backed())
+        self.space.table.resident() + u64::from(self.frames.backed())
     }
 
     /// A thread waits for a read in flight.
@@ -221,56 +149,56 @@ impl Mm {
 
     /// Background reclaim is awake: memory is short.
     pub fn is_reclaiming(&self) -> bool {
-        self.awake
+        self.reclaim.awake
     }
 
     /// At the last write no area accepted a page, and no slot is known to have become free since.
     pub fn is_out_of_slots(&self) -> bool {
-        self.areas_full
+        self.swap.areas_full
     }
 
     /// Pages that are mapped in the program.
     pub fn mapped(&self) -> u64 {
-        self.table.resident()
+        self.space.table.resident()
     }
 
     /// The managed parts of `range`, in order.
     pub fn managed_in(&self, range: &PageRange) -> Vec<PageRange> {
-        self.vmas.overlapping(range)
+        self.space.vmas.overlapping(range)
     }
 
     /// Whether `page` is in a managed region.
     pub fn manages(&self, page: Vpn) -> bool {
-        self.vmas.find(page).is_some()
+        self.space.vmas.find(page).is_some()
     }
 
     /// All managed regions.
     pub fn regions(&self) -> impl Iterator<Item = &crate::space::vma::Vma> {
-        self.vmas.iter()
+        self.space.vmas.iter()
     }
 
     /// Pages of `range` that are mapped, and pages that are in a frame or on an area.
     pub fn usage(&self, range: &PageRange) -> (u64, u64) {
-        self.table.usage(range)
+        self.space.table.usage(range)
     }
 
     /// Where `page` is.
     pub fn entry(&self, page: Vpn) -> Entry {
-        self.table.get(page)
+        self.space.table.get(page)
     }
 
     /// Whether readahead read `page`, or is about to, and it has not been touched since.
     pub fn is_ahead(&self, page: Vpn) -> bool {
-        matches!(self.table.get(page), Entry::Cached(frame) if self.frames.get(frame).ahead)
+        matches!(self.space.table.get(page), Entry::Cached(frame) if self.frames.get(frame).ahead)
     }
 
     /// Manage `range`. `present` are the pages that the program has touched already.
     pub fn adopt(&mut self, w: &mut impl World, range: PageRange, present: &[PageRange]) {
-        self.vmas.insert(range);
+        self.space.vmas.insert(range);
         let mut found = 0;
         for page in present.iter().flat_map(crate::units::pages) {
-            if self.table.get(page) == Entry::Unmapped {
-                self.table.set(
+            if self.space.table.get(page) == Entry::Unmapped {
+                self.space.table.set(
                     page,
                     Entry::Resident(Resident {
                         slot: None,
@@ -282,10 +210,10 @@ impl Mm {
             }
         }
         for run in present {
-            if let Some(vma) = self.vmas.find_mut(run.start) {
+            if let Some(vma) = self.space.vmas.find_mut(run.start) {
                 let pages = u32::try_from(crate::units::len(run)).unwrap_or(u32::MAX);
                 let run = vma.streams.mapped(run.start, pages);
-                self.streams.filled(&run, pages);
+                self.readahead.streams.filled(&run, pages);
             }
         }
         w.charge_existing(found);
@@ -295,8 +223,9 @@ impl Mm {
     /// by
     /// slot there, not by address; our policy follows when it is the kernel's.
     pub fn set_file(&mut self, range: &PageRange) {
-        self.vmas.set_file(range);
-        self.by_slot |= matches!(self.config.readahead, Policy::Vma(_)) && self.vmas.has_file();
+        self.space.vmas.set_file(range);
+        self.swap.by_slot |=
+            matches!(self.config.readahead, Policy::Vma(_)) && self.space.vmas.has_file();
     }
 
     /// The program discarded the content of `range`; it reads as zeros from now on.
@@ -308,11 +237,11 @@ impl Mm {
     /// Drop the content of the pages of `range` that are `wanted`.
     fn forget_all(&mut self, w: &mut impl World, range: &PageRange, wanted: fn(Entry) -> bool) {
         self.refuse_pending(w, range);
-        self.advised.cancel(range);
+        self.space.advised.cancel(range);
         self.split_in(range);
-        for part in self.vmas.overlapping(range) {
+        for part in self.space.vmas.overlapping(range) {
             let mut at = part.start;
-            while let Some((page, entry)) = self.table.next_used(at, part.end) {
+            while let Some((page, entry)) = self.space.table.next_used(at, part.end) {
                 if wanted(entry) {
                     self.forget(w, page, entry);
                 }
@@ -331,30 +260,34 @@ impl Mm {
             }
             keep
         };
-        self.retry.retain(&mut keep);
-        self.stalled.retain(&mut keep);
+        self.fault.retry.retain(&mut keep);
+        self.fault.stalled.retain(&mut keep);
     }
 
     /// `range` was unmapped.
     pub fn unmap(&mut self, w: &mut impl World, range: &PageRange) {
         self.forget_all(w, range, |_| true);
-        self.vmas.remove(range);
+        self.space.vmas.remove(range);
     }
 
     /// The program moved `from` to `to`, with all content.
     pub fn remap(&mut self, w: &mut impl World, from: &PageRange, to: Vpn) {
         self.unmap(w, &(to..to.plus(len(from))));
-        self.advised.cancel(from);
-        for part in self.vmas.overlapping(from) {
+        self.space.advised.cancel(from);
+        for part in self.space.vmas.overlapping(from) {
             let target = |page: Vpn| Vpn(page.0 - from.start.0 + to.0);
-            let hint = self.vmas.find(part.start).map_or(Hint::Normal, |v| v.hint);
+            let hint = self
+                .space
+                .vmas
+                .find(part.start)
+                .map_or(Hint::Normal, |v| v.hint);
             let moved = target(part.start)..target(part.end);
-            self.vmas.insert(moved.clone());
-            self.vmas.set_hint(&moved, hint);
+            self.space.vmas.insert(moved.clone());
+            self.space.vmas.set_hint(&moved, hint);
             let mut at = part.start;
-            while let Some((page, entry)) = self.table.next_used(at, part.end) {
-                self.table.set(page, Entry::Unmapped);
-                self.table.set(target(page), entry);
+            while let Some((page, entry)) = self.space.table.next_used(at, part.end) {
+                self.space.table.set(page, Entry::Unmapped);
+                self.space.table.set(target(page), entry);
                 self.note_moved(entry, target(page));
                 if let Entry::Cached(frame) = entry {
                     self.frames.single_out(frame);
@@ -364,17 +297,17 @@ impl Mm {
                 if entry == Entry::Poisoned {
                     // Its poison mark may not be set yet, or not have moved along: set it again.
                     w.wake(page);
-                    self.retry.push(Pending::of(target(page), w.now()));
+                    self.fault.retry.push(Pending::of(target(page), w.now()));
                 }
                 at = page.plus(1);
             }
         }
-        self.vmas.remove(from);
+        self.space.vmas.remove(from);
     }
 
     /// Drop the content of one page, wherever it is.
     fn forget(&mut self, w: &mut impl World, page: Vpn, entry: Entry) {
-        self.table.set(page, Entry::Unmapped);
+        self.space.table.set(page, Entry::Unmapped);
         match entry {
             Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}
             Entry::Resident(Resident { slot, .. }) => {
@@ -420,21 +353,21 @@ impl Mm {
 
     /// Other processes look for slots: release the clusters that we claimed and have not used.
     pub fn give_back_slots(&mut self, w: &mut impl SwapMap) {
-        self.slots.give_back(w);
+        self.swap.slots.give_back(w);
     }
 
     /// Drop our reference to a slot.
     pub(crate) fn put(&mut self, w: &mut impl World, slot: Option<Slot>) {
         if let Some(slot) = slot {
             w.put(slot);
-            self.areas_full = false;
+            self.swap.areas_full = false;
         }
     }
 
     /// Every slot reference that is held, once each; for tests.
     pub fn references(&self, out: &mut Vec<Slot>) {
         out.extend(self.frames.iter().filter_map(|(_, desc)| desc.slot));
-        for (_, entry) in self.table.iter() {
+        for (_, entry) in self.space.table.iter() {
             match entry {
                 Entry::Swapped { slot, .. } => out.push(slot),
                 Entry::Resident(resident) => out.extend(resident.slot),
@@ -452,7 +385,7 @@ impl Mm {
         if charged != self.resident() {
             return Err("the charge is not what is resident");
         }
-        self.table.check()?;
+        self.space.table.check()?;
         self.frames.clusters.check()?;
         for (frame, desc) in self.frames.iter() {
             if let Some((id, unit)) = self.frames.unit_of(frame) {
@@ -463,7 +396,7 @@ impl Mm {
             }
             let cached = desc
                 .page
-                .is_some_and(|p| self.table.get(p) == Entry::Cached(frame));
+                .is_some_and(|p| self.space.table.get(p) == Entry::Cached(frame));
             match desc.state {
                 State::Empty | State::Free if desc.page.is_some() => {
                     return Err("a frame without content has a page");
@@ -480,8 +413,8 @@ impl Mm {
                 _ => {}
             }
         }
-        let mut vmas = self.vmas.iter().peekable();
-        for (page, entry) in self.table.iter() {
+        let mut vmas = self.space.vmas.iter().peekable();
+        for (page, entry) in self.space.table.iter() {
             let slot = match entry {
                 Entry::Swapped { slot, .. } => Some(slot),
                 Entry::Resident(resident) => resident.slot,

@@ -10,6 +10,11 @@ pub(crate) mod grace;
 pub(crate) mod stalled;
 pub(crate) mod unaccounted;
 
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use grace::RecentFaults;
+
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::clusters::List;
 use crate::mm::{Mm, Outcome, Pending};
@@ -26,6 +31,19 @@ const AT_ONCE: u64 = 8;
 /// References of other pages that are mapped.
 pub(crate) const REFS_NEW: u8 = 1;
 
+/// Faults that wait, and when the limit yields to them.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    /// Faults that found the address space changing.
+    pub retry: Vec<Pending>,
+    /// Faults that found no memory, in order.
+    pub stalled: VecDeque<Pending>,
+    /// Pages that were mapped for threads a moment ago.
+    pub recent_faults: RecentFaults,
+    /// Until then the limit yields at once, as no page could be evicted lately.
+    pub passing_until: Nanos,
+}
+
 impl Mm {
     /// A thread of the program touched the byte at `address` and found its page absent.
     pub fn on_fault(&mut self, w: &mut impl World, address: u64) -> Outcome {
@@ -38,7 +56,7 @@ impl Mm {
 
     /// The address space has settled: try the faults again that waited for it.
     pub fn retry(&mut self, w: &mut impl World) {
-        let waiting = core::mem::take(&mut self.retry);
+        let waiting = core::mem::take(&mut self.fault.retry);
         for pending in waiting {
             self.serve_or_wake(w, pending);
         }
@@ -54,21 +72,21 @@ impl Mm {
     /// The page for which a thread waits since `since` has just been mapped.
     pub(crate) fn on_served(&mut self, w: &mut impl World, page: Vpn, since: Nanos, again: bool) {
         let now = w.now();
-        self.recent_faults.note(page, now);
+        self.fault.recent_faults.note(page, now);
         w.served(now.saturating_sub(since), again);
     }
 
     /// Faults wait for the address space to settle.
     pub fn must_retry(&self) -> bool {
-        !self.retry.is_empty()
+        !self.fault.retry.is_empty()
     }
 
     pub(crate) fn serve(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
         let page = pending.page;
-        if self.vmas.find(page).is_none() {
+        if self.space.vmas.find(page).is_none() {
             return Outcome::Unmanaged;
         }
-        match self.table.get(page) {
+        match self.space.table.get(page) {
             Entry::Unmapped => self.first_touch(w, pending),
             Entry::SameFilled(fill) => self.on_filled(w, pending, fill),
             Entry::Resident(resident) => self.on_present(w, pending, resident),
@@ -87,13 +105,13 @@ impl Mm {
     }
 
     pub(crate) fn again(&mut self, pending: Pending) -> Outcome {
-        self.retry.push(pending);
+        self.fault.retry.push(pending);
         Outcome::Waits
     }
 
     fn first_touch(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
         let page = pending.page;
-        let Some(vma) = self.vmas.find(page) else {
+        let Some(vma) = self.space.vmas.find(page) else {
             return Outcome::Unmanaged;
         };
         let batch = vma.streams.batch(page).min(self.config.first_touch.max(1));
@@ -105,6 +123,7 @@ impl Mm {
         let edge = page.0.next_multiple_of(LEAF_PAGES as u64).max(page.0 + 1);
         let end = end.min(page.plus(u64::from(batch))).min(Vpn(edge));
         let end = self
+            .space
             .table
             .next_used(page, end)
             .map_or(end, |(used, _)| used);
@@ -115,9 +134,9 @@ impl Mm {
             self.set_mapped(w, page.plus(u64::from(n)), None, refs);
         }
         if mapped > 0 {
-            if let Some(vma) = self.vmas.find_mut(page) {
+            if let Some(vma) = self.space.vmas.find_mut(page) {
                 let run = vma.streams.mapped(page, mapped);
-                self.streams.filled(&run, mapped);
+                self.readahead.streams.filled(&run, mapped);
             }
             self.stats.faults_zero += 1;
             self.stats.first_touched += u64::from(mapped);
@@ -133,7 +152,7 @@ impl Mm {
                     refs: REFS_NEW,
                     found: true,
                 };
-                self.table.set(page, Entry::Resident(resident));
+                self.space.table.set(page, Entry::Resident(resident));
                 w.wake(page);
                 Outcome::Served
             }
@@ -151,7 +170,7 @@ impl Mm {
     pub(crate) fn spared(&self, w: &impl World, wanted: u32) -> u32 {
         let spare = self
             .headroom(w)
-            .saturating_sub(u64::from(self.marks.low / 2));
+            .saturating_sub(u64::from(self.reclaim.marks.low / 2));
         wanted.min(spare.min(u64::from(u32::MAX)) as u32).max(1)
     }
 
@@ -159,7 +178,7 @@ impl Mm {
     /// number of pages, and why none was mapped.
     fn map_zeros(&mut self, w: &mut impl World, page: Vpn, batch: u32) -> (u32, Option<Stop>) {
         let batch = self.spared(w, batch);
-        if w.available() > u64::from(self.marks.high) && w.try_charge(u64::from(batch)) {
+        if w.available() > u64::from(self.reclaim.marks.high) && w.try_charge(u64::from(batch)) {
             let done = w.zero_in(page, batch);
             w.uncharge(u64::from(batch - done.pages));
             return (done.pages, done.stop);
@@ -205,21 +224,21 @@ impl Mm {
         if let Some(run) = self.frames.take_free(max) {
             return Some(run);
         }
-        if self.frames.empty() > self.marks.empty
+        if self.frames.empty() > self.reclaim.marks.empty
             && let Some(run) = self.back_empty(w, max)
         {
             return Some(run);
         }
         let cluster = self.faults_at_random() && self.frames.clusters.count(List::Free) > 0;
         if !self.drop_for_one() && !cluster && !self.give_up_ahead(w.now()) {
-            if self.held {
+            if self.space.held {
                 // Nothing is evicted now; the fork will be over soon.
                 return None;
             }
             if !self.is_much_unwritten() {
                 self.stats.direct_reclaims += 1;
-                let moved = self.evict(w, self.marks.batch);
-                if moved == 0 && self.frames.in_flight() == 0 && !self.areas_full {
+                let moved = self.evict(w, self.reclaim.marks.batch);
+                if moved == 0 && self.frames.in_flight() == 0 && !self.swap.areas_full {
                     self.evict_recent_faults(w);
                 }
             }
@@ -305,7 +324,7 @@ impl Mm {
             return self.deliver_unit(w, id, unit, frame);
         }
         let pending = Pending::of(page, desc.since);
-        if self.held {
+        if self.space.held {
             w.returns(page);
         }
         let mut stop = if desc.state == State::Writing {
@@ -381,7 +400,7 @@ impl Mm {
                 refs,
                 found: true,
             };
-            self.table.set(page, Entry::Resident(resident));
+            self.space.table.set(page, Entry::Resident(resident));
         } else {
             self.set_mapped(w, page, slot, refs);
         }
@@ -405,11 +424,12 @@ impl Mm {
     ) -> Outcome {
         let page = pending.page;
         if self
+            .space
             .vmas
             .find(page)
             .is_some_and(|vma| vma.hint != Hint::Random)
         {
-            self.streams.begin_again(page, w.now());
+            self.readahead.streams.begin_again(page, w.now());
         }
         if self.swap_in_unit(w, pending) {
             return Outcome::Waits;
@@ -433,7 +453,7 @@ impl Mm {
 
     /// The number of the last evicted page, as a page table entry stores it.
     pub(crate) fn eviction_number(&self) -> u32 {
-        self.evictions as u32 & ((1 << EVICTED_BITS) - 1)
+        self.reclaim.evictions as u32 & ((1 << EVICTED_BITS) - 1)
     }
 
     /// Whether a little more memory would have kept the page that was evicted as number `evicted`.
@@ -443,8 +463,9 @@ impl Mm {
 
     /// How soon the page comes back that was evicted as number `evicted`.
     pub(crate) fn returns(&self, evicted: u32) -> Returns {
-        let distance = (self.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
-        let (distance, memory) = (u64::from(distance), self.table.resident());
+        let distance =
+            (self.reclaim.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
+        let (distance, memory) = (u64::from(distance), self.space.table.resident());
         if distance < memory / AT_ONCE {
             Returns::AtOnce
         } else if distance < memory {
@@ -462,12 +483,12 @@ impl Mm {
             ..desc
         };
         self.frames.install(frame, desc);
-        self.table.set(page, Entry::Cached(frame));
+        self.space.table.set(page, Entry::Cached(frame));
     }
 
     /// The content of a page is lost: every touch raises SIGBUS until the range is discarded.
     pub(crate) fn lose(&mut self, w: &mut impl World, page: Vpn) {
-        match self.table.get(page) {
+        match self.space.table.get(page) {
             Entry::Resident(_) => return w.wake(page),
             Entry::Swapped { slot, .. } => self.put(w, Some(slot)),
             Entry::Cached(frame) if self.frames.get(frame).state == State::Writing => {
@@ -480,7 +501,7 @@ impl Mm {
             }
             Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}
         }
-        self.table.set(page, Entry::Poisoned);
+        self.space.table.set(page, Entry::Poisoned);
         self.serve_or_wake(w, Pending::of(page, w.now()));
     }
 }

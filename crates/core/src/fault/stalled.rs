@@ -24,18 +24,19 @@ const HELD: Nanos = 50_000_000;
 impl Mm {
     /// Faults wait for memory, or for an entry of the queue.
     pub fn is_stalled(&self) -> bool {
-        !self.stalled.is_empty() || self.io.synchronous_waits()
+        !self.fault.stalled.is_empty() || self.io.synchronous_waits()
     }
 
     /// Time until waiting faults may get memory without any event: pages that were just mapped for threads may then be
     /// evicted, or the limit yields once more. `None`: no such time is near.
     pub fn moment_left(&self, now: Nanos) -> Option<Nanos> {
-        let first = self.stalled.front()?;
-        let yields = now < self.passing_until && self.enough_recent_faults();
+        let first = self.fault.stalled.front()?;
+        let yields = now < self.fault.passing_until && self.enough_recent_faults();
         let waited = first.stalled.filter(|_| yields);
         let left = waited.and_then(|since| (since + GRACE).checked_sub(now));
         let left = left.filter(|&left| left > 0);
-        self.recent_faults
+        self.fault
+            .recent_faults
             .untouched_for(now)
             .into_iter()
             .chain(left)
@@ -44,20 +45,25 @@ impl Mm {
 
     /// How long the oldest fault has waited so far.
     pub fn oldest_stalled(&self) -> Option<Nanos> {
-        self.stalled.front().map(|pending| pending.since)
+        self.fault.stalled.front().map(|pending| pending.since)
     }
 
     pub(crate) fn stall(&mut self, w: &impl World, mut pending: Pending) -> Outcome {
         pending.stalled.get_or_insert(w.now());
         #[cfg(feature = "planted")]
-        if self.has(crate::planted::Bug::ForgottenStall) && !self.stalled.is_empty() {
+        if self.has(crate::planted::Bug::ForgottenStall) && !self.fault.stalled.is_empty() {
             return Outcome::Waits;
         }
         // A fault that left its place because the address space was changing comes back to it.
         let later = |other: &Pending| other.since > pending.since;
-        let before = self.stalled.iter().rev().take_while(|other| later(other));
-        let at = self.stalled.len() - before.count();
-        self.stalled.insert(at, pending);
+        let before = self
+            .fault
+            .stalled
+            .iter()
+            .rev()
+            .take_while(|other| later(other));
+        let at = self.fault.stalled.len() - before.count();
+        self.fault.stalled.insert(at, pending);
         Outcome::Waits
     }
 
@@ -65,35 +71,35 @@ impl Mm {
     /// SIGBUS when the areas are full. When pages cannot be evicted for other reasons, the limit yields. Returns
     /// whether it did.
     pub(crate) fn serve_stalled(&mut self, w: &mut impl World) -> bool {
-        for _ in 0..self.stalled.len() {
-            let Some(pending) = self.stalled.pop_front() else {
+        for _ in 0..self.fault.stalled.len() {
+            let Some(pending) = self.fault.stalled.pop_front() else {
                 return false;
             };
-            let before = self.stalled.len();
+            let before = self.fault.stalled.len();
             self.serve_or_wake(w, pending);
-            if self.stalled.len() > before {
+            if self.fault.stalled.len() > before {
                 // Still no memory. It stays the first of the faults that have waited as long.
                 let same = |other: &Pending| other.page == pending.page;
-                if let Some(at) = self.stalled.iter().position(same) {
-                    self.stalled.remove(at);
-                    self.stalled.push_front(pending);
+                if let Some(at) = self.fault.stalled.iter().position(same) {
+                    self.fault.stalled.remove(at);
+                    self.fault.stalled.push_front(pending);
                 }
                 break;
             }
         }
         let now = w.now();
-        let Some(&first) = self.stalled.front() else {
+        let Some(&first) = self.fault.stalled.front() else {
             return false;
         };
         self.look_for_slots(w);
-        let patience = if self.held {
+        let patience = if self.space.held {
             self.config.full_timeout.min(HELD)
-        } else if self.areas_full && self.is_draining() {
+        } else if self.swap.areas_full && self.is_draining() {
             // Swapoff is given up before a fault is.
             self.config.full_timeout.min(HELD)
-        } else if self.areas_full {
+        } else if self.swap.areas_full {
             self.config.full_timeout
-        } else if now < self.passing_until {
+        } else if now < self.fault.passing_until {
             // A page that was mapped lately may be evicted in a moment.
             if self.enough_recent_faults() {
                 GRACE
@@ -106,23 +112,23 @@ impl Mm {
         let waits = now.saturating_sub(first.stalled.unwrap_or(now));
         let comes = self.frames.in_flight() > 0;
         if waits < patience
-            || comes && (self.areas_full || waits < LONGER * patience.max(UNMOVABLE))
+            || comes && (self.swap.areas_full || waits < LONGER * patience.max(UNMOVABLE))
         {
             return false;
         }
-        if self.areas_full && !self.held && self.is_draining() {
-            self.drain.starve();
-        } else if self.areas_full && !self.held {
-            self.stalled.pop_front();
+        if self.swap.areas_full && !self.space.held && self.is_draining() {
+            self.swap.drain.starve();
+        } else if self.swap.areas_full && !self.space.held {
+            self.fault.stalled.pop_front();
             w.notice(Notice::OutOfMemory { page: first.page });
             self.lose(w, first.page);
         } else if self.force_charge(w) {
-            if !self.held {
+            if !self.space.held {
                 w.notice(Notice::LimitPassed);
-                self.passing_until = now + UNMOVABLE;
+                self.fault.passing_until = now + UNMOVABLE;
             }
             // At once: otherwise reclaim would return the frame's memory to the limit.
-            if let Some(pending) = self.stalled.pop_front() {
+            if let Some(pending) = self.fault.stalled.pop_front() {
                 self.serve_or_wake(w, pending);
             }
             return true;
@@ -134,17 +140,17 @@ impl Mm {
     /// them when there is nothing to write.
     fn look_for_slots(&mut self, w: &mut impl World) {
         let units = self.frames.clusters.count(List::Dirty);
-        if !self.areas_full || units > 0 || !self.frames.dirty().is_empty() {
+        if !self.swap.areas_full || units > 0 || !self.frames.dirty().is_empty() {
             return;
         }
-        if let Some((slot, _)) = self.slots.take(w, 1) {
+        if let Some((slot, _)) = self.swap.slots.take(w, 1) {
             self.put(w, Some(slot));
         }
     }
 
     /// A frame with the reserved memory, when nothing can be evicted for want of slots.
     pub(crate) fn last_frame(&mut self, w: &mut impl World) -> Option<(Frame, u32)> {
-        if !self.areas_full {
+        if !self.swap.areas_full {
             return None;
         }
         let (frame, n) = self.frames.take_empty(1)?;

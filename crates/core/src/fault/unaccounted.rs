@@ -50,7 +50,7 @@ impl Discarded {
 impl Mm {
     /// The kernel will zap the pages of `range`, if it has not yet.
     pub(crate) fn note_discard(&mut self, range: &PageRange, now: Nanos) {
-        self.discarded.note(range, now);
+        self.space.discarded.note(range, now);
     }
 
     /// `page` was mapped, with `slot` holding the same bytes.
@@ -63,11 +63,12 @@ impl Mm {
     ) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::HastyLoss) {
-            self.discarded = Discarded::default();
+            self.space.discarded = Discarded::default();
         }
-        let found = !self.discarded.ranges.is_empty() && self.discarded.has(page, w.now());
+        let found =
+            !self.space.discarded.ranges.is_empty() && self.space.discarded.has(page, w.now());
         let resident = Resident { slot, refs, found };
-        self.table.set(page, Entry::Resident(resident));
+        self.space.table.set(page, Entry::Resident(resident));
     }
 
     /// A message about a page that should be mapped: the message is old, or the page is gone. An attempt to map
@@ -99,15 +100,15 @@ impl Mm {
 
     /// The mapped page is missing, and no event that could explain it is pending.
     pub(crate) fn on_missing(&mut self, w: &mut impl World, page: Vpn) {
-        let Entry::Resident(Resident { slot, found, .. }) = self.table.get(page) else {
+        let Entry::Resident(Resident { slot, found, .. }) = self.space.table.get(page) else {
             return;
         };
         self.put(w, slot);
         w.uncharge(1);
         if found {
-            self.table.set(page, Entry::Unmapped);
+            self.space.table.set(page, Entry::Unmapped);
         } else {
-            self.table.set(page, Entry::Poisoned);
+            self.space.table.set(page, Entry::Poisoned);
             w.notice(Notice::Unaccounted { page });
         }
     }

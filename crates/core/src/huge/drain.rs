@@ -53,37 +53,39 @@ impl Mm {
         if unit_of(unit) != unit || !one_leaf || !self.holds_unit(unit) {
             return UnitAction::Split;
         }
-        if self.drain.singles > 0 {
-            self.drain.singles -= 1;
+        if self.swap.drain.singles > 0 {
+            self.swap.drain.singles -= 1;
             return UnitAction::Split;
         }
-        let spare = self.headroom(w).saturating_sub(self.marks.low.into());
+        let spare = self
+            .headroom(w)
+            .saturating_sub(self.reclaim.marks.low.into());
         let began = w.now();
         let id = match spare >= UNIT.into() {
             true => self.obtain_cluster(w, false),
             false => None,
         };
         let Some(id) = id else {
-            let passes = self.slots.room(w) > UNIT.into() && self.drain.waits < PATIENCE;
+            let passes = self.swap.slots.room(w) > UNIT.into() && self.swap.drain.waits < PATIENCE;
             if passes {
                 // It is written to another area: reclaim makes room for the transfer.
                 self.want_unit(w);
-                self.awake = true;
+                self.reclaim.awake = true;
             }
-            self.drain.waits += 1;
+            self.swap.drain.waits += 1;
             return match passes || in_flight > 0 && self.huge.rest == 0 {
                 true => UnitAction::Retry,
                 false => UnitAction::Split,
             };
         };
-        self.drain.waits = 0;
+        self.swap.drain.waits = 0;
         let slow = w.now().saturating_sub(began) > SLOW;
-        self.drain.pause = if slow {
-            self.drain.pause.max(FEW) * 2
+        self.swap.drain.pause = if slow {
+            self.swap.drain.pause.max(FEW) * 2
         } else {
             0
         };
-        self.drain.singles = self.drain.pause;
+        self.swap.drain.singles = self.swap.drain.pause;
         let cluster = self.frames.clusters.get_mut(id);
         (cluster.unit, cluster.zeroed) = (Some(unit), false);
         (cluster.ahead, cluster.leaves) = (false, false);
@@ -109,7 +111,7 @@ impl Mm {
             && self.place_unit(w, frame) == UnitAction::Retry
         {
             // Before its cluster is reused, or it would be read again and again.
-            self.drain.go_back(unit);
+            self.swap.drain.go_back(unit);
         }
     }
 
@@ -119,7 +121,7 @@ impl Mm {
             return UnitAction::Split;
         };
         let first = self.frames.clusters.first(id);
-        if self.held || self.frames.clusters.get(id).list != List::Clean {
+        if self.space.held || self.frames.clusters.get(id).list != List::Clean {
             return UnitAction::Split;
         }
         let goes = |frame| {
@@ -130,10 +132,10 @@ impl Mm {
         if !self.frames.clusters.frames(id).all(goes) {
             return UnitAction::Split;
         }
-        let elsewhere = self.slots.room(w) > 0;
+        let elsewhere = self.swap.slots.room(w) > 0;
         let keep = match elsewhere {
-            true => self.marks.high,
-            false => self.marks.low,
+            true => self.reclaim.marks.high,
+            false => self.reclaim.marks.low,
         };
         // The unit itself counts as available memory.
         if self.headroom(w) < u64::from(keep + UNIT) {
@@ -159,7 +161,9 @@ impl Mm {
             let slot = self.frames.get(first.plus(n)).slot;
             self.put(w, slot);
             let page = unit.plus(n.into());
-            self.table.set(page, Entry::Resident(Resident::default()));
+            self.space
+                .table
+                .set(page, Entry::Resident(Resident::default()));
             if !all {
                 self.frames.set_empty(first.plus(n));
             }
@@ -168,7 +172,7 @@ impl Mm {
             let whole = self.came_whole(w, id, unit);
             self.frames.end_all(id, State::Empty);
             if whole {
-                self.table.make_huge(unit, 0);
+                self.space.table.make_huge(unit, 0);
             }
         }
         if all {

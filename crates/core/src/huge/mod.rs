@@ -71,7 +71,7 @@ impl Mm {
         if since.is_none_or(|since| since > IDLE) {
             return 0;
         }
-        self.marks.units
+        self.reclaim.marks.units
     }
 
     /// A stream or a first touch takes a unit.
@@ -89,6 +89,7 @@ impl Mm {
         let unit = unit_of(page);
         self.has_huge_pages()
             && self
+                .space
                 .vmas
                 .find(unit)
                 .is_some_and(|vma| vma.range.end >= unit.plus(UNIT.into()))
@@ -98,6 +99,7 @@ impl Mm {
     pub(crate) fn is_touched_in_order(&self, page: Vpn) -> bool {
         self.config.thp == Thp::Always
             || self
+                .space
                 .vmas
                 .find(page)
                 .is_some_and(|vma| vma.local > LOCAL / 2)
@@ -107,7 +109,7 @@ impl Mm {
     /// Evicts for it if `hard`.
     pub(crate) fn obtain_cluster(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
         let taken = self.spare_cluster(w);
-        if taken.is_some() || !hard || self.held || self.is_much_unwritten() {
+        if taken.is_some() || !hard || self.space.held || self.is_much_unwritten() {
             return taken;
         }
         // If the system has no huge page, eviction makes a cluster only if some have memory.
@@ -129,8 +131,8 @@ impl Mm {
 
     /// A cluster for a stream, which leaves the memory that single pages need.
     pub(crate) fn cluster_to_read(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
-        if self.faults_at_random() && self.singles(w) < u64::from(self.marks.low / 2) {
-            self.awake = true;
+        if self.faults_at_random() && self.singles(w) < u64::from(self.reclaim.marks.low / 2) {
+            self.reclaim.awake = true;
             return None;
         }
         self.obtain_cluster(w, hard)
@@ -138,7 +140,7 @@ impl Mm {
 
     /// During random faults, keep memory for them that is in no cluster.
     pub(crate) fn keep_singles(&mut self, w: &mut impl World) {
-        let low = u64::from(self.marks.low);
+        let low = u64::from(self.reclaim.marks.low);
         if self.faults_at_random() && self.singles(w) < low {
             self.release_cluster(w);
         }
@@ -162,8 +164,8 @@ impl Mm {
         }
         let spare = self.frames.free() + self.frames.clean_singles();
         let kept = match self.faults_at_random() {
-            true => self.marks.high,
-            false => self.marks.low / 2,
+            true => self.reclaim.marks.high,
+            false => self.reclaim.marks.low / 2,
         };
         if spare >= UNIT + kept
             && self.huge.rest == 0
@@ -230,7 +232,7 @@ impl Mm {
     /// Whether some cluster will be usable again without further work.
     pub(crate) fn clusters_come(&self) -> bool {
         let clusters = &self.frames.clusters;
-        clusters.count(List::Dirty) > 0 && !self.areas_full
+        clusters.count(List::Dirty) > 0 && !self.swap.areas_full
             || clusters.count(List::Fragmented) > 0
             || clusters.any_busy()
     }
@@ -276,7 +278,7 @@ impl Mm {
             if let Some(page) = first.page {
                 let mark = true;
                 self.end_ahead(page, &crate::frames::FrameDesc { mark, ..first }, false);
-                self.streams.dropped(page);
+                self.readahead.streams.dropped(page);
             }
         }
         for frame in self.frames.clusters.frames(id) {
@@ -304,7 +306,7 @@ impl Mm {
             }
         }
         // A repair maps memory again, and a fork must not see it half done.
-        while !self.held
+        while !self.space.held
             && let Some(id) = self.frames.clusters.take(List::Fragmented)
         {
             for frame in self.frames.clusters.frames(id) {

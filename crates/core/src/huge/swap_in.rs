@@ -57,8 +57,8 @@ impl Mm {
         let wanted = in_order || self.config.thp == Thp::Always;
         let end = unit.plus(UNIT.into());
         let is_of_it = match fill {
-            None => self.table.next_used(unit, end).is_none(),
-            Some(fill) => self.table.is_filled(unit, fill),
+            None => self.space.table.next_used(unit, end).is_none(),
+            Some(fill) => self.space.table.is_filled(unit, fill),
         };
         if !wanted || !is_of_it || !self.holds_unit(unit) {
             return None;
@@ -70,11 +70,11 @@ impl Mm {
             Cluster::None => return None,
         };
         if let Some(fill) = fill {
-            let word = self.table.word_of(fill);
+            let word = self.space.table.word_of(fill);
             self.frames.clusters.get_mut(id).zeroed = false;
             for (n, frame) in (0..).zip(self.frames.clusters.frames(id)) {
                 w.fill_with(frame, word);
-                if self.held {
+                if self.space.held {
                     w.returns(unit.plus(n));
                 }
             }
@@ -91,14 +91,14 @@ impl Mm {
             let whole = self.came_whole(w, id, unit);
             self.frames.end_all(id, State::Empty);
             if whole {
-                self.table.make_huge(unit, REFS_NEW);
+                self.space.table.make_huge(unit, REFS_NEW);
             }
-            if let Some(vma) = self.vmas.find_mut(unit) {
+            if let Some(vma) = self.space.vmas.find_mut(unit) {
                 if in_order {
                     vma.took_unit(true);
                 }
                 let run = vma.streams.mapped(unit, UNIT);
-                self.streams.filled(&run, UNIT);
+                self.readahead.streams.filled(&run, UNIT);
             }
             match fill {
                 None => self.stats.faults_zero += 1,
@@ -116,11 +116,11 @@ impl Mm {
             }
         }
         self.frames.settle(id);
-        if matches!(self.table.get(pending.page), Entry::Resident(_)) {
+        if matches!(self.space.table.get(pending.page), Entry::Resident(_)) {
             return Some(Outcome::Served);
         }
         (passing(done, pending.since, w.now()) == Some(Stop::Again)).then(|| {
-            self.retry.push(pending);
+            self.fault.retry.push(pending);
             Outcome::Waits
         })
     }
@@ -129,10 +129,10 @@ impl Mm {
     /// page. False: read the page alone.
     pub(crate) fn swap_in_unit(&mut self, w: &mut impl World, pending: Pending) -> bool {
         let page = pending.page;
-        if !self.table.is_away(page) || !self.holds_unit(page) {
+        if !self.space.table.is_away(page) || !self.holds_unit(page) {
             return false;
         }
-        if self.config.thp != Thp::Always && !self.streams.comes_to(page, w.now()) {
+        if self.config.thp != Thp::Always && !self.readahead.streams.comes_to(page, w.now()) {
             return false;
         }
         let id = match self.cluster_for(w, pending, UNIT, Mm::cluster_to_read) {
@@ -144,10 +144,10 @@ impl Mm {
             Cluster::None => return false,
         };
         if let Some(Predictor::Stream(stream)) = self.predictor(pending.address(), w.now()) {
-            self.streams.missed(stream);
+            self.readahead.streams.missed(stream);
             self.judge(stream);
-            self.streams.pass_unit(stream, unit_of(page));
-            if let Some(vma) = self.vmas.find_mut(page) {
+            self.readahead.streams.pass_unit(stream, unit_of(page));
+            if let Some(vma) = self.space.vmas.find_mut(page) {
                 vma.took_unit(false);
             }
         }
@@ -166,7 +166,7 @@ impl Mm {
         least: u32,
         obtain: impl FnOnce(&mut Self, &mut W, bool) -> Option<ClusterId>,
     ) -> Cluster {
-        let patient = !self.held && w.now().saturating_sub(pending.since) < UNIT_WAIT;
+        let patient = !self.space.held && w.now().saturating_sub(pending.since) < UNIT_WAIT;
         let soon = |mm: &Mm| patient && mm.frames.writing() >= least;
         let hard = patient && !soon(self);
         match obtain(self, w, hard) {
@@ -178,7 +178,9 @@ impl Mm {
 
     /// Whether a stream reads the unit of `page` whole.
     pub(crate) fn reads_whole(&self, stream: StreamId, page: Vpn) -> bool {
-        self.streams.is_dense(stream) && self.table.is_away(page) && self.holds_unit(page)
+        self.readahead.streams.is_dense(stream)
+            && self.space.table.is_away(page)
+            && self.holds_unit(page)
     }
 
     /// A stream has reached a unit: read it whole. False: there is no memory for it now.
@@ -191,16 +193,16 @@ impl Mm {
         let unit = unit_of(page);
         self.want_unit(w);
         let Some(id) = self.cluster_to_read(w, false) else {
-            self.awake = true;
+            self.reclaim.awake = true;
             return false;
         };
-        if let Entry::Swapped { evicted, .. } = self.table.get(page) {
-            self.streams.reads(stream, self.returns(evicted));
+        if let Entry::Swapped { evicted, .. } = self.space.table.get(page) {
+            self.readahead.streams.reads(stream, self.returns(evicted));
         }
         w.window(UNIT.into());
         self.count_ahead(unit, UNIT.into());
         self.read_unit(w, id, unit, Reader::Stream(stream));
-        self.streams.pass_unit(stream, unit);
+        self.readahead.streams.pass_unit(stream, unit);
         true
     }
 
@@ -211,7 +213,7 @@ impl Mm {
             Reader::Thread(pending) => (None, Some(pending)),
         };
         let ahead = stream.is_some();
-        let mut batch = core::mem::take(&mut self.batch);
+        let mut batch = core::mem::take(&mut self.swap.batch);
         batch.clear();
         let cluster = self.frames.clusters.get_mut(id);
         (cluster.unit, cluster.zeroed) = (Some(unit), false);
@@ -219,13 +221,13 @@ impl Mm {
         let mut first = None;
         for (n, frame) in (0..).zip(self.frames.clusters.frames(id)) {
             let page = unit.plus(n);
-            let Entry::Swapped { slot, evicted } = self.table.get(page) else {
+            let Entry::Swapped { slot, evicted } = self.space.table.get(page) else {
                 debug_assert!(false, "a unit that is away has a slot for each page");
                 continue;
             };
             // Pages that the stream leaves out are read too, and count as no hit.
             let mut desc = FrameDesc {
-                ahead: stream.is_some_and(|id| self.streams.touches(id, page)),
+                ahead: stream.is_some_and(|id| self.readahead.streams.touches(id, page)),
                 streamed: ahead,
                 ..NOTHING
             };
@@ -241,7 +243,7 @@ impl Mm {
         }
         self.stats.huge_swap_in += 1;
         self.submit_reads(w, &mut batch, first, SLOTS_PER_UNIT_IO);
-        self.batch = batch;
+        self.swap.batch = batch;
     }
 
     /// An I/O on frames of clusters has ended: process the units that are complete.
@@ -292,7 +294,7 @@ impl Mm {
             // The end of the I/O maps it.
             return Outcome::Waits;
         }
-        if self.held {
+        if self.space.held {
             for n in 0..UNIT {
                 w.returns(unit.plus(n.into()));
             }
@@ -315,7 +317,7 @@ impl Mm {
                     let since = desc.since;
                     let pending = Pending::of(page, since);
                     match stop {
-                        Stop::Again => self.retry.push(pending),
+                        Stop::Again => self.fault.retry.push(pending),
                         Stop::NoMemory => {
                             self.stall(w, pending);
                         }
@@ -370,11 +372,14 @@ impl Mm {
         let Predictor::Stream(stream) = predictor else {
             return;
         };
-        if self.held || !self.table.is_huge(page) || !self.streams.is_dense(stream) {
+        if self.space.held
+            || !self.space.table.is_huge(page)
+            || !self.readahead.streams.is_dense(stream)
+        {
             return;
         }
-        let next = self.streams.next_unit(stream, unit_of(page));
-        let Some(Entry::Cached(frame)) = next.map(|next| self.table.get(next)) else {
+        let next = self.readahead.streams.next_unit(stream, unit_of(page));
+        let Some(Entry::Cached(frame)) = next.map(|next| self.space.table.get(next)) else {
             return;
         };
         if let Some((id, unit)) = self.frames.unit_of(frame)
@@ -411,11 +416,12 @@ impl Mm {
         if whole {
             // The next unit of a stream has not proved that it is needed again.
             let again = needed && unseen == 0;
-            self.table
+            self.space
+                .table
                 .make_huge(unit, if again { REFS_REFAULT } else { REFS_NEW });
         }
         self.stats.ahead.unseen += unseen;
-        if let Some(vma) = self.vmas.find_mut(unit) {
+        if let Some(vma) = self.space.vmas.find_mut(unit) {
             vma.ahead.unseen += unseen;
         }
     }
@@ -446,7 +452,7 @@ impl Mm {
             let unit = unit_of(edge);
             let all = unit..unit.plus(UNIT.into());
             if overlap(&all, range) != all {
-                self.stats.huge_splits += u64::from(self.table.unmake_huge(edge));
+                self.stats.huge_splits += u64::from(self.space.table.unmake_huge(edge));
             }
         }
     }

@@ -23,7 +23,7 @@ impl Mm {
             frames,
         } = ended;
         if drain {
-            self.drain.ended(frames.len());
+            self.swap.drain.ended(frames.len());
         }
         match (write, result) {
             (false, IoResult::Ok) if drain => self.on_drained(w, slot, &frames),
@@ -40,7 +40,7 @@ impl Mm {
                 self.settle_units(w, &frames, false);
             }
             (true, _) => {
-                let areas_full = self.areas_full;
+                let areas_full = self.swap.areas_full;
                 for (i, &frame) in (0..).zip(&frames) {
                     let result = match result {
                         IoResult::Refused(refusal) if !refusal.has(i) => IoResult::Ok,
@@ -51,20 +51,20 @@ impl Mm {
                 self.settle_units(w, &frames, true);
                 match result {
                     // Other processes may have made room.
-                    IoResult::Ok => self.areas_full = false,
+                    IoResult::Ok => self.swap.areas_full = false,
                     IoResult::Refused(refusal) => {
                         // The slots that were released are no room.
-                        self.areas_full = areas_full;
+                        self.swap.areas_full = areas_full;
                         if refusal.full {
-                            self.slots.no_room(slot.area);
+                            self.swap.slots.no_room(slot.area);
                         }
                     }
                     IoResult::Failed(error) => {
                         w.notice(Notice::WriteFailed { slot, error });
                         if error == ENOSPC {
-                            self.slots.no_room(slot.area);
+                            self.swap.slots.no_room(slot.area);
                         } else {
-                            self.slots.write_failed(slot.area);
+                            self.swap.slots.write_failed(slot.area);
                         }
                     }
                 }
@@ -101,7 +101,7 @@ impl Mm {
         };
         if let Some(notice) = lost {
             w.notice(notice);
-            self.bad.push(slot);
+            self.swap.bad.push(slot);
             self.frames.get_mut(frame).slot = None;
             self.lose(w, page);
             return;
@@ -111,17 +111,17 @@ impl Mm {
         let desc = self.frames.get(frame);
         if desc.wanted {
             self.deliver(w, frame);
-        } else if desc.whole && !self.held {
+        } else if desc.whole && !self.space.held {
             self.send_on(w, slot, frame);
         }
     }
 
     /// Map pages that have just been read and may be mapped before their touch.
     fn map_direct(&mut self, w: &mut impl World, frames: &[Frame]) {
-        if self.held {
+        if self.space.held {
             return;
         }
-        let mut maps = core::mem::take(&mut self.maps);
+        let mut maps = core::mem::take(&mut self.readahead.maps);
         maps.clear();
         maps.extend(frames.iter().filter_map(|&frame| {
             let desc = self.frames.get(frame);
@@ -129,7 +129,7 @@ impl Mm {
             Some((desc.page.filter(|_| direct)?, frame))
         }));
         self.map_pages(w, &maps);
-        self.maps = maps;
+        self.readahead.maps = maps;
     }
 
     fn on_written(&mut self, w: &mut impl World, slot: Slot, frame: Frame, result: IoResult) {
@@ -161,7 +161,7 @@ impl Mm {
                     desc.whole = !refusal.full;
                 }
                 if matches!(result, IoResult::Failed(error) if error != ENOSPC) {
-                    self.bad.push(slot);
+                    self.swap.bad.push(slot);
                 } else {
                     self.put(w, Some(slot));
                 }

@@ -24,8 +24,8 @@ const GATHERED_PART: u32 = 2;
 impl Mm {
     fn reclaim_clock(&self) -> ReclaimClock {
         ReclaimClock {
-            evictions: self.evictions,
-            resident: self.table.resident(),
+            evictions: self.reclaim.evictions,
+            resident: self.space.table.resident(),
         }
     }
 
@@ -47,13 +47,13 @@ impl Mm {
     /// Threads fault at random, and there is memory for their next faults: writes can wait until there are many.
     pub(crate) fn gathers_writes(&self, w: &impl World) -> bool {
         self.faults_at_random()
-            && self.headroom(w) >= u64::from(self.marks.low / 2)
+            && self.headroom(w) >= u64::from(self.reclaim.marks.low / 2)
             && w.excess() == 0
     }
 
     /// Pages that are gathered then.
     fn gathered(&self) -> usize {
-        GATHERED.min(self.marks.high / GATHERED_PART).max(1) as usize
+        GATHERED.min(self.reclaim.marks.high / GATHERED_PART).max(1) as usize
     }
 
     /// Between two faults: look at the disk's state, and dispatch waiting requests.
@@ -232,21 +232,23 @@ impl Mm {
             return;
         }
         let least = least.min(SLOTS_PER_IO);
-        while self.frames.dirty().len() >= least && self.frames.writing() < self.marks.writes {
-            let mut batch = core::mem::take(&mut self.batch);
+        while self.frames.dirty().len() >= least
+            && self.frames.writing() < self.reclaim.marks.writes
+        {
+            let mut batch = core::mem::take(&mut self.swap.batch);
             batch.clear();
             let oldest = self.frames.dirty().iter().take(BATCH);
             batch.extend(oldest.filter_map(|&frame| Some((self.frames.get(frame).slot?, frame))));
             let done = if batch.is_empty() {
-                let mut frames = core::mem::take(&mut self.homeless);
+                let mut frames = core::mem::take(&mut self.swap.homeless);
                 let done = self.write_anew(w, &mut frames);
-                self.homeless = frames;
+                self.swap.homeless = frames;
                 done
             } else {
                 batch.sort_unstable_by_key(|&(slot, _)| slot);
                 self.write_at_home(w, &batch)
             };
-            self.batch = batch;
+            self.swap.batch = batch;
             if !done {
                 return;
             }
@@ -289,13 +291,13 @@ impl Mm {
             true => slots.take_whole(w, max),
             false => slots.take(w, max),
         };
-        let Some((slot, n)) = take(&mut self.slots, w).or_else(|| {
+        let Some((slot, n)) = take(&mut self.swap.slots, w).or_else(|| {
             (self.take_back_slots(w) > 0)
-                .then(|| take(&mut self.slots, w))
+                .then(|| take(&mut self.swap.slots, w))
                 .flatten()
         }) else {
-            if !self.areas_full {
-                self.areas_full = true;
+            if !self.swap.areas_full {
+                self.swap.areas_full = true;
                 w.notice(Notice::AreasFull);
             }
             return false;

@@ -13,9 +13,9 @@ use crate::huge::clusters::{List, UNIT};
 use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
 use crate::mm::Mm;
-use crate::readahead::byte_stride::ByteStrideId;
-use crate::readahead::streams::{Run, StreamId};
-use crate::readahead::{Touch, Window};
+use crate::readahead::byte_stride::{ByteStrideId, ByteStrides};
+use crate::readahead::streams::{Run, StreamId, Streams};
+use crate::readahead::{Policy, Shared, Touch, Window};
 use crate::space::advice::Hint;
 use crate::space::page_table::Entry;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn};
@@ -35,6 +35,33 @@ pub(crate) enum Predictor {
     ByteStride(ByteStrideId),
 }
 
+/// What readahead remembers of all regions together.
+pub(crate) struct Prefetch {
+    pub shared: Shared,
+    pub streams: Streams,
+    pub byte_strides: ByteStrides,
+    /// Buffers for lists that are built again each time.
+    pub wants: Vec<(u64, Vpn, Slot)>,
+    pub maps: Vec<(Vpn, Frame)>,
+}
+
+impl Prefetch {
+    /// Nothing is read ahead yet.
+    pub fn new(policy: Policy) -> Self {
+        let window = match policy {
+            Policy::Streams(max) => max,
+            Policy::None | Policy::Vma(_) | Policy::Cluster(_) | Policy::Trend(_) => 0,
+        };
+        Prefetch {
+            shared: Shared::default(),
+            streams: Streams::new(window),
+            byte_strides: ByteStrides::new(window),
+            wants: Vec::new(),
+            maps: Vec::new(),
+        }
+    }
+}
+
 impl Mm {
     /// The one place where a touch that finds its page in a frame is looked up and counted. Returns the predictor that
     /// it moves on.
@@ -52,7 +79,7 @@ impl Mm {
             self.end_ahead(page, &FrameDesc { mark, ..desc }, true);
             self.frames.use_ahead(frame);
         }
-        let vma = self.vmas.find_mut(page)?;
+        let vma = self.space.vmas.find_mut(page)?;
         if desc.ahead {
             vma.was_foreseen(true);
         }
@@ -61,7 +88,7 @@ impl Mm {
             match self.predictor(address, w.now()) {
                 Some(Predictor::Stream(id)) => {
                     if self.frames.unit_of(frame).is_some() {
-                        self.streams.saw_unit(id);
+                        self.readahead.streams.saw_unit(id);
                     }
                     return self.judge(id).then_some(Predictor::Stream(id));
                 }
@@ -69,7 +96,7 @@ impl Mm {
                 None => {}
             }
         }
-        let vma = self.vmas.find_mut(page)?;
+        let vma = self.space.vmas.find_mut(page)?;
         let touch = Touch {
             page,
             slot: desc.slot,
@@ -77,62 +104,68 @@ impl Mm {
             region: &vma.range,
         };
         let policy = vma.policy(self.config.readahead);
-        policy.on_hit(&mut self.shared, &mut vma.history, &touch);
+        policy.on_hit(&mut self.readahead.shared, &mut vma.history, &touch);
         None
     }
 
     /// The predictor that the touch of `address` continues, moved on.
     pub(crate) fn predictor(&mut self, address: u64, now: Nanos) -> Option<Predictor> {
         let page = Vpn::of(address);
-        let vma = self.vmas.find_mut(page)?;
+        let vma = self.space.vmas.find_mut(page)?;
         if vma.hint == Hint::Random {
             return None;
         }
         let history = &mut vma.history;
-        if let Some(id) = self.streams.advance(page, now) {
-            self.streams.weigh(id, &mut history.stride_probe, now);
+        if let Some(id) = self.readahead.streams.advance(page, now) {
+            self.readahead
+                .streams
+                .weigh(id, &mut history.stride_probe, now);
             return Some(Predictor::Stream(id));
         }
         if let Some(id) = self
+            .readahead
             .byte_strides
             .touch(&mut history.byte_strides, address, now)
         {
             return Some(Predictor::ByteStride(id));
         }
-        let stream = self.streams.find(&mut history.recent, address, now)?;
+        let stream = self
+            .readahead
+            .streams
+            .find(&mut history.recent, address, now)?;
         Some(Predictor::Stream(stream))
     }
 
     /// Whether a stream that has moved on is still one: pages that it should have touched on its way are evidence
     /// against it.
     pub(crate) fn judge(&mut self, id: StreamId) -> bool {
-        let unused = self.streams.left_out(id).filter(|&page| {
-            let Entry::Cached(frame) = self.table.get(page) else {
+        let unused = self.readahead.streams.left_out(id).filter(|&page| {
+            let Entry::Cached(frame) = self.space.table.get(page) else {
                 return false;
             };
             let desc = self.frames.get(frame);
             desc.mark && desc.ahead
         });
         let unused = unused.count() as u32;
-        self.streams.judge(id, unused)
+        self.readahead.streams.judge(id, unused)
     }
 
     /// A page that readahead read is used, or is evicted unused.
     pub(crate) fn end_ahead(&mut self, page: Vpn, desc: &FrameDesc, used: bool) {
         self.stats.ahead.end(desc.mark, used);
-        if let Some(vma) = self.vmas.find_mut(page) {
+        if let Some(vma) = self.space.vmas.find_mut(page) {
             vma.ahead.end(desc.mark, used);
         }
     }
 
     /// The page of `address` is about to be read into `frame` for a thread that waits: read its window too.
     pub(crate) fn read_with(&mut self, w: &mut impl World, address: u64, slot: Slot, frame: Frame) {
-        let mut batch = core::mem::take(&mut self.batch);
+        let mut batch = core::mem::take(&mut self.swap.batch);
         batch.clear();
         batch.push((slot, frame));
         self.foresee(w, address, slot, &mut batch);
         self.submit_reads(w, &mut batch, Some(frame), SLOTS_PER_IO);
-        self.batch = batch;
+        self.swap.batch = batch;
     }
 
     /// Begin to read the pages that the miss of `address` makes likely.
@@ -145,16 +178,16 @@ impl Mm {
     ) {
         let (page, now) = (Vpn::of(address), w.now());
         let predictor = self.predictor(address, now);
-        let Some(vma) = self.vmas.find_mut(page) else {
+        let Some(vma) = self.space.vmas.find_mut(page) else {
             return;
         };
         let region = vma.range.clone();
         match predictor {
             Some(Predictor::Stream(id)) => {
-                self.streams.missed(id);
-                let share = self.streams.share(now);
+                self.readahead.streams.missed(id);
+                let share = self.readahead.streams.share(now);
                 if self.judge(id)
-                    && let Some(run) = self.streams.window(id, &region, share)
+                    && let Some(run) = self.readahead.streams.window(id, &region, share)
                 {
                     let run = self.before_units(id, run);
                     let count = run.count.min(SLOTS_PER_IO as u64 - 1);
@@ -166,7 +199,7 @@ impl Mm {
                 return;
             }
             Some(Predictor::ByteStride(id)) => {
-                if self.byte_strides.next_page(id, now).is_some() {
+                if self.readahead.byte_strides.next_page(id, now).is_some() {
                     self.read_lattice(w, id, &region, batch);
                 }
                 return;
@@ -182,8 +215,9 @@ impl Mm {
         vma.was_foreseen(false);
         let policy = vma.policy(self.config.readahead);
         let hinted = vma.hint.window(&touch, policy.max_window());
-        let window =
-            hinted.unwrap_or_else(|| policy.on_miss(&mut self.shared, &mut vma.history, &touch));
+        let window = hinted.unwrap_or_else(|| {
+            policy.on_miss(&mut self.readahead.shared, &mut vma.history, &touch)
+        });
         self.on_random_fault(now);
         w.window(window.count().into());
         self.read_window(w, &window, batch);
@@ -192,7 +226,7 @@ impl Mm {
     /// Pages of memory that may hold readahead.
     fn memory_ahead(&self) -> u64 {
         let units = self.frames.clusters.number() / 2 * UNIT;
-        u64::from(self.marks.ahead / 4 * 3 + units).min(self.resident() / 4)
+        u64::from(self.reclaim.marks.ahead / 4 * 3 + units).min(self.resident() / 4)
     }
 
     /// Read ahead of every stream and byte stride, as far as each may.
@@ -202,17 +236,17 @@ impl Mm {
             return;
         }
         let now = w.now();
-        for id in self.byte_strides.ids() {
-            if let Some(next) = self.byte_strides.next_page(id, now)
-                && let Some(vma) = self.vmas.find(next)
+        for id in self.readahead.byte_strides.ids() {
+            if let Some(next) = self.readahead.byte_strides.next_page(id, now)
+                && let Some(vma) = self.space.vmas.find(next)
                 && vma.hint != Hint::Random
             {
                 let region = vma.range.clone();
-                let mut batch = core::mem::take(&mut self.batch);
+                let mut batch = core::mem::take(&mut self.swap.batch);
                 batch.clear();
                 self.read_lattice(w, id, &region, &mut batch);
                 self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
-                self.batch = batch;
+                self.swap.batch = batch;
             }
         }
     }
@@ -225,28 +259,34 @@ impl Mm {
         batch: &mut Vec<(Slot, Frame)>,
     ) {
         let (latency, memory) = (self.io.latency(), self.memory_ahead());
-        let count = self.byte_strides.window(id, region, latency, memory);
+        let count = self
+            .readahead
+            .byte_strides
+            .window(id, region, latency, memory);
         if count == 0 {
             return;
         }
-        let pages = self.byte_strides.pages(id, count);
-        let placing = self.byte_strides.placing(id);
+        let pages = self.readahead.byte_strides.pages(id, count);
+        let placing = self.readahead.byte_strides.placing(id);
         let passed = self.read_pages(w, pages, false, placing, batch);
-        self.byte_strides.passed(id, passed, passed < count);
+        self.readahead
+            .byte_strides
+            .passed(id, passed, passed < count);
     }
 
     fn read_streams(&mut self, w: &mut impl World) {
-        self.streams
+        self.readahead
+            .streams
             .set_means(self.io.latency(), self.memory_ahead());
         let now = w.now();
-        let share = self.streams.share(now);
-        for id in self.streams.ids() {
+        let share = self.readahead.streams.share(now);
+        for id in self.readahead.streams.ids() {
             let mut windows = 0;
             while windows < WINDOWS
-                && let Some(next) = self.streams.next_page(id, share, now)
-                && let Some(vma) = self.vmas.find(next)
+                && let Some(next) = self.readahead.streams.next_page(id, share, now)
+                && let Some(vma) = self.space.vmas.find(next)
                 && vma.hint != Hint::Random
-                && let Some(run) = self.streams.window(id, &vma.range, share)
+                && let Some(run) = self.readahead.streams.window(id, &vma.range, share)
             {
                 if self.reads_whole(id, next) {
                     if self.io.holds_back() || !self.read_unit_ahead(w, id, next) {
@@ -258,18 +298,18 @@ impl Mm {
                 let mut run = self.before_units(id, run);
                 if self.io.holds_back() {
                     // It may continue over pages that are in memory.
-                    let away = |page| matches!(self.table.get(page), Entry::Swapped { .. });
+                    let away = |page| matches!(self.space.table.get(page), Entry::Swapped { .. });
                     match run.pages().position(away) {
                         Some(0) => break,
                         Some(n) => run = run.shortened(n as u64),
                         None => {}
                     }
                 }
-                let mut batch = core::mem::take(&mut self.batch);
+                let mut batch = core::mem::take(&mut self.swap.batch);
                 batch.clear();
                 let passed = self.read_run(w, id, run, &mut batch);
                 self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
-                self.batch = batch;
+                self.swap.batch = batch;
                 if passed < run.count {
                     break;
                 }
@@ -301,14 +341,14 @@ impl Mm {
         run: Run,
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
-        if let Entry::Swapped { evicted, .. } = self.table.get(run.first) {
-            self.streams.reads(id, self.returns(evicted));
+        if let Entry::Swapped { evicted, .. } = self.space.table.get(run.first) {
+            self.readahead.streams.reads(id, self.returns(evicted));
         }
-        let placing = self.streams.placing(id);
+        let placing = self.readahead.streams.placing(id);
         let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);
-        let mapped = |page: &Vpn| matches!(self.table.get(*page), Entry::Resident(_));
+        let mapped = |page: &Vpn| matches!(self.space.table.get(*page), Entry::Resident(_));
         let present = run.pages().take(passed as usize).filter(mapped).count();
-        self.streams.passed(id, passed, present as u64);
+        self.readahead.streams.passed(id, passed, present as u64);
         passed
     }
 
@@ -323,7 +363,7 @@ impl Mm {
         placing: impl Fn(Vpn) -> (bool, bool),
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
-        let mut wants = core::mem::take(&mut self.wants);
+        let mut wants = core::mem::take(&mut self.readahead.wants);
         wants.clear();
         let mut ios = self.io.in_flight() + KEPT_IOS;
         let mut last: Option<Slot> = batch.last().map(|&(slot, _)| slot);
@@ -331,7 +371,7 @@ impl Mm {
         for (n, page) in (0..).zip(pages) {
             first_page = first_page.or(Some(page));
             passed = n + 1;
-            let Entry::Swapped { slot, .. } = self.table.get(page) else {
+            let Entry::Swapped { slot, .. } = self.space.table.get(page) else {
                 continue;
             };
             let beside =
@@ -348,11 +388,11 @@ impl Mm {
         }
         let spare = self.spare_frames(w, wants.len() as u32);
         if (spare as usize) < wants.len() {
-            let worthwhile = (self.marks.ahead / 32).clamp(WORTHWHILE.0, WORTHWHILE.1);
+            let worthwhile = (self.reclaim.marks.ahead / 32).clamp(WORTHWHILE.0, WORTHWHILE.1);
             let enough = if spare < worthwhile { 0 } else { spare };
             passed = wants[enough as usize].0;
             wants.truncate(enough as usize);
-            self.awake = true;
+            self.reclaim.awake = true;
         }
         if falling {
             wants.reverse();
@@ -382,7 +422,7 @@ impl Mm {
             w.window(count);
             self.count_ahead(page, count);
         }
-        self.wants = wants;
+        self.readahead.wants = wants;
         passed
     }
 
@@ -397,7 +437,7 @@ impl Mm {
             let Some(page) = self.page_of(window, n) else {
                 continue;
             };
-            let Entry::Swapped { slot, .. } = self.table.get(page) else {
+            let Entry::Swapped { slot, .. } = self.space.table.get(page) else {
                 continue;
             };
             if batch.len() == SLOTS_PER_IO || self.spare_frames(w, 1) == 0 {
@@ -419,7 +459,7 @@ impl Mm {
 
     pub(crate) fn count_ahead(&mut self, page: Vpn, count: u64) {
         self.stats.ahead.pages += count;
-        if let Some(vma) = self.vmas.find_mut(page) {
+        if let Some(vma) = self.space.vmas.find_mut(page) {
             vma.ahead.pages += count;
         }
     }
@@ -427,7 +467,7 @@ impl Mm {
     /// A page that readahead asked for was not read after all.
     pub(crate) fn uncount_ahead(&mut self, page: Vpn) {
         self.stats.ahead.pages -= 1;
-        if let Some(vma) = self.vmas.find_mut(page) {
+        if let Some(vma) = self.space.vmas.find_mut(page) {
             vma.ahead.pages = vma.ahead.pages.saturating_sub(1);
         }
     }
@@ -435,7 +475,7 @@ impl Mm {
     /// Make up to `wanted` frames free for readahead. Returns how many.
     pub(crate) fn spare_frames(&mut self, w: &mut impl World, wanted: u32) -> u32 {
         while self.frames.free() < wanted
-            && self.frames.empty() > self.marks.empty
+            && self.frames.empty() > self.reclaim.marks.empty
             && let Some((frame, n)) = self.back_empty(w, wanted - self.frames.free())
         {
             for i in 0..n {
@@ -445,10 +485,13 @@ impl Mm {
         if self.frames.free() < wanted {
             // Not the last frames that reclaim keeps ready: in a steady state all memory that is not mapped is clean
             // pages.
-            let spare = self.frames.clean().saturating_sub(self.marks.low / 2);
+            let spare = self
+                .frames
+                .clean()
+                .saturating_sub(self.reclaim.marks.low / 2);
             self.drop_clean(spare.min(wanted - self.frames.free()));
         }
-        let stale = self.frames.ahead().saturating_sub(self.marks.ahead);
+        let stale = self.frames.ahead().saturating_sub(self.reclaim.marks.ahead);
         if self.frames.free() < wanted && stale > 0 {
             self.drop_ahead(w.now(), stale.min(wanted - self.frames.free()));
         }
@@ -463,24 +506,24 @@ impl Mm {
     pub(crate) fn map_ahead(&mut self, w: &mut impl World, predictor: Predictor) {
         match predictor {
             Predictor::Stream(id) => {
-                let run = self.streams.take_mappable(id);
+                let run = self.readahead.streams.take_mappable(id);
                 self.map_those(w, run.into_iter().flat_map(Run::rising));
             }
             Predictor::ByteStride(id) => {
-                let pages = self.byte_strides.take_mappable(id);
+                let pages = self.readahead.byte_strides.take_mappable(id);
                 self.map_those(w, pages);
             }
         }
     }
 
     fn map_those(&mut self, w: &mut impl World, pages: impl Iterator<Item = Vpn>) {
-        if self.held {
+        if self.space.held {
             return;
         }
-        let mut maps = core::mem::take(&mut self.maps);
+        let mut maps = core::mem::take(&mut self.readahead.maps);
         maps.clear();
         for page in pages {
-            let Entry::Cached(frame) = self.table.get(page) else {
+            let Entry::Cached(frame) = self.space.table.get(page) else {
                 continue;
             };
             if self.frames.unit_of(frame).is_some() {
@@ -497,7 +540,7 @@ impl Mm {
             }
         }
         self.map_pages(w, &maps);
-        self.maps = maps;
+        self.readahead.maps = maps;
     }
 
     /// Map pages that no thread waits for, runs of neighbours by one call.
@@ -535,7 +578,7 @@ impl Mm {
             return;
         };
         self.stats.ahead.unseen += unseen;
-        if let Some(vma) = self.vmas.find_mut(page) {
+        if let Some(vma) = self.space.vmas.find_mut(page) {
             vma.ahead.unseen += unseen;
         }
     }

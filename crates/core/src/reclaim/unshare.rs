@@ -36,9 +36,9 @@ impl Unsharing {
 impl Mm {
     /// The kernel refused to move `n` pages from `page` on: a fork shares them, or they are pinned.
     pub(crate) fn on_immovable(&mut self, w: &mut impl World, page: Vpn, n: u32) {
-        if self.unsharing.run.is_none() {
+        if self.reclaim.unsharing.run.is_none() {
             let now = w.now();
-            self.unsharing = Unsharing {
+            self.reclaim.unsharing = Unsharing {
                 run: Some((page, n)),
                 since: now,
                 asked: now,
@@ -49,17 +49,17 @@ impl Mm {
 
     /// Evict the run that was copied, as far as it is. Returns how many pages left the program.
     pub(super) fn evict_unshared(&mut self, w: &mut impl World) -> u32 {
-        let Some((page, n)) = self.unsharing.run else {
+        let Some((page, n)) = self.reclaim.unsharing.run else {
             return 0;
         };
         let now = w.now();
         if w.is_unsharing() {
-            self.unsharing.since = now;
+            self.reclaim.unsharing.since = now;
             return 0;
         }
         // The program may have discarded or moved some of them.
         let resident = |i: &u32| {
-            let entry = self.table.get(page.plus(u64::from(*i)));
+            let entry = self.space.table.get(page.plus(u64::from(*i)));
             matches!(entry, Entry::Resident(_))
         };
         let n = (0..n).take_while(resident).count() as u32;
@@ -68,20 +68,20 @@ impl Mm {
             n => self.move_out(w, page, n, false),
         };
         if moved > 0 {
-            self.unsharing.since = now;
+            self.reclaim.unsharing.since = now;
         }
         let left = (page.plus(moved.into()), n - moved);
-        let is_pinned = now.saturating_sub(self.unsharing.since) > PATIENCE;
+        let is_pinned = now.saturating_sub(self.reclaim.unsharing.since) > PATIENCE;
         if stop != Some(Stop::Busy) || is_pinned {
-            self.unsharing.run = None;
+            self.reclaim.unsharing.run = None;
             if is_pinned {
-                self.table.rest(left.0, REST);
+                self.space.table.rest(left.0, REST);
             }
             return moved;
         }
-        self.unsharing.run = Some(left);
-        if now.saturating_sub(self.unsharing.asked) > AGAIN {
-            self.unsharing.asked = now;
+        self.reclaim.unsharing.run = Some(left);
+        if now.saturating_sub(self.reclaim.unsharing.asked) > AGAIN {
+            self.reclaim.unsharing.asked = now;
             w.unshare(left.0, left.1);
         }
         moved

@@ -143,30 +143,34 @@ impl Mm {
     /// The program gives advice about `range`. Parts that are not managed are skipped.
     pub fn advise(&mut self, w: &mut impl World, range: &PageRange, advice: Advice) {
         if let Advice::Use(hint) = advice {
-            return self.vmas.set_hint(range, hint);
+            return self.space.vmas.set_hint(range, hint);
         }
-        self.advised.cancel(range);
-        for part in self.vmas.overlapping(range) {
+        self.space.advised.cancel(range);
+        for part in self.space.vmas.overlapping(range) {
             match advice {
                 Advice::Use(_) => {}
                 Advice::WillNeed => {
                     self.each_cached(&part, |mm, frame| mm.frames.get_mut(frame).leaves = false);
-                    self.advised.needed.push(part);
+                    self.space.advised.needed.push(part);
                 }
                 Advice::Cold => {
-                    self.table.chill(&part);
-                    self.advised.cold.push(part);
+                    self.space.table.chill(&part);
+                    self.space.advised.cold.push(part);
                 }
                 Advice::PageOut => {
                     self.each_cached(&part, Mm::let_go);
-                    self.advised.out.push(part);
+                    self.space.advised.out.push(part);
                 }
             }
         }
         if advice == Advice::WillNeed {
-            let spare = u64::from(self.frames.empty().saturating_sub(self.marks.empty));
-            let clean = self.frames.clean().saturating_sub(self.marks.low / 2);
-            self.advised.budget = u64::from(self.frames.free() + clean) + spare.min(w.available());
+            let spare = u64::from(self.frames.empty().saturating_sub(self.reclaim.marks.empty));
+            let clean = self
+                .frames
+                .clean()
+                .saturating_sub(self.reclaim.marks.low / 2);
+            self.space.advised.budget =
+                u64::from(self.frames.free() + clean) + spare.min(w.available());
         }
     }
 
@@ -188,9 +192,11 @@ impl Mm {
     fn each_cached(&mut self, range: &PageRange, mut f: impl FnMut(&mut Self, Frame)) {
         let mut pages = Vec::new();
         let cached = |entry| matches!(entry, Entry::Cached(_));
-        self.table.search(range, usize::MAX, cached, &mut pages);
+        self.space
+            .table
+            .search(range, usize::MAX, cached, &mut pages);
         for page in pages {
-            if let Entry::Cached(frame) = self.table.get(page) {
+            if let Entry::Cached(frame) = self.space.table.get(page) {
                 f(self, frame);
             }
         }
@@ -198,19 +204,21 @@ impl Mm {
 
     /// Read some pages that will be needed. Returns whether it did.
     pub(crate) fn bring_needed(&mut self, w: &mut impl World) -> bool {
-        if self.advised.needed.is_empty() || self.io.in_flight() >= READS {
+        if self.space.advised.needed.is_empty() || self.io.in_flight() >= READS {
             return false;
         }
         let mut pages = Vec::new();
-        let max = self.advised.budget.min(SLOTS_PER_IO as u64) as usize;
+        let max = self.space.advised.budget.min(SLOTS_PER_IO as u64) as usize;
         let swapped = |entry| matches!(entry, Entry::Swapped { .. });
-        let advised = &mut self.advised;
-        advised.needed.take(&self.table, max, swapped, &mut pages);
+        let advised = &mut self.space.advised;
+        advised
+            .needed
+            .take(&self.space.table, max, swapped, &mut pages);
         let spare = self.spare_frames(w, pages.len() as u32);
         pages.truncate(spare as usize);
         let mut batch = Vec::new();
         for &page in &pages {
-            let Entry::Swapped { slot, .. } = self.table.get(page) else {
+            let Entry::Swapped { slot, .. } = self.space.table.get(page) else {
                 debug_assert!(false, "making frames free changes no swapped page");
                 continue;
             };
@@ -222,10 +230,10 @@ impl Mm {
             self.count_ahead(page, 1);
             batch.push((slot, frame));
         }
-        self.advised.budget -= batch.len() as u64;
+        self.space.advised.budget -= batch.len() as u64;
         if batch.is_empty() {
             // No room is left, or all of it is in memory.
-            self.advised.needed.clear();
+            self.space.advised.needed.clear();
             return false;
         }
         self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
@@ -234,17 +242,21 @@ impl Mm {
 
     /// Evict some of the pages that the program wants out, with their memory. Returns the number of pages evicted.
     pub(crate) fn page_out(&mut self, w: &mut impl World) -> u32 {
-        if self.advised.out.is_empty() {
+        if self.space.advised.out.is_empty() {
             return 0;
         }
-        if self.areas_full {
-            self.advised.out.clear();
+        if self.swap.areas_full {
+            self.space.advised.out.clear();
             return 0;
         }
-        let mut batch = self.marks.writes.saturating_sub(self.frames.unwritten());
+        let mut batch = self
+            .reclaim
+            .marks
+            .writes
+            .saturating_sub(self.frames.unwritten());
         batch = batch.min(match self.is_awaited() {
             true => BESIDE_READS,
-            false => self.marks.batch,
+            false => self.reclaim.marks.batch,
         });
         // They are moved to frames without memory.
         let short = batch.saturating_sub(self.frames.empty());
@@ -253,20 +265,24 @@ impl Mm {
         }
         self.release_free(w, short);
         batch = batch.min(self.frames.empty());
-        let mut victims = core::mem::take(&mut self.victims);
+        let mut victims = core::mem::take(&mut self.reclaim.victims);
         victims.clear();
         let resident = |entry| matches!(entry, Entry::Resident(_));
-        let advised = &mut self.advised;
+        let advised = &mut self.space.advised;
         advised
             .out
-            .take(&self.table, batch as usize, resident, &mut victims);
+            .take(&self.space.table, batch as usize, resident, &mut victims);
         let (mut moved, mut left) = (0, victims.as_slice());
         while let (Some(&first), Some(&last)) = (left.first(), left.last()) {
-            if self.table.is_huge(first) {
+            if self.space.table.is_huge(first) {
                 let (gone, stop) = self.move_unit_out(w, unit_of(first), true);
                 moved += gone;
                 if stop == Some(Stop::Again) {
-                    self.advised.out.ranges.push_front(first..last.plus(1));
+                    self.space
+                        .advised
+                        .out
+                        .ranges
+                        .push_front(first..last.plus(1));
                     break;
                 }
                 let same = |page: &&Vpn| unit_of(**page) == unit_of(first);
@@ -282,7 +298,11 @@ impl Mm {
                 None => 0,
                 Some(Stop::Again) => {
                     let start = first.plus(gone.into());
-                    self.advised.out.ranges.push_front(start..last.plus(1));
+                    self.space
+                        .advised
+                        .out
+                        .ranges
+                        .push_front(start..last.plus(1));
                     break;
                 }
                 // All pages that a fork shares are being made movable; that takes too long to wait for.
@@ -291,7 +311,7 @@ impl Mm {
             };
             left = &left[skip.min(left.len())..];
         }
-        self.victims = victims;
+        self.reclaim.victims = victims;
         self.submit_writes(w, true);
         moved
     }
@@ -299,9 +319,10 @@ impl Mm {
     /// Victims that the program called cold, and that were not needed since.
     pub(crate) fn take_cold(&mut self, max: u32, victims: &mut Vec<Vpn>) {
         let cold = |entry| matches!(entry, Entry::Resident(Resident { refs: 0, .. }));
-        self.advised
+        self.space
+            .advised
             .cold
-            .take(&self.table, max as usize, cold, victims);
+            .take(&self.space.table, max as usize, cold, victims);
     }
 }
 

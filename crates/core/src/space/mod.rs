@@ -10,3 +10,21 @@ pub(crate) mod page_table;
 mod same_filled;
 pub(crate) mod snapshot;
 pub(crate) mod vma;
+
+use advice::Advised;
+use page_table::PageTable;
+use vma::Vmas;
+
+use crate::fault::unaccounted::Discarded;
+
+/// The address space of the program.
+#[derive(Default)]
+pub(crate) struct AddressSpace {
+    pub table: PageTable,
+    pub vmas: Vmas,
+    pub advised: Advised,
+    /// Discarded ranges that the kernel may not have zapped yet.
+    pub discarded: Discarded,
+    /// A fork is held: nothing is evicted.
+    pub held: bool,
+}

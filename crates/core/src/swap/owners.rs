@@ -46,8 +46,8 @@ impl Owners {
 impl Mm {
     /// `page` is in `slot` from now on, or will be when a write is done.
     pub(crate) fn note_owner(&mut self, slot: Slot, page: Vpn) {
-        if self.by_slot {
-            self.owners.set(slot, page);
+        if self.swap.by_slot {
+            self.swap.owners.set(slot, page);
         }
     }
 
@@ -74,8 +74,8 @@ impl Mm {
             }
             Window::Slots { first, .. } => {
                 let wanted = first.plus(n);
-                let page = self.owners.get(wanted)?;
-                match self.table.get(page) {
+                let page = self.swap.owners.get(wanted)?;
+                match self.space.table.get(page) {
                     Entry::Swapped { slot, .. } if slot == wanted => Some(page),
                     _ => None,
                 }

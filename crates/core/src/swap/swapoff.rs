@@ -104,31 +104,35 @@ impl Drain {
 impl Mm {
     /// Begin to empty `area`: it gets no more pages.
     pub fn drain(&mut self, w: &mut impl World, area: u8) {
-        self.slots.close(w, area);
-        self.drain.area = Some(area);
-        self.drain.cursor = Vpn(0);
-        self.drain.idle = 0;
-        self.drain.resume = 0;
-        self.drain.starved = false;
-        self.drain.looked = None;
-        (self.drain.waits, self.drain.singles, self.drain.pause) = (0, 0, 0);
+        self.swap.slots.close(w, area);
+        self.swap.drain.area = Some(area);
+        self.swap.drain.cursor = Vpn(0);
+        self.swap.drain.idle = 0;
+        self.swap.drain.resume = 0;
+        self.swap.drain.starved = false;
+        self.swap.drain.looked = None;
+        (
+            self.swap.drain.waits,
+            self.swap.drain.singles,
+            self.swap.drain.pause,
+        ) = (0, 0, 0);
     }
 
     /// Pages may go to `area` (again).
     pub fn use_area(&mut self, area: u8) {
-        self.slots.open(area);
+        self.swap.slots.open(area);
         if self.drains(area) {
-            self.drain.area = None;
-            self.drain.starved = false;
+            self.swap.drain.area = None;
+            self.swap.drain.starved = false;
         }
-        self.areas_full = false;
+        self.swap.areas_full = false;
     }
 
     /// `area` is gone. No slot of it is in use, and no I/O on it is in flight.
     pub fn forget_area(&mut self, area: u8) {
         debug_assert!(!self.has_io(area));
         self.use_area(area);
-        self.slots.forget(area);
+        self.swap.slots.forget(area);
     }
 
     /// Some I/O on `area` is in flight.
@@ -138,58 +142,58 @@ impl Mm {
 
     /// An area is being emptied.
     pub fn is_draining(&self) -> bool {
-        self.drain.area.is_some()
+        self.swap.drain.area.is_some()
     }
 
     /// An area is being emptied and had slots in use at the last look.
     pub fn has_to_drain(&self) -> bool {
-        self.is_draining() && self.drain.idle == 0
+        self.is_draining() && self.swap.drain.idle == 0
     }
 
     pub(crate) fn drains(&self, area: u8) -> bool {
-        self.drain.area == Some(area)
+        self.swap.drain.area == Some(area)
     }
 
     /// The area whose emptying keeps a fault from making progress: memory and the other areas are full.
     pub fn starved(&self) -> Option<u8> {
-        self.drain.area.filter(|_| self.drain.starved)
+        self.swap.drain.area.filter(|_| self.swap.drain.starved)
     }
 
     /// Work that no fault waits for; returns whether there is more to do at once.
     pub(crate) fn drain_step(&mut self, w: &mut impl World) -> bool {
-        let Some(area) = self.drain.area else {
+        let Some(area) = self.swap.drain.area else {
             return false;
         };
         let now = w.now();
-        if self.held || !self.stalled.is_empty() || now < self.drain.resume {
+        if self.space.held || !self.fault.stalled.is_empty() || now < self.swap.drain.resume {
             return false;
         }
-        let mut met = core::mem::take(&mut self.drain.met);
+        let mut met = core::mem::take(&mut self.swap.drain.met);
         met.clear();
         let more = match self.config.swapoff {
             Swapoff::Stream => self.stream(w, area, &mut met),
             Swapoff::Readahead => self.page_by_page(w, area, false, &mut met),
             Swapoff::LegacyStats => self.page_by_page(w, area, true, &mut met),
         };
-        self.drain.met = met;
+        self.swap.drain.met = met;
         more
     }
 
     /// The walk continues at `next`, or with another pass after a pause.
     fn walk_on(&mut self, w: &mut impl World, area: u8, next: Option<Vpn>) -> bool {
         if let Some(next) = next {
-            self.drain.cursor = next;
+            self.swap.drain.cursor = next;
             return true;
         }
-        self.drain.cursor = Vpn(0);
-        self.drain.idle = if core::mem::take(&mut self.drain.found) {
+        self.swap.drain.cursor = Vpn(0);
+        self.swap.drain.idle = if core::mem::take(&mut self.swap.drain.found) {
             0
         } else {
-            self.drain.idle + 1
+            self.swap.drain.idle + 1
         };
-        let pause = PAUSE << self.drain.idle.min(16);
-        self.drain.resume = w.now() + pause.min(LONGEST_PAUSE);
-        if self.drain.idle > 0 {
+        let pause = PAUSE << self.swap.drain.idle.min(16);
+        self.swap.drain.resume = w.now() + pause.min(LONGEST_PAUSE);
+        if self.swap.drain.idle > 0 {
             self.put_bad(w, area);
         }
         false
@@ -198,9 +202,9 @@ impl Mm {
     /// Slots that failed are kept from reuse; no slot of `area` will be used any more.
     fn put_bad(&mut self, w: &mut impl World, area: u8) {
         let mut at = 0;
-        while let Some(&slot) = self.bad.get(at) {
+        while let Some(&slot) = self.swap.bad.get(at) {
             if slot.area == area {
-                self.bad.swap_remove(at);
+                self.swap.bad.swap_remove(at);
                 w.put(slot);
             } else {
                 at += 1;
@@ -212,13 +216,16 @@ impl Mm {
     pub(crate) fn give_slot_back(&mut self, w: &mut impl World, page: Vpn, resident: Resident) {
         self.put(w, resident.slot);
         let slot = None;
-        self.table
+        self.space
+            .table
             .set(page, Entry::Resident(Resident { slot, ..resident }));
     }
 
     /// Pages that may be taken without the memory that faults need.
     fn spare(&self, w: &impl World) -> u32 {
-        let spare = self.headroom(w).saturating_sub(self.marks.low.into());
+        let spare = self
+            .headroom(w)
+            .saturating_sub(self.reclaim.marks.low.into());
         spare.min(u64::from(u32::MAX)) as u32
     }
 
@@ -228,8 +235,8 @@ impl Mm {
         if max == 0 {
             return None;
         }
-        if w.available() >= u64::from(self.marks.low + max)
-            && self.frames.empty() > self.marks.empty
+        if w.available() >= u64::from(self.reclaim.marks.low + max)
+            && self.frames.empty() > self.reclaim.marks.empty
             && let Some(run) = self.back_empty(w, max)
         {
             return Some(run);
@@ -246,21 +253,24 @@ impl Mm {
 
     fn stream(&mut self, w: &mut impl World, area: u8, met: &mut Vec<(Vpn, Entry)>) -> bool {
         let now = w.now();
-        if self.stats.faults_major != self.drain.faults {
-            self.drain.faults = self.stats.faults_major;
-            self.drain.fault_at = now;
+        if self.stats.faults_major != self.swap.drain.faults {
+            self.swap.drain.faults = self.stats.faults_major;
+            self.swap.drain.fault_at = now;
         }
-        let calm = now.saturating_sub(self.drain.fault_at) >= CALM;
+        let calm = now.saturating_sub(self.swap.drain.fault_at) >= CALM;
         let depth = if calm { DEPTH } else { DEPTH_BESIDE_FAULTS };
         let depth = depth.min(self.config.frames / 4);
         // No small portions: half of the depth at a time makes long runs.
-        if self.drain.pages > depth / 2 || self.drain.ios >= IOS {
+        if self.swap.drain.pages > depth / 2 || self.swap.drain.ios >= IOS {
             return false;
         }
         let max = STEP.min(depth as usize);
-        let next = self.table.on_area(area, self.drain.cursor, max, met);
-        let mut batch = core::mem::take(&mut self.drain.batch);
-        let mut come = core::mem::take(&mut self.drain.come);
+        let next = self
+            .space
+            .table
+            .on_area(area, self.swap.drain.cursor, max, met);
+        let mut batch = core::mem::take(&mut self.swap.drain.batch);
+        let mut come = core::mem::take(&mut self.swap.drain.come);
         batch.clear();
         come.clear();
         let mut later = None;
@@ -271,7 +281,7 @@ impl Mm {
                     let desc = *self.frames.get(frame);
                     let here = desc.slot.is_some_and(|slot| slot.area == area);
                     // The unit of an earlier page may have included it.
-                    if !here || self.table.get(page) != entry {
+                    if !here || self.space.table.get(page) != entry {
                         continue;
                     }
                     let in_flight = matches!(desc.state, State::Reading | State::Writing);
@@ -285,12 +295,12 @@ impl Mm {
                         break;
                     }
                     if placed == UnitAction::Issued {
-                        self.drain.found = true;
+                        self.swap.drain.found = true;
                         continue;
                     }
                     // Some pages of a unit that could not be read whole are in memory.
-                    if self.table.get(page) != entry {
-                        self.drain.found = true;
+                    if self.space.table.get(page) != entry {
+                        self.swap.drain.found = true;
                         continue;
                     }
                     self.frames.single_out(frame);
@@ -311,28 +321,28 @@ impl Mm {
                     continue;
                 }
             }
-            self.drain.found = true;
+            self.swap.drain.found = true;
         }
         if let Some(page) = later {
             met.retain(|&(other, _)| other < page);
         }
         // Before the search for frames, which may drop clean pages.
         self.place(w, &come);
-        let stopped = match self.drain_unit(w, met, self.drain.pages, &mut batch) {
+        let stopped = match self.drain_unit(w, met, self.swap.drain.pages, &mut batch) {
             UnitAction::Issued => None,
             UnitAction::Retry => met.first().map(|&(page, _)| page),
             UnitAction::Split => self.begin_drain(w, met, &mut batch),
         };
         let worked = !batch.is_empty() || !come.is_empty();
-        self.drain.come = come;
+        self.swap.drain.come = come;
         let refused = self.submit_drain(w, &mut batch);
-        self.drain.batch = batch;
+        self.swap.drain.batch = batch;
         let stopped = [stopped, refused, later].into_iter().flatten().min();
         if stopped.is_some() {
             // No memory or no queue entry now, or a page that is held: the end of an I/O makes room.
-            self.drain.cursor = stopped.unwrap_or_default();
+            self.swap.drain.cursor = stopped.unwrap_or_default();
             if !worked {
-                self.drain.resume = now + PAUSE;
+                self.swap.drain.resume = now + PAUSE;
             }
             return false;
         }
@@ -380,10 +390,10 @@ impl Mm {
         for run in runs.flat_map(|run| run.chunks(SLOTS_PER_SWAPOFF_IO)) {
             let frames = run.iter().map(|&(_, frame)| frame);
             let io = self.io.begin_read(run[0].0, now, frames);
-            if self.drain.ios < IOS && self.io.start_at_once(w, io) {
+            if self.swap.drain.ios < IOS && self.io.start_at_once(w, io) {
                 self.io.set_drain(io);
-                self.drain.pages += run.len() as u32;
-                self.drain.ios += 1;
+                self.swap.drain.pages += run.len() as u32;
+                self.swap.drain.ios += 1;
                 self.stats.swap_read_ios += 1;
                 continue;
             }
@@ -413,11 +423,11 @@ impl Mm {
         {
             return self.on_unit_drained(w, slot, frames);
         }
-        let mut come = core::mem::take(&mut self.drain.come);
+        let mut come = core::mem::take(&mut self.swap.drain.come);
         come.clear();
         for (i, &frame) in (0..).zip(frames) {
             let (slot, desc) = (slot.plus(i), *self.frames.get(frame));
-            let ours = self.drains(slot.area) && !self.held && !desc.wanted;
+            let ours = self.drains(slot.area) && !self.space.held && !desc.wanted;
             match desc.page {
                 Some(page) if ours && w.digest_read(frame).number() == w.digest(slot) => {
                     self.stats.swap_in += 1;
@@ -431,7 +441,7 @@ impl Mm {
             come.sort_unstable();
         }
         self.place(w, &come);
-        self.drain.come = come;
+        self.swap.drain.come = come;
     }
 
     /// Pages that are complete in their frames leave the area: into the program by one move per run, or towards another
@@ -468,17 +478,19 @@ impl Mm {
 
     /// No thread has asked for the page: it has no references.
     fn came(&mut self, page: Vpn) {
-        self.table.set(page, Entry::Resident(Resident::default()));
+        self.space
+            .table
+            .set(page, Entry::Resident(Resident::default()));
     }
 
     /// How many pages of a run may be mapped. Pages that were just read have their memory already.
     fn fits(&self, w: &impl World, frame: Frame, run: u32) -> u32 {
         let read = self.frames.get(frame).state == State::Reading;
-        let elsewhere = self.slots.room(w) > 0;
+        let elsewhere = self.swap.slots.room(w) > 0;
         let keep = if elsewhere {
-            self.marks.high
+            self.reclaim.marks.high
         } else {
-            self.marks.low
+            self.reclaim.marks.low
         };
         let room = self.headroom(w).saturating_sub(keep.into());
         match (read, elsewhere) {
@@ -502,7 +514,7 @@ impl Mm {
                     found: true,
                     ..Resident::default()
                 };
-                self.table.set(page, Entry::Resident(foreign));
+                self.space.table.set(page, Entry::Resident(foreign));
                 return;
             }
             Stop::Busy | Stop::Fixed if w.try_charge(1) => {
@@ -546,8 +558,8 @@ impl Mm {
     /// Whether `n` pages more may go to other areas now.
     pub(crate) fn has_room_elsewhere(&self, w: &impl World, n: u32) -> bool {
         let unwritten = self.frames.unwritten();
-        let room = self.slots.room(w) >= u64::from(unwritten + n) + self.margin(w);
-        room && unwritten < self.marks.writes
+        let room = self.swap.slots.room(w) >= u64::from(unwritten + n) + self.margin(w);
+        room && unwritten < self.reclaim.marks.writes
     }
 
     /// Slots elsewhere that are left alone; few if all areas are small.

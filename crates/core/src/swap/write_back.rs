@@ -46,9 +46,9 @@ impl Mm {
         let areas = || (0..).map_while(|n| w.nth(n));
         let area = areas().find(|&area| w.compresses(area))?;
         let (used, slots) = (w.used(area) * 16, u64::from(w.slots(area)));
-        let bound = if self.back.active { ENDS } else { BEGINS };
+        let bound = if self.swap.back.active { ENDS } else { BEGINS };
         if used < slots * bound {
-            self.back.active = false;
+            self.swap.back.active = false;
             return None;
         }
         let (mut all, mut room) = (0, 0);
@@ -58,13 +58,13 @@ impl Mm {
             room += slots.saturating_sub(w.used(area));
         }
         if room <= LEAST_ROOM.min(all / LEAST_PART) {
-            self.back.active = false;
+            self.swap.back.active = false;
             return None;
         }
-        if !self.back.active {
-            self.back.active = true;
-            let oldest = (self.evictions / 2).min(1 << (EVICTED_BITS - 1)) as u32;
-            self.back.age = match self.back.age {
+        if !self.swap.back.active {
+            self.swap.back.active = true;
+            let oldest = (self.reclaim.evictions / 2).min(1 << (EVICTED_BITS - 1)) as u32;
+            self.swap.back.age = match self.swap.back.age {
                 0 => oldest,
                 age => (age * 2).min(oldest),
             };
@@ -74,26 +74,29 @@ impl Mm {
 
     /// Returns whether there is more to do at once.
     pub(crate) fn write_back_step(&mut self, w: &mut impl World) -> bool {
-        if self.held || !self.stalled.is_empty() || self.is_draining() {
+        if self.space.held || !self.fault.stalled.is_empty() || self.is_draining() {
             return false;
         }
         let Some(area) = self.filling_area(w) else {
             return false;
         };
-        let most = BATCH.min(self.marks.writes / 2);
-        if self.frames.unwritten() + most > self.marks.writes {
+        let most = BATCH.min(self.reclaim.marks.writes / 2);
+        if self.frames.unwritten() + most > self.reclaim.marks.writes {
             return false;
         }
         // Otherwise they would come back to the same area for ever.
-        if !self.slots.has_whole(w) {
-            self.back.active = false;
+        if !self.swap.slots.has_whole(w) {
+            self.swap.back.active = false;
             return false;
         }
-        let mut met = core::mem::take(&mut self.back.met);
-        let mut batch = core::mem::take(&mut self.back.batch);
+        let mut met = core::mem::take(&mut self.swap.back.met);
+        let mut batch = core::mem::take(&mut self.swap.back.batch);
         met.clear();
         batch.clear();
-        let mut next = self.table.on_area(area, self.back.hand, LOOK, &mut met);
+        let mut next = self
+            .space
+            .table
+            .on_area(area, self.swap.back.hand, LOOK, &mut met);
         let mut worked = false;
         for &(page, entry) in &met {
             match entry {
@@ -120,21 +123,21 @@ impl Mm {
             }
         }
         worked |= !batch.is_empty();
-        self.back.found |= worked;
+        self.swap.back.found |= worked;
         self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
         let end_of_round = next.is_none();
-        self.back.hand = next.unwrap_or_default();
-        if end_of_round && !core::mem::take(&mut self.back.found) {
-            self.back.age /= 2;
+        self.swap.back.hand = next.unwrap_or_default();
+        if end_of_round && !core::mem::take(&mut self.swap.back.found) {
+            self.swap.back.age /= 2;
         }
-        self.back.met = met;
-        self.back.batch = batch;
+        self.swap.back.met = met;
+        self.swap.back.batch = batch;
         worked
     }
 
     fn is_cold(&self, w: &impl World, slot: Slot, evicted: u32) -> bool {
-        let age = (self.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
-        age >= self.back.age && w.count(slot) == 1
+        let age = (self.reclaim.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
+        age >= self.swap.back.age && w.count(slot) == 1
     }
 
     /// A page that is to go to another area has been read from its old one.

@@ -24,11 +24,14 @@ impl Mm {
     ) -> bool {
         for _ in 0..STEP {
             met.clear();
-            let next = self.table.on_area(area, self.drain.cursor, 1, met);
+            let next = self
+                .space
+                .table
+                .on_area(area, self.swap.drain.cursor, 1, met);
             let Some(&(page, entry)) = met.first() else {
                 return self.walk_on(w, area, next);
             };
-            let first_look = self.drain.looked != Some(page);
+            let first_look = self.swap.drain.looked != Some(page);
             match entry {
                 Entry::Resident(resident) => self.give_slot_back(w, page, resident),
                 Entry::Cached(frame) => {
@@ -36,8 +39,8 @@ impl Mm {
                     let slot = desc.slot.filter(|slot| slot.area == area);
                     if let Some(slot) = slot {
                         self.frames.single_out(frame);
-                        self.drain.found = true;
-                        self.drain.looked = Some(page);
+                        self.swap.drain.found = true;
+                        self.swap.drain.looked = Some(page);
                         if first_look && legacy {
                             self.answer_miss(w, page, slot, None);
                         } else if first_look {
@@ -46,7 +49,7 @@ impl Mm {
                         if desc.state == State::Reading {
                             return false;
                         }
-                        if self.table.get(page) != entry {
+                        if self.space.table.get(page) != entry {
                             // Dropped to make room for the window.
                             continue;
                         }
@@ -62,12 +65,12 @@ impl Mm {
                     }
                 }
                 Entry::Swapped { slot, .. } => {
-                    self.drain.found = true;
+                    self.swap.drain.found = true;
                     let Some((frame, _)) = self.frames_to_read(w, 1) else {
-                        self.drain.resume = w.now() + PAUSE;
+                        self.swap.drain.resume = w.now() + PAUSE;
                         return false;
                     };
-                    self.drain.looked = Some(page);
+                    self.swap.drain.looked = Some(page);
                     self.begin_read(page, slot, frame, NOTHING);
                     self.answer_miss(w, page, slot, Some(frame));
                     return false;
@@ -77,17 +80,17 @@ impl Mm {
             if next.is_none() {
                 return self.walk_on(w, area, None);
             }
-            self.drain.cursor = page.plus(1);
+            self.swap.drain.cursor = page.plus(1);
         }
         true
     }
 
     /// A miss, as the policy sees it: read its answer, with `frame` for the page itself.
     fn answer_miss(&mut self, w: &mut impl World, page: Vpn, slot: Slot, frame: Option<Frame>) {
-        let mut batch = core::mem::take(&mut self.drain.batch);
+        let mut batch = core::mem::take(&mut self.swap.drain.batch);
         batch.clear();
         batch.extend(frame.map(|frame| (slot, frame)));
-        let window = self.vmas.find_mut(page).map(|vma| {
+        let window = self.space.vmas.find_mut(page).map(|vma| {
             let touch = Touch {
                 page,
                 slot: Some(slot),
@@ -95,13 +98,13 @@ impl Mm {
                 region: &vma.range,
             };
             let policy = vma.policy(self.config.readahead);
-            policy.on_miss(&mut self.shared, &mut vma.history, &touch)
+            policy.on_miss(&mut self.readahead.shared, &mut vma.history, &touch)
         });
         if let Some(window) = window {
             w.window(window.count().into());
             self.read_window(w, &window, &mut batch);
         }
         self.submit_reads(w, &mut batch, frame, SLOTS_PER_IO);
-        self.drain.batch = batch;
+        self.swap.drain.batch = batch;
     }
 }

@@ -1,0 +1,291 @@
+//! Which pages are evicted, and how they leave the program.
+//!
+//! In this order: pages that the program declared cold, pages that a scan has passed (`drop_behind`), then the clock: the hand
+//! sweeps the page table by address, takes one reference per pass, and evicts a page that has none. A page that was just mapped
+//! for a thread stays for a moment. A huge page is evicted as a whole where it can be.
+
+use alloc::vec::Vec;
+
+use super::{REST, RUN};
+use crate::fault::grace;
+use crate::fault::stalled::UNMOVABLE;
+use crate::frames::{FrameDesc, NOTHING, State};
+use crate::huge::unit_of;
+use crate::mm::Mm;
+use crate::space::page_table::{Entry, Resident};
+use crate::space::vma::LOCAL;
+use crate::units::{Frame, Nanos, Slot, Vpn};
+use crate::world::{Stop, World};
+
+/// Leaves that one call of [`Mm::evict`] looks at.
+const LEAVES_PER_PASS: usize = 512;
+
+impl Mm {
+    /// Evict about `max` pages from the program. Returns how many were evicted.
+    pub(crate) fn evict(&mut self, w: &mut impl World, max: u32) -> u32 {
+        // Before any victim is chosen, or a page could be chosen twice.
+        let mut moved = self.evict_unshared(w);
+        let mut victims = core::mem::take(&mut self.reclaim.victims);
+        victims.clear();
+        self.take_cold(max, &mut victims);
+        if victims.is_empty() && !self.take_drop_behind(w, max, &mut victims) {
+            self.reclaim.victims = victims;
+            return moved;
+        }
+        let chosen = !victims.is_empty();
+        let (mut wraps, now) = (0, w.now());
+        self.take_units(&mut victims);
+        let units = core::mem::take(&mut self.huge.units);
+        for &unit in &units {
+            moved += self.move_unit_out(w, unit, false).0;
+        }
+        self.huge.units = units;
+        for _ in 0..LEAVES_PER_PASS {
+            let enough = victims.len() as u32 + moved >= max;
+            if chosen || enough || self.swap.areas_full && moved > 0 {
+                break;
+            }
+            let Some(leaf) = self.space.table.next_resident_leaf(self.reclaim.hand) else {
+                wraps += 1;
+                self.reclaim.hand = Vpn(0);
+                // Going on with victims in hand could choose a page twice.
+                if wraps > 4 || !victims.is_empty() {
+                    break;
+                }
+                continue;
+            };
+            let unit = unit_of(leaf.start);
+            if self.space.table.is_huge(unit) || leaf.start == unit && self.collapse(w, unit) {
+                if wraps < 2 && self.spares_units(w) {
+                    self.reclaim.hand = leaf.end;
+                    continue;
+                }
+                if self.awaits_cluster() {
+                    break;
+                }
+                self.reclaim.hand = leaf.end;
+                if !self.space.table.age_huge(unit) || self.fault.recent_faults.is_in(unit, now) {
+                    continue;
+                }
+                let (gone, stop) = self.move_unit_out(w, unit, false);
+                moved += gone;
+                self.begin_probation(w, unit);
+                if stop != Some(Stop::NoMemory) || self.clusters_come() {
+                    continue;
+                }
+                // No cluster can take the unit: all hold pages of units that were disbanded. Split this one too, at
+                // once: otherwise the hand would find it a huge page again the next time.
+                self.stats.huge_splits += u64::from(self.space.table.unmake_huge(unit));
+            }
+            self.reclaim.hand =
+                self.space
+                    .table
+                    .sweep(&leaf, max as usize - victims.len(), &mut victims);
+        }
+        self.leave_untouched(now, &mut victims);
+        victims.retain(|&page| !self.reclaim.unsharing.has(page));
+        let beside = !chosen && self.is_awaited();
+        for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
+            if beside && moved > 0 && w.has_ended() {
+                // The page that the thread waits for is there: the hand continues from here.
+                self.reclaim.hand = run[0];
+                break;
+            }
+            moved += self.move_out(w, run[0], run.len() as u32, false).0;
+        }
+        self.reclaim.victims = victims;
+        moved
+    }
+
+    /// The clock hand found no page that could be moved: the first of the recently faulted pages can, if there are
+    /// enough.
+    pub(crate) fn evict_recent_faults(&mut self, w: &mut impl World) {
+        #[cfg(feature = "planted")]
+        if self.has(crate::planted::Bug::CreepingLimit) {
+            return;
+        }
+        let first = self
+            .fault
+            .recent_faults
+            .touched(w.now())
+            .find(|page| self.is_single(*page));
+        if let Some(page) = first.filter(|_| self.enough_recent_faults()) {
+            self.move_out(w, page, 1, false);
+            self.fault.passing_until = w.now() + UNMOVABLE;
+        }
+    }
+
+    /// Whether as many recently faulted pages are mapped as threads may need at a time.
+    pub(crate) fn enough_recent_faults(&self) -> bool {
+        self.fault
+            .recent_faults
+            .all()
+            .filter(|page| self.is_single(*page))
+            .count()
+            == grace::PAGES
+    }
+
+    fn is_single(&self, page: Vpn) -> bool {
+        matches!(self.space.table.get(page), Entry::Resident(_)) && !self.space.table.is_huge(page)
+    }
+
+    /// Keep pages that were mapped for a thread a moment ago, and recently faulted pages as long as the limit yields.
+    fn leave_untouched(&self, now: Nanos, victims: &mut Vec<Vpn>) {
+        #[cfg(feature = "planted")]
+        if self.has(crate::planted::Bug::TakenUntouched) {
+            return;
+        }
+        if now < self.fault.passing_until {
+            victims.retain(|page| !self.fault.recent_faults.all().any(|other| other == *page));
+        } else if self.fault.recent_faults.untouched(now).next().is_some() {
+            let untouched = |page: Vpn| {
+                self.fault
+                    .recent_faults
+                    .untouched(now)
+                    .any(|other| other == page)
+            };
+            victims.retain(|page| !untouched(*page));
+        }
+    }
+
+    /// Move a run of resident pages to frames. `leaves`: their memory is to be free as soon as they are on an area.
+    /// Returns how many were evicted, and why not all.
+    pub(crate) fn move_out(
+        &mut self,
+        w: &mut impl World,
+        first: Vpn,
+        pages: u32,
+        leaves: bool,
+    ) -> (u32, Option<Stop>) {
+        let last = first.plus(u64::from(pages.saturating_sub(1)));
+        for page in [first, last] {
+            self.stats.huge_splits += u64::from(self.space.table.unmake_huge(page));
+        }
+        let (mut at, mut left, mut gone) = (first, pages, 0);
+        while left > 0 {
+            let Some((frame, n)) = self.frames.take_empty(left.min(RUN)) else {
+                return (gone, Some(Stop::NoMemory));
+            };
+            let done = w.move_out(at, frame, n);
+            for i in 0..n {
+                if i < done.pages {
+                    self.on_moved_out(w, at.plus(u64::from(i)), frame.plus(i), leaves);
+                } else {
+                    self.frames.put_back(frame.plus(i));
+                }
+            }
+            gone += done.pages;
+            at = at.plus(u64::from(done.pages));
+            left -= done.pages;
+            match done.stop {
+                None => {}
+                Some(Stop::Absent) => {
+                    self.on_missing(w, at);
+                    gone += 1;
+                    at = at.plus(1);
+                    left -= 1;
+                }
+                Some(Stop::Busy) => {
+                    self.on_immovable(w, at, left);
+                    return (gone, done.stop);
+                }
+                Some(Stop::Fixed) => {
+                    self.space.table.rest(at, REST);
+                    return (gone, done.stop);
+                }
+                Some(_) => return (gone, done.stop),
+            }
+        }
+        (gone, None)
+    }
+
+    pub(crate) fn on_moved_out(
+        &mut self,
+        w: &mut impl World,
+        page: Vpn,
+        frame: Frame,
+        leaves: bool,
+    ) {
+        self.reclaim.evictions += 1;
+        let slot = match self.space.table.get(page) {
+            Entry::Resident(resident) => resident.slot,
+            _ => None,
+        };
+        let digest = w.digest_of(frame);
+        if let Some(entry) = self.needs_no_slot(digest) {
+            self.put(w, slot);
+            self.space.table.set(page, entry);
+            self.frames.set_free(frame);
+            return;
+        }
+        let hash = digest.number();
+        let clean = slot.filter(|&slot| w.digest(slot) == hash);
+        #[cfg(feature = "planted")]
+        let clean = match self.has(crate::planted::Bug::KeptClean) {
+            true => slot,
+            false => clean,
+        };
+        let home = clean.or_else(|| slot.filter(|&slot| self.keeps_home(w, page, slot)));
+        if home.is_none() {
+            self.put(w, slot);
+        }
+        let state = if clean.is_some() {
+            self.stats.clean_drops += 1;
+            State::Clean
+        } else {
+            State::Dirty
+        };
+        let desc = FrameDesc {
+            state,
+            page: Some(page),
+            digest: hash,
+            slot: home,
+            leaves,
+            ..NOTHING
+        };
+        self.frames.install(frame, desc);
+        self.space.table.set(page, Entry::Cached(frame));
+        if leaves && clean.is_some() {
+            self.leave_frame(frame);
+        }
+    }
+
+    /// Whether a changed page is written to its old slot. Where touches are near each other, adjacent pages are read
+    /// together, and must stay together on the area. Pages that are touched at random are better written together,
+    /// wherever they are from.
+    pub(crate) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
+        let local = self
+            .space
+            .vmas
+            .find(page)
+            .is_some_and(|vma| vma.local > LOCAL / 2);
+        local && !self.drains(slot.area) && w.count(slot) == 1
+    }
+
+    /// The areas are full: resident pages release the slots that they kept. Returns how many.
+    pub(crate) fn take_back_slots(&mut self, w: &mut impl World) -> u32 {
+        let mut taken = 0;
+        let mut at = Vpn(0);
+        while self.space.table.keeping() > 0
+            && let Some((page, entry)) = self.space.table.next_used(at, Vpn(u64::MAX))
+        {
+            if let Entry::Resident(Resident {
+                slot: Some(slot),
+                refs,
+                found,
+            }) = entry
+            {
+                w.put(slot);
+                let resident = Resident {
+                    slot: None,
+                    refs,
+                    found,
+                };
+                self.space.table.set(page, Entry::Resident(resident));
+                taken += 1;
+            }
+            at = page.plus(1);
+        }
+        taken
+    }
+}

@@ -1,0 +1,87 @@
+//! Pages that were evicted and are still in their frames: in which order they are forgotten.
+//!
+//! An evicted page stays in its frame for a while, where a touch costs a minor fault. A clean one is forgotten when its frame
+//! is needed. Pages that readahead read and that were not touched yet are forgotten last.
+
+use crate::frames::{FrameDesc, State};
+use crate::huge::clusters::{List, UNIT};
+use crate::mm::Mm;
+use crate::units::Nanos;
+
+impl Mm {
+    /// Drop up to `max` clean pages that no thread came back for; their frames become free.
+    pub(crate) fn drop_clean(&mut self, max: u32) -> u32 {
+        let mut dropped = self.drop_singles(max);
+        while dropped < max
+            && let Some(id) = self.frames.clusters.oldest(List::Clean)
+            && self.drop_unit(id)
+        {
+            dropped += UNIT;
+        }
+        dropped
+    }
+
+    /// As [`Mm::drop_clean`], but no units.
+    pub(crate) fn drop_singles(&mut self, max: u32) -> u32 {
+        let mut dropped = 0;
+        while dropped < max
+            && let Some(frame) = self.frames.oldest_clean()
+        {
+            let desc @ FrameDesc {
+                page: Some(page),
+                slot: Some(_),
+                wanted,
+                ..
+            } = *self.frames.get(frame)
+            else {
+                debug_assert!(false, "a clean page has a page and a slot");
+                return dropped;
+            };
+            if wanted {
+                // It is about to be mapped: keep it.
+                self.frames.set_state(frame, State::Clean);
+                return dropped;
+            }
+            if desc.ahead {
+                self.end_ahead(page, &desc, false);
+            }
+            self.leave_frame(frame);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// As [`Mm::drop_clean`], for pages that streams read and did not use yet: in order, but if the stream will use the
+    /// oldest one, the newest, which are the farthest from their use.
+    pub(crate) fn drop_ahead(&mut self, now: Nanos, max: u32) -> u32 {
+        let mut dropped = 0;
+        while dropped < max
+            && let Some(oldest) = self.frames.oldest_ahead()
+            && let Some(newest) = self.frames.newest_ahead()
+        {
+            let page = self.frames.get(oldest).page;
+            let expected = page.is_some_and(|page| self.readahead.streams.expects(page, now));
+            let frame = if expected { newest } else { oldest };
+            let desc = *self.frames.get(frame);
+            let Some(page) = desc.page.filter(|_| !desc.wanted) else {
+                break;
+            };
+            self.end_ahead(page, &desc, false);
+            self.readahead.streams.dropped(page);
+            self.leave_frame(frame);
+            dropped += 1;
+        }
+        while dropped < max
+            && let Some(oldest) = self.frames.clusters.oldest(List::Ahead)
+            && let Some(newest) = self.frames.clusters.newest_ahead()
+        {
+            let unit = self.frames.clusters.get(oldest).unit;
+            let expected = unit.is_some_and(|unit| self.readahead.streams.expects(unit, now));
+            if !self.drop_unit(if expected { newest } else { oldest }) {
+                break;
+            }
+            dropped += UNIT;
+        }
+        dropped
+    }
+}
