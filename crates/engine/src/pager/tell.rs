@@ -1,5 +1,7 @@
 //! The messages for the user.
 
+use core::mem::{Discriminant, discriminant};
+
 use foreswap_core::units::{PAGE_SIZE, Slot};
 use foreswap_core::world::Notice;
 
@@ -9,17 +11,36 @@ use super::world::Linux;
 use crate::ledger::protocol::Severity;
 use crate::ledger::{AREA_RAM, AreaId};
 
-/// The most messages that one process sends; a failing disk causes millions.
+/// The most messages of one kind that one process sends; a failing disk causes millions.
 const MOST: u32 = 20;
+
+/// How many notices of each kind were sent. A flood of one kind (an area that is full, and full again) must not keep
+/// another one from the user.
+#[derive(Debug, Default)]
+pub struct Told(Vec<(Discriminant<Notice>, u32)>);
+
+impl Told {
+    /// Counts a notice that is to be sent. False: there were enough of its kind.
+    fn is_room(&mut self, notice: Notice) -> bool {
+        let kind = discriminant(&notice);
+        let known = self.0.iter().position(|(other, _)| *other == kind);
+        let at = known.unwrap_or_else(|| {
+            self.0.push((kind, 0));
+            self.0.len() - 1
+        });
+        let (_, sent) = &mut self.0[at];
+        *sent = (*sent + 1).min(MOST + 1);
+        *sent <= MOST
+    }
+}
 
 impl Linux {
     /// Send a notice of the core to the supervisor, which prints it. At once: the program may not live to see the
     /// next turn of the loop.
     pub(super) fn tell(&mut self, notice: Notice) {
-        if self.told >= MOST {
+        if !self.told.is_room(notice) {
             return;
         }
-        self.told += 1;
         let (severity, text) = self.words(notice);
         if let Some(client) = &self.client {
             // Without a supervisor there is no reader.
@@ -111,5 +132,22 @@ impl Linux {
                 (Severity::Warning, text)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreswap_core::units::Vpn;
+
+    use super::*;
+
+    #[test]
+    fn a_flood_of_one_kind_silences_no_other() {
+        let mut told = Told::default();
+        let sent = (0..100).filter(|_| told.is_room(Notice::AreasFull));
+        assert_eq!(sent.count(), MOST as usize);
+        let lost = |n| Notice::OutOfMemory { page: Vpn(n) };
+        let sent = (0..100).filter(|&n| told.is_room(lost(n)));
+        assert_eq!(sent.count(), MOST as usize);
     }
 }

@@ -21,6 +21,7 @@ use super::huge::{self, Huge};
 use super::moves::Move;
 use super::record::Recorder;
 use super::snapshot::Snapshot;
+use super::tell::Told;
 use super::unshare::Unsharer;
 use crate::digest::prefetch;
 use crate::ledger::protocol::Client;
@@ -80,7 +81,7 @@ pub struct Linux {
     /// The recorder, if the run is traced.
     pub recorder: Option<Box<Recorder>>,
     /// Messages sent to the user.
-    pub told: u32,
+    pub told: Told,
     /// Resident pages should shrink to this number, to make room for memory that came unnoticed (`unnoticed`).
     pub shrink_to: Option<u64>,
     /// Pages already charged to this process, by the parent before the fork or by the grant of bare mode, and not yet
@@ -167,7 +168,7 @@ impl Linux {
             snapshot: None,
             client: Some(client),
             recorder: None,
-            told: 0,
+            told: Told::default(),
             shrink_to: None,
             prepaid: 0,
             credit: Credit::default(),
