@@ -57,7 +57,7 @@ unsafe extern "C" fn before() {
 }
 
 fn before_any() {
-    mappings::hold_moves();
+    mappings::lock_mremap();
     PROGRAM.before_fork();
 }
 
@@ -117,7 +117,7 @@ pub extern "C" fn _Fork() -> libc::pid_t {
 /// The fork returned `result`; its thread had the thread pointer `thread` before.
 fn after(result: c_long, thread: usize) {
     if result == 0 {
-        mappings::forget_moves();
+        mappings::reset_mremap_lock();
         PROGRAM.after_fork_child(thread);
     } else {
         PROGRAM.after_fork_parent();

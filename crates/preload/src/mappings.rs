@@ -7,9 +7,9 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use foreswap::program::{MADV_GUARD_INSTALL, MADV_GUARD_REMOVE, own_pid, state};
 use foreswap::sys::modules::StaticData;
+use foreswap::sys::mremap_lock::{MremapLock, Turn};
 use foreswap::sys::needed;
 use foreswap::sys::process::Statm;
-use foreswap::sys::turnstile::{Turn, Turnstile};
 
 use crate::PROGRAM;
 use crate::real::{Real, forward};
@@ -50,7 +50,7 @@ pub fn note_what_is_there(known: &StaticData) {
     PROGRAM.used(others.max(known.anonymous));
 }
 
-static MOVES: Turnstile = Turnstile::new();
+static MOVES: MremapLock = MremapLock::new();
 
 /// Wait for the turn to move memory, if moves are ordered.
 pub fn turn_to_move() -> Option<Turn<'static>> {
@@ -58,7 +58,7 @@ pub fn turn_to_move() -> Option<Turn<'static>> {
 }
 
 /// No memory moves until the fork is over: the child could not find it.
-pub fn hold_moves() {
+pub fn lock_mremap() {
     if is_managed() {
         MOVES.hold();
     }
@@ -70,7 +70,7 @@ pub fn release_moves() {
 }
 
 /// In a fork child: the thread that moved memory is absent.
-pub fn forget_moves() {
+pub fn reset_mremap_lock() {
     MOVES.reset();
 }
 

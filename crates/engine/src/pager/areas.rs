@@ -19,7 +19,7 @@ use crate::sys::own_memory;
 
 impl Pager {
     /// A few hundred times a second, and at once after a message: execute the supervisor's orders.
-    pub(crate) fn heed_orders(&mut self) {
+    pub(crate) fn poll_control(&mut self) {
         self.finish_detaching();
         self.tell_starved();
         let now = now();
@@ -30,7 +30,7 @@ impl Pager {
         while self.heed_order().is_continue() {}
         if self.mm.is_draining() {
             // The free space of the other areas decides where pages go.
-            self.w.look_around();
+            self.w.refresh();
         }
     }
 
@@ -87,7 +87,7 @@ impl Pager {
     fn drain(&mut self, area: AreaId) {
         self.told_starved = false;
         self.w.look_at_areas();
-        self.w.look_around();
+        self.w.refresh();
         self.mm.drain(&mut self.w, area.0);
     }
 

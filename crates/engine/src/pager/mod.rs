@@ -232,7 +232,7 @@ impl Pager {
             if !busy && self.polling_since != 0 && self.stays_awake() {
                 continue;
             }
-            self.heed_orders();
+            self.poll_control();
             if self.mm.must_retry() && !self.w.program.mmap_changing() {
                 self.mm.retry(&mut self.w);
                 busy = true;
@@ -254,7 +254,7 @@ impl Pager {
             self.share(now);
             if now >= self.next_look {
                 // Also under load: unnoticed memory is not charged.
-                self.look_around(now);
+                self.periodic(now);
             }
             if busy || (more && flushed) || self.w.io.has_ended() {
                 self.polling_since = 0;
@@ -264,7 +264,7 @@ impl Pager {
                 continue;
             }
             self.polling_since = 0;
-            self.look_around(now);
+            self.periodic(now);
             if now >= self.next_publish {
                 self.next_publish = now + IDLE;
                 publish::regions(self.w.ledger, self.w.me, &self.mm);
@@ -421,7 +421,7 @@ impl Pager {
     }
 
     /// Checks made a few times a second, or when another process needs memory.
-    fn look_around(&mut self, now: Nanos) {
+    fn periodic(&mut self, now: Nanos) {
         let pressure = self.w.ledger.pressure();
         if now < self.next_look && pressure == self.pressure {
             return;
@@ -432,7 +432,7 @@ impl Pager {
         }
         self.pressure = pressure;
         self.follow_limit();
-        self.w.look_around();
+        self.w.refresh();
         if self.mode == Mode::Bare && self.w.excess() > 0 && self.fork == Fork::None {
             // Other processes need the grant: from now on this memory can be evicted.
             self.settle();
@@ -462,7 +462,7 @@ impl Pager {
         }
         if self.w.ledger.pressure() != self.pressure {
             self.settle_debts();
-            self.look_around(now);
+            self.periodic(now);
         }
     }
 

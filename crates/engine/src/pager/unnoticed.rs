@@ -41,7 +41,7 @@ impl Pager {
         };
         let (stalled, began) = (self.mm.is_stalled(), cpu_time());
         self.next_look = at + if stalled { SOON } else { self.look_every };
-        self.look_every = if self.on_tick() {
+        self.look_every = if self.has_grown_unnoticed() {
             LOOKS_SOON
         } else {
             seldom.min(2 * self.look_every)
@@ -54,7 +54,7 @@ impl Pager {
     }
 
     /// Whether unmanaged memory has appeared.
-    fn on_tick(&mut self) -> bool {
+    fn has_grown_unnoticed(&mut self) -> bool {
         self.expire_children();
         let data = self.space.data_bytes().unwrap_or(self.data_bytes);
         let unchanged = data == self.data_bytes && self.room_wanted == 0;

@@ -1,33 +1,31 @@
 //! The core's world on Linux: userfaultfd, the ring, the ledger and the monotonic clock.
 //!
 //! This module translates the core's calls. Its only decisions are the fair share of the limit (`shared`), the debts
-//! of forks (`credit`) and the memory of lent frames (`lent`). The kernel reports a partly completed ioctl as EAGAIN
-//! with the bytes done; trying the rest yields the actual reason.
+//! of forks (`credit`) and the memory of lent frames (`lent`).
 
 mod credit;
 mod lent;
+mod mmu;
 mod protection;
 mod shared;
 
 use std::ffi::c_void;
 
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, PageRange, Slot, Vpn};
-use foreswap_core::world::{Digest, Disk, Done, IoId, Mmu, Notice, Stop, Store, World};
+use foreswap_core::world::{Disk, Done, IoId, Notice, Store, World};
 use foreswap_store::ring::{Io, IoVec, Port, QueueError, WithRam};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::frames::{Arena, HUGE};
-use super::huge::{self, Huge};
+use super::frames::Arena;
+use super::huge::Huge;
 use super::moves::Move;
 use super::record::Recorder;
 use super::snapshot::Snapshot;
 use super::tell::Told;
 use super::unshare::Unsharer;
-use crate::digest::prefetch;
 use crate::ledger::protocol::Client;
 use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, ProcessMap, SlotIndex};
-use crate::sys::own_memory;
-use crate::sys::uffd::{CopyMode, Outcome, Uffd, Why};
+use crate::sys::uffd::Uffd;
 pub use credit::Copying;
 use credit::{Credit, Debtors};
 pub use lent::Lent;
@@ -40,10 +38,6 @@ const MOST_WANTED: u64 = 512;
 /// How often other processes are told of random faults, and how long they heed it.
 const TOLD_EVERY: Nanos = 1_000_000;
 const OTHERS_MISS: Nanos = 50_000_000;
-/// How often a short wait inside the kernel (for a page under migration, for example) is repeated.
-const TRIES: u32 = 4;
-/// How often a move of the engine's own memory is repeated. The obstacle passes soon.
-const OWN_TRIES: u32 = 1000;
 
 /// Everything outside the core, for one process.
 pub struct Linux {
@@ -186,7 +180,7 @@ impl Linux {
             read_hashes: Vec::with_capacity(LEAF_PAGES),
         };
         world.look_at_areas();
-        world.look_around();
+        world.refresh();
         world
     }
 
@@ -225,7 +219,7 @@ impl Linux {
     }
 
     /// Refresh values that cost too much to query each time: the needs of others, the fill of the areas.
-    pub fn look_around(&mut self) {
+    pub fn refresh(&mut self) {
         self.wanted_by_others = self.ledger.wanted_by_others(self.me);
         self.map.look_at_filling();
     }
@@ -289,249 +283,6 @@ impl Linux {
             "{queued:?}"
         );
         queued.is_ok()
-    }
-}
-
-/// Process `pages` pages by calls of `step(first, count)`, until all are done or the reason for the stop is known.
-/// The kernel accepts a range within one VMA only; a range over unmerged neighbours is cut.
-fn to_the_end(pages: u32, mut step: impl FnMut(u32, u32) -> Outcome) -> Done {
-    let (mut done, mut tries, mut most) = (0, 0, pages);
-    while done < pages {
-        let Err(short) = step(done, most.min(pages - done)) else {
-            done += most.min(pages - done);
-            continue;
-        };
-        done += (short.done / PAGE_SIZE) as u32;
-        let cut = most.min(pages - done) > 1;
-        let stop = match short.why {
-            _ if done >= pages => break,
-            Why::Again if short.done > 0 => continue,
-            Why::Again if tries < TRIES => {
-                tries += 1;
-                continue;
-            }
-            Why::Invalid | Why::NoEntry if short.done == 0 && cut => {
-                most = most.min(pages - done) / 2;
-                continue;
-            }
-            Why::Again => Stop::Again,
-            Why::Exists => Stop::Exists,
-            Why::Busy => Stop::Busy,
-            Why::NoEntry => Stop::Absent,
-            Why::Invalid | Why::Other(_) => Stop::Fixed,
-            Why::Gone => Stop::Gone,
-            Why::NoMemory => Stop::NoMemory,
-        };
-        return Done::stopped(done, stop);
-    }
-    Done::all(pages)
-}
-
-const fn bytes(pages: u32) -> usize {
-    pages as usize * PAGE_SIZE
-}
-
-/// At the destination, "no entry" means that none of the engine's memory is mapped there.
-fn gone(done: Done) -> Done {
-    match done.stop {
-        Some(Stop::Absent) => Done {
-            stop: Some(Stop::Gone),
-            ..done
-        },
-        _ => done,
-    }
-}
-
-impl Mmu for Linux {
-    fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
-        let (from, to) = (page.address() as usize, self.arena.pointer(frame) as usize);
-        let mut done = self.move_between(from, to, page, to, n);
-        if done.stop == Some(Stop::Absent) && self.program.mmap_changing() {
-            // The whole mapping may have moved away, together with the page.
-            done.stop = Some(Stop::Again);
-        }
-        if done.pages > 0 {
-            self.lent.came(frame, done.pages);
-            self.record(|to| to.evicted(page, done.pages));
-        }
-        done
-    }
-
-    fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
-        let backed = self.lent.backed(frame, n);
-        if backed < n {
-            let done = match backed {
-                0 => Done::all(0),
-                _ => self.move_in(frame, page, backed),
-            };
-            let stop = done.stop.or(Some(Stop::Again));
-            return Done { stop, ..done };
-        }
-        let (from, to) = (self.arena.pointer(frame) as usize, page.address() as usize);
-        let done = gone(self.move_between(from, to, page, from, n));
-        self.lent.went(frame, done.pages);
-        self.mapped(page, done)
-    }
-
-    fn copy_in(&mut self, frame: Frame, page: Vpn) -> Done {
-        let from = self.arena.pointer(frame).cast_const().cast();
-        let done = gone(to_the_end(1, |_, _| {
-            // SAFETY: the frame has memory; the program's page is absent or the call refuses.
-            unsafe {
-                self.program
-                    .copy(page.address() as usize, from, PAGE_SIZE, CopyMode::empty())
-            }
-        }));
-        self.mapped(page, done)
-    }
-
-    fn zero_in(&mut self, page: Vpn, n: u32) -> Done {
-        let to = page.address() as usize;
-        let n = n.min(self.zeros.pages);
-        // Copied zeros instead of the kernel's zero page, which the first write would replace without an event.
-        let done = gone(to_the_end(n, |done, n| {
-            let left = bytes(n);
-            // SAFETY: as many zeros are readable; the program's pages are absent or it refuses.
-            unsafe {
-                self.program
-                    .copy(to + bytes(done), self.zeros.start, left, CopyMode::empty())
-            }
-        }));
-        self.mapped(page, done)
-    }
-
-    fn poison(&mut self, page: Vpn) -> Done {
-        gone(to_the_end(1, |_, _| {
-            self.program.poison(page.address() as usize, PAGE_SIZE)
-        }))
-    }
-
-    fn wake(&mut self, page: Vpn) {
-        // Fails only if nothing is registered, and then no thread waits.
-        let _ = self.program.wake(page.address() as usize, PAGE_SIZE);
-    }
-
-    fn unshare(&mut self, page: Vpn, n: u32) {
-        if self.is_protected {
-            // It would wait for room, and it is called to make room.
-            let at = page.address() as usize;
-            let _ = self.program.writeprotect(at, bytes(n), false);
-            self.credit.unshares(n.into());
-            self.leaves(n);
-        }
-        self.unsharer.ask(page, n);
-    }
-
-    fn is_unsharing(&self) -> bool {
-        self.unsharer.is_busy()
-    }
-
-    fn fill(&mut self, frame: Frame, n: u32) -> Done {
-        let to = self.arena.pointer(frame) as usize;
-        let n = n.min(self.zeros.pages);
-        to_the_end(n, |done, n| {
-            let left = bytes(n);
-            // SAFETY: as many zeros are readable; the frames are ours and empty.
-            unsafe {
-                self.program
-                    .copy(to + bytes(done), self.zeros.start, left, CopyMode::empty())
-            }
-        })
-    }
-
-    fn fill_huge(&mut self, first: Frame) -> bool {
-        let to = self.arena.pointer(first) as usize;
-        self.huge.fill(&self.program, &self.quiet, to)
-    }
-
-    fn is_huge(&mut self, first: Frame) -> bool {
-        self.huge.is_one(self.arena.pointer(first) as usize)
-    }
-
-    fn is_mapped_huge(&mut self, unit: Vpn) -> bool {
-        self.huge.is_one(unit.address() as usize)
-    }
-
-    fn rebuild(&mut self, first: Frame) {
-        let at = self.arena.pointer(first) as usize;
-        // A failure leaves page tables of small pages behind: huge pages are split there, nothing is lost.
-        if self.program.unregister(at, HUGE).is_ok() {
-            let renewed = self.arena.renew(first);
-            let registered = self.program.register_missing(at, HUGE);
-            debug_assert_eq!((renewed, registered), (Ok(()), Ok(())));
-        }
-    }
-
-    fn collapse(&mut self, unit: Vpn) -> bool {
-        huge::collapse(unit.address() as usize)
-    }
-
-    fn release(&mut self, frame: Frame, n: u32) {
-        self.lent.went(frame, n);
-        if n as usize == LEAF_PAGES {
-            let from = self.arena.pointer(frame) as usize;
-            if self.huge.release(&self.quiet, from) {
-                return;
-            }
-            for part in (0..n).step_by(self.trash.frames() as usize) {
-                self.release(frame.plus(part), self.trash.frames().min(n - part));
-            }
-            return;
-        }
-        let (from, to) = (self.arena.pointer(frame) as usize, self.trash.address());
-        let n = n.min(self.trash.frames());
-        let (mut gone, mut stop) = (0, None);
-        for _ in 0..OWN_TRIES {
-            let at = bytes(gone);
-            let moved = to_the_end(n - gone, |done, n| {
-                let skip = at + bytes(done);
-                // SAFETY: both are ours; the trash is empty.
-                unsafe {
-                    self.quiet
-                        .move_pages(to + skip, from + skip, bytes(n), true)
-                }
-            });
-            gone += moved.pages;
-            stop = moved.stop;
-            match stop {
-                // The program is in the middle of a `mlockall`: one side is locked, the other is not.
-                Some(Stop::Fixed) => own_memory::unlock_all(),
-                // The kernel still holds the page for a completed read.
-                Some(Stop::Busy | Stop::Again) => pause(),
-                _ => break,
-            }
-        }
-        debug_assert_eq!((gone, stop), (n, None));
-        self.trash.discard();
-    }
-
-    fn clear(&mut self, frame: Frame) {
-        if self.own(frame, 1) {
-            self.arena.clear(frame);
-        }
-    }
-
-    fn fill_with(&mut self, frame: Frame, word: u64) {
-        if self.own(frame, 1) {
-            self.arena.fill_with(frame, word);
-        }
-    }
-
-    fn digest_of(&mut self, frame: Frame) -> Digest {
-        let in_order = self.hashed.is_some_and(|last| last.plus(1) == frame);
-        self.hashed = Some(frame);
-        if in_order && frame.0 + 1 < self.arena.frames() {
-            prefetch(self.arena.pointer(frame.plus(1)));
-        }
-        self.arena.digest(frame)
-    }
-
-    fn digest_read(&mut self, frame: Frame) -> Digest {
-        let number = frame.0.checked_sub(self.read_from.0);
-        match number.and_then(|n| self.read_hashes.get(n as usize)) {
-            Some(&number) => Digest::Hash(number),
-            None => self.digest_of(frame),
-        }
     }
 }
 

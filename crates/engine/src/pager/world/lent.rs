@@ -16,7 +16,8 @@ use foreswap_core::units::{Frame, LEAF_PAGES, PAGE_SIZE};
 use foreswap_core::world::Mmu;
 use rustix::mm::{Advice, madvise};
 
-use super::{Linux, bytes};
+use super::Linux;
+use super::mmu::bytes;
 
 /// Frames whose memory was the program's after it began to lend.
 pub struct Lent {

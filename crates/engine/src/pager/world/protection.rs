@@ -14,7 +14,8 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
-use super::{Linux, bytes, now, to_the_end};
+use super::mmu::{bytes, retry_partial};
+use super::{Linux, now};
 use crate::sys::{handed, process};
 
 /// How long the program's set of protection keys is cached.
@@ -195,7 +196,7 @@ impl Linux {
     }
 
     fn move_plain(&self, from: usize, to: usize, n: u32) -> Done {
-        to_the_end(n, |done, n| {
+        retry_partial(n, |done, n| {
             let skip = bytes(done);
             // SAFETY: by the callers: one side is the program's, which finds the pages through faults, the other is
             // frames of the engine; the destination is empty or the call refuses.

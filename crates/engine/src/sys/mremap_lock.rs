@@ -20,17 +20,17 @@ const WAIT: Timespec = Timespec {
 
 /// Lets one thread through at a time. Safe in signal handlers: a thread that is inside is let through again.
 #[derive(Debug)]
-pub struct Turnstile(AtomicU32);
+pub struct MremapLock(AtomicU32);
 
 /// The right to be inside, until it is dropped.
 #[derive(Debug)]
 pub struct Turn<'a>(Option<&'a AtomicU32>);
 
-impl Turnstile {
-    /// The turnstile is free.
+impl MremapLock {
+    /// The mremap_lock is free.
     #[expect(clippy::new_without_default, reason = "it is a static's initial value")]
     pub const fn new() -> Self {
-        Turnstile(AtomicU32::new(0))
+        MremapLock(AtomicU32::new(0))
     }
 
     /// Wait for the turn.
@@ -50,7 +50,7 @@ impl Turnstile {
         Turn(None)
     }
 
-    /// As [`Turnstile::enter`], until [`Turnstile::leave`].
+    /// As [`MremapLock::enter`], until [`MremapLock::leave`].
     pub fn hold(&self) {
         core::mem::forget(self.enter());
     }
@@ -87,28 +87,28 @@ mod tests {
 
     #[test]
     fn one_thread_at_a_time_and_a_thread_inside_goes_on() {
-        static TURNSTILE: Turnstile = Turnstile::new();
+        static LOCK: MremapLock = MremapLock::new();
         static INSIDE: AtomicU32 = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..2_000 {
-                        let turn = TURNSTILE.enter();
+                        let turn = LOCK.enter();
                         assert_eq!(INSIDE.fetch_add(1, Relaxed), 0);
-                        drop(TURNSTILE.enter());
+                        drop(LOCK.enter());
                         assert!(turn.0.is_some());
                         assert_eq!(INSIDE.fetch_sub(1, Relaxed), 1);
                     }
                 });
             }
         });
-        let outside = TURNSTILE.enter();
+        let outside = LOCK.enter();
         assert!(outside.0.is_some());
-        TURNSTILE.reset();
-        TURNSTILE.hold();
-        std::thread::scope(|scope| scope.spawn(|| TURNSTILE.leave()).join().expect("no panic"));
-        assert_ne!(TURNSTILE.0.load(Relaxed), 0);
-        TURNSTILE.leave();
-        assert_eq!(TURNSTILE.0.load(Relaxed), 0);
+        LOCK.reset();
+        LOCK.hold();
+        std::thread::scope(|scope| scope.spawn(|| LOCK.leave()).join().expect("no panic"));
+        assert_ne!(LOCK.0.load(Relaxed), 0);
+        LOCK.leave();
+        assert_eq!(LOCK.0.load(Relaxed), 0);
     }
 }
