@@ -2,10 +2,10 @@
 //! violate silently: a frame that is moved while I/O uses it, a slot that is freed while it is written, memory that
 //! is absent. A failed assertion ends the run: see `guard`.
 
+mod swap_map;
+
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
-use foreswap_core::world::{
-    Digest, Disk, Done, IoId, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
-};
+use foreswap_core::world::{Digest, Disk, Done, IoId, Limit, Mmu, Notice, Stop, Store, World};
 
 use super::space::{Mapping, Page, Space, Use};
 use super::system::{GARBAGE, System};
@@ -409,100 +409,6 @@ impl Store for View<'_> {
 
     fn write_as_it_is(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
         self.begin(io, slot, frames, true, true)
-    }
-}
-
-impl SwapMap for View<'_> {
-    fn nth(&self, n: u8) -> Option<u8> {
-        self.sys.order.get(usize::from(n)).copied()
-    }
-
-    fn slots(&self, area: u8) -> u32 {
-        self.sys.areas[usize::from(area)].counts.len() as u32
-    }
-
-    fn used(&self, area: u8) -> u64 {
-        self.sys.areas[usize::from(area)].used
-    }
-
-    fn compresses(&self, area: u8) -> bool {
-        self.sys.compresses(area)
-    }
-
-    fn claim_cluster(&mut self, area: u8) -> Option<u32> {
-        let pid = self.space.pid;
-        self.sys.claim(area, pid)
-    }
-
-    fn claim_empty_cluster(&mut self, area: u8) -> Option<u32> {
-        let pid = self.space.pid;
-        self.sys.claim_empty(area, pid)
-    }
-
-    fn release_cluster(&mut self, area: u8, cluster: u32) {
-        let claim = &mut self.sys.areas[usize::from(area)].claims[cluster as usize];
-        let ours = Some(self.space.pid);
-        assert_eq!(
-            claim.take(),
-            ours,
-            "cluster {cluster} is not ours to release"
-        );
-    }
-
-    fn count(&self, slot: Slot) -> u32 {
-        self.sys.count(slot).into()
-    }
-
-    fn get(&mut self, slot: Slot) {
-        assert_eq!(self.sys.count(slot), 0, "{slot:?} is in use");
-        assert_ne!(self.sys.draining, Some(slot.area), "{slot:?} is to be free");
-        let claims = &self.sys.areas[usize::from(slot.area)].claims;
-        let ours = Some(self.space.pid);
-        assert_eq!(
-            claims[slot.cluster() as usize],
-            ours,
-            "{slot:?} is of no cluster of ours"
-        );
-        self.sys.get(slot);
-        *self.space.refs_mut(slot) += 1;
-    }
-
-    fn put(&mut self, slot: Slot) {
-        let area = &self.sys.areas[usize::from(slot.area)];
-        assert!(
-            area.writing[slot.index as usize] == 0 || area.counts[slot.index as usize] > 1,
-            "{slot:?} is freed while it is written"
-        );
-        let refs = self.space.refs_mut(slot);
-        assert!(*refs > 0, "{slot:?} is not ours to put");
-        *refs -= 1;
-        let bad = self.space.bad_mut(slot);
-        if *bad > 0 {
-            assert_eq!(self.sys.draining, Some(slot.area), "{slot:?} is bad");
-            *bad -= 1;
-        }
-        self.sys.put(slot);
-    }
-
-    fn share(&mut self, slot: Slot) {
-        assert!(self.sys.count(slot) > 0, "{slot:?} is shared and free");
-        self.sys.get(slot);
-        self.space.shares.push(slot);
-    }
-
-    fn digest(&self, slot: Slot) -> u64 {
-        assert!(
-            self.sys.count(slot) > 0,
-            "digest of {slot:?}, which is free"
-        );
-        self.sys.areas[usize::from(slot.area)].digests[slot.index as usize]
-    }
-
-    fn set_digest(&mut self, slot: Slot, digest: u64) {
-        self.sys.areas[usize::from(slot.area)].digests[slot.index as usize] = digest;
-        if !self.sys.spoiled.is_empty() {
-            self.sys.spoiled.remove(&slot);
-        }
     }
 }
 
