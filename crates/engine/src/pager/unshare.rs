@@ -78,11 +78,19 @@ impl Unsharer {
                 .cast::<c_void>();
             // SAFETY: `work` keeps to the rules for engine threads and gets its argument alone.
             let spawned = unsafe { thread::spawn(c"fs-unshare", 64 << 10, true, work, argument) };
-            // Without the thread, shared pages stay in place; the next request tries again.
-            self.tid = spawned.ok().map(|thread| thread.tid());
-            if let Some(tid) = self.tid {
-                self.cpus.free(tid);
-            }
+            let Ok(thread) = spawned else {
+                // SAFETY: the thread did not start, so the reference that it was to get is still ours.
+                drop(unsafe { Arc::from_raw(argument.cast_const().cast::<Shared>()) });
+                // Shared pages stay in place; the next request tries again. No other thread has the lock.
+                *self
+                    .shared
+                    .run
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = None;
+                return;
+            };
+            self.tid = Some(thread.tid());
+            self.cpus.free(thread.tid());
         }
         self.shared.bell.fetch_add(1, SeqCst);
         let _ = futex::wake(&self.shared.bell, futex::Flags::PRIVATE, 1);
