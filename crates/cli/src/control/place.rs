@@ -12,6 +12,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 const FOLDER: &str = "foreswap";
+/// The kernel's PID_MAX_LIMIT: a socket changes its name when another process takes over ([`hand_over`]), and the new
+/// path must be short enough as well.
+const LONGEST_PID: u32 = 1 << 22;
 
 /// Why a folder cannot hold control sockets.
 #[derive(Debug, thiserror::Error)]
@@ -134,10 +137,12 @@ pub fn listen(pid: u32) -> Result<(OwnedFd, PathBuf), PlaceError> {
 fn listen_in(folder: &Path, user: u32, pid: u32) -> Result<(OwnedFd, PathBuf), PlaceError> {
     prepare(folder, user)?;
     sweep(folder);
-    let path = folder.join(name_of(pid));
-    let address = SocketAddrUnix::new(&path).map_err(|_| PlaceError::TooLong {
+    let too_long = |_| PlaceError::TooLong {
         path: folder.to_path_buf(),
-    })?;
+    };
+    SocketAddrUnix::new(folder.join(name_of(LONGEST_PID))).map_err(too_long)?;
+    let path = folder.join(name_of(pid));
+    let address = SocketAddrUnix::new(&path).map_err(too_long)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let bound = || -> Result<OwnedFd, Errno> {
         let socket =
@@ -218,6 +223,25 @@ mod tests {
         drop(listener);
         assert!(sweep(&folder).is_empty());
         assert!(!path.exists(), "the stale socket is removed");
+    }
+
+    #[test]
+    fn every_path_that_is_accepted_can_be_handed_over_and_has_an_abstract_twin() {
+        let top = tempfile::tempdir().expect("a temporary directory");
+        let own = top.path().as_os_str().len();
+        for length in 80..=110 {
+            let folder = top.path().join("x".repeat(length - own - 1));
+            assert_eq!(folder.as_os_str().len(), length);
+            if let Ok((_listener, path)) = listen_in(&folder, user(), 1) {
+                let path = hand_over(&path, LONGEST_PID);
+                assert!(connect(&path).is_ok(), "{length}");
+            }
+            let at = top.path().join("y".repeat(length - own - 1));
+            if let Ok(_listener) = protocol::listen_at(&at) {
+                let name = at.to_str().expect("UTF-8");
+                assert!(protocol::listen(name).is_ok(), "{length}");
+            }
+        }
     }
 
     #[test]

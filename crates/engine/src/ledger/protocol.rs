@@ -10,6 +10,7 @@ mod client;
 
 use std::mem::MaybeUninit;
 use std::os::fd::IntoRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -412,9 +413,13 @@ pub fn listen(name: &str) -> Result<OwnedFd, ProtocolError> {
     listen_on(&address(name)?)
 }
 
-/// Supervisor: a socket in the file system that listens, non-blocking, for the same user's processes.
+/// Supervisor: a socket in the file system that listens, non-blocking, for the same user's processes. Its path can also
+/// be given to [`listen`]: a path without a NUL may have 108 bytes, an abstract name 107.
 pub fn listen_at(path: &Path) -> Result<OwnedFd, ProtocolError> {
-    listen_on(&SocketAddrUnix::new(path).map_err(system("the name of a socket"))?)
+    SocketAddrUnix::new_abstract_name(path.as_os_str().as_bytes())
+        .and_then(|_| SocketAddrUnix::new(path))
+        .map_err(system("the name of a socket"))
+        .and_then(|address| listen_on(&address))
 }
 
 fn listen_on(address: &SocketAddrUnix) -> Result<OwnedFd, ProtocolError> {
