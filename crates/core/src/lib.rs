@@ -17,6 +17,7 @@ pub mod kswapd;
 mod mm;
 #[cfg(feature = "planted")]
 pub mod planted;
+pub mod process;
 pub mod readahead;
 mod reclaim;
 mod space;

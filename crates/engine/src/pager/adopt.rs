@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use foreswap_core::Outcome;
 use foreswap_core::units::{PAGE_SIZE, PageRange, Vpn, len};
-use foreswap_core::world::{Limit, Mmu};
+use foreswap_core::world::Mmu;
 
 use super::boot::pages_of;
 use super::huge;
@@ -23,8 +23,6 @@ use crate::sys::maps::Vma;
 pub(super) const SMALLEST: usize = 128 << 10;
 /// Looks, 5 ms apart, for which a starting engine waits for room while the other processes make none.
 const START_LOOKS: u32 = 200;
-/// Pages granted in advance, to save a request per growth.
-const AHEAD: u64 = 2048;
 
 /// The pages of `start..end`.
 pub(crate) fn pages(start: usize, end: usize) -> PageRange {
@@ -34,7 +32,7 @@ pub(crate) fn pages(start: usize, end: usize) -> PageRange {
 impl Pager {
     /// The first look: bare if all memory fits, armed otherwise. False: wait, because nothing may be registered while
     /// a fork is held.
-    pub(crate) fn grant(&mut self) -> bool {
+    pub(crate) fn extend_grant(&mut self) -> bool {
         let Ok(vmas) = self.space.adoptable(SMALLEST) else {
             return true;
         };
@@ -42,19 +40,13 @@ impl Pager {
             .iter()
             .map(|vma| ((vma.end - vma.start) / PAGE_SIZE) as u64)
             .sum();
-        let more = need.saturating_sub(self.granted);
-        let ahead = (need / 4).min(AHEAD);
-        let fits = [ahead, 0]
-            .into_iter()
-            .find(|ahead| self.w.try_charge(more + ahead));
-        if let Some(ahead) = fits {
-            self.granted += more + ahead;
-            let allowance = (self.granted - need) * PAGE_SIZE as u64;
-            let program = self.program;
-            program.allowance.store(allowance as i64, Relaxed);
+        let mut seat = self.w.seat();
+        if let Some(spare) = self.grant.extend(&self.w.account, &mut seat, need) {
+            let allowance = spare * PAGE_SIZE as u64;
+            self.program.allowance.store(allowance as i64, Relaxed);
             return true;
         }
-        if self.fork.is_held() {
+        if self.hold.is_held() {
             return false;
         }
         self.arm(&vmas);
@@ -64,17 +56,15 @@ impl Pager {
     /// Serve threads whose memory grew while a fork was held. Such a thread may hold a lock that the forking thread
     /// needs, and cannot wait for the end of the fork.
     pub(crate) fn step_growth(&mut self) {
-        let Some(&(_, until)) = self.waiting_growth.first() else {
-            return;
-        };
-        if self.fork.is_held() && now() < until {
+        if !self.hold.delays_growth() {
             return;
         }
-        if self.mode == Mode::Bare {
+        let over = self.hold.end_delay(now());
+        if !over.is_empty() && self.mode == Mode::Bare {
             // While the fork is still held, the look comes after it.
-            self.grant();
+            self.extend_grant();
         }
-        for (slot, _) in std::mem::take(&mut self.waiting_growth) {
+        for slot in over {
             self.answer(slot, [0; 4]);
         }
     }
@@ -92,18 +82,16 @@ impl Pager {
             touched += present.iter().flatten().map(len).sum::<u64>();
         }
         let (ledger, me) = (self.w.ledger, self.w.me);
-        let mut missing = touched.saturating_sub(self.granted);
+        let mut missing = touched.saturating_sub(self.grant.pages());
         // A program found by the lookout does not wait: it touches more pages meanwhile.
         let waits = !self.program.bypasses.load(Relaxed);
         let mut looks = 0;
         loop {
             // Take free pages at once, before another process does.
-            let free = missing.min(self.w.available());
-            if ledger.try_charge(me, free) {
-                self.granted += free;
-                missing -= free;
-                looks = if free > 0 { 0 } else { looks + 1 };
-            }
+            let mut seat = self.w.seat();
+            let free = self.grant.take_free(&self.w.account, &mut seat, missing);
+            missing -= free;
+            looks = if free > 0 { 0 } else { looks + 1 };
             if missing == 0 || looks >= START_LOOKS || !waits {
                 break;
             }
@@ -121,17 +109,15 @@ impl Pager {
     }
 
     fn arm(&mut self, vmas: &[Vma]) {
-        // The grant pays for the present pages. If it were returned first, another process could get it in between,
-        // and both would hold it.
-        self.w.prepaid += std::mem::take(&mut self.granted);
+        self.grant.spend(&mut self.w.account);
         self.mode = Mode::Armed;
         self.program.set_state(state::ARMED);
         for vma in vmas {
             self.adopt(vma.start..vma.end);
         }
         self.take_hints();
-        let unused = std::mem::take(&mut self.w.prepaid);
-        self.w.uncharge(unused);
+        let mut seat = self.w.seat();
+        self.w.account.return_prepaid(&mut seat);
     }
 
     /// Register `range` and manage it. Memory that cannot be registered is left alone. Returns whether it is managed.
@@ -154,7 +140,7 @@ impl Pager {
     /// The program's memory grew by `bytes` at `address`. False: the thread must wait.
     pub(crate) fn on_grew(&mut self, address: usize, bytes: usize) -> bool {
         if self.mode == Mode::Bare {
-            return self.grant();
+            return self.extend_grant();
         }
         let start = address / PAGE_SIZE * PAGE_SIZE;
         self.adopt(start..(address + bytes).next_multiple_of(PAGE_SIZE));
@@ -164,7 +150,7 @@ impl Pager {
     /// The program uses memory at `address` that is unknown to the pager. False: the thread must wait.
     pub(crate) fn on_seen(&mut self, address: usize) -> bool {
         if self.mode == Mode::Bare {
-            return self.grant();
+            return self.extend_grant();
         }
         self.adopt_around(address);
         true

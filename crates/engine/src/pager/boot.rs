@@ -17,6 +17,7 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
+use super::copying::Copying;
 use super::frames::Arena;
 use super::huge;
 use super::lazy::{self, Early, Heard};
@@ -25,7 +26,7 @@ use super::snapshot::Snapshot;
 use super::space::Space;
 use super::unshare::Unsharer;
 use super::workers::{DEPTH, helpers_of, open_io};
-use super::world::{Copying, Lent, Linux, Zeros};
+use super::world::{Lent, Linux, Zeros};
 use super::{Mode, Pager, guard, handover, inherit, panic, watch};
 use crate::digest::number_in_order;
 use crate::ledger::protocol::{Client, ProtocolError, Severity, Welcome};
@@ -406,16 +407,17 @@ fn boot(
         // A bare parent has copied nothing.
         let unshared = inherited.as_ref().map_or(0, Snapshot::unshared);
         copying.know_parent(ledger, me, unshared);
-        pager.w.credit.begin(copying, copied);
+        pager.w.copying = copying;
+        pager.w.account.begin_debt(copied);
         pager.w.is_protected = is_protected;
     }
     match inherited.filter(Snapshot::has_regions) {
         Some(snapshot) => inherit::inherit(&mut pager, snapshot, heard, is_early)?,
         // The parent was bare; the child is too, if both fit.
-        None if forked => _ = pager.grant(),
+        None if forked => _ = pager.extend_grant(),
         None => {
             pager.await_room();
-            pager.grant();
+            pager.extend_grant();
         }
     }
     if forked {

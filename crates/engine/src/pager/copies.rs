@@ -1,10 +1,7 @@
-//! Copies after a fork are charged when they are made.
-//!
-//! The pages that a child finds in memory are also its parent's. A write to such a page copies it, and the kernel
-//! reports no event. While a child owes for these pages (`world/credit.rs`), the userfaultfd write-protects them: the
-//! first write to a batch waits until the batch is paid for. If there is no room, the pager asks other processes for
-//! some. If none can give any, the limit gives way, as for every fault.
+//! The write protection of pages that a fork shares: a write that would copy one waits until the core lets it through
+//! (`process::Copies`).
 
+use foreswap_core::process::{Copy, Opening};
 use foreswap_core::units::{Nanos, PageRange, Vpn, overlap};
 
 use super::boot::bytes_of;
@@ -12,29 +9,15 @@ use super::world::now;
 use super::{Pager, adopt};
 use crate::sys::uffd::{Mode, Uffd, Why};
 
-/// Pages paid for at a time.
-const BATCH: u64 = 16;
-/// How long a write waits for room.
-const PATIENCE: Nanos = 300_000_000;
 /// How soon other processes are asked for room.
 const ASK: Nanos = 1_000_000;
 
-/// A waiting write.
-pub(super) struct Copy {
-    page: Vpn,
-    since: Nanos,
-    /// The thread that writes, as the kernel numbers it.
-    tid: u32,
-}
-
-impl Copy {
-    /// Thread `tid` writes to the page at `address`.
-    pub fn at(address: u64, tid: u32) -> Self {
-        Copy {
-            page: Vpn::of(address),
-            since: now(),
-            tid,
-        }
+/// A write to the page at `address`.
+pub(super) fn at(address: u64, makes_room: bool) -> Copy {
+    Copy {
+        page: Vpn::of(address),
+        since: now(),
+        makes_room,
     }
 }
 
@@ -51,13 +34,32 @@ pub(super) fn protect(uffd: &Uffd, regions: impl Iterator<Item = PageRange>) -> 
     any
 }
 
+/// Remove the protection of `batch`, at least of `page`.
+fn open(uffd: &Uffd, batch: &PageRange, page: Vpn) -> Opening {
+    let all = bytes_of(batch);
+    if uffd.writeprotect(all.start, all.len(), false).is_ok() {
+        return Opening::Done;
+    }
+    let one = bytes_of(&(page..page.plus(1)));
+    match uffd.writeprotect(one.start, one.len(), false) {
+        Err(short) if short.why == Why::Again => Opening::Again,
+        Err(_) => {
+            // The page is gone, or was never protected.
+            let _ = uffd.wake(one.start, one.len());
+            Opening::Done
+        }
+        Ok(()) => Opening::Done,
+    }
+}
+
 impl Pager {
     /// Pay for pages shared with the parent, and check whether children have paid for pages shared with this process.
     pub(super) fn settle_debts(&mut self) {
         self.w.pay();
-        self.w.find_debtors();
-        let is_armed = self.mode == super::Mode::Armed && !self.fork.is_held();
-        if self.w.has_debtors() && !self.w.is_protected && is_armed {
+        let seat = self.w.seat();
+        self.w.account.find_debtors(&seat);
+        let is_armed = self.mode == super::Mode::Armed && !self.hold.is_held();
+        if self.w.account.has_debtors() && !self.w.is_protected && is_armed {
             self.w.is_protected = protect(
                 &self.w.program,
                 self.mm.regions().map(|vma| vma.range.clone()),
@@ -68,56 +70,20 @@ impl Pager {
 
     /// Release writes as far as there is room for their copies.
     pub(super) fn step_copies(&mut self) {
-        if self.w.is_protected && !self.w.owes() && !self.w.has_debtors() {
+        if self.w.is_protected && !self.w.account.owes() && !self.w.account.has_debtors() {
             self.open_all();
         }
         if self.copies.is_empty() {
             return;
         }
-        let mut left: Vec<Copy> = Vec::new();
-        let mut opened = Vpn(u64::MAX)..Vpn(u64::MAX);
-        for copy in core::mem::take(&mut self.copies) {
-            if opened.contains(&copy.page) {
-                continue;
-            }
-            let start = copy.page.0 / BATCH * BATCH;
-            let batch = Vpn(start)..Vpn(start + BATCH);
-            let is_late = now() - copy.since > PATIENCE;
-            // If a page is shared with the parent and with children, a write makes one copy, not two.
-            let is_paid = match self.w.owes() {
-                // The copy makes the room: it does not wait for it.
-                _ if Some(copy.tid) == self.w.unsharer.tid() => true,
-                true => self.w.pay_for(BATCH, is_late),
-                false => self.w.may_copy(BATCH, is_late),
-            };
-            if is_paid && self.open(&batch, copy.page) {
-                opened = batch;
-            } else {
-                left.push(copy);
-            }
-        }
-        if !left.is_empty() {
-            self.next_share = self.next_share.min(now() + ASK);
-        }
-        self.copies = left;
-    }
-
-    /// Remove the protection of `batch`, at least of `page`. False: try again.
-    fn open(&self, batch: &PageRange, page: Vpn) -> bool {
+        let mut seat = self.w.seat();
         let uffd = &self.w.program;
-        let all = bytes_of(batch);
-        if uffd.writeprotect(all.start, all.len(), false).is_ok() {
-            return true;
-        }
-        let one = bytes_of(&(page..page.plus(1)));
-        match uffd.writeprotect(one.start, one.len(), false) {
-            Err(short) if short.why == Why::Again => false,
-            Err(_) => {
-                // The page is gone, or was never protected.
-                let _ = uffd.wake(one.start, one.len());
-                true
-            }
-            Ok(()) => true,
+        let open = |batch: &PageRange, page| open(uffd, batch, page);
+        let waits = self
+            .copies
+            .step(&mut self.w.account, &mut seat, now(), open);
+        if waits {
+            self.next_share = self.next_share.min(now() + ASK);
         }
     }
 

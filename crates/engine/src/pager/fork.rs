@@ -10,6 +10,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use foreswap_core::process::Stage;
 use foreswap_core::units::{Nanos, PageRange};
 use foreswap_core::{Hint, Stored};
 
@@ -34,34 +35,10 @@ pub(crate) struct Expected {
     until: Nanos,
 }
 
-/// State of the fork in progress.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fork {
-    /// No fork.
-    None,
-    /// Writes are in flight.
-    Quieting { slot: SlotIndex },
-    /// The thread forks.
-    Held { child: Option<ProcId> },
-}
-
-impl Fork {
-    /// A fork is held: nothing may be moved out or registered.
-    pub(crate) fn is_held(&self) -> bool {
-        matches!(self, Fork::Held { .. })
-    }
-
-    /// A thread waits for its turn to fork.
-    pub(crate) fn is_under_way(&self) -> bool {
-        matches!(self, Fork::Quieting { .. })
-    }
-}
-
 impl Pager {
     /// A thread of the program is about to fork.
     pub(crate) fn on_hold(&mut self, slot: SlotIndex) {
-        if self.fork != Fork::None {
-            self.waiting_forks.push(slot);
+        if !self.hold.begin(slot) {
             return;
         }
         if self.program.board.load(Relaxed) == 0 {
@@ -71,17 +48,16 @@ impl Pager {
         self.mm.hold();
         if self.mode == Mode::Bare {
             // The child assumes that all its memory is mapped.
-            self.fork = Fork::Held { child: None };
+            self.hold.hold();
             return self.answer(slot, [hold::BARE, 0, 0, 0]);
         }
-        self.fork = Fork::Quieting { slot };
         self.step_fork();
     }
 
     /// Advance the fork in progress as far as possible.
     pub(crate) fn step_fork(&mut self) {
         // The snapshot must match memory: no event may be pending. Later changes mark the snapshot.
-        if let Fork::Quieting { slot } = self.fork
+        if let Stage::Quieting(slot) = self.hold.stage()
             && self.mm.is_quiet(&mut self.w)
             && !self.w.program.mmap_changing()
         {
@@ -100,7 +76,7 @@ impl Pager {
 
     /// Leave a snapshot for the child. Returns the answer to the forking thread.
     fn take_snapshot(&mut self) -> [u64; 4] {
-        self.fork = Fork::Held { child: None };
+        self.hold.hold();
         let regions = self.mm.regions().map(|vma| (vma.range.clone(), vma.hint));
         let regions: Vec<(PageRange, Hint)> = regions.collect();
         let mut pages = Vec::new();
@@ -116,7 +92,7 @@ impl Pager {
         if in_slots && child.is_none() {
             return [hold::IMPOSSIBLE, 0, 0, 0];
         }
-        self.fork = Fork::Held { child };
+        self.child = child;
         let sheet = self.sheet.take();
         let unshared = self.w.ledger.stats(self.w.me).unshared.load(Relaxed);
         match Snapshot::write(sheet, self.w.me, child, &regions, &pages, unshared) {
@@ -133,10 +109,11 @@ impl Pager {
 
     /// The fork is over. Returns its number.
     pub(crate) fn on_release(&mut self) -> u64 {
-        let Fork::Held { child } = self.fork else {
+        if !self.hold.is_held() {
             return 0;
-        };
-        self.fork = Fork::None;
+        }
+        let child = self.child.take();
+        let next = self.hold.release();
         self.mm.release();
         self.w.map.share_with(None);
         if let Some(snapshot) = self.w.snapshot.take() {
@@ -156,10 +133,9 @@ impl Pager {
             });
         }
         if self.mode == Mode::Bare {
-            self.grant();
+            self.extend_grant();
         }
-        if !self.waiting_forks.is_empty() {
-            let slot = self.waiting_forks.remove(0);
+        if let Some(slot) = next {
             self.on_hold(slot);
         }
         number

@@ -12,7 +12,7 @@ use rustix::mm::{Advice, madvise};
 use super::boot::{BootError, bytes_of, pages_of, system};
 use super::lazy::Heard;
 use super::snapshot::{Fate, Snapshot};
-use super::{Fork, Mode, Pager};
+use super::{Mode, Pager};
 use crate::ledger::SeenKind;
 use crate::sys::maps;
 
@@ -28,13 +28,13 @@ pub(super) fn inherit(
     if is_early {
         heard.settle(&pager.w.program, &mut snapshot);
     }
-    (pager.faults, pager.copies) = (heard.faults, heard.copies);
+    pager.faults = heard.faults;
+    pager.copies.extend(heard.copies);
     pager.overdue = heard.overdue;
     if snapshot.is_spoilt() {
         return Err(BootError::Spoilt);
     }
     pager.mode = Mode::Armed;
-    pager.fork = Fork::None;
     let w = &mut pager.w;
     // A region that another thread of the parent unmapped or moved at the last moment is absent, cut, or replaced.
     // Find its remains in the maps.

@@ -14,6 +14,7 @@
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
+use foreswap_core::process::Copy;
 use foreswap_core::units::{PageRange, Vpn, overlap, without};
 use foreswap_store::ring::Uring;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,10 +23,11 @@ use rustix::io::Errno;
 
 use super::adopt::pages;
 use super::boot::{bytes_of, pages_of};
-use super::copies::{self, Copy};
+use super::copies;
+use super::copying::Copying;
 use super::moves::{Move, Overdue};
 use super::snapshot::Snapshot;
-use super::world::{Copying, now};
+use super::world::now;
 use super::{SETTLES, handover, space};
 use crate::ledger::protocol::Client;
 use crate::program::{Program, request, state};
@@ -326,8 +328,8 @@ impl Heard {
         while let Ok(mut events) = uffd.read(&mut buffer) {
             match events.next() {
                 None => break,
-                Some(Event::Fault { addr, flags, tid }) if flags.wp => {
-                    self.copies.push(Copy::at(addr as u64, tid));
+                Some(Event::Fault { addr, flags, .. }) if flags.wp => {
+                    self.copies.push(copies::at(addr as u64, false));
                 }
                 Some(Event::Fault { addr, flags, tid }) => {
                     self.faults.push((addr as u64, tid, flags.write));

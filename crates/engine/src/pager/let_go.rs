@@ -25,7 +25,7 @@ impl Pager {
             self.let_go.push((range, now() + MOMENT));
             return true;
         }
-        if self.fork.is_held() || self.fork.is_under_way() {
+        if !self.hold.is_none() {
             return false;
         }
         let managed = self.mm.managed_in(&range);

@@ -9,6 +9,7 @@ mod advice;
 mod areas;
 mod boot;
 mod copies;
+mod copying;
 mod fork;
 mod frames;
 mod guard;
@@ -36,6 +37,7 @@ mod world;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use foreswap_core::process::{Copies, Grant, Hold};
 use foreswap_core::units::{Frame, Nanos, PageRange, Vpn, len};
 use foreswap_core::world::{IoId, IoResult, Limit as _, Refusal};
 use foreswap_core::{Mm, Outcome};
@@ -44,13 +46,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 pub use boot::{Origin, renounce_parent, start};
-pub(crate) use fork::Fork;
 use placement::Placement;
 use snapshot::Sheet;
 use world::{DIGEST, Linux, now};
 
 use crate::ledger::protocol::{AreaFiles, AreaOrder, Client};
-use crate::ledger::{AreaId, SeenKind};
+use crate::ledger::{AreaId, ProcId, SeenKind};
 use crate::program::Program;
 use crate::sys::doorbell::{Doorbell, SlotIndex};
 use crate::sys::limits;
@@ -75,9 +76,6 @@ const GLANCES: u32 = 64;
 /// How long the program may run while the kernel finishes an event.
 const SETTLING: Nanos = 20_000;
 
-/// How long a thread whose memory grew waits for the end of a fork.
-const UNDER_FORK: Nanos = 50_000_000;
-
 /// Whether the program's memory is registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
@@ -95,12 +93,11 @@ pub(crate) struct Pager {
     w: Linux,
     pub(crate) mode: Mode,
     /// Pages charged in advance in bare mode.
-    granted: u64,
-    pub(crate) fork: Fork,
-    /// Doorbell calls that wait for a fork in progress to end.
-    waiting_forks: Vec<SlotIndex>,
-    /// Threads whose memory grew while a fork was held, and how long they wait for its end.
-    waiting_growth: Vec<(SlotIndex, Nanos)>,
+    grant: Grant,
+    /// Forks, by the calls of their threads.
+    pub(crate) hold: Hold<SlotIndex>,
+    /// The record of the child of the fork that is held.
+    child: Option<ProcId>,
     sheet: Option<Sheet>,
     /// Children that have not reported.
     expected: Vec<fork::Expected>,
@@ -133,7 +130,7 @@ pub(crate) struct Pager {
     /// Unmap events that are expected and have no effect.
     overdue: moves::Overdue,
     /// Writes to pages that are not paid for.
-    copies: Vec<copies::Copy>,
+    copies: Copies,
     /// Calls that arrived before the pager existed.
     early_calls: Vec<SlotIndex>,
     /// Faults on unknown memory, while pending events may explain it.
@@ -177,10 +174,9 @@ impl Pager {
             mm,
             w,
             mode: Mode::Bare,
-            granted: 0,
-            fork: Fork::None,
-            waiting_forks: Vec::new(),
-            waiting_growth: Vec::new(),
+            grant: Grant::default(),
+            hold: Hold::default(),
+            child: None,
             sheet: None,
             expected: Vec::new(),
             forks: 0,
@@ -198,7 +194,7 @@ impl Pager {
             counted_on: limit,
             faults: Vec::with_capacity(MESSAGES),
             overdue: moves::Overdue::default(),
-            copies: Vec::new(),
+            copies: Copies::default(),
             early_calls: Vec::new(),
             unknown: Vec::new(),
             completions: Vec::with_capacity(MAX_DEPTH as usize),
@@ -312,7 +308,7 @@ impl Pager {
         // While a fork is held, read one event at a time: reading releases the call that caused the event, and its
         // effect must be in the snapshot before. An mremap waits for two events, and therefore never returns before
         // its move is noted.
-        let at_once = if self.fork.is_held() { 1 } else { MESSAGES };
+        let at_once = if self.hold.is_held() { 1 } else { MESSAGES };
         let (mut any, mut reads) = (false, 0);
         while let Ok(events) = self.w.program.read(&mut buffer[..at_once]) {
             let mut count = 0;
@@ -321,7 +317,8 @@ impl Pager {
                 count += 1;
                 match event {
                     Event::Fault { addr, flags, tid } if flags.wp => {
-                        self.copies.push(copies::Copy::at(addr as u64, tid));
+                        let makes_room = Some(tid) == self.w.unsharer.tid();
+                        self.copies.push(copies::at(addr as u64, makes_room));
                     }
                     Event::Fault { addr, flags, tid } => {
                         self.faults.push((addr as u64, tid, flags.write));
@@ -433,7 +430,7 @@ impl Pager {
         self.pressure = pressure;
         self.follow_limit();
         self.w.refresh();
-        if self.mode == Mode::Bare && self.w.excess() > 0 && self.fork == Fork::None {
+        if self.mode == Mode::Bare && self.w.excess() > 0 && self.hold.is_none() {
             // Other processes need the grant: from now on this memory can be evicted.
             self.settle();
             self.arm_all();
@@ -446,7 +443,7 @@ impl Pager {
     /// From time to time, report whether this process lacks memory, and check whether others do.
     fn share(&mut self, now: Nanos) {
         if now >= self.next_share {
-            let debts = self.w.owes() || self.w.has_debtors();
+            let debts = self.w.account.owes() || self.w.account.has_debtors();
             self.next_share = now + if debts { OWING } else { SHARING };
             self.settle_debts();
             let stalled = self.mm.is_stalled();
@@ -456,8 +453,8 @@ impl Pager {
             let needy = stalled || goes_on && self.mm.is_reclaiming();
             let waits = stalled || !self.copies.is_empty();
             let least = if waits { STALLED_WANT } else { 0 };
-            self.w
-                .ask_for_share(needy, least.max(self.w.missing_to_pay()));
+            let mut seat = self.w.seat();
+            self.w.account.ask(&mut seat, needy, least, now);
             self.follow_share();
         }
         if self.w.ledger.pressure() != self.pressure {
@@ -475,7 +472,7 @@ impl Pager {
         self.limit = limit;
         self.follow_share();
         let over = self.w.ledger.charged_pages() > limit;
-        if over && self.mode == Mode::Bare && !self.fork.is_held() {
+        if over && self.mode == Mode::Bare && !self.hold.is_held() {
             // The grant no longer fits the limit, and only managed memory can be given back.
             self.arm_all();
         }
@@ -484,7 +481,7 @@ impl Pager {
     /// Reclaim depends on the memory that this process can count on, which changes with the limit, the number of
     /// processes and their use.
     fn follow_share(&mut self) {
-        let share = self.w.share();
+        let share = self.w.account.share(&self.w.seat());
         if share.abs_diff(self.counted_on) > self.counted_on / 8 {
             self.counted_on = share;
             self.mm.on_limit(share);
@@ -501,12 +498,12 @@ impl Pager {
         let timeout = if unsettled && self.w.program.mmap_changing() {
             SETTLING
         } else if unsettled
-            || self.fork.is_under_way()
-            || self.w.owes()
+            || self.hold.is_quieting()
+            || self.w.account.owes()
             || self.w.is_protected
-            || self.w.shrink_to.is_some()
+            || self.w.account.shrinks()
             || self.mm.has_to_drain()
-            || !self.waiting_growth.is_empty()
+            || self.hold.delays_growth()
         {
             SOON
         } else {

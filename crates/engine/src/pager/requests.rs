@@ -1,7 +1,7 @@
 //! Requests of program threads to the pager over the doorbell.
 
 use super::world::now;
-use super::{MESSAGES, Pager, SETTLES, UNDER_FORK};
+use super::{MESSAGES, Pager, SETTLES};
 use crate::program::request;
 use crate::sys::doorbell::{Knock, SlotIndex};
 use crate::sys::uffd::{Event, RawMsg};
@@ -32,7 +32,7 @@ impl Pager {
                         self.on_seen(words[1] as usize)
                     };
                     if !goes_on {
-                        self.waiting_growth.push((slot, now() + UNDER_FORK));
+                        self.hold.delay_growth(slot, now());
                         continue;
                     }
                 }

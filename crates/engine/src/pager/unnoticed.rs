@@ -58,15 +58,15 @@ impl Pager {
         self.expire_children();
         let data = self.space.data_bytes().unwrap_or(self.data_bytes);
         let unchanged = data == self.data_bytes && self.room_wanted == 0;
-        if unchanged || self.fork.is_held() || self.fork.is_under_way() {
+        if unchanged || !self.hold.is_none() {
             return false;
         }
         if self.mode == Mode::Bare {
             self.data_bytes = data;
             // Noticed memory is within the grant.
-            let before = self.granted;
-            self.grant();
-            return self.granted != before;
+            let before = self.grant.pages();
+            self.extend_grant();
+            return self.grant.pages() != before;
         }
         let Ok(vmas) = self.space.adoptable(SMALLEST) else {
             return false;
@@ -94,11 +94,11 @@ impl Pager {
         // The waiting memory is managed, or has gone.
         if !waits && self.room_wanted != 0 {
             self.room_wanted = 0;
-            self.w.shrink_to = None;
+            self.w.account.stop_shrinking();
         }
         if !waits {
-            let unused = std::mem::take(&mut self.w.prepaid);
-            self.w.uncharge(unused);
+            let mut seat = self.w.seat();
+            self.w.account.return_prepaid(&mut seat);
         }
         found || waits
     }
@@ -141,20 +141,20 @@ impl Pager {
         let present = self.space.present(range).unwrap_or_default();
         let known = self.mm.usage(range).0;
         let new = present.iter().map(len).sum::<u64>().saturating_sub(known);
-        let missing = new.saturating_sub(self.w.prepaid);
+        let missing = new.saturating_sub(self.w.account.prepaid());
         // Take free pages at once, or a fault would.
         let free = missing.min(self.w.available());
         if self.w.ledger.try_charge(self.w.me, free) {
-            self.w.prepaid += free;
+            self.w.account.prepay(free);
             self.room_wanted = if free > 0 { 1 } else { self.room_wanted };
         }
-        let missing = new.saturating_sub(self.w.prepaid);
+        let missing = new.saturating_sub(self.w.account.prepaid());
         if missing == 0 || self.room_wanted >= ROOM_LOOKS {
             return true;
         }
         self.room_wanted += 1;
-        let mine = self.w.ledger.process_charged(self.w.me);
-        self.w.shrink_to = Some(mine.saturating_sub(missing));
+        let seat = self.w.seat();
+        self.w.account.shrink_by(&seat, missing);
         self.next_look = now() + SOON;
         false
     }

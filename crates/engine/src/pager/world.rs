@@ -1,21 +1,22 @@
 //! The core's world on Linux: userfaultfd, the ring, the ledger and the monotonic clock.
 //!
-//! This module translates the core's calls. Its only decisions are the fair share of the limit (`shared`), the debts
-//! of forks (`credit`) and the memory of lent frames (`lent`).
+//! This module translates the core's calls. Its only decisions concern the memory of lent frames (`lent`).
 
-mod credit;
 mod lent;
 mod mmu;
 mod protection;
+mod seat;
 mod shared;
 
 use std::ffi::c_void;
 
+use foreswap_core::process::Account;
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, PageRange, Slot, Vpn};
 use foreswap_core::world::{Disk, Done, IoId, Notice, Store, World};
 use foreswap_store::ring::{Io, IoVec, Port, QueueError, WithRam};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::copying::Copying;
 use super::frames::Arena;
 use super::huge::Huge;
 use super::moves::Move;
@@ -26,15 +27,9 @@ use super::unshare::Unsharer;
 use crate::ledger::protocol::Client;
 use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, ProcessMap, SlotIndex};
 use crate::sys::uffd::Uffd;
-pub use credit::Copying;
-use credit::{Credit, Debtors};
 pub use lent::Lent;
 use protection::Unusual;
 
-/// Pages kept back below the limit: the program's allocator touches a few pages before they can be registered.
-const SLACK: u64 = 32;
-/// The most pages that a process asks of the others at a time.
-const MOST_WANTED: u64 = 512;
 /// How often other processes are told of random faults, and how long they heed it.
 const TOLD_EVERY: Nanos = 1_000_000;
 const OTHERS_MISS: Nanos = 50_000_000;
@@ -76,21 +71,12 @@ pub struct Linux {
     pub recorder: Option<Box<Recorder>>,
     /// Messages sent to the user.
     pub told: Told,
-    /// Resident pages should shrink to this number, to make room for memory that came unnoticed (`unnoticed`).
-    pub shrink_to: Option<u64>,
-    /// Pages already charged to this process, by the parent before the fork or by the grant of bare mode, and not yet
-    /// used.
-    pub prepaid: u64,
-    /// Pages found in memory are not charged now: see `world/credit.rs`.
-    pub credit: Credit,
-    /// Children that owe for pages shared with this process.
-    pub debtors: Debtors,
+    /// The charges and debts of this process.
+    pub account: Account<ProcId>,
+    /// In a forked child: the copies of the pages that it shares with its parent.
+    pub copying: Copying,
     /// Shared pages are write-protected.
     pub is_protected: bool,
-    /// Pages that other processes lacked at the last look.
-    pub wanted_by_others: u64,
-    /// This process lacks pages.
-    pub short: bool,
     /// The slots of the run's areas.
     pub map: ProcessMap<'static>,
     /// Where slot 0 of each area begins, in bytes.
@@ -163,13 +149,9 @@ impl Linux {
             client: Some(client),
             recorder: None,
             told: Told::default(),
-            shrink_to: None,
-            prepaid: 0,
-            credit: Credit::default(),
-            debtors: Debtors::default(),
+            account: Account::default(),
+            copying: Copying::default(),
             is_protected: false,
-            wanted_by_others: 0,
-            short: false,
             map: ProcessMap::new(ledger, me),
             first_bytes: [0; MAX_AREAS],
             iovecs: Vec::with_capacity(foreswap_core::SLOTS_PER_IO),
@@ -220,7 +202,7 @@ impl Linux {
 
     /// Refresh values that cost too much to query each time: the needs of others, the fill of the areas.
     pub fn refresh(&mut self) {
-        self.wanted_by_others = self.ledger.wanted_by_others(self.me);
+        self.account.refresh(&self.seat());
         self.map.look_at_filling();
     }
 

@@ -141,8 +141,7 @@ impl Mmu for Linux {
             // It would wait for room, and it is called to make room.
             let at = page.address() as usize;
             let _ = self.program.writeprotect(at, bytes(n), false);
-            self.credit.unshares(n.into());
-            self.leaves(n);
+            self.account.on_unshare(&mut self.seat(), n);
         }
         self.unsharer.ask(page, n);
     }

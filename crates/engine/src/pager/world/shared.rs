@@ -5,7 +5,11 @@
 use foreswap_core::units::Slot;
 use foreswap_core::world::{Limit, SwapMap};
 
-use super::{Linux, MOST_WANTED, SLACK};
+use rustix::io::Errno;
+
+use super::seat::Seat;
+use super::{Linux, now};
+use crate::sys::uffd::Mode;
 
 impl SwapMap for Linux {
     fn nth(&self, n: u8) -> Option<u8> {
@@ -71,12 +75,11 @@ impl Limit for Linux {
     }
 
     fn available(&self) -> u64 {
-        let taken = self.ledger.charged_pages() + SLACK + self.kept_for_others();
-        self.ledger.limit_pages().saturating_sub(taken)
+        self.account.available(&self.seat())
     }
 
     fn try_charge(&mut self, n: u64) -> bool {
-        n <= self.available() && self.ledger.try_charge(self.me, n)
+        self.account.try_charge(&mut self.seat(), n)
     }
 
     fn try_charge_last(&mut self) -> bool {
@@ -84,79 +87,52 @@ impl Limit for Linux {
     }
 
     fn charge_existing(&mut self, n: u64) {
-        let paid = n.min(self.prepaid);
-        self.prepaid -= paid;
-        if !self.credit.takes(n - paid) {
-            self.ledger.charge_anyway(self.me, n - paid);
-        }
+        self.account.charge_existing(&mut self.seat(), n);
     }
 
     fn uncharge(&mut self, n: u64) {
-        let left = match self.owes() {
-            true => {
-                let paid = self.ledger.process_charged(self.me);
-                self.credit.forgives(n, paid)
-            }
-            false => n,
-        };
-        // A debt for pages that are gone counts as paid.
-        self.ledger.pays(self.me, n - left);
-        self.ledger.uncharge(self.me, left);
+        self.account.uncharge(&mut self.seat(), n);
     }
 
     fn excess(&self) -> u64 {
-        let mine = self.ledger.process_charged(self.me);
-        let found_unnoticed = self
-            .shrink_to
-            .map_or(0, |target| mine.saturating_sub(target));
-        let (limit, charged) = (self.ledger.limit_pages(), self.ledger.charged_pages());
-        let wanted = self
-            .wanted_by_others
-            .saturating_sub(limit.saturating_sub(charged));
-        let owed = self.credit.due();
-        let short = (charged + owed).saturating_sub(limit) + wanted;
-        found_unnoticed.max(short.min((mine + owed).saturating_sub(self.fair_share())))
+        self.account.excess(&self.seat(), now())
     }
 }
 
 impl Linux {
-    /// Pages per process when all need more.
-    pub(super) fn fair_share(&self) -> u64 {
-        self.ledger.limit_pages() / u64::from(self.ledger.live().max(1))
-    }
-
-    /// Pages that this process can count on: its charge or its share of the limit, the larger of the two.
-    pub fn share(&self) -> u64 {
-        let has = self.ledger.process_charged(self.me);
-        has.max(self.fair_share()).min(self.ledger.limit_pages())
-    }
-
-    /// A process that has its share leaves room to the others.
-    fn kept_for_others(&self) -> u64 {
-        let has_share =
-            || self.ledger.process_charged(self.me) >= self.fair_share().saturating_sub(SLACK);
-        if self.wanted_by_others > 0 && has_share() {
-            self.wanted_by_others
-        } else {
-            0
+    /// The ledger as this process sees it.
+    pub fn seat(&self) -> Seat {
+        Seat {
+            ledger: self.ledger,
+            me: self.me,
         }
     }
 
-    /// Report how many pages this process lacks of its share, if it is `needy`; `least` is the minimum to report.
-    pub fn ask_for_share(&mut self, needy: bool, least: u64) {
-        let missing = self
-            .fair_share()
-            .saturating_sub(self.ledger.process_charged(self.me));
-        let much = self.fair_share() / 8;
-        let wanted = if needy && missing > much && self.ledger.live() > 1 {
-            missing.min(MOST_WANTED)
-        } else {
-            0
+    /// Register memory of the program, always in the same mode.
+    pub fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let mode = match self.is_protected {
+            true => Mode::MISSING | Mode::WP,
+            false => Mode::MISSING,
         };
-        let wanted = wanted.max(least);
-        if wanted > 0 || self.short {
-            self.ledger.set_wanted(self.me, wanted);
-            self.short = wanted > 0;
+        self.program.register(start, len, mode)
+    }
+
+    /// Look for copies of shared pages, and pay for them as far as there is room.
+    pub fn pay(&mut self) {
+        if self.account.owes() {
+            let copied = self.copying.more(self.is_protected);
+            self.account.on_copied(copied);
+        }
+        self.account.pay(&mut self.seat(), now());
+    }
+
+    /// All pages of this forked child were found: the copies so far are charged, the rest later.
+    pub fn begin_to_pay(&mut self) {
+        self.account.close_debt(now());
+        self.pay();
+        if self.account.owes() {
+            // Make the parent look at it.
+            self.ledger.raise_pressure();
         }
     }
 }

@@ -1,0 +1,43 @@
+//! The state that the processes of a run share.
+
+/// The charges, needs and debts of all processes of a run, as one of them, "this process", sees them. Other processes
+/// change them at any time. All numbers are pages, unless noted.
+pub trait Ledger {
+    /// Names a process.
+    type Process: Copy + PartialEq;
+
+    /// The limit.
+    fn limit(&self) -> u64;
+    /// Pages charged to all processes.
+    fn charged(&self) -> u64;
+    /// Pages charged to this process.
+    fn own(&self) -> u64;
+    /// The number of processes.
+    fn live(&self) -> u64;
+    /// Charge `n` pages if the sum stays within the limit.
+    fn try_charge(&mut self, n: u64) -> bool;
+    /// Charge `n` pages whatever the limit.
+    fn charge_anyway(&mut self, n: u64);
+    /// Uncharge `n` pages, at most those of this process.
+    fn uncharge(&mut self, n: u64);
+    /// Tell the others how much this process lacks; 0: nothing.
+    fn set_wanted(&mut self, n: u64);
+    /// Pages that other processes lack.
+    fn wanted_by_others(&self) -> u64;
+
+    /// Pages of this process' debt that its parent, or a child, has asked it to pay for and that are not acknowledged.
+    fn asked(&self) -> u64;
+    /// Publish the debt of this process, the part of it that is due, and acknowledge `asked` pages of the requests.
+    fn set_debt(&mut self, owed: u64, due: u64, asked: u64);
+    /// This process has paid for `n` pages of its debt.
+    fn paid(&mut self, n: u64);
+
+    /// The children of this process that have a debt.
+    fn debtors(&self) -> impl Iterator<Item = Self::Process>;
+    /// All pages that `child` has paid for, modulo 2^32.
+    fn paid_by(&self, child: Self::Process) -> u32;
+    /// Whether nothing of the debt of `child` is due, and no request to it is unacknowledged.
+    fn is_even(&self, child: Self::Process) -> bool;
+    /// Ask `child` to pay for `n` pages.
+    fn ask_to_pay(&mut self, child: Self::Process, n: u32);
+}
