@@ -229,7 +229,7 @@ fn boot(
     early: Option<Early>,
 ) -> Result<Pager, BootError> {
     let is_early = early.is_some();
-    let is_protected = early.as_ref().is_some_and(|early| early.is_protected);
+    let protection = early.as_ref().map(|early| early.protection);
     let copying = match &early {
         Some(early) => (early.copying.clone(), early.copied),
         None => (
@@ -409,7 +409,7 @@ fn boot(
         copying.know_parent(ledger, me, unshared);
         pager.w.copying = copying;
         pager.w.account.begin_debt(copied);
-        pager.w.is_protected = is_protected;
+        pager.w.protection = protection.unwrap_or_default();
     }
     match inherited.filter(Snapshot::has_regions) {
         Some(snapshot) => inherit::inherit(&mut pager, snapshot, heard, is_early)?,

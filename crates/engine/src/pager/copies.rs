@@ -2,11 +2,11 @@
 //! (`process::Copies`).
 
 use foreswap_core::process::{Copy, Opening};
-use foreswap_core::units::{Nanos, PageRange, Vpn, overlap};
+use foreswap_core::units::{Nanos, PageRange, Vpn};
 
 use super::boot::bytes_of;
 use super::world::now;
-use super::{Pager, adopt};
+use super::{Pager, space};
 use crate::sys::uffd::{Mode, Uffd, Why};
 
 /// How soon other processes are asked for room.
@@ -21,17 +21,40 @@ pub(super) fn at(address: u64, makes_room: bool) -> Copy {
     }
 }
 
-/// From now on, writes in `regions` are reported before they copy. Returns whether any region could be protected.
-pub(super) fn protect(uffd: &Uffd, regions: impl Iterator<Item = PageRange>) -> bool {
+/// How far the memory that forks share is write-protected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Protection {
+    /// Not at all.
+    #[default]
+    None,
+    /// In part: the address space was changing. The rest follows.
+    Partial,
+    /// All of it.
+    Whole,
+    /// The kernel has no write protection for this memory.
+    Impossible,
+}
+
+/// From now on, writes in `regions` are reported before they copy. Where they are not, copies are counted by faults.
+pub(super) fn protect(uffd: &Uffd, regions: impl Iterator<Item = PageRange>) -> Protection {
     let mut any = false;
-    for region in regions {
-        let bytes = bytes_of(&region);
-        let both = Mode::MISSING | Mode::WP;
-        // Refused if the kernel lacks it; copies are then counted by faults.
-        any |= uffd.register(bytes.start, bytes.len(), both).is_ok()
-            && uffd.writeprotect(bytes.start, bytes.len(), true).is_ok();
+    let protected = space::each_part(
+        regions,
+        |bytes| {
+            let both = Mode::MISSING | Mode::WP;
+            uffd.register(bytes.start, bytes.len(), both)?;
+            let protected = uffd.writeprotect(bytes.start, bytes.len(), true);
+            any |= protected.is_ok();
+            protected.map_err(|short| short.why)
+        },
+        |why| matches!(why, Why::Again | Why::NoMemory),
+    );
+    match protected {
+        Ok(()) if any => Protection::Whole,
+        Ok(()) => Protection::Impossible,
+        Err(_) if any => Protection::Partial,
+        Err(_) => Protection::None,
     }
-    any
 }
 
 /// Remove the protection of `batch`, at least of `page`.
@@ -58,19 +81,22 @@ impl Pager {
         self.w.pay();
         let seat = self.w.seat();
         self.w.account.find_debtors(&seat);
+        let is_shared = self.w.account.owes() || self.w.account.has_debtors();
         let is_armed = self.mode == super::Mode::Armed && !self.hold.is_held();
-        if self.w.account.has_debtors() && !self.w.is_protected && is_armed {
-            self.w.is_protected = protect(
-                &self.w.program,
-                self.mm.regions().map(|vma| vma.range.clone()),
-            );
-            self.w.ledger.set_protects(self.w.me, self.w.is_protected);
+        if is_shared
+            && is_armed
+            && matches!(self.w.protection, Protection::None | Protection::Partial)
+        {
+            let regions = self.mm.regions().map(|vma| vma.range.clone());
+            self.w.protection = protect(&self.w.program, regions);
+            let is_whole = self.w.protection == Protection::Whole;
+            self.w.ledger.set_protects(self.w.me, is_whole);
         }
     }
 
     /// Release writes as far as there is room for their copies.
     pub(super) fn step_copies(&mut self) {
-        if self.w.is_protected && !self.w.account.owes() && !self.w.account.has_debtors() {
+        if self.w.is_protected() && !self.w.account.owes() && !self.w.account.has_debtors() {
             self.open_all();
         }
         if self.copies.is_empty() {
@@ -91,30 +117,13 @@ impl Pager {
     fn open_all(&mut self) {
         let regions: Vec<PageRange> = self.mm.regions().map(|vma| vma.range.clone()).collect();
         let uffd = &self.w.program;
-        let open = |part: &PageRange| {
-            let bytes = bytes_of(part);
-            uffd.writeprotect(bytes.start, bytes.len(), false)
-        };
-        let mut vmas: Option<Vec<PageRange>> = None;
-        for region in &regions {
-            match open(region) {
-                Ok(()) => {}
-                Err(short) if short.why == Why::Again => return,
-                // A part of the region was never protected.
-                Err(_) => {
-                    let vmas = vmas.get_or_insert_with(|| {
-                        let found = self.space.anonymous().unwrap_or_default();
-                        let pages = found.iter().map(|vma| adopt::pages(vma.start, vma.end));
-                        pages.collect()
-                    });
-                    let parts = vmas.iter().map(|vma| overlap(vma, region));
-                    for part in parts.filter(|part| !part.is_empty()) {
-                        if open(&part).is_err_and(|short| short.why == Why::Again) {
-                            return;
-                        }
-                    }
-                }
-            }
+        let opened = space::each_part(
+            regions.iter().cloned(),
+            |bytes| uffd.writeprotect(bytes.start, bytes.len(), false),
+            |short| short.why == Why::Again,
+        );
+        if opened.is_err() {
+            return;
         }
         for region in &regions {
             let bytes = bytes_of(region);
@@ -122,7 +131,7 @@ impl Pager {
             let _ = uffd.register_missing(bytes.start, bytes.len());
             let _ = uffd.wake(bytes.start, bytes.len());
         }
-        self.w.is_protected = false;
+        self.w.protection = Protection::None;
         self.w.ledger.set_protects(self.w.me, false);
         self.copies.clear();
     }

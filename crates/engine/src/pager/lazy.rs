@@ -22,8 +22,8 @@ use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 
 use super::adopt::pages;
-use super::boot::{bytes_of, pages_of};
-use super::copies;
+use super::boot::bytes_of;
+use super::copies::{self, Protection};
 use super::copying::Copying;
 use super::moves::{Move, Overdue};
 use super::snapshot::Snapshot;
@@ -64,8 +64,8 @@ pub(super) struct Early {
     /// Calls not answered yet.
     pub calls: Vec<SlotIndex>,
     pub heard: Heard,
-    /// The pages found in memory are write-protected.
-    pub is_protected: bool,
+    /// The write protection of the pages found in memory.
+    pub protection: Protection,
     pub copying: Copying,
     /// Pages copied so far.
     pub copied: u64,
@@ -144,7 +144,7 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
         ring,
         calls: Vec::new(),
         heard,
-        is_protected: false,
+        protection: Protection::None,
         copying,
         copied: 0,
     })
@@ -156,30 +156,14 @@ pub(super) fn open_uffd() -> Result<Uffd, UffdError> {
     Uffd::open(can_protect).or_else(|_| Uffd::open(Features::NEEDED))
 }
 
-/// Registers the present parts of `regions`.
+/// Registers the present parts of `regions`. INVAL: memory of a kind that was never managed.
 fn register(uffd: &Uffd, regions: &[PageRange]) -> Option<()> {
-    let mut vmas: Option<Vec<PageRange>> = None;
-    for region in regions {
-        let bytes = bytes_of(region);
-        if uffd.register_missing(bytes.start, bytes.len()).is_ok() {
-            continue;
-        }
-        // A part of the region is not inherited (MADV_DONTFORK), or another thread of the parent has unmapped or
-        // replaced it at the last moment.
-        if vmas.is_none() {
-            vmas = Some(space::anonymous().ok()?.iter().map(pages_of).collect());
-        }
-        let parts = vmas.iter().flatten().map(|vma| overlap(vma, region));
-        for part in parts.filter(|part| !part.is_empty()) {
-            let bytes = bytes_of(&part);
-            match uffd.register_missing(bytes.start, bytes.len()) {
-                // Memory of a kind that was never managed.
-                Ok(()) | Err(Errno::INVAL) => {}
-                Err(_) => return None,
-            }
-        }
-    }
-    Some(())
+    space::each_part(
+        regions.iter().cloned(),
+        |bytes| uffd.register_missing(bytes.start, bytes.len()),
+        |error| *error != Errno::INVAL,
+    )
+    .ok()
 }
 
 /// Drops pages that the child touched before they were registered, although the snapshot has their content. The
@@ -244,14 +228,14 @@ impl Early {
         }
         program.spare.store(0, Relaxed);
         if let Some(snapshot) = snapshot {
-            self.is_protected = self.protect(snapshot);
+            self.protection = self.protect(snapshot);
         }
     }
 
-    /// From now on, writes of the child are reported before they copy: see `copies`. Returns whether that works.
-    fn protect(&mut self, snapshot: &mut Snapshot) -> bool {
+    /// From now on, writes of the child are reported before they copy: see `copies`.
+    fn protect(&mut self, snapshot: &mut Snapshot) -> Protection {
         let Some(uffd) = &self.program else {
-            return false;
+            return Protection::None;
         };
         self.heard.settle(uffd, snapshot);
         copies::protect(uffd, self.heard.regions.iter().cloned())

@@ -500,7 +500,7 @@ impl Pager {
         } else if unsettled
             || self.hold.is_quieting()
             || self.w.account.owes()
-            || self.w.is_protected
+            || self.w.is_protected()
             || self.w.account.shrinks()
             || self.mm.has_to_drain()
             || self.hold.delays_growth()

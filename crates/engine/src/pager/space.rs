@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use foreswap_core::units::PageRange;
+use foreswap_core::units::{PageRange, overlap};
 use rustix::io::Errno;
 
 use super::boot::{bytes_of, pages_of};
@@ -109,4 +109,38 @@ pub(super) fn anonymous() -> Result<Vec<Range<usize>>, Errno> {
         .collect();
     let vmas = maps::adoptable(&maps::read()?, 1, &own);
     Ok(vmas.iter().map(|vma| vma.start..vma.end).collect())
+}
+
+/// Applies `act` to each of `regions`. Where it fails, a part of the region may never have been managed, or another
+/// thread has unmapped or replaced it at the last moment: then `act` is applied to each part that is private and
+/// anonymous, and its failure there does not count. An error that `is_final` ends the work.
+pub(super) fn each_part<E>(
+    regions: impl IntoIterator<Item = PageRange>,
+    mut act: impl FnMut(&Range<usize>) -> Result<(), E>,
+    is_final: impl Fn(&E) -> bool,
+) -> Result<(), E> {
+    let mut vmas: Option<Vec<PageRange>> = None;
+    for region in regions {
+        let Err(error) = act(&bytes_of(&region)) else {
+            continue;
+        };
+        if is_final(&error) {
+            return Err(error);
+        }
+        if vmas.is_none() {
+            let found = anonymous().ok();
+            vmas = found.map(|found| found.iter().map(pages_of).collect());
+        }
+        let Some(vmas) = &vmas else {
+            return Err(error);
+        };
+        let parts = vmas.iter().map(|vma| overlap(vma, &region));
+        for part in parts.filter(|part| !part.is_empty()) {
+            match act(&bytes_of(&part)) {
+                Err(error) if is_final(&error) => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+    Ok(())
 }

@@ -16,6 +16,7 @@ use foreswap_core::world::{Disk, Done, IoId, Notice, Store, World};
 use foreswap_store::ring::{Io, IoVec, Port, QueueError, WithRam};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::copies::Protection;
 use super::copying::Copying;
 use super::frames::Arena;
 use super::huge::Huge;
@@ -75,8 +76,8 @@ pub struct Linux {
     pub account: Account<ProcId>,
     /// In a forked child: the copies of the pages that it shares with its parent.
     pub copying: Copying,
-    /// Shared pages are write-protected.
-    pub is_protected: bool,
+    /// The write protection of pages that forks share.
+    pub protection: Protection,
     /// The slots of the run's areas.
     pub map: ProcessMap<'static>,
     /// Where slot 0 of each area begins, in bytes.
@@ -151,7 +152,7 @@ impl Linux {
             told: Told::default(),
             account: Account::default(),
             copying: Copying::default(),
-            is_protected: false,
+            protection: Protection::None,
             map: ProcessMap::new(ledger, me),
             first_bytes: [0; MAX_AREAS],
             iovecs: Vec::with_capacity(foreswap_core::SLOTS_PER_IO),

@@ -137,7 +137,7 @@ impl Mmu for Linux {
     }
 
     fn unshare(&mut self, page: Vpn, n: u32) {
-        if self.is_protected {
+        if self.is_protected() {
             // It would wait for room, and it is called to make room.
             let at = page.address() as usize;
             let _ = self.program.writeprotect(at, bytes(n), false);

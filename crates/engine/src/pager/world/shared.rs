@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::seat::Seat;
 use super::{Linux, now};
+use crate::pager::copies::Protection;
 use crate::sys::uffd::Mode;
 
 impl SwapMap for Linux {
@@ -108,9 +109,14 @@ impl Linux {
         }
     }
 
+    /// Some pages that forks share are write-protected.
+    pub fn is_protected(&self) -> bool {
+        matches!(self.protection, Protection::Partial | Protection::Whole)
+    }
+
     /// Register memory of the program, always in the same mode.
     pub fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
-        let mode = match self.is_protected {
+        let mode = match self.is_protected() {
             true => Mode::MISSING | Mode::WP,
             false => Mode::MISSING,
         };
@@ -120,7 +126,8 @@ impl Linux {
     /// Look for copies of shared pages, and pay for them as far as there is room.
     pub fn pay(&mut self) {
         if self.account.owes() {
-            let copied = self.copying.more(self.is_protected);
+            let is_whole = self.protection == Protection::Whole;
+            let copied = self.copying.more(is_whole);
             self.account.on_copied(copied);
         }
         self.account.pay(&mut self.seat(), now());
