@@ -8,14 +8,15 @@
 //! The frames of clusters (`huge/clusters.rs`) are behind the frames for single pages. The frames of a unit are on no
 //! list themselves; their cluster is, until the unit is disbanded.
 
+pub(crate) mod clusters;
 mod units;
 
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::huge::clusters::{Clusters, List, UNIT};
 use crate::units::{Frame, Nanos, Slot, Vpn};
+use clusters::{Clusters, List, UNIT};
 
 /// State of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! The frames of units: the counts of a cluster, and when its pages become single pages.
 
+use super::clusters::{ClusterId, List, UNIT};
 use super::{FrameDesc, Frames, NOTHING, State};
-use crate::huge::clusters::{ClusterId, List, UNIT};
 use crate::units::{Frame, Vpn};
 
 impl Frames {

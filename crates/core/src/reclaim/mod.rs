@@ -7,11 +7,7 @@
 //! clean, so nothing depends on write protection. Background reclaim keeps a reserve of frames for faults; it runs
 //! while I/O is in flight and stops at the high mark.
 
-mod background;
-mod drop_behind;
-mod evict;
-mod second_chance;
-mod unshare;
+pub(crate) mod unshare;
 mod watermarks;
 
 use alloc::vec::Vec;
@@ -25,7 +21,7 @@ pub(crate) const REST: u8 = 8;
 /// Pages evicted at a time while a thread waits for a read.
 pub(crate) const BESIDE_READS: u32 = 16;
 /// Most pages in one move.
-const RUN: u32 = 64;
+pub(crate) const RUN: u32 = 64;
 
 /// What reclaim remembers.
 pub(crate) struct Reclaim {

@@ -1,6 +1,6 @@
 //! How much memory reclaim keeps ready.
 
-use crate::huge::clusters::UNIT;
+use crate::frames::clusters::UNIT;
 
 /// Units that are kept ready while some are taken, and the largest part of memory for them.
 const UNITS: u32 = 6;

@@ -1,16 +1,16 @@
 //! Swap slots: which slot a page gets, which page is in a slot, how swapoff empties an area, and how an area that fills
 //! up is relieved.
 
-pub mod owners;
-pub mod slots;
-pub mod swapoff;
-pub mod write_back;
+pub(crate) mod drain;
+pub(crate) mod owners;
+pub(crate) mod slots;
+pub(crate) mod write_back;
 
 use alloc::vec::Vec;
 
+use drain::Drain;
 use owners::Owners;
 use slots::Slots;
-use swapoff::Drain;
 use write_back::WriteBack;
 
 use crate::units::{Frame, Slot};

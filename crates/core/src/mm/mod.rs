@@ -1,13 +1,39 @@
 //! The memory manager of one process, and changes of its address space.
 //!
-//! [`Mm`] owns the page table, the regions, the frames and the slots. A driver reports events (a fault, a discard, a
-//! completed I/O) and gives it time to work in between ([`Mm::run`]). It acts through [`World`]. Each module makes one
-//! kind of decision: `fault` brings pages in, `reclaim` evicts them, `io` submits and completes, `space::snapshot`
-//! prepares a fork. This module updates the tables when the program maps, discards, moves and unmaps memory.
+//! [`Mm`] owns the machines: the page table and the regions (`space`), the frames, the swap areas, the I/O, reclaim,
+//! waiting faults, readahead and huge pages. Each machine decides on its own state and on plain inputs. The files here
+//! join several machines and act through [`World`]; no machine imports them. A driver reports events (a fault, a
+//! discard, a completed I/O) and gives time to work in between ([`Mm::run`]). This file updates the tables when the
+//! program maps, discards, moves and unmaps memory.
+
+mod advice;
+mod background;
+mod complete;
+mod drop_behind;
+mod evict;
+mod fault;
+mod guard;
+mod huge_drain;
+mod huge_frames;
+mod huge_in;
+mod huge_out;
+mod huge_probation;
+mod owners;
+mod prefetch;
+mod same_filled;
+mod second_chance;
+mod snapshot;
+mod stalled;
+mod submit;
+mod swapoff;
+mod swapoff_by_page;
+mod unaccounted;
+mod unshare;
+mod write_back;
 
 use alloc::vec::Vec;
 
-use crate::fault::Waiters;
+use crate::fault::{Pending, Waiters};
 use crate::frames::{Frames, State};
 use crate::huge::{Huge, Thp};
 use crate::io::scheduler::{self, IoScheduler};
@@ -19,7 +45,7 @@ use crate::space::advice::Hint;
 use crate::space::page_table::{Entry, Resident};
 use crate::stats::Stats;
 use crate::swap::SwapSpace;
-use crate::swap::swapoff::Swapoff;
+use crate::swap::drain::Swapoff;
 use crate::units::{Nanos, PageRange, Slot, Vpn, len};
 use crate::world::{Limit, SwapMap, World};
 
@@ -47,33 +73,6 @@ pub struct Config {
 /// Frames that are used however low the limit is.
 const LEAST_FRAMES: u64 = 512;
 
-/// A fault that has to be tried again.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pending {
-    pub page: Vpn,
-    /// Where in the page, in bytes.
-    pub offset: u16,
-    pub since: Nanos,
-    /// Since when it waits for memory, if it does.
-    pub stalled: Option<Nanos>,
-}
-
-impl Pending {
-    /// A fault of `page` that came at `since`.
-    pub fn of(page: Vpn, since: Nanos) -> Self {
-        Pending {
-            page,
-            offset: 0,
-            since,
-            stalled: None,
-        }
-    }
-
-    pub fn address(&self) -> u64 {
-        self.page.address() + u64::from(self.offset)
-    }
-}
-
 /// The result of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -87,23 +86,23 @@ pub enum Outcome {
 
 /// The memory manager of one process: its machines, and what happens between them.
 pub struct Mm {
-    pub(crate) config: Config,
+    config: Config,
     /// Where each page is.
-    pub(crate) space: AddressSpace,
-    pub(crate) frames: Frames,
+    space: AddressSpace,
+    frames: Frames,
     /// The swap areas, as far as this process uses them.
-    pub(crate) swap: SwapSpace,
+    swap: SwapSpace,
     /// Requests to the swap areas.
-    pub(crate) io: IoScheduler,
-    pub(crate) reclaim: Reclaim,
+    io: IoScheduler,
+    reclaim: Reclaim,
     /// Faults that wait.
-    pub(crate) fault: Waiters,
-    pub(crate) readahead: Prefetch,
-    pub(crate) huge: Huge,
+    fault: Waiters,
+    readahead: Prefetch,
+    huge: Huge,
     /// Counters since the start.
     pub stats: Stats,
     #[cfg(feature = "planted")]
-    pub(crate) planted: Option<crate::planted::Bug>,
+    planted: Option<crate::planted::Bug>,
 }
 
 impl Mm {
@@ -357,7 +356,7 @@ impl Mm {
     }
 
     /// Drop our reference to a slot.
-    pub(crate) fn put(&mut self, w: &mut impl World, slot: Option<Slot>) {
+    fn put(&mut self, w: &mut impl World, slot: Option<Slot>) {
         if let Some(slot) = slot {
             w.put(slot);
             self.swap.areas_full = false;
@@ -432,5 +431,19 @@ impl Mm {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(feature = "planted")]
+impl Mm {
+    /// Turn this mistake on.
+    #[must_use]
+    pub fn with_bug(mut self, bug: crate::planted::Bug) -> Self {
+        self.planted = Some(bug);
+        self
+    }
+
+    fn has(&self, bug: crate::planted::Bug) -> bool {
+        self.planted == Some(bug)
     }
 }

@@ -1,11 +1,12 @@
 //! How a unit is mapped: by a first touch, by a read for a thread or a stream, or from its frames.
 
-use super::clusters::{ClusterId, List, UNIT};
-use super::{Thp, unit_of};
+use super::{Mm, Outcome};
+use crate::fault::Pending;
 use crate::fault::{REFS_NEW, REFS_REFAULT};
+use crate::frames::clusters::{ClusterId, List, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
+use crate::huge::{Thp, unit_of};
 use crate::io::SLOTS_PER_UNIT_IO;
-use crate::mm::{Mm, Outcome, Pending};
 use crate::readahead::prefetch::Predictor;
 use crate::readahead::streams::StreamId;
 use crate::space::page_table::{Entry, Fill};
@@ -45,7 +46,7 @@ enum Reader {
 
 impl Mm {
     /// A first touch that maps a whole unit, or a touch of a same-filled unit. `None`: serve it page by page.
-    pub(crate) fn touch_unit(
+    pub(super) fn touch_unit(
         &mut self,
         w: &mut impl World,
         pending: Pending,
@@ -127,7 +128,7 @@ impl Mm {
 
     /// A page on an area is touched, and its unit is to be read whole: start the read, or let the fault wait for a huge
     /// page. False: read the page alone.
-    pub(crate) fn swap_in_unit(&mut self, w: &mut impl World, pending: Pending) -> bool {
+    pub(super) fn swap_in_unit(&mut self, w: &mut impl World, pending: Pending) -> bool {
         let page = pending.page;
         if !self.space.table.is_away(page) || !self.holds_unit(page) {
             return false;
@@ -177,14 +178,14 @@ impl Mm {
     }
 
     /// Whether a stream reads the unit of `page` whole.
-    pub(crate) fn reads_whole(&self, stream: StreamId, page: Vpn) -> bool {
+    pub(super) fn reads_whole(&self, stream: StreamId, page: Vpn) -> bool {
         self.readahead.streams.is_dense(stream)
             && self.space.table.is_away(page)
             && self.holds_unit(page)
     }
 
     /// A stream has reached a unit: read it whole. False: there is no memory for it now.
-    pub(crate) fn read_unit_ahead(
+    pub(super) fn read_unit_ahead(
         &mut self,
         w: &mut impl World,
         stream: StreamId,
@@ -247,7 +248,7 @@ impl Mm {
     }
 
     /// An I/O on frames of clusters has ended: process the units that are complete.
-    pub(crate) fn settle_units(&mut self, w: &mut impl World, frames: &[Frame], written: bool) {
+    pub(super) fn settle_units(&mut self, w: &mut impl World, frames: &[Frame], written: bool) {
         let mut last = None;
         for &frame in frames {
             let Some((id, unit)) = self.frames.unit_of(frame) else {
@@ -283,7 +284,7 @@ impl Mm {
     }
 
     /// Map a unit that is complete in its cluster, for the threads that wait for its pages.
-    pub(crate) fn deliver_unit(
+    pub(super) fn deliver_unit(
         &mut self,
         w: &mut impl World,
         id: ClusterId,
@@ -368,7 +369,7 @@ impl Mm {
 
     /// A stream has reached `page`, and its unit is mapped: map the next one too, if it is complete. The program then
     /// finds every second unit mapped, and its position shows at the others.
-    pub(crate) fn map_next_unit(&mut self, w: &mut impl World, predictor: Predictor, page: Vpn) {
+    pub(super) fn map_next_unit(&mut self, w: &mut impl World, predictor: Predictor, page: Vpn) {
         let Predictor::Stream(stream) = predictor else {
             return;
         };
@@ -429,14 +430,14 @@ impl Mm {
     /// Check whether a unit that was just mapped is still one huge page. If not, make it one before it is evicted
     /// again: small pages would leave a fragmented cluster behind, and the next unit would need a fresh huge page. If
     /// it was split, its cluster has a page table of small pages now as well.
-    pub(crate) fn came_whole(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) -> bool {
+    pub(super) fn came_whole(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) -> bool {
         let whole = self.frames.clusters.get(id).whole && w.is_mapped_huge(unit);
         self.frames.clusters.get_mut(id).whole = whole;
         whole
     }
 
     /// Deliver complete pages that threads wait for, and whose unit was disbanded.
-    pub(crate) fn deliver_orphans(&mut self, w: &mut impl World) {
+    pub(super) fn deliver_orphans(&mut self, w: &mut impl World) {
         while let Some(frame) = self.frames.orphans.pop() {
             let desc = self.frames.get(frame);
             let complete = matches!(desc.state, State::Clean | State::Dirty);
@@ -447,7 +448,7 @@ impl Mm {
     }
 
     /// Part of a huge page changes alone: it is split.
-    pub(crate) fn split_in(&mut self, range: &PageRange) {
+    pub(super) fn split_in(&mut self, range: &PageRange) {
         for edge in [range.start, Vpn(range.end.0.saturating_sub(1))] {
             let unit = unit_of(edge);
             let all = unit..unit.plus(UNIT.into());

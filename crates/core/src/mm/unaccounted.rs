@@ -2,59 +2,25 @@
 //!
 //! A page may be missing for two good reasons. A page from before the registration that was never moved since may have
 //! been freed earlier (MADV_FREE). And the kernel zaps the pages of a discard some time after its event was read, also
-//! those that were mapped in between. Both read as zeros, as they would without us ([`Resident::found`]). Any other
-//! page had content that we moved there, and nothing says where it is. It is lost: a touch raises SIGBUS, and the user
-//! is told. Zeros could be wrong bytes there.
+//! those that were mapped in between ([`crate::space::discarded`]). Both read as zeros, as they would without us
+//! ([`Resident::found`]). Any other page had content that we moved there, and nothing says where it is. It is lost: a
+//! touch raises SIGBUS, and the user is told. Zeros could be wrong bytes there.
 
-use alloc::collections::VecDeque;
-
+use super::{Mm, Outcome};
+use crate::fault::Pending;
 use crate::fault::REFS_NEW;
-use crate::mm::{Mm, Outcome, Pending};
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{Nanos, PageRange, Slot, Vpn};
 use crate::world::{Notice, Stop, World};
 
-/// How long the kernel may take to zap a discarded range after its event was read: the thread may wait for a CPU.
-const ZAP: Nanos = 10_000_000_000;
-/// The largest number of ranges that are kept apart.
-const RANGES: usize = 32;
-
-/// Ranges that were discarded a short time ago, in order.
-#[derive(Default)]
-pub(crate) struct Discarded {
-    ranges: VecDeque<(PageRange, Nanos)>,
-}
-
-impl Discarded {
-    fn note(&mut self, range: &PageRange, now: Nanos) {
-        self.ranges.push_back((range.clone(), now));
-        if self.ranges.len() > RANGES
-            && let (Some((first, _)), Some((second, _))) =
-                (self.ranges.pop_front(), self.ranges.front_mut())
-        {
-            *second = first.start.min(second.start)..first.end.max(second.end);
-        }
-    }
-
-    /// Whether the kernel may still zap `page`.
-    fn has(&mut self, page: Vpn, now: Nanos) -> bool {
-        while let Some((_, since)) = self.ranges.front()
-            && now.saturating_sub(*since) > ZAP
-        {
-            self.ranges.pop_front();
-        }
-        self.ranges.iter().any(|(range, _)| range.contains(&page))
-    }
-}
-
 impl Mm {
     /// The kernel will zap the pages of `range`, if it has not yet.
-    pub(crate) fn note_discard(&mut self, range: &PageRange, now: Nanos) {
+    pub(super) fn note_discard(&mut self, range: &PageRange, now: Nanos) {
         self.space.discarded.note(range, now);
     }
 
     /// `page` was mapped, with `slot` holding the same bytes.
-    pub(crate) fn set_mapped(
+    pub(super) fn set_mapped(
         &mut self,
         w: &mut impl World,
         page: Vpn,
@@ -63,7 +29,7 @@ impl Mm {
     ) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::HastyLoss) {
-            self.space.discarded = Discarded::default();
+            self.space.discarded = Default::default();
         }
         let found =
             !self.space.discarded.ranges.is_empty() && self.space.discarded.has(page, w.now());
@@ -73,7 +39,7 @@ impl Mm {
 
     /// A message about a page that should be mapped: the message is old, or the page is gone. An attempt to map
     /// something there tells: the kernel refuses it where a page is.
-    pub(crate) fn on_present(
+    pub(super) fn on_present(
         &mut self,
         w: &mut impl World,
         pending: Pending,
@@ -99,7 +65,7 @@ impl Mm {
     }
 
     /// The mapped page is missing, and no event that could explain it is pending.
-    pub(crate) fn on_missing(&mut self, w: &mut impl World, page: Vpn) {
+    pub(super) fn on_missing(&mut self, w: &mut impl World, page: Vpn) {
         let Entry::Resident(Resident { slot, found, .. }) = self.space.table.get(page) else {
             return;
         };

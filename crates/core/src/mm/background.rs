@@ -4,9 +4,9 @@
 //! reached, counting the pages that become free without further work. Surplus memory goes back to the system, and
 //! memory above the fair share to other processes.
 
-use super::{BESIDE_READS, RUN};
-use crate::huge::clusters::{List, UNIT};
-use crate::mm::Mm;
+use super::Mm;
+use crate::frames::clusters::{List, UNIT};
+use crate::reclaim::{BESIDE_READS, RUN};
 use crate::world::World;
 
 /// If this many pages are kept for units, reclaim evicts a unit as soon as one is taken: the disk always has writes.
@@ -94,14 +94,14 @@ impl Mm {
     }
 
     /// Pages that a fault could have without waiting.
-    pub(crate) fn headroom(&self, w: &impl World) -> u64 {
+    pub(super) fn headroom(&self, w: &impl World) -> u64 {
         let free = self.frames.free() + self.frames.clusters.count(List::Free) * UNIT;
         w.available() + u64::from(free) + u64::from(self.frames.clean())
     }
 
     /// Enough pages are in writeback: more would not free memory sooner. During random faults, a page that is evicted
     /// too early may be the very next one to be needed.
-    pub(crate) fn is_much_unwritten(&self) -> bool {
+    pub(super) fn is_much_unwritten(&self) -> bool {
         let most = match self.faults_at_random() {
             true => (2 * self.reclaim.marks.high).min(self.reclaim.marks.writes),
             false => self.reclaim.marks.writes,
@@ -139,7 +139,7 @@ impl Mm {
         }
     }
 
-    pub(crate) fn release_free(&mut self, w: &mut impl World, mut pages: u32) {
+    pub(super) fn release_free(&mut self, w: &mut impl World, mut pages: u32) {
         while pages > 0
             && let Some((frame, n)) = self.frames.take_free(pages.min(RUN))
         {

@@ -3,12 +3,12 @@
 
 use alloc::vec::Vec;
 
-use super::{PAUSE, STEP};
+use super::Mm;
 use crate::frames::{NOTHING, State};
 use crate::io::SLOTS_PER_IO;
-use crate::mm::Mm;
 use crate::readahead::Touch;
 use crate::space::page_table::Entry;
+use crate::swap::drain::{PAUSE, STEP};
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::World;
 

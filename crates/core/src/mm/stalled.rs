@@ -4,10 +4,11 @@
 //! place, so that no fault is overtaken for ever. If no memory comes free in time, the page is poisoned when the areas
 //! are full; otherwise the limit yields.
 
+use super::{Mm, Outcome};
+use crate::fault::Pending;
 use crate::fault::grace::GRACE;
 use crate::frames::State;
-use crate::huge::clusters::List;
-use crate::mm::{Mm, Outcome, Pending};
+use crate::frames::clusters::List;
 use crate::units::{Frame, Nanos};
 use crate::world::{Notice, World};
 
@@ -48,7 +49,7 @@ impl Mm {
         self.fault.stalled.front().map(|pending| pending.since)
     }
 
-    pub(crate) fn stall(&mut self, w: &impl World, mut pending: Pending) -> Outcome {
+    pub(super) fn stall(&mut self, w: &impl World, mut pending: Pending) -> Outcome {
         pending.stalled.get_or_insert(w.now());
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::ForgottenStall) && !self.fault.stalled.is_empty() {
@@ -70,7 +71,7 @@ impl Mm {
     /// Serve the faults that wait for memory, in order, as far as possible. A fault that waits longer than allowed gets
     /// SIGBUS when the areas are full. When pages cannot be evicted for other reasons, the limit yields. Returns
     /// whether it did.
-    pub(crate) fn serve_stalled(&mut self, w: &mut impl World) -> bool {
+    pub(super) fn serve_stalled(&mut self, w: &mut impl World) -> bool {
         for _ in 0..self.fault.stalled.len() {
             let Some(pending) = self.fault.stalled.pop_front() else {
                 return false;
@@ -149,7 +150,7 @@ impl Mm {
     }
 
     /// A frame with the reserved memory, when nothing can be evicted for want of slots.
-    pub(crate) fn last_frame(&mut self, w: &mut impl World) -> Option<(Frame, u32)> {
+    pub(super) fn last_frame(&mut self, w: &mut impl World) -> Option<(Frame, u32)> {
         if !self.swap.areas_full {
             return None;
         }

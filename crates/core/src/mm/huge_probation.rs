@@ -7,8 +7,8 @@
 //! pages that come and go, most of them small and clean, make room for each other. If a unit was not touched, more go
 //! on probation at a time; if it was, only one.
 
-use super::clusters::{ClusterId, List, UNIT};
-use crate::mm::Mm;
+use super::Mm;
+use crate::frames::clusters::{ClusterId, List, UNIT};
 use crate::space::page_table::Entry;
 use crate::units::{Nanos, Vpn};
 use crate::world::World;
@@ -22,14 +22,14 @@ const SINGLES: u64 = 4;
 
 impl Mm {
     /// Whether the clock hand is to skip huge pages.
-    pub(crate) fn spares_units(&self, w: &impl World) -> bool {
+    pub(super) fn spares_units(&self, w: &impl World) -> bool {
         self.frames.clusters.resting >= self.huge.trials.max(1)
             && self.may_rest(w)
             && self.space.table.resident_singles() >= SINGLES * u64::from(self.reclaim.marks.high)
     }
 
     /// A unit was evicted for its age.
-    pub(crate) fn begin_probation(&mut self, w: &impl World, unit: Vpn) {
+    pub(super) fn begin_probation(&mut self, w: &impl World, unit: Vpn) {
         let Entry::Cached(frame) = self.space.table.get(unit) else {
             return;
         };
@@ -44,7 +44,7 @@ impl Mm {
     }
 
     /// Units whose rest ends before this time may be written.
-    pub(crate) fn rested_at(&self, w: &impl World) -> Nanos {
+    pub(super) fn rested_at(&self, w: &impl World) -> Nanos {
         match self.may_rest(w) {
             true => w.now(),
             false => Nanos::MAX,
@@ -52,7 +52,7 @@ impl Mm {
     }
 
     /// The unit of a cluster is about to be written.
-    pub(crate) fn end_trial(&mut self, w: &impl World, id: ClusterId) {
+    pub(super) fn end_trial(&mut self, w: &impl World, id: ClusterId) {
         let until = self.frames.clusters.end_rest(id);
         if until.is_some_and(|until| until <= w.now()) {
             let most = self.space.table.resident() / TRIALS / u64::from(UNIT);
@@ -61,14 +61,14 @@ impl Mm {
     }
 
     /// The unit of a cluster was touched and is mapped again.
-    pub(crate) fn pass_trial(&mut self, id: ClusterId) {
+    pub(super) fn pass_trial(&mut self, id: ClusterId) {
         if self.frames.clusters.end_rest(id).is_some() {
             self.huge.trials = 1;
         }
     }
 
     /// Pages of units on probation, which count as being in writeback but are not.
-    pub(crate) fn on_probation(&self) -> u32 {
+    pub(super) fn on_probation(&self) -> u32 {
         self.frames.clusters.resting * UNIT
     }
 

@@ -3,10 +3,10 @@
 
 use alloc::vec::Vec;
 
-use super::clusters::{List, UNIT};
-use super::unit_of;
+use super::Mm;
+use crate::frames::clusters::{List, UNIT};
 use crate::frames::{NOTHING, State};
-use crate::mm::Mm;
+use crate::huge::unit_of;
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, Nanos, Slot, Vpn};
 use crate::world::{IoResult, Stop, World};
@@ -34,7 +34,7 @@ pub(crate) enum UnitAction {
 impl Mm {
     /// Take a cluster for the pages that swapoff found, if they are one whole unit. `in_flight`: pages that swapoff
     /// reads now.
-    pub(crate) fn drain_unit(
+    pub(super) fn drain_unit(
         &mut self,
         w: &mut impl World,
         met: &[(Vpn, Entry)],
@@ -101,7 +101,7 @@ impl Mm {
     }
 
     /// A read of swapoff into frames of a unit has succeeded.
-    pub(crate) fn on_unit_drained(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
+    pub(super) fn on_unit_drained(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
         for (i, &frame) in (0..).zip(frames) {
             self.on_read(w, slot.plus(i), frame, IoResult::Ok);
         }
@@ -116,7 +116,7 @@ impl Mm {
     }
 
     /// The clean unit of `frame` leaves the area that is being emptied: it is mapped, or goes to another area.
-    pub(crate) fn place_unit(&mut self, w: &mut impl World, frame: Frame) -> UnitAction {
+    pub(super) fn place_unit(&mut self, w: &mut impl World, frame: Frame) -> UnitAction {
         let Some((id, unit)) = self.frames.unit_of(frame) else {
             return UnitAction::Split;
         };

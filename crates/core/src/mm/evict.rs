@@ -6,12 +6,12 @@
 
 use alloc::vec::Vec;
 
-use super::{REST, RUN};
+use super::Mm;
+use super::stalled::UNMOVABLE;
 use crate::fault::grace;
-use crate::fault::stalled::UNMOVABLE;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
-use crate::mm::Mm;
+use crate::reclaim::{REST, RUN};
 use crate::space::page_table::{Entry, Resident};
 use crate::space::vma::LOCAL;
 use crate::units::{Frame, Nanos, Slot, Vpn};
@@ -22,7 +22,7 @@ const LEAVES_PER_PASS: usize = 512;
 
 impl Mm {
     /// Evict about `max` pages from the program. Returns how many were evicted.
-    pub(crate) fn evict(&mut self, w: &mut impl World, max: u32) -> u32 {
+    pub(super) fn evict(&mut self, w: &mut impl World, max: u32) -> u32 {
         // Before any victim is chosen, or a page could be chosen twice.
         let mut moved = self.evict_unshared(w);
         let mut victims = core::mem::take(&mut self.reclaim.victims);
@@ -99,7 +99,7 @@ impl Mm {
 
     /// The clock hand found no page that could be moved: the first of the recently faulted pages can, if there are
     /// enough.
-    pub(crate) fn evict_recent_faults(&mut self, w: &mut impl World) {
+    pub(super) fn evict_recent_faults(&mut self, w: &mut impl World) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::CreepingLimit) {
             return;
@@ -116,7 +116,7 @@ impl Mm {
     }
 
     /// Whether as many recently faulted pages are mapped as threads may need at a time.
-    pub(crate) fn enough_recent_faults(&self) -> bool {
+    pub(super) fn enough_recent_faults(&self) -> bool {
         self.fault
             .recent_faults
             .all()
@@ -150,7 +150,7 @@ impl Mm {
 
     /// Move a run of resident pages to frames. `leaves`: their memory is to be free as soon as they are on an area.
     /// Returns how many were evicted, and why not all.
-    pub(crate) fn move_out(
+    pub(super) fn move_out(
         &mut self,
         w: &mut impl World,
         first: Vpn,
@@ -199,7 +199,7 @@ impl Mm {
         (gone, None)
     }
 
-    pub(crate) fn on_moved_out(
+    pub(super) fn on_moved_out(
         &mut self,
         w: &mut impl World,
         page: Vpn,
@@ -253,7 +253,7 @@ impl Mm {
     /// Whether a changed page is written to its old slot. Where touches are near each other, adjacent pages are read
     /// together, and must stay together on the area. Pages that are touched at random are better written together,
     /// wherever they are from.
-    pub(crate) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
+    pub(super) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
         let local = self
             .space
             .vmas
@@ -263,7 +263,7 @@ impl Mm {
     }
 
     /// The areas are full: resident pages release the slots that they kept. Returns how many.
-    pub(crate) fn take_back_slots(&mut self, w: &mut impl World) -> u32 {
+    pub(super) fn take_back_slots(&mut self, w: &mut impl World) -> u32 {
         let mut taken = 0;
         let mut at = Vpn(0);
         while self.space.table.keeping() > 0

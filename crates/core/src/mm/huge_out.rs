@@ -1,10 +1,10 @@
 //! How a unit is evicted: collapsed, moved to a cluster, digested, written to slots of its own, or split.
 
-use super::clusters::{ClusterId, UNIT};
-use super::unit_of;
+use super::Mm;
 use crate::fault::REFS_NEW;
+use crate::frames::clusters::{ClusterId, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
-use crate::mm::Mm;
+use crate::huge::unit_of;
 use crate::reclaim::REST;
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, Slot, Vpn};
@@ -17,7 +17,7 @@ const LEAN: u32 = 64;
 
 impl Mm {
     /// Make the leaf of `page` a huge page, if all of it is mapped and its region is touched in order.
-    pub(crate) fn collapse(&mut self, w: &mut impl World, page: Vpn) -> bool {
+    pub(super) fn collapse(&mut self, w: &mut impl World, page: Vpn) -> bool {
         let unit = unit_of(page);
         if self.space.table.is_huge(unit) {
             return true;
@@ -41,7 +41,7 @@ impl Mm {
 
     /// Move a resident unit to a cluster. `leaves`: its memory is to be free as soon as it is on an area. Returns how
     /// many pages were evicted.
-    pub(crate) fn move_unit_out(
+    pub(super) fn move_unit_out(
         &mut self,
         w: &mut impl World,
         unit: Vpn,
@@ -115,7 +115,7 @@ impl Mm {
     }
 
     /// Evicted pages whose digests are not known yet: some will be memory soon.
-    pub(crate) fn digesting(&self) -> u64 {
+    pub(super) fn digesting(&self) -> u64 {
         self.huge.digesting.into()
     }
 
@@ -224,7 +224,7 @@ impl Mm {
     }
 
     /// Write units, as far as slots, queue and depth allow. False: the queue is full.
-    pub(crate) fn write_units(&mut self, w: &mut impl World) -> bool {
+    pub(super) fn write_units(&mut self, w: &mut impl World) -> bool {
         while let Some(id) = self.frames.clusters.due(self.rested_at(w)) {
             if !self.io.may_write() {
                 return false;
@@ -317,7 +317,7 @@ impl Mm {
 
     /// Resident units among the victims that reclaim has chosen page by page are evicted as units: they leave
     /// `victims`.
-    pub(crate) fn take_units(&mut self, victims: &mut alloc::vec::Vec<Vpn>) {
+    pub(super) fn take_units(&mut self, victims: &mut alloc::vec::Vec<Vpn>) {
         let (table, units) = (&self.space.table, &mut self.huge.units);
         units.clear();
         victims.retain(|&page| {
@@ -331,7 +331,7 @@ impl Mm {
     }
 
     /// For the page table, the content of the frame is on its area only from now on.
-    pub(crate) fn leave_for_area(&mut self, frame: Frame) {
+    pub(super) fn leave_for_area(&mut self, frame: Frame) {
         let desc = *self.frames.get(frame);
         if let (Some(page), Some(slot)) = (desc.page, desc.slot) {
             let evicted = self.eviction_number();
@@ -340,7 +340,7 @@ impl Mm {
     }
 
     /// Whether a page that a stream has passed can be evicted: of a huge page, only with its last one.
-    pub(crate) fn may_pass(&self, page: Vpn, next: Vpn) -> bool {
+    pub(super) fn may_pass(&self, page: Vpn, next: Vpn) -> bool {
         if self.space.table.is_huge(page) {
             return unit_of(page) != unit_of(next)
                 && self.space.table.huge_credit(page) <= REFS_NEW;

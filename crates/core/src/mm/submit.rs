@@ -2,12 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::SLOTS_PER_IO;
-use super::random_faults::ReclaimClock;
-use super::scheduler::{Class, Contention, Dispatch};
+use super::Mm;
 use crate::frames::State;
-use crate::huge::clusters::ClusterId;
-use crate::mm::Mm;
+use crate::frames::clusters::ClusterId;
+use crate::io::SLOTS_PER_IO;
+use crate::io::random_faults::ReclaimClock;
+use crate::io::scheduler::{Class, Contention, Dispatch};
 use crate::swap::slots::Slots;
 use crate::units::{Frame, Nanos, Slot};
 use crate::world::{IoId, Notice, World};
@@ -30,22 +30,22 @@ impl Mm {
     }
 
     /// Which processes fault at random on the disk.
-    pub(crate) fn contention(&self) -> Contention {
+    pub(super) fn contention(&self) -> Contention {
         self.io.contention(self.reclaim_clock())
     }
 
     /// Threads of this process fault at random.
-    pub(crate) fn faults_at_random(&self) -> bool {
+    pub(super) fn faults_at_random(&self) -> bool {
         self.contention() == Contention::Own
     }
 
     /// A fault that no readahead predicted.
-    pub(crate) fn on_random_fault(&mut self, now: Nanos) {
+    pub(super) fn on_random_fault(&mut self, now: Nanos) {
         self.io.on_random_fault(self.reclaim_clock(), now);
     }
 
     /// Threads fault at random, and there is memory for their next faults: writes can wait until there are many.
-    pub(crate) fn gathers_writes(&self, w: &impl World) -> bool {
+    pub(super) fn gathers_writes(&self, w: &impl World) -> bool {
         self.faults_at_random()
             && self.headroom(w) >= u64::from(self.reclaim.marks.low / 2)
             && w.excess() == 0
@@ -57,7 +57,7 @@ impl Mm {
     }
 
     /// Between two faults: look at the disk's state, and dispatch waiting requests.
-    pub(crate) fn schedule_io(&mut self, w: &mut impl World) {
+    pub(super) fn schedule_io(&mut self, w: &mut impl World) {
         self.io.expire(w.now());
         if self.faults_at_random() {
             w.misses();
@@ -69,7 +69,7 @@ impl Mm {
     }
 
     /// Dispatch waiting requests, as far as the limits allow.
-    pub(crate) fn dispatch_waiting(&mut self, w: &mut impl World) {
+    pub(super) fn dispatch_waiting(&mut self, w: &mut impl World) {
         while self.io.synchronous_waits() {
             let (contention, frames) = (self.contention(), &self.frames);
             let is_stale = |frame| frames.get(frame).page.is_none();
@@ -105,7 +105,7 @@ impl Mm {
 
     /// A thread waits for the read of `frame`, which may be a background read: it goes first, with all of its huge
     /// page.
-    pub(crate) fn hasten(&mut self, w: &mut impl World, frame: Frame) {
+    pub(super) fn hasten(&mut self, w: &mut impl World, frame: Frame) {
         let unit: Option<ClusterId> = self.frames.unit_of(frame).map(|(id, _)| id);
         let mut at = 0;
         loop {
@@ -142,7 +142,7 @@ impl Mm {
 
     /// Start the reads of `batch`. Consecutive slots become one I/O, of up to `most` slots. The I/O that holds `first`,
     /// for which a thread waits, goes first.
-    pub(crate) fn submit_reads(
+    pub(super) fn submit_reads(
         &mut self,
         w: &mut impl World,
         batch: &mut [(Slot, Frame)],
@@ -167,7 +167,7 @@ impl Mm {
         }
     }
 
-    pub(crate) fn submit_read(
+    pub(super) fn submit_read(
         &mut self,
         w: &mut impl World,
         slot: Slot,
@@ -203,7 +203,7 @@ impl Mm {
     }
 
     /// A page that was to be read is on its area only, as before.
-    pub(crate) fn un_read(&mut self, frame: Frame) {
+    pub(super) fn un_read(&mut self, frame: Frame) {
         let desc = *self.frames.get(frame);
         if let (Some(page), true) = (desc.page, desc.ahead) {
             self.uncount_ahead(page);
@@ -212,14 +212,14 @@ impl Mm {
     }
 
     /// The content of the frame is on its area only from now on.
-    pub(crate) fn leave_frame(&mut self, frame: Frame) {
+    pub(super) fn leave_frame(&mut self, frame: Frame) {
         self.leave_for_area(frame);
         self.frames.set_free(frame);
     }
 
     /// Write waiting pages, many at once, as far as slots, queue and depth allow; unless in a `hurry`, not before there
     /// are enough for an I/O.
-    pub(crate) fn submit_writes(&mut self, w: &mut impl World, hurry: bool) {
+    pub(super) fn submit_writes(&mut self, w: &mut impl World, hurry: bool) {
         if !self.write_units(w) {
             return;
         }
@@ -319,7 +319,7 @@ impl Mm {
         true
     }
 
-    pub(crate) fn on_writing(
+    pub(super) fn on_writing(
         &mut self,
         w: &mut impl World,
         pages: impl Iterator<Item = (Slot, Frame)>,

@@ -5,9 +5,9 @@
 
 use alloc::vec::Vec;
 
-use crate::huge::clusters::UNIT;
+use super::Mm;
+use crate::frames::clusters::UNIT;
 use crate::huge::{Thp, unit_of};
-use crate::mm::Mm;
 use crate::units::Vpn;
 use crate::world::World;
 

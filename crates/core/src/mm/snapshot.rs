@@ -8,21 +8,14 @@
 
 use alloc::vec::Vec;
 
+use super::Mm;
+use crate::fault::Pending;
 use crate::frames::State;
-use crate::huge::clusters::List;
-use crate::mm::{Mm, Pending};
+use crate::frames::clusters::List;
+use crate::space::Stored;
 use crate::space::page_table::{Entry, Resident};
-use crate::units::{Slot, Vpn};
+use crate::units::Vpn;
 use crate::world::World;
-
-/// Where the content of an unmapped page is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stored {
-    /// In this slot.
-    In(Slot),
-    /// Nowhere: each aligned 8 bytes hold this number.
-    Filled(u64),
-}
 
 impl Mm {
     /// Evict nothing from now on.

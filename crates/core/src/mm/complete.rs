@@ -3,10 +3,10 @@
 //! State is published when the request that makes it true has succeeded. Each page that is read is checked against the
 //! digest that was computed at its eviction: the program never gets a wrong byte.
 
-use super::ENOSPC;
-use super::scheduler::Ended;
+use super::Mm;
 use crate::frames::{FrameDesc, State};
-use crate::mm::Mm;
+use crate::io::ENOSPC;
+use crate::io::scheduler::Ended;
 use crate::units::{Frame, Slot};
 use crate::world::{IoId, IoResult, Notice, World};
 
@@ -74,7 +74,7 @@ impl Mm {
         self.dispatch_waiting(w);
     }
 
-    pub(crate) fn on_read(
+    pub(super) fn on_read(
         &mut self,
         w: &mut impl World,
         slot: Slot,

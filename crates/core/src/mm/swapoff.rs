@@ -3,103 +3,20 @@
 //! A pass walks the page table in order of address. Pages that are on the area only are read in large I/Os, several at
 //! a time. Pages that were read are mapped by few calls while the limit has room; otherwise they become dirty, and are
 //! written to another area. Pages that readahead read are looked up by the same function as in faults, and counted as
-//! hits there. A page behind the pass may get a slot on the area again (a write that was in flight, a page that could
-//! not be mapped). Passes therefore follow each other until the supervisor finds the area empty in all processes.
+//! hits there. [`crate::swap::drain`] decides when a pass goes on, pauses, and begins again.
 //!
 //! A fault never waits for this: a step does nothing while a fault waits for memory, leaves the reserve of faults
 //! alone, and keeps few reads in flight while the program is faulting. If memory and the other areas fill up meanwhile,
 //! swapoff is given up ([`Mm::starved`]), not a page.
 
-mod page_by_page;
-
-use alloc::vec::Vec;
-
+use super::Mm;
+use super::huge_drain::UnitAction;
 use crate::frames::{FrameDesc, NOTHING, State};
-use crate::huge::UnitAction;
-use crate::mm::Mm;
 use crate::space::page_table::{Entry, Resident};
-use crate::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
+use crate::swap::drain::*;
+use crate::units::{Frame, Slot, Vpn};
 use crate::world::{IoId, Stop, World};
-
-/// The most slots that one read of swapoff covers (2 MiB).
-pub const SLOTS_PER_SWAPOFF_IO: usize = LEAF_PAGES;
-/// Pages in flight, and while the program is faulting.
-const DEPTH: u32 = 4096;
-const DEPTH_BESIDE_FAULTS: u32 = 256;
-/// I/Os in flight: slots need not be consecutive, and faults need entries of the queue.
-const IOS: u32 = 64;
-/// After a fault, the program counts as faulting for this time.
-const CALM: Nanos = 2_000_000;
-/// Pages that one step looks at.
-const STEP: usize = 512;
-/// The pause between two passes: while pages are left, and (doubled each time) when none are.
-const PAUSE: Nanos = 1_000_000;
-const LONGEST_PAUSE: Nanos = 256_000_000;
-/// Slots that must stay free elsewhere, as other processes take some before the next look.
-const MARGIN: u64 = 1024;
-
-/// How an area is emptied. The variants beside ours show the results of seed 003.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Swapoff {
-    /// A deep stream of large reads.
-    #[default]
-    Stream,
-    /// As the kernel does since seed 003: page by page. The readahead policy answers each miss, and each page found in
-    /// memory counts as a hit.
-    Readahead,
-    /// As the kernel did before: pages that are in memory already count as misses.
-    LegacyStats,
-}
-
-/// The area that is being emptied, and the progress.
-#[derive(Default)]
-pub(crate) struct Drain {
-    area: Option<u8>,
-    /// Where the pass continues.
-    cursor: Vpn,
-    /// The pass found pages of the area.
-    found: bool,
-    /// Passes since then that found none.
-    idle: u32,
-    /// No step before this time.
-    resume: Nanos,
-    /// Pages and I/Os in flight.
-    pages: u32,
-    ios: u32,
-    /// Major faults at the last step, and when there was a new one.
-    faults: u64,
-    fault_at: Nanos,
-    /// The page that was looked up last (page by page).
-    looked: Option<Vpn>,
-    /// A fault waits for memory that swapoff keeps from it.
-    starved: bool,
-    /// Times in a row that no cluster was free for a unit.
-    pub(crate) waits: u32,
-    /// Units that are to be read in single pages, as huge pages are slow to get; and how many were the last time.
-    pub(crate) singles: u32,
-    pub(crate) pause: u32,
-    met: Vec<(Vpn, Entry)>,
-    batch: Vec<(Slot, Frame)>,
-    come: Vec<(Vpn, Frame)>,
-}
-
-impl Drain {
-    /// A read is over.
-    pub(crate) fn ended(&mut self, pages: usize) {
-        self.pages -= pages as u32;
-        self.ios -= 1;
-    }
-
-    /// The pass goes back to `page`, if it is beyond it.
-    pub(crate) fn go_back(&mut self, page: Vpn) {
-        self.cursor = self.cursor.min(page);
-    }
-
-    /// A fault finds no memory.
-    pub(crate) fn starve(&mut self) {
-        self.starved = true;
-    }
-}
+use alloc::vec::Vec;
 
 impl Mm {
     /// Begin to empty `area`: it gets no more pages.
@@ -150,7 +67,7 @@ impl Mm {
         self.is_draining() && self.swap.drain.idle == 0
     }
 
-    pub(crate) fn drains(&self, area: u8) -> bool {
+    pub(super) fn drains(&self, area: u8) -> bool {
         self.swap.drain.area == Some(area)
     }
 
@@ -160,7 +77,7 @@ impl Mm {
     }
 
     /// Work that no fault waits for; returns whether there is more to do at once.
-    pub(crate) fn drain_step(&mut self, w: &mut impl World) -> bool {
+    pub(super) fn drain_step(&mut self, w: &mut impl World) -> bool {
         let Some(area) = self.swap.drain.area else {
             return false;
         };
@@ -180,7 +97,7 @@ impl Mm {
     }
 
     /// The walk continues at `next`, or with another pass after a pause.
-    fn walk_on(&mut self, w: &mut impl World, area: u8, next: Option<Vpn>) -> bool {
+    pub(super) fn walk_on(&mut self, w: &mut impl World, area: u8, next: Option<Vpn>) -> bool {
         if let Some(next) = next {
             self.swap.drain.cursor = next;
             return true;
@@ -213,7 +130,7 @@ impl Mm {
     }
 
     /// A mapped page releases its slot.
-    pub(crate) fn give_slot_back(&mut self, w: &mut impl World, page: Vpn, resident: Resident) {
+    pub(super) fn give_slot_back(&mut self, w: &mut impl World, page: Vpn, resident: Resident) {
         self.put(w, resident.slot);
         let slot = None;
         self.space
@@ -230,7 +147,7 @@ impl Mm {
     }
 
     /// Take up to `max` contiguous frames with memory: fresh memory while the limit allows, as the pages will stay.
-    pub(crate) fn frames_to_read(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
+    pub(super) fn frames_to_read(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
         let max = max.min(self.spare(w));
         if max == 0 {
             return None;
@@ -416,7 +333,7 @@ impl Mm {
     }
 
     /// A read of swapoff has succeeded.
-    pub(crate) fn on_drained(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
+    pub(super) fn on_drained(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
         if frames
             .first()
             .is_some_and(|&frame| self.frames.unit_of(frame).is_some())
@@ -446,7 +363,7 @@ impl Mm {
 
     /// Pages that are complete in their frames leave the area: into the program by one move per run, or towards another
     /// area. A page that cannot leave now stays a clean page.
-    fn place(&mut self, w: &mut impl World, come: &[(Vpn, Frame)]) {
+    pub(super) fn place(&mut self, w: &mut impl World, come: &[(Vpn, Frame)]) {
         let mut rest = come;
         while let Some(&(page, frame)) = rest.first() {
             let follows =
@@ -556,7 +473,7 @@ impl Mm {
     }
 
     /// Whether `n` pages more may go to other areas now.
-    pub(crate) fn has_room_elsewhere(&self, w: &impl World, n: u32) -> bool {
+    pub(super) fn has_room_elsewhere(&self, w: &impl World, n: u32) -> bool {
         let unwritten = self.frames.unwritten();
         let room = self.swap.slots.room(w) >= u64::from(unwritten + n) + self.margin(w);
         room && unwritten < self.reclaim.marks.writes

@@ -4,8 +4,9 @@
 //! Nothing is mapped there before the guard is gone, as the kernel lets UFFDIO_COPY replace a guard. A discard leaves
 //! guards in place; unmapping and moving take them along.
 
+use super::{Mm, Outcome};
+use crate::fault::Pending;
 use crate::fault::REFS_NEW;
-use crate::mm::{Mm, Outcome, Pending};
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{PageRange, pages};
 use crate::world::{Stop, World};
@@ -52,7 +53,7 @@ impl Mm {
 
     /// A fault on a guarded page: the message is old, or an unreported call removed the guard. A move tells, as the
     /// kernel refuses it where a guard is.
-    pub(crate) fn on_guarded(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
+    pub(super) fn on_guarded(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
         let page = pending.page;
         let Some((frame, _)) = self.obtain(w, 1) else {
             return self.stall(w, pending);

@@ -4,16 +4,17 @@
 //! the word. Whole huge pages work the same way, in one piece. A page that differs in a single word is an ordinary
 //! page.
 
+use super::{Mm, Outcome};
+use crate::fault::Pending;
+use crate::frames::clusters::ClusterId;
 use crate::frames::{FrameDesc, NOTHING, State};
-use crate::huge::clusters::ClusterId;
-use crate::mm::{Mm, Outcome, Pending};
 use crate::space::page_table::{Entry, Fill};
 use crate::units::{Frame, LEAF_PAGES, Vpn};
 use crate::world::{Digest, World};
 
 impl Mm {
     /// If the digest alone determines the content, the entry for it; the page counts as dropped.
-    pub(crate) fn needs_no_slot(&mut self, digest: Digest) -> Option<Entry> {
+    pub(super) fn needs_no_slot(&mut self, digest: Digest) -> Option<Entry> {
         match digest {
             Digest::Zero => {
                 self.stats.zero_drops += 1;
@@ -29,7 +30,7 @@ impl Mm {
     }
 
     /// Drop a unit if all its words are the same.
-    pub(crate) fn drop_filled(&mut self, w: &mut impl World, id: ClusterId) -> bool {
+    pub(super) fn drop_filled(&mut self, w: &mut impl World, id: ClusterId) -> bool {
         let first = self.frames.clusters.first(id);
         let number = self.frames.get(first).digest;
         let mut frames = self.frames.clusters.frames(id);
@@ -54,7 +55,7 @@ impl Mm {
 
     /// A touch of a same-filled page. Following pages of the same word are mapped too, in batches as large as those of
     /// first touches.
-    pub(crate) fn on_filled(
+    pub(super) fn on_filled(
         &mut self,
         w: &mut impl World,
         pending: Pending,
