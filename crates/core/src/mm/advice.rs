@@ -29,7 +29,7 @@ impl Mm {
             match advice {
                 Advice::Use(_) => {}
                 Advice::WillNeed => {
-                    self.each_cached(&part, |mm, frame| mm.frames.get_mut(frame).leaves = false);
+                    self.each_cached(&part, |mm, frame| mm.frames.set_leaves(frame, false));
                     self.space.advised.needed.push(part);
                 }
                 Advice::Cold => {
@@ -63,7 +63,7 @@ impl Mm {
                 }
                 self.leave_frame(frame);
             }
-            (State::Dirty | State::Writing, _) => self.frames.get_mut(frame).leaves = true,
+            (State::Dirty | State::Writing, _) => self.frames.set_leaves(frame, true),
             _ => {}
         }
     }

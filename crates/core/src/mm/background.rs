@@ -95,7 +95,7 @@ impl Mm {
 
     /// Pages that a fault could have without waiting.
     pub(super) fn headroom(&self, w: &impl World) -> u64 {
-        let free = self.frames.free() + self.frames.clusters.count(List::Free) * UNIT;
+        let free = self.frames.free() + self.frames.clusters().count(List::Free) * UNIT;
         w.available() + u64::from(free) + u64::from(self.frames.clean())
     }
 
@@ -134,7 +134,7 @@ impl Mm {
             .saturating_sub(2 * self.reclaim.marks.high);
         self.release_free(w, surplus);
         let kept = 2 * self.reclaim.marks.high.max(UNIT) + self.units_kept(w);
-        if self.frames.clusters.count(List::Free) * UNIT > kept {
+        if self.frames.clusters().count(List::Free) * UNIT > kept {
             self.release_cluster(w);
         }
     }

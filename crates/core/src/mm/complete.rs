@@ -102,7 +102,7 @@ impl Mm {
         if let Some(notice) = lost {
             w.notice(notice);
             self.swap.bad.push(slot);
-            self.frames.get_mut(frame).slot = None;
+            self.frames.forget_slot(frame);
             self.lose(w, page);
             return;
         }
@@ -155,11 +155,6 @@ impl Mm {
                 self.frames.set_state(frame, State::Clean);
             }
             IoResult::Failed(_) | IoResult::Refused(_) => {
-                let desc = self.frames.get_mut(frame);
-                desc.slot = None;
-                if let IoResult::Refused(refusal) = result {
-                    desc.whole = !refusal.full;
-                }
                 if matches!(result, IoResult::Failed(error) if error != ENOSPC) {
                     self.swap.bad.push(slot);
                 } else {
@@ -169,7 +164,11 @@ impl Mm {
                     self.frames.set_free(frame);
                     return;
                 }
-                self.frames.set_state(frame, State::Dirty);
+                let whole = match result {
+                    IoResult::Refused(refusal) => Some(!refusal.full),
+                    _ => None,
+                };
+                self.frames.on_write_failed(frame, whole);
             }
         }
         if self.frames.get(frame).wanted {

@@ -202,7 +202,7 @@ impl Mm {
         {
             return Some(run);
         }
-        let cluster = self.faults_at_random() && self.frames.clusters.count(List::Free) > 0;
+        let cluster = self.faults_at_random() && self.frames.clusters().count(List::Free) > 0;
         if !self.drop_for_one() && !cluster && !self.give_up_ahead(w.now()) {
             if self.space.held {
                 // Nothing is evicted now; the fork will be over soon.
@@ -255,7 +255,7 @@ impl Mm {
         }
         (backed > 0).then(|| {
             for i in 0..backed {
-                self.frames.get_mut(frame.plus(i)).state = State::Free;
+                self.frames.set_backed(frame.plus(i));
             }
             (frame, backed)
         })
@@ -274,7 +274,6 @@ impl Mm {
             Outcome::Waits
         } else {
             self.frames.want(frame, pending.since);
-            self.frames.get_mut(frame).again = true;
             if !desc.wanted {
                 self.stats.faults_minor += 1;
             }
@@ -330,7 +329,7 @@ impl Mm {
             }
             Some(_) => {
                 // The mapping is gone; its event will be read soon.
-                self.frames.get_mut(frame).wanted = false;
+                self.frames.unwant(frame);
                 w.wake(page);
                 return Outcome::Served;
             }
@@ -349,7 +348,7 @@ impl Mm {
         }
         if desc.state == State::Writing {
             // The write continues; frame and slot are freed when it is done.
-            self.frames.get_mut(frame).page = None;
+            self.frames.abandon(frame);
         } else {
             if slot != desc.slot {
                 self.put(w, desc.slot);

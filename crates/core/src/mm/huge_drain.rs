@@ -86,10 +86,8 @@ impl Mm {
             0
         };
         self.swap.drain.singles = self.swap.drain.pause;
-        let cluster = self.frames.clusters.get_mut(id);
-        (cluster.unit, cluster.zeroed) = (Some(unit), false);
-        (cluster.ahead, cluster.leaves) = (false, false);
-        for (&(page, entry), frame) in met.iter().zip(self.frames.clusters.frames(id)) {
+        self.frames.begin_unit(id, unit, false, false);
+        for (&(page, entry), frame) in met.iter().zip(self.frames.clusters().frames(id)) {
             if let Entry::Swapped { slot, .. } = entry {
                 self.begin_read(page, slot, frame, NOTHING);
                 batch.push((slot, frame));
@@ -120,8 +118,8 @@ impl Mm {
         let Some((id, unit)) = self.frames.unit_of(frame) else {
             return UnitAction::Split;
         };
-        let first = self.frames.clusters.first(id);
-        if self.space.held || self.frames.clusters.get(id).list != List::Clean {
+        let first = self.frames.clusters().first(id);
+        if self.space.held || self.frames.clusters().get(id).list != List::Clean {
             return UnitAction::Split;
         }
         let goes = |frame| {
@@ -129,7 +127,7 @@ impl Mm {
             let here = |slot: Slot| self.drains(slot.area);
             !desc.wanted && desc.slot.is_some_and(here)
         };
-        if !self.frames.clusters.frames(id).all(goes) {
+        if !self.frames.clusters().frames(id).all(goes) {
             return UnitAction::Split;
         }
         let elsewhere = self.swap.slots.room(w) > 0;
@@ -155,7 +153,6 @@ impl Mm {
         if !all {
             self.stats.huge_splits += 1;
             self.frames.disband(id);
-            self.frames.clusters.get_mut(id).whole &= done.pages == 0;
         }
         for n in 0..done.pages {
             let slot = self.frames.get(first.plus(n)).slot;
@@ -188,13 +185,10 @@ impl Mm {
         }
         for n in 0..UNIT {
             let frame = first.plus(n);
-            let slot = self.frames.get(frame).slot;
-            if let Some(slot) = slot {
-                self.frames.get_mut(frame).digest = w.digest(slot);
+            if let Some(slot) = self.frames.get(frame).slot {
+                self.frames.set_homeless(frame, w.digest(slot));
+                self.put(w, Some(slot));
             }
-            self.put(w, slot);
-            self.frames.get_mut(frame).slot = None;
-            self.frames.set_state(frame, State::Dirty);
         }
         if let Some((id, _)) = self.frames.unit_of(first) {
             self.frames.file(id);

@@ -28,7 +28,7 @@ impl Mm {
 
     /// Whether memory may be managed in huge pages.
     pub fn has_huge_pages(&self) -> bool {
-        self.frames.clusters.number() > 0 && self.config.thp != Thp::Never
+        self.frames.clusters().number() > 0 && self.config.thp != Thp::Never
     }
 
     /// Whether the unit of `page` lies in one region, and huge pages are enabled.
@@ -60,8 +60,8 @@ impl Mm {
             return taken;
         }
         // If the system has no huge page, eviction makes a cluster only if some have memory.
-        let clusters = &self.frames.clusters;
-        if self.huge.rest > 0 && clusters.bare == clusters.number() * UNIT {
+        let clusters = self.frames.clusters();
+        if self.huge.rest > 0 && clusters.are_bare() {
             return None;
         }
         self.stats.direct_reclaims += 1;
@@ -94,18 +94,18 @@ impl Mm {
     }
 
     fn spare_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
-        if let Some(id) = self.frames.clusters.take(List::Free) {
+        if let Some(id) = self.frames.take_cluster(List::Free) {
             return Some(id);
         }
         if self.back_cluster(w) {
-            return self.frames.clusters.take(List::Free);
+            return self.frames.take_cluster(List::Free);
         }
-        while let Some(id) = self.frames.clusters.oldest(List::Clean) {
+        while let Some(id) = self.frames.clusters().oldest(List::Clean) {
             if !self.drop_unit(id) {
                 break;
             }
             // A fragmented one is of no use here.
-            if let Some(id) = self.frames.clusters.take(List::Free) {
+            if let Some(id) = self.frames.take_cluster(List::Free) {
                 return Some(id);
             }
         }
@@ -116,7 +116,7 @@ impl Mm {
         };
         if spare >= UNIT + kept
             && self.huge.rest == 0
-            && self.frames.clusters.count(List::Empty) > 0
+            && self.frames.clusters().count(List::Empty) > 0
         {
             // Memory is in single pages: exchange it.
             if self.frames.free() < UNIT {
@@ -124,7 +124,7 @@ impl Mm {
             }
             self.release_free(w, UNIT);
             if self.back_cluster(w) {
-                return self.frames.clusters.take(List::Free);
+                return self.frames.take_cluster(List::Free);
             }
         }
         None
@@ -136,41 +136,40 @@ impl Mm {
             self.huge.rest -= 1;
             return false;
         }
-        if self.frames.clusters.count(List::Empty) == 0 || !w.try_charge(UNIT.into()) {
+        if self.frames.clusters().count(List::Empty) == 0 || !w.try_charge(UNIT.into()) {
             return false;
         }
-        let Some(id) = self.frames.clusters.take(List::Empty) else {
+        let Some(id) = self.frames.take_cluster(List::Empty) else {
             w.uncharge(UNIT.into());
             return false;
         };
-        if !w.fill_huge(self.frames.clusters.first(id)) {
+        if !w.fill_huge(self.frames.clusters().first(id)) {
             w.uncharge(UNIT.into());
             self.huge.rest = NONE_LEFT;
             self.frames.settle(id);
             return false;
         }
-        self.frames.end_all(id, State::Free);
-        self.frames.clusters.get_mut(id).zeroed = true;
+        self.frames.fill_cluster(id);
         true
     }
 
     /// Take a cluster without memory.
     pub(super) fn empty_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
-        if self.frames.clusters.count(List::Empty) == 0 && !self.release_cluster(w) {
+        if self.frames.clusters().count(List::Empty) == 0 && !self.release_cluster(w) {
             // Unused readahead is dropped before the clusters that reclaim needs, unless some will be free anyway.
             if !self.clusters_come()
-                && let Some(id) = self.frames.clusters.newest_ahead()
+                && let Some(id) = self.frames.clusters().newest_ahead()
                 && self.drop_unit(id)
             {
                 self.release_cluster(w);
             }
         }
-        self.frames.clusters.take(List::Empty)
+        self.frames.take_cluster(List::Empty)
     }
 
     /// No cluster can take a unit now, but one will soon.
-    pub(super) fn awaits_cluster(&mut self) -> bool {
-        let clusters = &mut self.frames.clusters;
+    pub(super) fn awaits_cluster(&self) -> bool {
+        let clusters = self.frames.clusters();
         let none = clusters.count(List::Empty) + clusters.count(List::Free) == 0
             && clusters.oldest(List::Clean).is_none();
         none && self.clusters_come()
@@ -178,7 +177,7 @@ impl Mm {
 
     /// Whether some cluster will be usable again without further work.
     pub(super) fn clusters_come(&self) -> bool {
-        let clusters = &self.frames.clusters;
+        let clusters = self.frames.clusters();
         clusters.count(List::Dirty) > 0 && !self.swap.areas_full
             || clusters.count(List::Fragmented) > 0
             || clusters.any_busy()
@@ -187,15 +186,15 @@ impl Mm {
     /// Return the memory of one unneeded cluster to the system, or of a clean unit if there is no other. Returns
     /// whether there was one.
     pub(super) fn release_cluster(&mut self, w: &mut impl World) -> bool {
-        if self.frames.clusters.count(List::Free) == 0
-            && let Some(id) = self.frames.clusters.oldest(List::Clean)
+        if self.frames.clusters().count(List::Free) == 0
+            && let Some(id) = self.frames.clusters().oldest(List::Clean)
         {
             self.drop_unit(id);
         }
-        let Some(id) = self.frames.clusters.take(List::Free) else {
+        let Some(id) = self.frames.take_cluster(List::Free) else {
             return false;
         };
-        w.release(self.frames.clusters.first(id), UNIT);
+        w.release(self.frames.clusters().first(id), UNIT);
         w.uncharge(UNIT.into());
         self.frames.end_all(id, State::Empty);
         true
@@ -216,19 +215,19 @@ impl Mm {
     /// Drop a clean unit: it is on its area only. False: a thread waits for it.
     pub(super) fn drop_unit(&mut self, id: ClusterId) -> bool {
         let wanted = |frame| self.frames.get(frame).wanted;
-        if self.frames.clusters.frames(id).any(wanted) {
+        if self.frames.clusters().frames(id).any(wanted) {
             self.frames.file(id);
             return false;
         }
-        if self.frames.clusters.get(id).ahead {
-            let first = *self.frames.get(self.frames.clusters.first(id));
+        if self.frames.clusters().get(id).ahead {
+            let first = *self.frames.get(self.frames.clusters().first(id));
             if let Some(page) = first.page {
                 let mark = true;
                 self.end_ahead(page, &crate::frames::FrameDesc { mark, ..first }, false);
                 self.readahead.streams.dropped(page);
             }
         }
-        for frame in self.frames.clusters.frames(id) {
+        for frame in self.frames.clusters().frames(id) {
             self.leave_for_area(frame);
         }
         self.frames.end_all(id, State::Free);
@@ -239,32 +238,23 @@ impl Mm {
     /// disbanded while threads waited for them.
     pub(super) fn tidy(&mut self, w: &mut impl World) {
         self.deliver_orphans(w);
-        while let Some(frame) = self.frames.strays.pop() {
-            let Some(id) = self.frames.clusters.of(frame) else {
-                continue;
-            };
-            let cluster = *self.frames.clusters.get(id);
-            let stray = self.frames.get(frame).state == State::Free;
-            if stray && cluster.held > 0 {
-                w.release(frame, 1);
-                w.uncharge(1);
-                self.frames.clusters.get_mut(id).whole = false;
-                self.frames.set_empty(frame);
-            }
+        while let Some(frame) = self.frames.take_stray() {
+            w.release(frame, 1);
+            w.uncharge(1);
+            self.frames.set_empty(frame);
         }
         // A repair maps memory again, and a fork must not see it half done.
         while !self.space.held
-            && let Some(id) = self.frames.clusters.take(List::Fragmented)
+            && let Some(id) = self.frames.take_cluster(List::Fragmented)
         {
-            for frame in self.frames.clusters.frames(id) {
+            for frame in self.frames.clusters().frames(id) {
                 if self.frames.get(frame).state == State::Free {
                     w.release(frame, 1);
                     w.uncharge(1);
                 }
             }
-            w.rebuild(self.frames.clusters.first(id));
-            self.frames.clusters.get_mut(id).whole = true;
-            self.frames.end_all(id, State::Empty);
+            w.rebuild(self.frames.clusters().first(id));
+            self.frames.repair_cluster(id);
         }
     }
 }

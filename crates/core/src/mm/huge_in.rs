@@ -72,19 +72,19 @@ impl Mm {
         };
         if let Some(fill) = fill {
             let word = self.space.table.word_of(fill);
-            self.frames.clusters.get_mut(id).zeroed = false;
-            for (n, frame) in (0..).zip(self.frames.clusters.frames(id)) {
+            self.frames.set_not_zeroed(id);
+            for (n, frame) in (0..).zip(self.frames.clusters().frames(id)) {
                 w.fill_with(frame, word);
                 if self.space.held {
                     w.returns(unit.plus(n));
                 }
             }
-        } else if !self.frames.clusters.get(id).zeroed {
-            for frame in self.frames.clusters.frames(id) {
+        } else if !self.frames.clusters().get(id).zeroed {
+            for frame in self.frames.clusters().frames(id) {
                 w.clear(frame);
             }
         }
-        let done = w.move_in(self.frames.clusters.first(id), unit, UNIT);
+        let done = w.move_in(self.frames.clusters().first(id), unit, UNIT);
         for n in 0..done.pages {
             self.set_mapped(w, unit.plus(n.into()), None, 0);
         }
@@ -109,12 +109,9 @@ impl Mm {
             self.on_served(w, pending.page, pending.since, false);
             return Some(Outcome::Served);
         }
-        if done.pages > 0 {
-            self.frames.clusters.get_mut(id).whole = false;
-            for n in 0..done.pages {
-                self.frames
-                    .set_empty(self.frames.clusters.first(id).plus(n));
-            }
+        for n in 0..done.pages {
+            self.frames
+                .set_empty(self.frames.clusters().first(id).plus(n));
         }
         self.frames.settle(id);
         if matches!(self.space.table.get(pending.page), Entry::Resident(_)) {
@@ -216,11 +213,9 @@ impl Mm {
         let ahead = stream.is_some();
         let mut batch = core::mem::take(&mut self.swap.batch);
         batch.clear();
-        let cluster = self.frames.clusters.get_mut(id);
-        (cluster.unit, cluster.zeroed) = (Some(unit), false);
-        (cluster.ahead, cluster.leaves) = (ahead, false);
+        self.frames.begin_unit(id, unit, ahead, false);
         let mut first = None;
-        for (n, frame) in (0..).zip(self.frames.clusters.frames(id)) {
+        for (n, frame) in (0..).zip(self.frames.clusters().frames(id)) {
             let page = unit.plus(n);
             let Entry::Swapped { slot, evicted } = self.space.table.get(page) else {
                 debug_assert!(false, "a unit that is away has a slot for each page");
@@ -254,13 +249,13 @@ impl Mm {
             let Some((id, unit)) = self.frames.unit_of(frame) else {
                 continue;
             };
-            let cluster = *self.frames.clusters.get(id);
+            let cluster = *self.frames.clusters().get(id);
             if last == Some(id) || cluster.busy > 0 {
                 continue;
             }
             last = Some(id);
             let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
-            if let Some(frame) = self.frames.clusters.frames(id).find(wanted) {
+            if let Some(frame) = self.frames.clusters().frames(id).find(wanted) {
                 self.deliver_unit(w, id, unit, frame);
             } else if written && cluster.dirty > 0 {
                 self.unfinished(id);
@@ -276,7 +271,7 @@ impl Mm {
     /// Part of a unit could not be written, or not yet. If the area refused it, its pages continue as single pages.
     fn unfinished(&mut self, id: ClusterId) {
         let homeless = |frame| self.frames.get(frame).slot.is_none();
-        if self.frames.clusters.frames(id).any(homeless) {
+        if self.frames.clusters().frames(id).any(homeless) {
             self.frames.disband(id);
         } else {
             self.frames.file(id);
@@ -291,7 +286,7 @@ impl Mm {
         unit: Vpn,
         wanted: Frame,
     ) -> Outcome {
-        if self.frames.clusters.get(id).busy > 0 {
+        if self.frames.clusters().get(id).busy > 0 {
             // The end of the I/O maps it.
             return Outcome::Waits;
         }
@@ -300,7 +295,7 @@ impl Mm {
                 w.returns(unit.plus(n.into()));
             }
         }
-        let first = self.frames.clusters.first(id);
+        let first = self.frames.clusters().first(id);
         let done = w.move_in(first, unit, UNIT);
         let asked = self.frames.get(wanted);
         let since = if asked.wanted { asked.since } else { w.now() };
@@ -310,7 +305,7 @@ impl Mm {
                 return Outcome::Served;
             }
             (0, Some(stop @ (Stop::Again | Stop::NoMemory | Stop::Gone))) => {
-                for frame in self.frames.clusters.frames(id) {
+                for frame in self.frames.clusters().frames(id) {
                     let desc = *self.frames.get(frame);
                     let Some(page) = desc.page.filter(|_| desc.wanted) else {
                         continue;
@@ -324,7 +319,7 @@ impl Mm {
                         }
                         _ => {
                             // The mapping is gone; its event will be read soon.
-                            self.frames.get_mut(frame).wanted = false;
+                            self.frames.unwant(frame);
                             w.wake(page);
                         }
                     }
@@ -336,9 +331,6 @@ impl Mm {
         }
         self.stats.huge_splits += 1;
         self.frames.disband(id);
-        if done.pages > 0 {
-            self.frames.clusters.get_mut(id).whole = false;
-        }
         for n in 0..done.pages {
             let desc = *self.frames.get(first.plus(n));
             self.on_page_mapped(w, first.plus(n), &desc, REFS_NEW);
@@ -384,7 +376,7 @@ impl Mm {
             return;
         };
         if let Some((id, unit)) = self.frames.unit_of(frame)
-            && self.frames.clusters.get(id).list == List::Ahead
+            && self.frames.clusters().get(id).list == List::Ahead
         {
             self.deliver_unit(w, id, unit, frame);
         }
@@ -392,7 +384,7 @@ impl Mm {
 
     fn on_unit_mapped(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) {
         self.pass_trial(id);
-        let first = self.frames.clusters.first(id);
+        let first = self.frames.clusters().first(id);
         let keeps = self
             .frames
             .get(first)
@@ -431,19 +423,15 @@ impl Mm {
     /// again: small pages would leave a fragmented cluster behind, and the next unit would need a fresh huge page. If
     /// it was split, its cluster has a page table of small pages now as well.
     pub(super) fn came_whole(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) -> bool {
-        let whole = self.frames.clusters.get(id).whole && w.is_mapped_huge(unit);
-        self.frames.clusters.get_mut(id).whole = whole;
+        let whole = self.frames.clusters().get(id).whole && w.is_mapped_huge(unit);
+        self.frames.set_whole(id, whole);
         whole
     }
 
     /// Deliver complete pages that threads wait for, and whose unit was disbanded.
     pub(super) fn deliver_orphans(&mut self, w: &mut impl World) {
-        while let Some(frame) = self.frames.orphans.pop() {
-            let desc = self.frames.get(frame);
-            let complete = matches!(desc.state, State::Clean | State::Dirty);
-            if desc.wanted && complete {
-                self.deliver(w, frame);
-            }
+        while let Some(frame) = self.frames.take_orphan() {
+            self.deliver(w, frame);
         }
     }
 

@@ -50,11 +50,11 @@ impl Mm {
         let Some(id) = self.empty_cluster(w) else {
             return (0, Some(Stop::NoMemory));
         };
-        let first = self.frames.clusters.first(id);
+        let first = self.frames.clusters().first(id);
         let done = w.move_out(unit, first, UNIT);
         if done.pages < UNIT {
             if done.pages > 0 {
-                self.frames.clusters.get_mut(id).whole = false;
+                self.frames.set_whole(id, false);
             }
             if done.stop != Some(Stop::Again) || done.pages > 0 {
                 self.stats.huge_splits += u64::from(self.space.table.unmake_huge(unit));
@@ -77,11 +77,9 @@ impl Mm {
             return (done.pages, done.stop);
         }
         let whole = w.is_huge(first);
-        let cluster = self.frames.clusters.get_mut(id);
-        (cluster.whole, cluster.zeroed) = (whole, false);
-        (cluster.leaves, cluster.ahead) = (leaves, false);
+        self.frames.set_whole(id, whole);
+        self.frames.begin_unit(id, unit, false, leaves);
         self.reclaim.evictions += u64::from(UNIT);
-        cluster.unit = Some(unit);
         let beside = w.begin_digest(first);
         for n in 0..UNIT {
             let (page, frame) = (unit.plus(n.into()), first.plus(n));
@@ -108,7 +106,7 @@ impl Mm {
 
     /// The digests of an evicted unit are known ([`crate::world::Store::begin_digest`]).
     pub fn on_digested(&mut self, w: &mut impl World, first: Frame) {
-        if let Some(id) = self.frames.clusters.of(first) {
+        if let Some(id) = self.frames.clusters().of(first) {
             self.huge.digesting -= UNIT;
             self.weigh_unit(w, id, |w, frame| w.digest_read(frame));
         }
@@ -127,7 +125,7 @@ impl Mm {
         id: ClusterId,
         digest_of: impl Fn(&mut W, Frame) -> Digest,
     ) {
-        for frame in self.frames.clusters.frames(id) {
+        for frame in self.frames.clusters().frames(id) {
             let FrameDesc { page, slot, .. } = *self.frames.get(frame);
             if page.is_none() {
                 self.put(w, slot);
@@ -136,22 +134,20 @@ impl Mm {
             }
             let digest = digest_of(w, frame).number();
             let clean = slot.is_some_and(|slot| w.digest(slot) == digest);
-            self.frames.get_mut(frame).digest = digest;
-            let state = if clean { State::Clean } else { State::Dirty };
-            self.frames.set_state(frame, state);
+            self.frames.set_digest(frame, digest, clean);
         }
-        let Some(unit) = self.frames.clusters.get(id).unit else {
+        let Some(unit) = self.frames.clusters().get(id).unit else {
             return self.weigh_pages(w, id);
         };
         let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
-        let wanted = self.frames.clusters.frames(id).find(wanted);
+        let wanted = self.frames.clusters().frames(id).find(wanted);
         if wanted.is_none() && self.drop_filled(w, id) {
             return;
         }
         self.choose_slots(w, id);
         if let Some(frame) = wanted {
             // If it was disbanded, `tidy` delivers the pages that threads wait for.
-            if self.frames.clusters.get(id).unit.is_some() {
+            if self.frames.clusters().get(id).unit.is_some() {
                 self.deliver_unit(w, id, unit, frame);
             }
             self.deliver_orphans(w);
@@ -160,7 +156,7 @@ impl Mm {
 
     /// As [`Mm::weigh_unit`], if the unit was disbanded meanwhile.
     fn weigh_pages(&mut self, w: &mut impl World, id: ClusterId) {
-        for frame in self.frames.clusters.frames(id) {
+        for frame in self.frames.clusters().frames(id) {
             let desc = *self.frames.get(frame);
             let Some(page) = desc.page else {
                 continue;
@@ -169,7 +165,7 @@ impl Mm {
                 State::Clean => self.stats.clean_drops += 1,
                 State::Dirty if !desc.slot.is_some_and(|at| self.keeps_home(w, page, at)) => {
                     self.put(w, desc.slot);
-                    self.frames.get_mut(frame).slot = None;
+                    self.frames.forget_slot(frame);
                 }
                 _ => {}
             }
@@ -184,16 +180,15 @@ impl Mm {
     /// Choose the slots of a unit that was just evicted: its old ones, if they are a slot cluster that no other process
     /// shares, or new ones.
     fn choose_slots(&mut self, w: &mut impl World, id: ClusterId) {
-        let dirty = u32::from(self.frames.clusters.get(id).dirty);
+        let dirty = u32::from(self.frames.clusters().get(id).dirty);
         self.stats.clean_drops += u64::from(UNIT - dirty);
         if dirty > 0 && !self.has_home(w, id) {
             let anew = dirty * 4 >= UNIT;
-            for frame in self.frames.clusters.frames(id) {
-                let FrameDesc { state, slot, .. } = *self.frames.get(frame);
-                if anew || state == State::Dirty {
-                    self.put(w, slot);
-                    self.frames.get_mut(frame).slot = None;
-                    self.frames.set_state(frame, State::Dirty);
+            for frame in self.frames.clusters().frames(id) {
+                let desc = *self.frames.get(frame);
+                if anew || desc.state == State::Dirty {
+                    self.put(w, desc.slot);
+                    self.frames.set_homeless(frame, desc.digest);
                 }
             }
             if !anew {
@@ -202,21 +197,21 @@ impl Mm {
             }
         }
         if dirty == 0 {
-            self.frames.clusters.end_rest(id);
+            self.frames.end_rest(id);
         }
         self.frames.file(id);
-        if dirty == 0 && self.frames.clusters.get(id).leaves {
+        if dirty == 0 && self.frames.clusters().get(id).leaves {
             self.drop_unit(id);
         }
     }
 
     /// Whether a unit has a slot cluster that it can be written to again.
     fn has_home(&self, w: &impl World, id: ClusterId) -> bool {
-        let first = self.frames.get(self.frames.clusters.first(id)).slot;
+        let first = self.frames.get(self.frames.clusters().first(id)).slot;
         let Some(first) = first.filter(|slot| !self.drains(slot.area)) else {
             return false;
         };
-        let mut frames = (0..).zip(self.frames.clusters.frames(id));
+        let mut frames = (0..).zip(self.frames.clusters().frames(id));
         first.index.is_multiple_of(UNIT)
             && frames.all(|(n, frame)| {
                 self.frames.get(frame).slot == Some(first.plus(n)) && w.count(first.plus(n)) == 1
@@ -225,13 +220,13 @@ impl Mm {
 
     /// Write units, as far as slots, queue and depth allow. False: the queue is full.
     pub(super) fn write_units(&mut self, w: &mut impl World) -> bool {
-        while let Some(id) = self.frames.clusters.due(self.rested_at(w)) {
+        while let Some(id) = self.frames.clusters().due(self.rested_at(w)) {
             if !self.io.may_write() {
                 return false;
             }
             self.end_trial(w, id);
             let homeless = |frame: &Frame| self.frames.get(*frame).slot.is_none();
-            let homeless = self.frames.clusters.frames(id).filter(homeless).count() as u32;
+            let homeless = self.frames.clusters().frames(id).filter(homeless).count() as u32;
             let slot = match homeless {
                 UNIT => self.swap.slots.take_cluster(w),
                 _ => None,
@@ -255,14 +250,14 @@ impl Mm {
     }
 
     fn write_unit_at_home(&mut self, w: &mut impl World, id: ClusterId) -> bool {
-        let first = self.frames.clusters.first(id);
+        let first = self.frames.clusters().first(id);
         let Some(home) = self.frames.get(first).slot else {
             return true;
         };
         let is_dirty = |mm: &Mm, n: u32| mm.frames.get(first.plus(n)).state == State::Dirty;
         let begins = |&n: &u32| is_dirty(self, n) && (n == 0 || !is_dirty(self, n - 1));
         if (0..UNIT).filter(begins).count() > STRETCHES {
-            for frame in self.frames.clusters.frames(id) {
+            for frame in self.frames.clusters().frames(id) {
                 self.frames.set_state(frame, State::Dirty);
             }
         }
@@ -291,7 +286,7 @@ impl Mm {
         at: u32,
         n: u32,
     ) -> bool {
-        let first = self.frames.clusters.first(id).plus(at);
+        let first = self.frames.clusters().first(id).plus(at);
         let new = self.frames.get(first).slot.is_none();
         let piece = self.io.request_size(self.contention(), UNIT as usize, true) as u32;
         let mut done = 0;

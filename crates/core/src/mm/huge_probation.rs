@@ -23,7 +23,7 @@ const SINGLES: u64 = 4;
 impl Mm {
     /// Whether the clock hand is to skip huge pages.
     pub(super) fn spares_units(&self, w: &impl World) -> bool {
-        self.frames.clusters.resting >= self.huge.trials.max(1)
+        self.frames.clusters().resting() >= self.huge.trials.max(1)
             && self.may_rest(w)
             && self.space.table.resident_singles() >= SINGLES * u64::from(self.reclaim.marks.high)
     }
@@ -36,9 +36,9 @@ impl Mm {
         if let Some((id, _)) = self.frames.unit_of(frame)
             && self.may_rest(w)
         {
-            let cluster = self.frames.clusters.get(id);
+            let cluster = self.frames.clusters().get(id);
             if cluster.list == List::Dirty || cluster.busy > 0 {
-                self.frames.clusters.rest(id, w.now() + REST_TIME);
+                self.frames.rest(id, w.now() + REST_TIME);
             }
         }
     }
@@ -53,7 +53,7 @@ impl Mm {
 
     /// The unit of a cluster is about to be written.
     pub(super) fn end_trial(&mut self, w: &impl World, id: ClusterId) {
-        let until = self.frames.clusters.end_rest(id);
+        let until = self.frames.end_rest(id);
         if until.is_some_and(|until| until <= w.now()) {
             let most = self.space.table.resident() / TRIALS / u64::from(UNIT);
             self.huge.trials = (self.huge.trials.max(1) * 2).min(most as u32);
@@ -62,19 +62,19 @@ impl Mm {
 
     /// The unit of a cluster was touched and is mapped again.
     pub(super) fn pass_trial(&mut self, id: ClusterId) {
-        if self.frames.clusters.end_rest(id).is_some() {
+        if self.frames.end_rest(id).is_some() {
             self.huge.trials = 1;
         }
     }
 
     /// Pages of units on probation, which count as being in writeback but are not.
     pub(super) fn on_probation(&self) -> u32 {
-        self.frames.clusters.resting * UNIT
+        self.frames.clusters().resting() * UNIT
     }
 
     /// Whether units may rest: threads fault at random, and no fault needs the memory of resting units.
     fn may_rest(&self, w: &impl World) -> bool {
-        let clusters = &self.frames.clusters;
+        let clusters = self.frames.clusters();
         self.faults_at_random()
             && !self.space.held
             && !self.is_draining()

@@ -290,7 +290,7 @@ impl Mm {
                 self.note_moved(entry, target(page));
                 if let Entry::Cached(frame) = entry {
                     self.frames.single_out(frame);
-                    self.frames.get_mut(frame).page = Some(target(page));
+                    self.frames.set_page(frame, target(page));
                     w.wake(page);
                 }
                 if entry == Entry::Poisoned {
@@ -327,12 +327,10 @@ impl Mm {
                     State::Writing if self.has(crate::planted::Bug::MissedDiscard) => {}
                     // The I/O continues; its frame and slot are freed when it completes. Until then no other page may
                     // get the slot of a write.
-                    State::Writing => self.frames.get_mut(frame).page = None,
+                    State::Writing => self.frames.abandon(frame),
                     State::Reading => {
                         self.put(w, desc.slot);
-                        let desc = self.frames.get_mut(frame);
-                        desc.page = None;
-                        desc.slot = None;
+                        self.frames.abandon(frame);
                     }
                     _ => {
                         self.put(w, desc.slot);
@@ -385,10 +383,10 @@ impl Mm {
             return Err("the charge is not what is resident");
         }
         self.space.table.check()?;
-        self.frames.clusters.check()?;
+        self.frames.clusters().check()?;
         for (frame, desc) in self.frames.iter() {
             if let Some((id, unit)) = self.frames.unit_of(frame) {
-                let n = frame.0 - self.frames.clusters.first(id).0;
+                let n = frame.0 - self.frames.clusters().first(id).0;
                 if desc.page != Some(unit.plus(n.into())) {
                     return Err("a unit's frame holds another page");
                 }

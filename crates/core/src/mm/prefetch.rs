@@ -191,7 +191,7 @@ impl Mm {
 
     /// Pages of memory that may hold readahead.
     fn memory_ahead(&self) -> u64 {
-        let units = self.frames.clusters.number() / 2 * UNIT;
+        let units = self.frames.clusters().number() / 2 * UNIT;
         u64::from(self.reclaim.marks.ahead / 4 * 3 + units).min(self.resident() / 4)
     }
 
@@ -461,7 +461,7 @@ impl Mm {
         if self.frames.free() < wanted && stale > 0 {
             self.drop_ahead(w.now(), stale.min(wanted - self.frames.free()));
         }
-        if self.frames.free() < wanted && self.frames.clusters.count(List::Free) > 1 {
+        if self.frames.free() < wanted && self.frames.clusters().count(List::Free) > 1 {
             self.break_cluster(w, wanted - self.frames.free());
         }
         self.frames.free().min(wanted)
@@ -495,12 +495,12 @@ impl Mm {
             if self.frames.unit_of(frame).is_some() {
                 continue;
             }
-            let desc = self.frames.get_mut(frame);
+            let desc = self.frames.get(frame);
             if desc.mark || desc.wanted {
                 continue;
             }
             match desc.state {
-                State::Reading => desc.direct = true,
+                State::Reading => self.frames.set_direct(frame),
                 State::Clean | State::Dirty if !desc.leaves => maps.push((page, frame)),
                 _ => {}
             }

@@ -31,15 +31,15 @@ impl Mm {
 
     /// Drop a unit if all its words are the same.
     pub(super) fn drop_filled(&mut self, w: &mut impl World, id: ClusterId) -> bool {
-        let first = self.frames.clusters.first(id);
+        let first = self.frames.clusters().first(id);
         let number = self.frames.get(first).digest;
-        let mut frames = self.frames.clusters.frames(id);
+        let mut frames = self.frames.clusters().frames(id);
         if !frames.all(|frame| self.frames.get(frame).digest == number) {
             return false;
         }
         // The stored number does not tell the kind of the pages; all have the same kind.
         let digest = w.digest_of(first);
-        for frame in self.frames.clusters.frames(id) {
+        for frame in self.frames.clusters().frames(id) {
             let Some(entry) = self.needs_no_slot(digest) else {
                 return false;
             };

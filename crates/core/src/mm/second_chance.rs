@@ -13,7 +13,7 @@ impl Mm {
     pub(super) fn drop_clean(&mut self, max: u32) -> u32 {
         let mut dropped = self.drop_singles(max);
         while dropped < max
-            && let Some(id) = self.frames.clusters.oldest(List::Clean)
+            && let Some(id) = self.frames.clusters().oldest(List::Clean)
             && self.drop_unit(id)
         {
             dropped += UNIT;
@@ -72,10 +72,10 @@ impl Mm {
             dropped += 1;
         }
         while dropped < max
-            && let Some(oldest) = self.frames.clusters.oldest(List::Ahead)
-            && let Some(newest) = self.frames.clusters.newest_ahead()
+            && let Some(oldest) = self.frames.clusters().oldest(List::Ahead)
+            && let Some(newest) = self.frames.clusters().newest_ahead()
         {
-            let unit = self.frames.clusters.get(oldest).unit;
+            let unit = self.frames.clusters().get(oldest).unit;
             let expected = unit.is_some_and(|unit| self.readahead.streams.expects(unit, now));
             if !self.drop_unit(if expected { newest } else { oldest }) {
                 break;

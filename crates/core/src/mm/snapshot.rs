@@ -28,12 +28,12 @@ impl Mm {
     pub fn is_quiet(&mut self, w: &mut impl World) -> bool {
         self.submit_writes(w, true);
         if self.swap.areas_full {
-            while let Some(id) = self.frames.clusters.oldest(List::Dirty) {
+            while let Some(id) = self.frames.clusters().oldest(List::Dirty) {
                 self.frames.disband(id);
             }
             let dirty: Vec<_> = self.frames.dirty().iter().copied().collect();
             for frame in dirty {
-                self.frames.get_mut(frame).since = w.now();
+                self.frames.set_since(frame, w.now());
                 self.deliver(w, frame);
             }
         }

@@ -7,7 +7,6 @@
 use super::{Mm, Outcome};
 use crate::fault::Pending;
 use crate::fault::grace::GRACE;
-use crate::frames::State;
 use crate::frames::clusters::List;
 use crate::units::{Frame, Nanos};
 use crate::world::{Notice, World};
@@ -140,7 +139,7 @@ impl Mm {
     /// Other processes may have freed slots since the areas were full. A write would have found them; this looks for
     /// them when there is nothing to write.
     fn look_for_slots(&mut self, w: &mut impl World) {
-        let units = self.frames.clusters.count(List::Dirty);
+        let units = self.frames.clusters().count(List::Dirty);
         if !self.swap.areas_full || units > 0 || !self.frames.dirty().is_empty() {
             return;
         }
@@ -157,7 +156,7 @@ impl Mm {
         let (frame, n) = self.frames.take_empty(1)?;
         let charged = w.try_charge_last();
         if charged && w.fill(frame, 1).pages == 1 {
-            self.frames.get_mut(frame).state = State::Free;
+            self.frames.set_backed(frame);
             return Some((frame, n));
         }
         if charged {

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::Mm;
-use crate::frames::State;
+use crate::frames::FrameDesc;
 use crate::frames::clusters::ClusterId;
 use crate::io::SLOTS_PER_IO;
 use crate::io::random_faults::ReclaimClock;
@@ -109,7 +109,7 @@ impl Mm {
         let unit: Option<ClusterId> = self.frames.unit_of(frame).map(|(id, _)| id);
         let mut at = 0;
         loop {
-            let clusters = &self.frames.clusters;
+            let clusters = self.frames.clusters();
             let concerned = |frames: &[Frame]| match (unit, frames.first()) {
                 (Some(id), Some(&first)) => clusters.of(first) == Some(id),
                 _ => frames.contains(&frame),
@@ -326,11 +326,9 @@ impl Mm {
     ) {
         self.stats.swap_write_ios += 1;
         for (slot, frame) in pages {
-            self.frames.set_state(frame, State::Writing);
-            let desc = self.frames.get_mut(frame);
-            desc.slot = Some(slot);
-            w.set_digest(slot, desc.digest);
-            if let Some(page) = desc.page {
+            let &FrameDesc { page, digest, .. } = self.frames.begin_write(frame, slot);
+            w.set_digest(slot, digest);
+            if let Some(page) = page {
                 self.note_owner(slot, page);
             }
         }

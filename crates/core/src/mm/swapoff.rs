@@ -224,7 +224,7 @@ impl Mm {
                     if desc.state == State::Dirty {
                         // It was to be written to its old slot.
                         self.put(w, desc.slot);
-                        self.frames.get_mut(frame).slot = None;
+                        self.frames.forget_slot(frame);
                     }
                     if desc.state == State::Clean && !desc.wanted {
                         if desc.ahead {
@@ -465,11 +465,8 @@ impl Mm {
         if !self.has_room_elsewhere(w, 1) {
             return self.stay(frame);
         }
-        let desc = self.frames.get_mut(frame);
-        desc.digest = w.digest(slot);
-        desc.slot = None;
+        self.frames.set_homeless(frame, w.digest(slot));
         self.put(w, Some(slot));
-        self.frames.set_state(frame, State::Dirty);
     }
 
     /// Whether `n` pages more may go to other areas now.

@@ -4,7 +4,7 @@
 //! fills faster, it refuses writes, and these go to the next area.
 
 use super::Mm;
-use crate::frames::{FrameDesc, NOTHING, State};
+use crate::frames::{FrameDesc, NOTHING};
 use crate::io::SLOTS_PER_IO;
 use crate::space::page_table::{EVICTED_BITS, Entry};
 use crate::swap::write_back::*;
@@ -115,10 +115,7 @@ impl Mm {
     pub(super) fn send_on(&mut self, w: &mut impl World, slot: Slot, frame: Frame) {
         let digest = w.digest(slot);
         self.put(w, Some(slot));
-        let desc = self.frames.get_mut(frame);
-        desc.digest = digest;
-        desc.slot = None;
-        desc.leaves = true;
-        self.frames.set_state(frame, State::Dirty);
+        self.frames.set_leaves(frame, true);
+        self.frames.set_homeless(frame, digest);
     }
 }
