@@ -47,6 +47,4 @@ pub(crate) struct Huge {
     pub(crate) digesting: u32,
     /// How many units may be on probation.
     pub(crate) trials: u32,
-    /// Buffer for a list that is built again each time.
-    pub(crate) units: alloc::vec::Vec<Vpn>,
 }

@@ -12,5 +12,3 @@ pub(crate) mod scheduler;
 pub const SLOTS_PER_IO: usize = 128;
 /// Slots that one request of a huge page covers.
 pub(crate) const SLOTS_PER_UNIT_IO: usize = crate::units::LEAF_PAGES;
-/// The system's error number for "no space left on device".
-pub(crate) const ENOSPC: i32 = 28;

@@ -124,7 +124,7 @@ impl Mm {
         if self.space.advised.out.is_empty() {
             return 0;
         }
-        if self.swap.areas_full {
+        if self.slots.are_full() {
             self.space.advised.out.clear();
             return 0;
         }
@@ -144,7 +144,7 @@ impl Mm {
         }
         self.release_free(w, short);
         batch = batch.min(self.frames.empty());
-        let mut victims = core::mem::take(&mut self.reclaim.victims);
+        let mut victims = core::mem::take(&mut self.buffers.victims);
         victims.clear();
         let resident = |entry| matches!(entry, Entry::Resident(_));
         let advised = &mut self.space.advised;
@@ -190,7 +190,7 @@ impl Mm {
             };
             left = &left[skip.min(left.len())..];
         }
-        self.reclaim.victims = victims;
+        self.buffers.victims = victims;
         self.submit_writes(w, true);
         moved
     }

@@ -79,7 +79,7 @@ impl Mm {
     /// always has some of them while others are ready.
     fn coming(&self, flows: bool) -> u64 {
         let looked_at = self.digesting();
-        if !flows || self.swap.areas_full {
+        if !flows || self.slots.are_full() {
             return looked_at;
         }
         let written = u64::from(self.frames.unwritten().saturating_sub(self.on_probation()));
@@ -123,7 +123,7 @@ impl Mm {
         for _ in 0..left.div_ceil(UNIT) {
             self.release_cluster(w);
         }
-        self.swap.slots.give_back(w);
+        self.slots.give_back(w);
     }
 
     /// Return free frames beyond the reserve to the system.

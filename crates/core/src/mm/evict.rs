@@ -25,24 +25,24 @@ impl Mm {
     pub(super) fn evict(&mut self, w: &mut impl World, max: u32) -> u32 {
         // Before any victim is chosen, or a page could be chosen twice.
         let mut moved = self.evict_unshared(w);
-        let mut victims = core::mem::take(&mut self.reclaim.victims);
+        let mut victims = core::mem::take(&mut self.buffers.victims);
         victims.clear();
         self.take_cold(max, &mut victims);
         if victims.is_empty() && !self.take_drop_behind(w, max, &mut victims) {
-            self.reclaim.victims = victims;
+            self.buffers.victims = victims;
             return moved;
         }
         let chosen = !victims.is_empty();
         let (mut wraps, now) = (0, w.now());
         self.take_units(&mut victims);
-        let units = core::mem::take(&mut self.huge.units);
+        let units = core::mem::take(&mut self.buffers.units);
         for &unit in &units {
             moved += self.move_unit_out(w, unit, false).0;
         }
-        self.huge.units = units;
+        self.buffers.units = units;
         for _ in 0..LEAVES_PER_PASS {
             let enough = victims.len() as u32 + moved >= max;
-            if chosen || enough || self.swap.areas_full && moved > 0 {
+            if chosen || enough || self.slots.are_full() && moved > 0 {
                 break;
             }
             let Some(leaf) = self.space.table.next_resident_leaf(self.reclaim.hand) else {
@@ -93,7 +93,7 @@ impl Mm {
             }
             moved += self.move_out(w, run[0], run.len() as u32, false).0;
         }
-        self.reclaim.victims = victims;
+        self.buffers.victims = victims;
         moved
     }
 
@@ -213,7 +213,7 @@ impl Mm {
         };
         let digest = w.digest_of(frame);
         if let Some(entry) = self.needs_no_slot(digest) {
-            self.put(w, slot);
+            self.slots.put(w, slot);
             self.space.table.set(page, entry);
             self.frames.set_free(frame);
             return;
@@ -227,7 +227,7 @@ impl Mm {
         };
         let home = clean.or_else(|| slot.filter(|&slot| self.keeps_home(w, page, slot)));
         if home.is_none() {
-            self.put(w, slot);
+            self.slots.put(w, slot);
         }
         let state = if clean.is_some() {
             self.stats.clean_drops += 1;

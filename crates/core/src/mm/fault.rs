@@ -211,7 +211,7 @@ impl Mm {
             if !self.is_much_unwritten() {
                 self.stats.direct_reclaims += 1;
                 let moved = self.evict(w, self.reclaim.marks.batch);
-                if moved == 0 && self.frames.in_flight() == 0 && !self.swap.areas_full {
+                if moved == 0 && self.frames.in_flight() == 0 && !self.slots.are_full() {
                     self.evict_recent_faults(w);
                 }
             }
@@ -351,10 +351,10 @@ impl Mm {
             self.frames.abandon(frame);
         } else {
             if slot != desc.slot {
-                self.put(w, desc.slot);
+                self.slots.put(w, desc.slot);
                 #[cfg(feature = "planted")]
                 if self.has(crate::planted::Bug::SlotFreedTwice) {
-                    self.put(w, desc.slot);
+                    self.slots.put(w, desc.slot);
                 }
             }
             if exchanged {
@@ -462,13 +462,13 @@ impl Mm {
     pub(super) fn lose(&mut self, w: &mut impl World, page: Vpn) {
         match self.space.table.get(page) {
             Entry::Resident(_) => return w.wake(page),
-            Entry::Swapped { slot, .. } => self.put(w, Some(slot)),
+            Entry::Swapped { slot, .. } => self.slots.put(w, Some(slot)),
             Entry::Cached(frame) if self.frames.get(frame).state == State::Writing => {
                 return w.wake(page);
             }
             Entry::Cached(frame) => {
                 let slot = self.frames.get(frame).slot;
-                self.put(w, slot);
+                self.slots.put(w, slot);
                 self.frames.set_free(frame);
             }
             Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}

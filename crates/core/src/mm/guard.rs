@@ -43,7 +43,7 @@ impl Mm {
             while let Some((page, entry)) = self.space.table.next_used(at, part.end) {
                 if let Entry::Resident(Resident { slot, .. }) = entry {
                     self.space.table.set(page, Entry::Unmapped);
-                    self.put(w, slot);
+                    self.slots.put(w, slot);
                     w.uncharge(1);
                 }
                 at = page.plus(1);

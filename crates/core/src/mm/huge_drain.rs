@@ -8,17 +8,8 @@ use crate::frames::clusters::{List, UNIT};
 use crate::frames::{NOTHING, State};
 use crate::huge::unit_of;
 use crate::space::page_table::{Entry, Resident};
-use crate::units::{Frame, Nanos, Slot, Vpn};
+use crate::units::{Frame, Slot, Vpn};
 use crate::world::{IoResult, Stop, World};
-
-/// How often swapoff waits for room to transfer a unit, a millisecond each time.
-const PATIENCE: u32 = 100;
-
-/// The time that the system may take to make a huge page. If it took longer, the next units are read in single pages;
-/// twice as many each time. The host of a virtual machine may have to find all of its memory first, which it has
-/// already for pages that were used before.
-const SLOW: Nanos = 500_000;
-const FEW: u32 = 32;
 
 /// How swapoff continues with a huge page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,13 +23,11 @@ pub(crate) enum UnitAction {
 }
 
 impl Mm {
-    /// Take a cluster for the pages that swapoff found, if they are one whole unit. `in_flight`: pages that swapoff
-    /// reads now.
+    /// Take a cluster for the pages that swapoff found, if they are one whole unit.
     pub(super) fn drain_unit(
         &mut self,
         w: &mut impl World,
         met: &[(Vpn, Entry)],
-        in_flight: u32,
         batch: &mut Vec<(Slot, Frame)>,
     ) -> UnitAction {
         let swapped = |&(_, entry): &(Vpn, Entry)| matches!(entry, Entry::Swapped { .. });
@@ -53,8 +42,7 @@ impl Mm {
         if unit_of(unit) != unit || !one_leaf || !self.holds_unit(unit) {
             return UnitAction::Split;
         }
-        if self.swap.drain.singles > 0 {
-            self.swap.drain.singles -= 1;
+        if self.drain.takes_singles() {
             return UnitAction::Split;
         }
         let spare = self
@@ -66,26 +54,19 @@ impl Mm {
             false => None,
         };
         let Some(id) = id else {
-            let passes = self.swap.slots.room(w) > UNIT.into() && self.swap.drain.waits < PATIENCE;
+            let has_room = self.slots.room(w) > UNIT.into();
+            let passes = self.drain.waits_for_cluster(has_room);
             if passes {
                 // It is written to another area: reclaim makes room for the transfer.
                 self.want_unit(w);
                 self.reclaim.awake = true;
             }
-            self.swap.drain.waits += 1;
-            return match passes || in_flight > 0 && self.huge.rest == 0 {
+            return match passes || self.drain.is_reading() && self.huge.rest == 0 {
                 true => UnitAction::Retry,
                 false => UnitAction::Split,
             };
         };
-        self.swap.drain.waits = 0;
-        let slow = w.now().saturating_sub(began) > SLOW;
-        self.swap.drain.pause = if slow {
-            self.swap.drain.pause.max(FEW) * 2
-        } else {
-            0
-        };
-        self.swap.drain.singles = self.swap.drain.pause;
+        self.drain.on_cluster(w.now().saturating_sub(began));
         self.frames.begin_unit(id, unit, false, false);
         for (&(page, entry), frame) in met.iter().zip(self.frames.clusters().frames(id)) {
             if let Entry::Swapped { slot, .. } = entry {
@@ -109,7 +90,7 @@ impl Mm {
             && self.place_unit(w, frame) == UnitAction::Retry
         {
             // Before its cluster is reused, or it would be read again and again.
-            self.swap.drain.go_back(unit);
+            self.drain.go_back(unit);
         }
     }
 
@@ -130,7 +111,7 @@ impl Mm {
         if !self.frames.clusters().frames(id).all(goes) {
             return UnitAction::Split;
         }
-        let elsewhere = self.swap.slots.room(w) > 0;
+        let elsewhere = self.slots.room(w) > 0;
         let keep = match elsewhere {
             true => self.reclaim.marks.high,
             false => self.reclaim.marks.low,
@@ -156,7 +137,7 @@ impl Mm {
         }
         for n in 0..done.pages {
             let slot = self.frames.get(first.plus(n)).slot;
-            self.put(w, slot);
+            self.slots.put(w, slot);
             let page = unit.plus(n.into());
             self.space
                 .table
@@ -187,7 +168,7 @@ impl Mm {
             let frame = first.plus(n);
             if let Some(slot) = self.frames.get(frame).slot {
                 self.frames.set_homeless(frame, w.digest(slot));
-                self.put(w, Some(slot));
+                self.slots.put(w, Some(slot));
             }
         }
         if let Some((id, _)) = self.frames.unit_of(first) {

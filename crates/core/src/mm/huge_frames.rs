@@ -178,7 +178,7 @@ impl Mm {
     /// Whether some cluster will be usable again without further work.
     pub(super) fn clusters_come(&self) -> bool {
         let clusters = self.frames.clusters();
-        clusters.count(List::Dirty) > 0 && !self.swap.areas_full
+        clusters.count(List::Dirty) > 0 && !self.slots.are_full()
             || clusters.count(List::Fragmented) > 0
             || clusters.any_busy()
     }

@@ -211,7 +211,7 @@ impl Mm {
             Reader::Thread(pending) => (None, Some(pending)),
         };
         let ahead = stream.is_some();
-        let mut batch = core::mem::take(&mut self.swap.batch);
+        let mut batch = core::mem::take(&mut self.buffers.batch);
         batch.clear();
         self.frames.begin_unit(id, unit, ahead, false);
         let mut first = None;
@@ -239,7 +239,7 @@ impl Mm {
         }
         self.stats.huge_swap_in += 1;
         self.submit_reads(w, &mut batch, first, SLOTS_PER_UNIT_IO);
-        self.swap.batch = batch;
+        self.buffers.batch = batch;
     }
 
     /// An I/O on frames of clusters has ended: process the units that are complete.
@@ -347,7 +347,7 @@ impl Mm {
     fn on_page_mapped(&mut self, w: &mut impl World, frame: Frame, desc: &FrameDesc, refs: u8) {
         let slot = desc.slot.filter(|&slot| self.keeps_slots(w, slot));
         if slot != desc.slot {
-            self.put(w, desc.slot);
+            self.slots.put(w, desc.slot);
         }
         self.frames.set_empty(frame);
         let Some(page) = desc.page else {
@@ -395,7 +395,7 @@ impl Mm {
             let desc = *self.frames.get(first.plus(n));
             let slot = desc.slot.filter(|_| keeps);
             if slot != desc.slot {
-                self.put(w, desc.slot);
+                self.slots.put(w, desc.slot);
             }
             unseen += u64::from(desc.ahead);
             if desc.wanted {

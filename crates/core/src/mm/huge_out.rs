@@ -128,7 +128,7 @@ impl Mm {
         for frame in self.frames.clusters().frames(id) {
             let FrameDesc { page, slot, .. } = *self.frames.get(frame);
             if page.is_none() {
-                self.put(w, slot);
+                self.slots.put(w, slot);
                 self.frames.set_free(frame);
                 continue;
             }
@@ -164,7 +164,7 @@ impl Mm {
             match desc.state {
                 State::Clean => self.stats.clean_drops += 1,
                 State::Dirty if !desc.slot.is_some_and(|at| self.keeps_home(w, page, at)) => {
-                    self.put(w, desc.slot);
+                    self.slots.put(w, desc.slot);
                     self.frames.forget_slot(frame);
                 }
                 _ => {}
@@ -187,7 +187,7 @@ impl Mm {
             for frame in self.frames.clusters().frames(id) {
                 let desc = *self.frames.get(frame);
                 if anew || desc.state == State::Dirty {
-                    self.put(w, desc.slot);
+                    self.slots.put(w, desc.slot);
                     self.frames.set_homeless(frame, desc.digest);
                 }
             }
@@ -228,7 +228,7 @@ impl Mm {
             let homeless = |frame: &Frame| self.frames.get(*frame).slot.is_none();
             let homeless = self.frames.clusters().frames(id).filter(homeless).count() as u32;
             let slot = match homeless {
-                UNIT => self.swap.slots.take_cluster(w),
+                UNIT => self.slots.take_cluster(w),
                 _ => None,
             };
             let started = match slot {
@@ -297,7 +297,7 @@ impl Mm {
             if !self.io.start_background(w, self.contention(), io) {
                 if new {
                     for i in done..n {
-                        self.put(w, Some(slot.plus(i)));
+                        self.slots.put(w, Some(slot.plus(i)));
                     }
                 }
                 self.io.cancel(io);
@@ -313,7 +313,7 @@ impl Mm {
     /// Resident units among the victims that reclaim has chosen page by page are evicted as units: they leave
     /// `victims`.
     pub(super) fn take_units(&mut self, victims: &mut alloc::vec::Vec<Vpn>) {
-        let (table, units) = (&self.space.table, &mut self.huge.units);
+        let (table, units) = (&self.space.table, &mut self.buffers.units);
         units.clear();
         victims.retain(|&page| {
             let huge = table.is_huge(page);

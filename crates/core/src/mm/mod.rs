@@ -18,7 +18,6 @@ mod huge_frames;
 mod huge_in;
 mod huge_out;
 mod huge_probation;
-mod owners;
 mod prefetch;
 mod same_filled;
 mod second_chance;
@@ -44,9 +43,11 @@ use crate::space::AddressSpace;
 use crate::space::advice::Hint;
 use crate::space::page_table::{Entry, Resident};
 use crate::stats::Stats;
-use crate::swap::SwapSpace;
-use crate::swap::drain::Swapoff;
-use crate::units::{Nanos, PageRange, Slot, Vpn, len};
+use crate::swap::drain::{self, Drain, Swapoff};
+use crate::swap::owners::Owners;
+use crate::swap::slots::Slots;
+use crate::swap::write_back::WriteBack;
+use crate::units::{Frame, Nanos, PageRange, Slot, Vpn, len};
 use crate::world::{Limit, SwapMap, World};
 
 /// Parameters that are chosen at the start.
@@ -84,14 +85,32 @@ pub enum Outcome {
     Unmanaged,
 }
 
+/// Buffers for lists that are built again each time.
+#[derive(Default)]
+struct Buffers {
+    batch: Vec<(Slot, Frame)>,
+    homeless: Vec<Frame>,
+    victims: Vec<Vpn>,
+    units: Vec<Vpn>,
+    wants: Vec<(u64, Vpn, Slot)>,
+    maps: Vec<(Vpn, Frame)>,
+    met: Vec<(Vpn, Entry)>,
+}
+
 /// The memory manager of one process: its machines, and what happens between them.
 pub struct Mm {
     config: Config,
     /// Where each page is.
     space: AddressSpace,
     frames: Frames,
-    /// The swap areas, as far as this process uses them.
-    swap: SwapSpace,
+    /// Slots that this process takes on the swap areas.
+    slots: Slots,
+    /// The page of each slot, if a policy asks for it.
+    owners: Owners,
+    /// swapoff.
+    drain: Drain,
+    /// How cold pages leave an area that compresses.
+    write_back: WriteBack,
     /// Requests to the swap areas.
     io: IoScheduler,
     reclaim: Reclaim,
@@ -101,6 +120,7 @@ pub struct Mm {
     huge: Huge,
     /// Counters since the start.
     pub stats: Stats,
+    buffers: Buffers,
     #[cfg(feature = "planted")]
     planted: Option<crate::planted::Bug>,
 }
@@ -112,13 +132,17 @@ impl Mm {
             config,
             space: AddressSpace::default(),
             frames: Frames::new(config.frames, config.clusters),
-            swap: SwapSpace::new(config.readahead.goes_by_slot()),
+            slots: Slots::default(),
+            owners: Owners::new(config.readahead.goes_by_slot()),
+            drain: Drain::new(drain::Config::new(config.frames)),
+            write_back: WriteBack::default(),
             io: IoScheduler::new(scheduler::Config::new(config.depth)),
             reclaim: Reclaim::new(Watermarks::new(limit, config.frames)),
             fault: Waiters::default(),
             readahead: Prefetch::new(config.readahead),
             huge: Huge::default(),
             stats: Stats::default(),
+            buffers: Buffers::default(),
             #[cfg(feature = "planted")]
             planted: None,
         }
@@ -153,7 +177,7 @@ impl Mm {
 
     /// At the last write no area accepted a page, and no slot is known to have become free since.
     pub fn is_out_of_slots(&self) -> bool {
-        self.swap.areas_full
+        self.slots.are_full()
     }
 
     /// Pages that are mapped in the program.
@@ -223,8 +247,9 @@ impl Mm {
     /// slot there, not by address; our policy follows when it is the kernel's.
     pub fn set_file(&mut self, range: &PageRange) {
         self.space.vmas.set_file(range);
-        self.swap.by_slot |=
-            matches!(self.config.readahead, Policy::Vma(_)) && self.space.vmas.has_file();
+        if matches!(self.config.readahead, Policy::Vma(_)) && self.space.vmas.has_file() {
+            self.owners.enable();
+        }
     }
 
     /// The program discarded the content of `range`; it reads as zeros from now on.
@@ -287,7 +312,17 @@ impl Mm {
             while let Some((page, entry)) = self.space.table.next_used(at, part.end) {
                 self.space.table.set(page, Entry::Unmapped);
                 self.space.table.set(target(page), entry);
-                self.note_moved(entry, target(page));
+                let slot = match entry {
+                    Entry::Swapped { slot, .. } => Some(slot),
+                    Entry::Resident(Resident { slot, .. }) => slot,
+                    Entry::Cached(frame) => self.frames.get(frame).slot,
+                    Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {
+                        None
+                    }
+                };
+                if let Some(slot) = slot {
+                    self.owners.note(slot, target(page));
+                }
                 if let Entry::Cached(frame) = entry {
                     self.frames.single_out(frame);
                     self.frames.set_page(frame, target(page));
@@ -310,10 +345,10 @@ impl Mm {
         match entry {
             Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}
             Entry::Resident(Resident { slot, .. }) => {
-                self.put(w, slot);
+                self.slots.put(w, slot);
                 w.uncharge(1);
             }
-            Entry::Swapped { slot, .. } => self.put(w, Some(slot)),
+            Entry::Swapped { slot, .. } => self.slots.put(w, Some(slot)),
             Entry::Cached(frame) => {
                 self.frames.single_out(frame);
                 let desc = *self.frames.get(frame);
@@ -329,11 +364,11 @@ impl Mm {
                     // get the slot of a write.
                     State::Writing => self.frames.abandon(frame),
                     State::Reading => {
-                        self.put(w, desc.slot);
+                        self.slots.put(w, desc.slot);
                         self.frames.abandon(frame);
                     }
                     _ => {
-                        self.put(w, desc.slot);
+                        self.slots.put(w, desc.slot);
                         self.frames.set_free(frame);
                     }
                 }
@@ -350,15 +385,7 @@ impl Mm {
 
     /// Other processes look for slots: release the clusters that we claimed and have not used.
     pub fn give_back_slots(&mut self, w: &mut impl SwapMap) {
-        self.swap.slots.give_back(w);
-    }
-
-    /// Drop our reference to a slot.
-    fn put(&mut self, w: &mut impl World, slot: Option<Slot>) {
-        if let Some(slot) = slot {
-            w.put(slot);
-            self.swap.areas_full = false;
-        }
+        self.slots.give_back(w);
     }
 
     /// Every slot reference that is held, once each; for tests.

@@ -126,12 +126,12 @@ impl Mm {
 
     /// The page of `address` is about to be read into `frame` for a thread that waits: read its window too.
     pub(super) fn read_with(&mut self, w: &mut impl World, address: u64, slot: Slot, frame: Frame) {
-        let mut batch = core::mem::take(&mut self.swap.batch);
+        let mut batch = core::mem::take(&mut self.buffers.batch);
         batch.clear();
         batch.push((slot, frame));
         self.foresee(w, address, slot, &mut batch);
         self.submit_reads(w, &mut batch, Some(frame), SLOTS_PER_IO);
-        self.swap.batch = batch;
+        self.buffers.batch = batch;
     }
 
     /// Begin to read the pages that the miss of `address` makes likely.
@@ -208,11 +208,11 @@ impl Mm {
                 && vma.hint != Hint::Random
             {
                 let region = vma.range.clone();
-                let mut batch = core::mem::take(&mut self.swap.batch);
+                let mut batch = core::mem::take(&mut self.buffers.batch);
                 batch.clear();
                 self.read_lattice(w, id, &region, &mut batch);
                 self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
-                self.swap.batch = batch;
+                self.buffers.batch = batch;
             }
         }
     }
@@ -271,11 +271,11 @@ impl Mm {
                         None => {}
                     }
                 }
-                let mut batch = core::mem::take(&mut self.swap.batch);
+                let mut batch = core::mem::take(&mut self.buffers.batch);
                 batch.clear();
                 let passed = self.read_run(w, id, run, &mut batch);
                 self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
-                self.swap.batch = batch;
+                self.buffers.batch = batch;
                 if passed < run.count {
                     break;
                 }
@@ -329,7 +329,7 @@ impl Mm {
         placing: impl Fn(Vpn) -> (bool, bool),
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
-        let mut wants = core::mem::take(&mut self.readahead.wants);
+        let mut wants = core::mem::take(&mut self.buffers.wants);
         wants.clear();
         let mut ios = self.io.in_flight() + KEPT_IOS;
         let mut last: Option<Slot> = batch.last().map(|&(slot, _)| slot);
@@ -388,8 +388,27 @@ impl Mm {
             w.window(count);
             self.count_ahead(page, count);
         }
-        self.readahead.wants = wants;
+        self.buffers.wants = wants;
         passed
+    }
+
+    /// Page number `n` of a window, if there is one. In a window of slots, only a page that is in its slot and nowhere
+    /// else.
+    fn page_of(&self, window: &Window, n: u32) -> Option<Vpn> {
+        match *window {
+            Window::Pages { first, stride, .. } => {
+                let distance = i64::from(n).wrapping_mul(stride);
+                Some(Vpn(first.0.wrapping_add_signed(distance)))
+            }
+            Window::Slots { first, .. } => {
+                let wanted = first.plus(n);
+                let page = self.owners.get(wanted)?;
+                match self.space.table.get(page) {
+                    Entry::Swapped { slot, .. } if slot == wanted => Some(page),
+                    _ => None,
+                }
+            }
+        }
     }
 
     /// Begin to read the pages of a policy's `window` that are on an area, as far as there are frames.
@@ -486,7 +505,7 @@ impl Mm {
         if self.space.held {
             return;
         }
-        let mut maps = core::mem::take(&mut self.readahead.maps);
+        let mut maps = core::mem::take(&mut self.buffers.maps);
         maps.clear();
         for page in pages {
             let Entry::Cached(frame) = self.space.table.get(page) else {
@@ -506,7 +525,7 @@ impl Mm {
             }
         }
         self.map_pages(w, &maps);
-        self.readahead.maps = maps;
+        self.buffers.maps = maps;
     }
 
     /// Map pages that no thread waits for, runs of neighbours by one call.
@@ -534,7 +553,7 @@ impl Mm {
             let desc = *self.frames.get(frame);
             let slot = desc.slot.filter(|&slot| self.keeps_slots(w, slot));
             if slot != desc.slot {
-                self.put(w, desc.slot);
+                self.slots.put(w, desc.slot);
             }
             unseen += u64::from(desc.ahead);
             self.frames.set_empty(frame);

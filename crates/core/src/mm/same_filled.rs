@@ -44,7 +44,7 @@ impl Mm {
                 return false;
             };
             let FrameDesc { page, slot, .. } = *self.frames.get(frame);
-            self.put(w, slot);
+            self.slots.put(w, slot);
             if let Some(page) = page {
                 self.space.table.set(page, entry);
             }

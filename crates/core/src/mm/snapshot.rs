@@ -27,7 +27,7 @@ impl Mm {
     /// program again.
     pub fn is_quiet(&mut self, w: &mut impl World) -> bool {
         self.submit_writes(w, true);
-        if self.swap.areas_full {
+        if self.slots.are_full() {
             while let Some(id) = self.frames.clusters().oldest(List::Dirty) {
                 self.frames.disband(id);
             }
@@ -88,7 +88,7 @@ impl Mm {
             Stored::Filled(_) => None,
         };
         if self.space.vmas.find(page).is_none() {
-            return self.put(w, slot);
+            return self.slots.put(w, slot);
         }
         if present {
             let resident = Resident {
@@ -96,7 +96,7 @@ impl Mm {
                 refs: 1,
                 found: true,
             };
-            self.put(w, slot);
+            self.slots.put(w, slot);
             self.space.table.set(page, Entry::Resident(resident));
             w.charge_existing(1);
             return;
@@ -106,7 +106,7 @@ impl Mm {
                 self.space
                     .table
                     .set(page, Entry::Swapped { slot, evicted: 0 });
-                self.note_owner(slot, page);
+                self.owners.note(slot, page);
             }
             Stored::Filled(word) => {
                 // The parent knew no more words than this table has room for.

@@ -94,10 +94,10 @@ impl Mm {
         self.look_for_slots(w);
         let patience = if self.space.held {
             self.config.full_timeout.min(HELD)
-        } else if self.swap.areas_full && self.is_draining() {
+        } else if self.slots.are_full() && self.is_draining() {
             // Swapoff is given up before a fault is.
             self.config.full_timeout.min(HELD)
-        } else if self.swap.areas_full {
+        } else if self.slots.are_full() {
             self.config.full_timeout
         } else if now < self.fault.passing_until {
             // A page that was mapped lately may be evicted in a moment.
@@ -112,13 +112,13 @@ impl Mm {
         let waits = now.saturating_sub(first.stalled.unwrap_or(now));
         let comes = self.frames.in_flight() > 0;
         if waits < patience
-            || comes && (self.swap.areas_full || waits < LONGER * patience.max(UNMOVABLE))
+            || comes && (self.slots.are_full() || waits < LONGER * patience.max(UNMOVABLE))
         {
             return false;
         }
-        if self.swap.areas_full && !self.space.held && self.is_draining() {
-            self.swap.drain.starve();
-        } else if self.swap.areas_full && !self.space.held {
+        if self.slots.are_full() && !self.space.held && self.is_draining() {
+            self.drain.starve();
+        } else if self.slots.are_full() && !self.space.held {
             self.fault.stalled.pop_front();
             w.notice(Notice::OutOfMemory { page: first.page });
             self.lose(w, first.page);
@@ -140,17 +140,17 @@ impl Mm {
     /// them when there is nothing to write.
     fn look_for_slots(&mut self, w: &mut impl World) {
         let units = self.frames.clusters().count(List::Dirty);
-        if !self.swap.areas_full || units > 0 || !self.frames.dirty().is_empty() {
+        if !self.slots.are_full() || units > 0 || !self.frames.dirty().is_empty() {
             return;
         }
-        if let Some((slot, _)) = self.swap.slots.take(w, 1) {
-            self.put(w, Some(slot));
+        if let Some((slot, _)) = self.slots.take(w, 1) {
+            self.slots.put(w, Some(slot));
         }
     }
 
     /// A frame with the reserved memory, when nothing can be evicted for want of slots.
     pub(super) fn last_frame(&mut self, w: &mut impl World) -> Option<(Frame, u32)> {
-        if !self.swap.areas_full {
+        if !self.slots.are_full() {
             return None;
         }
         let (frame, n) = self.frames.take_empty(1)?;

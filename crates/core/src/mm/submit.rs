@@ -235,20 +235,20 @@ impl Mm {
         while self.frames.dirty().len() >= least
             && self.frames.writing() < self.reclaim.marks.writes
         {
-            let mut batch = core::mem::take(&mut self.swap.batch);
+            let mut batch = core::mem::take(&mut self.buffers.batch);
             batch.clear();
             let oldest = self.frames.dirty().iter().take(BATCH);
             batch.extend(oldest.filter_map(|&frame| Some((self.frames.get(frame).slot?, frame))));
             let done = if batch.is_empty() {
-                let mut frames = core::mem::take(&mut self.swap.homeless);
+                let mut frames = core::mem::take(&mut self.buffers.homeless);
                 let done = self.write_anew(w, &mut frames);
-                self.swap.homeless = frames;
+                self.buffers.homeless = frames;
                 done
             } else {
                 batch.sort_unstable_by_key(|&(slot, _)| slot);
                 self.write_at_home(w, &batch)
             };
-            self.swap.batch = batch;
+            self.buffers.batch = batch;
             if !done {
                 return;
             }
@@ -291,13 +291,12 @@ impl Mm {
             true => slots.take_whole(w, max),
             false => slots.take(w, max),
         };
-        let Some((slot, n)) = take(&mut self.swap.slots, w).or_else(|| {
+        let Some((slot, n)) = take(&mut self.slots, w).or_else(|| {
             (self.take_back_slots(w) > 0)
-                .then(|| take(&mut self.swap.slots, w))
+                .then(|| take(&mut self.slots, w))
                 .flatten()
         }) else {
-            if !self.swap.areas_full {
-                self.swap.areas_full = true;
+            if self.slots.set_full() {
                 w.notice(Notice::AreasFull);
             }
             return false;
@@ -310,7 +309,7 @@ impl Mm {
         };
         if !started {
             for i in 0..n {
-                self.put(w, Some(slot.plus(i)));
+                self.slots.put(w, Some(slot.plus(i)));
             }
             self.io.cancel(io);
             return false;
@@ -329,7 +328,7 @@ impl Mm {
             let &FrameDesc { page, digest, .. } = self.frames.begin_write(frame, slot);
             w.set_digest(slot, digest);
             if let Some(page) = page {
-                self.note_owner(slot, page);
+                self.owners.note(slot, page);
             }
         }
     }

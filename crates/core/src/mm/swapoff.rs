@@ -13,43 +13,34 @@ use super::Mm;
 use super::huge_drain::UnitAction;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::space::page_table::{Entry, Resident};
-use crate::swap::drain::*;
+use crate::swap::drain::{SLOTS_PER_SWAPOFF_IO, Swapoff};
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::{IoId, Stop, World};
 use alloc::vec::Vec;
 
+/// Slots that must stay free elsewhere, as other processes take some before the next look; and the part of all slots
+/// that they are at most.
+const MARGIN: u64 = 1024;
+const MARGIN_PART: u64 = 64;
+
 impl Mm {
     /// Begin to empty `area`: it gets no more pages.
     pub fn drain(&mut self, w: &mut impl World, area: u8) {
-        self.swap.slots.close(w, area);
-        self.swap.drain.area = Some(area);
-        self.swap.drain.cursor = Vpn(0);
-        self.swap.drain.idle = 0;
-        self.swap.drain.resume = 0;
-        self.swap.drain.starved = false;
-        self.swap.drain.looked = None;
-        (
-            self.swap.drain.waits,
-            self.swap.drain.singles,
-            self.swap.drain.pause,
-        ) = (0, 0, 0);
+        self.slots.close(w, area);
+        self.drain.begin(area);
     }
 
     /// Pages may go to `area` (again).
     pub fn use_area(&mut self, area: u8) {
-        self.swap.slots.open(area);
-        if self.drains(area) {
-            self.swap.drain.area = None;
-            self.swap.drain.starved = false;
-        }
-        self.swap.areas_full = false;
+        self.slots.open(area);
+        self.drain.end(area);
     }
 
     /// `area` is gone. No slot of it is in use, and no I/O on it is in flight.
     pub fn forget_area(&mut self, area: u8) {
         debug_assert!(!self.has_io(area));
         self.use_area(area);
-        self.swap.slots.forget(area);
+        self.slots.forget(area);
     }
 
     /// Some I/O on `area` is in flight.
@@ -59,79 +50,55 @@ impl Mm {
 
     /// An area is being emptied.
     pub fn is_draining(&self) -> bool {
-        self.swap.drain.area.is_some()
+        self.drain.area().is_some()
     }
 
     /// An area is being emptied and had slots in use at the last look.
     pub fn has_to_drain(&self) -> bool {
-        self.is_draining() && self.swap.drain.idle == 0
+        self.is_draining() && self.drain.finds()
     }
 
     pub(super) fn drains(&self, area: u8) -> bool {
-        self.swap.drain.area == Some(area)
+        self.drain.area() == Some(area)
     }
 
     /// The area whose emptying keeps a fault from making progress: memory and the other areas are full.
     pub fn starved(&self) -> Option<u8> {
-        self.swap.drain.area.filter(|_| self.swap.drain.starved)
+        self.drain.area().filter(|_| self.drain.is_starved())
     }
 
     /// Work that no fault waits for; returns whether there is more to do at once.
     pub(super) fn drain_step(&mut self, w: &mut impl World) -> bool {
-        let Some(area) = self.swap.drain.area else {
+        let Some(area) = self.drain.area() else {
             return false;
         };
-        let now = w.now();
-        if self.space.held || !self.fault.stalled.is_empty() || now < self.swap.drain.resume {
+        if self.space.held || !self.fault.stalled.is_empty() || !self.drain.is_due(w.now()) {
             return false;
         }
-        let mut met = core::mem::take(&mut self.swap.drain.met);
+        let mut met = core::mem::take(&mut self.buffers.met);
         met.clear();
         let more = match self.config.swapoff {
             Swapoff::Stream => self.stream(w, area, &mut met),
             Swapoff::Readahead => self.page_by_page(w, area, false, &mut met),
             Swapoff::LegacyStats => self.page_by_page(w, area, true, &mut met),
         };
-        self.swap.drain.met = met;
+        self.buffers.met = met;
         more
     }
 
     /// The walk continues at `next`, or with another pass after a pause.
     pub(super) fn walk_on(&mut self, w: &mut impl World, area: u8, next: Option<Vpn>) -> bool {
         if let Some(next) = next {
-            self.swap.drain.cursor = next;
-            return true;
+            self.drain.stop_at(next, None);
+        } else if self.drain.end_pass(w.now()) {
+            self.slots.put_bad(w, area);
         }
-        self.swap.drain.cursor = Vpn(0);
-        self.swap.drain.idle = if core::mem::take(&mut self.swap.drain.found) {
-            0
-        } else {
-            self.swap.drain.idle + 1
-        };
-        let pause = PAUSE << self.swap.drain.idle.min(16);
-        self.swap.drain.resume = w.now() + pause.min(LONGEST_PAUSE);
-        if self.swap.drain.idle > 0 {
-            self.put_bad(w, area);
-        }
-        false
-    }
-
-    /// Slots that failed are kept from reuse; no slot of `area` will be used any more.
-    fn put_bad(&mut self, w: &mut impl World, area: u8) {
-        let mut at = 0;
-        while let Some(&slot) = self.swap.bad.get(at) {
-            if slot.area == area {
-                self.swap.bad.swap_remove(at);
-                w.put(slot);
-            } else {
-                at += 1;
-            }
-        }
+        next.is_some()
     }
 
     /// A mapped page releases its slot.
     pub(super) fn give_slot_back(&mut self, w: &mut impl World, page: Vpn, resident: Resident) {
-        self.put(w, resident.slot);
+        self.slots.put(w, resident.slot);
         let slot = None;
         self.space
             .table
@@ -170,24 +137,15 @@ impl Mm {
 
     fn stream(&mut self, w: &mut impl World, area: u8, met: &mut Vec<(Vpn, Entry)>) -> bool {
         let now = w.now();
-        if self.stats.faults_major != self.swap.drain.faults {
-            self.swap.drain.faults = self.stats.faults_major;
-            self.swap.drain.fault_at = now;
-        }
-        let calm = now.saturating_sub(self.swap.drain.fault_at) >= CALM;
-        let depth = if calm { DEPTH } else { DEPTH_BESIDE_FAULTS };
-        let depth = depth.min(self.config.frames / 4);
-        // No small portions: half of the depth at a time makes long runs.
-        if self.swap.drain.pages > depth / 2 || self.swap.drain.ios >= IOS {
+        let Some(max) = self.drain.look(self.stats.faults_major, now) else {
             return false;
-        }
-        let max = STEP.min(depth as usize);
+        };
         let next = self
             .space
             .table
-            .on_area(area, self.swap.drain.cursor, max, met);
-        let mut batch = core::mem::take(&mut self.swap.drain.batch);
-        let mut come = core::mem::take(&mut self.swap.drain.come);
+            .on_area(area, self.drain.cursor(), max, met);
+        let mut batch = core::mem::take(&mut self.buffers.batch);
+        let mut come = core::mem::take(&mut self.buffers.maps);
         batch.clear();
         come.clear();
         let mut later = None;
@@ -212,18 +170,18 @@ impl Mm {
                         break;
                     }
                     if placed == UnitAction::Issued {
-                        self.swap.drain.found = true;
+                        self.drain.on_found();
                         continue;
                     }
                     // Some pages of a unit that could not be read whole are in memory.
                     if self.space.table.get(page) != entry {
-                        self.swap.drain.found = true;
+                        self.drain.on_found();
                         continue;
                     }
                     self.frames.single_out(frame);
                     if desc.state == State::Dirty {
                         // It was to be written to its old slot.
-                        self.put(w, desc.slot);
+                        self.slots.put(w, desc.slot);
                         self.frames.forget_slot(frame);
                     }
                     if desc.state == State::Clean && !desc.wanted {
@@ -238,29 +196,26 @@ impl Mm {
                     continue;
                 }
             }
-            self.swap.drain.found = true;
+            self.drain.on_found();
         }
         if let Some(page) = later {
             met.retain(|&(other, _)| other < page);
         }
         // Before the search for frames, which may drop clean pages.
         self.place(w, &come);
-        let stopped = match self.drain_unit(w, met, self.swap.drain.pages, &mut batch) {
+        let stopped = match self.drain_unit(w, met, &mut batch) {
             UnitAction::Issued => None,
             UnitAction::Retry => met.first().map(|&(page, _)| page),
             UnitAction::Split => self.begin_drain(w, met, &mut batch),
         };
         let worked = !batch.is_empty() || !come.is_empty();
-        self.swap.drain.come = come;
+        self.buffers.maps = come;
         let refused = self.submit_drain(w, &mut batch);
-        self.swap.drain.batch = batch;
+        self.buffers.batch = batch;
         let stopped = [stopped, refused, later].into_iter().flatten().min();
-        if stopped.is_some() {
+        if let Some(page) = stopped {
             // No memory or no queue entry now, or a page that is held: the end of an I/O makes room.
-            self.swap.drain.cursor = stopped.unwrap_or_default();
-            if !worked {
-                self.swap.drain.resume = now + PAUSE;
-            }
+            self.drain.stop_at(page, (!worked).then_some(now));
             return false;
         }
         self.walk_on(w, area, next)
@@ -307,10 +262,9 @@ impl Mm {
         for run in runs.flat_map(|run| run.chunks(SLOTS_PER_SWAPOFF_IO)) {
             let frames = run.iter().map(|&(_, frame)| frame);
             let io = self.io.begin_read(run[0].0, now, frames);
-            if self.swap.drain.ios < IOS && self.io.start_at_once(w, io) {
+            if self.drain.may_read() && self.io.start_at_once(w, io) {
                 self.io.set_drain(io);
-                self.swap.drain.pages += run.len() as u32;
-                self.swap.drain.ios += 1;
+                self.drain.begin_read(run.len());
                 self.stats.swap_read_ios += 1;
                 continue;
             }
@@ -340,7 +294,7 @@ impl Mm {
         {
             return self.on_unit_drained(w, slot, frames);
         }
-        let mut come = core::mem::take(&mut self.swap.drain.come);
+        let mut come = core::mem::take(&mut self.buffers.maps);
         come.clear();
         for (i, &frame) in (0..).zip(frames) {
             let (slot, desc) = (slot.plus(i), *self.frames.get(frame));
@@ -358,7 +312,7 @@ impl Mm {
             come.sort_unstable();
         }
         self.place(w, &come);
-        self.swap.drain.come = come;
+        self.buffers.maps = come;
     }
 
     /// Pages that are complete in their frames leave the area: into the program by one move per run, or towards another
@@ -381,7 +335,7 @@ impl Mm {
             for i in 0..done.pages {
                 let at = frame.plus(i);
                 let slot = self.frames.get(at).slot;
-                self.put(w, slot);
+                self.slots.put(w, slot);
                 self.frames.set_empty(at);
                 self.came(page.plus(i.into()));
             }
@@ -403,7 +357,7 @@ impl Mm {
     /// How many pages of a run may be mapped. Pages that were just read have their memory already.
     fn fits(&self, w: &impl World, frame: Frame, run: u32) -> u32 {
         let read = self.frames.get(frame).state == State::Reading;
-        let elsewhere = self.swap.slots.room(w) > 0;
+        let elsewhere = self.slots.room(w) > 0;
         let keep = if elsewhere {
             self.reclaim.marks.high
         } else {
@@ -424,7 +378,7 @@ impl Mm {
             Stop::Exists => {
                 // The program mapped a page there: it is newer than our copy.
                 w.charge_existing(1);
-                self.put(w, slot);
+                self.slots.put(w, slot);
                 self.frames.set_free(frame);
                 // The kernel may still take it away, as in `deliver`.
                 let foreign = Resident {
@@ -443,7 +397,7 @@ impl Mm {
             Stop::Busy | Stop::Fixed => return self.send_elsewhere(w, frame),
             _ => return self.stay(frame),
         }
-        self.put(w, slot);
+        self.slots.put(w, slot);
         self.frames.set_free(frame);
         self.came(page);
     }
@@ -466,19 +420,19 @@ impl Mm {
             return self.stay(frame);
         }
         self.frames.set_homeless(frame, w.digest(slot));
-        self.put(w, Some(slot));
+        self.slots.put(w, Some(slot));
     }
 
     /// Whether `n` pages more may go to other areas now.
     pub(super) fn has_room_elsewhere(&self, w: &impl World, n: u32) -> bool {
         let unwritten = self.frames.unwritten();
-        let room = self.swap.slots.room(w) >= u64::from(unwritten + n) + self.margin(w);
+        let room = self.slots.room(w) >= u64::from(unwritten + n) + self.margin(w);
         room && unwritten < self.reclaim.marks.writes
     }
 
     /// Slots elsewhere that are left alone; few if all areas are small.
     fn margin(&self, w: &impl World) -> u64 {
         let slots = (0..).map_while(|n| w.nth(n)).map(|area| w.slots(area));
-        MARGIN.min(slots.map(u64::from).sum::<u64>() / 64)
+        MARGIN.min(slots.map(u64::from).sum::<u64>() / MARGIN_PART)
     }
 }

@@ -55,7 +55,7 @@ impl Mm {
             Some(Stop::Again) => return self.again(pending),
             Some(_) => w.wake(page),
             None if resident.found => {
-                self.put(w, resident.slot);
+                self.slots.put(w, resident.slot);
                 self.set_mapped(w, page, None, REFS_NEW);
                 self.stats.faults_zero += 1;
             }
@@ -69,7 +69,7 @@ impl Mm {
         let Entry::Resident(Resident { slot, found, .. }) = self.space.table.get(page) else {
             return;
         };
-        self.put(w, slot);
+        self.slots.put(w, slot);
         w.uncharge(1);
         if found {
             self.space.table.set(page, Entry::Unmapped);

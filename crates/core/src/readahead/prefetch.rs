@@ -1,11 +1,8 @@
 //! What readahead remembers.
 
-use alloc::vec::Vec;
-
 use crate::readahead::byte_stride::{ByteStrideId, ByteStrides};
 use crate::readahead::streams::{StreamId, Streams};
 use crate::readahead::{Policy, Shared};
-use crate::units::{Frame, Slot, Vpn};
 
 /// The stream or byte stride that a touch continues.
 #[derive(Clone, Copy, Debug)]
@@ -19,9 +16,6 @@ pub(crate) struct Prefetch {
     pub shared: Shared,
     pub streams: Streams,
     pub byte_strides: ByteStrides,
-    /// Buffers for lists that are built again each time.
-    pub wants: Vec<(u64, Vpn, Slot)>,
-    pub maps: Vec<(Vpn, Frame)>,
 }
 
 impl Prefetch {
@@ -35,8 +29,6 @@ impl Prefetch {
             shared: Shared::default(),
             streams: Streams::new(window),
             byte_strides: ByteStrides::new(window),
-            wants: Vec::new(),
-            maps: Vec::new(),
         }
     }
 }

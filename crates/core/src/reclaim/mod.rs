@@ -10,8 +10,6 @@
 pub(crate) mod unshare;
 mod watermarks;
 
-use alloc::vec::Vec;
-
 use crate::units::Vpn;
 pub(crate) use unshare::Unsharing;
 pub use watermarks::Watermarks;
@@ -34,8 +32,6 @@ pub(crate) struct Reclaim {
     pub evictions: u64,
     /// Pages shared by a fork that are being copied.
     pub unsharing: Unsharing,
-    /// Buffer for the pages that are chosen.
-    pub victims: Vec<Vpn>,
 }
 
 impl Reclaim {
@@ -47,7 +43,6 @@ impl Reclaim {
             awake: false,
             evictions: 0,
             unsharing: Unsharing::default(),
-            victims: Vec::new(),
         }
     }
 }

@@ -16,10 +16,29 @@ const NOBODY: Vpn = Vpn(u64::MAX);
 pub struct Owners {
     /// By area and cluster.
     clusters: BTreeMap<(u8, u32), Box<[Vpn; LEAF_PAGES]>>,
+    /// A policy asks for them.
+    enabled: bool,
 }
 
 impl Owners {
-    pub fn set(&mut self, slot: Slot, page: Vpn) {
+    /// No page is in a slot. `enabled`: a policy asks for the page of each slot.
+    pub fn new(enabled: bool) -> Self {
+        Owners {
+            enabled,
+            ..Owners::default()
+        }
+    }
+
+    /// A policy asks for the page of each slot from now on.
+    pub fn enable(&mut self) {
+        self.enabled = true;
+    }
+
+    /// `page` is in `slot` from now on, or will be when a write is done.
+    pub fn note(&mut self, slot: Slot, page: Vpn) {
+        if !self.enabled {
+            return;
+        }
         let cluster = self
             .clusters
             .entry((slot.area, slot.cluster()))
@@ -27,6 +46,7 @@ impl Owners {
         cluster[slot.index as usize % LEAF_PAGES] = page;
     }
 
+    /// The page that was last known in `slot`.
     pub fn get(&self, slot: Slot) -> Option<Vpn> {
         let cluster = self.clusters.get(&(slot.area, slot.cluster()))?;
         let page = cluster[slot.index as usize % LEAF_PAGES];
@@ -46,7 +66,7 @@ mod tests {
 
     #[test]
     fn each_slot_of_each_area_has_its_own_record() {
-        let mut owners = Owners::default();
+        let mut owners = Owners::new(true);
         let slot = |area, index| Slot { area, index };
         let all = [
             slot(0, 0),
@@ -57,7 +77,7 @@ mod tests {
         ];
         for (n, &slot) in (0..).zip(&all) {
             assert_eq!(owners.get(slot), None);
-            owners.set(slot, Vpn(n));
+            owners.note(slot, Vpn(n));
         }
         for (n, &slot) in (0..).zip(&all) {
             assert_eq!(owners.get(slot), Some(Vpn(n)));
