@@ -8,7 +8,6 @@ use super::Mm;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
-use crate::reclaim::BESIDE_READS;
 use crate::space::advice::Advice;
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, PageRange, Vpn};
@@ -43,11 +42,15 @@ impl Mm {
             }
         }
         if advice == Advice::WillNeed {
-            let spare = u64::from(self.frames.empty().saturating_sub(self.reclaim.marks.empty));
+            let spare = u64::from(
+                self.frames
+                    .empty()
+                    .saturating_sub(self.reclaim.marks().empty),
+            );
             let clean = self
                 .frames
                 .clean()
-                .saturating_sub(self.reclaim.marks.low / 2);
+                .saturating_sub(self.reclaim.marks().reserve);
             self.space.advised.budget =
                 u64::from(self.frames.free() + clean) + spare.min(w.available());
         }
@@ -130,13 +133,10 @@ impl Mm {
         }
         let mut batch = self
             .reclaim
-            .marks
+            .marks()
             .writes
             .saturating_sub(self.frames.unwritten());
-        batch = batch.min(match self.is_awaited() {
-            true => BESIDE_READS,
-            false => self.reclaim.marks.batch,
-        });
+        batch = batch.min(self.reclaim.batch(self.is_awaited()));
         // They are moved to frames without memory.
         let short = batch.saturating_sub(self.frames.empty());
         if self.frames.free() < short {

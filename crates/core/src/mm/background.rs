@@ -6,12 +6,8 @@
 
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
-use crate::reclaim::{BESIDE_READS, RUN};
+use crate::reclaim::{Evicted, RUN};
 use crate::world::World;
-
-/// If this many pages are kept for units, reclaim evicts a unit as soon as one is taken: the disk always has writes.
-/// With fewer, it rests in between, and a scan finds more of its readahead.
-const FLOWING: u32 = 4 * UNIT;
 
 impl Mm {
     /// Work that no fault waits for: writes, reclaim, returning memory. Returns whether more work can be done at once.
@@ -28,38 +24,25 @@ impl Mm {
             return false;
         }
         self.read_on(w);
-        let headroom = self.headroom(w);
-        let kept = self.units_kept(w);
-        let wanted = u64::from(self.reclaim.marks.high + kept);
-        let flows = kept >= FLOWING;
-        let short = match flows {
-            true => headroom + self.coming(flows) < wanted,
-            false => headroom < u64::from(self.reclaim.marks.low + kept / 2),
-        };
-        if !self.reclaim.awake && short && self.space.table.resident() > 0 {
-            self.reclaim.awake = true;
-            self.stats.kswapd_wakeups += 1;
+        let (headroom, kept) = (self.headroom(w), self.units_kept(w));
+        if self.space.table.resident() > 0 {
+            let wakes = self.reclaim.wake_if_short(headroom, kept, &self.evicted());
+            self.stats.kswapd_wakeups += u64::from(wakes);
         }
         let mut moved = self.page_out(w);
         let asked = moved > 0;
         let brought = self.bring_needed(w);
-        if self.reclaim.awake || w.excess() > 0 {
-            let coming = self.coming(flows);
-            let soon = coming > 0 && self.headroom(w) + coming >= wanted && w.excess() <= coming;
+        if self.reclaim.is_awake() || w.excess() > 0 {
+            let (headroom, evicted) = (self.headroom(w), self.evicted());
+            let soon = self
+                .reclaim
+                .is_enough_coming(headroom, kept, &evicted, w.excess());
             if !soon && !self.is_much_unwritten() {
-                // A read that completes meanwhile must not wait for a whole batch.
-                let batch = if self.is_awaited() {
-                    BESIDE_READS
-                } else {
-                    self.reclaim.marks.batch
-                };
-                moved += self.evict(w, batch);
+                moved += self.evict(w, self.reclaim.batch(self.is_awaited()));
                 self.submit_writes(w, self.hurry(w));
             }
             self.give_back(w);
-            if self.headroom(w) >= wanted {
-                self.reclaim.awake = false;
-            }
+            self.reclaim.sleep_if_enough(self.headroom(w), kept);
         }
         self.trim(w);
         if !self.fault.stalled.is_empty() {
@@ -71,25 +54,22 @@ impl Mm {
             self.fault.passing_until = 0;
         }
         let drained = self.drain_step(w) || self.write_back_step(w);
-        drained || brought || moved > 0 && (asked || self.reclaim.awake || w.excess() > 0)
+        drained || brought || moved > 0 && (asked || self.reclaim.is_awake() || w.excess() > 0)
     }
 
-    /// Evicted pages whose memory will be free without further work. Most pages whose digest is being computed are
-    /// clean. While units flow, pages to be written count half, and at most twice the number that is kept: the disk
-    /// always has some of them while others are ready.
-    fn coming(&self, flows: bool) -> u64 {
-        let looked_at = self.digesting();
-        if !flows || self.slots.are_full() {
-            return looked_at;
+    /// Evicted pages that are no free memory yet. Units on probation are not written for now.
+    fn evicted(&self) -> Evicted {
+        Evicted {
+            digesting: self.digesting(),
+            unwritten: self.frames.unwritten().saturating_sub(self.on_probation()),
+            stuck: self.slots.are_full(),
         }
-        let written = u64::from(self.frames.unwritten().saturating_sub(self.on_probation()));
-        looked_at + written.saturating_sub(looked_at) / 2
     }
 
     /// Whether pages must be written at once, however few: no pending work would add more, or memory is short.
     fn hurry(&self, w: &impl World) -> bool {
         let at_once =
-            !self.reclaim.awake || self.headroom(w) < u64::from(self.reclaim.marks.low / 2);
+            !self.reclaim.is_awake() || self.headroom(w) < u64::from(self.reclaim.marks().reserve);
         at_once && !self.gathers_writes(w)
     }
 
@@ -99,14 +79,11 @@ impl Mm {
         w.available() + u64::from(free) + u64::from(self.frames.clean())
     }
 
-    /// Enough pages are in writeback: more would not free memory sooner. During random faults, a page that is evicted
-    /// too early may be the very next one to be needed.
+    /// Enough pages are in writeback.
     pub(super) fn is_much_unwritten(&self) -> bool {
-        let most = match self.faults_at_random() {
-            true => (2 * self.reclaim.marks.high).min(self.reclaim.marks.writes),
-            false => self.reclaim.marks.writes,
-        };
-        self.frames.unwritten().saturating_sub(self.on_probation()) >= most
+        let unwritten = self.evicted().unwritten;
+        let at_random = self.faults_at_random();
+        self.reclaim.is_much_unwritten(unwritten, at_random)
     }
 
     /// Return memory that other processes need more, or that a lower limit takes.
@@ -131,9 +108,9 @@ impl Mm {
         let surplus = self
             .frames
             .free()
-            .saturating_sub(2 * self.reclaim.marks.high);
+            .saturating_sub(2 * self.reclaim.marks().high);
         self.release_free(w, surplus);
-        let kept = 2 * self.reclaim.marks.high.max(UNIT) + self.units_kept(w);
+        let kept = 2 * self.reclaim.marks().high.max(UNIT) + self.units_kept(w);
         if self.frames.clusters().count(List::Free) * UNIT > kept {
             self.release_cluster(w);
         }

@@ -1,21 +1,11 @@
-//! Drop-behind: a scan of more memory than there is evicts the pages behind itself, before anything else is evicted.
-//!
-//! It would push out the working set of others, and its own pages before it comes back to them. While threads fault at
-//! random, a scan yields: it is cut as soon as it is two huge pages long.
-
-use alloc::vec::Vec;
+//! Drop-behind at work: pages that a long stream has passed are evicted first ([`crate::reclaim::drop_behind`]).
 
 use super::Mm;
-use crate::frames::clusters::UNIT;
 use crate::huge::{Thp, unit_of};
+use crate::reclaim::drop_behind::{OFFERED, bounds};
 use crate::units::Vpn;
 use crate::world::World;
-
-/// A stream that has passed over this part of the resident pages is evicted behind itself, except for the last part.
-const LONG: u64 = 8;
-const KEPT: u64 = 16;
-/// Pages of such a stream that are searched for resident ones before the clock continues.
-const OFFERED: u64 = 4 * UNIT as u64;
+use alloc::vec::Vec;
 
 impl Mm {
     /// Drop-behind: resident pages that a long stream has passed, and that did not prove to be needed again. False:
@@ -26,12 +16,8 @@ impl Mm {
         max: u32,
         victims: &mut Vec<Vpn>,
     ) -> bool {
-        let memory = self.space.table.resident();
         let yields = self.faults_at_random();
-        let (long, margin) = match yields {
-            true => (2 * u64::from(UNIT), u64::from(UNIT)),
-            false => (memory / LONG, memory / KEPT),
-        };
+        let (long, margin) = bounds(self.space.table.resident(), yields);
         let mut offered = 0;
         while offered < OFFERED {
             let Some(run) =

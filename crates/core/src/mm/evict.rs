@@ -45,9 +45,9 @@ impl Mm {
             if chosen || enough || self.slots.are_full() && moved > 0 {
                 break;
             }
-            let Some(leaf) = self.space.table.next_resident_leaf(self.reclaim.hand) else {
+            let Some(leaf) = self.space.table.next_resident_leaf(self.reclaim.hand()) else {
                 wraps += 1;
-                self.reclaim.hand = Vpn(0);
+                self.reclaim.set_hand(Vpn(0));
                 // Going on with victims in hand could choose a page twice.
                 if wraps > 4 || !victims.is_empty() {
                     break;
@@ -57,13 +57,13 @@ impl Mm {
             let unit = unit_of(leaf.start);
             if self.space.table.is_huge(unit) || leaf.start == unit && self.collapse(w, unit) {
                 if wraps < 2 && self.spares_units(w) {
-                    self.reclaim.hand = leaf.end;
+                    self.reclaim.set_hand(leaf.end);
                     continue;
                 }
                 if self.awaits_cluster() {
                     break;
                 }
-                self.reclaim.hand = leaf.end;
+                self.reclaim.set_hand(leaf.end);
                 if !self.space.table.age_huge(unit) || self.fault.recent_faults.is_in(unit, now) {
                     continue;
                 }
@@ -77,18 +77,17 @@ impl Mm {
                 // once: otherwise the hand would find it a huge page again the next time.
                 self.stats.huge_splits += u64::from(self.space.table.unmake_huge(unit));
             }
-            self.reclaim.hand =
-                self.space
-                    .table
-                    .sweep(&leaf, max as usize - victims.len(), &mut victims);
+            let room = max as usize - victims.len();
+            let hand = self.space.table.sweep(&leaf, room, &mut victims);
+            self.reclaim.set_hand(hand);
         }
         self.leave_untouched(now, &mut victims);
-        victims.retain(|&page| !self.reclaim.unsharing.has(page));
+        victims.retain(|&page| !self.unsharing.has(page));
         let beside = !chosen && self.is_awaited();
         for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
             if beside && moved > 0 && w.has_ended() {
                 // The page that the thread waits for is there: the hand continues from here.
-                self.reclaim.hand = run[0];
+                self.reclaim.set_hand(run[0]);
                 break;
             }
             moved += self.move_out(w, run[0], run.len() as u32, false).0;
@@ -206,7 +205,7 @@ impl Mm {
         frame: Frame,
         leaves: bool,
     ) {
-        self.reclaim.evictions += 1;
+        self.reclaim.on_evicted(1);
         let slot = match self.space.table.get(page) {
             Entry::Resident(resident) => resident.slot,
             _ => None,

@@ -10,12 +10,9 @@ use crate::frames::clusters::List;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::readahead::streams::Returns;
 use crate::space::advice::Hint;
-use crate::space::page_table::{EVICTED_BITS, Entry, Resident};
+use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
 use crate::world::{Stop, World};
-
-/// A page comes back at once if less than this part of the memory was evicted since.
-const AT_ONCE: u64 = 8;
 
 impl Mm {
     /// A thread of the program touched the byte at `address` and found its page absent.
@@ -143,7 +140,7 @@ impl Mm {
     pub(super) fn spared(&self, w: &impl World, wanted: u32) -> u32 {
         let spare = self
             .headroom(w)
-            .saturating_sub(u64::from(self.reclaim.marks.low / 2));
+            .saturating_sub(u64::from(self.reclaim.marks().reserve));
         wanted.min(spare.min(u64::from(u32::MAX)) as u32).max(1)
     }
 
@@ -151,7 +148,7 @@ impl Mm {
     /// number of pages, and why none was mapped.
     fn map_zeros(&mut self, w: &mut impl World, page: Vpn, batch: u32) -> (u32, Option<Stop>) {
         let batch = self.spared(w, batch);
-        if w.available() > u64::from(self.reclaim.marks.high) && w.try_charge(u64::from(batch)) {
+        if w.available() > u64::from(self.reclaim.marks().high) && w.try_charge(u64::from(batch)) {
             let done = w.zero_in(page, batch);
             w.uncharge(u64::from(batch - done.pages));
             return (done.pages, done.stop);
@@ -197,7 +194,7 @@ impl Mm {
         if let Some(run) = self.frames.take_free(max) {
             return Some(run);
         }
-        if self.frames.empty() > self.reclaim.marks.empty
+        if self.frames.empty() > self.reclaim.marks().empty
             && let Some(run) = self.back_empty(w, max)
         {
             return Some(run);
@@ -210,7 +207,7 @@ impl Mm {
             }
             if !self.is_much_unwritten() {
                 self.stats.direct_reclaims += 1;
-                let moved = self.evict(w, self.reclaim.marks.batch);
+                let moved = self.evict(w, self.reclaim.batch(false));
                 if moved == 0 && self.frames.in_flight() == 0 && !self.slots.are_full() {
                     self.evict_recent_faults(w);
                 }
@@ -423,11 +420,6 @@ impl Mm {
         Outcome::Waits
     }
 
-    /// The number of the last evicted page, as a page table entry stores it.
-    pub(super) fn eviction_number(&self) -> u32 {
-        self.reclaim.evictions as u32 & ((1 << EVICTED_BITS) - 1)
-    }
-
     /// Whether a little more memory would have kept the page that was evicted as number `evicted`.
     pub(super) fn was_here(&self, evicted: u32) -> bool {
         self.returns(evicted) != Returns::Late
@@ -435,16 +427,7 @@ impl Mm {
 
     /// How soon the page comes back that was evicted as number `evicted`.
     pub(super) fn returns(&self, evicted: u32) -> Returns {
-        let distance =
-            (self.reclaim.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
-        let (distance, memory) = (u64::from(distance), self.space.table.resident());
-        if distance < memory / AT_ONCE {
-            Returns::AtOnce
-        } else if distance < memory {
-            Returns::Soon
-        } else {
-            Returns::Late
-        }
+        self.reclaim.returns(evicted, self.space.table.resident())
     }
 
     pub(super) fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, desc: FrameDesc) {

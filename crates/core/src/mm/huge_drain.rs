@@ -47,7 +47,7 @@ impl Mm {
         }
         let spare = self
             .headroom(w)
-            .saturating_sub(self.reclaim.marks.low.into());
+            .saturating_sub(self.reclaim.marks().low.into());
         let began = w.now();
         let id = match spare >= UNIT.into() {
             true => self.obtain_cluster(w, false),
@@ -59,7 +59,7 @@ impl Mm {
             if passes {
                 // It is written to another area: reclaim makes room for the transfer.
                 self.want_unit(w);
-                self.reclaim.awake = true;
+                self.reclaim.wake();
             }
             return match passes || self.drain.is_reading() && self.huge.rest == 0 {
                 true => UnitAction::Retry,
@@ -113,8 +113,8 @@ impl Mm {
         }
         let elsewhere = self.slots.room(w) > 0;
         let keep = match elsewhere {
-            true => self.reclaim.marks.high,
-            false => self.reclaim.marks.low,
+            true => self.reclaim.marks().high,
+            false => self.reclaim.marks().low,
         };
         // The unit itself counts as available memory.
         if self.headroom(w) < u64::from(keep + UNIT) {

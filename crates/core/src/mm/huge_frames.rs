@@ -18,7 +18,7 @@ impl Mm {
         if since.is_none_or(|since| since > IDLE) {
             return 0;
         }
-        self.reclaim.marks.units
+        self.reclaim.marks().units
     }
 
     /// A stream or a first touch takes a unit.
@@ -78,8 +78,8 @@ impl Mm {
 
     /// A cluster for a stream, which leaves the memory that single pages need.
     pub(super) fn cluster_to_read(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
-        if self.faults_at_random() && self.singles(w) < u64::from(self.reclaim.marks.low / 2) {
-            self.reclaim.awake = true;
+        if self.faults_at_random() && self.singles(w) < u64::from(self.reclaim.marks().reserve) {
+            self.reclaim.wake();
             return None;
         }
         self.obtain_cluster(w, hard)
@@ -87,7 +87,7 @@ impl Mm {
 
     /// During random faults, keep memory for them that is in no cluster.
     pub(super) fn keep_singles(&mut self, w: &mut impl World) {
-        let low = u64::from(self.reclaim.marks.low);
+        let low = u64::from(self.reclaim.marks().low);
         if self.faults_at_random() && self.singles(w) < low {
             self.release_cluster(w);
         }
@@ -111,8 +111,8 @@ impl Mm {
         }
         let spare = self.frames.free() + self.frames.clean_singles();
         let kept = match self.faults_at_random() {
-            true => self.reclaim.marks.high,
-            false => self.reclaim.marks.low / 2,
+            true => self.reclaim.marks().high,
+            false => self.reclaim.marks().reserve,
         };
         if spare >= UNIT + kept
             && self.huge.rest == 0

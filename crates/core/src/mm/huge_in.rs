@@ -191,7 +191,7 @@ impl Mm {
         let unit = unit_of(page);
         self.want_unit(w);
         let Some(id) = self.cluster_to_read(w, false) else {
-            self.reclaim.awake = true;
+            self.reclaim.wake();
             return false;
         };
         if let Entry::Swapped { evicted, .. } = self.space.table.get(page) {

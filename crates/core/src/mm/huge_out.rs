@@ -79,7 +79,7 @@ impl Mm {
         let whole = w.is_huge(first);
         self.frames.set_whole(id, whole);
         self.frames.begin_unit(id, unit, false, leaves);
-        self.reclaim.evictions += u64::from(UNIT);
+        self.reclaim.on_evicted(UNIT);
         let beside = w.begin_digest(first);
         for n in 0..UNIT {
             let (page, frame) = (unit.plus(n.into()), first.plus(n));
@@ -329,7 +329,7 @@ impl Mm {
     pub(super) fn leave_for_area(&mut self, frame: Frame) {
         let desc = *self.frames.get(frame);
         if let (Some(page), Some(slot)) = (desc.page, desc.slot) {
-            let evicted = self.eviction_number();
+            let evicted = self.reclaim.eviction_number();
             self.space.table.set(page, Entry::Swapped { slot, evicted });
         }
     }

@@ -25,7 +25,7 @@ impl Mm {
     pub(super) fn spares_units(&self, w: &impl World) -> bool {
         self.frames.clusters().resting() >= self.huge.trials.max(1)
             && self.may_rest(w)
-            && self.space.table.resident_singles() >= SINGLES * u64::from(self.reclaim.marks.high)
+            && self.space.table.resident_singles() >= SINGLES * u64::from(self.reclaim.marks().high)
     }
 
     /// A unit was evicted for its age.
@@ -81,6 +81,6 @@ impl Mm {
             && self.fault.stalled.is_empty()
             && w.excess() == 0
             && clusters.count(List::Empty) + clusters.count(List::Free) > 0
-            && self.headroom(w) >= u64::from(self.reclaim.marks.low / 2)
+            && self.headroom(w) >= u64::from(self.reclaim.marks().reserve)
     }
 }

@@ -38,7 +38,8 @@ use crate::huge::{Huge, Thp};
 use crate::io::scheduler::{self, IoScheduler};
 use crate::readahead::Policy;
 use crate::readahead::prefetch::Prefetch;
-use crate::reclaim::{Reclaim, Watermarks};
+use crate::reclaim::Reclaim;
+use crate::reclaim::unshare::Unsharing;
 use crate::space::AddressSpace;
 use crate::space::advice::Hint;
 use crate::space::page_table::{Entry, Resident};
@@ -70,9 +71,6 @@ pub struct Config {
     /// Clusters of 512 frames for huge pages. If there are any, the number of the other frames is a multiple of 512.
     pub clusters: u32,
 }
-
-/// Frames that are used however low the limit is.
-const LEAST_FRAMES: u64 = 512;
 
 /// The result of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +112,8 @@ pub struct Mm {
     /// Requests to the swap areas.
     io: IoScheduler,
     reclaim: Reclaim,
+    /// Pages shared by a fork that are being copied.
+    unsharing: Unsharing,
     /// Faults that wait.
     fault: Waiters,
     readahead: Prefetch,
@@ -137,7 +137,8 @@ impl Mm {
             drain: Drain::new(drain::Config::new(config.frames)),
             write_back: WriteBack::default(),
             io: IoScheduler::new(scheduler::Config::new(config.depth)),
-            reclaim: Reclaim::new(Watermarks::new(limit, config.frames)),
+            reclaim: Reclaim::new(limit, config.frames),
+            unsharing: Unsharing::default(),
             fault: Waiters::default(),
             readahead: Prefetch::new(config.readahead),
             huge: Huge::default(),
@@ -150,9 +151,7 @@ impl Mm {
 
     /// The memory that this process can count on has changed: the limit, or its share of it.
     pub fn on_limit(&mut self, pages: u64) {
-        // The number of frames stays; with little memory fewer of them are used.
-        let frames = u64::from(self.config.frames).min((pages / 4).max(LEAST_FRAMES));
-        self.reclaim.marks = Watermarks::new(pages, frames as u32);
+        self.reclaim.set_memory(pages);
     }
 
     /// Managed pages.
@@ -172,7 +171,7 @@ impl Mm {
 
     /// Background reclaim is awake: memory is short.
     pub fn is_reclaiming(&self) -> bool {
-        self.reclaim.awake
+        self.reclaim.is_awake()
     }
 
     /// At the last write no area accepted a page, and no slot is known to have become free since.

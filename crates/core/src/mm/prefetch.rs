@@ -192,7 +192,7 @@ impl Mm {
     /// Pages of memory that may hold readahead.
     fn memory_ahead(&self) -> u64 {
         let units = self.frames.clusters().number() / 2 * UNIT;
-        u64::from(self.reclaim.marks.ahead / 4 * 3 + units).min(self.resident() / 4)
+        u64::from(self.reclaim.marks().ahead / 4 * 3 + units).min(self.resident() / 4)
     }
 
     /// Read ahead of every stream and byte stride, as far as each may.
@@ -354,11 +354,11 @@ impl Mm {
         }
         let spare = self.spare_frames(w, wants.len() as u32);
         if (spare as usize) < wants.len() {
-            let worthwhile = (self.reclaim.marks.ahead / 32).clamp(WORTHWHILE.0, WORTHWHILE.1);
+            let worthwhile = (self.reclaim.marks().ahead / 32).clamp(WORTHWHILE.0, WORTHWHILE.1);
             let enough = if spare < worthwhile { 0 } else { spare };
             passed = wants[enough as usize].0;
             wants.truncate(enough as usize);
-            self.reclaim.awake = true;
+            self.reclaim.wake();
         }
         if falling {
             wants.reverse();
@@ -460,7 +460,7 @@ impl Mm {
     /// Make up to `wanted` frames free for readahead. Returns how many.
     pub(super) fn spare_frames(&mut self, w: &mut impl World, wanted: u32) -> u32 {
         while self.frames.free() < wanted
-            && self.frames.empty() > self.reclaim.marks.empty
+            && self.frames.empty() > self.reclaim.marks().empty
             && let Some((frame, n)) = self.back_empty(w, wanted - self.frames.free())
         {
             for i in 0..n {
@@ -473,10 +473,13 @@ impl Mm {
             let spare = self
                 .frames
                 .clean()
-                .saturating_sub(self.reclaim.marks.low / 2);
+                .saturating_sub(self.reclaim.marks().reserve);
             self.drop_clean(spare.min(wanted - self.frames.free()));
         }
-        let stale = self.frames.ahead().saturating_sub(self.reclaim.marks.ahead);
+        let stale = self
+            .frames
+            .ahead()
+            .saturating_sub(self.reclaim.marks().ahead);
         if self.frames.free() < wanted && stale > 0 {
             self.drop_ahead(w.now(), stale.min(wanted - self.frames.free()));
         }

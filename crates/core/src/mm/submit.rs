@@ -24,7 +24,7 @@ const GATHERED_PART: u32 = 2;
 impl Mm {
     fn reclaim_clock(&self) -> ReclaimClock {
         ReclaimClock {
-            evictions: self.reclaim.evictions,
+            evictions: self.reclaim.evictions(),
             resident: self.space.table.resident(),
         }
     }
@@ -47,13 +47,15 @@ impl Mm {
     /// Threads fault at random, and there is memory for their next faults: writes can wait until there are many.
     pub(super) fn gathers_writes(&self, w: &impl World) -> bool {
         self.faults_at_random()
-            && self.headroom(w) >= u64::from(self.reclaim.marks.low / 2)
+            && self.headroom(w) >= u64::from(self.reclaim.marks().reserve)
             && w.excess() == 0
     }
 
     /// Pages that are gathered then.
     fn gathered(&self) -> usize {
-        GATHERED.min(self.reclaim.marks.high / GATHERED_PART).max(1) as usize
+        GATHERED
+            .min(self.reclaim.marks().high / GATHERED_PART)
+            .max(1) as usize
     }
 
     /// Between two faults: look at the disk's state, and dispatch waiting requests.
@@ -233,7 +235,7 @@ impl Mm {
         }
         let least = least.min(SLOTS_PER_IO);
         while self.frames.dirty().len() >= least
-            && self.frames.writing() < self.reclaim.marks.writes
+            && self.frames.writing() < self.reclaim.marks().writes
         {
             let mut batch = core::mem::take(&mut self.buffers.batch);
             batch.clear();

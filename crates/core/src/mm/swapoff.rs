@@ -109,7 +109,7 @@ impl Mm {
     fn spare(&self, w: &impl World) -> u32 {
         let spare = self
             .headroom(w)
-            .saturating_sub(self.reclaim.marks.low.into());
+            .saturating_sub(self.reclaim.marks().low.into());
         spare.min(u64::from(u32::MAX)) as u32
     }
 
@@ -119,8 +119,8 @@ impl Mm {
         if max == 0 {
             return None;
         }
-        if w.available() >= u64::from(self.reclaim.marks.low + max)
-            && self.frames.empty() > self.reclaim.marks.empty
+        if w.available() >= u64::from(self.reclaim.marks().low + max)
+            && self.frames.empty() > self.reclaim.marks().empty
             && let Some(run) = self.back_empty(w, max)
         {
             return Some(run);
@@ -359,9 +359,9 @@ impl Mm {
         let read = self.frames.get(frame).state == State::Reading;
         let elsewhere = self.slots.room(w) > 0;
         let keep = if elsewhere {
-            self.reclaim.marks.high
+            self.reclaim.marks().high
         } else {
-            self.reclaim.marks.low
+            self.reclaim.marks().low
         };
         let room = self.headroom(w).saturating_sub(keep.into());
         match (read, elsewhere) {
@@ -427,7 +427,7 @@ impl Mm {
     pub(super) fn has_room_elsewhere(&self, w: &impl World, n: u32) -> bool {
         let unwritten = self.frames.unwritten();
         let room = self.slots.room(w) >= u64::from(unwritten + n) + self.margin(w);
-        room && unwritten < self.reclaim.marks.writes
+        room && unwritten < self.reclaim.marks().writes
     }
 
     /// Slots elsewhere that are left alone; few if all areas are small.

@@ -1,9 +1,8 @@
-//! Pages that a fork shares are copied before they are evicted, one run at a time ([`crate::reclaim::Unsharing`]).
+//! Pages that a fork shares are copied before they are evicted, one run at a time ([`crate::reclaim::unshare::Unsharing`]).
 
 use super::Mm;
 use crate::reclaim::REST;
-use crate::reclaim::Unsharing;
-use crate::reclaim::unshare::{AGAIN, PATIENCE};
+use crate::reclaim::unshare::Next;
 use crate::space::page_table::Entry;
 use crate::units::Vpn;
 use crate::world::{Stop, World};
@@ -11,25 +10,19 @@ use crate::world::{Stop, World};
 impl Mm {
     /// The kernel refused to move `n` pages from `page` on: a fork shares them, or they are pinned.
     pub(super) fn on_immovable(&mut self, w: &mut impl World, page: Vpn, n: u32) {
-        if self.reclaim.unsharing.run.is_none() {
-            let now = w.now();
-            self.reclaim.unsharing = Unsharing {
-                run: Some((page, n)),
-                since: now,
-                asked: now,
-            };
+        if self.unsharing.begin((page, n), w.now()) {
             w.unshare(page, n);
         }
     }
 
     /// Evict the run that was copied, as far as it is. Returns how many pages left the program.
     pub(super) fn evict_unshared(&mut self, w: &mut impl World) -> u32 {
-        let Some((page, n)) = self.reclaim.unsharing.run else {
+        let Some((page, n)) = self.unsharing.run() else {
             return 0;
         };
         let now = w.now();
         if w.is_unsharing() {
-            self.reclaim.unsharing.since = now;
+            self.unsharing.go_on(now);
             return 0;
         }
         // The program may have discarded or moved some of them.
@@ -42,22 +35,12 @@ impl Mm {
             0 => (0, None),
             n => self.move_out(w, page, n, false),
         };
-        if moved > 0 {
-            self.reclaim.unsharing.since = now;
-        }
         let left = (page.plus(moved.into()), n - moved);
-        let is_pinned = now.saturating_sub(self.reclaim.unsharing.since) > PATIENCE;
-        if stop != Some(Stop::Busy) || is_pinned {
-            self.reclaim.unsharing.run = None;
-            if is_pinned {
-                self.space.table.rest(left.0, REST);
-            }
-            return moved;
-        }
-        self.reclaim.unsharing.run = Some(left);
-        if now.saturating_sub(self.reclaim.unsharing.asked) > AGAIN {
-            self.reclaim.unsharing.asked = now;
-            w.unshare(left.0, left.1);
+        let refused = stop == Some(Stop::Busy);
+        match self.unsharing.on_tried(moved > 0, left, refused, now) {
+            Next::Done | Next::Wait => {}
+            Next::Pinned => self.space.table.rest(left.0, REST),
+            Next::Ask => w.unshare(left.0, left.1),
         }
         moved
     }

@@ -6,7 +6,7 @@
 use super::Mm;
 use crate::frames::{FrameDesc, NOTHING};
 use crate::io::SLOTS_PER_IO;
-use crate::space::page_table::{EVICTED_BITS, Entry};
+use crate::space::page_table::Entry;
 use crate::swap::write_back::Usage;
 use crate::units::{Frame, Slot};
 use crate::world::World;
@@ -27,7 +27,7 @@ impl Mm {
                 used: all.used + one.used.min(one.slots),
             })
         };
-        let evictions = self.reclaim.evictions;
+        let evictions = self.reclaim.evictions();
         self.write_back
             .is_due(usage(area), others, evictions)
             .then_some(area)
@@ -41,8 +41,8 @@ impl Mm {
         let Some(area) = self.filling_area(w) else {
             return false;
         };
-        let most = self.write_back.batch(self.reclaim.marks.writes);
-        if self.frames.unwritten() + most > self.reclaim.marks.writes {
+        let most = self.write_back.batch(self.reclaim.marks().writes);
+        if self.frames.unwritten() + most > self.reclaim.marks().writes {
             return false;
         }
         // Otherwise they would come back to the same area for ever.
@@ -90,8 +90,8 @@ impl Mm {
     }
 
     fn is_cold(&self, w: &impl World, slot: Slot, evicted: u32) -> bool {
-        let age = (self.reclaim.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
-        self.write_back.is_cold(age) && w.count(slot) == 1
+        let later = self.reclaim.evicted_since(evicted);
+        self.write_back.is_cold(later) && w.count(slot) == 1
     }
 
     /// A page that is to go to another area has been read from its old one.
