@@ -1,17 +1,20 @@
 //! Faults that wait, and how long.
 //!
 //! A fault that cannot be served now waits in one of two queues: `retry` until the address space has settled, or
-//! `stalled` for memory.
+//! `stalled` for memory. The faults of the second are served in the order in which they reached the core. A fault that
+//! has to wait a second time keeps its old place, so that no fault is overtaken for ever.
 
 pub(crate) mod first_touch;
 pub(crate) mod grace;
+mod out_of_memory;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use grace::RecentFaults;
+pub(crate) use out_of_memory::{Config, Ending, Shortage};
 
-use crate::units::{Nanos, Vpn};
+use crate::units::{Nanos, PageRange, Vpn};
 
 /// References of a page that is needed again soon after its eviction.
 pub(crate) const REFS_REFAULT: u8 = 2;
@@ -46,14 +49,147 @@ impl Pending {
 }
 
 /// Faults that wait, and when the limit yields to them.
-#[derive(Default)]
 pub(crate) struct Waiters {
+    config: Config,
     /// Faults that found the address space changing.
-    pub retry: Vec<Pending>,
+    retry: Vec<Pending>,
     /// Faults that found no memory, in order.
-    pub stalled: VecDeque<Pending>,
+    stalled: VecDeque<Pending>,
     /// Pages that were mapped for threads a moment ago.
-    pub recent_faults: RecentFaults,
+    recent: RecentFaults,
     /// Until then the limit yields at once, as no page could be evicted lately.
-    pub passing_until: Nanos,
+    yields_until: Nanos,
+}
+
+impl Waiters {
+    /// No fault waits.
+    pub fn new(config: Config) -> Self {
+        Waiters {
+            config,
+            retry: Vec::new(),
+            stalled: VecDeque::new(),
+            recent: RecentFaults::default(),
+            yields_until: 0,
+        }
+    }
+
+    /// A fault waits for the address space to settle.
+    pub fn retry_later(&mut self, pending: Pending) {
+        self.retry.push(pending);
+    }
+
+    /// The faults that wait for the address space to settle.
+    pub fn retries(&self) -> &[Pending] {
+        &self.retry
+    }
+
+    /// The address space has settled: the faults that waited for it.
+    pub fn take_retries(&mut self) -> Vec<Pending> {
+        core::mem::take(&mut self.retry)
+    }
+
+    /// Forget the faults on pages of `range`. `wake` is called for each.
+    pub fn forget(&mut self, range: &PageRange, mut wake: impl FnMut(Vpn)) {
+        let mut keep = |pending: &Pending| {
+            let keep = !range.contains(&pending.page);
+            if !keep {
+                wake(pending.page);
+            }
+            keep
+        };
+        self.retry.retain(&mut keep);
+        self.stalled.retain(&mut keep);
+    }
+
+    /// Faults wait for memory.
+    pub fn are_stalled(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
+    /// The number of faults that wait for memory.
+    pub fn stalled(&self) -> usize {
+        self.stalled.len()
+    }
+
+    /// A fault found no memory. If it left its place because the address space was changing, it comes back to it.
+    pub fn stall(&mut self, mut pending: Pending, now: Nanos) {
+        pending.stalled.get_or_insert(now);
+        let later = |other: &&Pending| other.since > pending.since;
+        let before = self.stalled.iter().rev().take_while(later);
+        let at = self.stalled.len() - before.count();
+        self.stalled.insert(at, pending);
+    }
+
+    /// The fault that has waited longest for memory.
+    pub fn first(&self) -> Option<&Pending> {
+        self.stalled.front()
+    }
+
+    /// It is tried again.
+    pub fn take_first(&mut self) -> Option<Pending> {
+        self.stalled.pop_front()
+    }
+
+    /// It found no memory again, and stays the first of those that have waited as long.
+    pub fn stay_first(&mut self, pending: Pending) {
+        let same = |other: &Pending| other.page == pending.page;
+        if let Some(at) = self.stalled.iter().position(same) {
+            self.stalled.remove(at);
+            self.stalled.push_front(pending);
+        }
+    }
+
+    /// A page was mapped for a thread that waited for it.
+    pub fn on_served(&mut self, page: Vpn, now: Nanos) {
+        self.recent.note(page, now);
+    }
+
+    /// Pages that were mapped for threads a moment ago.
+    pub fn recent(&self) -> &RecentFaults {
+        &self.recent
+    }
+
+    /// Of the pages that are to be evicted, keep those that were mapped for a thread a moment ago, and recently faulted
+    /// pages as long as the limit yields.
+    pub fn spare(&self, victims: &mut Vec<Vpn>, now: Nanos) {
+        if now < self.yields_until {
+            victims.retain(|&page| self.recent.all().all(|other| other != page));
+        } else if self.recent.untouched(now).next().is_some() {
+            victims.retain(|&page| self.recent.untouched(now).all(|other| other != page));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(waiters: &Waiters) -> Vec<u64> {
+        waiters
+            .stalled
+            .iter()
+            .map(|pending| pending.page.0)
+            .collect()
+    }
+
+    #[test]
+    fn faults_are_served_in_the_order_in_which_they_came() {
+        let mut waiters = Waiters::new(Config::new(1_000));
+        for (page, since) in [(1, 10), (3, 30), (2, 20), (4, 30)] {
+            waiters.stall(Pending::of(Vpn(page), since), 40);
+        }
+        assert_eq!(pages(&waiters), [1, 2, 3, 4]);
+        let first = waiters.take_first().unwrap();
+        assert_eq!(first.stalled, Some(40));
+        waiters.stall(first, 50);
+        waiters.stall(Pending::of(Vpn(5), 10), 50);
+        waiters.stay_first(first);
+        assert_eq!(pages(&waiters), [1, 5, 2, 3, 4]);
+        let mut woken = Vec::new();
+        waiters.forget(&(Vpn(2)..Vpn(4)), |page| woken.push(page));
+        assert_eq!(
+            (pages(&waiters), woken),
+            (alloc::vec![1, 5, 4], alloc::vec![Vpn(2), Vpn(3)])
+        );
+    }
 }

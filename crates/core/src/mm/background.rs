@@ -16,7 +16,7 @@ impl Mm {
         self.keep_singles(w);
         self.schedule_io(w);
         self.submit_writes(w, self.hurry(w));
-        if !self.fault.stalled.is_empty() && self.serve_stalled(w) {
+        if self.waiters.are_stalled() && self.serve_stalled(w) {
             // The thread must find its page before reclaim does.
             return false;
         }
@@ -45,13 +45,13 @@ impl Mm {
             self.reclaim.sleep_if_enough(self.headroom(w), kept);
         }
         self.trim(w);
-        if !self.fault.stalled.is_empty() {
+        if self.waiters.are_stalled() {
             self.serve_stalled(w);
         }
         if moved == 0 {
             self.submit_writes(w, !self.gathers_writes(w));
         } else if w.excess() == 0 {
-            self.fault.passing_until = 0;
+            self.waiters.keep_limit();
         }
         let drained = self.drain_step(w) || self.write_back_step(w);
         drained || brought || moved > 0 && (asked || self.reclaim.is_awake() || w.excess() > 0)

@@ -4,17 +4,15 @@
 //! sweeps the page table by address, takes one reference per pass, and evicts a page that has none. A page that was just mapped
 //! for a thread stays for a moment. A huge page is evicted as a whole where it can be.
 
-use alloc::vec::Vec;
 
 use super::Mm;
-use super::stalled::UNMOVABLE;
 use crate::fault::grace;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
 use crate::reclaim::{REST, RUN};
 use crate::space::page_table::{Entry, Resident};
 use crate::space::vma::LOCAL;
-use crate::units::{Frame, Nanos, Slot, Vpn};
+use crate::units::{Frame, Slot, Vpn};
 use crate::world::{Stop, World};
 
 /// Leaves that one call of [`Mm::evict`] looks at.
@@ -64,7 +62,7 @@ impl Mm {
                     break;
                 }
                 self.reclaim.set_hand(leaf.end);
-                if !self.space.table.age_huge(unit) || self.fault.recent_faults.is_in(unit, now) {
+                if !self.space.table.age_huge(unit) || self.waiters.recent().is_in(unit, now) {
                     continue;
                 }
                 let (gone, stop) = self.move_unit_out(w, unit, false);
@@ -81,7 +79,13 @@ impl Mm {
             let hand = self.space.table.sweep(&leaf, room, &mut victims);
             self.reclaim.set_hand(hand);
         }
-        self.leave_untouched(now, &mut victims);
+        #[cfg(feature = "planted")]
+        let now = if self.has(crate::planted::Bug::TakenUntouched) {
+            u64::MAX
+        } else {
+            now
+        };
+        self.waiters.spare(&mut victims, now);
         victims.retain(|&page| !self.unsharing.has(page));
         let beside = !chosen && self.is_awaited();
         for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
@@ -104,20 +108,20 @@ impl Mm {
             return;
         }
         let first = self
-            .fault
-            .recent_faults
+            .waiters
+            .recent()
             .touched(w.now())
             .find(|page| self.is_single(*page));
         if let Some(page) = first.filter(|_| self.enough_recent_faults()) {
             self.move_out(w, page, 1, false);
-            self.fault.passing_until = w.now() + UNMOVABLE;
+            self.waiters.yield_limit(w.now());
         }
     }
 
     /// Whether as many recently faulted pages are mapped as threads may need at a time.
     pub(super) fn enough_recent_faults(&self) -> bool {
-        self.fault
-            .recent_faults
+        self.waiters
+            .recent()
             .all()
             .filter(|page| self.is_single(*page))
             .count()
@@ -126,25 +130,6 @@ impl Mm {
 
     fn is_single(&self, page: Vpn) -> bool {
         matches!(self.space.table.get(page), Entry::Resident(_)) && !self.space.table.is_huge(page)
-    }
-
-    /// Keep pages that were mapped for a thread a moment ago, and recently faulted pages as long as the limit yields.
-    fn leave_untouched(&self, now: Nanos, victims: &mut Vec<Vpn>) {
-        #[cfg(feature = "planted")]
-        if self.has(crate::planted::Bug::TakenUntouched) {
-            return;
-        }
-        if now < self.fault.passing_until {
-            victims.retain(|page| !self.fault.recent_faults.all().any(|other| other == *page));
-        } else if self.fault.recent_faults.untouched(now).next().is_some() {
-            let untouched = |page: Vpn| {
-                self.fault
-                    .recent_faults
-                    .untouched(now)
-                    .any(|other| other == page)
-            };
-            victims.retain(|page| !untouched(*page));
-        }
     }
 
     /// Move a run of resident pages to frames. `leaves`: their memory is to be free as soon as they are on an area.

@@ -26,7 +26,7 @@ impl Mm {
 
     /// The address space has settled: try the faults again that waited for it.
     pub fn retry(&mut self, w: &mut impl World) {
-        let waiting = core::mem::take(&mut self.fault.retry);
+        let waiting = self.waiters.take_retries();
         for pending in waiting {
             self.serve_or_wake(w, pending);
         }
@@ -42,13 +42,13 @@ impl Mm {
     /// The page for which a thread waits since `since` has just been mapped.
     pub(super) fn on_served(&mut self, w: &mut impl World, page: Vpn, since: Nanos, again: bool) {
         let now = w.now();
-        self.fault.recent_faults.note(page, now);
+        self.waiters.on_served(page, now);
         w.served(now.saturating_sub(since), again);
     }
 
     /// Faults wait for the address space to settle.
     pub fn must_retry(&self) -> bool {
-        !self.fault.retry.is_empty()
+        !self.waiters.retries().is_empty()
     }
 
     pub(super) fn serve(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
@@ -75,7 +75,7 @@ impl Mm {
     }
 
     pub(super) fn again(&mut self, pending: Pending) -> Outcome {
-        self.fault.retry.push(pending);
+        self.waiters.retry_later(pending);
         Outcome::Waits
     }
 

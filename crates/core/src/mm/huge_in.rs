@@ -118,7 +118,7 @@ impl Mm {
             return Some(Outcome::Served);
         }
         (passing(done, pending.since, w.now()) == Some(Stop::Again)).then(|| {
-            self.fault.retry.push(pending);
+            self.waiters.retry_later(pending);
             Outcome::Waits
         })
     }
@@ -313,7 +313,7 @@ impl Mm {
                     let since = desc.since;
                     let pending = Pending::of(page, since);
                     match stop {
-                        Stop::Again => self.fault.retry.push(pending),
+                        Stop::Again => self.waiters.retry_later(pending),
                         Stop::NoMemory => {
                             self.stall(w, pending);
                         }

@@ -78,7 +78,7 @@ impl Mm {
         self.faults_at_random()
             && !self.space.held
             && !self.is_draining()
-            && self.fault.stalled.is_empty()
+            && !self.waiters.are_stalled()
             && w.excess() == 0
             && clusters.count(List::Empty) + clusters.count(List::Free) > 0
             && self.headroom(w) >= u64::from(self.reclaim.marks().reserve)

@@ -18,11 +18,11 @@ mod huge_frames;
 mod huge_in;
 mod huge_out;
 mod huge_probation;
+mod out_of_memory;
 mod prefetch;
 mod same_filled;
 mod second_chance;
 mod snapshot;
-mod stalled;
 mod submit;
 mod swapoff;
 mod swapoff_by_page;
@@ -32,7 +32,7 @@ mod write_back;
 
 use alloc::vec::Vec;
 
-use crate::fault::{Pending, Waiters};
+use crate::fault::{Config as Patience, Pending, Waiters};
 use crate::frames::{Frames, State};
 use crate::huge::{Huge, Thp};
 use crate::io::scheduler::{self, IoScheduler};
@@ -115,7 +115,7 @@ pub struct Mm {
     /// Pages shared by a fork that are being copied.
     unsharing: Unsharing,
     /// Faults that wait.
-    fault: Waiters,
+    waiters: Waiters,
     readahead: Prefetch,
     huge: Huge,
     /// Counters since the start.
@@ -139,7 +139,7 @@ impl Mm {
             io: IoScheduler::new(scheduler::Config::new(config.depth)),
             reclaim: Reclaim::new(limit, config.frames),
             unsharing: Unsharing::default(),
-            fault: Waiters::default(),
+            waiters: Waiters::new(Patience::new(config.full_timeout)),
             readahead: Prefetch::new(config.readahead),
             huge: Huge::default(),
             stats: Stats::default(),
@@ -276,15 +276,7 @@ impl Mm {
     /// Faults from before a discard fault again. If they were served later, they could map the old content: the kernel
     /// zaps the pages only after the event was read.
     fn refuse_pending(&mut self, w: &mut impl World, range: &PageRange) {
-        let mut keep = |pending: &Pending| {
-            let keep = !range.contains(&pending.page);
-            if !keep {
-                w.wake(pending.page);
-            }
-            keep
-        };
-        self.fault.retry.retain(&mut keep);
-        self.fault.stalled.retain(&mut keep);
+        self.waiters.forget(range, |page| w.wake(page));
     }
 
     /// `range` was unmapped.
@@ -330,7 +322,7 @@ impl Mm {
                 if entry == Entry::Poisoned {
                     // Its poison mark may not be set yet, or not have moved along: set it again.
                     w.wake(page);
-                    self.fault.retry.push(Pending::of(target(page), w.now()));
+                    self.waiters.retry_later(Pending::of(target(page), w.now()));
                 }
                 at = page.plus(1);
             }

@@ -39,7 +39,7 @@ impl Mm {
         }
         // A lost page whose mark is not set yet would read as zeros in the child.
         let unmarked = |pending: &Pending| self.space.table.get(pending.page) == Entry::Poisoned;
-        self.frames.unwritten() == 0 && !self.fault.retry.iter().any(unmarked)
+        self.frames.unwritten() == 0 && !self.waiters.retries().iter().any(unmarked)
     }
 
     /// Every page that is not mapped and not zero, in order of address, and the place of its content.

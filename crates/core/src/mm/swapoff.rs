@@ -72,7 +72,7 @@ impl Mm {
         let Some(area) = self.drain.area() else {
             return false;
         };
-        if self.space.held || !self.fault.stalled.is_empty() || !self.drain.is_due(w.now()) {
+        if self.space.held || self.waiters.are_stalled() || !self.drain.is_due(w.now()) {
             return false;
         }
         let mut met = core::mem::take(&mut self.buffers.met);

@@ -35,7 +35,7 @@ impl Mm {
 
     /// Returns whether there is more to do at once.
     pub(super) fn write_back_step(&mut self, w: &mut impl World) -> bool {
-        if self.space.held || !self.fault.stalled.is_empty() || self.is_draining() {
+        if self.space.held || self.waiters.are_stalled() || self.is_draining() {
             return false;
         }
         let Some(area) = self.filling_area(w) else {
