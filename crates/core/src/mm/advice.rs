@@ -9,7 +9,7 @@ use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
 use crate::space::advice::Advice;
-use crate::space::page_table::{Entry, Resident};
+use crate::space::page_table::Entry;
 use crate::units::{Frame, PageRange, Vpn};
 use crate::world::{Stop, World};
 use alloc::vec::Vec;
@@ -21,25 +21,19 @@ impl Mm {
     /// The program gives advice about `range`. Parts that are not managed are skipped.
     pub fn advise(&mut self, w: &mut impl World, range: &PageRange, advice: Advice) {
         if let Advice::Use(hint) = advice {
-            return self.space.vmas.set_hint(range, hint);
+            return self.vmas.set_hint(range, hint);
         }
-        self.space.advised.cancel(range);
-        for part in self.space.vmas.overlapping(range) {
+        self.advised.cancel(range);
+        for part in self.vmas.overlapping(range) {
             match advice {
                 Advice::Use(_) => {}
                 Advice::WillNeed => {
                     self.each_cached(&part, |mm, frame| mm.frames.set_leaves(frame, false));
-                    self.space.advised.needed.push(part);
                 }
-                Advice::Cold => {
-                    self.space.table.chill(&part);
-                    self.space.advised.cold.push(part);
-                }
-                Advice::PageOut => {
-                    self.each_cached(&part, Mm::let_go);
-                    self.space.advised.out.push(part);
-                }
+                Advice::Cold => self.table.chill(&part),
+                Advice::PageOut => self.each_cached(&part, Mm::let_go),
             }
+            self.advised.push(part, advice);
         }
         if advice == Advice::WillNeed {
             let spare = u64::from(
@@ -51,8 +45,8 @@ impl Mm {
                 .frames
                 .clean()
                 .saturating_sub(self.reclaim.marks().reserve);
-            self.space.advised.budget =
-                u64::from(self.frames.free() + clean) + spare.min(w.available());
+            let room = u64::from(self.frames.free() + clean) + spare.min(w.available());
+            self.advised.set_room(room);
         }
     }
 
@@ -74,11 +68,9 @@ impl Mm {
     fn each_cached(&mut self, range: &PageRange, mut f: impl FnMut(&mut Self, Frame)) {
         let mut pages = Vec::new();
         let cached = |entry| matches!(entry, Entry::Cached(_));
-        self.space
-            .table
-            .search(range, usize::MAX, cached, &mut pages);
+        self.table.search(range, usize::MAX, cached, &mut pages);
         for page in pages {
-            if let Entry::Cached(frame) = self.space.table.get(page) {
+            if let Entry::Cached(frame) = self.table.get(page) {
                 f(self, frame);
             }
         }
@@ -86,21 +78,17 @@ impl Mm {
 
     /// Read some pages that will be needed. Returns whether it did.
     pub(super) fn bring_needed(&mut self, w: &mut impl World) -> bool {
-        if self.space.advised.needed.is_empty() || self.io.in_flight() >= READS {
+        if !self.advised.has_needed() || self.io.in_flight() >= READS {
             return false;
         }
         let mut pages = Vec::new();
-        let max = self.space.advised.budget.min(SLOTS_PER_IO as u64) as usize;
-        let swapped = |entry| matches!(entry, Entry::Swapped { .. });
-        let advised = &mut self.space.advised;
-        advised
-            .needed
-            .take(&self.space.table, max, swapped, &mut pages);
+        self.advised
+            .take_needed(&self.table, SLOTS_PER_IO as u64, &mut pages);
         let spare = self.spare_frames(w, pages.len() as u32);
         pages.truncate(spare as usize);
         let mut batch = Vec::new();
         for &page in &pages {
-            let Entry::Swapped { slot, .. } = self.space.table.get(page) else {
+            let Entry::Swapped { slot, .. } = self.table.get(page) else {
                 debug_assert!(false, "making frames free changes no swapped page");
                 continue;
             };
@@ -112,10 +100,8 @@ impl Mm {
             self.count_ahead(page, 1);
             batch.push((slot, frame));
         }
-        self.space.advised.budget -= batch.len() as u64;
+        self.advised.on_read(batch.len() as u64);
         if batch.is_empty() {
-            // No room is left, or all of it is in memory.
-            self.space.advised.needed.clear();
             return false;
         }
         self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
@@ -124,11 +110,11 @@ impl Mm {
 
     /// Evict some of the pages that the program wants out, with their memory. Returns the number of pages evicted.
     pub(super) fn page_out(&mut self, w: &mut impl World) -> u32 {
-        if self.space.advised.out.is_empty() {
+        if !self.advised.has_out() {
             return 0;
         }
         if self.slots.are_full() {
-            self.space.advised.out.clear();
+            self.advised.clear_out();
             return 0;
         }
         let mut batch = self
@@ -146,22 +132,15 @@ impl Mm {
         batch = batch.min(self.frames.empty());
         let mut victims = core::mem::take(&mut self.buffers.victims);
         victims.clear();
-        let resident = |entry| matches!(entry, Entry::Resident(_));
-        let advised = &mut self.space.advised;
-        advised
-            .out
-            .take(&self.space.table, batch as usize, resident, &mut victims);
+        self.advised
+            .take_out(&self.table, batch as usize, &mut victims);
         let (mut moved, mut left) = (0, victims.as_slice());
         while let (Some(&first), Some(&last)) = (left.first(), left.last()) {
-            if self.space.table.is_huge(first) {
+            if self.table.is_huge(first) {
                 let (gone, stop) = self.move_unit_out(w, unit_of(first), true);
                 moved += gone;
                 if stop == Some(Stop::Again) {
-                    self.space
-                        .advised
-                        .out
-                        .ranges
-                        .push_front(first..last.plus(1));
+                    self.advised.put_back_out(first..last.plus(1));
                     break;
                 }
                 let same = |page: &&Vpn| unit_of(**page) == unit_of(first);
@@ -177,11 +156,7 @@ impl Mm {
                 None => 0,
                 Some(Stop::Again) => {
                     let start = first.plus(gone.into());
-                    self.space
-                        .advised
-                        .out
-                        .ranges
-                        .push_front(start..last.plus(1));
+                    self.advised.put_back_out(start..last.plus(1));
                     break;
                 }
                 // All pages that a fork shares are being made movable; that takes too long to wait for.
@@ -193,14 +168,5 @@ impl Mm {
         self.buffers.victims = victims;
         self.submit_writes(w, true);
         moved
-    }
-
-    /// Victims that the program called cold, and that were not needed since.
-    pub(super) fn take_cold(&mut self, max: u32, victims: &mut Vec<Vpn>) {
-        let cold = |entry| matches!(entry, Entry::Resident(Resident { refs: 0, .. }));
-        self.space
-            .advised
-            .cold
-            .take(&self.space.table, max as usize, cold, victims);
     }
 }

@@ -20,12 +20,12 @@ impl Mm {
             // The thread must find its page before reclaim does.
             return false;
         }
-        if self.space.held {
+        if self.held {
             return false;
         }
         self.read_on(w);
         let (headroom, kept) = (self.headroom(w), self.units_kept(w));
-        if self.space.table.resident() > 0 {
+        if self.table.resident() > 0 {
             let wakes = self.reclaim.wake_if_short(headroom, kept, &self.evicted());
             self.stats.kswapd_wakeups += u64::from(wakes);
         }

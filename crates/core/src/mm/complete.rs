@@ -95,14 +95,14 @@ impl Mm {
         let desc = self.frames.get(frame);
         if desc.wanted {
             self.deliver(w, frame);
-        } else if desc.whole && !self.space.held {
+        } else if desc.whole && !self.held {
             self.send_on(w, slot, frame);
         }
     }
 
     /// Map pages that have just been read and may be mapped before their touch.
     fn map_direct(&mut self, w: &mut impl World, frames: &[Frame]) {
-        if self.space.held {
+        if self.held {
             return;
         }
         let mut maps = core::mem::take(&mut self.buffers.maps);

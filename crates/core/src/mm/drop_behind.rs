@@ -17,7 +17,7 @@ impl Mm {
         victims: &mut Vec<Vpn>,
     ) -> bool {
         let yields = self.faults_at_random();
-        let (long, margin) = bounds(self.space.table.resident(), yields);
+        let (long, margin) = bounds(self.table.resident(), yields);
         let mut offered = 0;
         while offered < OFFERED {
             let Some(run) =
@@ -43,7 +43,7 @@ impl Mm {
             }
             let passed = |&page: &Vpn| self.may_pass(page, next(page));
             victims.extend(run.rising().filter(passed));
-            if victims.iter().any(|&page| self.space.table.is_huge(page)) && self.awaits_cluster() {
+            if victims.iter().any(|&page| self.table.is_huge(page)) && self.awaits_cluster() {
                 self.readahead.streams.offer_drop_behind_again(run);
                 victims.clear();
                 return false;

@@ -4,7 +4,6 @@
 //! sweeps the page table by address, takes one reference per pass, and evicts a page that has none. A page that was just mapped
 //! for a thread stays for a moment. A huge page is evicted as a whole where it can be.
 
-
 use super::Mm;
 use crate::fault::grace;
 use crate::frames::{FrameDesc, NOTHING, State};
@@ -25,7 +24,8 @@ impl Mm {
         let mut moved = self.evict_unshared(w);
         let mut victims = core::mem::take(&mut self.buffers.victims);
         victims.clear();
-        self.take_cold(max, &mut victims);
+        self.advised
+            .take_cold(&self.table, max as usize, &mut victims);
         if victims.is_empty() && !self.take_drop_behind(w, max, &mut victims) {
             self.buffers.victims = victims;
             return moved;
@@ -43,7 +43,7 @@ impl Mm {
             if chosen || enough || self.slots.are_full() && moved > 0 {
                 break;
             }
-            let Some(leaf) = self.space.table.next_resident_leaf(self.reclaim.hand()) else {
+            let Some(leaf) = self.table.next_resident_leaf(self.reclaim.hand()) else {
                 wraps += 1;
                 self.reclaim.set_hand(Vpn(0));
                 // Going on with victims in hand could choose a page twice.
@@ -53,7 +53,7 @@ impl Mm {
                 continue;
             };
             let unit = unit_of(leaf.start);
-            if self.space.table.is_huge(unit) || leaf.start == unit && self.collapse(w, unit) {
+            if self.table.is_huge(unit) || leaf.start == unit && self.collapse(w, unit) {
                 if wraps < 2 && self.spares_units(w) {
                     self.reclaim.set_hand(leaf.end);
                     continue;
@@ -62,7 +62,7 @@ impl Mm {
                     break;
                 }
                 self.reclaim.set_hand(leaf.end);
-                if !self.space.table.age_huge(unit) || self.waiters.recent().is_in(unit, now) {
+                if !self.table.age_huge(unit) || self.waiters.recent().is_in(unit, now) {
                     continue;
                 }
                 let (gone, stop) = self.move_unit_out(w, unit, false);
@@ -73,10 +73,10 @@ impl Mm {
                 }
                 // No cluster can take the unit: all hold pages of units that were disbanded. Split this one too, at
                 // once: otherwise the hand would find it a huge page again the next time.
-                self.stats.huge_splits += u64::from(self.space.table.unmake_huge(unit));
+                self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
             }
             let room = max as usize - victims.len();
-            let hand = self.space.table.sweep(&leaf, room, &mut victims);
+            let hand = self.table.sweep(&leaf, room, &mut victims);
             self.reclaim.set_hand(hand);
         }
         #[cfg(feature = "planted")]
@@ -129,7 +129,7 @@ impl Mm {
     }
 
     fn is_single(&self, page: Vpn) -> bool {
-        matches!(self.space.table.get(page), Entry::Resident(_)) && !self.space.table.is_huge(page)
+        matches!(self.table.get(page), Entry::Resident(_)) && !self.table.is_huge(page)
     }
 
     /// Move a run of resident pages to frames. `leaves`: their memory is to be free as soon as they are on an area.
@@ -143,7 +143,7 @@ impl Mm {
     ) -> (u32, Option<Stop>) {
         let last = first.plus(u64::from(pages.saturating_sub(1)));
         for page in [first, last] {
-            self.stats.huge_splits += u64::from(self.space.table.unmake_huge(page));
+            self.stats.huge_splits += u64::from(self.table.unmake_huge(page));
         }
         let (mut at, mut left, mut gone) = (first, pages, 0);
         while left > 0 {
@@ -174,7 +174,7 @@ impl Mm {
                     return (gone, done.stop);
                 }
                 Some(Stop::Fixed) => {
-                    self.space.table.rest(at, REST);
+                    self.table.rest(at, REST);
                     return (gone, done.stop);
                 }
                 Some(_) => return (gone, done.stop),
@@ -191,14 +191,14 @@ impl Mm {
         leaves: bool,
     ) {
         self.reclaim.on_evicted(1);
-        let slot = match self.space.table.get(page) {
+        let slot = match self.table.get(page) {
             Entry::Resident(resident) => resident.slot,
             _ => None,
         };
         let digest = w.digest_of(frame);
         if let Some(entry) = self.needs_no_slot(digest) {
             self.slots.put(w, slot);
-            self.space.table.set(page, entry);
+            self.table.set(page, entry);
             self.frames.set_free(frame);
             return;
         }
@@ -228,7 +228,7 @@ impl Mm {
             ..NOTHING
         };
         self.frames.install(frame, desc);
-        self.space.table.set(page, Entry::Cached(frame));
+        self.table.set(page, Entry::Cached(frame));
         if leaves && clean.is_some() {
             self.leave_frame(frame);
         }
@@ -239,7 +239,6 @@ impl Mm {
     /// wherever they are from.
     pub(super) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
         let local = self
-            .space
             .vmas
             .find(page)
             .is_some_and(|vma| vma.local > LOCAL / 2);
@@ -250,8 +249,8 @@ impl Mm {
     pub(super) fn take_back_slots(&mut self, w: &mut impl World) -> u32 {
         let mut taken = 0;
         let mut at = Vpn(0);
-        while self.space.table.keeping() > 0
-            && let Some((page, entry)) = self.space.table.next_used(at, Vpn(u64::MAX))
+        while self.table.keeping() > 0
+            && let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX))
         {
             if let Entry::Resident(Resident {
                 slot: Some(slot),
@@ -265,7 +264,7 @@ impl Mm {
                     refs,
                     found,
                 };
-                self.space.table.set(page, Entry::Resident(resident));
+                self.table.set(page, Entry::Resident(resident));
                 taken += 1;
             }
             at = page.plus(1);

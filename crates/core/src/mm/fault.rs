@@ -53,10 +53,10 @@ impl Mm {
 
     pub(super) fn serve(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
         let page = pending.page;
-        if self.space.vmas.find(page).is_none() {
+        if self.vmas.find(page).is_none() {
             return Outcome::Unmanaged;
         }
-        match self.space.table.get(page) {
+        match self.table.get(page) {
             Entry::Unmapped => self.first_touch(w, pending),
             Entry::SameFilled(fill) => self.on_filled(w, pending, fill),
             Entry::Resident(resident) => self.on_present(w, pending, resident),
@@ -81,7 +81,7 @@ impl Mm {
 
     fn first_touch(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
         let page = pending.page;
-        let Some(vma) = self.space.vmas.find(page) else {
+        let Some(vma) = self.vmas.find(page) else {
             return Outcome::Unmanaged;
         };
         let batch = vma.streams.batch(page).min(self.config.first_touch.max(1));
@@ -93,7 +93,6 @@ impl Mm {
         let edge = page.0.next_multiple_of(LEAF_PAGES as u64).max(page.0 + 1);
         let end = end.min(page.plus(u64::from(batch))).min(Vpn(edge));
         let end = self
-            .space
             .table
             .next_used(page, end)
             .map_or(end, |(used, _)| used);
@@ -104,7 +103,7 @@ impl Mm {
             self.set_mapped(w, page.plus(u64::from(n)), None, refs);
         }
         if mapped > 0 {
-            if let Some(vma) = self.space.vmas.find_mut(page) {
+            if let Some(vma) = self.vmas.find_mut(page) {
                 let run = vma.streams.mapped(page, mapped);
                 self.readahead.streams.filled(&run, mapped);
             }
@@ -122,7 +121,7 @@ impl Mm {
                     refs: REFS_NEW,
                     found: true,
                 };
-                self.space.table.set(page, Entry::Resident(resident));
+                self.table.set(page, Entry::Resident(resident));
                 w.wake(page);
                 Outcome::Served
             }
@@ -201,7 +200,7 @@ impl Mm {
         }
         let cluster = self.faults_at_random() && self.frames.clusters().count(List::Free) > 0;
         if !self.drop_for_one() && !cluster && !self.give_up_ahead(w.now()) {
-            if self.space.held {
+            if self.held {
                 // Nothing is evicted now; the fork will be over soon.
                 return None;
             }
@@ -293,7 +292,7 @@ impl Mm {
             return self.deliver_unit(w, id, unit, frame);
         }
         let pending = Pending::of(page, desc.since);
-        if self.space.held {
+        if self.held {
             w.returns(page);
         }
         let mut stop = if desc.state == State::Writing {
@@ -369,7 +368,7 @@ impl Mm {
                 refs,
                 found: true,
             };
-            self.space.table.set(page, Entry::Resident(resident));
+            self.table.set(page, Entry::Resident(resident));
         } else {
             self.set_mapped(w, page, slot, refs);
         }
@@ -393,7 +392,6 @@ impl Mm {
     ) -> Outcome {
         let page = pending.page;
         if self
-            .space
             .vmas
             .find(page)
             .is_some_and(|vma| vma.hint != Hint::Random)
@@ -427,7 +425,7 @@ impl Mm {
 
     /// How soon the page comes back that was evicted as number `evicted`.
     pub(super) fn returns(&self, evicted: u32) -> Returns {
-        self.reclaim.returns(evicted, self.space.table.resident())
+        self.reclaim.returns(evicted, self.table.resident())
     }
 
     pub(super) fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, desc: FrameDesc) {
@@ -438,12 +436,12 @@ impl Mm {
             ..desc
         };
         self.frames.install(frame, desc);
-        self.space.table.set(page, Entry::Cached(frame));
+        self.table.set(page, Entry::Cached(frame));
     }
 
     /// The content of a page is lost: every touch raises SIGBUS until the range is discarded.
     pub(super) fn lose(&mut self, w: &mut impl World, page: Vpn) {
-        match self.space.table.get(page) {
+        match self.table.get(page) {
             Entry::Resident(_) => return w.wake(page),
             Entry::Swapped { slot, .. } => self.slots.put(w, Some(slot)),
             Entry::Cached(frame) if self.frames.get(frame).state == State::Writing => {
@@ -456,7 +454,7 @@ impl Mm {
             }
             Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}
         }
-        self.space.table.set(page, Entry::Poisoned);
+        self.table.set(page, Entry::Poisoned);
         self.serve_or_wake(w, Pending::of(page, w.now()));
     }
 }

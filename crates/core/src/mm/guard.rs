@@ -15,20 +15,20 @@ impl Mm {
     /// The kernel guards `range` now.
     pub fn guard(&mut self, w: &mut impl World, range: &PageRange) {
         self.discard(w, range);
-        for part in self.space.vmas.overlapping(range) {
+        for part in self.vmas.overlapping(range) {
             for page in pages(&part) {
-                self.space.table.set(page, Entry::Guarded);
+                self.table.set(page, Entry::Guarded);
             }
         }
     }
 
     /// No page of `range` is guarded any more.
     pub fn unguard(&mut self, range: &PageRange) {
-        for part in self.space.vmas.overlapping(range) {
+        for part in self.vmas.overlapping(range) {
             let mut at = part.start;
-            while let Some((page, entry)) = self.space.table.next_used(at, part.end) {
+            while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 if entry == Entry::Guarded {
-                    self.space.table.set(page, Entry::Unmapped);
+                    self.table.set(page, Entry::Unmapped);
                 }
                 at = page.plus(1);
             }
@@ -38,11 +38,11 @@ impl Mm {
     /// Nothing is mapped in `range` any more: unreported guards stood there, and are removed. Evicted pages stay
     /// evicted.
     pub fn forget_mapped(&mut self, w: &mut impl World, range: &PageRange) {
-        for part in self.space.vmas.overlapping(range) {
+        for part in self.vmas.overlapping(range) {
             let mut at = part.start;
-            while let Some((page, entry)) = self.space.table.next_used(at, part.end) {
+            while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 if let Entry::Resident(Resident { slot, .. }) = entry {
-                    self.space.table.set(page, Entry::Unmapped);
+                    self.table.set(page, Entry::Unmapped);
                     self.slots.put(w, slot);
                     w.uncharge(1);
                 }

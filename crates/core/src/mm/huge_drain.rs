@@ -100,7 +100,7 @@ impl Mm {
             return UnitAction::Split;
         };
         let first = self.frames.clusters().first(id);
-        if self.space.held || self.frames.clusters().get(id).list != List::Clean {
+        if self.held || self.frames.clusters().get(id).list != List::Clean {
             return UnitAction::Split;
         }
         let goes = |frame| {
@@ -139,9 +139,7 @@ impl Mm {
             let slot = self.frames.get(first.plus(n)).slot;
             self.slots.put(w, slot);
             let page = unit.plus(n.into());
-            self.space
-                .table
-                .set(page, Entry::Resident(Resident::default()));
+            self.table.set(page, Entry::Resident(Resident::default()));
             if !all {
                 self.frames.set_empty(first.plus(n));
             }
@@ -150,7 +148,7 @@ impl Mm {
             let whole = self.came_whole(w, id, unit);
             self.frames.end_all(id, State::Empty);
             if whole {
-                self.space.table.make_huge(unit, 0);
+                self.table.make_huge(unit, 0);
             }
         }
         if all {

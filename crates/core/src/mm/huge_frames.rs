@@ -36,7 +36,6 @@ impl Mm {
         let unit = unit_of(page);
         self.has_huge_pages()
             && self
-                .space
                 .vmas
                 .find(unit)
                 .is_some_and(|vma| vma.range.end >= unit.plus(UNIT.into()))
@@ -46,7 +45,6 @@ impl Mm {
     pub(super) fn is_touched_in_order(&self, page: Vpn) -> bool {
         self.config.thp == Thp::Always
             || self
-                .space
                 .vmas
                 .find(page)
                 .is_some_and(|vma| vma.local > LOCAL / 2)
@@ -56,7 +54,7 @@ impl Mm {
     /// Evicts for it if `hard`.
     pub(super) fn obtain_cluster(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
         let taken = self.spare_cluster(w);
-        if taken.is_some() || !hard || self.space.held || self.is_much_unwritten() {
+        if taken.is_some() || !hard || self.held || self.is_much_unwritten() {
             return taken;
         }
         // If the system has no huge page, eviction makes a cluster only if some have memory.
@@ -244,7 +242,7 @@ impl Mm {
             self.frames.set_empty(frame);
         }
         // A repair maps memory again, and a fork must not see it half done.
-        while !self.space.held
+        while !self.held
             && let Some(id) = self.frames.take_cluster(List::Fragmented)
         {
             for frame in self.frames.clusters().frames(id) {

@@ -58,8 +58,8 @@ impl Mm {
         let wanted = in_order || self.config.thp == Thp::Always;
         let end = unit.plus(UNIT.into());
         let is_of_it = match fill {
-            None => self.space.table.next_used(unit, end).is_none(),
-            Some(fill) => self.space.table.is_filled(unit, fill),
+            None => self.table.next_used(unit, end).is_none(),
+            Some(fill) => self.table.is_filled(unit, fill),
         };
         if !wanted || !is_of_it || !self.holds_unit(unit) {
             return None;
@@ -71,11 +71,11 @@ impl Mm {
             Cluster::None => return None,
         };
         if let Some(fill) = fill {
-            let word = self.space.table.word_of(fill);
+            let word = self.table.word_of(fill);
             self.frames.set_not_zeroed(id);
             for (n, frame) in (0..).zip(self.frames.clusters().frames(id)) {
                 w.fill_with(frame, word);
-                if self.space.held {
+                if self.held {
                     w.returns(unit.plus(n));
                 }
             }
@@ -92,9 +92,9 @@ impl Mm {
             let whole = self.came_whole(w, id, unit);
             self.frames.end_all(id, State::Empty);
             if whole {
-                self.space.table.make_huge(unit, REFS_NEW);
+                self.table.make_huge(unit, REFS_NEW);
             }
-            if let Some(vma) = self.space.vmas.find_mut(unit) {
+            if let Some(vma) = self.vmas.find_mut(unit) {
                 if in_order {
                     vma.took_unit(true);
                 }
@@ -114,7 +114,7 @@ impl Mm {
                 .set_empty(self.frames.clusters().first(id).plus(n));
         }
         self.frames.settle(id);
-        if matches!(self.space.table.get(pending.page), Entry::Resident(_)) {
+        if matches!(self.table.get(pending.page), Entry::Resident(_)) {
             return Some(Outcome::Served);
         }
         (passing(done, pending.since, w.now()) == Some(Stop::Again)).then(|| {
@@ -127,7 +127,7 @@ impl Mm {
     /// page. False: read the page alone.
     pub(super) fn swap_in_unit(&mut self, w: &mut impl World, pending: Pending) -> bool {
         let page = pending.page;
-        if !self.space.table.is_away(page) || !self.holds_unit(page) {
+        if !self.table.is_away(page) || !self.holds_unit(page) {
             return false;
         }
         if self.config.thp != Thp::Always && !self.readahead.streams.comes_to(page, w.now()) {
@@ -145,7 +145,7 @@ impl Mm {
             self.readahead.streams.missed(stream);
             self.judge(stream);
             self.readahead.streams.pass_unit(stream, unit_of(page));
-            if let Some(vma) = self.space.vmas.find_mut(page) {
+            if let Some(vma) = self.vmas.find_mut(page) {
                 vma.took_unit(false);
             }
         }
@@ -164,7 +164,7 @@ impl Mm {
         least: u32,
         obtain: impl FnOnce(&mut Self, &mut W, bool) -> Option<ClusterId>,
     ) -> Cluster {
-        let patient = !self.space.held && w.now().saturating_sub(pending.since) < UNIT_WAIT;
+        let patient = !self.held && w.now().saturating_sub(pending.since) < UNIT_WAIT;
         let soon = |mm: &Mm| patient && mm.frames.writing() >= least;
         let hard = patient && !soon(self);
         match obtain(self, w, hard) {
@@ -176,9 +176,7 @@ impl Mm {
 
     /// Whether a stream reads the unit of `page` whole.
     pub(super) fn reads_whole(&self, stream: StreamId, page: Vpn) -> bool {
-        self.readahead.streams.is_dense(stream)
-            && self.space.table.is_away(page)
-            && self.holds_unit(page)
+        self.readahead.streams.is_dense(stream) && self.table.is_away(page) && self.holds_unit(page)
     }
 
     /// A stream has reached a unit: read it whole. False: there is no memory for it now.
@@ -194,7 +192,7 @@ impl Mm {
             self.reclaim.wake();
             return false;
         };
-        if let Entry::Swapped { evicted, .. } = self.space.table.get(page) {
+        if let Entry::Swapped { evicted, .. } = self.table.get(page) {
             self.readahead.streams.reads(stream, self.returns(evicted));
         }
         w.window(UNIT.into());
@@ -217,7 +215,7 @@ impl Mm {
         let mut first = None;
         for (n, frame) in (0..).zip(self.frames.clusters().frames(id)) {
             let page = unit.plus(n);
-            let Entry::Swapped { slot, evicted } = self.space.table.get(page) else {
+            let Entry::Swapped { slot, evicted } = self.table.get(page) else {
                 debug_assert!(false, "a unit that is away has a slot for each page");
                 continue;
             };
@@ -290,7 +288,7 @@ impl Mm {
             // The end of the I/O maps it.
             return Outcome::Waits;
         }
-        if self.space.held {
+        if self.held {
             for n in 0..UNIT {
                 w.returns(unit.plus(n.into()));
             }
@@ -365,14 +363,11 @@ impl Mm {
         let Predictor::Stream(stream) = predictor else {
             return;
         };
-        if self.space.held
-            || !self.space.table.is_huge(page)
-            || !self.readahead.streams.is_dense(stream)
-        {
+        if self.held || !self.table.is_huge(page) || !self.readahead.streams.is_dense(stream) {
             return;
         }
         let next = self.readahead.streams.next_unit(stream, unit_of(page));
-        let Some(Entry::Cached(frame)) = next.map(|next| self.space.table.get(next)) else {
+        let Some(Entry::Cached(frame)) = next.map(|next| self.table.get(next)) else {
             return;
         };
         if let Some((id, unit)) = self.frames.unit_of(frame)
@@ -409,12 +404,11 @@ impl Mm {
         if whole {
             // The next unit of a stream has not proved that it is needed again.
             let again = needed && unseen == 0;
-            self.space
-                .table
+            self.table
                 .make_huge(unit, if again { REFS_REFAULT } else { REFS_NEW });
         }
         self.stats.ahead.unseen += unseen;
-        if let Some(vma) = self.space.vmas.find_mut(unit) {
+        if let Some(vma) = self.vmas.find_mut(unit) {
             vma.ahead.unseen += unseen;
         }
     }
@@ -441,7 +435,7 @@ impl Mm {
             let unit = unit_of(edge);
             let all = unit..unit.plus(UNIT.into());
             if overlap(&all, range) != all {
-                self.stats.huge_splits += u64::from(self.space.table.unmake_huge(edge));
+                self.stats.huge_splits += u64::from(self.table.unmake_huge(edge));
             }
         }
     }

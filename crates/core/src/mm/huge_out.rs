@@ -19,10 +19,10 @@ impl Mm {
     /// Make the leaf of `page` a huge page, if all of it is mapped and its region is touched in order.
     pub(super) fn collapse(&mut self, w: &mut impl World, page: Vpn) -> bool {
         let unit = unit_of(page);
-        if self.space.table.is_huge(unit) {
+        if self.table.is_huge(unit) {
             return true;
         }
-        let fit = self.space.table.is_full(unit) && self.holds_unit(unit);
+        let fit = self.table.is_full(unit) && self.holds_unit(unit);
         if !fit || !self.is_touched_in_order(unit) || self.huge.rest > 0 {
             return false;
         }
@@ -32,7 +32,7 @@ impl Mm {
         }
         let done = w.collapse(unit);
         if done {
-            self.space.table.make_huge(unit, REFS_NEW);
+            self.table.make_huge(unit, REFS_NEW);
         } else {
             self.huge.lean = LEAN;
         }
@@ -57,7 +57,7 @@ impl Mm {
                 self.frames.set_whole(id, false);
             }
             if done.stop != Some(Stop::Again) || done.pages > 0 {
-                self.stats.huge_splits += u64::from(self.space.table.unmake_huge(unit));
+                self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
             }
             for n in 0..done.pages {
                 self.on_moved_out(w, unit.plus(n.into()), first.plus(n), leaves);
@@ -67,7 +67,7 @@ impl Mm {
                 Some(Stop::Busy) => {
                     self.on_immovable(w, unit.plus(done.pages.into()), UNIT - done.pages);
                 }
-                Some(Stop::Fixed) => self.space.table.rest(unit, REST),
+                Some(Stop::Fixed) => self.table.rest(unit, REST),
                 _ => {}
             }
             if matches!(done.stop, Some(Stop::Busy | Stop::Fixed)) {
@@ -83,7 +83,7 @@ impl Mm {
         let beside = w.begin_digest(first);
         for n in 0..UNIT {
             let (page, frame) = (unit.plus(n.into()), first.plus(n));
-            let slot = match self.space.table.get(page) {
+            let slot = match self.table.get(page) {
                 Entry::Resident(resident) => resident.slot,
                 _ => None,
             };
@@ -94,7 +94,7 @@ impl Mm {
                 ..NOTHING
             };
             self.frames.install(frame, desc);
-            self.space.table.set(page, Entry::Cached(frame));
+            self.table.set(page, Entry::Cached(frame));
         }
         if beside {
             self.huge.digesting += UNIT;
@@ -313,7 +313,7 @@ impl Mm {
     /// Resident units among the victims that reclaim has chosen page by page are evicted as units: they leave
     /// `victims`.
     pub(super) fn take_units(&mut self, victims: &mut alloc::vec::Vec<Vpn>) {
-        let (table, units) = (&self.space.table, &mut self.buffers.units);
+        let (table, units) = (&self.table, &mut self.buffers.units);
         units.clear();
         victims.retain(|&page| {
             let huge = table.is_huge(page);
@@ -330,17 +330,16 @@ impl Mm {
         let desc = *self.frames.get(frame);
         if let (Some(page), Some(slot)) = (desc.page, desc.slot) {
             let evicted = self.reclaim.eviction_number();
-            self.space.table.set(page, Entry::Swapped { slot, evicted });
+            self.table.set(page, Entry::Swapped { slot, evicted });
         }
     }
 
     /// Whether a page that a stream has passed can be evicted: of a huge page, only with its last one.
     pub(super) fn may_pass(&self, page: Vpn, next: Vpn) -> bool {
-        if self.space.table.is_huge(page) {
-            return unit_of(page) != unit_of(next)
-                && self.space.table.huge_credit(page) <= REFS_NEW;
+        if self.table.is_huge(page) {
+            return unit_of(page) != unit_of(next) && self.table.huge_credit(page) <= REFS_NEW;
         }
-        let entry = self.space.table.get(page);
+        let entry = self.table.get(page);
         matches!(entry, Entry::Resident(Resident { refs, .. }) if refs <= REFS_NEW)
     }
 }

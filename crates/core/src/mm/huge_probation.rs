@@ -25,12 +25,12 @@ impl Mm {
     pub(super) fn spares_units(&self, w: &impl World) -> bool {
         self.frames.clusters().resting() >= self.huge.trials.max(1)
             && self.may_rest(w)
-            && self.space.table.resident_singles() >= SINGLES * u64::from(self.reclaim.marks().high)
+            && self.table.resident_singles() >= SINGLES * u64::from(self.reclaim.marks().high)
     }
 
     /// A unit was evicted for its age.
     pub(super) fn begin_probation(&mut self, w: &impl World, unit: Vpn) {
-        let Entry::Cached(frame) = self.space.table.get(unit) else {
+        let Entry::Cached(frame) = self.table.get(unit) else {
             return;
         };
         if let Some((id, _)) = self.frames.unit_of(frame)
@@ -55,7 +55,7 @@ impl Mm {
     pub(super) fn end_trial(&mut self, w: &impl World, id: ClusterId) {
         let until = self.frames.end_rest(id);
         if until.is_some_and(|until| until <= w.now()) {
-            let most = self.space.table.resident() / TRIALS / u64::from(UNIT);
+            let most = self.table.resident() / TRIALS / u64::from(UNIT);
             self.huge.trials = (self.huge.trials.max(1) * 2).min(most as u32);
         }
     }
@@ -76,7 +76,7 @@ impl Mm {
     fn may_rest(&self, w: &impl World) -> bool {
         let clusters = self.frames.clusters();
         self.faults_at_random()
-            && !self.space.held
+            && !self.held
             && !self.is_draining()
             && !self.waiters.are_stalled()
             && w.excess() == 0

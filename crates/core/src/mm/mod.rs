@@ -40,9 +40,10 @@ use crate::readahead::Policy;
 use crate::readahead::prefetch::Prefetch;
 use crate::reclaim::Reclaim;
 use crate::reclaim::unshare::Unsharing;
-use crate::space::AddressSpace;
-use crate::space::advice::Hint;
-use crate::space::page_table::{Entry, Resident};
+use crate::space::advice::{Advised, Hint};
+use crate::space::discarded::Discarded;
+use crate::space::page_table::{Entry, PageTable, Resident};
+use crate::space::vma::Vmas;
 use crate::stats::Stats;
 use crate::swap::drain::{self, Drain, Swapoff};
 use crate::swap::owners::Owners;
@@ -99,7 +100,15 @@ struct Buffers {
 pub struct Mm {
     config: Config,
     /// Where each page is.
-    space: AddressSpace,
+    table: PageTable,
+    /// The managed regions.
+    vmas: Vmas,
+    /// Advice of the program that is to be carried out.
+    advised: Advised,
+    /// Discarded ranges that the kernel may not have zapped yet.
+    discarded: Discarded,
+    /// A fork is held: nothing is evicted.
+    held: bool,
     frames: Frames,
     /// Slots that this process takes on the swap areas.
     slots: Slots,
@@ -130,7 +139,11 @@ impl Mm {
     pub fn new(config: Config, limit: u64) -> Self {
         Mm {
             config,
-            space: AddressSpace::default(),
+            table: PageTable::default(),
+            vmas: Vmas::default(),
+            advised: Advised::default(),
+            discarded: Discarded::default(),
+            held: false,
             frames: Frames::new(config.frames, config.clusters),
             slots: Slots::default(),
             owners: Owners::new(config.readahead.goes_by_slot()),
@@ -156,12 +169,12 @@ impl Mm {
 
     /// Managed pages.
     pub fn managed(&self) -> u64 {
-        self.space.vmas.pages()
+        self.vmas.pages()
     }
 
     /// Pages of memory in use: the program's pages and the memory of our frames.
     pub fn resident(&self) -> u64 {
-        self.space.table.resident() + u64::from(self.frames.backed())
+        self.table.resident() + u64::from(self.frames.backed())
     }
 
     /// A thread waits for a read in flight.
@@ -181,46 +194,46 @@ impl Mm {
 
     /// Pages that are mapped in the program.
     pub fn mapped(&self) -> u64 {
-        self.space.table.resident()
+        self.table.resident()
     }
 
     /// The managed parts of `range`, in order.
     pub fn managed_in(&self, range: &PageRange) -> Vec<PageRange> {
-        self.space.vmas.overlapping(range)
+        self.vmas.overlapping(range)
     }
 
     /// Whether `page` is in a managed region.
     pub fn manages(&self, page: Vpn) -> bool {
-        self.space.vmas.find(page).is_some()
+        self.vmas.find(page).is_some()
     }
 
     /// All managed regions.
     pub fn regions(&self) -> impl Iterator<Item = &crate::space::vma::Vma> {
-        self.space.vmas.iter()
+        self.vmas.iter()
     }
 
     /// Pages of `range` that are mapped, and pages that are in a frame or on an area.
     pub fn usage(&self, range: &PageRange) -> (u64, u64) {
-        self.space.table.usage(range)
+        self.table.usage(range)
     }
 
     /// Where `page` is.
     pub fn entry(&self, page: Vpn) -> Entry {
-        self.space.table.get(page)
+        self.table.get(page)
     }
 
     /// Whether readahead read `page`, or is about to, and it has not been touched since.
     pub fn is_ahead(&self, page: Vpn) -> bool {
-        matches!(self.space.table.get(page), Entry::Cached(frame) if self.frames.get(frame).ahead)
+        matches!(self.table.get(page), Entry::Cached(frame) if self.frames.get(frame).ahead)
     }
 
     /// Manage `range`. `present` are the pages that the program has touched already.
     pub fn adopt(&mut self, w: &mut impl World, range: PageRange, present: &[PageRange]) {
-        self.space.vmas.insert(range);
+        self.vmas.insert(range);
         let mut found = 0;
         for page in present.iter().flat_map(crate::units::pages) {
-            if self.space.table.get(page) == Entry::Unmapped {
-                self.space.table.set(
+            if self.table.get(page) == Entry::Unmapped {
+                self.table.set(
                     page,
                     Entry::Resident(Resident {
                         slot: None,
@@ -232,7 +245,7 @@ impl Mm {
             }
         }
         for run in present {
-            if let Some(vma) = self.space.vmas.find_mut(run.start) {
+            if let Some(vma) = self.vmas.find_mut(run.start) {
                 let pages = u32::try_from(crate::units::len(run)).unwrap_or(u32::MAX);
                 let run = vma.streams.mapped(run.start, pages);
                 self.readahead.streams.filled(&run, pages);
@@ -245,26 +258,26 @@ impl Mm {
     /// by
     /// slot there, not by address; our policy follows when it is the kernel's.
     pub fn set_file(&mut self, range: &PageRange) {
-        self.space.vmas.set_file(range);
-        if matches!(self.config.readahead, Policy::Vma(_)) && self.space.vmas.has_file() {
+        self.vmas.set_file(range);
+        if matches!(self.config.readahead, Policy::Vma(_)) && self.vmas.has_file() {
             self.owners.enable();
         }
     }
 
     /// The program discarded the content of `range`; it reads as zeros from now on.
     pub fn discard(&mut self, w: &mut impl World, range: &PageRange) {
-        self.note_discard(range, w.now());
+        self.discarded.note(range, w.now());
         self.forget_all(w, range, |entry| entry != Entry::Guarded);
     }
 
     /// Drop the content of the pages of `range` that are `wanted`.
     fn forget_all(&mut self, w: &mut impl World, range: &PageRange, wanted: fn(Entry) -> bool) {
         self.refuse_pending(w, range);
-        self.space.advised.cancel(range);
+        self.advised.cancel(range);
         self.split_in(range);
-        for part in self.space.vmas.overlapping(range) {
+        for part in self.vmas.overlapping(range) {
             let mut at = part.start;
-            while let Some((page, entry)) = self.space.table.next_used(at, part.end) {
+            while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 if wanted(entry) {
                     self.forget(w, page, entry);
                 }
@@ -282,27 +295,23 @@ impl Mm {
     /// `range` was unmapped.
     pub fn unmap(&mut self, w: &mut impl World, range: &PageRange) {
         self.forget_all(w, range, |_| true);
-        self.space.vmas.remove(range);
+        self.vmas.remove(range);
     }
 
     /// The program moved `from` to `to`, with all content.
     pub fn remap(&mut self, w: &mut impl World, from: &PageRange, to: Vpn) {
         self.unmap(w, &(to..to.plus(len(from))));
-        self.space.advised.cancel(from);
-        for part in self.space.vmas.overlapping(from) {
+        self.advised.cancel(from);
+        for part in self.vmas.overlapping(from) {
             let target = |page: Vpn| Vpn(page.0 - from.start.0 + to.0);
-            let hint = self
-                .space
-                .vmas
-                .find(part.start)
-                .map_or(Hint::Normal, |v| v.hint);
+            let hint = self.vmas.find(part.start).map_or(Hint::Normal, |v| v.hint);
             let moved = target(part.start)..target(part.end);
-            self.space.vmas.insert(moved.clone());
-            self.space.vmas.set_hint(&moved, hint);
+            self.vmas.insert(moved.clone());
+            self.vmas.set_hint(&moved, hint);
             let mut at = part.start;
-            while let Some((page, entry)) = self.space.table.next_used(at, part.end) {
-                self.space.table.set(page, Entry::Unmapped);
-                self.space.table.set(target(page), entry);
+            while let Some((page, entry)) = self.table.next_used(at, part.end) {
+                self.table.set(page, Entry::Unmapped);
+                self.table.set(target(page), entry);
                 let slot = match entry {
                     Entry::Swapped { slot, .. } => Some(slot),
                     Entry::Resident(Resident { slot, .. }) => slot,
@@ -327,12 +336,12 @@ impl Mm {
                 at = page.plus(1);
             }
         }
-        self.space.vmas.remove(from);
+        self.vmas.remove(from);
     }
 
     /// Drop the content of one page, wherever it is.
     fn forget(&mut self, w: &mut impl World, page: Vpn, entry: Entry) {
-        self.space.table.set(page, Entry::Unmapped);
+        self.table.set(page, Entry::Unmapped);
         match entry {
             Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}
             Entry::Resident(Resident { slot, .. }) => {
@@ -382,7 +391,7 @@ impl Mm {
     /// Every slot reference that is held, once each; for tests.
     pub fn references(&self, out: &mut Vec<Slot>) {
         out.extend(self.frames.iter().filter_map(|(_, desc)| desc.slot));
-        for (_, entry) in self.space.table.iter() {
+        for (_, entry) in self.table.iter() {
             match entry {
                 Entry::Swapped { slot, .. } => out.push(slot),
                 Entry::Resident(resident) => out.extend(resident.slot),
@@ -400,7 +409,7 @@ impl Mm {
         if charged != self.resident() {
             return Err("the charge is not what is resident");
         }
-        self.space.table.check()?;
+        self.table.check()?;
         self.frames.clusters().check()?;
         for (frame, desc) in self.frames.iter() {
             if let Some((id, unit)) = self.frames.unit_of(frame) {
@@ -411,7 +420,7 @@ impl Mm {
             }
             let cached = desc
                 .page
-                .is_some_and(|p| self.space.table.get(p) == Entry::Cached(frame));
+                .is_some_and(|p| self.table.get(p) == Entry::Cached(frame));
             match desc.state {
                 State::Empty | State::Free if desc.page.is_some() => {
                     return Err("a frame without content has a page");
@@ -428,8 +437,8 @@ impl Mm {
                 _ => {}
             }
         }
-        let mut vmas = self.space.vmas.iter().peekable();
-        for (page, entry) in self.space.table.iter() {
+        let mut vmas = self.vmas.iter().peekable();
+        for (page, entry) in self.table.iter() {
             let slot = match entry {
                 Entry::Swapped { slot, .. } => Some(slot),
                 Entry::Resident(resident) => resident.slot,

@@ -55,7 +55,7 @@ impl Mm {
         };
         self.look_for_slots(w);
         let shortage = Shortage {
-            held: self.space.held,
+            held: self.held,
             areas_full: self.slots.are_full(),
             drains: self.is_draining(),
             in_flight: self.frames.in_flight() > 0,

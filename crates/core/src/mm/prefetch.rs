@@ -45,7 +45,7 @@ impl Mm {
             self.end_ahead(page, &FrameDesc { mark, ..desc }, true);
             self.frames.use_ahead(frame);
         }
-        let vma = self.space.vmas.find_mut(page)?;
+        let vma = self.vmas.find_mut(page)?;
         if desc.ahead {
             vma.was_foreseen(true);
         }
@@ -62,7 +62,7 @@ impl Mm {
                 None => {}
             }
         }
-        let vma = self.space.vmas.find_mut(page)?;
+        let vma = self.vmas.find_mut(page)?;
         let touch = Touch {
             page,
             slot: desc.slot,
@@ -77,7 +77,7 @@ impl Mm {
     /// The predictor that the touch of `address` continues, moved on.
     pub(super) fn predictor(&mut self, address: u64, now: Nanos) -> Option<Predictor> {
         let page = Vpn::of(address);
-        let vma = self.space.vmas.find_mut(page)?;
+        let vma = self.vmas.find_mut(page)?;
         if vma.hint == Hint::Random {
             return None;
         }
@@ -106,7 +106,7 @@ impl Mm {
     /// against it.
     pub(super) fn judge(&mut self, id: StreamId) -> bool {
         let unused = self.readahead.streams.left_out(id).filter(|&page| {
-            let Entry::Cached(frame) = self.space.table.get(page) else {
+            let Entry::Cached(frame) = self.table.get(page) else {
                 return false;
             };
             let desc = self.frames.get(frame);
@@ -119,7 +119,7 @@ impl Mm {
     /// A page that readahead read is used, or is evicted unused.
     pub(super) fn end_ahead(&mut self, page: Vpn, desc: &FrameDesc, used: bool) {
         self.stats.ahead.end(desc.mark, used);
-        if let Some(vma) = self.space.vmas.find_mut(page) {
+        if let Some(vma) = self.vmas.find_mut(page) {
             vma.ahead.end(desc.mark, used);
         }
     }
@@ -144,7 +144,7 @@ impl Mm {
     ) {
         let (page, now) = (Vpn::of(address), w.now());
         let predictor = self.predictor(address, now);
-        let Some(vma) = self.space.vmas.find_mut(page) else {
+        let Some(vma) = self.vmas.find_mut(page) else {
             return;
         };
         let region = vma.range.clone();
@@ -204,7 +204,7 @@ impl Mm {
         let now = w.now();
         for id in self.readahead.byte_strides.ids() {
             if let Some(next) = self.readahead.byte_strides.next_page(id, now)
-                && let Some(vma) = self.space.vmas.find(next)
+                && let Some(vma) = self.vmas.find(next)
                 && vma.hint != Hint::Random
             {
                 let region = vma.range.clone();
@@ -250,7 +250,7 @@ impl Mm {
             let mut windows = 0;
             while windows < WINDOWS
                 && let Some(next) = self.readahead.streams.next_page(id, share, now)
-                && let Some(vma) = self.space.vmas.find(next)
+                && let Some(vma) = self.vmas.find(next)
                 && vma.hint != Hint::Random
                 && let Some(run) = self.readahead.streams.window(id, &vma.range, share)
             {
@@ -264,7 +264,7 @@ impl Mm {
                 let mut run = self.before_units(id, run);
                 if self.io.holds_back() {
                     // It may continue over pages that are in memory.
-                    let away = |page| matches!(self.space.table.get(page), Entry::Swapped { .. });
+                    let away = |page| matches!(self.table.get(page), Entry::Swapped { .. });
                     match run.pages().position(away) {
                         Some(0) => break,
                         Some(n) => run = run.shortened(n as u64),
@@ -307,12 +307,12 @@ impl Mm {
         run: Run,
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
-        if let Entry::Swapped { evicted, .. } = self.space.table.get(run.first) {
+        if let Entry::Swapped { evicted, .. } = self.table.get(run.first) {
             self.readahead.streams.reads(id, self.returns(evicted));
         }
         let placing = self.readahead.streams.placing(id);
         let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);
-        let mapped = |page: &Vpn| matches!(self.space.table.get(*page), Entry::Resident(_));
+        let mapped = |page: &Vpn| matches!(self.table.get(*page), Entry::Resident(_));
         let present = run.pages().take(passed as usize).filter(mapped).count();
         self.readahead.streams.passed(id, passed, present as u64);
         passed
@@ -337,7 +337,7 @@ impl Mm {
         for (n, page) in (0..).zip(pages) {
             first_page = first_page.or(Some(page));
             passed = n + 1;
-            let Entry::Swapped { slot, .. } = self.space.table.get(page) else {
+            let Entry::Swapped { slot, .. } = self.table.get(page) else {
                 continue;
             };
             let beside =
@@ -403,7 +403,7 @@ impl Mm {
             Window::Slots { first, .. } => {
                 let wanted = first.plus(n);
                 let page = self.owners.get(wanted)?;
-                match self.space.table.get(page) {
+                match self.table.get(page) {
                     Entry::Swapped { slot, .. } if slot == wanted => Some(page),
                     _ => None,
                 }
@@ -422,7 +422,7 @@ impl Mm {
             let Some(page) = self.page_of(window, n) else {
                 continue;
             };
-            let Entry::Swapped { slot, .. } = self.space.table.get(page) else {
+            let Entry::Swapped { slot, .. } = self.table.get(page) else {
                 continue;
             };
             if batch.len() == SLOTS_PER_IO || self.spare_frames(w, 1) == 0 {
@@ -444,7 +444,7 @@ impl Mm {
 
     pub(super) fn count_ahead(&mut self, page: Vpn, count: u64) {
         self.stats.ahead.pages += count;
-        if let Some(vma) = self.space.vmas.find_mut(page) {
+        if let Some(vma) = self.vmas.find_mut(page) {
             vma.ahead.pages += count;
         }
     }
@@ -452,7 +452,7 @@ impl Mm {
     /// A page that readahead asked for was not read after all.
     pub(super) fn uncount_ahead(&mut self, page: Vpn) {
         self.stats.ahead.pages -= 1;
-        if let Some(vma) = self.space.vmas.find_mut(page) {
+        if let Some(vma) = self.vmas.find_mut(page) {
             vma.ahead.pages = vma.ahead.pages.saturating_sub(1);
         }
     }
@@ -505,13 +505,13 @@ impl Mm {
     }
 
     fn map_those(&mut self, w: &mut impl World, pages: impl Iterator<Item = Vpn>) {
-        if self.space.held {
+        if self.held {
             return;
         }
         let mut maps = core::mem::take(&mut self.buffers.maps);
         maps.clear();
         for page in pages {
-            let Entry::Cached(frame) = self.space.table.get(page) else {
+            let Entry::Cached(frame) = self.table.get(page) else {
                 continue;
             };
             if self.frames.unit_of(frame).is_some() {
@@ -566,7 +566,7 @@ impl Mm {
             return;
         };
         self.stats.ahead.unseen += unseen;
-        if let Some(vma) = self.space.vmas.find_mut(page) {
+        if let Some(vma) = self.vmas.find_mut(page) {
             vma.ahead.unseen += unseen;
         }
     }

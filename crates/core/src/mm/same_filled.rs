@@ -21,7 +21,7 @@ impl Mm {
                 Some(Entry::Unmapped)
             }
             Digest::Filled(word) => {
-                let fill = self.space.table.fill_of(word)?;
+                let fill = self.table.fill_of(word)?;
                 self.stats.filled_drops += 1;
                 Some(Entry::SameFilled(fill))
             }
@@ -46,7 +46,7 @@ impl Mm {
             let FrameDesc { page, slot, .. } = *self.frames.get(frame);
             self.slots.put(w, slot);
             if let Some(page) = page {
-                self.space.table.set(page, entry);
+                self.table.set(page, entry);
             }
         }
         self.frames.end_all(id, State::Free);
@@ -62,7 +62,7 @@ impl Mm {
         fill: Fill,
     ) -> Outcome {
         let page = pending.page;
-        let Some(vma) = self.space.vmas.find(page) else {
+        let Some(vma) = self.vmas.find(page) else {
             return Outcome::Unmanaged;
         };
         let batch = vma.streams.batch(page).min(self.config.first_touch.max(1));
@@ -73,7 +73,7 @@ impl Mm {
         }
         let alike = |n: &u64| {
             let next = page.plus(*n);
-            next < end && self.space.table.get(next) == Entry::SameFilled(fill)
+            next < end && self.table.get(next) == Entry::SameFilled(fill)
         };
         let wanted = 1 + (1..u64::from(batch)).take_while(alike).count() as u32;
         let batch = self.spared(w, wanted);
@@ -83,7 +83,7 @@ impl Mm {
         let Some((frame, n)) = self.obtain(w, batch) else {
             return self.stall(w, pending);
         };
-        let word = self.space.table.word_of(fill);
+        let word = self.table.word_of(fill);
         (0..n).for_each(|i| w.fill_with(frame.plus(i), word));
         let desc = FrameDesc {
             state: State::Dirty,
@@ -95,15 +95,15 @@ impl Mm {
             ..NOTHING
         };
         self.frames.install(frame, desc);
-        self.space.table.set(page, Entry::Cached(frame));
+        self.table.set(page, Entry::Cached(frame));
         self.stats.faults_minor += 1;
         let outcome = self.deliver(w, frame);
-        let others = match self.space.table.get(page) {
+        let others = match self.table.get(page) {
             Entry::Resident(_) => self.map_filled(w, frame.plus(1), page.plus(1), n - 1),
             _ => 0,
         };
         (1 + others..n).for_each(|i| self.frames.set_free(frame.plus(i)));
-        if let Some(vma) = self.space.vmas.find_mut(page) {
+        if let Some(vma) = self.vmas.find_mut(page) {
             vma.streams.mapped_of(page, 1 + others, wanted);
         }
         outcome
@@ -114,13 +114,13 @@ impl Mm {
         if n == 0 {
             return 0;
         }
-        if self.space.held {
+        if self.held {
             (0..n.into()).for_each(|i| w.returns(page.plus(i)));
         }
         let done = w.move_in(frame, page, n);
         for i in 0..done.pages {
             debug_assert!(matches!(
-                self.space.table.get(page.plus(i.into())),
+                self.table.get(page.plus(i.into())),
                 Entry::SameFilled(_)
             ));
             self.frames.set_empty(frame.plus(i));

@@ -20,7 +20,7 @@ use crate::world::World;
 impl Mm {
     /// Evict nothing from now on.
     pub fn hold(&mut self) {
-        self.space.held = true;
+        self.held = true;
     }
 
     /// Every unmapped page is on an area, or is marked as lost. Pages for which no slot is free are mapped in the
@@ -38,17 +38,17 @@ impl Mm {
             }
         }
         // A lost page whose mark is not set yet would read as zeros in the child.
-        let unmarked = |pending: &Pending| self.space.table.get(pending.page) == Entry::Poisoned;
+        let unmarked = |pending: &Pending| self.table.get(pending.page) == Entry::Poisoned;
         self.frames.unwritten() == 0 && !self.waiters.retries().iter().any(unmarked)
     }
 
     /// Every page that is not mapped and not zero, in order of address, and the place of its content.
     pub fn unmapped(&self, out: &mut Vec<(Vpn, Stored)>) {
         let mut at = Vpn(0);
-        while let Some((page, entry)) = self.space.table.next_used(at, Vpn(u64::MAX)) {
+        while let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX)) {
             let stored = match entry {
                 Entry::Swapped { slot, .. } => Some(Stored::In(slot)),
-                Entry::SameFilled(fill) => Some(Stored::Filled(self.space.table.word_of(fill))),
+                Entry::SameFilled(fill) => Some(Stored::Filled(self.table.word_of(fill))),
                 Entry::Cached(frame) => {
                     let desc = self.frames.get(frame);
                     debug_assert!(matches!(desc.state, State::Clean | State::Reading));
@@ -77,7 +77,7 @@ impl Mm {
 
     /// The fork is over.
     pub fn release(&mut self) {
-        self.space.held = false;
+        self.held = false;
     }
 
     /// In the child: `page` was not mapped when the parent forked. If it is in a slot, we hold a reference. `present`:
@@ -87,7 +87,7 @@ impl Mm {
             Stored::In(slot) => Some(slot),
             Stored::Filled(_) => None,
         };
-        if self.space.vmas.find(page).is_none() {
+        if self.vmas.find(page).is_none() {
             return self.slots.put(w, slot);
         }
         if present {
@@ -97,22 +97,20 @@ impl Mm {
                 found: true,
             };
             self.slots.put(w, slot);
-            self.space.table.set(page, Entry::Resident(resident));
+            self.table.set(page, Entry::Resident(resident));
             w.charge_existing(1);
             return;
         }
         match stored {
             Stored::In(slot) => {
-                self.space
-                    .table
-                    .set(page, Entry::Swapped { slot, evicted: 0 });
+                self.table.set(page, Entry::Swapped { slot, evicted: 0 });
                 self.owners.note(slot, page);
             }
             Stored::Filled(word) => {
                 // The parent knew no more words than this table has room for.
-                let fill = self.space.table.fill_of(word);
+                let fill = self.table.fill_of(word);
                 let entry = fill.map_or(Entry::Poisoned, Entry::SameFilled);
-                self.space.table.set(page, entry);
+                self.table.set(page, entry);
             }
         }
     }

@@ -25,7 +25,7 @@ impl Mm {
     fn reclaim_clock(&self) -> ReclaimClock {
         ReclaimClock {
             evictions: self.reclaim.evictions(),
-            resident: self.space.table.resident(),
+            resident: self.table.resident(),
         }
     }
 

@@ -72,7 +72,7 @@ impl Mm {
         let Some(area) = self.drain.area() else {
             return false;
         };
-        if self.space.held || self.waiters.are_stalled() || !self.drain.is_due(w.now()) {
+        if self.held || self.waiters.are_stalled() || !self.drain.is_due(w.now()) {
             return false;
         }
         let mut met = core::mem::take(&mut self.buffers.met);
@@ -100,8 +100,7 @@ impl Mm {
     pub(super) fn give_slot_back(&mut self, w: &mut impl World, page: Vpn, resident: Resident) {
         self.slots.put(w, resident.slot);
         let slot = None;
-        self.space
-            .table
+        self.table
             .set(page, Entry::Resident(Resident { slot, ..resident }));
     }
 
@@ -140,10 +139,7 @@ impl Mm {
         let Some(max) = self.drain.look(self.stats.faults_major, now) else {
             return false;
         };
-        let next = self
-            .space
-            .table
-            .on_area(area, self.drain.cursor(), max, met);
+        let next = self.table.on_area(area, self.drain.cursor(), max, met);
         let mut batch = core::mem::take(&mut self.buffers.batch);
         let mut come = core::mem::take(&mut self.buffers.maps);
         batch.clear();
@@ -156,7 +152,7 @@ impl Mm {
                     let desc = *self.frames.get(frame);
                     let here = desc.slot.is_some_and(|slot| slot.area == area);
                     // The unit of an earlier page may have included it.
-                    if !here || self.space.table.get(page) != entry {
+                    if !here || self.table.get(page) != entry {
                         continue;
                     }
                     let in_flight = matches!(desc.state, State::Reading | State::Writing);
@@ -174,7 +170,7 @@ impl Mm {
                         continue;
                     }
                     // Some pages of a unit that could not be read whole are in memory.
-                    if self.space.table.get(page) != entry {
+                    if self.table.get(page) != entry {
                         self.drain.on_found();
                         continue;
                     }
@@ -298,7 +294,7 @@ impl Mm {
         come.clear();
         for (i, &frame) in (0..).zip(frames) {
             let (slot, desc) = (slot.plus(i), *self.frames.get(frame));
-            let ours = self.drains(slot.area) && !self.space.held && !desc.wanted;
+            let ours = self.drains(slot.area) && !self.held && !desc.wanted;
             match desc.page {
                 Some(page) if ours && w.digest_read(frame).number() == w.digest(slot) => {
                     self.stats.swap_in += 1;
@@ -349,9 +345,7 @@ impl Mm {
 
     /// No thread has asked for the page: it has no references.
     fn came(&mut self, page: Vpn) {
-        self.space
-            .table
-            .set(page, Entry::Resident(Resident::default()));
+        self.table.set(page, Entry::Resident(Resident::default()));
     }
 
     /// How many pages of a run may be mapped. Pages that were just read have their memory already.
@@ -385,7 +379,7 @@ impl Mm {
                     found: true,
                     ..Resident::default()
                 };
-                self.space.table.set(page, Entry::Resident(foreign));
+                self.table.set(page, Entry::Resident(foreign));
                 return;
             }
             Stop::Busy | Stop::Fixed if w.try_charge(1) => {

@@ -23,7 +23,7 @@ impl Mm {
     ) -> bool {
         for _ in 0..self.drain.step() {
             met.clear();
-            let next = self.space.table.on_area(area, self.drain.cursor(), 1, met);
+            let next = self.table.on_area(area, self.drain.cursor(), 1, met);
             let Some(&(page, entry)) = met.first() else {
                 return self.walk_on(w, area, next);
             };
@@ -43,7 +43,7 @@ impl Mm {
                         if desc.state == State::Reading {
                             return false;
                         }
-                        if self.space.table.get(page) != entry {
+                        if self.table.get(page) != entry {
                             // Dropped to make room for the window.
                             continue;
                         }
@@ -84,7 +84,7 @@ impl Mm {
         let mut batch = core::mem::take(&mut self.buffers.batch);
         batch.clear();
         batch.extend(frame.map(|frame| (slot, frame)));
-        let window = self.space.vmas.find_mut(page).map(|vma| {
+        let window = self.vmas.find_mut(page).map(|vma| {
             let touch = Touch {
                 page,
                 slot: Some(slot),

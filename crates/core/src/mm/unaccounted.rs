@@ -10,15 +10,10 @@ use super::{Mm, Outcome};
 use crate::fault::Pending;
 use crate::fault::REFS_NEW;
 use crate::space::page_table::{Entry, Resident};
-use crate::units::{Nanos, PageRange, Slot, Vpn};
+use crate::units::{Slot, Vpn};
 use crate::world::{Notice, Stop, World};
 
 impl Mm {
-    /// The kernel will zap the pages of `range`, if it has not yet.
-    pub(super) fn note_discard(&mut self, range: &PageRange, now: Nanos) {
-        self.space.discarded.note(range, now);
-    }
-
     /// `page` was mapped, with `slot` holding the same bytes.
     pub(super) fn set_mapped(
         &mut self,
@@ -29,12 +24,11 @@ impl Mm {
     ) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::HastyLoss) {
-            self.space.discarded = Default::default();
+            self.discarded = Default::default();
         }
-        let found =
-            !self.space.discarded.ranges.is_empty() && self.space.discarded.has(page, w.now());
+        let found = !self.discarded.is_empty() && self.discarded.has(page, w.now());
         let resident = Resident { slot, refs, found };
-        self.space.table.set(page, Entry::Resident(resident));
+        self.table.set(page, Entry::Resident(resident));
     }
 
     /// A message about a page that should be mapped: the message is old, or the page is gone. An attempt to map
@@ -66,15 +60,15 @@ impl Mm {
 
     /// The mapped page is missing, and no event that could explain it is pending.
     pub(super) fn on_missing(&mut self, w: &mut impl World, page: Vpn) {
-        let Entry::Resident(Resident { slot, found, .. }) = self.space.table.get(page) else {
+        let Entry::Resident(Resident { slot, found, .. }) = self.table.get(page) else {
             return;
         };
         self.slots.put(w, slot);
         w.uncharge(1);
         if found {
-            self.space.table.set(page, Entry::Unmapped);
+            self.table.set(page, Entry::Unmapped);
         } else {
-            self.space.table.set(page, Entry::Poisoned);
+            self.table.set(page, Entry::Poisoned);
             w.notice(Notice::Unaccounted { page });
         }
     }

@@ -27,7 +27,7 @@ impl Mm {
         }
         // The program may have discarded or moved some of them.
         let resident = |i: &u32| {
-            let entry = self.space.table.get(page.plus(u64::from(*i)));
+            let entry = self.table.get(page.plus(u64::from(*i)));
             matches!(entry, Entry::Resident(_))
         };
         let n = (0..n).take_while(resident).count() as u32;
@@ -39,7 +39,7 @@ impl Mm {
         let refused = stop == Some(Stop::Busy);
         match self.unsharing.on_tried(moved > 0, left, refused, now) {
             Next::Done | Next::Wait => {}
-            Next::Pinned => self.space.table.rest(left.0, REST),
+            Next::Pinned => self.table.rest(left.0, REST),
             Next::Ask => w.unshare(left.0, left.1),
         }
         moved

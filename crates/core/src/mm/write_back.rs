@@ -35,7 +35,7 @@ impl Mm {
 
     /// Returns whether there is more to do at once.
     pub(super) fn write_back_step(&mut self, w: &mut impl World) -> bool {
-        if self.space.held || self.waiters.are_stalled() || self.is_draining() {
+        if self.held || self.waiters.are_stalled() || self.is_draining() {
             return false;
         }
         let Some(area) = self.filling_area(w) else {
@@ -55,7 +55,7 @@ impl Mm {
         met.clear();
         batch.clear();
         let (hand, look) = self.write_back.next_look();
-        let mut next = self.space.table.on_area(area, hand, look, &mut met);
+        let mut next = self.table.on_area(area, hand, look, &mut met);
         let mut worked = false;
         for &(page, entry) in &met {
             match entry {

@@ -8,11 +8,6 @@ pub(crate) mod discarded;
 pub(crate) mod page_table;
 pub(crate) mod vma;
 
-use advice::Advised;
-use discarded::Discarded;
-use page_table::PageTable;
-use vma::Vmas;
-
 use crate::units::Slot;
 
 /// Where the content of an unmapped page is.
@@ -22,16 +17,4 @@ pub enum Stored {
     In(Slot),
     /// Nowhere: each aligned 8 bytes hold this number.
     Filled(u64),
-}
-
-/// The address space of the program.
-#[derive(Default)]
-pub(crate) struct AddressSpace {
-    pub table: PageTable,
-    pub vmas: Vmas,
-    pub advised: Advised,
-    /// Discarded ranges that the kernel may not have zapped yet.
-    pub discarded: Discarded,
-    /// A fork is held: nothing is evicted.
-    pub held: bool,
 }
