@@ -60,7 +60,7 @@ impl Mm {
     /// Evicted pages that are no free memory yet. Units on probation are not written for now.
     fn evicted(&self) -> Evicted {
         Evicted {
-            digesting: self.digesting(),
+            digesting: self.huge.digesting(),
             unwritten: self.frames.unwritten().saturating_sub(self.on_probation()),
             stuck: self.slots.are_full(),
         }

@@ -10,7 +10,6 @@ use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
 use crate::reclaim::{REST, RUN};
 use crate::space::page_table::{Entry, Resident};
-use crate::space::vma::LOCAL;
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::{Stop, World};
 
@@ -238,10 +237,7 @@ impl Mm {
     /// together, and must stay together on the area. Pages that are touched at random are better written together,
     /// wherever they are from.
     pub(super) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
-        let local = self
-            .vmas
-            .find(page)
-            .is_some_and(|vma| vma.local > LOCAL / 2);
+        let local = self.vmas.find(page).is_some_and(|vma| vma.is_local());
         local && !self.drains(slot.area) && w.count(slot) == 1
     }
 

@@ -58,10 +58,10 @@ impl Mm {
             let passes = self.drain.waits_for_cluster(has_room);
             if passes {
                 // It is written to another area: reclaim makes room for the transfer.
-                self.want_unit(w);
+                self.huge.want(w.now());
                 self.reclaim.wake();
             }
-            return match passes || self.drain.is_reading() && self.huge.rest == 0 {
+            return match passes || self.drain.is_reading() && !self.huge.is_scarce() {
                 true => UnitAction::Retry,
                 false => UnitAction::Split,
             };

@@ -6,24 +6,17 @@
 use super::Mm;
 use crate::frames::State;
 use crate::frames::clusters::{ClusterId, List, UNIT};
-use crate::huge::{IDLE, NONE_LEFT, Thp, unit_of};
-use crate::space::vma::LOCAL;
+use crate::huge::{Thp, unit_of};
 use crate::units::Vpn;
 use crate::world::World;
 
 impl Mm {
     /// Pages that reclaim keeps ready beyond its usual reserve, while units are being taken.
     pub(super) fn units_kept(&self, w: &impl World) -> u32 {
-        let since = self.huge.wanted_at.map(|at| w.now().saturating_sub(at));
-        if since.is_none_or(|since| since > IDLE) {
-            return 0;
+        match self.huge.are_wanted(|| w.now()) {
+            true => self.reclaim.marks().units,
+            false => 0,
         }
-        self.reclaim.marks().units
-    }
-
-    /// A stream or a first touch takes a unit.
-    pub(super) fn want_unit(&mut self, w: &impl World) {
-        self.huge.wanted_at = Some(w.now());
     }
 
     /// Whether memory may be managed in huge pages.
@@ -43,11 +36,7 @@ impl Mm {
 
     /// Whether the region of `page` is touched in order.
     pub(super) fn is_touched_in_order(&self, page: Vpn) -> bool {
-        self.config.thp == Thp::Always
-            || self
-                .vmas
-                .find(page)
-                .is_some_and(|vma| vma.local > LOCAL / 2)
+        self.config.thp == Thp::Always || self.vmas.find(page).is_some_and(|vma| vma.is_local())
     }
 
     /// Take a cluster with a huge page that is not needed; [`crate::frames::Frames::settle`] puts it back unused.
@@ -59,7 +48,7 @@ impl Mm {
         }
         // If the system has no huge page, eviction makes a cluster only if some have memory.
         let clusters = self.frames.clusters();
-        if self.huge.rest > 0 && clusters.are_bare() {
+        if self.huge.is_scarce() && clusters.are_bare() {
             return None;
         }
         self.stats.direct_reclaims += 1;
@@ -113,7 +102,7 @@ impl Mm {
             false => self.reclaim.marks().reserve,
         };
         if spare >= UNIT + kept
-            && self.huge.rest == 0
+            && !self.huge.is_scarce()
             && self.frames.clusters().count(List::Empty) > 0
         {
             // Memory is in single pages: exchange it.
@@ -130,8 +119,7 @@ impl Mm {
 
     /// Back an empty cluster with a fresh huge page, if the limit allows.
     fn back_cluster(&mut self, w: &mut impl World) -> bool {
-        if self.huge.rest > 0 {
-            self.huge.rest -= 1;
+        if !self.huge.may_ask() {
             return false;
         }
         if self.frames.clusters().count(List::Empty) == 0 || !w.try_charge(UNIT.into()) {
@@ -143,7 +131,7 @@ impl Mm {
         };
         if !w.fill_huge(self.frames.clusters().first(id)) {
             w.uncharge(UNIT.into());
-            self.huge.rest = NONE_LEFT;
+            self.huge.on_none();
             self.frames.settle(id);
             return false;
         }

@@ -5,17 +5,13 @@ use crate::fault::Pending;
 use crate::fault::{REFS_NEW, REFS_REFAULT};
 use crate::frames::clusters::{ClusterId, List, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
-use crate::huge::{Thp, unit_of};
+use crate::huge::{Thp, may_wait, unit_of};
 use crate::io::SLOTS_PER_UNIT_IO;
 use crate::readahead::prefetch::Predictor;
 use crate::readahead::streams::StreamId;
 use crate::space::page_table::{Entry, Fill};
 use crate::units::{Frame, Nanos, PageRange, Vpn, overlap};
 use crate::world::{Done, Stop, World};
-
-/// How long a fault waits for a huge page before single pages are moved instead. Only a disk that has stopped takes
-/// longer to write a unit, or a host that gives this machine no CPU time; single pages would wait for these too.
-const UNIT_WAIT: Nanos = 1_000_000_000;
 
 /// The cluster for a fault that a unit would serve.
 enum Cluster {
@@ -33,7 +29,7 @@ fn passing(done: Done, since: Nanos, now: Nanos) -> Option<Stop> {
         Done {
             pages: 0,
             stop: Some(Stop::Busy),
-        } if now.saturating_sub(since) < UNIT_WAIT => Some(Stop::Again),
+        } if may_wait(since, now) => Some(Stop::Again),
         Done { stop, .. } => stop,
     }
 }
@@ -64,7 +60,7 @@ impl Mm {
         if !wanted || !is_of_it || !self.holds_unit(unit) {
             return None;
         }
-        self.want_unit(w);
+        self.huge.want(w.now());
         let id = match self.cluster_for(w, pending, 1, Mm::obtain_cluster) {
             Cluster::Taken(id) => id,
             Cluster::Soon => return Some(self.stall(w, pending)),
@@ -164,7 +160,7 @@ impl Mm {
         least: u32,
         obtain: impl FnOnce(&mut Self, &mut W, bool) -> Option<ClusterId>,
     ) -> Cluster {
-        let patient = !self.held && w.now().saturating_sub(pending.since) < UNIT_WAIT;
+        let patient = !self.held && may_wait(pending.since, w.now());
         let soon = |mm: &Mm| patient && mm.frames.writing() >= least;
         let hard = patient && !soon(self);
         match obtain(self, w, hard) {
@@ -187,7 +183,7 @@ impl Mm {
         page: Vpn,
     ) -> bool {
         let unit = unit_of(page);
-        self.want_unit(w);
+        self.huge.want(w.now());
         let Some(id) = self.cluster_to_read(w, false) else {
             self.reclaim.wake();
             return false;

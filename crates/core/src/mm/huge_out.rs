@@ -4,16 +4,11 @@ use super::Mm;
 use crate::fault::REFS_NEW;
 use crate::frames::clusters::{ClusterId, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
-use crate::huge::unit_of;
+use crate::huge::{stays_whole, unit_of, writes_all};
 use crate::reclaim::REST;
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::{Digest, Stop, World};
-
-/// The largest number of separate stretches of changed pages that are written one by one; with more, the whole unit is.
-const STRETCHES: usize = 8;
-/// Full leaves that are skipped after one could not be made huge.
-const LEAN: u32 = 64;
 
 impl Mm {
     /// Make the leaf of `page` a huge page, if all of it is mapped and its region is touched in order.
@@ -23,18 +18,17 @@ impl Mm {
             return true;
         }
         let fit = self.table.is_full(unit) && self.holds_unit(unit);
-        if !fit || !self.is_touched_in_order(unit) || self.huge.rest > 0 {
+        if !fit || !self.is_touched_in_order(unit) || self.huge.is_scarce() {
             return false;
         }
-        if self.huge.lean > 0 {
-            self.huge.lean -= 1;
+        if !self.huge.may_collapse() {
             return false;
         }
         let done = w.collapse(unit);
         if done {
             self.table.make_huge(unit, REFS_NEW);
         } else {
-            self.huge.lean = LEAN;
+            self.huge.on_not_collapsed();
         }
         done
     }
@@ -72,7 +66,7 @@ impl Mm {
             }
             if matches!(done.stop, Some(Stop::Busy | Stop::Fixed)) {
                 // Otherwise the next pass would make it a huge page again, and be refused again.
-                self.huge.lean = LEAN;
+                self.huge.on_not_collapsed();
             }
             return (done.pages, done.stop);
         }
@@ -97,7 +91,7 @@ impl Mm {
             self.table.set(page, Entry::Cached(frame));
         }
         if beside {
-            self.huge.digesting += UNIT;
+            self.huge.begin_digest();
         } else {
             self.weigh_unit(w, id, |w, frame| w.digest_of(frame));
         }
@@ -107,14 +101,9 @@ impl Mm {
     /// The digests of an evicted unit are known ([`crate::world::Store::begin_digest`]).
     pub fn on_digested(&mut self, w: &mut impl World, first: Frame) {
         if let Some(id) = self.frames.clusters().of(first) {
-            self.huge.digesting -= UNIT;
+            self.huge.end_digest();
             self.weigh_unit(w, id, |w, frame| w.digest_read(frame));
         }
-    }
-
-    /// Evicted pages whose digests are not known yet: some will be memory soon.
-    pub(super) fn digesting(&self) -> u64 {
-        self.huge.digesting.into()
     }
 
     /// Decide by their digests which pages of an evicted unit are clean and which must be written. Meanwhile a discard
@@ -183,7 +172,7 @@ impl Mm {
         let dirty = u32::from(self.frames.clusters().get(id).dirty);
         self.stats.clean_drops += u64::from(UNIT - dirty);
         if dirty > 0 && !self.has_home(w, id) {
-            let anew = dirty * 4 >= UNIT;
+            let anew = stays_whole(dirty);
             for frame in self.frames.clusters().frames(id) {
                 let desc = *self.frames.get(frame);
                 if anew || desc.state == State::Dirty {
@@ -256,7 +245,7 @@ impl Mm {
         };
         let is_dirty = |mm: &Mm, n: u32| mm.frames.get(first.plus(n)).state == State::Dirty;
         let begins = |&n: &u32| is_dirty(self, n) && (n == 0 || !is_dirty(self, n - 1));
-        if (0..UNIT).filter(begins).count() > STRETCHES {
+        if writes_all((0..UNIT).filter(begins).count()) {
             for frame in self.frames.clusters().frames(id) {
                 self.frames.set_state(frame, State::Dirty);
             }

@@ -1,31 +1,19 @@
-//! Whether a huge page that was never evicted before is in use.
-//!
-//! The engine has no accessed bit for mapped memory. Small pages prove their use on the way out: a page in use is
-//! touched again while it waits in its frame, is mapped again and stays for some time. A huge page is in its frames for
-//! a moment only. Once it is written, it comes back page by page where faults are random. A huge page that is evicted
-//! for its age therefore rests before it is written: it is on *probation*. Meanwhile the other huge pages stay, as
-//! pages that come and go, most of them small and clean, make room for each other. If a unit was not touched, more go
-//! on probation at a time; if it was, only one.
+//! Huge pages on probation: when they rest, and when that ends ([`crate::huge::probation`]).
 
 use super::Mm;
 use crate::frames::clusters::{ClusterId, List, UNIT};
+use crate::huge::probation::REST_TIME;
 use crate::space::page_table::Entry;
 use crate::units::{Nanos, Vpn};
 use crate::world::World;
 
-/// How long a huge page rests. If any of its pages is touched every 10 ms, 99 of 100 probations prove it.
-const REST_TIME: Nanos = 50_000_000;
-/// The part of mapped memory that may be on probation at a time.
-const TRIALS: u64 = 4;
-/// Small pages recycle each other if they are at least this many times the frames that reclaim keeps ready.
-const SINGLES: u64 = 4;
-
 impl Mm {
     /// Whether the clock hand is to skip huge pages.
     pub(super) fn spares_units(&self, w: &impl World) -> bool {
-        self.frames.clusters().resting() >= self.huge.trials.max(1)
-            && self.may_rest(w)
-            && self.table.resident_singles() >= SINGLES * u64::from(self.reclaim.marks().high)
+        let resting = self.frames.clusters().resting();
+        let singles = self.table.resident_singles();
+        let high = self.reclaim.marks().high;
+        self.probation.spares_others(resting, singles, high) && self.may_rest(w)
     }
 
     /// A unit was evicted for its age.
@@ -55,15 +43,14 @@ impl Mm {
     pub(super) fn end_trial(&mut self, w: &impl World, id: ClusterId) {
         let until = self.frames.end_rest(id);
         if until.is_some_and(|until| until <= w.now()) {
-            let most = self.table.resident() / TRIALS / u64::from(UNIT);
-            self.huge.trials = (self.huge.trials.max(1) * 2).min(most as u32);
+            self.probation.on_unused(self.table.resident());
         }
     }
 
     /// The unit of a cluster was touched and is mapped again.
     pub(super) fn pass_trial(&mut self, id: ClusterId) {
         if self.frames.end_rest(id).is_some() {
-            self.huge.trials = 1;
+            self.probation.on_used();
         }
     }
 

@@ -34,6 +34,7 @@ use alloc::vec::Vec;
 
 use crate::fault::{Config as Patience, Pending, Waiters};
 use crate::frames::{Frames, State};
+use crate::huge::probation::Probation;
 use crate::huge::{Huge, Thp};
 use crate::io::scheduler::{self, IoScheduler};
 use crate::readahead::Policy;
@@ -127,6 +128,7 @@ pub struct Mm {
     waiters: Waiters,
     readahead: Prefetch,
     huge: Huge,
+    probation: Probation,
     /// Counters since the start.
     pub stats: Stats,
     buffers: Buffers,
@@ -155,6 +157,7 @@ impl Mm {
             waiters: Waiters::new(Patience::new(config.full_timeout)),
             readahead: Prefetch::new(config.readahead),
             huge: Huge::default(),
+            probation: Probation::default(),
             stats: Stats::default(),
             buffers: Buffers::default(),
             #[cfg(feature = "planted")]
