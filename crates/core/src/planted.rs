@@ -1,8 +1,6 @@
 //! Planted bugs: fifteen mistakes that a memory manager can have, each off until a test turns it on. They show that the
 //! lab's `torture` finds such bugs. Only built with the feature `planted`, which no shipped build has.
 
-use crate::mm::Mm;
-
 /// A mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
@@ -36,17 +34,4 @@ pub enum Bug {
     ReplacedGuard,
     /// A page that a late discard zapped counts as missing.
     HastyLoss,
-}
-
-impl Mm {
-    /// Turn this mistake on.
-    #[must_use]
-    pub fn with_bug(mut self, bug: Bug) -> Self {
-        self.planted = Some(bug);
-        self
-    }
-
-    pub(crate) fn has(&self, bug: Bug) -> bool {
-        self.planted == Some(bug)
-    }
 }

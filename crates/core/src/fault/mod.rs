@@ -1,507 +1,195 @@
-//! The life of a page fault.
+//! Faults that wait, and how long.
 //!
-//! A first touch maps zeros. A page in a frame is moved in (a minor fault). A page on an area is read together with the
-//! pages that readahead foresees (a major fault), and moved in when the read has completed. The faulting thread sleeps
-//! in the kernel; mapping its page wakes it. A fault that cannot be served now waits in one of two queues: `retry`
-//! until the address space has settled, or `stalled` for memory (module `stalled`).
+//! A fault that cannot be served now waits in one of two queues: `retry` until the address space has settled, or
+//! `stalled` for memory. The faults of the second are served in the order in which they reached the core. A fault that
+//! has to wait a second time keeps its old place, so that no fault is overtaken for ever.
 
 pub(crate) mod first_touch;
 pub(crate) mod grace;
-pub(crate) mod stalled;
-pub(crate) mod unaccounted;
+mod out_of_memory;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use grace::RecentFaults;
+pub(crate) use out_of_memory::{Config, Ending, Shortage};
 
-use crate::frames::{FrameDesc, NOTHING, State};
-use crate::huge::clusters::List;
-use crate::mm::{Mm, Outcome, Pending};
-use crate::readahead::streams::Returns;
-use crate::space::advice::Hint;
-use crate::space::page_table::{EVICTED_BITS, Entry, Resident};
-use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
-use crate::world::{Stop, World};
+use crate::units::{Nanos, PageRange, Vpn};
 
 /// References of a page that is needed again soon after its eviction.
 pub(crate) const REFS_REFAULT: u8 = 2;
-/// A page comes back at once if less than this part of the memory was evicted since.
-const AT_ONCE: u64 = 8;
 /// References of other pages that are mapped.
 pub(crate) const REFS_NEW: u8 = 1;
 
-/// Faults that wait, and when the limit yields to them.
-#[derive(Default)]
-pub(crate) struct Waiters {
-    /// Faults that found the address space changing.
-    pub retry: Vec<Pending>,
-    /// Faults that found no memory, in order.
-    pub stalled: VecDeque<Pending>,
-    /// Pages that were mapped for threads a moment ago.
-    pub recent_faults: RecentFaults,
-    /// Until then the limit yields at once, as no page could be evicted lately.
-    pub passing_until: Nanos,
+/// A fault that has to be tried again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    pub page: Vpn,
+    /// Where in the page, in bytes.
+    pub offset: u16,
+    pub since: Nanos,
+    /// Since when it waits for memory, if it does.
+    pub stalled: Option<Nanos>,
 }
 
-impl Mm {
-    /// A thread of the program touched the byte at `address` and found its page absent.
-    pub fn on_fault(&mut self, w: &mut impl World, address: u64) -> Outcome {
-        let pending = Pending {
-            offset: (address % PAGE_SIZE as u64) as u16,
-            ..Pending::of(Vpn::of(address), w.now())
+impl Pending {
+    /// A fault of `page` that came at `since`.
+    pub fn of(page: Vpn, since: Nanos) -> Self {
+        Pending {
+            page,
+            offset: 0,
+            since,
+            stalled: None,
+        }
+    }
+
+    pub fn address(&self) -> u64 {
+        self.page.address() + u64::from(self.offset)
+    }
+}
+
+/// Faults that wait, and when the limit yields to them.
+pub(crate) struct Waiters {
+    config: Config,
+    /// Faults that found the address space changing.
+    retry: Vec<Pending>,
+    /// Faults that found no memory, in order.
+    stalled: VecDeque<Pending>,
+    /// Pages that were mapped for threads a moment ago.
+    recent: RecentFaults,
+    /// Until then the limit yields at once, as no page could be evicted lately.
+    yields_until: Nanos,
+}
+
+impl Waiters {
+    /// No fault waits.
+    pub fn new(config: Config) -> Self {
+        Waiters {
+            config,
+            retry: Vec::new(),
+            stalled: VecDeque::new(),
+            recent: RecentFaults::default(),
+            yields_until: 0,
+        }
+    }
+
+    /// A fault waits for the address space to settle.
+    pub fn retry_later(&mut self, pending: Pending) {
+        self.retry.push(pending);
+    }
+
+    /// The faults that wait for the address space to settle.
+    pub fn retries(&self) -> &[Pending] {
+        &self.retry
+    }
+
+    /// The address space has settled: the faults that waited for it.
+    pub fn take_retries(&mut self) -> Vec<Pending> {
+        core::mem::take(&mut self.retry)
+    }
+
+    /// Forget the faults on pages of `range`. `wake` is called for each.
+    pub fn forget(&mut self, range: &PageRange, mut wake: impl FnMut(Vpn)) {
+        let mut keep = |pending: &Pending| {
+            let keep = !range.contains(&pending.page);
+            if !keep {
+                wake(pending.page);
+            }
+            keep
         };
-        self.serve(w, pending)
+        self.retry.retain(&mut keep);
+        self.stalled.retain(&mut keep);
     }
 
-    /// The address space has settled: try the faults again that waited for it.
-    pub fn retry(&mut self, w: &mut impl World) {
-        let waiting = core::mem::take(&mut self.fault.retry);
-        for pending in waiting {
-            self.serve_or_wake(w, pending);
-        }
+    /// Faults wait for memory.
+    pub fn are_stalled(&self) -> bool {
+        !self.stalled.is_empty()
     }
 
-    /// As [`Mm::on_fault`], but wakes the threads if the page is not managed, as nothing else would.
-    pub(crate) fn serve_or_wake(&mut self, w: &mut impl World, pending: Pending) {
-        if self.serve(w, pending) == Outcome::Unmanaged {
-            w.wake(pending.page);
-        }
+    /// The number of faults that wait for memory.
+    pub fn stalled(&self) -> usize {
+        self.stalled.len()
     }
 
-    /// The page for which a thread waits since `since` has just been mapped.
-    pub(crate) fn on_served(&mut self, w: &mut impl World, page: Vpn, since: Nanos, again: bool) {
-        let now = w.now();
-        self.fault.recent_faults.note(page, now);
-        w.served(now.saturating_sub(since), again);
+    /// A fault found no memory. If it left its place because the address space was changing, it comes back to it.
+    pub fn stall(&mut self, mut pending: Pending, now: Nanos) {
+        pending.stalled.get_or_insert(now);
+        let later = |other: &&Pending| other.since > pending.since;
+        let before = self.stalled.iter().rev().take_while(later);
+        let at = self.stalled.len() - before.count();
+        self.stalled.insert(at, pending);
     }
 
-    /// Faults wait for the address space to settle.
-    pub fn must_retry(&self) -> bool {
-        !self.fault.retry.is_empty()
+    /// The fault that has waited longest for memory.
+    pub fn first(&self) -> Option<&Pending> {
+        self.stalled.front()
     }
 
-    pub(crate) fn serve(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
-        let page = pending.page;
-        if self.space.vmas.find(page).is_none() {
-            return Outcome::Unmanaged;
-        }
-        match self.space.table.get(page) {
-            Entry::Unmapped => self.first_touch(w, pending),
-            Entry::SameFilled(fill) => self.on_filled(w, pending, fill),
-            Entry::Resident(resident) => self.on_present(w, pending, resident),
-            Entry::Cached(frame) => self.on_cached(w, pending, frame),
-            Entry::Swapped { slot, evicted } => self.on_swapped(w, pending, slot, evicted),
-            Entry::Poisoned => {
-                match w.poison(page).stop {
-                    Some(Stop::Again) => return self.again(pending),
-                    Some(_) => w.wake(page),
-                    None => {}
-                }
-                Outcome::Served
-            }
-            Entry::Guarded => self.on_guarded(w, pending),
+    /// It is tried again.
+    pub fn take_first(&mut self) -> Option<Pending> {
+        self.stalled.pop_front()
+    }
+
+    /// It found no memory again, and stays the first of those that have waited as long.
+    pub fn stay_first(&mut self, pending: Pending) {
+        let same = |other: &Pending| other.page == pending.page;
+        if let Some(at) = self.stalled.iter().position(same) {
+            self.stalled.remove(at);
+            self.stalled.push_front(pending);
         }
     }
 
-    pub(crate) fn again(&mut self, pending: Pending) -> Outcome {
-        self.fault.retry.push(pending);
-        Outcome::Waits
+    /// A page was mapped for a thread that waited for it.
+    pub fn on_served(&mut self, page: Vpn, now: Nanos) {
+        self.recent.note(page, now);
     }
 
-    fn first_touch(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
-        let page = pending.page;
-        let Some(vma) = self.space.vmas.find(page) else {
-            return Outcome::Unmanaged;
-        };
-        let batch = vma.streams.batch(page).min(self.config.first_touch.max(1));
-        let end = vma.range.end;
-        if let Some(outcome) = self.touch_unit(w, pending, batch, None) {
-            return outcome;
-        }
-        // The next unit may be mapped whole.
-        let edge = page.0.next_multiple_of(LEAF_PAGES as u64).max(page.0 + 1);
-        let end = end.min(page.plus(u64::from(batch))).min(Vpn(edge));
-        let end = self
-            .space
-            .table
-            .next_used(page, end)
-            .map_or(end, |(used, _)| used);
-        let batch = (end.0 - page.0) as u32;
-        let (mapped, stop) = self.map_zeros(w, page, batch);
-        for n in 0..mapped {
-            let refs = u8::from(n == 0) * REFS_NEW;
-            self.set_mapped(w, page.plus(u64::from(n)), None, refs);
-        }
-        if mapped > 0 {
-            if let Some(vma) = self.space.vmas.find_mut(page) {
-                let run = vma.streams.mapped(page, mapped);
-                self.readahead.streams.filled(&run, mapped);
-            }
-            self.stats.faults_zero += 1;
-            self.stats.first_touched += u64::from(mapped);
-            self.on_served(w, page, pending.since, false);
-            return Outcome::Served;
-        }
-        match stop {
-            Some(Stop::Exists) => {
-                // Touched before it was adopted.
-                w.charge_existing(1);
-                let resident = Resident {
-                    slot: None,
-                    refs: REFS_NEW,
-                    found: true,
-                };
-                self.space.table.set(page, Entry::Resident(resident));
-                w.wake(page);
-                Outcome::Served
-            }
-            Some(Stop::Again) => self.again(pending),
-            Some(Stop::NoMemory) | None => self.stall(w, pending),
-            Some(_) => {
-                w.wake(page);
-                Outcome::Served
-            }
-        }
+    /// Pages that were mapped for threads a moment ago.
+    pub fn recent(&self) -> &RecentFaults {
+        &self.recent
     }
 
-    /// The part of a batch of `wanted` pages that may be mapped. The reserve for coming faults stays: beyond one page,
-    /// a batch takes only pages above the low mark.
-    pub(crate) fn spared(&self, w: &impl World, wanted: u32) -> u32 {
-        let spare = self
-            .headroom(w)
-            .saturating_sub(u64::from(self.reclaim.marks.low / 2));
-        wanted.min(spare.min(u64::from(u32::MAX)) as u32).max(1)
-    }
-
-    /// Map up to `batch` pages of zeros: fresh memory while the limit allows, recycled frames otherwise. Returns the
-    /// number of pages, and why none was mapped.
-    fn map_zeros(&mut self, w: &mut impl World, page: Vpn, batch: u32) -> (u32, Option<Stop>) {
-        let batch = self.spared(w, batch);
-        if w.available() > u64::from(self.reclaim.marks.high) && w.try_charge(u64::from(batch)) {
-            let done = w.zero_in(page, batch);
-            w.uncharge(u64::from(batch - done.pages));
-            return (done.pages, done.stop);
-        }
-        if self.frames.free() < batch {
-            // Pages that were written together are adjacent: dropped together they make a run.
-            self.drop_clean(batch - self.frames.free());
-        }
-        let Some((frame, n)) = self.obtain(w, batch) else {
-            return (0, Some(Stop::NoMemory));
-        };
-        for i in 0..n {
-            w.clear(frame.plus(i));
-        }
-        let done = w.move_in(frame, page, n);
-        let mut mapped = done.pages;
-        for i in 0..n {
-            if i < done.pages {
-                self.frames.set_empty(frame.plus(i));
-            } else {
-                self.frames.set_free(frame.plus(i));
-            }
-        }
-        let mut stop = done.stop;
-        if mapped == 0 && matches!(stop, Some(Stop::Fixed | Stop::Busy)) {
-            // The mapping has another protection than our frames: it gets a page of its own, paid for with one frame.
-            if !w.try_charge(1) {
-                let Some((frame, _)) = self.frames.take_free(1) else {
-                    return (0, Some(Stop::NoMemory));
-                };
-                w.release(frame, 1);
-                self.frames.set_empty(frame);
-            }
-            let done = w.zero_in(page, 1);
-            w.uncharge(u64::from(1 - done.pages));
-            (mapped, stop) = (done.pages, done.stop);
-        }
-        (mapped, stop)
-    }
-
-    /// Take up to `max` contiguous frames that have memory. Pages are evicted for the first one.
-    pub(crate) fn obtain(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
-        if let Some(run) = self.frames.take_free(max) {
-            return Some(run);
-        }
-        if self.frames.empty() > self.reclaim.marks.empty
-            && let Some(run) = self.back_empty(w, max)
-        {
-            return Some(run);
-        }
-        let cluster = self.faults_at_random() && self.frames.clusters.count(List::Free) > 0;
-        if !self.drop_for_one() && !cluster && !self.give_up_ahead(w.now()) {
-            if self.space.held {
-                // Nothing is evicted now; the fork will be over soon.
-                return None;
-            }
-            if !self.is_much_unwritten() {
-                self.stats.direct_reclaims += 1;
-                let moved = self.evict(w, self.reclaim.marks.batch);
-                if moved == 0 && self.frames.in_flight() == 0 && !self.swap.areas_full {
-                    self.evict_recent_faults(w);
-                }
-            }
-            if self.frames.free() == 0 {
-                self.drop_clean(1);
-            }
-            self.submit_writes(w, true);
-        }
-        if self.frames.free() == 0 {
-            self.break_cluster(w, max);
-        }
-        self.frames.take_free(max)
-    }
-
-    /// A thread's page goes before the pages that streams will use. But if writes will free memory soon, no whole unit
-    /// is given up for a page.
-    fn give_up_ahead(&mut self, now: Nanos) -> bool {
-        let soon = self.frames.writing() > 0 && self.faults_at_random();
-        !soon && self.drop_ahead(now, 1) > 0
-    }
-
-    /// Drop clean pages until a frame is free, or a unit was dropped. The frames of a cluster give no single frame.
-    fn drop_for_one(&mut self) -> bool {
-        while self.frames.free() == 0 && self.drop_singles(1) > 0 {}
-        self.frames.free() > 0 || self.drop_clean(1) > 0
-    }
-
-    /// Back empty frames with fresh memory, as far as the limit allows.
-    pub(crate) fn back_empty(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
-        let max = u64::from(max).min(w.available()) as u32;
-        let (frame, n) = self.frames.take_empty(max)?;
-        let backed = if w.try_charge(u64::from(n)) {
-            let done = w.fill(frame, n);
-            w.uncharge(u64::from(n - done.pages));
-            done.pages
-        } else {
-            0
-        };
-        for i in backed..n {
-            self.frames.put_back(frame.plus(i));
-        }
-        (backed > 0).then(|| {
-            for i in 0..backed {
-                self.frames.get_mut(frame.plus(i)).state = State::Free;
-            }
-            (frame, backed)
-        })
-    }
-
-    fn on_cached(&mut self, w: &mut impl World, pending: Pending, frame: Frame) -> Outcome {
-        let desc = *self.frames.get(frame);
-        let predictor = self.on_hit(w, pending.address(), frame);
-        let outcome = if desc.state == State::Reading {
-            if !desc.wanted {
-                self.frames.want(frame, pending.since);
-                self.stats.faults_major += 1;
-            }
-            // A thread waits now: its read must not be given up when the queue is full.
-            self.hasten(w, frame);
-            Outcome::Waits
-        } else {
-            self.frames.want(frame, pending.since);
-            self.frames.get_mut(frame).again = true;
-            if !desc.wanted {
-                self.stats.faults_minor += 1;
-            }
-            self.deliver(w, frame)
-        };
-        if let Some(predictor) = predictor {
-            self.map_ahead(w, predictor);
-            self.map_next_unit(w, predictor, pending.page);
-        }
-        outcome
-    }
-
-    /// Map a page that is complete in its frame and that a thread waits for.
-    pub(crate) fn deliver(&mut self, w: &mut impl World, frame: Frame) -> Outcome {
-        let desc = *self.frames.get(frame);
-        let Some(page) = desc.page else {
-            return Outcome::Served;
-        };
-        if let Some((id, unit)) = self.frames.unit_of(frame) {
-            return self.deliver_unit(w, id, unit, frame);
-        }
-        let pending = Pending::of(page, desc.since);
-        if self.space.held {
-            w.returns(page);
-        }
-        let mut stop = if desc.state == State::Writing {
-            Some(Stop::Busy)
-        } else {
-            w.move_in(frame, page, 1).stop
-        };
-        let moved = stop.is_none();
-        let mut exchanged = false;
-        if matches!(stop, Some(Stop::Busy | Stop::Fixed)) {
-            let charged = w.try_charge(1);
-            if !charged && desc.state == State::Writing {
-                return Outcome::Waits;
-            }
-            stop = w.copy_in(frame, page).stop;
-            if charged && stop.is_some() {
-                w.uncharge(1);
-            }
-            // If the limit allows no more, the frame's memory pays for the copy.
-            exchanged = !charged && stop.is_none();
-        }
-        match stop {
-            None => {}
-            Some(Stop::Again) => return self.again(pending),
-            Some(Stop::NoMemory) => return self.stall(w, pending),
-            Some(Stop::Exists) => {
-                // The program mapped a page there: it is newer than our copy.
-                w.charge_existing(1);
-                w.wake(page);
-            }
-            Some(_) => {
-                // The mapping is gone; its event will be read soon.
-                self.frames.get_mut(frame).wanted = false;
-                w.wake(page);
-                return Outcome::Served;
-            }
-        }
-        let foreign = stop == Some(Stop::Exists);
-        let again = desc.again;
-        let refs = if again || desc.refault {
-            REFS_REFAULT
-        } else {
-            REFS_NEW
-        };
-        let keeps = matches!(desc.state, State::Clean | State::Dirty) && !foreign;
-        let mut slot = desc.slot.filter(|_| keeps);
-        if slot.is_some_and(|slot| !self.keeps_slots(w, slot)) {
-            slot = None;
-        }
-        if desc.state == State::Writing {
-            // The write continues; frame and slot are freed when it is done.
-            self.frames.get_mut(frame).page = None;
-        } else {
-            if slot != desc.slot {
-                self.put(w, desc.slot);
-                #[cfg(feature = "planted")]
-                if self.has(crate::planted::Bug::SlotFreedTwice) {
-                    self.put(w, desc.slot);
-                }
-            }
-            if exchanged {
-                w.release(frame, 1);
-            }
-            if moved || exchanged {
-                self.frames.set_empty(frame);
-            } else {
-                self.frames.set_free(frame);
-            }
-        }
-        if foreign {
-            let resident = Resident {
-                slot: None,
-                refs,
-                found: true,
-            };
-            self.space.table.set(page, Entry::Resident(resident));
-        } else {
-            self.set_mapped(w, page, slot, refs);
-        }
-        self.on_served(w, page, desc.since, again);
-        Outcome::Served
-    }
-
-    /// A page that was read keeps its slot, to save a later write, while its area is less than half full. Where a write
-    /// means compression: three quarters.
-    pub(crate) fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
-        let quarters = if w.compresses(slot.area) { 3 } else { 2 };
-        !self.drains(slot.area) && w.used(slot.area) * 4 < u64::from(w.slots(slot.area)) * quarters
-    }
-
-    fn on_swapped(
-        &mut self,
-        w: &mut impl World,
-        pending: Pending,
-        slot: Slot,
-        evicted: u32,
-    ) -> Outcome {
-        let page = pending.page;
-        if self
-            .space
-            .vmas
-            .find(page)
-            .is_some_and(|vma| vma.hint != Hint::Random)
-        {
-            self.readahead.streams.begin_again(page, w.now());
-        }
-        if self.swap_in_unit(w, pending) {
-            return Outcome::Waits;
-        }
-        let Some((frame, _)) = self.obtain(w, 1).or_else(|| self.last_frame(w)) else {
-            return self.stall(w, pending);
-        };
-        let refault = self.was_here(evicted);
-        let wanted = FrameDesc {
-            wanted: true,
-            refault,
-            since: pending.since,
-            ..NOTHING
-        };
-        self.begin_read(page, slot, frame, wanted);
-        self.stats.faults_major += 1;
-        self.stats.refaults += u64::from(refault);
-        self.read_with(w, pending.address(), slot, frame);
-        Outcome::Waits
-    }
-
-    /// The number of the last evicted page, as a page table entry stores it.
-    pub(crate) fn eviction_number(&self) -> u32 {
-        self.reclaim.evictions as u32 & ((1 << EVICTED_BITS) - 1)
-    }
-
-    /// Whether a little more memory would have kept the page that was evicted as number `evicted`.
-    pub(crate) fn was_here(&self, evicted: u32) -> bool {
-        self.returns(evicted) != Returns::Late
-    }
-
-    /// How soon the page comes back that was evicted as number `evicted`.
-    pub(crate) fn returns(&self, evicted: u32) -> Returns {
-        let distance =
-            (self.reclaim.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
-        let (distance, memory) = (u64::from(distance), self.space.table.resident());
-        if distance < memory / AT_ONCE {
-            Returns::AtOnce
-        } else if distance < memory {
-            Returns::Soon
-        } else {
-            Returns::Late
+    /// Of the pages that are to be evicted, keep those that were mapped for a thread a moment ago, and recently faulted
+    /// pages as long as the limit yields.
+    pub fn spare(&self, victims: &mut Vec<Vpn>, now: Nanos) {
+        if now < self.yields_until {
+            victims.retain(|&page| self.recent.all().all(|other| other != page));
+        } else if self.recent.untouched(now).next().is_some() {
+            victims.retain(|&page| self.recent.untouched(now).all(|other| other != page));
         }
     }
+}
 
-    pub(crate) fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, desc: FrameDesc) {
-        let desc = FrameDesc {
-            state: State::Reading,
-            page: Some(page),
-            slot: Some(slot),
-            ..desc
-        };
-        self.frames.install(frame, desc);
-        self.space.table.set(page, Entry::Cached(frame));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(waiters: &Waiters) -> Vec<u64> {
+        waiters
+            .stalled
+            .iter()
+            .map(|pending| pending.page.0)
+            .collect()
     }
 
-    /// The content of a page is lost: every touch raises SIGBUS until the range is discarded.
-    pub(crate) fn lose(&mut self, w: &mut impl World, page: Vpn) {
-        match self.space.table.get(page) {
-            Entry::Resident(_) => return w.wake(page),
-            Entry::Swapped { slot, .. } => self.put(w, Some(slot)),
-            Entry::Cached(frame) if self.frames.get(frame).state == State::Writing => {
-                return w.wake(page);
-            }
-            Entry::Cached(frame) => {
-                let slot = self.frames.get(frame).slot;
-                self.put(w, slot);
-                self.frames.set_free(frame);
-            }
-            Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}
+    #[test]
+    fn faults_are_served_in_the_order_in_which_they_came() {
+        let mut waiters = Waiters::new(Config::new(1_000));
+        for (page, since) in [(1, 10), (3, 30), (2, 20), (4, 30)] {
+            waiters.stall(Pending::of(Vpn(page), since), 40);
         }
-        self.space.table.set(page, Entry::Poisoned);
-        self.serve_or_wake(w, Pending::of(page, w.now()));
+        assert_eq!(pages(&waiters), [1, 2, 3, 4]);
+        let first = waiters.take_first().unwrap();
+        assert_eq!(first.stalled, Some(40));
+        waiters.stall(first, 50);
+        waiters.stall(Pending::of(Vpn(5), 10), 50);
+        waiters.stay_first(first);
+        assert_eq!(pages(&waiters), [1, 5, 2, 3, 4]);
+        let mut woken = Vec::new();
+        waiters.forget(&(Vpn(2)..Vpn(4)), |page| woken.push(page));
+        assert_eq!(
+            (pages(&waiters), woken),
+            (alloc::vec![1, 5, 4], alloc::vec![Vpn(2), Vpn(3)])
+        );
     }
 }

@@ -8,14 +8,17 @@
 //! The frames of clusters (`huge/clusters.rs`) are behind the frames for single pages. The frames of a unit are on no
 //! list themselves; their cluster is, until the unit is disbanded.
 
+pub(crate) mod clusters;
+mod lists;
 mod units;
 
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::huge::clusters::{Clusters, List, UNIT};
 use crate::units::{Frame, Nanos, Slot, Vpn};
+use clusters::{Clusters, List, UNIT};
+use lists::{Queue, Runs};
 
 /// State of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,114 +88,6 @@ pub const NOTHING: FrameDesc = FrameDesc {
     since: 0,
 };
 
-/// A set of frames that hands out contiguous runs.
-struct Runs {
-    words: Vec<u64>,
-    count: u32,
-    cursor: usize,
-    size: u32,
-}
-
-impl Runs {
-    fn new(size: u32) -> Self {
-        Runs {
-            words: vec![0; (size as usize).div_ceil(64)],
-            count: 0,
-            cursor: 0,
-            size,
-        }
-    }
-
-    fn has(&self, frame: u32) -> bool {
-        frame < self.size && self.words[frame as usize / 64] >> (frame % 64) & 1 != 0
-    }
-
-    fn insert(&mut self, frame: u32) {
-        debug_assert!(!self.has(frame));
-        self.words[frame as usize / 64] |= 1 << (frame % 64);
-        self.count += 1;
-    }
-
-    fn remove(&mut self, frame: u32) {
-        debug_assert!(self.has(frame));
-        self.words[frame as usize / 64] &= !(1 << (frame % 64));
-        self.count -= 1;
-    }
-
-    /// Take up to `max` contiguous members. The search continues where the last run ended.
-    fn take(&mut self, max: u32) -> Option<(Frame, u32)> {
-        if self.count == 0 || max == 0 {
-            return None;
-        }
-        let words = self.words.len();
-        let mut word = self.cursor / 64;
-        let mut mask = !0u64 << (self.cursor % 64);
-        for _ in 0..=words {
-            let bits = self.words[word] & mask;
-            if bits != 0 {
-                let first = (word * 64) as u32 + bits.trailing_zeros();
-                let mut n = 0;
-                while n < max && self.has(first + n) {
-                    self.remove(first + n);
-                    n += 1;
-                }
-                self.cursor = (first + n) as usize % (self.size as usize).max(1);
-                return Some((Frame(first), n));
-            }
-            word = (word + 1) % words;
-            mask = !0;
-        }
-        None
-    }
-}
-
-/// Clean pages in order of arrival, each with the number of its arrival. An entry whose number is not the frame's
-/// latest is stale and skipped.
-#[derive(Default)]
-struct Queue {
-    entries: VecDeque<(Frame, u32)>,
-    count: u32,
-}
-
-impl Queue {
-    fn oldest(&mut self, arrivals: &[u32]) -> Option<Frame> {
-        while let Some(&(frame, arrival)) = self.entries.front() {
-            if arrivals[frame.0 as usize] == arrival {
-                return Some(frame);
-            }
-            self.entries.pop_front();
-        }
-        None
-    }
-
-    fn newest(&mut self, arrivals: &[u32]) -> Option<Frame> {
-        while let Some(&(frame, arrival)) = self.entries.back() {
-            if arrivals[frame.0 as usize] == arrival {
-                return Some(frame);
-            }
-            self.entries.pop_back();
-        }
-        None
-    }
-
-    fn enter(&mut self, frame: Frame, arrivals: &mut [u32]) {
-        let arrival = &mut arrivals[frame.0 as usize];
-        *arrival = arrival.wrapping_add(1);
-        self.entries.push_back((frame, *arrival));
-        self.count += 1;
-    }
-
-    fn leave(&mut self, frame: Frame, arrivals: &mut [u32]) {
-        self.count -= 1;
-        let arrival = &mut arrivals[frame.0 as usize];
-        *arrival = arrival.wrapping_add(1);
-        if self.entries.len() > 2 * self.count as usize + 64 {
-            self.entries
-                .retain(|&(f, arrival)| arrivals[f.0 as usize] == arrival);
-        }
-    }
-}
-
 /// All frames.
 pub struct Frames {
     holdings: Vec<FrameDesc>,
@@ -210,11 +105,11 @@ pub struct Frames {
     /// Frames being read for which a thread waits.
     awaited: u32,
     /// Frames for huge pages.
-    pub clusters: Clusters,
+    clusters: Clusters,
     /// Complete pages that a thread waits for, whose unit was disbanded.
-    pub orphans: Vec<Frame>,
+    orphans: Vec<Frame>,
     /// Frames of clusters with memory that is not needed, beside frames that hold pages.
-    pub strays: Vec<Frame>,
+    strays: Vec<Frame>,
 }
 
 impl Frames {
@@ -256,7 +151,7 @@ impl Frames {
     }
 
     /// The descriptor, to change anything but its state.
-    pub fn get_mut(&mut self, frame: Frame) -> &mut FrameDesc {
+    fn get_mut(&mut self, frame: Frame) -> &mut FrameDesc {
         &mut self.holdings[frame.0 as usize]
     }
 
@@ -272,7 +167,7 @@ impl Frames {
 
     /// Frames with memory.
     pub fn backed(&self) -> u32 {
-        self.holdings.len() as u32 - self.empty.count - self.clusters.bare
+        self.holdings.len() as u32 - self.empty.count - self.clusters.bare()
     }
 
     /// Pages that could be dropped at once, without those that streams are to use.
@@ -334,6 +229,11 @@ impl Frames {
         }
     }
 
+    /// A taken frame without memory has some now, and stays taken.
+    pub fn set_backed(&mut self, frame: Frame) {
+        self.get_mut(frame).state = State::Free;
+    }
+
     /// A taken frame holds a page from now on.
     pub fn install(&mut self, frame: Frame, desc: FrameDesc) {
         debug_assert!(!self.empty.has(frame.0) && !self.free.has(frame.0));
@@ -381,6 +281,63 @@ impl Frames {
         self.leave(frame);
         self.get_mut(frame).state = state;
         self.enter(frame);
+    }
+
+    /// The page moved in the program, with its content.
+    pub fn set_page(&mut self, frame: Frame, page: Vpn) {
+        self.get_mut(frame).page = Some(page);
+    }
+
+    /// An I/O is in flight, and the page is gone. A write keeps its slot until it ends; the slot of a read is free.
+    pub fn abandon(&mut self, frame: Frame) {
+        let desc = self.get_mut(frame);
+        desc.page = None;
+        if desc.state == State::Reading {
+            desc.slot = None;
+        }
+    }
+
+    /// The page has no slot any more.
+    pub fn forget_slot(&mut self, frame: Frame) {
+        self.get_mut(frame).slot = None;
+    }
+
+    /// The program wants the memory free once the page is on an area, or it does not.
+    pub fn set_leaves(&mut self, frame: Frame, leaves: bool) {
+        self.get_mut(frame).leaves = leaves;
+    }
+
+    /// A page that is being read is to be mapped before it is touched.
+    pub fn set_direct(&mut self, frame: Frame) {
+        self.get_mut(frame).direct = true;
+    }
+
+    /// The digest of an evicted page is known; `clean`: its slot holds the same bytes.
+    pub fn set_digest(&mut self, frame: Frame, digest: u64, clean: bool) {
+        self.get_mut(frame).digest = digest;
+        self.set_state(frame, if clean { State::Clean } else { State::Dirty });
+    }
+
+    /// A page with this digest is to be written to a new slot; it has lost its old one.
+    pub fn set_homeless(&mut self, frame: Frame, digest: u64) {
+        let desc = self.get_mut(frame);
+        (desc.slot, desc.digest) = (None, digest);
+        self.set_state(frame, State::Dirty);
+    }
+
+    /// The write of a page to `slot` begins.
+    pub fn begin_write(&mut self, frame: Frame, slot: Slot) -> &FrameDesc {
+        self.set_state(frame, State::Writing);
+        let desc = self.get_mut(frame);
+        desc.slot = Some(slot);
+        desc
+    }
+
+    /// A write failed. `whole`: a compressing area has refused the page, or had no room for it.
+    pub fn on_write_failed(&mut self, frame: Frame, whole: Option<bool>) {
+        let desc = self.get_mut(frame);
+        desc.whole = whole.unwrap_or(desc.whole);
+        self.set_homeless(frame, self.get(frame).digest);
     }
 
     fn enter(&mut self, frame: Frame) {
@@ -435,11 +392,34 @@ impl Frames {
     /// A thread waits for the page since `since`, if none did before.
     pub fn want(&mut self, frame: Frame, since: Nanos) {
         let desc = self.get_mut(frame);
+        let reading = desc.state == State::Reading;
+        desc.again |= !reading;
         let newly = !core::mem::replace(&mut desc.wanted, true);
         if newly {
             desc.since = since;
         }
-        self.awaited += u32::from(newly && self.get(frame).state == State::Reading);
+        self.awaited += u32::from(newly && reading);
+    }
+
+    /// No thread waits for the page any more, which is complete.
+    pub fn unwant(&mut self, frame: Frame) {
+        self.get_mut(frame).wanted = false;
+    }
+
+    /// The time that a thread has waited for the page counts from `since` on.
+    pub fn set_since(&mut self, frame: Frame, since: Nanos) {
+        self.get_mut(frame).since = since;
+    }
+
+    /// A complete page that a thread waits for, and whose unit was disbanded. Each is named once.
+    pub fn take_orphan(&mut self) -> Option<Frame> {
+        while let Some(frame) = self.orphans.pop() {
+            let desc = self.get(frame);
+            if desc.wanted && matches!(desc.state, State::Clean | State::Dirty) {
+                return Some(frame);
+            }
+        }
+        None
     }
 
     /// A page that readahead read is used.

@@ -1,10 +1,74 @@
 //! The frames of units: the counts of a cluster, and when its pages become single pages.
 
+use super::clusters::{ClusterId, Clusters, List, UNIT};
 use super::{FrameDesc, Frames, NOTHING, State};
-use crate::huge::clusters::{ClusterId, List, UNIT};
-use crate::units::{Frame, Vpn};
+use crate::units::{Frame, Nanos, Vpn};
 
 impl Frames {
+    /// The clusters, for a look.
+    pub fn clusters(&self) -> &Clusters {
+        &self.clusters
+    }
+
+    /// Take a cluster from a list; of units, the oldest one. [`Frames::settle`] puts it back unused.
+    pub fn take_cluster(&mut self, list: List) -> Option<ClusterId> {
+        let id = self.clusters.oldest(list)?;
+        self.clusters.take_off(id);
+        Some(id)
+    }
+
+    /// A taken cluster has a fresh huge page, and is free.
+    pub fn fill_cluster(&mut self, id: ClusterId) {
+        self.end_all(id, State::Free);
+        self.clusters.get_mut(id).zeroed = true;
+    }
+
+    /// A taken cluster was repaired: it is empty, and can take a huge page.
+    pub fn repair_cluster(&mut self, id: ClusterId) {
+        self.clusters.get_mut(id).whole = true;
+        self.end_all(id, State::Empty);
+    }
+
+    /// Whether the memory of a cluster is one huge page, as far as is known.
+    pub fn set_whole(&mut self, id: ClusterId, whole: bool) {
+        self.clusters.get_mut(id).whole = whole;
+    }
+
+    /// The memory of a taken cluster is not all zeros.
+    pub fn set_not_zeroed(&mut self, id: ClusterId) {
+        self.clusters.get_mut(id).zeroed = false;
+    }
+
+    /// A taken cluster gets the pages of `unit`. `ahead`: a stream reads it. `leaves`: its memory is to be free as soon
+    /// as it is on an area.
+    pub fn begin_unit(&mut self, id: ClusterId, unit: Vpn, ahead: bool, leaves: bool) {
+        let cluster = self.clusters.get_mut(id);
+        (cluster.unit, cluster.zeroed) = (Some(unit), false);
+        (cluster.ahead, cluster.leaves) = (ahead, leaves);
+    }
+
+    /// Do not write the unit of a cluster before `until`, unless it is touched.
+    pub fn rest(&mut self, id: ClusterId, until: Nanos) {
+        self.clusters.rest(id, until);
+    }
+
+    /// End its rest. Returns when it would have ended.
+    pub fn end_rest(&mut self, id: ClusterId) -> Option<Nanos> {
+        self.clusters.end_rest(id)
+    }
+
+    /// A frame with memory that is not needed, beside frames of its cluster that hold pages. Each is named once.
+    pub fn take_stray(&mut self) -> Option<Frame> {
+        while let Some(frame) = self.strays.pop() {
+            let cluster = self.clusters.of(frame).map(|id| self.clusters.get(id));
+            let beside = cluster.is_some_and(|cluster| cluster.held > 0);
+            if beside && self.get(frame).state == State::Free {
+                return Some(frame);
+            }
+        }
+        None
+    }
+
     /// Count a frame in its cluster, if it is in one. Returns whether it is on lists itself.
     pub(super) fn count_in_cluster(&mut self, frame: Frame, n: i16) -> bool {
         let Some(id) = self.clusters.of(frame) else {
@@ -12,7 +76,7 @@ impl Frames {
         };
         let state = self.get(frame).state;
         if state == State::Empty {
-            self.clusters.bare = self.clusters.bare.wrapping_add_signed(n.into());
+            self.clusters.count_bare(n.into());
         }
         let cluster = self.clusters.get_mut(id);
         let add = |count: &mut u16| *count = count.wrapping_add_signed(n);

@@ -9,20 +9,9 @@
 //! A page that cannot be moved, a failed read or a discard of a part disbands the unit: its pages continue as single
 //! pages, and nothing is lost.
 
-pub mod clusters;
-mod drain;
-mod probation;
-mod swap_in;
-mod swap_out;
+pub(crate) mod probation;
 
-pub(crate) use drain::UnitAction;
-
-use crate::frames::State;
-use crate::mm::Mm;
-use crate::space::vma::LOCAL;
 use crate::units::{LEAF_PAGES, Nanos, Vpn};
-use crate::world::World;
-use clusters::{ClusterId, List, UNIT};
 
 /// When memory is managed in huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -36,18 +25,28 @@ pub enum Thp {
     Always,
 }
 
-/// After the system had no huge page, this many tries do not ask for one.
-const NONE_LEFT: u32 = 16;
-
 /// First page of the unit of `page`.
 pub const fn unit_of(page: Vpn) -> Vpn {
     Vpn(page.0 / LEAF_PAGES as u64 * LEAF_PAGES as u64)
 }
 
+/// After the system had no huge page, this many tries do not ask for one: each costs a system call, and a huge page
+/// that appears meanwhile is not lost.
+const NONE_LEFT: u32 = 16;
+/// Full leaves that are skipped after one could not be made huge: its neighbours are likely to fail as well.
+const LEAN: u32 = 64;
 /// The time without a unit taken after which no units are kept ready.
 const IDLE: Nanos = 50_000_000;
+/// How long a fault waits for a huge page before single pages are moved instead. Only a disk that has stopped takes
+/// longer to write a unit, or a host that gives this machine no CPU time; single pages would wait for these too.
+const UNIT_WAIT: Nanos = 1_000_000_000;
+/// The largest number of separate stretches of changed pages that are written one by one; with more, the whole unit is.
+const STRETCHES: usize = 8;
+/// If this part of a unit has changed, all of it gets new slots, and stays a unit. With less, it is split, and only the
+/// changed pages are written.
+const CHANGED_PART: u32 = 4;
 
-/// State of huge pages, beside the clusters.
+/// What the system can do for huge pages at the moment, and whether they are in use.
 #[derive(Default)]
 pub(crate) struct Huge {
     /// Tries that are skipped, as the system had no huge page.
@@ -55,269 +54,107 @@ pub(crate) struct Huge {
     /// When a stream or a first touch last took a unit.
     wanted_at: Option<Nanos>,
     /// Full leaves that are skipped, as making them huge failed.
-    pub(crate) lean: u32,
-    /// Pages of evicted units whose digests are being computed.
+    lean: u32,
+    /// Evicted units whose digests are being computed.
     digesting: u32,
-    /// How many units may be on probation.
-    trials: u32,
-    /// Buffer for a list that is built again each time.
-    pub(crate) units: alloc::vec::Vec<Vpn>,
 }
 
-impl Mm {
-    /// Pages that reclaim keeps ready beyond its usual reserve, while units are being taken.
-    pub(crate) fn units_kept(&self, w: &impl World) -> u32 {
-        let since = self.huge.wanted_at.map(|at| w.now().saturating_sub(at));
-        if since.is_none_or(|since| since > IDLE) {
-            return 0;
-        }
-        self.reclaim.marks.units
-    }
-
+impl Huge {
     /// A stream or a first touch takes a unit.
-    pub(crate) fn want_unit(&mut self, w: &impl World) {
-        self.huge.wanted_at = Some(w.now());
+    pub fn want(&mut self, now: Nanos) {
+        self.wanted_at = Some(now);
     }
 
-    /// Whether memory may be managed in huge pages.
-    pub fn has_huge_pages(&self) -> bool {
-        self.frames.clusters.number() > 0 && self.config.thp != Thp::Never
+    /// Units are being taken.
+    pub fn are_wanted(&self, now: impl FnOnce() -> Nanos) -> bool {
+        let since = self.wanted_at.map(|at| now().saturating_sub(at));
+        since.is_some_and(|since| since <= IDLE)
     }
 
-    /// Whether the unit of `page` lies in one region, and huge pages are enabled.
-    pub(crate) fn holds_unit(&self, page: Vpn) -> bool {
-        let unit = unit_of(page);
-        self.has_huge_pages()
-            && self
-                .space
-                .vmas
-                .find(unit)
-                .is_some_and(|vma| vma.range.end >= unit.plus(UNIT.into()))
+    /// The system had no huge page a short time ago.
+    pub fn is_scarce(&self) -> bool {
+        self.rest > 0
     }
 
-    /// Whether the region of `page` is touched in order.
-    pub(crate) fn is_touched_in_order(&self, page: Vpn) -> bool {
-        self.config.thp == Thp::Always
-            || self
-                .space
-                .vmas
-                .find(page)
-                .is_some_and(|vma| vma.local > LOCAL / 2)
+    /// Whether to ask the system for a huge page now. A refusal counts.
+    pub fn may_ask(&mut self) -> bool {
+        let may = self.rest == 0;
+        self.rest = self.rest.saturating_sub(1);
+        may
     }
 
-    /// Take a cluster with a huge page that is not needed; [`crate::frames::Frames::settle`] puts it back unused.
-    /// Evicts for it if `hard`.
-    pub(crate) fn obtain_cluster(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
-        let taken = self.spare_cluster(w);
-        if taken.is_some() || !hard || self.space.held || self.is_much_unwritten() {
-            return taken;
-        }
-        // If the system has no huge page, eviction makes a cluster only if some have memory.
-        let clusters = &self.frames.clusters;
-        if self.huge.rest > 0 && clusters.bare == clusters.number() * UNIT {
-            return None;
-        }
-        self.stats.direct_reclaims += 1;
-        self.evict(w, UNIT);
-        self.submit_writes(w, true);
-        self.spare_cluster(w)
+    /// The system had none.
+    pub fn on_none(&mut self) {
+        self.rest = NONE_LEFT;
     }
 
-    /// Pages that a fault could have without a cluster being broken up.
-    fn singles(&self, w: &impl World) -> u64 {
-        let singles = self.frames.free() + self.frames.clean_singles();
-        w.available() + u64::from(singles)
+    /// Whether to make a full leaf a huge page. A refusal counts.
+    pub fn may_collapse(&mut self) -> bool {
+        let may = self.lean == 0;
+        self.lean = self.lean.saturating_sub(1);
+        may
     }
 
-    /// A cluster for a stream, which leaves the memory that single pages need.
-    pub(crate) fn cluster_to_read(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
-        if self.faults_at_random() && self.singles(w) < u64::from(self.reclaim.marks.low / 2) {
-            self.reclaim.awake = true;
-            return None;
-        }
-        self.obtain_cluster(w, hard)
+    /// A leaf could not be made a huge page, or would be refused again if it was one.
+    pub fn on_not_collapsed(&mut self) {
+        self.lean = LEAN;
     }
 
-    /// During random faults, keep memory for them that is in no cluster.
-    pub(crate) fn keep_singles(&mut self, w: &mut impl World) {
-        let low = u64::from(self.reclaim.marks.low);
-        if self.faults_at_random() && self.singles(w) < low {
-            self.release_cluster(w);
-        }
+    /// The digests of a unit are being computed.
+    pub fn begin_digest(&mut self) {
+        self.digesting += 1;
     }
 
-    fn spare_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
-        if let Some(id) = self.frames.clusters.take(List::Free) {
-            return Some(id);
-        }
-        if self.back_cluster(w) {
-            return self.frames.clusters.take(List::Free);
-        }
-        while let Some(id) = self.frames.clusters.oldest(List::Clean) {
-            if !self.drop_unit(id) {
-                break;
-            }
-            // A fragmented one is of no use here.
-            if let Some(id) = self.frames.clusters.take(List::Free) {
-                return Some(id);
-            }
-        }
-        let spare = self.frames.free() + self.frames.clean_singles();
-        let kept = match self.faults_at_random() {
-            true => self.reclaim.marks.high,
-            false => self.reclaim.marks.low / 2,
-        };
-        if spare >= UNIT + kept
-            && self.huge.rest == 0
-            && self.frames.clusters.count(List::Empty) > 0
-        {
-            // Memory is in single pages: exchange it.
-            if self.frames.free() < UNIT {
-                self.drop_singles(UNIT - self.frames.free());
-            }
-            self.release_free(w, UNIT);
-            if self.back_cluster(w) {
-                return self.frames.clusters.take(List::Free);
-            }
-        }
-        None
+    /// They are known.
+    pub fn end_digest(&mut self) {
+        self.digesting -= 1;
     }
 
-    /// Back an empty cluster with a fresh huge page, if the limit allows.
-    fn back_cluster(&mut self, w: &mut impl World) -> bool {
-        if self.huge.rest > 0 {
-            self.huge.rest -= 1;
-            return false;
-        }
-        if self.frames.clusters.count(List::Empty) == 0 || !w.try_charge(UNIT.into()) {
-            return false;
-        }
-        let Some(id) = self.frames.clusters.take(List::Empty) else {
-            w.uncharge(UNIT.into());
-            return false;
-        };
-        if !w.fill_huge(self.frames.clusters.first(id)) {
-            w.uncharge(UNIT.into());
-            self.huge.rest = NONE_LEFT;
-            self.frames.settle(id);
-            return false;
-        }
-        self.frames.end_all(id, State::Free);
-        self.frames.clusters.get_mut(id).zeroed = true;
-        true
+    /// Evicted pages whose digests are not known yet: some will be memory soon.
+    pub fn digesting(&self) -> u64 {
+        u64::from(self.digesting) * LEAF_PAGES as u64
+    }
+}
+
+/// Whether a fault that came at `since` waits for a huge page.
+pub(crate) fn may_wait(since: Nanos, now: Nanos) -> bool {
+    now.saturating_sub(since) < UNIT_WAIT
+}
+
+/// Whether an evicted unit of which `dirty` pages have changed stays a unit, and gets new slots.
+pub(crate) fn stays_whole(dirty: u32) -> bool {
+    dirty * CHANGED_PART >= LEAF_PAGES as u32
+}
+
+/// Whether all of a unit is written to its old slots, and not only its changed pages, which begin at so many places.
+pub(crate) fn writes_all(stretches: usize) -> bool {
+    stretches > STRETCHES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_failure_the_system_is_left_alone_for_some_tries() {
+        let mut huge = Huge::default();
+        assert!(huge.may_ask() && huge.may_ask());
+        huge.on_none();
+        assert!(huge.is_scarce());
+        let refused = (0..100).take_while(|_| !huge.may_ask()).count();
+        assert_eq!(refused as u32, NONE_LEFT);
+        assert!(huge.may_collapse());
+        huge.on_not_collapsed();
+        let refused = (0..100).take_while(|_| !huge.may_collapse()).count();
+        assert_eq!(refused as u32, LEAN);
     }
 
-    /// Take a cluster without memory.
-    fn empty_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
-        if self.frames.clusters.count(List::Empty) == 0 && !self.release_cluster(w) {
-            // Unused readahead is dropped before the clusters that reclaim needs, unless some will be free anyway.
-            if !self.clusters_come()
-                && let Some(id) = self.frames.clusters.newest_ahead()
-                && self.drop_unit(id)
-            {
-                self.release_cluster(w);
-            }
-        }
-        self.frames.clusters.take(List::Empty)
-    }
-
-    /// No cluster can take a unit now, but one will soon.
-    pub(crate) fn awaits_cluster(&mut self) -> bool {
-        let clusters = &mut self.frames.clusters;
-        let none = clusters.count(List::Empty) + clusters.count(List::Free) == 0
-            && clusters.oldest(List::Clean).is_none();
-        none && self.clusters_come()
-    }
-
-    /// Whether some cluster will be usable again without further work.
-    pub(crate) fn clusters_come(&self) -> bool {
-        let clusters = &self.frames.clusters;
-        clusters.count(List::Dirty) > 0 && !self.swap.areas_full
-            || clusters.count(List::Fragmented) > 0
-            || clusters.any_busy()
-    }
-
-    /// Return the memory of one unneeded cluster to the system, or of a clean unit if there is no other. Returns
-    /// whether there was one.
-    pub(crate) fn release_cluster(&mut self, w: &mut impl World) -> bool {
-        if self.frames.clusters.count(List::Free) == 0
-            && let Some(id) = self.frames.clusters.oldest(List::Clean)
-        {
-            self.drop_unit(id);
-        }
-        let Some(id) = self.frames.clusters.take(List::Free) else {
-            return false;
-        };
-        w.release(self.frames.clusters.first(id), UNIT);
-        w.uncharge(UNIT.into());
-        self.frames.end_all(id, State::Empty);
-        true
-    }
-
-    /// Break up clusters for single frames: up to `max`, free.
-    pub(crate) fn break_cluster(&mut self, w: &mut impl World, max: u32) {
-        if !self.release_cluster(w) {
-            return;
-        }
-        if let Some((frame, n)) = self.back_empty(w, max) {
-            for i in 0..n {
-                self.frames.set_free(frame.plus(i));
-            }
-        }
-    }
-
-    /// Drop a clean unit: it is on its area only. False: a thread waits for it.
-    pub(crate) fn drop_unit(&mut self, id: ClusterId) -> bool {
-        let wanted = |frame| self.frames.get(frame).wanted;
-        if self.frames.clusters.frames(id).any(wanted) {
-            self.frames.file(id);
-            return false;
-        }
-        if self.frames.clusters.get(id).ahead {
-            let first = *self.frames.get(self.frames.clusters.first(id));
-            if let Some(page) = first.page {
-                let mark = true;
-                self.end_ahead(page, &crate::frames::FrameDesc { mark, ..first }, false);
-                self.readahead.streams.dropped(page);
-            }
-        }
-        for frame in self.frames.clusters.frames(id) {
-            self.leave_for_area(frame);
-        }
-        self.frames.end_all(id, State::Free);
-        true
-    }
-
-    /// Tidy the clusters: the remaining memory of fragmented ones is returned, and pages are delivered whose unit was
-    /// disbanded while threads waited for them.
-    pub(crate) fn tidy(&mut self, w: &mut impl World) {
-        self.deliver_orphans(w);
-        while let Some(frame) = self.frames.strays.pop() {
-            let Some(id) = self.frames.clusters.of(frame) else {
-                continue;
-            };
-            let cluster = *self.frames.clusters.get(id);
-            let stray = self.frames.get(frame).state == State::Free;
-            if stray && cluster.held > 0 {
-                w.release(frame, 1);
-                w.uncharge(1);
-                self.frames.clusters.get_mut(id).whole = false;
-                self.frames.set_empty(frame);
-            }
-        }
-        // A repair maps memory again, and a fork must not see it half done.
-        while !self.space.held
-            && let Some(id) = self.frames.clusters.take(List::Fragmented)
-        {
-            for frame in self.frames.clusters.frames(id) {
-                if self.frames.get(frame).state == State::Free {
-                    w.release(frame, 1);
-                    w.uncharge(1);
-                }
-            }
-            w.rebuild(self.frames.clusters.first(id));
-            self.frames.clusters.get_mut(id).whole = true;
-            self.frames.end_all(id, State::Empty);
-        }
+    #[test]
+    fn units_are_kept_ready_while_some_are_taken() {
+        let mut huge = Huge::default();
+        assert!(!huge.are_wanted(|| 0));
+        huge.want(7);
+        assert!(huge.are_wanted(|| 7 + IDLE));
+        assert!(!huge.are_wanted(|| 8 + IDLE));
     }
 }

@@ -7,80 +7,61 @@
 //! pages that come and go, most of them small and clean, make room for each other. If a unit was not touched, more go
 //! on probation at a time; if it was, only one.
 
-use super::clusters::{ClusterId, List, UNIT};
-use crate::mm::Mm;
-use crate::space::page_table::Entry;
-use crate::units::{Nanos, Vpn};
-use crate::world::World;
+use crate::units::{LEAF_PAGES, Nanos};
 
 /// How long a huge page rests. If any of its pages is touched every 10 ms, 99 of 100 probations prove it.
-const REST_TIME: Nanos = 50_000_000;
+pub(crate) const REST_TIME: Nanos = 50_000_000;
 /// The part of mapped memory that may be on probation at a time.
 const TRIALS: u64 = 4;
 /// Small pages recycle each other if they are at least this many times the frames that reclaim keeps ready.
 const SINGLES: u64 = 4;
 
-impl Mm {
-    /// Whether the clock hand is to skip huge pages.
-    pub(crate) fn spares_units(&self, w: &impl World) -> bool {
-        self.frames.clusters.resting >= self.huge.trials.max(1)
-            && self.may_rest(w)
-            && self.space.table.resident_singles() >= SINGLES * u64::from(self.reclaim.marks.high)
+/// How many units may rest at a time.
+#[derive(Default)]
+pub(crate) struct Probation {
+    trials: u32,
+}
+
+impl Probation {
+    /// Whether the clock hand is to skip huge pages: `resting` of them are on probation, and the `singles` mapped small
+    /// pages recycle each other; `high` frames are kept ready.
+    pub fn spares_others(&self, resting: u32, singles: u64, high: u32) -> bool {
+        resting >= self.trials.max(1) && singles >= SINGLES * u64::from(high)
     }
 
-    /// A unit was evicted for its age.
-    pub(crate) fn begin_probation(&mut self, w: &impl World, unit: Vpn) {
-        let Entry::Cached(frame) = self.space.table.get(unit) else {
-            return;
-        };
-        if let Some((id, _)) = self.frames.unit_of(frame)
-            && self.may_rest(w)
-        {
-            let cluster = self.frames.clusters.get(id);
-            if cluster.list == List::Dirty || cluster.busy > 0 {
-                self.frames.clusters.rest(id, w.now() + REST_TIME);
-            }
+    /// A unit was not touched while it rested; `resident` pages are mapped.
+    pub fn on_unused(&mut self, resident: u64) {
+        let most = resident / TRIALS / LEAF_PAGES as u64;
+        self.trials = (self.trials.max(1) * 2).min(most as u32);
+    }
+
+    /// A unit was touched.
+    pub fn on_used(&mut self) {
+        self.trials = 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unused_units_let_more_go_on_probation_and_a_used_one_only_one() {
+        let mut probation = Probation::default();
+        let spares = |probation: &Probation, resting| probation.spares_others(resting, 400, 100);
+        assert!(!spares(&probation, 0) && spares(&probation, 1));
+        let resident = 64 * LEAF_PAGES as u64;
+        probation.on_unused(resident);
+        assert!(!spares(&probation, 1) && spares(&probation, 2));
+        for _ in 0..10 {
+            probation.on_unused(resident);
         }
-    }
-
-    /// Units whose rest ends before this time may be written.
-    pub(crate) fn rested_at(&self, w: &impl World) -> Nanos {
-        match self.may_rest(w) {
-            true => w.now(),
-            false => Nanos::MAX,
-        }
-    }
-
-    /// The unit of a cluster is about to be written.
-    pub(crate) fn end_trial(&mut self, w: &impl World, id: ClusterId) {
-        let until = self.frames.clusters.end_rest(id);
-        if until.is_some_and(|until| until <= w.now()) {
-            let most = self.space.table.resident() / TRIALS / u64::from(UNIT);
-            self.huge.trials = (self.huge.trials.max(1) * 2).min(most as u32);
-        }
-    }
-
-    /// The unit of a cluster was touched and is mapped again.
-    pub(crate) fn pass_trial(&mut self, id: ClusterId) {
-        if self.frames.clusters.end_rest(id).is_some() {
-            self.huge.trials = 1;
-        }
-    }
-
-    /// Pages of units on probation, which count as being in writeback but are not.
-    pub(crate) fn on_probation(&self) -> u32 {
-        self.frames.clusters.resting * UNIT
-    }
-
-    /// Whether units may rest: threads fault at random, and no fault needs the memory of resting units.
-    fn may_rest(&self, w: &impl World) -> bool {
-        let clusters = &self.frames.clusters;
-        self.faults_at_random()
-            && !self.space.held
-            && !self.is_draining()
-            && self.fault.stalled.is_empty()
-            && w.excess() == 0
-            && clusters.count(List::Empty) + clusters.count(List::Free) > 0
-            && self.headroom(w) >= u64::from(self.reclaim.marks.low / 2)
+        assert!(
+            !spares(&probation, 15) && spares(&probation, 16),
+            "a quarter of memory"
+        );
+        probation.on_used();
+        assert!(spares(&probation, 1));
+        assert!(!probation.spares_others(1, 399, 100), "small pages are few");
     }
 }

@@ -7,51 +7,83 @@
 //! clean, so nothing depends on write protection. Background reclaim keeps a reserve of frames for faults; it runs
 //! while I/O is in flight and stops at the high mark.
 
-mod background;
-mod drop_behind;
-mod evict;
-mod second_chance;
-mod unshare;
+pub(crate) mod drop_behind;
+mod refault;
+pub(crate) mod unshare;
+mod wake;
 mod watermarks;
 
-use alloc::vec::Vec;
-
 use crate::units::Vpn;
-pub(crate) use unshare::Unsharing;
-pub use watermarks::Watermarks;
+pub(crate) use wake::Evicted;
+use watermarks::Watermarks;
 
 /// Passes that skip a leaf whose pages cannot be moved.
 pub(crate) const REST: u8 = 8;
-/// Pages evicted at a time while a thread waits for a read.
-pub(crate) const BESIDE_READS: u32 = 16;
 /// Most pages in one move.
-const RUN: u32 = 64;
+pub(crate) const RUN: u32 = 64;
+/// Pages evicted at a time while a thread waits for a read: a read that completes must not wait for a whole batch.
+const BESIDE_READS: u32 = 16;
 
-/// What reclaim remembers.
+/// When reclaim runs, and how far it has come.
 pub(crate) struct Reclaim {
-    pub marks: Watermarks,
+    /// Frames for single pages.
+    frames: u32,
+    marks: Watermarks,
     /// Position of the clock hand.
-    pub hand: Vpn,
+    hand: Vpn,
     /// Background reclaim is awake.
-    pub awake: bool,
+    awake: bool,
     /// Pages evicted so far.
-    pub evictions: u64,
-    /// Pages shared by a fork that are being copied.
-    pub unsharing: Unsharing,
-    /// Buffer for the pages that are chosen.
-    pub victims: Vec<Vpn>,
+    evictions: u64,
 }
 
 impl Reclaim {
-    /// Nothing was evicted yet.
-    pub fn new(marks: Watermarks) -> Self {
+    /// Nothing was evicted yet. The process can count on `memory` pages.
+    pub fn new(memory: u64, frames: u32) -> Self {
         Reclaim {
-            marks,
+            frames,
+            marks: Watermarks::new(memory, frames),
             hand: Vpn(0),
             awake: false,
             evictions: 0,
-            unsharing: Unsharing::default(),
-            victims: Vec::new(),
         }
+    }
+
+    /// The memory that this process can count on has changed.
+    pub fn set_memory(&mut self, pages: u64) {
+        self.marks = Watermarks::of_part(pages, self.frames);
+    }
+
+    /// How much memory is kept ready.
+    pub fn marks(&self) -> &Watermarks {
+        &self.marks
+    }
+
+    /// Pages evicted in one go. `awaited`: a thread waits for a read.
+    pub fn batch(&self, awaited: bool) -> u32 {
+        match awaited {
+            true => BESIDE_READS,
+            false => self.marks.batch,
+        }
+    }
+
+    /// Position of the clock hand.
+    pub fn hand(&self) -> Vpn {
+        self.hand
+    }
+
+    /// The clock hand continues at `page`.
+    pub fn set_hand(&mut self, page: Vpn) {
+        self.hand = page;
+    }
+
+    /// Pages evicted so far.
+    pub fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Pages were evicted.
+    pub fn on_evicted(&mut self, pages: u32) {
+        self.evictions += u64::from(pages);
     }
 }

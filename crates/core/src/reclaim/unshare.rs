@@ -5,85 +5,114 @@
 //! and asks for no other run meanwhile. If it asked wherever its hand finds a shared page, everything would be copied
 //! before the hand comes back to evict the first copy.
 
-use super::REST;
-use crate::mm::Mm;
-use crate::space::page_table::Entry;
 use crate::units::{Nanos, Vpn};
-use crate::world::{Stop, World};
 
 /// How long a run may stay immovable. Copies are made in microseconds; a page that is still refused then is pinned.
 const PATIENCE: Nanos = 20_000_000;
 /// After this time the driver is asked once more: it may drop a request.
 const AGAIN: Nanos = 5_000_000;
 
+/// Pages from the first one on.
+type Run = (Vpn, u32);
+
 /// The run that is being copied.
 #[derive(Debug, Default)]
 pub(crate) struct Unsharing {
-    run: Option<(Vpn, u32)>,
+    run: Option<Run>,
     /// When a page of it left last, and when the driver was asked.
     since: Nanos,
     asked: Nanos,
 }
 
+/// What follows an attempt to evict the run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// The run is done.
+    Done,
+    /// Its next page is pinned: leave it alone for a while.
+    Pinned,
+    /// The copies are not made yet.
+    Wait,
+    /// Ask the driver for the copies again.
+    Ask,
+}
+
 impl Unsharing {
     /// Whether `page` is of that run: if it was evicted now, the copying thread would fault on it.
     pub fn has(&self, page: Vpn) -> bool {
-        let of = |(first, n): (Vpn, u32)| first <= page && page < first.plus(n.into());
+        let of = |(first, n): Run| first <= page && page < first.plus(n.into());
         self.run.is_some_and(of)
+    }
+
+    /// The kernel refused to move these pages: a fork shares them, or they are pinned. Returns whether to ask the
+    /// driver for copies: not while another run is being copied.
+    pub fn begin(&mut self, run: Run, now: Nanos) -> bool {
+        let none = self.run.is_none();
+        if none {
+            (self.run, self.since, self.asked) = (Some(run), now, now);
+        }
+        none
+    }
+
+    /// The run that is being copied.
+    pub fn run(&self) -> Option<Run> {
+        self.run
+    }
+
+    /// The driver still works on the copies.
+    pub fn go_on(&mut self, now: Nanos) {
+        self.since = now;
+    }
+
+    /// An attempt to evict the run has `moved` some pages; `left` are left, which the kernel `refused` if so.
+    pub fn on_tried(&mut self, moved: bool, left: Run, refused: bool, now: Nanos) -> Next {
+        if moved {
+            self.since = now;
+        }
+        let pinned = now.saturating_sub(self.since) > PATIENCE;
+        self.run = Some(left).filter(|_| refused && !pinned);
+        if pinned {
+            return Next::Pinned;
+        } else if !refused {
+            return Next::Done;
+        }
+        let again = now.saturating_sub(self.asked) > AGAIN;
+        if again {
+            self.asked = now;
+            return Next::Ask;
+        }
+        Next::Wait
     }
 }
 
-impl Mm {
-    /// The kernel refused to move `n` pages from `page` on: a fork shares them, or they are pinned.
-    pub(crate) fn on_immovable(&mut self, w: &mut impl World, page: Vpn, n: u32) {
-        if self.reclaim.unsharing.run.is_none() {
-            let now = w.now();
-            self.reclaim.unsharing = Unsharing {
-                run: Some((page, n)),
-                since: now,
-                asked: now,
-            };
-            w.unshare(page, n);
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: Run = (Vpn(10), 8);
+
+    #[test]
+    fn one_run_is_copied_at_a_time() {
+        let mut copies = Unsharing::default();
+        assert!(copies.begin(RUN, 1));
+        assert!(!copies.begin((Vpn(50), 8), 2));
+        assert!(copies.has(Vpn(17)) && !copies.has(Vpn(18)));
+        assert_eq!(copies.on_tried(true, (Vpn(18), 0), false, 3), Next::Done);
+        assert!(copies.begin((Vpn(50), 8), 4));
     }
 
-    /// Evict the run that was copied, as far as it is. Returns how many pages left the program.
-    pub(super) fn evict_unshared(&mut self, w: &mut impl World) -> u32 {
-        let Some((page, n)) = self.reclaim.unsharing.run else {
-            return 0;
-        };
-        let now = w.now();
-        if w.is_unsharing() {
-            self.reclaim.unsharing.since = now;
-            return 0;
-        }
-        // The program may have discarded or moved some of them.
-        let resident = |i: &u32| {
-            let entry = self.space.table.get(page.plus(u64::from(*i)));
-            matches!(entry, Entry::Resident(_))
-        };
-        let n = (0..n).take_while(resident).count() as u32;
-        let (moved, stop) = match n {
-            0 => (0, None),
-            n => self.move_out(w, page, n, false),
-        };
-        if moved > 0 {
-            self.reclaim.unsharing.since = now;
-        }
-        let left = (page.plus(moved.into()), n - moved);
-        let is_pinned = now.saturating_sub(self.reclaim.unsharing.since) > PATIENCE;
-        if stop != Some(Stop::Busy) || is_pinned {
-            self.reclaim.unsharing.run = None;
-            if is_pinned {
-                self.space.table.rest(left.0, REST);
-            }
-            return moved;
-        }
-        self.reclaim.unsharing.run = Some(left);
-        if now.saturating_sub(self.reclaim.unsharing.asked) > AGAIN {
-            self.reclaim.unsharing.asked = now;
-            w.unshare(left.0, left.1);
-        }
-        moved
+    #[test]
+    fn the_driver_is_asked_again_and_a_page_that_stays_is_pinned() {
+        let mut copies = Unsharing::default();
+        copies.begin(RUN, 0);
+        assert_eq!(copies.on_tried(false, RUN, true, AGAIN), Next::Wait);
+        assert_eq!(copies.on_tried(false, RUN, true, AGAIN + 1), Next::Ask);
+        let left = (Vpn(11), 7);
+        assert_eq!(copies.on_tried(true, left, true, AGAIN + 2), Next::Wait);
+        copies.go_on(AGAIN + 3);
+        let end = AGAIN + 3 + PATIENCE;
+        assert_eq!(copies.on_tried(false, left, true, end), Next::Ask);
+        assert_eq!(copies.on_tried(false, left, true, end + 1), Next::Pinned);
+        assert_eq!(copies.run(), None);
     }
 }

@@ -1,27 +1,19 @@
 //! Advice of the program about its memory (madvise).
 //!
 //! A hint about the use of a range stays with its region and overrides the readahead policy there. Advice to act is
-//! queued, and [`Mm::run`] carries it out in small steps, so that no fault waits for it. MADV_WILLNEED reads pages into
+//! queued, and `Mm::run` carries it out in small steps, so that no fault waits for it. MADV_WILLNEED reads pages into
 //! memory that is not needed otherwise; MADV_COLD makes pages the next victims; MADV_PAGEOUT evicts pages at once and
 //! returns their memory. It is advice: pages that do not fit or cannot be moved are left out, as in the kernel.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::frames::{FrameDesc, NOTHING, State};
-use crate::huge::unit_of;
-use crate::io::SLOTS_PER_IO;
-use crate::mm::Mm;
+use super::page_table::{Entry, PageTable, Resident};
 use crate::readahead::{Touch, Window};
-use crate::reclaim::BESIDE_READS;
-use crate::space::page_table::{Entry, PageTable, Resident};
-use crate::units::{Frame, PageRange, Vpn, len, overlap, without};
-use crate::world::{Stop, World};
+use crate::units::{PageRange, Vpn, len, overlap, without};
 
 /// The largest number of queued ranges for each kind of advice. Beyond it the oldest are dropped.
 const MOST: usize = 1024;
-/// Above this number of I/Os in flight, advice starts no read: a fault's read must find an entry.
-const READS: usize = 32;
 
 /// Kinds of advice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +56,7 @@ impl Hint {
 
 /// Ranges in the order in which they were advised.
 #[derive(Default)]
-pub(crate) struct Queue {
+struct Queue {
     ranges: VecDeque<PageRange>,
 }
 
@@ -101,7 +93,7 @@ impl Queue {
     }
 
     /// Take up to `max` pages whose entry is `wanted` from the front, all of one range.
-    pub(crate) fn take(
+    fn take(
         &mut self,
         table: &PageTable,
         max: usize,
@@ -126,203 +118,78 @@ pub(crate) struct Advised {
     needed: Queue,
     /// Pages that may still be read on advice: the free room when it was given.
     budget: u64,
-    pub(crate) cold: Queue,
+    cold: Queue,
     out: Queue,
 }
 
 impl Advised {
     /// Advice about `range` no longer concerns its content.
-    pub(crate) fn cancel(&mut self, range: &PageRange) {
+    pub fn cancel(&mut self, range: &PageRange) {
         self.needed.cancel(range);
         self.cold.cancel(range);
         self.out.cancel(range);
     }
-}
 
-impl Mm {
-    /// The program gives advice about `range`. Parts that are not managed are skipped.
-    pub fn advise(&mut self, w: &mut impl World, range: &PageRange, advice: Advice) {
-        if let Advice::Use(hint) = advice {
-            return self.space.vmas.set_hint(range, hint);
-        }
-        self.space.advised.cancel(range);
-        for part in self.space.vmas.overlapping(range) {
-            match advice {
-                Advice::Use(_) => {}
-                Advice::WillNeed => {
-                    self.each_cached(&part, |mm, frame| mm.frames.get_mut(frame).leaves = false);
-                    self.space.advised.needed.push(part);
-                }
-                Advice::Cold => {
-                    self.space.table.chill(&part);
-                    self.space.advised.cold.push(part);
-                }
-                Advice::PageOut => {
-                    self.each_cached(&part, Mm::let_go);
-                    self.space.advised.out.push(part);
-                }
-            }
-        }
-        if advice == Advice::WillNeed {
-            let spare = u64::from(self.frames.empty().saturating_sub(self.reclaim.marks.empty));
-            let clean = self
-                .frames
-                .clean()
-                .saturating_sub(self.reclaim.marks.low / 2);
-            self.space.advised.budget =
-                u64::from(self.frames.free() + clean) + spare.min(w.available());
+    /// The program gives advice to act about `range`.
+    pub fn push(&mut self, range: PageRange, advice: Advice) {
+        match advice {
+            Advice::Use(_) => {}
+            Advice::WillNeed => self.needed.push(range),
+            Advice::Cold => self.cold.push(range),
+            Advice::PageOut => self.out.push(range),
         }
     }
 
-    /// A page in a frame is to leave memory.
-    fn let_go(&mut self, frame: Frame) {
-        let desc = *self.frames.get(frame);
-        match (desc.state, desc.page) {
-            (State::Clean, Some(page)) if !desc.wanted => {
-                if desc.ahead {
-                    self.end_ahead(page, &desc, false);
-                }
-                self.leave_frame(frame);
-            }
-            (State::Dirty | State::Writing, _) => self.frames.get_mut(frame).leaves = true,
-            _ => {}
-        }
+    /// Pages that will be needed may be read into `room` free pages.
+    pub fn set_room(&mut self, room: u64) {
+        self.budget = room;
     }
 
-    fn each_cached(&mut self, range: &PageRange, mut f: impl FnMut(&mut Self, Frame)) {
-        let mut pages = Vec::new();
-        let cached = |entry| matches!(entry, Entry::Cached(_));
-        self.space
-            .table
-            .search(range, usize::MAX, cached, &mut pages);
-        for page in pages {
-            if let Entry::Cached(frame) = self.space.table.get(page) {
-                f(self, frame);
-            }
-        }
+    /// Pages will be needed.
+    pub fn has_needed(&self) -> bool {
+        !self.needed.is_empty()
     }
 
-    /// Read some pages that will be needed. Returns whether it did.
-    pub(crate) fn bring_needed(&mut self, w: &mut impl World) -> bool {
-        if self.space.advised.needed.is_empty() || self.io.in_flight() >= READS {
-            return false;
-        }
-        let mut pages = Vec::new();
-        let max = self.space.advised.budget.min(SLOTS_PER_IO as u64) as usize;
+    /// Take up to `max` pages that will be needed and are on an area only.
+    pub fn take_needed(&mut self, table: &PageTable, max: u64, found: &mut Vec<Vpn>) {
+        let max = self.budget.min(max) as usize;
         let swapped = |entry| matches!(entry, Entry::Swapped { .. });
-        let advised = &mut self.space.advised;
-        advised
-            .needed
-            .take(&self.space.table, max, swapped, &mut pages);
-        let spare = self.spare_frames(w, pages.len() as u32);
-        pages.truncate(spare as usize);
-        let mut batch = Vec::new();
-        for &page in &pages {
-            let Entry::Swapped { slot, .. } = self.space.table.get(page) else {
-                debug_assert!(false, "making frames free changes no swapped page");
-                continue;
-            };
-            let Some((frame, _)) = self.frames.take_free(1) else {
-                break;
-            };
-            let ahead = true;
-            self.begin_read(page, slot, frame, FrameDesc { ahead, ..NOTHING });
-            self.count_ahead(page, 1);
-            batch.push((slot, frame));
-        }
-        self.space.advised.budget -= batch.len() as u64;
-        if batch.is_empty() {
-            // No room is left, or all of it is in memory.
-            self.space.advised.needed.clear();
-            return false;
-        }
-        self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
-        true
+        self.needed.take(table, max, swapped, found);
     }
 
-    /// Evict some of the pages that the program wants out, with their memory. Returns the number of pages evicted.
-    pub(crate) fn page_out(&mut self, w: &mut impl World) -> u32 {
-        if self.space.advised.out.is_empty() {
-            return 0;
+    /// Pages that will be needed are being read. If there are none, no room is left, or all of them are in memory.
+    pub fn on_read(&mut self, pages: u64) {
+        self.budget -= pages;
+        if pages == 0 {
+            self.needed.clear();
         }
-        if self.swap.areas_full {
-            self.space.advised.out.clear();
-            return 0;
-        }
-        let mut batch = self
-            .reclaim
-            .marks
-            .writes
-            .saturating_sub(self.frames.unwritten());
-        batch = batch.min(match self.is_awaited() {
-            true => BESIDE_READS,
-            false => self.reclaim.marks.batch,
-        });
-        // They are moved to frames without memory.
-        let short = batch.saturating_sub(self.frames.empty());
-        if self.frames.free() < short {
-            self.drop_clean(short - self.frames.free());
-        }
-        self.release_free(w, short);
-        batch = batch.min(self.frames.empty());
-        let mut victims = core::mem::take(&mut self.reclaim.victims);
-        victims.clear();
+    }
+
+    /// Pages are to leave memory.
+    pub fn has_out(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// Take up to `max` mapped pages that are to leave memory.
+    pub fn take_out(&mut self, table: &PageTable, max: usize, found: &mut Vec<Vpn>) {
         let resident = |entry| matches!(entry, Entry::Resident(_));
-        let advised = &mut self.space.advised;
-        advised
-            .out
-            .take(&self.space.table, batch as usize, resident, &mut victims);
-        let (mut moved, mut left) = (0, victims.as_slice());
-        while let (Some(&first), Some(&last)) = (left.first(), left.last()) {
-            if self.space.table.is_huge(first) {
-                let (gone, stop) = self.move_unit_out(w, unit_of(first), true);
-                moved += gone;
-                if stop == Some(Stop::Again) {
-                    self.space
-                        .advised
-                        .out
-                        .ranges
-                        .push_front(first..last.plus(1));
-                    break;
-                }
-                let same = |page: &&Vpn| unit_of(**page) == unit_of(first);
-                left = &left[left.iter().take_while(same).count()..];
-                continue;
-            }
-            let run = left.chunk_by(|a, b| a.plus(1) == *b).next();
-            let run = run.map_or(1, <[Vpn]>::len);
-            let (gone, stop) = self.move_out(w, first, run as u32, true);
-            moved += gone;
-            left = &left[gone as usize..];
-            let skip = match stop {
-                None => 0,
-                Some(Stop::Again) => {
-                    let start = first.plus(gone.into());
-                    self.space
-                        .advised
-                        .out
-                        .ranges
-                        .push_front(start..last.plus(1));
-                    break;
-                }
-                // All pages that a fork shares are being made movable; that takes too long to wait for.
-                Some(Stop::Busy) => run - gone as usize,
-                Some(_) => 1,
-            };
-            left = &left[skip.min(left.len())..];
-        }
-        self.reclaim.victims = victims;
-        self.submit_writes(w, true);
-        moved
+        self.out.take(table, max, resident, found);
     }
 
-    /// Victims that the program called cold, and that were not needed since.
-    pub(crate) fn take_cold(&mut self, max: u32, victims: &mut Vec<Vpn>) {
+    /// Pages that were taken could not leave now, and are the next ones.
+    pub fn put_back_out(&mut self, range: PageRange) {
+        self.out.ranges.push_front(range);
+    }
+
+    /// No area has room: the pages stay.
+    pub fn clear_out(&mut self) {
+        self.out.clear();
+    }
+
+    /// Take up to `max` pages that the program called cold and that were not needed since.
+    pub fn take_cold(&mut self, table: &PageTable, max: usize, found: &mut Vec<Vpn>) {
         let cold = |entry| matches!(entry, Entry::Resident(Resident { refs: 0, .. }));
-        self.space
-            .advised
-            .cold
-            .take(&self.space.table, max as usize, cold, victims);
+        self.cold.take(table, max, cold, found);
     }
 }
 

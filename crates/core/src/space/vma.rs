@@ -20,20 +20,20 @@ pub struct Vma {
     /// The program's hint about its use.
     pub hint: Hint,
     /// Swap readahead's history of it.
-    pub history: History,
+    pub(crate) history: History,
     /// Runs of first touches in it.
-    pub streams: Streams,
+    pub(crate) streams: Streams,
     /// Pages that readahead read.
     pub ahead: Ahead,
     /// How often touches are near each other, from 0 to 64.
-    pub local: u8,
+    local: u8,
     /// It is memory of a file, for example of a tmpfs.
-    pub file: bool,
+    file: bool,
 }
 
-/// The highest [`Vma::local`].
-pub const LOCAL: u8 = 64;
-/// What a huge page that is missed or filled in order adds to [`Vma::local`]; two are enough.
+/// The highest `Vma::local`.
+const LOCAL: u8 = 64;
+/// What a huge page that is missed or filled in order adds to `Vma::local`; two are enough.
 const UNIT_MISSED: u8 = 8;
 const UNIT_FILLED: u8 = LOCAL / 4 + 1;
 
@@ -56,6 +56,11 @@ impl Vma {
             Policy::Vma(max) if self.file => Policy::Cluster(max),
             _ => policy,
         }
+    }
+
+    /// Its touches are near each other, mostly.
+    pub(crate) fn is_local(&self) -> bool {
+        self.local > LOCAL / 2
     }
 
     /// A touch was foreseen, or not.

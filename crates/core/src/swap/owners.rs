@@ -7,9 +7,6 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
-use crate::mm::Mm;
-use crate::readahead::Window;
-use crate::space::page_table::{Entry, Resident};
 use crate::units::{LEAF_PAGES, Slot, Vpn};
 
 const NOBODY: Vpn = Vpn(u64::MAX);
@@ -19,10 +16,29 @@ const NOBODY: Vpn = Vpn(u64::MAX);
 pub struct Owners {
     /// By area and cluster.
     clusters: BTreeMap<(u8, u32), Box<[Vpn; LEAF_PAGES]>>,
+    /// A policy asks for them.
+    enabled: bool,
 }
 
 impl Owners {
-    fn set(&mut self, slot: Slot, page: Vpn) {
+    /// No page is in a slot. `enabled`: a policy asks for the page of each slot.
+    pub fn new(enabled: bool) -> Self {
+        Owners {
+            enabled,
+            ..Owners::default()
+        }
+    }
+
+    /// A policy asks for the page of each slot from now on.
+    pub fn enable(&mut self) {
+        self.enabled = true;
+    }
+
+    /// `page` is in `slot` from now on, or will be when a write is done.
+    pub fn note(&mut self, slot: Slot, page: Vpn) {
+        if !self.enabled {
+            return;
+        }
         let cluster = self
             .clusters
             .entry((slot.area, slot.cluster()))
@@ -30,7 +46,8 @@ impl Owners {
         cluster[slot.index as usize % LEAF_PAGES] = page;
     }
 
-    fn get(&self, slot: Slot) -> Option<Vpn> {
+    /// The page that was last known in `slot`.
+    pub fn get(&self, slot: Slot) -> Option<Vpn> {
         let cluster = self.clusters.get(&(slot.area, slot.cluster()))?;
         let page = cluster[slot.index as usize % LEAF_PAGES];
         (page != NOBODY).then_some(page)
@@ -43,54 +60,13 @@ impl Owners {
     }
 }
 
-impl Mm {
-    /// `page` is in `slot` from now on, or will be when a write is done.
-    pub(crate) fn note_owner(&mut self, slot: Slot, page: Vpn) {
-        if self.swap.by_slot {
-            self.swap.owners.set(slot, page);
-        }
-    }
-
-    /// As [`Mm::note_owner`], for a page that moved with its slot, if it has one.
-    pub(crate) fn note_moved(&mut self, entry: Entry, page: Vpn) {
-        let slot = match entry {
-            Entry::Swapped { slot, .. } => Some(slot),
-            Entry::Resident(Resident { slot, .. }) => slot,
-            Entry::Cached(frame) => self.frames.get(frame).slot,
-            Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => None,
-        };
-        if let Some(slot) = slot {
-            self.note_owner(slot, page);
-        }
-    }
-
-    /// Page number `n` of a window, if there is one. In a window of slots, only a page that is in its slot and nowhere
-    /// else.
-    pub(crate) fn page_of(&self, window: &Window, n: u32) -> Option<Vpn> {
-        match *window {
-            Window::Pages { first, stride, .. } => {
-                let distance = i64::from(n).wrapping_mul(stride);
-                Some(Vpn(first.0.wrapping_add_signed(distance)))
-            }
-            Window::Slots { first, .. } => {
-                let wanted = first.plus(n);
-                let page = self.swap.owners.get(wanted)?;
-                match self.space.table.get(page) {
-                    Entry::Swapped { slot, .. } if slot == wanted => Some(page),
-                    _ => None,
-                }
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn each_slot_of_each_area_has_its_own_record() {
-        let mut owners = Owners::default();
+        let mut owners = Owners::new(true);
         let slot = |area, index| Slot { area, index };
         let all = [
             slot(0, 0),
@@ -101,7 +77,7 @@ mod tests {
         ];
         for (n, &slot) in (0..).zip(&all) {
             assert_eq!(owners.get(slot), None);
-            owners.set(slot, Vpn(n));
+            owners.note(slot, Vpn(n));
         }
         for (n, &slot) in (0..).zip(&all) {
             assert_eq!(owners.get(slot), Some(Vpn(n)));

@@ -8,10 +8,12 @@
 use alloc::vec::Vec;
 
 use crate::units::{LEAF_PAGES, Slot};
-use crate::world::SwapMap;
+use crate::world::{IoResult, SwapMap};
 
 /// Failed writes after which an area gets no more pages.
 const WRITE_FAILURES: u32 = 16;
+/// The system's error number for "no space left on device".
+const ENOSPC: i32 = 28;
 /// Requests that skip an area whose file system had no room.
 const REST: u32 = 16;
 
@@ -36,6 +38,10 @@ impl Area {
 #[derive(Default)]
 pub struct Slots {
     areas: Vec<Area>,
+    /// The last try found no free slot.
+    full: bool,
+    /// Slots that failed. They keep their reference, and no process uses them again.
+    bad: Vec<Slot>,
 }
 
 impl Slots {
@@ -158,6 +164,7 @@ impl Slots {
     /// Take from `area` again.
     pub fn open(&mut self, area: u8) {
         self.area(area).closed = false;
+        self.full = false;
     }
 
     /// `area` is gone; another one may get its number.
@@ -194,6 +201,62 @@ impl Slots {
             let first = Slot { area, index: first };
             map.get_all(first, run);
             return Some((first, run));
+        }
+    }
+
+    /// Drop our reference to a slot, if there is one.
+    pub fn put(&mut self, map: &mut impl SwapMap, slot: Option<Slot>) {
+        if let Some(slot) = slot {
+            map.put(slot);
+            self.full = false;
+        }
+    }
+
+    /// At the last write no area accepted a page, and no slot is known to have become free since.
+    pub fn are_full(&self) -> bool {
+        self.full
+    }
+
+    /// No area accepted a page. Returns whether that is new.
+    pub fn set_full(&mut self) -> bool {
+        !core::mem::replace(&mut self.full, true)
+    }
+
+    /// The write of a page to `slot` was not accepted. If the slot failed, it is kept from reuse.
+    pub fn on_not_written(&mut self, map: &mut impl SwapMap, slot: Slot, result: IoResult) {
+        match result {
+            IoResult::Failed(error) if error != ENOSPC => self.keep_bad(slot),
+            _ => self.put(map, Some(slot)),
+        }
+    }
+
+    /// A write to `area` has ended, and its slots are kept or put. `were_full`: no slot was free before.
+    pub fn on_write_end(&mut self, area: u8, result: IoResult, were_full: bool) {
+        match result {
+            // Other processes may have made room.
+            IoResult::Ok => self.full = false,
+            IoResult::Refused(refusal) => {
+                // The slots that were released are no room.
+                self.full = were_full;
+                if refusal.full {
+                    self.no_room(area);
+                }
+            }
+            IoResult::Failed(ENOSPC) => self.no_room(area),
+            IoResult::Failed(_) => self.write_failed(area),
+        }
+    }
+
+    /// Keep a slot that failed from reuse.
+    pub fn keep_bad(&mut self, slot: Slot) {
+        self.bad.push(slot);
+    }
+
+    /// No slot of `area` will be used any more: drop the references to those that failed.
+    pub fn put_bad(&mut self, map: &mut impl SwapMap, area: u8) {
+        let on_area = |slot: &mut Slot| slot.area == area;
+        for slot in self.bad.extract_if(.., on_area) {
+            map.put(slot);
         }
     }
 

@@ -4,150 +4,162 @@
 //! only, those that were evicted longest ago are read into frames and written to the next area that does not compress.
 //! The walk finds the age: it is halved after a round that found no page, and doubled when the area fills again. Pages
 //! that a fork shares stay, since each process would write its own copy.
-//!
-//! No fault waits for this work: it goes in small steps, and leaves alone the memory that faults need. If the area
-//! fills faster, it refuses writes, and these go to the next area.
 
-use alloc::vec::Vec;
+use crate::space::page_table::EVICTED_BITS;
+use crate::units::Vpn;
 
-use crate::frames::{FrameDesc, NOTHING, State};
-use crate::io::SLOTS_PER_IO;
-use crate::mm::Mm;
-use crate::space::page_table::{EVICTED_BITS, Entry};
-use crate::units::{Frame, Slot, Vpn};
-use crate::world::World;
+/// When pages leave a compressing area, and how many at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Config {
+    /// Write-back begins when this many sixteenths of the area are used, and ends at one less, so that it goes on for a
+    /// while.
+    pub begins: u64,
+    /// Pages that one step moves: no fault waits for more.
+    pub batch: u32,
+    /// Pages that one step looks at.
+    pub look: usize,
+    /// Slots that must be free on the other areas; or this part of them if they are small.
+    pub least_room: u64,
+    pub least_part: u64,
+}
 
-/// It begins when this many sixteenths of the area are used, and ends at this many.
-const BEGINS: u64 = 14;
-const ENDS: u64 = 13;
-/// Pages that one step moves, and looks at.
-const BATCH: u32 = 32;
-const LOOK: usize = 256;
-/// Slots that must be free on the other areas; a part of them if they are small.
-const LEAST_ROOM: u64 = 1024;
-const LEAST_PART: u64 = 64;
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            begins: 14,
+            batch: 32,
+            look: 256,
+            least_room: 1024,
+            least_part: 64,
+        }
+    }
+}
+
+/// Slots of some areas, and how many of them are used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub slots: u64,
+    pub used: u64,
+}
 
 /// Progress of write-back.
 #[derive(Default)]
 pub(crate) struct WriteBack {
+    config: Config,
     active: bool,
     hand: Vpn,
     /// A page is cold if at least this many pages were evicted after it.
     age: u32,
     /// This round found a page.
     found: bool,
-    met: Vec<(Vpn, Entry)>,
-    batch: Vec<(Slot, Frame)>,
 }
 
-impl Mm {
-    /// The area that is to be relieved now, if any.
-    fn filling_area(&mut self, w: &impl World) -> Option<u8> {
-        let areas = || (0..).map_while(|n| w.nth(n));
-        let area = areas().find(|&area| w.compresses(area))?;
-        let (used, slots) = (w.used(area) * 16, u64::from(w.slots(area)));
-        let bound = if self.swap.back.active { ENDS } else { BEGINS };
-        if used < slots * bound {
-            self.swap.back.active = false;
-            return None;
-        }
-        let (mut all, mut room) = (0, 0);
-        for area in areas().filter(|&area| !w.compresses(area)) {
-            let slots = u64::from(w.slots(area));
-            all += slots;
-            room += slots.saturating_sub(w.used(area));
-        }
-        if room <= LEAST_ROOM.min(all / LEAST_PART) {
-            self.swap.back.active = false;
-            return None;
-        }
-        if !self.swap.back.active {
-            self.swap.back.active = true;
-            let oldest = (self.reclaim.evictions / 2).min(1 << (EVICTED_BITS - 1)) as u32;
-            self.swap.back.age = match self.swap.back.age {
+impl WriteBack {
+    /// Whether pages are to leave the compressing area now; `others`: the areas that do not compress. `evictions` pages
+    /// were evicted so far.
+    pub fn is_due(&mut self, area: Usage, others: impl FnOnce() -> Usage, evictions: u64) -> bool {
+        let bound = self.config.begins - u64::from(self.active);
+        let due = area.used * 16 >= area.slots * bound && {
+            let Usage { slots, used } = others();
+            let least = self.config.least_room.min(slots / self.config.least_part);
+            slots.saturating_sub(used) > least
+        };
+        if due && !self.active {
+            let oldest = (evictions / 2).min(1 << (EVICTED_BITS - 1)) as u32;
+            self.age = match self.age {
                 0 => oldest,
                 age => (age * 2).min(oldest),
             };
         }
-        Some(area)
+        self.active = due;
+        due
     }
 
-    /// Returns whether there is more to do at once.
-    pub(crate) fn write_back_step(&mut self, w: &mut impl World) -> bool {
-        if self.space.held || !self.fault.stalled.is_empty() || self.is_draining() {
-            return false;
+    /// The other areas have no slot for this process.
+    pub fn stop(&mut self) {
+        self.active = false;
+    }
+
+    /// Pages that one step may move, of frames of which `writes` may be in writeback.
+    pub fn batch(&self, writes: u32) -> u32 {
+        self.config.batch.min(writes / 2)
+    }
+
+    /// Where the walk continues, and how many pages a step looks at.
+    pub fn next_look(&self) -> (Vpn, usize) {
+        (self.hand, self.config.look)
+    }
+
+    /// Whether a page is cold after which `later` pages were evicted.
+    pub fn is_cold(&self, later: u32) -> bool {
+        later >= self.age
+    }
+
+    /// A step is over. `worked`: it found a page. `next`: where the walk continues, unless the round is over.
+    pub fn end_step(&mut self, worked: bool, next: Option<Vpn>) {
+        self.found |= worked;
+        if next.is_none() && !core::mem::take(&mut self.found) {
+            self.age /= 2;
         }
-        let Some(area) = self.filling_area(w) else {
-            return false;
+        self.hand = next.unwrap_or_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: Usage = Usage {
+        slots: 100_000,
+        used: 0,
+    };
+
+    fn used(used: u64) -> Usage {
+        Usage { slots: 1600, used }
+    }
+
+    #[test]
+    fn it_begins_late_and_ends_somewhat_later() {
+        let mut back = WriteBack::default();
+        let mut due = |n| back.is_due(used(n), || ROOM, 10_000);
+        assert!(!due(1399));
+        assert!(due(1400));
+        assert!(due(1300));
+        assert!(!due(1299));
+        assert!(!due(1399));
+    }
+
+    #[test]
+    fn without_room_elsewhere_nothing_moves() {
+        let mut back = WriteBack::default();
+        let full = Usage {
+            slots: 100_000,
+            used: 100_000 - 1024,
         };
-        let most = BATCH.min(self.reclaim.marks.writes / 2);
-        if self.frames.unwritten() + most > self.reclaim.marks.writes {
-            return false;
-        }
-        // Otherwise they would come back to the same area for ever.
-        if !self.swap.slots.has_whole(w) {
-            self.swap.back.active = false;
-            return false;
-        }
-        let mut met = core::mem::take(&mut self.swap.back.met);
-        let mut batch = core::mem::take(&mut self.swap.back.batch);
-        met.clear();
-        batch.clear();
-        let mut next = self
-            .space
-            .table
-            .on_area(area, self.swap.back.hand, LOOK, &mut met);
-        let mut worked = false;
-        for &(page, entry) in &met {
-            match entry {
-                Entry::Resident(resident) => {
-                    self.give_slot_back(w, page, resident);
-                    worked = true;
-                }
-                Entry::Swapped { slot, evicted } if self.is_cold(w, slot, evicted) => {
-                    let frame = (batch.len() < most as usize)
-                        .then(|| self.frames_to_read(w, 1))
-                        .flatten();
-                    let Some((frame, _)) = frame else {
-                        next = Some(page);
-                        break;
-                    };
-                    let desc = FrameDesc {
-                        whole: true,
-                        ..NOTHING
-                    };
-                    self.begin_read(page, slot, frame, desc);
-                    batch.push((slot, frame));
-                }
-                _ => {}
-            }
-        }
-        worked |= !batch.is_empty();
-        self.swap.back.found |= worked;
-        self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
-        let end_of_round = next.is_none();
-        self.swap.back.hand = next.unwrap_or_default();
-        if end_of_round && !core::mem::take(&mut self.swap.back.found) {
-            self.swap.back.age /= 2;
-        }
-        self.swap.back.met = met;
-        self.swap.back.batch = batch;
-        worked
+        assert!(!back.is_due(used(1600), || full, 10_000));
+        let small = Usage {
+            slots: 64,
+            used: 62,
+        };
+        assert!(back.is_due(used(1600), || small, 10_000));
     }
 
-    fn is_cold(&self, w: &impl World, slot: Slot, evicted: u32) -> bool {
-        let age = (self.reclaim.evictions as u32).wrapping_sub(evicted) & ((1 << EVICTED_BITS) - 1);
-        age >= self.swap.back.age && w.count(slot) == 1
-    }
-
-    /// A page that is to go to another area has been read from its old one.
-    pub(crate) fn send_on(&mut self, w: &mut impl World, slot: Slot, frame: Frame) {
-        let digest = w.digest(slot);
-        self.put(w, Some(slot));
-        let desc = self.frames.get_mut(frame);
-        desc.digest = digest;
-        desc.slot = None;
-        desc.leaves = true;
-        self.frames.set_state(frame, State::Dirty);
+    #[test]
+    fn the_walk_finds_the_age() {
+        let mut back = WriteBack::default();
+        assert!(back.is_due(used(1600), || ROOM, 10_000));
+        assert!(back.is_cold(5000) && !back.is_cold(4999));
+        back.end_step(false, Some(Vpn(7)));
+        assert!(!back.is_cold(4999), "the round is not over");
+        back.end_step(false, None);
+        assert!(back.is_cold(2500));
+        back.end_step(true, None);
+        assert!(!back.is_cold(2499), "this round found a page");
+        assert!(!back.is_due(used(0), || ROOM, 10_000));
+        assert!(back.is_due(used(1600), || ROOM, 10_000));
+        assert!(
+            back.is_cold(5000) && !back.is_cold(4999),
+            "the area fills again"
+        );
     }
 }

@@ -3,10 +3,9 @@
 
 use alloc::vec::Vec;
 
-use super::{PAUSE, STEP};
+use super::Mm;
 use crate::frames::{NOTHING, State};
 use crate::io::SLOTS_PER_IO;
-use crate::mm::Mm;
 use crate::readahead::Touch;
 use crate::space::page_table::Entry;
 use crate::units::{Frame, Slot, Vpn};
@@ -22,16 +21,12 @@ impl Mm {
         legacy: bool,
         met: &mut Vec<(Vpn, Entry)>,
     ) -> bool {
-        for _ in 0..STEP {
+        for _ in 0..self.drain.step() {
             met.clear();
-            let next = self
-                .space
-                .table
-                .on_area(area, self.swap.drain.cursor, 1, met);
+            let next = self.table.on_area(area, self.drain.cursor(), 1, met);
             let Some(&(page, entry)) = met.first() else {
                 return self.walk_on(w, area, next);
             };
-            let first_look = self.swap.drain.looked != Some(page);
             match entry {
                 Entry::Resident(resident) => self.give_slot_back(w, page, resident),
                 Entry::Cached(frame) => {
@@ -39,8 +34,7 @@ impl Mm {
                     let slot = desc.slot.filter(|slot| slot.area == area);
                     if let Some(slot) = slot {
                         self.frames.single_out(frame);
-                        self.swap.drain.found = true;
-                        self.swap.drain.looked = Some(page);
+                        let first_look = self.drain.on_found_page(page);
                         if first_look && legacy {
                             self.answer_miss(w, page, slot, None);
                         } else if first_look {
@@ -49,7 +43,7 @@ impl Mm {
                         if desc.state == State::Reading {
                             return false;
                         }
-                        if self.space.table.get(page) != entry {
+                        if self.table.get(page) != entry {
                             // Dropped to make room for the window.
                             continue;
                         }
@@ -65,12 +59,12 @@ impl Mm {
                     }
                 }
                 Entry::Swapped { slot, .. } => {
-                    self.swap.drain.found = true;
                     let Some((frame, _)) = self.frames_to_read(w, 1) else {
-                        self.swap.drain.resume = w.now() + PAUSE;
+                        self.drain.on_found();
+                        self.drain.stop_at(self.drain.cursor(), Some(w.now()));
                         return false;
                     };
-                    self.swap.drain.looked = Some(page);
+                    self.drain.on_found_page(page);
                     self.begin_read(page, slot, frame, NOTHING);
                     self.answer_miss(w, page, slot, Some(frame));
                     return false;
@@ -80,17 +74,17 @@ impl Mm {
             if next.is_none() {
                 return self.walk_on(w, area, None);
             }
-            self.swap.drain.cursor = page.plus(1);
+            self.drain.stop_at(page.plus(1), None);
         }
         true
     }
 
     /// A miss, as the policy sees it: read its answer, with `frame` for the page itself.
     fn answer_miss(&mut self, w: &mut impl World, page: Vpn, slot: Slot, frame: Option<Frame>) {
-        let mut batch = core::mem::take(&mut self.swap.drain.batch);
+        let mut batch = core::mem::take(&mut self.buffers.batch);
         batch.clear();
         batch.extend(frame.map(|frame| (slot, frame)));
-        let window = self.space.vmas.find_mut(page).map(|vma| {
+        let window = self.vmas.find_mut(page).map(|vma| {
             let touch = Touch {
                 page,
                 slot: Some(slot),
@@ -105,6 +99,6 @@ impl Mm {
             self.read_window(w, &window, &mut batch);
         }
         self.submit_reads(w, &mut batch, frame, SLOTS_PER_IO);
-        self.swap.drain.batch = batch;
+        self.buffers.batch = batch;
     }
 }

@@ -4,17 +4,13 @@
 //! sweeps the page table by address, takes one reference per pass, and evicts a page that has none. A page that was just mapped
 //! for a thread stays for a moment. A huge page is evicted as a whole where it can be.
 
-use alloc::vec::Vec;
-
-use super::{REST, RUN};
+use super::Mm;
 use crate::fault::grace;
-use crate::fault::stalled::UNMOVABLE;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
-use crate::mm::Mm;
+use crate::reclaim::{REST, RUN};
 use crate::space::page_table::{Entry, Resident};
-use crate::space::vma::LOCAL;
-use crate::units::{Frame, Nanos, Slot, Vpn};
+use crate::units::{Frame, Slot, Vpn};
 use crate::world::{Stop, World};
 
 /// Leaves that one call of [`Mm::evict`] looks at.
@@ -22,32 +18,33 @@ const LEAVES_PER_PASS: usize = 512;
 
 impl Mm {
     /// Evict about `max` pages from the program. Returns how many were evicted.
-    pub(crate) fn evict(&mut self, w: &mut impl World, max: u32) -> u32 {
+    pub(super) fn evict(&mut self, w: &mut impl World, max: u32) -> u32 {
         // Before any victim is chosen, or a page could be chosen twice.
         let mut moved = self.evict_unshared(w);
-        let mut victims = core::mem::take(&mut self.reclaim.victims);
+        let mut victims = core::mem::take(&mut self.buffers.victims);
         victims.clear();
-        self.take_cold(max, &mut victims);
+        self.advised
+            .take_cold(&self.table, max as usize, &mut victims);
         if victims.is_empty() && !self.take_drop_behind(w, max, &mut victims) {
-            self.reclaim.victims = victims;
+            self.buffers.victims = victims;
             return moved;
         }
         let chosen = !victims.is_empty();
         let (mut wraps, now) = (0, w.now());
         self.take_units(&mut victims);
-        let units = core::mem::take(&mut self.huge.units);
+        let units = core::mem::take(&mut self.buffers.units);
         for &unit in &units {
             moved += self.move_unit_out(w, unit, false).0;
         }
-        self.huge.units = units;
+        self.buffers.units = units;
         for _ in 0..LEAVES_PER_PASS {
             let enough = victims.len() as u32 + moved >= max;
-            if chosen || enough || self.swap.areas_full && moved > 0 {
+            if chosen || enough || self.slots.are_full() && moved > 0 {
                 break;
             }
-            let Some(leaf) = self.space.table.next_resident_leaf(self.reclaim.hand) else {
+            let Some(leaf) = self.table.next_resident_leaf(self.reclaim.hand()) else {
                 wraps += 1;
-                self.reclaim.hand = Vpn(0);
+                self.reclaim.set_hand(Vpn(0));
                 // Going on with victims in hand could choose a page twice.
                 if wraps > 4 || !victims.is_empty() {
                     break;
@@ -55,16 +52,16 @@ impl Mm {
                 continue;
             };
             let unit = unit_of(leaf.start);
-            if self.space.table.is_huge(unit) || leaf.start == unit && self.collapse(w, unit) {
+            if self.table.is_huge(unit) || leaf.start == unit && self.collapse(w, unit) {
                 if wraps < 2 && self.spares_units(w) {
-                    self.reclaim.hand = leaf.end;
+                    self.reclaim.set_hand(leaf.end);
                     continue;
                 }
                 if self.awaits_cluster() {
                     break;
                 }
-                self.reclaim.hand = leaf.end;
-                if !self.space.table.age_huge(unit) || self.fault.recent_faults.is_in(unit, now) {
+                self.reclaim.set_hand(leaf.end);
+                if !self.table.age_huge(unit) || self.waiters.recent().is_in(unit, now) {
                     continue;
                 }
                 let (gone, stop) = self.move_unit_out(w, unit, false);
@@ -75,50 +72,55 @@ impl Mm {
                 }
                 // No cluster can take the unit: all hold pages of units that were disbanded. Split this one too, at
                 // once: otherwise the hand would find it a huge page again the next time.
-                self.stats.huge_splits += u64::from(self.space.table.unmake_huge(unit));
+                self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
             }
-            self.reclaim.hand =
-                self.space
-                    .table
-                    .sweep(&leaf, max as usize - victims.len(), &mut victims);
+            let room = max as usize - victims.len();
+            let hand = self.table.sweep(&leaf, room, &mut victims);
+            self.reclaim.set_hand(hand);
         }
-        self.leave_untouched(now, &mut victims);
-        victims.retain(|&page| !self.reclaim.unsharing.has(page));
+        #[cfg(feature = "planted")]
+        let now = if self.has(crate::planted::Bug::TakenUntouched) {
+            u64::MAX
+        } else {
+            now
+        };
+        self.waiters.spare(&mut victims, now);
+        victims.retain(|&page| !self.unsharing.has(page));
         let beside = !chosen && self.is_awaited();
         for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
             if beside && moved > 0 && w.has_ended() {
                 // The page that the thread waits for is there: the hand continues from here.
-                self.reclaim.hand = run[0];
+                self.reclaim.set_hand(run[0]);
                 break;
             }
             moved += self.move_out(w, run[0], run.len() as u32, false).0;
         }
-        self.reclaim.victims = victims;
+        self.buffers.victims = victims;
         moved
     }
 
     /// The clock hand found no page that could be moved: the first of the recently faulted pages can, if there are
     /// enough.
-    pub(crate) fn evict_recent_faults(&mut self, w: &mut impl World) {
+    pub(super) fn evict_recent_faults(&mut self, w: &mut impl World) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::CreepingLimit) {
             return;
         }
         let first = self
-            .fault
-            .recent_faults
+            .waiters
+            .recent()
             .touched(w.now())
             .find(|page| self.is_single(*page));
         if let Some(page) = first.filter(|_| self.enough_recent_faults()) {
             self.move_out(w, page, 1, false);
-            self.fault.passing_until = w.now() + UNMOVABLE;
+            self.waiters.yield_limit(w.now());
         }
     }
 
     /// Whether as many recently faulted pages are mapped as threads may need at a time.
-    pub(crate) fn enough_recent_faults(&self) -> bool {
-        self.fault
-            .recent_faults
+    pub(super) fn enough_recent_faults(&self) -> bool {
+        self.waiters
+            .recent()
             .all()
             .filter(|page| self.is_single(*page))
             .count()
@@ -126,31 +128,12 @@ impl Mm {
     }
 
     fn is_single(&self, page: Vpn) -> bool {
-        matches!(self.space.table.get(page), Entry::Resident(_)) && !self.space.table.is_huge(page)
-    }
-
-    /// Keep pages that were mapped for a thread a moment ago, and recently faulted pages as long as the limit yields.
-    fn leave_untouched(&self, now: Nanos, victims: &mut Vec<Vpn>) {
-        #[cfg(feature = "planted")]
-        if self.has(crate::planted::Bug::TakenUntouched) {
-            return;
-        }
-        if now < self.fault.passing_until {
-            victims.retain(|page| !self.fault.recent_faults.all().any(|other| other == *page));
-        } else if self.fault.recent_faults.untouched(now).next().is_some() {
-            let untouched = |page: Vpn| {
-                self.fault
-                    .recent_faults
-                    .untouched(now)
-                    .any(|other| other == page)
-            };
-            victims.retain(|page| !untouched(*page));
-        }
+        matches!(self.table.get(page), Entry::Resident(_)) && !self.table.is_huge(page)
     }
 
     /// Move a run of resident pages to frames. `leaves`: their memory is to be free as soon as they are on an area.
     /// Returns how many were evicted, and why not all.
-    pub(crate) fn move_out(
+    pub(super) fn move_out(
         &mut self,
         w: &mut impl World,
         first: Vpn,
@@ -159,7 +142,7 @@ impl Mm {
     ) -> (u32, Option<Stop>) {
         let last = first.plus(u64::from(pages.saturating_sub(1)));
         for page in [first, last] {
-            self.stats.huge_splits += u64::from(self.space.table.unmake_huge(page));
+            self.stats.huge_splits += u64::from(self.table.unmake_huge(page));
         }
         let (mut at, mut left, mut gone) = (first, pages, 0);
         while left > 0 {
@@ -190,7 +173,7 @@ impl Mm {
                     return (gone, done.stop);
                 }
                 Some(Stop::Fixed) => {
-                    self.space.table.rest(at, REST);
+                    self.table.rest(at, REST);
                     return (gone, done.stop);
                 }
                 Some(_) => return (gone, done.stop),
@@ -199,22 +182,22 @@ impl Mm {
         (gone, None)
     }
 
-    pub(crate) fn on_moved_out(
+    pub(super) fn on_moved_out(
         &mut self,
         w: &mut impl World,
         page: Vpn,
         frame: Frame,
         leaves: bool,
     ) {
-        self.reclaim.evictions += 1;
-        let slot = match self.space.table.get(page) {
+        self.reclaim.on_evicted(1);
+        let slot = match self.table.get(page) {
             Entry::Resident(resident) => resident.slot,
             _ => None,
         };
         let digest = w.digest_of(frame);
         if let Some(entry) = self.needs_no_slot(digest) {
-            self.put(w, slot);
-            self.space.table.set(page, entry);
+            self.slots.put(w, slot);
+            self.table.set(page, entry);
             self.frames.set_free(frame);
             return;
         }
@@ -227,7 +210,7 @@ impl Mm {
         };
         let home = clean.or_else(|| slot.filter(|&slot| self.keeps_home(w, page, slot)));
         if home.is_none() {
-            self.put(w, slot);
+            self.slots.put(w, slot);
         }
         let state = if clean.is_some() {
             self.stats.clean_drops += 1;
@@ -244,7 +227,7 @@ impl Mm {
             ..NOTHING
         };
         self.frames.install(frame, desc);
-        self.space.table.set(page, Entry::Cached(frame));
+        self.table.set(page, Entry::Cached(frame));
         if leaves && clean.is_some() {
             self.leave_frame(frame);
         }
@@ -253,21 +236,17 @@ impl Mm {
     /// Whether a changed page is written to its old slot. Where touches are near each other, adjacent pages are read
     /// together, and must stay together on the area. Pages that are touched at random are better written together,
     /// wherever they are from.
-    pub(crate) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
-        let local = self
-            .space
-            .vmas
-            .find(page)
-            .is_some_and(|vma| vma.local > LOCAL / 2);
+    pub(super) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
+        let local = self.vmas.find(page).is_some_and(|vma| vma.is_local());
         local && !self.drains(slot.area) && w.count(slot) == 1
     }
 
     /// The areas are full: resident pages release the slots that they kept. Returns how many.
-    pub(crate) fn take_back_slots(&mut self, w: &mut impl World) -> u32 {
+    pub(super) fn take_back_slots(&mut self, w: &mut impl World) -> u32 {
         let mut taken = 0;
         let mut at = Vpn(0);
-        while self.space.table.keeping() > 0
-            && let Some((page, entry)) = self.space.table.next_used(at, Vpn(u64::MAX))
+        while self.table.keeping() > 0
+            && let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX))
         {
             if let Entry::Resident(Resident {
                 slot: Some(slot),
@@ -281,7 +260,7 @@ impl Mm {
                     refs,
                     found,
                 };
-                self.space.table.set(page, Entry::Resident(resident));
+                self.table.set(page, Entry::Resident(resident));
                 taken += 1;
             }
             at = page.plus(1);

@@ -4,8 +4,9 @@
 //! Nothing is mapped there before the guard is gone, as the kernel lets UFFDIO_COPY replace a guard. A discard leaves
 //! guards in place; unmapping and moving take them along.
 
+use super::{Mm, Outcome};
+use crate::fault::Pending;
 use crate::fault::REFS_NEW;
-use crate::mm::{Mm, Outcome, Pending};
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{PageRange, pages};
 use crate::world::{Stop, World};
@@ -14,20 +15,20 @@ impl Mm {
     /// The kernel guards `range` now.
     pub fn guard(&mut self, w: &mut impl World, range: &PageRange) {
         self.discard(w, range);
-        for part in self.space.vmas.overlapping(range) {
+        for part in self.vmas.overlapping(range) {
             for page in pages(&part) {
-                self.space.table.set(page, Entry::Guarded);
+                self.table.set(page, Entry::Guarded);
             }
         }
     }
 
     /// No page of `range` is guarded any more.
     pub fn unguard(&mut self, range: &PageRange) {
-        for part in self.space.vmas.overlapping(range) {
+        for part in self.vmas.overlapping(range) {
             let mut at = part.start;
-            while let Some((page, entry)) = self.space.table.next_used(at, part.end) {
+            while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 if entry == Entry::Guarded {
-                    self.space.table.set(page, Entry::Unmapped);
+                    self.table.set(page, Entry::Unmapped);
                 }
                 at = page.plus(1);
             }
@@ -37,12 +38,12 @@ impl Mm {
     /// Nothing is mapped in `range` any more: unreported guards stood there, and are removed. Evicted pages stay
     /// evicted.
     pub fn forget_mapped(&mut self, w: &mut impl World, range: &PageRange) {
-        for part in self.space.vmas.overlapping(range) {
+        for part in self.vmas.overlapping(range) {
             let mut at = part.start;
-            while let Some((page, entry)) = self.space.table.next_used(at, part.end) {
+            while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 if let Entry::Resident(Resident { slot, .. }) = entry {
-                    self.space.table.set(page, Entry::Unmapped);
-                    self.put(w, slot);
+                    self.table.set(page, Entry::Unmapped);
+                    self.slots.put(w, slot);
                     w.uncharge(1);
                 }
                 at = page.plus(1);
@@ -52,7 +53,7 @@ impl Mm {
 
     /// A fault on a guarded page: the message is old, or an unreported call removed the guard. A move tells, as the
     /// kernel refuses it where a guard is.
-    pub(crate) fn on_guarded(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
+    pub(super) fn on_guarded(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
         let page = pending.page;
         let Some((frame, _)) = self.obtain(w, 1) else {
             return self.stall(w, pending);

@@ -3,17 +3,17 @@
 //! An evicted page stays in its frame for a while, where a touch costs a minor fault. A clean one is forgotten when its frame
 //! is needed. Pages that readahead read and that were not touched yet are forgotten last.
 
+use super::Mm;
+use crate::frames::clusters::{List, UNIT};
 use crate::frames::{FrameDesc, State};
-use crate::huge::clusters::{List, UNIT};
-use crate::mm::Mm;
 use crate::units::Nanos;
 
 impl Mm {
     /// Drop up to `max` clean pages that no thread came back for; their frames become free.
-    pub(crate) fn drop_clean(&mut self, max: u32) -> u32 {
+    pub(super) fn drop_clean(&mut self, max: u32) -> u32 {
         let mut dropped = self.drop_singles(max);
         while dropped < max
-            && let Some(id) = self.frames.clusters.oldest(List::Clean)
+            && let Some(id) = self.frames.clusters().oldest(List::Clean)
             && self.drop_unit(id)
         {
             dropped += UNIT;
@@ -22,7 +22,7 @@ impl Mm {
     }
 
     /// As [`Mm::drop_clean`], but no units.
-    pub(crate) fn drop_singles(&mut self, max: u32) -> u32 {
+    pub(super) fn drop_singles(&mut self, max: u32) -> u32 {
         let mut dropped = 0;
         while dropped < max
             && let Some(frame) = self.frames.oldest_clean()
@@ -53,7 +53,7 @@ impl Mm {
 
     /// As [`Mm::drop_clean`], for pages that streams read and did not use yet: in order, but if the stream will use the
     /// oldest one, the newest, which are the farthest from their use.
-    pub(crate) fn drop_ahead(&mut self, now: Nanos, max: u32) -> u32 {
+    pub(super) fn drop_ahead(&mut self, now: Nanos, max: u32) -> u32 {
         let mut dropped = 0;
         while dropped < max
             && let Some(oldest) = self.frames.oldest_ahead()
@@ -72,10 +72,10 @@ impl Mm {
             dropped += 1;
         }
         while dropped < max
-            && let Some(oldest) = self.frames.clusters.oldest(List::Ahead)
-            && let Some(newest) = self.frames.clusters.newest_ahead()
+            && let Some(oldest) = self.frames.clusters().oldest(List::Ahead)
+            && let Some(newest) = self.frames.clusters().newest_ahead()
         {
-            let unit = self.frames.clusters.get(oldest).unit;
+            let unit = self.frames.clusters().get(oldest).unit;
             let expected = unit.is_some_and(|unit| self.readahead.streams.expects(unit, now));
             if !self.drop_unit(if expected { newest } else { oldest }) {
                 break;

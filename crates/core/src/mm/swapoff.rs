@@ -3,136 +3,44 @@
 //! A pass walks the page table in order of address. Pages that are on the area only are read in large I/Os, several at
 //! a time. Pages that were read are mapped by few calls while the limit has room; otherwise they become dirty, and are
 //! written to another area. Pages that readahead read are looked up by the same function as in faults, and counted as
-//! hits there. A page behind the pass may get a slot on the area again (a write that was in flight, a page that could
-//! not be mapped). Passes therefore follow each other until the supervisor finds the area empty in all processes.
+//! hits there. [`crate::swap::drain`] decides when a pass goes on, pauses, and begins again.
 //!
 //! A fault never waits for this: a step does nothing while a fault waits for memory, leaves the reserve of faults
 //! alone, and keeps few reads in flight while the program is faulting. If memory and the other areas fill up meanwhile,
 //! swapoff is given up ([`Mm::starved`]), not a page.
 
-mod page_by_page;
-
+use super::Mm;
+use super::huge_drain::UnitAction;
+use crate::frames::{FrameDesc, NOTHING, State};
+use crate::space::page_table::{Entry, Resident};
+use crate::swap::drain::{SLOTS_PER_SWAPOFF_IO, Swapoff};
+use crate::units::{Frame, Slot, Vpn};
+use crate::world::{IoId, Stop, World};
 use alloc::vec::Vec;
 
-use crate::frames::{FrameDesc, NOTHING, State};
-use crate::huge::UnitAction;
-use crate::mm::Mm;
-use crate::space::page_table::{Entry, Resident};
-use crate::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
-use crate::world::{IoId, Stop, World};
-
-/// The most slots that one read of swapoff covers (2 MiB).
-pub const SLOTS_PER_SWAPOFF_IO: usize = LEAF_PAGES;
-/// Pages in flight, and while the program is faulting.
-const DEPTH: u32 = 4096;
-const DEPTH_BESIDE_FAULTS: u32 = 256;
-/// I/Os in flight: slots need not be consecutive, and faults need entries of the queue.
-const IOS: u32 = 64;
-/// After a fault, the program counts as faulting for this time.
-const CALM: Nanos = 2_000_000;
-/// Pages that one step looks at.
-const STEP: usize = 512;
-/// The pause between two passes: while pages are left, and (doubled each time) when none are.
-const PAUSE: Nanos = 1_000_000;
-const LONGEST_PAUSE: Nanos = 256_000_000;
-/// Slots that must stay free elsewhere, as other processes take some before the next look.
+/// Slots that must stay free elsewhere, as other processes take some before the next look; and the part of all slots
+/// that they are at most.
 const MARGIN: u64 = 1024;
-
-/// How an area is emptied. The variants beside ours show the results of seed 003.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Swapoff {
-    /// A deep stream of large reads.
-    #[default]
-    Stream,
-    /// As the kernel does since seed 003: page by page. The readahead policy answers each miss, and each page found in
-    /// memory counts as a hit.
-    Readahead,
-    /// As the kernel did before: pages that are in memory already count as misses.
-    LegacyStats,
-}
-
-/// The area that is being emptied, and the progress.
-#[derive(Default)]
-pub(crate) struct Drain {
-    area: Option<u8>,
-    /// Where the pass continues.
-    cursor: Vpn,
-    /// The pass found pages of the area.
-    found: bool,
-    /// Passes since then that found none.
-    idle: u32,
-    /// No step before this time.
-    resume: Nanos,
-    /// Pages and I/Os in flight.
-    pages: u32,
-    ios: u32,
-    /// Major faults at the last step, and when there was a new one.
-    faults: u64,
-    fault_at: Nanos,
-    /// The page that was looked up last (page by page).
-    looked: Option<Vpn>,
-    /// A fault waits for memory that swapoff keeps from it.
-    starved: bool,
-    /// Times in a row that no cluster was free for a unit.
-    pub(crate) waits: u32,
-    /// Units that are to be read in single pages, as huge pages are slow to get; and how many were the last time.
-    pub(crate) singles: u32,
-    pub(crate) pause: u32,
-    met: Vec<(Vpn, Entry)>,
-    batch: Vec<(Slot, Frame)>,
-    come: Vec<(Vpn, Frame)>,
-}
-
-impl Drain {
-    /// A read is over.
-    pub(crate) fn ended(&mut self, pages: usize) {
-        self.pages -= pages as u32;
-        self.ios -= 1;
-    }
-
-    /// The pass goes back to `page`, if it is beyond it.
-    pub(crate) fn go_back(&mut self, page: Vpn) {
-        self.cursor = self.cursor.min(page);
-    }
-
-    /// A fault finds no memory.
-    pub(crate) fn starve(&mut self) {
-        self.starved = true;
-    }
-}
+const MARGIN_PART: u64 = 64;
 
 impl Mm {
     /// Begin to empty `area`: it gets no more pages.
     pub fn drain(&mut self, w: &mut impl World, area: u8) {
-        self.swap.slots.close(w, area);
-        self.swap.drain.area = Some(area);
-        self.swap.drain.cursor = Vpn(0);
-        self.swap.drain.idle = 0;
-        self.swap.drain.resume = 0;
-        self.swap.drain.starved = false;
-        self.swap.drain.looked = None;
-        (
-            self.swap.drain.waits,
-            self.swap.drain.singles,
-            self.swap.drain.pause,
-        ) = (0, 0, 0);
+        self.slots.close(w, area);
+        self.drain.begin(area);
     }
 
     /// Pages may go to `area` (again).
     pub fn use_area(&mut self, area: u8) {
-        self.swap.slots.open(area);
-        if self.drains(area) {
-            self.swap.drain.area = None;
-            self.swap.drain.starved = false;
-        }
-        self.swap.areas_full = false;
+        self.slots.open(area);
+        self.drain.end(area);
     }
 
     /// `area` is gone. No slot of it is in use, and no I/O on it is in flight.
     pub fn forget_area(&mut self, area: u8) {
         debug_assert!(!self.has_io(area));
         self.use_area(area);
-        self.swap.slots.forget(area);
+        self.slots.forget(area);
     }
 
     /// Some I/O on `area` is in flight.
@@ -142,82 +50,57 @@ impl Mm {
 
     /// An area is being emptied.
     pub fn is_draining(&self) -> bool {
-        self.swap.drain.area.is_some()
+        self.drain.area().is_some()
     }
 
     /// An area is being emptied and had slots in use at the last look.
     pub fn has_to_drain(&self) -> bool {
-        self.is_draining() && self.swap.drain.idle == 0
+        self.is_draining() && self.drain.finds()
     }
 
-    pub(crate) fn drains(&self, area: u8) -> bool {
-        self.swap.drain.area == Some(area)
+    pub(super) fn drains(&self, area: u8) -> bool {
+        self.drain.area() == Some(area)
     }
 
     /// The area whose emptying keeps a fault from making progress: memory and the other areas are full.
     pub fn starved(&self) -> Option<u8> {
-        self.swap.drain.area.filter(|_| self.swap.drain.starved)
+        self.drain.area().filter(|_| self.drain.is_starved())
     }
 
     /// Work that no fault waits for; returns whether there is more to do at once.
-    pub(crate) fn drain_step(&mut self, w: &mut impl World) -> bool {
-        let Some(area) = self.swap.drain.area else {
+    pub(super) fn drain_step(&mut self, w: &mut impl World) -> bool {
+        let Some(area) = self.drain.area() else {
             return false;
         };
-        let now = w.now();
-        if self.space.held || !self.fault.stalled.is_empty() || now < self.swap.drain.resume {
+        if self.held || self.waiters.are_stalled() || !self.drain.is_due(w.now()) {
             return false;
         }
-        let mut met = core::mem::take(&mut self.swap.drain.met);
+        let mut met = core::mem::take(&mut self.buffers.met);
         met.clear();
         let more = match self.config.swapoff {
             Swapoff::Stream => self.stream(w, area, &mut met),
             Swapoff::Readahead => self.page_by_page(w, area, false, &mut met),
             Swapoff::LegacyStats => self.page_by_page(w, area, true, &mut met),
         };
-        self.swap.drain.met = met;
+        self.buffers.met = met;
         more
     }
 
     /// The walk continues at `next`, or with another pass after a pause.
-    fn walk_on(&mut self, w: &mut impl World, area: u8, next: Option<Vpn>) -> bool {
+    pub(super) fn walk_on(&mut self, w: &mut impl World, area: u8, next: Option<Vpn>) -> bool {
         if let Some(next) = next {
-            self.swap.drain.cursor = next;
-            return true;
+            self.drain.stop_at(next, None);
+        } else if self.drain.end_pass(w.now()) {
+            self.slots.put_bad(w, area);
         }
-        self.swap.drain.cursor = Vpn(0);
-        self.swap.drain.idle = if core::mem::take(&mut self.swap.drain.found) {
-            0
-        } else {
-            self.swap.drain.idle + 1
-        };
-        let pause = PAUSE << self.swap.drain.idle.min(16);
-        self.swap.drain.resume = w.now() + pause.min(LONGEST_PAUSE);
-        if self.swap.drain.idle > 0 {
-            self.put_bad(w, area);
-        }
-        false
-    }
-
-    /// Slots that failed are kept from reuse; no slot of `area` will be used any more.
-    fn put_bad(&mut self, w: &mut impl World, area: u8) {
-        let mut at = 0;
-        while let Some(&slot) = self.swap.bad.get(at) {
-            if slot.area == area {
-                self.swap.bad.swap_remove(at);
-                w.put(slot);
-            } else {
-                at += 1;
-            }
-        }
+        next.is_some()
     }
 
     /// A mapped page releases its slot.
-    pub(crate) fn give_slot_back(&mut self, w: &mut impl World, page: Vpn, resident: Resident) {
-        self.put(w, resident.slot);
+    pub(super) fn give_slot_back(&mut self, w: &mut impl World, page: Vpn, resident: Resident) {
+        self.slots.put(w, resident.slot);
         let slot = None;
-        self.space
-            .table
+        self.table
             .set(page, Entry::Resident(Resident { slot, ..resident }));
     }
 
@@ -225,18 +108,18 @@ impl Mm {
     fn spare(&self, w: &impl World) -> u32 {
         let spare = self
             .headroom(w)
-            .saturating_sub(self.reclaim.marks.low.into());
+            .saturating_sub(self.reclaim.marks().low.into());
         spare.min(u64::from(u32::MAX)) as u32
     }
 
     /// Take up to `max` contiguous frames with memory: fresh memory while the limit allows, as the pages will stay.
-    pub(crate) fn frames_to_read(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
+    pub(super) fn frames_to_read(&mut self, w: &mut impl World, max: u32) -> Option<(Frame, u32)> {
         let max = max.min(self.spare(w));
         if max == 0 {
             return None;
         }
-        if w.available() >= u64::from(self.reclaim.marks.low + max)
-            && self.frames.empty() > self.reclaim.marks.empty
+        if w.available() >= u64::from(self.reclaim.marks().low + max)
+            && self.frames.empty() > self.reclaim.marks().empty
             && let Some(run) = self.back_empty(w, max)
         {
             return Some(run);
@@ -253,24 +136,12 @@ impl Mm {
 
     fn stream(&mut self, w: &mut impl World, area: u8, met: &mut Vec<(Vpn, Entry)>) -> bool {
         let now = w.now();
-        if self.stats.faults_major != self.swap.drain.faults {
-            self.swap.drain.faults = self.stats.faults_major;
-            self.swap.drain.fault_at = now;
-        }
-        let calm = now.saturating_sub(self.swap.drain.fault_at) >= CALM;
-        let depth = if calm { DEPTH } else { DEPTH_BESIDE_FAULTS };
-        let depth = depth.min(self.config.frames / 4);
-        // No small portions: half of the depth at a time makes long runs.
-        if self.swap.drain.pages > depth / 2 || self.swap.drain.ios >= IOS {
+        let Some(max) = self.drain.look(self.stats.faults_major, now) else {
             return false;
-        }
-        let max = STEP.min(depth as usize);
-        let next = self
-            .space
-            .table
-            .on_area(area, self.swap.drain.cursor, max, met);
-        let mut batch = core::mem::take(&mut self.swap.drain.batch);
-        let mut come = core::mem::take(&mut self.swap.drain.come);
+        };
+        let next = self.table.on_area(area, self.drain.cursor(), max, met);
+        let mut batch = core::mem::take(&mut self.buffers.batch);
+        let mut come = core::mem::take(&mut self.buffers.maps);
         batch.clear();
         come.clear();
         let mut later = None;
@@ -281,7 +152,7 @@ impl Mm {
                     let desc = *self.frames.get(frame);
                     let here = desc.slot.is_some_and(|slot| slot.area == area);
                     // The unit of an earlier page may have included it.
-                    if !here || self.space.table.get(page) != entry {
+                    if !here || self.table.get(page) != entry {
                         continue;
                     }
                     let in_flight = matches!(desc.state, State::Reading | State::Writing);
@@ -295,19 +166,19 @@ impl Mm {
                         break;
                     }
                     if placed == UnitAction::Issued {
-                        self.swap.drain.found = true;
+                        self.drain.on_found();
                         continue;
                     }
                     // Some pages of a unit that could not be read whole are in memory.
-                    if self.space.table.get(page) != entry {
-                        self.swap.drain.found = true;
+                    if self.table.get(page) != entry {
+                        self.drain.on_found();
                         continue;
                     }
                     self.frames.single_out(frame);
                     if desc.state == State::Dirty {
                         // It was to be written to its old slot.
-                        self.put(w, desc.slot);
-                        self.frames.get_mut(frame).slot = None;
+                        self.slots.put(w, desc.slot);
+                        self.frames.forget_slot(frame);
                     }
                     if desc.state == State::Clean && !desc.wanted {
                         if desc.ahead {
@@ -321,29 +192,26 @@ impl Mm {
                     continue;
                 }
             }
-            self.swap.drain.found = true;
+            self.drain.on_found();
         }
         if let Some(page) = later {
             met.retain(|&(other, _)| other < page);
         }
         // Before the search for frames, which may drop clean pages.
         self.place(w, &come);
-        let stopped = match self.drain_unit(w, met, self.swap.drain.pages, &mut batch) {
+        let stopped = match self.drain_unit(w, met, &mut batch) {
             UnitAction::Issued => None,
             UnitAction::Retry => met.first().map(|&(page, _)| page),
             UnitAction::Split => self.begin_drain(w, met, &mut batch),
         };
         let worked = !batch.is_empty() || !come.is_empty();
-        self.swap.drain.come = come;
+        self.buffers.maps = come;
         let refused = self.submit_drain(w, &mut batch);
-        self.swap.drain.batch = batch;
+        self.buffers.batch = batch;
         let stopped = [stopped, refused, later].into_iter().flatten().min();
-        if stopped.is_some() {
+        if let Some(page) = stopped {
             // No memory or no queue entry now, or a page that is held: the end of an I/O makes room.
-            self.swap.drain.cursor = stopped.unwrap_or_default();
-            if !worked {
-                self.swap.drain.resume = now + PAUSE;
-            }
+            self.drain.stop_at(page, (!worked).then_some(now));
             return false;
         }
         self.walk_on(w, area, next)
@@ -390,10 +258,9 @@ impl Mm {
         for run in runs.flat_map(|run| run.chunks(SLOTS_PER_SWAPOFF_IO)) {
             let frames = run.iter().map(|&(_, frame)| frame);
             let io = self.io.begin_read(run[0].0, now, frames);
-            if self.swap.drain.ios < IOS && self.io.start_at_once(w, io) {
+            if self.drain.may_read() && self.io.start_at_once(w, io) {
                 self.io.set_drain(io);
-                self.swap.drain.pages += run.len() as u32;
-                self.swap.drain.ios += 1;
+                self.drain.begin_read(run.len());
                 self.stats.swap_read_ios += 1;
                 continue;
             }
@@ -416,18 +283,18 @@ impl Mm {
     }
 
     /// A read of swapoff has succeeded.
-    pub(crate) fn on_drained(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
+    pub(super) fn on_drained(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
         if frames
             .first()
             .is_some_and(|&frame| self.frames.unit_of(frame).is_some())
         {
             return self.on_unit_drained(w, slot, frames);
         }
-        let mut come = core::mem::take(&mut self.swap.drain.come);
+        let mut come = core::mem::take(&mut self.buffers.maps);
         come.clear();
         for (i, &frame) in (0..).zip(frames) {
             let (slot, desc) = (slot.plus(i), *self.frames.get(frame));
-            let ours = self.drains(slot.area) && !self.space.held && !desc.wanted;
+            let ours = self.drains(slot.area) && !self.held && !desc.wanted;
             match desc.page {
                 Some(page) if ours && w.digest_read(frame).number() == w.digest(slot) => {
                     self.stats.swap_in += 1;
@@ -441,12 +308,12 @@ impl Mm {
             come.sort_unstable();
         }
         self.place(w, &come);
-        self.swap.drain.come = come;
+        self.buffers.maps = come;
     }
 
     /// Pages that are complete in their frames leave the area: into the program by one move per run, or towards another
     /// area. A page that cannot leave now stays a clean page.
-    fn place(&mut self, w: &mut impl World, come: &[(Vpn, Frame)]) {
+    pub(super) fn place(&mut self, w: &mut impl World, come: &[(Vpn, Frame)]) {
         let mut rest = come;
         while let Some(&(page, frame)) = rest.first() {
             let follows =
@@ -464,7 +331,7 @@ impl Mm {
             for i in 0..done.pages {
                 let at = frame.plus(i);
                 let slot = self.frames.get(at).slot;
-                self.put(w, slot);
+                self.slots.put(w, slot);
                 self.frames.set_empty(at);
                 self.came(page.plus(i.into()));
             }
@@ -478,19 +345,17 @@ impl Mm {
 
     /// No thread has asked for the page: it has no references.
     fn came(&mut self, page: Vpn) {
-        self.space
-            .table
-            .set(page, Entry::Resident(Resident::default()));
+        self.table.set(page, Entry::Resident(Resident::default()));
     }
 
     /// How many pages of a run may be mapped. Pages that were just read have their memory already.
     fn fits(&self, w: &impl World, frame: Frame, run: u32) -> u32 {
         let read = self.frames.get(frame).state == State::Reading;
-        let elsewhere = self.swap.slots.room(w) > 0;
+        let elsewhere = self.slots.room(w) > 0;
         let keep = if elsewhere {
-            self.reclaim.marks.high
+            self.reclaim.marks().high
         } else {
-            self.reclaim.marks.low
+            self.reclaim.marks().low
         };
         let room = self.headroom(w).saturating_sub(keep.into());
         match (read, elsewhere) {
@@ -507,14 +372,14 @@ impl Mm {
             Stop::Exists => {
                 // The program mapped a page there: it is newer than our copy.
                 w.charge_existing(1);
-                self.put(w, slot);
+                self.slots.put(w, slot);
                 self.frames.set_free(frame);
                 // The kernel may still take it away, as in `deliver`.
                 let foreign = Resident {
                     found: true,
                     ..Resident::default()
                 };
-                self.space.table.set(page, Entry::Resident(foreign));
+                self.table.set(page, Entry::Resident(foreign));
                 return;
             }
             Stop::Busy | Stop::Fixed if w.try_charge(1) => {
@@ -526,7 +391,7 @@ impl Mm {
             Stop::Busy | Stop::Fixed => return self.send_elsewhere(w, frame),
             _ => return self.stay(frame),
         }
-        self.put(w, slot);
+        self.slots.put(w, slot);
         self.frames.set_free(frame);
         self.came(page);
     }
@@ -548,23 +413,20 @@ impl Mm {
         if !self.has_room_elsewhere(w, 1) {
             return self.stay(frame);
         }
-        let desc = self.frames.get_mut(frame);
-        desc.digest = w.digest(slot);
-        desc.slot = None;
-        self.put(w, Some(slot));
-        self.frames.set_state(frame, State::Dirty);
+        self.frames.set_homeless(frame, w.digest(slot));
+        self.slots.put(w, Some(slot));
     }
 
     /// Whether `n` pages more may go to other areas now.
-    pub(crate) fn has_room_elsewhere(&self, w: &impl World, n: u32) -> bool {
+    pub(super) fn has_room_elsewhere(&self, w: &impl World, n: u32) -> bool {
         let unwritten = self.frames.unwritten();
-        let room = self.swap.slots.room(w) >= u64::from(unwritten + n) + self.margin(w);
-        room && unwritten < self.reclaim.marks.writes
+        let room = self.slots.room(w) >= u64::from(unwritten + n) + self.margin(w);
+        room && unwritten < self.reclaim.marks().writes
     }
 
     /// Slots elsewhere that are left alone; few if all areas are small.
     fn margin(&self, w: &impl World) -> u64 {
         let slots = (0..).map_while(|n| w.nth(n)).map(|area| w.slots(area));
-        MARGIN.min(slots.map(u64::from).sum::<u64>() / 64)
+        MARGIN.min(slots.map(u64::from).sum::<u64>() / MARGIN_PART)
     }
 }

@@ -79,9 +79,9 @@ pub struct Clusters {
     dirty: VecDeque<(ClusterId, u32)>,
     counts: [u32; 7],
     /// Frames without memory.
-    pub bare: u32,
+    bare: u32,
     /// Units that rest.
-    pub resting: u32,
+    resting: u32,
 }
 
 impl Clusters {
@@ -121,8 +121,28 @@ impl Clusters {
         &self.all[id.0 as usize]
     }
 
+    /// Frames without memory.
+    pub fn bare(&self) -> u32 {
+        self.bare
+    }
+
+    /// No cluster has memory.
+    pub fn are_bare(&self) -> bool {
+        self.bare == self.number() * UNIT
+    }
+
+    /// Units that rest.
+    pub fn resting(&self) -> u32 {
+        self.resting
+    }
+
+    /// `n` more frames are without memory.
+    pub(super) fn count_bare(&mut self, n: i32) {
+        self.bare = self.bare.wrapping_add_signed(n);
+    }
+
     /// As [`Clusters::get`], to change anything but its list.
-    pub fn get_mut(&mut self, id: ClusterId) -> &mut Cluster {
+    pub(super) fn get_mut(&mut self, id: ClusterId) -> &mut Cluster {
         &mut self.all[id.0 as usize]
     }
 
@@ -142,12 +162,12 @@ impl Clusters {
     }
 
     /// Do not write the unit of a cluster before `until`.
-    pub fn rest(&mut self, id: ClusterId, until: Nanos) {
+    pub(super) fn rest(&mut self, id: ClusterId, until: Nanos) {
         self.resting += u32::from(self.get_mut(id).rests.replace(until).is_none());
     }
 
     /// End its rest. Returns when it would have ended.
-    pub fn end_rest(&mut self, id: ClusterId) -> Option<Nanos> {
+    pub(super) fn end_rest(&mut self, id: ClusterId) -> Option<Nanos> {
         let until = self.get_mut(id).rests.take();
         self.resting -= u32::from(until.is_some());
         until
@@ -163,7 +183,7 @@ impl Clusters {
     }
 
     /// The oldest of the dirty units that do not rest at the time `now`.
-    pub fn due(&mut self, now: Nanos) -> Option<ClusterId> {
+    pub fn due(&self, now: Nanos) -> Option<ClusterId> {
         let oldest = self.oldest(List::Dirty);
         if self.resting == 0 {
             return oldest;
@@ -176,7 +196,7 @@ impl Clusters {
     }
 
     /// Put a cluster on a list; it leaves its old one.
-    pub fn put(&mut self, id: ClusterId, list: List) {
+    pub(super) fn put(&mut self, id: ClusterId, list: List) {
         self.take_off(id);
         let cluster = &mut self.all[id.0 as usize];
         cluster.list = list;
@@ -195,7 +215,7 @@ impl Clusters {
     }
 
     /// Take a cluster off its list.
-    pub fn take_off(&mut self, id: ClusterId) {
+    pub(super) fn take_off(&mut self, id: ClusterId) {
         let cluster = &mut self.all[id.0 as usize];
         let list = core::mem::take(&mut cluster.list);
         if list == List::None {
@@ -209,50 +229,44 @@ impl Clusters {
             }
         };
         match list {
+            List::None => {}
             List::Empty => off(&mut self.empty),
             List::Free => off(&mut self.free),
             List::Fragmented => off(&mut self.ragged),
-            // Their stale entries are skipped when they are met.
-            List::None | List::Clean | List::Ahead | List::Dirty => {}
+            List::Clean => drop_stale(&mut self.clean, &self.all),
+            List::Ahead => drop_stale(&mut self.ahead, &self.all),
+            List::Dirty => drop_stale(&mut self.dirty, &self.all),
         }
     }
 
-    /// Take a cluster from a list; of units, the oldest one.
-    pub fn take(&mut self, list: List) -> Option<ClusterId> {
-        let id = self.oldest(list)?;
-        self.take_off(id);
-        Some(id)
-    }
-
-    /// As [`Clusters::take`], but it stays on its list.
-    pub fn oldest(&mut self, list: List) -> Option<ClusterId> {
+    /// The cluster that is to be taken next from a list: of units, the oldest one. It stays on its list.
+    pub fn oldest(&self, list: List) -> Option<ClusterId> {
         let queue = match list {
             List::None => return None,
             List::Empty => return self.empty.last().copied(),
             List::Free => return self.free.last().copied(),
             List::Fragmented => return self.ragged.last().copied(),
-            List::Clean => &mut self.clean,
-            List::Ahead => &mut self.ahead,
-            List::Dirty => &mut self.dirty,
+            List::Clean => &self.clean,
+            List::Ahead => &self.ahead,
+            List::Dirty => &self.dirty,
         };
-        while let Some(&(id, arrival)) = queue.front() {
-            if self.all[id.0 as usize].arrival == arrival {
-                return Some(id);
-            }
-            queue.pop_front();
-        }
-        None
+        queue.front().map(|&(id, _)| id)
     }
 
     /// The newest of the units that streams are to use.
-    pub fn newest_ahead(&mut self) -> Option<ClusterId> {
-        while let Some(&(id, arrival)) = self.ahead.back() {
-            if self.all[id.0 as usize].arrival == arrival {
-                return Some(id);
-            }
-            self.ahead.pop_back();
-        }
-        None
+    pub fn newest_ahead(&self) -> Option<ClusterId> {
+        self.ahead.back().map(|&(id, _)| id)
+    }
+}
+
+/// The first and the last entry of a queue are of clusters that are on it: entries of other arrivals go.
+fn drop_stale(queue: &mut VecDeque<(ClusterId, u32)>, all: &[Cluster]) {
+    let stale = |&(id, arrival): &(ClusterId, u32)| all[id.0 as usize].arrival != arrival;
+    while queue.front().is_some_and(stale) {
+        queue.pop_front();
+    }
+    while queue.back().is_some_and(stale) {
+        queue.pop_back();
     }
 }
 
@@ -260,27 +274,33 @@ impl Clusters {
 mod tests {
     use super::*;
 
+    fn take(clusters: &mut Clusters, list: List) -> Option<ClusterId> {
+        let id = clusters.oldest(list)?;
+        clusters.take_off(id);
+        Some(id)
+    }
+
     #[test]
     fn clusters_stand_on_one_list_and_units_leave_in_order() {
         let mut clusters = Clusters::new(1024, 4);
         assert_eq!(clusters.of(Frame(1023)), None);
         assert_eq!(clusters.of(Frame(1024 + 513)), Some(ClusterId(1)));
         assert_eq!(clusters.frames(ClusterId(1)).next(), Some(Frame(1536)));
-        let ids: Vec<_> = core::iter::from_fn(|| clusters.take(List::Empty)).collect();
+        let ids: Vec<_> = core::iter::from_fn(|| take(&mut clusters, List::Empty)).collect();
         assert_eq!(ids, [0, 1, 2, 3].map(ClusterId));
         for &id in &ids {
             clusters.put(id, List::Clean);
         }
         clusters.put(ids[0], List::Dirty);
         assert_eq!(clusters.count(List::Clean), 3);
-        assert_eq!(clusters.take(List::Clean), Some(ids[1]));
+        assert_eq!(take(&mut clusters, List::Clean), Some(ids[1]));
         clusters.put(ids[1], List::Clean);
         assert_eq!(clusters.oldest(List::Clean), Some(ids[2]));
         clusters.take_off(ids[2]);
-        assert_eq!(clusters.take(List::Clean), Some(ids[3]));
-        assert_eq!(clusters.take(List::Clean), Some(ids[1]));
-        assert_eq!(clusters.take(List::Clean), None);
-        assert_eq!(clusters.take(List::Dirty), Some(ids[0]));
+        assert_eq!(take(&mut clusters, List::Clean), Some(ids[3]));
+        assert_eq!(take(&mut clusters, List::Clean), Some(ids[1]));
+        assert_eq!(take(&mut clusters, List::Clean), None);
+        assert_eq!(take(&mut clusters, List::Dirty), Some(ids[0]));
         assert_eq!(clusters.count(List::Dirty), 0);
     }
 }

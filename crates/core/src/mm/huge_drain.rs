@@ -3,22 +3,13 @@
 
 use alloc::vec::Vec;
 
-use super::clusters::{List, UNIT};
-use super::unit_of;
+use super::Mm;
+use crate::frames::clusters::{List, UNIT};
 use crate::frames::{NOTHING, State};
-use crate::mm::Mm;
+use crate::huge::unit_of;
 use crate::space::page_table::{Entry, Resident};
-use crate::units::{Frame, Nanos, Slot, Vpn};
+use crate::units::{Frame, Slot, Vpn};
 use crate::world::{IoResult, Stop, World};
-
-/// How often swapoff waits for room to transfer a unit, a millisecond each time.
-const PATIENCE: u32 = 100;
-
-/// The time that the system may take to make a huge page. If it took longer, the next units are read in single pages;
-/// twice as many each time. The host of a virtual machine may have to find all of its memory first, which it has
-/// already for pages that were used before.
-const SLOW: Nanos = 500_000;
-const FEW: u32 = 32;
 
 /// How swapoff continues with a huge page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,13 +23,11 @@ pub(crate) enum UnitAction {
 }
 
 impl Mm {
-    /// Take a cluster for the pages that swapoff found, if they are one whole unit. `in_flight`: pages that swapoff
-    /// reads now.
-    pub(crate) fn drain_unit(
+    /// Take a cluster for the pages that swapoff found, if they are one whole unit.
+    pub(super) fn drain_unit(
         &mut self,
         w: &mut impl World,
         met: &[(Vpn, Entry)],
-        in_flight: u32,
         batch: &mut Vec<(Slot, Frame)>,
     ) -> UnitAction {
         let swapped = |&(_, entry): &(Vpn, Entry)| matches!(entry, Entry::Swapped { .. });
@@ -53,43 +42,33 @@ impl Mm {
         if unit_of(unit) != unit || !one_leaf || !self.holds_unit(unit) {
             return UnitAction::Split;
         }
-        if self.swap.drain.singles > 0 {
-            self.swap.drain.singles -= 1;
+        if self.drain.takes_singles() {
             return UnitAction::Split;
         }
         let spare = self
             .headroom(w)
-            .saturating_sub(self.reclaim.marks.low.into());
+            .saturating_sub(self.reclaim.marks().low.into());
         let began = w.now();
         let id = match spare >= UNIT.into() {
             true => self.obtain_cluster(w, false),
             false => None,
         };
         let Some(id) = id else {
-            let passes = self.swap.slots.room(w) > UNIT.into() && self.swap.drain.waits < PATIENCE;
+            let has_room = self.slots.room(w) > UNIT.into();
+            let passes = self.drain.waits_for_cluster(has_room);
             if passes {
                 // It is written to another area: reclaim makes room for the transfer.
-                self.want_unit(w);
-                self.reclaim.awake = true;
+                self.huge.want(w.now());
+                self.reclaim.wake();
             }
-            self.swap.drain.waits += 1;
-            return match passes || in_flight > 0 && self.huge.rest == 0 {
+            return match passes || self.drain.is_reading() && !self.huge.is_scarce() {
                 true => UnitAction::Retry,
                 false => UnitAction::Split,
             };
         };
-        self.swap.drain.waits = 0;
-        let slow = w.now().saturating_sub(began) > SLOW;
-        self.swap.drain.pause = if slow {
-            self.swap.drain.pause.max(FEW) * 2
-        } else {
-            0
-        };
-        self.swap.drain.singles = self.swap.drain.pause;
-        let cluster = self.frames.clusters.get_mut(id);
-        (cluster.unit, cluster.zeroed) = (Some(unit), false);
-        (cluster.ahead, cluster.leaves) = (false, false);
-        for (&(page, entry), frame) in met.iter().zip(self.frames.clusters.frames(id)) {
+        self.drain.on_cluster(w.now().saturating_sub(began));
+        self.frames.begin_unit(id, unit, false, false);
+        for (&(page, entry), frame) in met.iter().zip(self.frames.clusters().frames(id)) {
             if let Entry::Swapped { slot, .. } = entry {
                 self.begin_read(page, slot, frame, NOTHING);
                 batch.push((slot, frame));
@@ -101,7 +80,7 @@ impl Mm {
     }
 
     /// A read of swapoff into frames of a unit has succeeded.
-    pub(crate) fn on_unit_drained(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
+    pub(super) fn on_unit_drained(&mut self, w: &mut impl World, slot: Slot, frames: &[Frame]) {
         for (i, &frame) in (0..).zip(frames) {
             self.on_read(w, slot.plus(i), frame, IoResult::Ok);
         }
@@ -111,17 +90,17 @@ impl Mm {
             && self.place_unit(w, frame) == UnitAction::Retry
         {
             // Before its cluster is reused, or it would be read again and again.
-            self.swap.drain.go_back(unit);
+            self.drain.go_back(unit);
         }
     }
 
     /// The clean unit of `frame` leaves the area that is being emptied: it is mapped, or goes to another area.
-    pub(crate) fn place_unit(&mut self, w: &mut impl World, frame: Frame) -> UnitAction {
+    pub(super) fn place_unit(&mut self, w: &mut impl World, frame: Frame) -> UnitAction {
         let Some((id, unit)) = self.frames.unit_of(frame) else {
             return UnitAction::Split;
         };
-        let first = self.frames.clusters.first(id);
-        if self.space.held || self.frames.clusters.get(id).list != List::Clean {
+        let first = self.frames.clusters().first(id);
+        if self.held || self.frames.clusters().get(id).list != List::Clean {
             return UnitAction::Split;
         }
         let goes = |frame| {
@@ -129,13 +108,13 @@ impl Mm {
             let here = |slot: Slot| self.drains(slot.area);
             !desc.wanted && desc.slot.is_some_and(here)
         };
-        if !self.frames.clusters.frames(id).all(goes) {
+        if !self.frames.clusters().frames(id).all(goes) {
             return UnitAction::Split;
         }
-        let elsewhere = self.swap.slots.room(w) > 0;
+        let elsewhere = self.slots.room(w) > 0;
         let keep = match elsewhere {
-            true => self.reclaim.marks.high,
-            false => self.reclaim.marks.low,
+            true => self.reclaim.marks().high,
+            false => self.reclaim.marks().low,
         };
         // The unit itself counts as available memory.
         if self.headroom(w) < u64::from(keep + UNIT) {
@@ -155,15 +134,12 @@ impl Mm {
         if !all {
             self.stats.huge_splits += 1;
             self.frames.disband(id);
-            self.frames.clusters.get_mut(id).whole &= done.pages == 0;
         }
         for n in 0..done.pages {
             let slot = self.frames.get(first.plus(n)).slot;
-            self.put(w, slot);
+            self.slots.put(w, slot);
             let page = unit.plus(n.into());
-            self.space
-                .table
-                .set(page, Entry::Resident(Resident::default()));
+            self.table.set(page, Entry::Resident(Resident::default()));
             if !all {
                 self.frames.set_empty(first.plus(n));
             }
@@ -172,7 +148,7 @@ impl Mm {
             let whole = self.came_whole(w, id, unit);
             self.frames.end_all(id, State::Empty);
             if whole {
-                self.space.table.make_huge(unit, 0);
+                self.table.make_huge(unit, 0);
             }
         }
         if all {
@@ -188,13 +164,10 @@ impl Mm {
         }
         for n in 0..UNIT {
             let frame = first.plus(n);
-            let slot = self.frames.get(frame).slot;
-            if let Some(slot) = slot {
-                self.frames.get_mut(frame).digest = w.digest(slot);
+            if let Some(slot) = self.frames.get(frame).slot {
+                self.frames.set_homeless(frame, w.digest(slot));
+                self.slots.put(w, Some(slot));
             }
-            self.put(w, slot);
-            self.frames.get_mut(frame).slot = None;
-            self.frames.set_state(frame, State::Dirty);
         }
         if let Some((id, _)) = self.frames.unit_of(first) {
             self.frames.file(id);

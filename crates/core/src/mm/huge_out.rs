@@ -1,47 +1,41 @@
 //! How a unit is evicted: collapsed, moved to a cluster, digested, written to slots of its own, or split.
 
-use super::clusters::{ClusterId, UNIT};
-use super::unit_of;
+use super::Mm;
 use crate::fault::REFS_NEW;
+use crate::frames::clusters::{ClusterId, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
-use crate::mm::Mm;
+use crate::huge::{stays_whole, unit_of, writes_all};
 use crate::reclaim::REST;
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::{Digest, Stop, World};
 
-/// The largest number of separate stretches of changed pages that are written one by one; with more, the whole unit is.
-const STRETCHES: usize = 8;
-/// Full leaves that are skipped after one could not be made huge.
-const LEAN: u32 = 64;
-
 impl Mm {
     /// Make the leaf of `page` a huge page, if all of it is mapped and its region is touched in order.
-    pub(crate) fn collapse(&mut self, w: &mut impl World, page: Vpn) -> bool {
+    pub(super) fn collapse(&mut self, w: &mut impl World, page: Vpn) -> bool {
         let unit = unit_of(page);
-        if self.space.table.is_huge(unit) {
+        if self.table.is_huge(unit) {
             return true;
         }
-        let fit = self.space.table.is_full(unit) && self.holds_unit(unit);
-        if !fit || !self.is_touched_in_order(unit) || self.huge.rest > 0 {
+        let fit = self.table.is_full(unit) && self.holds_unit(unit);
+        if !fit || !self.is_touched_in_order(unit) || self.huge.is_scarce() {
             return false;
         }
-        if self.huge.lean > 0 {
-            self.huge.lean -= 1;
+        if !self.huge.may_collapse() {
             return false;
         }
         let done = w.collapse(unit);
         if done {
-            self.space.table.make_huge(unit, REFS_NEW);
+            self.table.make_huge(unit, REFS_NEW);
         } else {
-            self.huge.lean = LEAN;
+            self.huge.on_not_collapsed();
         }
         done
     }
 
     /// Move a resident unit to a cluster. `leaves`: its memory is to be free as soon as it is on an area. Returns how
     /// many pages were evicted.
-    pub(crate) fn move_unit_out(
+    pub(super) fn move_unit_out(
         &mut self,
         w: &mut impl World,
         unit: Vpn,
@@ -50,14 +44,14 @@ impl Mm {
         let Some(id) = self.empty_cluster(w) else {
             return (0, Some(Stop::NoMemory));
         };
-        let first = self.frames.clusters.first(id);
+        let first = self.frames.clusters().first(id);
         let done = w.move_out(unit, first, UNIT);
         if done.pages < UNIT {
             if done.pages > 0 {
-                self.frames.clusters.get_mut(id).whole = false;
+                self.frames.set_whole(id, false);
             }
             if done.stop != Some(Stop::Again) || done.pages > 0 {
-                self.stats.huge_splits += u64::from(self.space.table.unmake_huge(unit));
+                self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
             }
             for n in 0..done.pages {
                 self.on_moved_out(w, unit.plus(n.into()), first.plus(n), leaves);
@@ -67,25 +61,23 @@ impl Mm {
                 Some(Stop::Busy) => {
                     self.on_immovable(w, unit.plus(done.pages.into()), UNIT - done.pages);
                 }
-                Some(Stop::Fixed) => self.space.table.rest(unit, REST),
+                Some(Stop::Fixed) => self.table.rest(unit, REST),
                 _ => {}
             }
             if matches!(done.stop, Some(Stop::Busy | Stop::Fixed)) {
                 // Otherwise the next pass would make it a huge page again, and be refused again.
-                self.huge.lean = LEAN;
+                self.huge.on_not_collapsed();
             }
             return (done.pages, done.stop);
         }
         let whole = w.is_huge(first);
-        let cluster = self.frames.clusters.get_mut(id);
-        (cluster.whole, cluster.zeroed) = (whole, false);
-        (cluster.leaves, cluster.ahead) = (leaves, false);
-        self.reclaim.evictions += u64::from(UNIT);
-        cluster.unit = Some(unit);
+        self.frames.set_whole(id, whole);
+        self.frames.begin_unit(id, unit, false, leaves);
+        self.reclaim.on_evicted(UNIT);
         let beside = w.begin_digest(first);
         for n in 0..UNIT {
             let (page, frame) = (unit.plus(n.into()), first.plus(n));
-            let slot = match self.space.table.get(page) {
+            let slot = match self.table.get(page) {
                 Entry::Resident(resident) => resident.slot,
                 _ => None,
             };
@@ -96,10 +88,10 @@ impl Mm {
                 ..NOTHING
             };
             self.frames.install(frame, desc);
-            self.space.table.set(page, Entry::Cached(frame));
+            self.table.set(page, Entry::Cached(frame));
         }
         if beside {
-            self.huge.digesting += UNIT;
+            self.huge.begin_digest();
         } else {
             self.weigh_unit(w, id, |w, frame| w.digest_of(frame));
         }
@@ -108,15 +100,10 @@ impl Mm {
 
     /// The digests of an evicted unit are known ([`crate::world::Store::begin_digest`]).
     pub fn on_digested(&mut self, w: &mut impl World, first: Frame) {
-        if let Some(id) = self.frames.clusters.of(first) {
-            self.huge.digesting -= UNIT;
+        if let Some(id) = self.frames.clusters().of(first) {
+            self.huge.end_digest();
             self.weigh_unit(w, id, |w, frame| w.digest_read(frame));
         }
-    }
-
-    /// Evicted pages whose digests are not known yet: some will be memory soon.
-    pub(crate) fn digesting(&self) -> u64 {
-        self.huge.digesting.into()
     }
 
     /// Decide by their digests which pages of an evicted unit are clean and which must be written. Meanwhile a discard
@@ -127,31 +114,29 @@ impl Mm {
         id: ClusterId,
         digest_of: impl Fn(&mut W, Frame) -> Digest,
     ) {
-        for frame in self.frames.clusters.frames(id) {
+        for frame in self.frames.clusters().frames(id) {
             let FrameDesc { page, slot, .. } = *self.frames.get(frame);
             if page.is_none() {
-                self.put(w, slot);
+                self.slots.put(w, slot);
                 self.frames.set_free(frame);
                 continue;
             }
             let digest = digest_of(w, frame).number();
             let clean = slot.is_some_and(|slot| w.digest(slot) == digest);
-            self.frames.get_mut(frame).digest = digest;
-            let state = if clean { State::Clean } else { State::Dirty };
-            self.frames.set_state(frame, state);
+            self.frames.set_digest(frame, digest, clean);
         }
-        let Some(unit) = self.frames.clusters.get(id).unit else {
+        let Some(unit) = self.frames.clusters().get(id).unit else {
             return self.weigh_pages(w, id);
         };
         let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
-        let wanted = self.frames.clusters.frames(id).find(wanted);
+        let wanted = self.frames.clusters().frames(id).find(wanted);
         if wanted.is_none() && self.drop_filled(w, id) {
             return;
         }
         self.choose_slots(w, id);
         if let Some(frame) = wanted {
             // If it was disbanded, `tidy` delivers the pages that threads wait for.
-            if self.frames.clusters.get(id).unit.is_some() {
+            if self.frames.clusters().get(id).unit.is_some() {
                 self.deliver_unit(w, id, unit, frame);
             }
             self.deliver_orphans(w);
@@ -160,7 +145,7 @@ impl Mm {
 
     /// As [`Mm::weigh_unit`], if the unit was disbanded meanwhile.
     fn weigh_pages(&mut self, w: &mut impl World, id: ClusterId) {
-        for frame in self.frames.clusters.frames(id) {
+        for frame in self.frames.clusters().frames(id) {
             let desc = *self.frames.get(frame);
             let Some(page) = desc.page else {
                 continue;
@@ -168,8 +153,8 @@ impl Mm {
             match desc.state {
                 State::Clean => self.stats.clean_drops += 1,
                 State::Dirty if !desc.slot.is_some_and(|at| self.keeps_home(w, page, at)) => {
-                    self.put(w, desc.slot);
-                    self.frames.get_mut(frame).slot = None;
+                    self.slots.put(w, desc.slot);
+                    self.frames.forget_slot(frame);
                 }
                 _ => {}
             }
@@ -184,16 +169,15 @@ impl Mm {
     /// Choose the slots of a unit that was just evicted: its old ones, if they are a slot cluster that no other process
     /// shares, or new ones.
     fn choose_slots(&mut self, w: &mut impl World, id: ClusterId) {
-        let dirty = u32::from(self.frames.clusters.get(id).dirty);
+        let dirty = u32::from(self.frames.clusters().get(id).dirty);
         self.stats.clean_drops += u64::from(UNIT - dirty);
         if dirty > 0 && !self.has_home(w, id) {
-            let anew = dirty * 4 >= UNIT;
-            for frame in self.frames.clusters.frames(id) {
-                let FrameDesc { state, slot, .. } = *self.frames.get(frame);
-                if anew || state == State::Dirty {
-                    self.put(w, slot);
-                    self.frames.get_mut(frame).slot = None;
-                    self.frames.set_state(frame, State::Dirty);
+            let anew = stays_whole(dirty);
+            for frame in self.frames.clusters().frames(id) {
+                let desc = *self.frames.get(frame);
+                if anew || desc.state == State::Dirty {
+                    self.slots.put(w, desc.slot);
+                    self.frames.set_homeless(frame, desc.digest);
                 }
             }
             if !anew {
@@ -202,21 +186,21 @@ impl Mm {
             }
         }
         if dirty == 0 {
-            self.frames.clusters.end_rest(id);
+            self.frames.end_rest(id);
         }
         self.frames.file(id);
-        if dirty == 0 && self.frames.clusters.get(id).leaves {
+        if dirty == 0 && self.frames.clusters().get(id).leaves {
             self.drop_unit(id);
         }
     }
 
     /// Whether a unit has a slot cluster that it can be written to again.
     fn has_home(&self, w: &impl World, id: ClusterId) -> bool {
-        let first = self.frames.get(self.frames.clusters.first(id)).slot;
+        let first = self.frames.get(self.frames.clusters().first(id)).slot;
         let Some(first) = first.filter(|slot| !self.drains(slot.area)) else {
             return false;
         };
-        let mut frames = (0..).zip(self.frames.clusters.frames(id));
+        let mut frames = (0..).zip(self.frames.clusters().frames(id));
         first.index.is_multiple_of(UNIT)
             && frames.all(|(n, frame)| {
                 self.frames.get(frame).slot == Some(first.plus(n)) && w.count(first.plus(n)) == 1
@@ -224,16 +208,16 @@ impl Mm {
     }
 
     /// Write units, as far as slots, queue and depth allow. False: the queue is full.
-    pub(crate) fn write_units(&mut self, w: &mut impl World) -> bool {
-        while let Some(id) = self.frames.clusters.due(self.rested_at(w)) {
+    pub(super) fn write_units(&mut self, w: &mut impl World) -> bool {
+        while let Some(id) = self.frames.clusters().due(self.rested_at(w)) {
             if !self.io.may_write() {
                 return false;
             }
             self.end_trial(w, id);
             let homeless = |frame: &Frame| self.frames.get(*frame).slot.is_none();
-            let homeless = self.frames.clusters.frames(id).filter(homeless).count() as u32;
+            let homeless = self.frames.clusters().frames(id).filter(homeless).count() as u32;
             let slot = match homeless {
-                UNIT => self.swap.slots.take_cluster(w),
+                UNIT => self.slots.take_cluster(w),
                 _ => None,
             };
             let started = match slot {
@@ -255,14 +239,14 @@ impl Mm {
     }
 
     fn write_unit_at_home(&mut self, w: &mut impl World, id: ClusterId) -> bool {
-        let first = self.frames.clusters.first(id);
+        let first = self.frames.clusters().first(id);
         let Some(home) = self.frames.get(first).slot else {
             return true;
         };
         let is_dirty = |mm: &Mm, n: u32| mm.frames.get(first.plus(n)).state == State::Dirty;
         let begins = |&n: &u32| is_dirty(self, n) && (n == 0 || !is_dirty(self, n - 1));
-        if (0..UNIT).filter(begins).count() > STRETCHES {
-            for frame in self.frames.clusters.frames(id) {
+        if writes_all((0..UNIT).filter(begins).count()) {
+            for frame in self.frames.clusters().frames(id) {
                 self.frames.set_state(frame, State::Dirty);
             }
         }
@@ -291,7 +275,7 @@ impl Mm {
         at: u32,
         n: u32,
     ) -> bool {
-        let first = self.frames.clusters.first(id).plus(at);
+        let first = self.frames.clusters().first(id).plus(at);
         let new = self.frames.get(first).slot.is_none();
         let piece = self.io.request_size(self.contention(), UNIT as usize, true) as u32;
         let mut done = 0;
@@ -302,7 +286,7 @@ impl Mm {
             if !self.io.start_background(w, self.contention(), io) {
                 if new {
                     for i in done..n {
-                        self.put(w, Some(slot.plus(i)));
+                        self.slots.put(w, Some(slot.plus(i)));
                     }
                 }
                 self.io.cancel(io);
@@ -317,8 +301,8 @@ impl Mm {
 
     /// Resident units among the victims that reclaim has chosen page by page are evicted as units: they leave
     /// `victims`.
-    pub(crate) fn take_units(&mut self, victims: &mut alloc::vec::Vec<Vpn>) {
-        let (table, units) = (&self.space.table, &mut self.huge.units);
+    pub(super) fn take_units(&mut self, victims: &mut alloc::vec::Vec<Vpn>) {
+        let (table, units) = (&self.table, &mut self.buffers.units);
         units.clear();
         victims.retain(|&page| {
             let huge = table.is_huge(page);
@@ -331,21 +315,20 @@ impl Mm {
     }
 
     /// For the page table, the content of the frame is on its area only from now on.
-    pub(crate) fn leave_for_area(&mut self, frame: Frame) {
+    pub(super) fn leave_for_area(&mut self, frame: Frame) {
         let desc = *self.frames.get(frame);
         if let (Some(page), Some(slot)) = (desc.page, desc.slot) {
-            let evicted = self.eviction_number();
-            self.space.table.set(page, Entry::Swapped { slot, evicted });
+            let evicted = self.reclaim.eviction_number();
+            self.table.set(page, Entry::Swapped { slot, evicted });
         }
     }
 
     /// Whether a page that a stream has passed can be evicted: of a huge page, only with its last one.
-    pub(crate) fn may_pass(&self, page: Vpn, next: Vpn) -> bool {
-        if self.space.table.is_huge(page) {
-            return unit_of(page) != unit_of(next)
-                && self.space.table.huge_credit(page) <= REFS_NEW;
+    pub(super) fn may_pass(&self, page: Vpn, next: Vpn) -> bool {
+        if self.table.is_huge(page) {
+            return unit_of(page) != unit_of(next) && self.table.huge_credit(page) <= REFS_NEW;
         }
-        let entry = self.space.table.get(page);
+        let entry = self.table.get(page);
         matches!(entry, Entry::Resident(Resident { refs, .. }) if refs <= REFS_NEW)
     }
 }

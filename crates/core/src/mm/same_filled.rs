@@ -4,23 +4,24 @@
 //! the word. Whole huge pages work the same way, in one piece. A page that differs in a single word is an ordinary
 //! page.
 
+use super::{Mm, Outcome};
+use crate::fault::Pending;
+use crate::frames::clusters::ClusterId;
 use crate::frames::{FrameDesc, NOTHING, State};
-use crate::huge::clusters::ClusterId;
-use crate::mm::{Mm, Outcome, Pending};
 use crate::space::page_table::{Entry, Fill};
 use crate::units::{Frame, LEAF_PAGES, Vpn};
 use crate::world::{Digest, World};
 
 impl Mm {
     /// If the digest alone determines the content, the entry for it; the page counts as dropped.
-    pub(crate) fn needs_no_slot(&mut self, digest: Digest) -> Option<Entry> {
+    pub(super) fn needs_no_slot(&mut self, digest: Digest) -> Option<Entry> {
         match digest {
             Digest::Zero => {
                 self.stats.zero_drops += 1;
                 Some(Entry::Unmapped)
             }
             Digest::Filled(word) => {
-                let fill = self.space.table.fill_of(word)?;
+                let fill = self.table.fill_of(word)?;
                 self.stats.filled_drops += 1;
                 Some(Entry::SameFilled(fill))
             }
@@ -29,23 +30,23 @@ impl Mm {
     }
 
     /// Drop a unit if all its words are the same.
-    pub(crate) fn drop_filled(&mut self, w: &mut impl World, id: ClusterId) -> bool {
-        let first = self.frames.clusters.first(id);
+    pub(super) fn drop_filled(&mut self, w: &mut impl World, id: ClusterId) -> bool {
+        let first = self.frames.clusters().first(id);
         let number = self.frames.get(first).digest;
-        let mut frames = self.frames.clusters.frames(id);
+        let mut frames = self.frames.clusters().frames(id);
         if !frames.all(|frame| self.frames.get(frame).digest == number) {
             return false;
         }
         // The stored number does not tell the kind of the pages; all have the same kind.
         let digest = w.digest_of(first);
-        for frame in self.frames.clusters.frames(id) {
+        for frame in self.frames.clusters().frames(id) {
             let Some(entry) = self.needs_no_slot(digest) else {
                 return false;
             };
             let FrameDesc { page, slot, .. } = *self.frames.get(frame);
-            self.put(w, slot);
+            self.slots.put(w, slot);
             if let Some(page) = page {
-                self.space.table.set(page, entry);
+                self.table.set(page, entry);
             }
         }
         self.frames.end_all(id, State::Free);
@@ -54,14 +55,14 @@ impl Mm {
 
     /// A touch of a same-filled page. Following pages of the same word are mapped too, in batches as large as those of
     /// first touches.
-    pub(crate) fn on_filled(
+    pub(super) fn on_filled(
         &mut self,
         w: &mut impl World,
         pending: Pending,
         fill: Fill,
     ) -> Outcome {
         let page = pending.page;
-        let Some(vma) = self.space.vmas.find(page) else {
+        let Some(vma) = self.vmas.find(page) else {
             return Outcome::Unmanaged;
         };
         let batch = vma.streams.batch(page).min(self.config.first_touch.max(1));
@@ -72,7 +73,7 @@ impl Mm {
         }
         let alike = |n: &u64| {
             let next = page.plus(*n);
-            next < end && self.space.table.get(next) == Entry::SameFilled(fill)
+            next < end && self.table.get(next) == Entry::SameFilled(fill)
         };
         let wanted = 1 + (1..u64::from(batch)).take_while(alike).count() as u32;
         let batch = self.spared(w, wanted);
@@ -82,7 +83,7 @@ impl Mm {
         let Some((frame, n)) = self.obtain(w, batch) else {
             return self.stall(w, pending);
         };
-        let word = self.space.table.word_of(fill);
+        let word = self.table.word_of(fill);
         (0..n).for_each(|i| w.fill_with(frame.plus(i), word));
         let desc = FrameDesc {
             state: State::Dirty,
@@ -94,15 +95,15 @@ impl Mm {
             ..NOTHING
         };
         self.frames.install(frame, desc);
-        self.space.table.set(page, Entry::Cached(frame));
+        self.table.set(page, Entry::Cached(frame));
         self.stats.faults_minor += 1;
         let outcome = self.deliver(w, frame);
-        let others = match self.space.table.get(page) {
+        let others = match self.table.get(page) {
             Entry::Resident(_) => self.map_filled(w, frame.plus(1), page.plus(1), n - 1),
             _ => 0,
         };
         (1 + others..n).for_each(|i| self.frames.set_free(frame.plus(i)));
-        if let Some(vma) = self.space.vmas.find_mut(page) {
+        if let Some(vma) = self.vmas.find_mut(page) {
             vma.streams.mapped_of(page, 1 + others, wanted);
         }
         outcome
@@ -113,13 +114,13 @@ impl Mm {
         if n == 0 {
             return 0;
         }
-        if self.space.held {
+        if self.held {
             (0..n.into()).for_each(|i| w.returns(page.plus(i)));
         }
         let done = w.move_in(frame, page, n);
         for i in 0..done.pages {
             debug_assert!(matches!(
-                self.space.table.get(page.plus(i.into())),
+                self.table.get(page.plus(i.into())),
                 Entry::SameFilled(_)
             ));
             self.frames.set_empty(frame.plus(i));

@@ -3,10 +3,9 @@
 //! State is published when the request that makes it true has succeeded. Each page that is read is checked against the
 //! digest that was computed at its eviction: the program never gets a wrong byte.
 
-use super::ENOSPC;
-use super::scheduler::Ended;
+use super::Mm;
 use crate::frames::{FrameDesc, State};
-use crate::mm::Mm;
+use crate::io::scheduler::Ended;
 use crate::units::{Frame, Slot};
 use crate::world::{IoId, IoResult, Notice, World};
 
@@ -23,7 +22,7 @@ impl Mm {
             frames,
         } = ended;
         if drain {
-            self.swap.drain.ended(frames.len());
+            self.drain.end_read(frames.len());
         }
         match (write, result) {
             (false, IoResult::Ok) if drain => self.on_drained(w, slot, &frames),
@@ -40,7 +39,7 @@ impl Mm {
                 self.settle_units(w, &frames, false);
             }
             (true, _) => {
-                let areas_full = self.swap.areas_full;
+                let were_full = self.slots.are_full();
                 for (i, &frame) in (0..).zip(&frames) {
                     let result = match result {
                         IoResult::Refused(refusal) if !refusal.has(i) => IoResult::Ok,
@@ -49,24 +48,9 @@ impl Mm {
                     self.on_written(w, slot.plus(i), frame, result);
                 }
                 self.settle_units(w, &frames, true);
-                match result {
-                    // Other processes may have made room.
-                    IoResult::Ok => self.swap.areas_full = false,
-                    IoResult::Refused(refusal) => {
-                        // The slots that were released are no room.
-                        self.swap.areas_full = areas_full;
-                        if refusal.full {
-                            self.swap.slots.no_room(slot.area);
-                        }
-                    }
-                    IoResult::Failed(error) => {
-                        w.notice(Notice::WriteFailed { slot, error });
-                        if error == ENOSPC {
-                            self.swap.slots.no_room(slot.area);
-                        } else {
-                            self.swap.slots.write_failed(slot.area);
-                        }
-                    }
+                self.slots.on_write_end(slot.area, result, were_full);
+                if let IoResult::Failed(error) = result {
+                    w.notice(Notice::WriteFailed { slot, error });
                 }
             }
         }
@@ -74,7 +58,7 @@ impl Mm {
         self.dispatch_waiting(w);
     }
 
-    pub(crate) fn on_read(
+    pub(super) fn on_read(
         &mut self,
         w: &mut impl World,
         slot: Slot,
@@ -101,8 +85,8 @@ impl Mm {
         };
         if let Some(notice) = lost {
             w.notice(notice);
-            self.swap.bad.push(slot);
-            self.frames.get_mut(frame).slot = None;
+            self.slots.keep_bad(slot);
+            self.frames.forget_slot(frame);
             self.lose(w, page);
             return;
         }
@@ -111,17 +95,17 @@ impl Mm {
         let desc = self.frames.get(frame);
         if desc.wanted {
             self.deliver(w, frame);
-        } else if desc.whole && !self.space.held {
+        } else if desc.whole && !self.held {
             self.send_on(w, slot, frame);
         }
     }
 
     /// Map pages that have just been read and may be mapped before their touch.
     fn map_direct(&mut self, w: &mut impl World, frames: &[Frame]) {
-        if self.space.held {
+        if self.held {
             return;
         }
-        let mut maps = core::mem::take(&mut self.readahead.maps);
+        let mut maps = core::mem::take(&mut self.buffers.maps);
         maps.clear();
         maps.extend(frames.iter().filter_map(|&frame| {
             let desc = self.frames.get(frame);
@@ -129,7 +113,7 @@ impl Mm {
             Some((desc.page.filter(|_| direct)?, frame))
         }));
         self.map_pages(w, &maps);
-        self.readahead.maps = maps;
+        self.buffers.maps = maps;
     }
 
     fn on_written(&mut self, w: &mut impl World, slot: Slot, frame: Frame, result: IoResult) {
@@ -143,7 +127,7 @@ impl Mm {
             IoResult::Ok => {
                 self.stats.swap_out += 1;
                 if orphan {
-                    self.put(w, Some(slot));
+                    self.slots.put(w, Some(slot));
                     self.frames.set_free(frame);
                     return;
                 }
@@ -155,21 +139,16 @@ impl Mm {
                 self.frames.set_state(frame, State::Clean);
             }
             IoResult::Failed(_) | IoResult::Refused(_) => {
-                let desc = self.frames.get_mut(frame);
-                desc.slot = None;
-                if let IoResult::Refused(refusal) = result {
-                    desc.whole = !refusal.full;
-                }
-                if matches!(result, IoResult::Failed(error) if error != ENOSPC) {
-                    self.swap.bad.push(slot);
-                } else {
-                    self.put(w, Some(slot));
-                }
+                self.slots.on_not_written(w, slot, result);
                 if orphan {
                     self.frames.set_free(frame);
                     return;
                 }
-                self.frames.set_state(frame, State::Dirty);
+                let whole = match result {
+                    IoResult::Refused(refusal) => Some(!refusal.full),
+                    _ => None,
+                };
+                self.frames.on_write_failed(frame, whole);
             }
         }
         if self.frames.get(frame).wanted {

@@ -8,54 +8,47 @@
 
 use alloc::vec::Vec;
 
+use super::Mm;
+use crate::fault::Pending;
 use crate::frames::State;
-use crate::huge::clusters::List;
-use crate::mm::{Mm, Pending};
+use crate::frames::clusters::List;
+use crate::space::Stored;
 use crate::space::page_table::{Entry, Resident};
-use crate::units::{Slot, Vpn};
+use crate::units::Vpn;
 use crate::world::World;
-
-/// Where the content of an unmapped page is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stored {
-    /// In this slot.
-    In(Slot),
-    /// Nowhere: each aligned 8 bytes hold this number.
-    Filled(u64),
-}
 
 impl Mm {
     /// Evict nothing from now on.
     pub fn hold(&mut self) {
-        self.space.held = true;
+        self.held = true;
     }
 
     /// Every unmapped page is on an area, or is marked as lost. Pages for which no slot is free are mapped in the
     /// program again.
     pub fn is_quiet(&mut self, w: &mut impl World) -> bool {
         self.submit_writes(w, true);
-        if self.swap.areas_full {
-            while let Some(id) = self.frames.clusters.oldest(List::Dirty) {
+        if self.slots.are_full() {
+            while let Some(id) = self.frames.clusters().oldest(List::Dirty) {
                 self.frames.disband(id);
             }
             let dirty: Vec<_> = self.frames.dirty().iter().copied().collect();
             for frame in dirty {
-                self.frames.get_mut(frame).since = w.now();
+                self.frames.set_since(frame, w.now());
                 self.deliver(w, frame);
             }
         }
         // A lost page whose mark is not set yet would read as zeros in the child.
-        let unmarked = |pending: &Pending| self.space.table.get(pending.page) == Entry::Poisoned;
-        self.frames.unwritten() == 0 && !self.fault.retry.iter().any(unmarked)
+        let unmarked = |pending: &Pending| self.table.get(pending.page) == Entry::Poisoned;
+        self.frames.unwritten() == 0 && !self.waiters.retries().iter().any(unmarked)
     }
 
     /// Every page that is not mapped and not zero, in order of address, and the place of its content.
     pub fn unmapped(&self, out: &mut Vec<(Vpn, Stored)>) {
         let mut at = Vpn(0);
-        while let Some((page, entry)) = self.space.table.next_used(at, Vpn(u64::MAX)) {
+        while let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX)) {
             let stored = match entry {
                 Entry::Swapped { slot, .. } => Some(Stored::In(slot)),
-                Entry::SameFilled(fill) => Some(Stored::Filled(self.space.table.word_of(fill))),
+                Entry::SameFilled(fill) => Some(Stored::Filled(self.table.word_of(fill))),
                 Entry::Cached(frame) => {
                     let desc = self.frames.get(frame);
                     debug_assert!(matches!(desc.state, State::Clean | State::Reading));
@@ -84,7 +77,7 @@ impl Mm {
 
     /// The fork is over.
     pub fn release(&mut self) {
-        self.space.held = false;
+        self.held = false;
     }
 
     /// In the child: `page` was not mapped when the parent forked. If it is in a slot, we hold a reference. `present`:
@@ -94,8 +87,8 @@ impl Mm {
             Stored::In(slot) => Some(slot),
             Stored::Filled(_) => None,
         };
-        if self.space.vmas.find(page).is_none() {
-            return self.put(w, slot);
+        if self.vmas.find(page).is_none() {
+            return self.slots.put(w, slot);
         }
         if present {
             let resident = Resident {
@@ -103,23 +96,21 @@ impl Mm {
                 refs: 1,
                 found: true,
             };
-            self.put(w, slot);
-            self.space.table.set(page, Entry::Resident(resident));
+            self.slots.put(w, slot);
+            self.table.set(page, Entry::Resident(resident));
             w.charge_existing(1);
             return;
         }
         match stored {
             Stored::In(slot) => {
-                self.space
-                    .table
-                    .set(page, Entry::Swapped { slot, evicted: 0 });
-                self.note_owner(slot, page);
+                self.table.set(page, Entry::Swapped { slot, evicted: 0 });
+                self.owners.note(slot, page);
             }
             Stored::Filled(word) => {
                 // The parent knew no more words than this table has room for.
-                let fill = self.space.table.fill_of(word);
+                let fill = self.table.fill_of(word);
                 let entry = fill.map_or(Entry::Poisoned, Entry::SameFilled);
-                self.space.table.set(page, entry);
+                self.table.set(page, entry);
             }
         }
     }

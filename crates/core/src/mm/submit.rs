@@ -2,12 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::SLOTS_PER_IO;
-use super::random_faults::ReclaimClock;
-use super::scheduler::{Class, Contention, Dispatch};
-use crate::frames::State;
-use crate::huge::clusters::ClusterId;
-use crate::mm::Mm;
+use super::Mm;
+use crate::frames::FrameDesc;
+use crate::frames::clusters::ClusterId;
+use crate::io::SLOTS_PER_IO;
+use crate::io::random_faults::ReclaimClock;
+use crate::io::scheduler::{Class, Contention, Dispatch};
 use crate::swap::slots::Slots;
 use crate::units::{Frame, Nanos, Slot};
 use crate::world::{IoId, Notice, World};
@@ -24,40 +24,42 @@ const GATHERED_PART: u32 = 2;
 impl Mm {
     fn reclaim_clock(&self) -> ReclaimClock {
         ReclaimClock {
-            evictions: self.reclaim.evictions,
-            resident: self.space.table.resident(),
+            evictions: self.reclaim.evictions(),
+            resident: self.table.resident(),
         }
     }
 
     /// Which processes fault at random on the disk.
-    pub(crate) fn contention(&self) -> Contention {
+    pub(super) fn contention(&self) -> Contention {
         self.io.contention(self.reclaim_clock())
     }
 
     /// Threads of this process fault at random.
-    pub(crate) fn faults_at_random(&self) -> bool {
+    pub(super) fn faults_at_random(&self) -> bool {
         self.contention() == Contention::Own
     }
 
     /// A fault that no readahead predicted.
-    pub(crate) fn on_random_fault(&mut self, now: Nanos) {
+    pub(super) fn on_random_fault(&mut self, now: Nanos) {
         self.io.on_random_fault(self.reclaim_clock(), now);
     }
 
     /// Threads fault at random, and there is memory for their next faults: writes can wait until there are many.
-    pub(crate) fn gathers_writes(&self, w: &impl World) -> bool {
+    pub(super) fn gathers_writes(&self, w: &impl World) -> bool {
         self.faults_at_random()
-            && self.headroom(w) >= u64::from(self.reclaim.marks.low / 2)
+            && self.headroom(w) >= u64::from(self.reclaim.marks().reserve)
             && w.excess() == 0
     }
 
     /// Pages that are gathered then.
     fn gathered(&self) -> usize {
-        GATHERED.min(self.reclaim.marks.high / GATHERED_PART).max(1) as usize
+        GATHERED
+            .min(self.reclaim.marks().high / GATHERED_PART)
+            .max(1) as usize
     }
 
     /// Between two faults: look at the disk's state, and dispatch waiting requests.
-    pub(crate) fn schedule_io(&mut self, w: &mut impl World) {
+    pub(super) fn schedule_io(&mut self, w: &mut impl World) {
         self.io.expire(w.now());
         if self.faults_at_random() {
             w.misses();
@@ -69,7 +71,7 @@ impl Mm {
     }
 
     /// Dispatch waiting requests, as far as the limits allow.
-    pub(crate) fn dispatch_waiting(&mut self, w: &mut impl World) {
+    pub(super) fn dispatch_waiting(&mut self, w: &mut impl World) {
         while self.io.synchronous_waits() {
             let (contention, frames) = (self.contention(), &self.frames);
             let is_stale = |frame| frames.get(frame).page.is_none();
@@ -105,11 +107,11 @@ impl Mm {
 
     /// A thread waits for the read of `frame`, which may be a background read: it goes first, with all of its huge
     /// page.
-    pub(crate) fn hasten(&mut self, w: &mut impl World, frame: Frame) {
+    pub(super) fn hasten(&mut self, w: &mut impl World, frame: Frame) {
         let unit: Option<ClusterId> = self.frames.unit_of(frame).map(|(id, _)| id);
         let mut at = 0;
         loop {
-            let clusters = &self.frames.clusters;
+            let clusters = self.frames.clusters();
             let concerned = |frames: &[Frame]| match (unit, frames.first()) {
                 (Some(id), Some(&first)) => clusters.of(first) == Some(id),
                 _ => frames.contains(&frame),
@@ -142,7 +144,7 @@ impl Mm {
 
     /// Start the reads of `batch`. Consecutive slots become one I/O, of up to `most` slots. The I/O that holds `first`,
     /// for which a thread waits, goes first.
-    pub(crate) fn submit_reads(
+    pub(super) fn submit_reads(
         &mut self,
         w: &mut impl World,
         batch: &mut [(Slot, Frame)],
@@ -167,7 +169,7 @@ impl Mm {
         }
     }
 
-    pub(crate) fn submit_read(
+    pub(super) fn submit_read(
         &mut self,
         w: &mut impl World,
         slot: Slot,
@@ -203,7 +205,7 @@ impl Mm {
     }
 
     /// A page that was to be read is on its area only, as before.
-    pub(crate) fn un_read(&mut self, frame: Frame) {
+    pub(super) fn un_read(&mut self, frame: Frame) {
         let desc = *self.frames.get(frame);
         if let (Some(page), true) = (desc.page, desc.ahead) {
             self.uncount_ahead(page);
@@ -212,14 +214,14 @@ impl Mm {
     }
 
     /// The content of the frame is on its area only from now on.
-    pub(crate) fn leave_frame(&mut self, frame: Frame) {
+    pub(super) fn leave_frame(&mut self, frame: Frame) {
         self.leave_for_area(frame);
         self.frames.set_free(frame);
     }
 
     /// Write waiting pages, many at once, as far as slots, queue and depth allow; unless in a `hurry`, not before there
     /// are enough for an I/O.
-    pub(crate) fn submit_writes(&mut self, w: &mut impl World, hurry: bool) {
+    pub(super) fn submit_writes(&mut self, w: &mut impl World, hurry: bool) {
         if !self.write_units(w) {
             return;
         }
@@ -233,22 +235,22 @@ impl Mm {
         }
         let least = least.min(SLOTS_PER_IO);
         while self.frames.dirty().len() >= least
-            && self.frames.writing() < self.reclaim.marks.writes
+            && self.frames.writing() < self.reclaim.marks().writes
         {
-            let mut batch = core::mem::take(&mut self.swap.batch);
+            let mut batch = core::mem::take(&mut self.buffers.batch);
             batch.clear();
             let oldest = self.frames.dirty().iter().take(BATCH);
             batch.extend(oldest.filter_map(|&frame| Some((self.frames.get(frame).slot?, frame))));
             let done = if batch.is_empty() {
-                let mut frames = core::mem::take(&mut self.swap.homeless);
+                let mut frames = core::mem::take(&mut self.buffers.homeless);
                 let done = self.write_anew(w, &mut frames);
-                self.swap.homeless = frames;
+                self.buffers.homeless = frames;
                 done
             } else {
                 batch.sort_unstable_by_key(|&(slot, _)| slot);
                 self.write_at_home(w, &batch)
             };
-            self.swap.batch = batch;
+            self.buffers.batch = batch;
             if !done {
                 return;
             }
@@ -291,13 +293,12 @@ impl Mm {
             true => slots.take_whole(w, max),
             false => slots.take(w, max),
         };
-        let Some((slot, n)) = take(&mut self.swap.slots, w).or_else(|| {
+        let Some((slot, n)) = take(&mut self.slots, w).or_else(|| {
             (self.take_back_slots(w) > 0)
-                .then(|| take(&mut self.swap.slots, w))
+                .then(|| take(&mut self.slots, w))
                 .flatten()
         }) else {
-            if !self.swap.areas_full {
-                self.swap.areas_full = true;
+            if self.slots.set_full() {
                 w.notice(Notice::AreasFull);
             }
             return false;
@@ -310,7 +311,7 @@ impl Mm {
         };
         if !started {
             for i in 0..n {
-                self.put(w, Some(slot.plus(i)));
+                self.slots.put(w, Some(slot.plus(i)));
             }
             self.io.cancel(io);
             return false;
@@ -319,19 +320,17 @@ impl Mm {
         true
     }
 
-    pub(crate) fn on_writing(
+    pub(super) fn on_writing(
         &mut self,
         w: &mut impl World,
         pages: impl Iterator<Item = (Slot, Frame)>,
     ) {
         self.stats.swap_write_ios += 1;
         for (slot, frame) in pages {
-            self.frames.set_state(frame, State::Writing);
-            let desc = self.frames.get_mut(frame);
-            desc.slot = Some(slot);
-            w.set_digest(slot, desc.digest);
-            if let Some(page) = desc.page {
-                self.note_owner(slot, page);
+            let &FrameDesc { page, digest, .. } = self.frames.begin_write(frame, slot);
+            w.set_digest(slot, digest);
+            if let Some(page) = page {
+                self.owners.note(slot, page);
             }
         }
     }

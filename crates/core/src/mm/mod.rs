@@ -1,26 +1,56 @@
 //! The memory manager of one process, and changes of its address space.
 //!
-//! [`Mm`] owns the page table, the regions, the frames and the slots. A driver reports events (a fault, a discard, a
-//! completed I/O) and gives it time to work in between ([`Mm::run`]). It acts through [`World`]. Each module makes one
-//! kind of decision: `fault` brings pages in, `reclaim` evicts them, `io` submits and completes, `space::snapshot`
-//! prepares a fork. This module updates the tables when the program maps, discards, moves and unmaps memory.
+//! [`Mm`] owns the machines: the page table and the regions (`space`), the frames, the swap areas, the I/O, reclaim,
+//! waiting faults, readahead and huge pages. Each machine decides on its own state and on plain inputs. The files here
+//! join several machines and act through [`World`]; no machine imports them. A driver reports events (a fault, a
+//! discard, a completed I/O) and gives time to work in between ([`Mm::run`]). This file updates the tables when the
+//! program maps, discards, moves and unmaps memory.
+
+mod advice;
+mod background;
+mod complete;
+mod drop_behind;
+mod evict;
+mod fault;
+mod guard;
+mod huge_drain;
+mod huge_frames;
+mod huge_in;
+mod huge_out;
+mod huge_probation;
+mod out_of_memory;
+mod prefetch;
+mod same_filled;
+mod second_chance;
+mod snapshot;
+mod submit;
+mod swapoff;
+mod swapoff_by_page;
+mod unaccounted;
+mod unshare;
+mod write_back;
 
 use alloc::vec::Vec;
 
-use crate::fault::Waiters;
+use crate::fault::{Config as Patience, Pending, Waiters};
 use crate::frames::{Frames, State};
+use crate::huge::probation::Probation;
 use crate::huge::{Huge, Thp};
 use crate::io::scheduler::{self, IoScheduler};
 use crate::readahead::Policy;
 use crate::readahead::prefetch::Prefetch;
-use crate::reclaim::{Reclaim, Watermarks};
-use crate::space::AddressSpace;
-use crate::space::advice::Hint;
-use crate::space::page_table::{Entry, Resident};
+use crate::reclaim::Reclaim;
+use crate::reclaim::unshare::Unsharing;
+use crate::space::advice::{Advised, Hint};
+use crate::space::discarded::Discarded;
+use crate::space::page_table::{Entry, PageTable, Resident};
+use crate::space::vma::Vmas;
 use crate::stats::Stats;
-use crate::swap::SwapSpace;
-use crate::swap::swapoff::Swapoff;
-use crate::units::{Nanos, PageRange, Slot, Vpn, len};
+use crate::swap::drain::{self, Drain, Swapoff};
+use crate::swap::owners::Owners;
+use crate::swap::slots::Slots;
+use crate::swap::write_back::WriteBack;
+use crate::units::{Frame, Nanos, PageRange, Slot, Vpn, len};
 use crate::world::{Limit, SwapMap, World};
 
 /// Parameters that are chosen at the start.
@@ -44,36 +74,6 @@ pub struct Config {
     pub clusters: u32,
 }
 
-/// Frames that are used however low the limit is.
-const LEAST_FRAMES: u64 = 512;
-
-/// A fault that has to be tried again.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pending {
-    pub page: Vpn,
-    /// Where in the page, in bytes.
-    pub offset: u16,
-    pub since: Nanos,
-    /// Since when it waits for memory, if it does.
-    pub stalled: Option<Nanos>,
-}
-
-impl Pending {
-    /// A fault of `page` that came at `since`.
-    pub fn of(page: Vpn, since: Nanos) -> Self {
-        Pending {
-            page,
-            offset: 0,
-            since,
-            stalled: None,
-        }
-    }
-
-    pub fn address(&self) -> u64 {
-        self.page.address() + u64::from(self.offset)
-    }
-}
-
 /// The result of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -85,25 +85,55 @@ pub enum Outcome {
     Unmanaged,
 }
 
+/// Buffers for lists that are built again each time.
+#[derive(Default)]
+struct Buffers {
+    batch: Vec<(Slot, Frame)>,
+    homeless: Vec<Frame>,
+    victims: Vec<Vpn>,
+    units: Vec<Vpn>,
+    wants: Vec<(u64, Vpn, Slot)>,
+    maps: Vec<(Vpn, Frame)>,
+    met: Vec<(Vpn, Entry)>,
+}
+
 /// The memory manager of one process: its machines, and what happens between them.
 pub struct Mm {
-    pub(crate) config: Config,
+    config: Config,
     /// Where each page is.
-    pub(crate) space: AddressSpace,
-    pub(crate) frames: Frames,
-    /// The swap areas, as far as this process uses them.
-    pub(crate) swap: SwapSpace,
+    table: PageTable,
+    /// The managed regions.
+    vmas: Vmas,
+    /// Advice of the program that is to be carried out.
+    advised: Advised,
+    /// Discarded ranges that the kernel may not have zapped yet.
+    discarded: Discarded,
+    /// A fork is held: nothing is evicted.
+    held: bool,
+    frames: Frames,
+    /// Slots that this process takes on the swap areas.
+    slots: Slots,
+    /// The page of each slot, if a policy asks for it.
+    owners: Owners,
+    /// swapoff.
+    drain: Drain,
+    /// How cold pages leave an area that compresses.
+    write_back: WriteBack,
     /// Requests to the swap areas.
-    pub(crate) io: IoScheduler,
-    pub(crate) reclaim: Reclaim,
+    io: IoScheduler,
+    reclaim: Reclaim,
+    /// Pages shared by a fork that are being copied.
+    unsharing: Unsharing,
     /// Faults that wait.
-    pub(crate) fault: Waiters,
-    pub(crate) readahead: Prefetch,
-    pub(crate) huge: Huge,
+    waiters: Waiters,
+    readahead: Prefetch,
+    huge: Huge,
+    probation: Probation,
     /// Counters since the start.
     pub stats: Stats,
+    buffers: Buffers,
     #[cfg(feature = "planted")]
-    pub(crate) planted: Option<crate::planted::Bug>,
+    planted: Option<crate::planted::Bug>,
 }
 
 impl Mm {
@@ -111,15 +141,25 @@ impl Mm {
     pub fn new(config: Config, limit: u64) -> Self {
         Mm {
             config,
-            space: AddressSpace::default(),
+            table: PageTable::default(),
+            vmas: Vmas::default(),
+            advised: Advised::default(),
+            discarded: Discarded::default(),
+            held: false,
             frames: Frames::new(config.frames, config.clusters),
-            swap: SwapSpace::new(config.readahead.goes_by_slot()),
+            slots: Slots::default(),
+            owners: Owners::new(config.readahead.goes_by_slot()),
+            drain: Drain::new(drain::Config::new(config.frames)),
+            write_back: WriteBack::default(),
             io: IoScheduler::new(scheduler::Config::new(config.depth)),
-            reclaim: Reclaim::new(Watermarks::new(limit, config.frames)),
-            fault: Waiters::default(),
+            reclaim: Reclaim::new(limit, config.frames),
+            unsharing: Unsharing::default(),
+            waiters: Waiters::new(Patience::new(config.full_timeout)),
             readahead: Prefetch::new(config.readahead),
             huge: Huge::default(),
+            probation: Probation::default(),
             stats: Stats::default(),
+            buffers: Buffers::default(),
             #[cfg(feature = "planted")]
             planted: None,
         }
@@ -127,19 +167,17 @@ impl Mm {
 
     /// The memory that this process can count on has changed: the limit, or its share of it.
     pub fn on_limit(&mut self, pages: u64) {
-        // The number of frames stays; with little memory fewer of them are used.
-        let frames = u64::from(self.config.frames).min((pages / 4).max(LEAST_FRAMES));
-        self.reclaim.marks = Watermarks::new(pages, frames as u32);
+        self.reclaim.set_memory(pages);
     }
 
     /// Managed pages.
     pub fn managed(&self) -> u64 {
-        self.space.vmas.pages()
+        self.vmas.pages()
     }
 
     /// Pages of memory in use: the program's pages and the memory of our frames.
     pub fn resident(&self) -> u64 {
-        self.space.table.resident() + u64::from(self.frames.backed())
+        self.table.resident() + u64::from(self.frames.backed())
     }
 
     /// A thread waits for a read in flight.
@@ -149,56 +187,56 @@ impl Mm {
 
     /// Background reclaim is awake: memory is short.
     pub fn is_reclaiming(&self) -> bool {
-        self.reclaim.awake
+        self.reclaim.is_awake()
     }
 
     /// At the last write no area accepted a page, and no slot is known to have become free since.
     pub fn is_out_of_slots(&self) -> bool {
-        self.swap.areas_full
+        self.slots.are_full()
     }
 
     /// Pages that are mapped in the program.
     pub fn mapped(&self) -> u64 {
-        self.space.table.resident()
+        self.table.resident()
     }
 
     /// The managed parts of `range`, in order.
     pub fn managed_in(&self, range: &PageRange) -> Vec<PageRange> {
-        self.space.vmas.overlapping(range)
+        self.vmas.overlapping(range)
     }
 
     /// Whether `page` is in a managed region.
     pub fn manages(&self, page: Vpn) -> bool {
-        self.space.vmas.find(page).is_some()
+        self.vmas.find(page).is_some()
     }
 
     /// All managed regions.
     pub fn regions(&self) -> impl Iterator<Item = &crate::space::vma::Vma> {
-        self.space.vmas.iter()
+        self.vmas.iter()
     }
 
     /// Pages of `range` that are mapped, and pages that are in a frame or on an area.
     pub fn usage(&self, range: &PageRange) -> (u64, u64) {
-        self.space.table.usage(range)
+        self.table.usage(range)
     }
 
     /// Where `page` is.
     pub fn entry(&self, page: Vpn) -> Entry {
-        self.space.table.get(page)
+        self.table.get(page)
     }
 
     /// Whether readahead read `page`, or is about to, and it has not been touched since.
     pub fn is_ahead(&self, page: Vpn) -> bool {
-        matches!(self.space.table.get(page), Entry::Cached(frame) if self.frames.get(frame).ahead)
+        matches!(self.table.get(page), Entry::Cached(frame) if self.frames.get(frame).ahead)
     }
 
     /// Manage `range`. `present` are the pages that the program has touched already.
     pub fn adopt(&mut self, w: &mut impl World, range: PageRange, present: &[PageRange]) {
-        self.space.vmas.insert(range);
+        self.vmas.insert(range);
         let mut found = 0;
         for page in present.iter().flat_map(crate::units::pages) {
-            if self.space.table.get(page) == Entry::Unmapped {
-                self.space.table.set(
+            if self.table.get(page) == Entry::Unmapped {
+                self.table.set(
                     page,
                     Entry::Resident(Resident {
                         slot: None,
@@ -210,7 +248,7 @@ impl Mm {
             }
         }
         for run in present {
-            if let Some(vma) = self.space.vmas.find_mut(run.start) {
+            if let Some(vma) = self.vmas.find_mut(run.start) {
                 let pages = u32::try_from(crate::units::len(run)).unwrap_or(u32::MAX);
                 let run = vma.streams.mapped(run.start, pages);
                 self.readahead.streams.filled(&run, pages);
@@ -223,25 +261,26 @@ impl Mm {
     /// by
     /// slot there, not by address; our policy follows when it is the kernel's.
     pub fn set_file(&mut self, range: &PageRange) {
-        self.space.vmas.set_file(range);
-        self.swap.by_slot |=
-            matches!(self.config.readahead, Policy::Vma(_)) && self.space.vmas.has_file();
+        self.vmas.set_file(range);
+        if matches!(self.config.readahead, Policy::Vma(_)) && self.vmas.has_file() {
+            self.owners.enable();
+        }
     }
 
     /// The program discarded the content of `range`; it reads as zeros from now on.
     pub fn discard(&mut self, w: &mut impl World, range: &PageRange) {
-        self.note_discard(range, w.now());
+        self.discarded.note(range, w.now());
         self.forget_all(w, range, |entry| entry != Entry::Guarded);
     }
 
     /// Drop the content of the pages of `range` that are `wanted`.
     fn forget_all(&mut self, w: &mut impl World, range: &PageRange, wanted: fn(Entry) -> bool) {
         self.refuse_pending(w, range);
-        self.space.advised.cancel(range);
+        self.advised.cancel(range);
         self.split_in(range);
-        for part in self.space.vmas.overlapping(range) {
+        for part in self.vmas.overlapping(range) {
             let mut at = part.start;
-            while let Some((page, entry)) = self.space.table.next_used(at, part.end) {
+            while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 if wanted(entry) {
                     self.forget(w, page, entry);
                 }
@@ -253,68 +292,66 @@ impl Mm {
     /// Faults from before a discard fault again. If they were served later, they could map the old content: the kernel
     /// zaps the pages only after the event was read.
     fn refuse_pending(&mut self, w: &mut impl World, range: &PageRange) {
-        let mut keep = |pending: &Pending| {
-            let keep = !range.contains(&pending.page);
-            if !keep {
-                w.wake(pending.page);
-            }
-            keep
-        };
-        self.fault.retry.retain(&mut keep);
-        self.fault.stalled.retain(&mut keep);
+        self.waiters.forget(range, |page| w.wake(page));
     }
 
     /// `range` was unmapped.
     pub fn unmap(&mut self, w: &mut impl World, range: &PageRange) {
         self.forget_all(w, range, |_| true);
-        self.space.vmas.remove(range);
+        self.vmas.remove(range);
     }
 
     /// The program moved `from` to `to`, with all content.
     pub fn remap(&mut self, w: &mut impl World, from: &PageRange, to: Vpn) {
         self.unmap(w, &(to..to.plus(len(from))));
-        self.space.advised.cancel(from);
-        for part in self.space.vmas.overlapping(from) {
+        self.advised.cancel(from);
+        for part in self.vmas.overlapping(from) {
             let target = |page: Vpn| Vpn(page.0 - from.start.0 + to.0);
-            let hint = self
-                .space
-                .vmas
-                .find(part.start)
-                .map_or(Hint::Normal, |v| v.hint);
+            let hint = self.vmas.find(part.start).map_or(Hint::Normal, |v| v.hint);
             let moved = target(part.start)..target(part.end);
-            self.space.vmas.insert(moved.clone());
-            self.space.vmas.set_hint(&moved, hint);
+            self.vmas.insert(moved.clone());
+            self.vmas.set_hint(&moved, hint);
             let mut at = part.start;
-            while let Some((page, entry)) = self.space.table.next_used(at, part.end) {
-                self.space.table.set(page, Entry::Unmapped);
-                self.space.table.set(target(page), entry);
-                self.note_moved(entry, target(page));
+            while let Some((page, entry)) = self.table.next_used(at, part.end) {
+                self.table.set(page, Entry::Unmapped);
+                self.table.set(target(page), entry);
+                let slot = match entry {
+                    Entry::Swapped { slot, .. } => Some(slot),
+                    Entry::Resident(Resident { slot, .. }) => slot,
+                    Entry::Cached(frame) => self.frames.get(frame).slot,
+                    Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {
+                        None
+                    }
+                };
+                if let Some(slot) = slot {
+                    self.owners.note(slot, target(page));
+                }
                 if let Entry::Cached(frame) = entry {
                     self.frames.single_out(frame);
-                    self.frames.get_mut(frame).page = Some(target(page));
+                    self.frames.set_page(frame, target(page));
                     w.wake(page);
                 }
                 if entry == Entry::Poisoned {
                     // Its poison mark may not be set yet, or not have moved along: set it again.
                     w.wake(page);
-                    self.fault.retry.push(Pending::of(target(page), w.now()));
+                    self.waiters.retry_later(Pending::of(target(page), w.now()));
                 }
                 at = page.plus(1);
             }
         }
-        self.space.vmas.remove(from);
+        self.vmas.remove(from);
     }
 
     /// Drop the content of one page, wherever it is.
     fn forget(&mut self, w: &mut impl World, page: Vpn, entry: Entry) {
-        self.space.table.set(page, Entry::Unmapped);
+        self.table.set(page, Entry::Unmapped);
         match entry {
             Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}
             Entry::Resident(Resident { slot, .. }) => {
-                self.put(w, slot);
+                self.slots.put(w, slot);
                 w.uncharge(1);
             }
-            Entry::Swapped { slot, .. } => self.put(w, Some(slot)),
+            Entry::Swapped { slot, .. } => self.slots.put(w, Some(slot)),
             Entry::Cached(frame) => {
                 self.frames.single_out(frame);
                 let desc = *self.frames.get(frame);
@@ -328,15 +365,13 @@ impl Mm {
                     State::Writing if self.has(crate::planted::Bug::MissedDiscard) => {}
                     // The I/O continues; its frame and slot are freed when it completes. Until then no other page may
                     // get the slot of a write.
-                    State::Writing => self.frames.get_mut(frame).page = None,
+                    State::Writing => self.frames.abandon(frame),
                     State::Reading => {
-                        self.put(w, desc.slot);
-                        let desc = self.frames.get_mut(frame);
-                        desc.page = None;
-                        desc.slot = None;
+                        self.slots.put(w, desc.slot);
+                        self.frames.abandon(frame);
                     }
                     _ => {
-                        self.put(w, desc.slot);
+                        self.slots.put(w, desc.slot);
                         self.frames.set_free(frame);
                     }
                 }
@@ -353,21 +388,13 @@ impl Mm {
 
     /// Other processes look for slots: release the clusters that we claimed and have not used.
     pub fn give_back_slots(&mut self, w: &mut impl SwapMap) {
-        self.swap.slots.give_back(w);
-    }
-
-    /// Drop our reference to a slot.
-    pub(crate) fn put(&mut self, w: &mut impl World, slot: Option<Slot>) {
-        if let Some(slot) = slot {
-            w.put(slot);
-            self.swap.areas_full = false;
-        }
+        self.slots.give_back(w);
     }
 
     /// Every slot reference that is held, once each; for tests.
     pub fn references(&self, out: &mut Vec<Slot>) {
         out.extend(self.frames.iter().filter_map(|(_, desc)| desc.slot));
-        for (_, entry) in self.space.table.iter() {
+        for (_, entry) in self.table.iter() {
             match entry {
                 Entry::Swapped { slot, .. } => out.push(slot),
                 Entry::Resident(resident) => out.extend(resident.slot),
@@ -385,18 +412,18 @@ impl Mm {
         if charged != self.resident() {
             return Err("the charge is not what is resident");
         }
-        self.space.table.check()?;
-        self.frames.clusters.check()?;
+        self.table.check()?;
+        self.frames.clusters().check()?;
         for (frame, desc) in self.frames.iter() {
             if let Some((id, unit)) = self.frames.unit_of(frame) {
-                let n = frame.0 - self.frames.clusters.first(id).0;
+                let n = frame.0 - self.frames.clusters().first(id).0;
                 if desc.page != Some(unit.plus(n.into())) {
                     return Err("a unit's frame holds another page");
                 }
             }
             let cached = desc
                 .page
-                .is_some_and(|p| self.space.table.get(p) == Entry::Cached(frame));
+                .is_some_and(|p| self.table.get(p) == Entry::Cached(frame));
             match desc.state {
                 State::Empty | State::Free if desc.page.is_some() => {
                     return Err("a frame without content has a page");
@@ -413,8 +440,8 @@ impl Mm {
                 _ => {}
             }
         }
-        let mut vmas = self.space.vmas.iter().peekable();
-        for (page, entry) in self.space.table.iter() {
+        let mut vmas = self.vmas.iter().peekable();
+        for (page, entry) in self.table.iter() {
             let slot = match entry {
                 Entry::Swapped { slot, .. } => Some(slot),
                 Entry::Resident(resident) => resident.slot,
@@ -432,5 +459,19 @@ impl Mm {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(feature = "planted")]
+impl Mm {
+    /// Turn this mistake on.
+    #[must_use]
+    pub fn with_bug(mut self, bug: crate::planted::Bug) -> Self {
+        self.planted = Some(bug);
+        self
+    }
+
+    fn has(&self, bug: crate::planted::Bug) -> bool {
+        self.planted == Some(bug)
     }
 }

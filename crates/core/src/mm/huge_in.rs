@@ -1,20 +1,17 @@
 //! How a unit is mapped: by a first touch, by a read for a thread or a stream, or from its frames.
 
-use super::clusters::{ClusterId, List, UNIT};
-use super::{Thp, unit_of};
+use super::{Mm, Outcome};
+use crate::fault::Pending;
 use crate::fault::{REFS_NEW, REFS_REFAULT};
+use crate::frames::clusters::{ClusterId, List, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
+use crate::huge::{Thp, may_wait, unit_of};
 use crate::io::SLOTS_PER_UNIT_IO;
-use crate::mm::{Mm, Outcome, Pending};
 use crate::readahead::prefetch::Predictor;
 use crate::readahead::streams::StreamId;
 use crate::space::page_table::{Entry, Fill};
 use crate::units::{Frame, Nanos, PageRange, Vpn, overlap};
 use crate::world::{Done, Stop, World};
-
-/// How long a fault waits for a huge page before single pages are moved instead. Only a disk that has stopped takes
-/// longer to write a unit, or a host that gives this machine no CPU time; single pages would wait for these too.
-const UNIT_WAIT: Nanos = 1_000_000_000;
 
 /// The cluster for a fault that a unit would serve.
 enum Cluster {
@@ -32,7 +29,7 @@ fn passing(done: Done, since: Nanos, now: Nanos) -> Option<Stop> {
         Done {
             pages: 0,
             stop: Some(Stop::Busy),
-        } if now.saturating_sub(since) < UNIT_WAIT => Some(Stop::Again),
+        } if may_wait(since, now) => Some(Stop::Again),
         Done { stop, .. } => stop,
     }
 }
@@ -45,7 +42,7 @@ enum Reader {
 
 impl Mm {
     /// A first touch that maps a whole unit, or a touch of a same-filled unit. `None`: serve it page by page.
-    pub(crate) fn touch_unit(
+    pub(super) fn touch_unit(
         &mut self,
         w: &mut impl World,
         pending: Pending,
@@ -57,33 +54,33 @@ impl Mm {
         let wanted = in_order || self.config.thp == Thp::Always;
         let end = unit.plus(UNIT.into());
         let is_of_it = match fill {
-            None => self.space.table.next_used(unit, end).is_none(),
-            Some(fill) => self.space.table.is_filled(unit, fill),
+            None => self.table.next_used(unit, end).is_none(),
+            Some(fill) => self.table.is_filled(unit, fill),
         };
         if !wanted || !is_of_it || !self.holds_unit(unit) {
             return None;
         }
-        self.want_unit(w);
+        self.huge.want(w.now());
         let id = match self.cluster_for(w, pending, 1, Mm::obtain_cluster) {
             Cluster::Taken(id) => id,
             Cluster::Soon => return Some(self.stall(w, pending)),
             Cluster::None => return None,
         };
         if let Some(fill) = fill {
-            let word = self.space.table.word_of(fill);
-            self.frames.clusters.get_mut(id).zeroed = false;
-            for (n, frame) in (0..).zip(self.frames.clusters.frames(id)) {
+            let word = self.table.word_of(fill);
+            self.frames.set_not_zeroed(id);
+            for (n, frame) in (0..).zip(self.frames.clusters().frames(id)) {
                 w.fill_with(frame, word);
-                if self.space.held {
+                if self.held {
                     w.returns(unit.plus(n));
                 }
             }
-        } else if !self.frames.clusters.get(id).zeroed {
-            for frame in self.frames.clusters.frames(id) {
+        } else if !self.frames.clusters().get(id).zeroed {
+            for frame in self.frames.clusters().frames(id) {
                 w.clear(frame);
             }
         }
-        let done = w.move_in(self.frames.clusters.first(id), unit, UNIT);
+        let done = w.move_in(self.frames.clusters().first(id), unit, UNIT);
         for n in 0..done.pages {
             self.set_mapped(w, unit.plus(n.into()), None, 0);
         }
@@ -91,9 +88,9 @@ impl Mm {
             let whole = self.came_whole(w, id, unit);
             self.frames.end_all(id, State::Empty);
             if whole {
-                self.space.table.make_huge(unit, REFS_NEW);
+                self.table.make_huge(unit, REFS_NEW);
             }
-            if let Some(vma) = self.space.vmas.find_mut(unit) {
+            if let Some(vma) = self.vmas.find_mut(unit) {
                 if in_order {
                     vma.took_unit(true);
                 }
@@ -108,28 +105,25 @@ impl Mm {
             self.on_served(w, pending.page, pending.since, false);
             return Some(Outcome::Served);
         }
-        if done.pages > 0 {
-            self.frames.clusters.get_mut(id).whole = false;
-            for n in 0..done.pages {
-                self.frames
-                    .set_empty(self.frames.clusters.first(id).plus(n));
-            }
+        for n in 0..done.pages {
+            self.frames
+                .set_empty(self.frames.clusters().first(id).plus(n));
         }
         self.frames.settle(id);
-        if matches!(self.space.table.get(pending.page), Entry::Resident(_)) {
+        if matches!(self.table.get(pending.page), Entry::Resident(_)) {
             return Some(Outcome::Served);
         }
         (passing(done, pending.since, w.now()) == Some(Stop::Again)).then(|| {
-            self.fault.retry.push(pending);
+            self.waiters.retry_later(pending);
             Outcome::Waits
         })
     }
 
     /// A page on an area is touched, and its unit is to be read whole: start the read, or let the fault wait for a huge
     /// page. False: read the page alone.
-    pub(crate) fn swap_in_unit(&mut self, w: &mut impl World, pending: Pending) -> bool {
+    pub(super) fn swap_in_unit(&mut self, w: &mut impl World, pending: Pending) -> bool {
         let page = pending.page;
-        if !self.space.table.is_away(page) || !self.holds_unit(page) {
+        if !self.table.is_away(page) || !self.holds_unit(page) {
             return false;
         }
         if self.config.thp != Thp::Always && !self.readahead.streams.comes_to(page, w.now()) {
@@ -147,7 +141,7 @@ impl Mm {
             self.readahead.streams.missed(stream);
             self.judge(stream);
             self.readahead.streams.pass_unit(stream, unit_of(page));
-            if let Some(vma) = self.space.vmas.find_mut(page) {
+            if let Some(vma) = self.vmas.find_mut(page) {
                 vma.took_unit(false);
             }
         }
@@ -166,7 +160,7 @@ impl Mm {
         least: u32,
         obtain: impl FnOnce(&mut Self, &mut W, bool) -> Option<ClusterId>,
     ) -> Cluster {
-        let patient = !self.space.held && w.now().saturating_sub(pending.since) < UNIT_WAIT;
+        let patient = !self.held && may_wait(pending.since, w.now());
         let soon = |mm: &Mm| patient && mm.frames.writing() >= least;
         let hard = patient && !soon(self);
         match obtain(self, w, hard) {
@@ -177,26 +171,24 @@ impl Mm {
     }
 
     /// Whether a stream reads the unit of `page` whole.
-    pub(crate) fn reads_whole(&self, stream: StreamId, page: Vpn) -> bool {
-        self.readahead.streams.is_dense(stream)
-            && self.space.table.is_away(page)
-            && self.holds_unit(page)
+    pub(super) fn reads_whole(&self, stream: StreamId, page: Vpn) -> bool {
+        self.readahead.streams.is_dense(stream) && self.table.is_away(page) && self.holds_unit(page)
     }
 
     /// A stream has reached a unit: read it whole. False: there is no memory for it now.
-    pub(crate) fn read_unit_ahead(
+    pub(super) fn read_unit_ahead(
         &mut self,
         w: &mut impl World,
         stream: StreamId,
         page: Vpn,
     ) -> bool {
         let unit = unit_of(page);
-        self.want_unit(w);
+        self.huge.want(w.now());
         let Some(id) = self.cluster_to_read(w, false) else {
-            self.reclaim.awake = true;
+            self.reclaim.wake();
             return false;
         };
-        if let Entry::Swapped { evicted, .. } = self.space.table.get(page) {
+        if let Entry::Swapped { evicted, .. } = self.table.get(page) {
             self.readahead.streams.reads(stream, self.returns(evicted));
         }
         w.window(UNIT.into());
@@ -213,15 +205,13 @@ impl Mm {
             Reader::Thread(pending) => (None, Some(pending)),
         };
         let ahead = stream.is_some();
-        let mut batch = core::mem::take(&mut self.swap.batch);
+        let mut batch = core::mem::take(&mut self.buffers.batch);
         batch.clear();
-        let cluster = self.frames.clusters.get_mut(id);
-        (cluster.unit, cluster.zeroed) = (Some(unit), false);
-        (cluster.ahead, cluster.leaves) = (ahead, false);
+        self.frames.begin_unit(id, unit, ahead, false);
         let mut first = None;
-        for (n, frame) in (0..).zip(self.frames.clusters.frames(id)) {
+        for (n, frame) in (0..).zip(self.frames.clusters().frames(id)) {
             let page = unit.plus(n);
-            let Entry::Swapped { slot, evicted } = self.space.table.get(page) else {
+            let Entry::Swapped { slot, evicted } = self.table.get(page) else {
                 debug_assert!(false, "a unit that is away has a slot for each page");
                 continue;
             };
@@ -243,23 +233,23 @@ impl Mm {
         }
         self.stats.huge_swap_in += 1;
         self.submit_reads(w, &mut batch, first, SLOTS_PER_UNIT_IO);
-        self.swap.batch = batch;
+        self.buffers.batch = batch;
     }
 
     /// An I/O on frames of clusters has ended: process the units that are complete.
-    pub(crate) fn settle_units(&mut self, w: &mut impl World, frames: &[Frame], written: bool) {
+    pub(super) fn settle_units(&mut self, w: &mut impl World, frames: &[Frame], written: bool) {
         let mut last = None;
         for &frame in frames {
             let Some((id, unit)) = self.frames.unit_of(frame) else {
                 continue;
             };
-            let cluster = *self.frames.clusters.get(id);
+            let cluster = *self.frames.clusters().get(id);
             if last == Some(id) || cluster.busy > 0 {
                 continue;
             }
             last = Some(id);
             let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
-            if let Some(frame) = self.frames.clusters.frames(id).find(wanted) {
+            if let Some(frame) = self.frames.clusters().frames(id).find(wanted) {
                 self.deliver_unit(w, id, unit, frame);
             } else if written && cluster.dirty > 0 {
                 self.unfinished(id);
@@ -275,7 +265,7 @@ impl Mm {
     /// Part of a unit could not be written, or not yet. If the area refused it, its pages continue as single pages.
     fn unfinished(&mut self, id: ClusterId) {
         let homeless = |frame| self.frames.get(frame).slot.is_none();
-        if self.frames.clusters.frames(id).any(homeless) {
+        if self.frames.clusters().frames(id).any(homeless) {
             self.frames.disband(id);
         } else {
             self.frames.file(id);
@@ -283,23 +273,23 @@ impl Mm {
     }
 
     /// Map a unit that is complete in its cluster, for the threads that wait for its pages.
-    pub(crate) fn deliver_unit(
+    pub(super) fn deliver_unit(
         &mut self,
         w: &mut impl World,
         id: ClusterId,
         unit: Vpn,
         wanted: Frame,
     ) -> Outcome {
-        if self.frames.clusters.get(id).busy > 0 {
+        if self.frames.clusters().get(id).busy > 0 {
             // The end of the I/O maps it.
             return Outcome::Waits;
         }
-        if self.space.held {
+        if self.held {
             for n in 0..UNIT {
                 w.returns(unit.plus(n.into()));
             }
         }
-        let first = self.frames.clusters.first(id);
+        let first = self.frames.clusters().first(id);
         let done = w.move_in(first, unit, UNIT);
         let asked = self.frames.get(wanted);
         let since = if asked.wanted { asked.since } else { w.now() };
@@ -309,7 +299,7 @@ impl Mm {
                 return Outcome::Served;
             }
             (0, Some(stop @ (Stop::Again | Stop::NoMemory | Stop::Gone))) => {
-                for frame in self.frames.clusters.frames(id) {
+                for frame in self.frames.clusters().frames(id) {
                     let desc = *self.frames.get(frame);
                     let Some(page) = desc.page.filter(|_| desc.wanted) else {
                         continue;
@@ -317,13 +307,13 @@ impl Mm {
                     let since = desc.since;
                     let pending = Pending::of(page, since);
                     match stop {
-                        Stop::Again => self.fault.retry.push(pending),
+                        Stop::Again => self.waiters.retry_later(pending),
                         Stop::NoMemory => {
                             self.stall(w, pending);
                         }
                         _ => {
                             // The mapping is gone; its event will be read soon.
-                            self.frames.get_mut(frame).wanted = false;
+                            self.frames.unwant(frame);
                             w.wake(page);
                         }
                     }
@@ -335,9 +325,6 @@ impl Mm {
         }
         self.stats.huge_splits += 1;
         self.frames.disband(id);
-        if done.pages > 0 {
-            self.frames.clusters.get_mut(id).whole = false;
-        }
         for n in 0..done.pages {
             let desc = *self.frames.get(first.plus(n));
             self.on_page_mapped(w, first.plus(n), &desc, REFS_NEW);
@@ -354,7 +341,7 @@ impl Mm {
     fn on_page_mapped(&mut self, w: &mut impl World, frame: Frame, desc: &FrameDesc, refs: u8) {
         let slot = desc.slot.filter(|&slot| self.keeps_slots(w, slot));
         if slot != desc.slot {
-            self.put(w, desc.slot);
+            self.slots.put(w, desc.slot);
         }
         self.frames.set_empty(frame);
         let Some(page) = desc.page else {
@@ -368,22 +355,19 @@ impl Mm {
 
     /// A stream has reached `page`, and its unit is mapped: map the next one too, if it is complete. The program then
     /// finds every second unit mapped, and its position shows at the others.
-    pub(crate) fn map_next_unit(&mut self, w: &mut impl World, predictor: Predictor, page: Vpn) {
+    pub(super) fn map_next_unit(&mut self, w: &mut impl World, predictor: Predictor, page: Vpn) {
         let Predictor::Stream(stream) = predictor else {
             return;
         };
-        if self.space.held
-            || !self.space.table.is_huge(page)
-            || !self.readahead.streams.is_dense(stream)
-        {
+        if self.held || !self.table.is_huge(page) || !self.readahead.streams.is_dense(stream) {
             return;
         }
         let next = self.readahead.streams.next_unit(stream, unit_of(page));
-        let Some(Entry::Cached(frame)) = next.map(|next| self.space.table.get(next)) else {
+        let Some(Entry::Cached(frame)) = next.map(|next| self.table.get(next)) else {
             return;
         };
         if let Some((id, unit)) = self.frames.unit_of(frame)
-            && self.frames.clusters.get(id).list == List::Ahead
+            && self.frames.clusters().get(id).list == List::Ahead
         {
             self.deliver_unit(w, id, unit, frame);
         }
@@ -391,7 +375,7 @@ impl Mm {
 
     fn on_unit_mapped(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) {
         self.pass_trial(id);
-        let first = self.frames.clusters.first(id);
+        let first = self.frames.clusters().first(id);
         let keeps = self
             .frames
             .get(first)
@@ -402,7 +386,7 @@ impl Mm {
             let desc = *self.frames.get(first.plus(n));
             let slot = desc.slot.filter(|_| keeps);
             if slot != desc.slot {
-                self.put(w, desc.slot);
+                self.slots.put(w, desc.slot);
             }
             unseen += u64::from(desc.ahead);
             if desc.wanted {
@@ -416,12 +400,11 @@ impl Mm {
         if whole {
             // The next unit of a stream has not proved that it is needed again.
             let again = needed && unseen == 0;
-            self.space
-                .table
+            self.table
                 .make_huge(unit, if again { REFS_REFAULT } else { REFS_NEW });
         }
         self.stats.ahead.unseen += unseen;
-        if let Some(vma) = self.space.vmas.find_mut(unit) {
+        if let Some(vma) = self.vmas.find_mut(unit) {
             vma.ahead.unseen += unseen;
         }
     }
@@ -429,30 +412,26 @@ impl Mm {
     /// Check whether a unit that was just mapped is still one huge page. If not, make it one before it is evicted
     /// again: small pages would leave a fragmented cluster behind, and the next unit would need a fresh huge page. If
     /// it was split, its cluster has a page table of small pages now as well.
-    pub(crate) fn came_whole(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) -> bool {
-        let whole = self.frames.clusters.get(id).whole && w.is_mapped_huge(unit);
-        self.frames.clusters.get_mut(id).whole = whole;
+    pub(super) fn came_whole(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) -> bool {
+        let whole = self.frames.clusters().get(id).whole && w.is_mapped_huge(unit);
+        self.frames.set_whole(id, whole);
         whole
     }
 
     /// Deliver complete pages that threads wait for, and whose unit was disbanded.
-    pub(crate) fn deliver_orphans(&mut self, w: &mut impl World) {
-        while let Some(frame) = self.frames.orphans.pop() {
-            let desc = self.frames.get(frame);
-            let complete = matches!(desc.state, State::Clean | State::Dirty);
-            if desc.wanted && complete {
-                self.deliver(w, frame);
-            }
+    pub(super) fn deliver_orphans(&mut self, w: &mut impl World) {
+        while let Some(frame) = self.frames.take_orphan() {
+            self.deliver(w, frame);
         }
     }
 
     /// Part of a huge page changes alone: it is split.
-    pub(crate) fn split_in(&mut self, range: &PageRange) {
+    pub(super) fn split_in(&mut self, range: &PageRange) {
         for edge in [range.start, Vpn(range.end.0.saturating_sub(1))] {
             let unit = unit_of(edge);
             let all = unit..unit.plus(UNIT.into());
             if overlap(&all, range) != all {
-                self.stats.huge_splits += u64::from(self.space.table.unmake_huge(edge));
+                self.stats.huge_splits += u64::from(self.table.unmake_huge(edge));
             }
         }
     }

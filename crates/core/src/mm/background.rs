@@ -1,0 +1,131 @@
+//! When reclaim runs in the background, how far, and what it gives back.
+//!
+//! [`Mm::run`] is called between faults. It wakes reclaim below the low watermark and lets it run until the high one is
+//! reached, counting the pages that become free without further work. Surplus memory goes back to the system, and
+//! memory above the fair share to other processes.
+
+use super::Mm;
+use crate::frames::clusters::{List, UNIT};
+use crate::reclaim::{Evicted, RUN};
+use crate::world::World;
+
+impl Mm {
+    /// Work that no fault waits for: writes, reclaim, returning memory. Returns whether more work can be done at once.
+    pub fn run(&mut self, w: &mut impl World) -> bool {
+        self.tidy(w);
+        self.keep_singles(w);
+        self.schedule_io(w);
+        self.submit_writes(w, self.hurry(w));
+        if self.waiters.are_stalled() && self.serve_stalled(w) {
+            // The thread must find its page before reclaim does.
+            return false;
+        }
+        if self.held {
+            return false;
+        }
+        self.read_on(w);
+        let (headroom, kept) = (self.headroom(w), self.units_kept(w));
+        if self.table.resident() > 0 {
+            let wakes = self.reclaim.wake_if_short(headroom, kept, &self.evicted());
+            self.stats.kswapd_wakeups += u64::from(wakes);
+        }
+        let mut moved = self.page_out(w);
+        let asked = moved > 0;
+        let brought = self.bring_needed(w);
+        if self.reclaim.is_awake() || w.excess() > 0 {
+            let (headroom, evicted) = (self.headroom(w), self.evicted());
+            let soon = self
+                .reclaim
+                .is_enough_coming(headroom, kept, &evicted, w.excess());
+            if !soon && !self.is_much_unwritten() {
+                moved += self.evict(w, self.reclaim.batch(self.is_awaited()));
+                self.submit_writes(w, self.hurry(w));
+            }
+            self.give_back(w);
+            self.reclaim.sleep_if_enough(self.headroom(w), kept);
+        }
+        self.trim(w);
+        if self.waiters.are_stalled() {
+            self.serve_stalled(w);
+        }
+        if moved == 0 {
+            self.submit_writes(w, !self.gathers_writes(w));
+        } else if w.excess() == 0 {
+            self.waiters.keep_limit();
+        }
+        let drained = self.drain_step(w) || self.write_back_step(w);
+        drained || brought || moved > 0 && (asked || self.reclaim.is_awake() || w.excess() > 0)
+    }
+
+    /// Evicted pages that are no free memory yet. Units on probation are not written for now.
+    fn evicted(&self) -> Evicted {
+        Evicted {
+            digesting: self.huge.digesting(),
+            unwritten: self.frames.unwritten().saturating_sub(self.on_probation()),
+            stuck: self.slots.are_full(),
+        }
+    }
+
+    /// Whether pages must be written at once, however few: no pending work would add more, or memory is short.
+    fn hurry(&self, w: &impl World) -> bool {
+        let at_once =
+            !self.reclaim.is_awake() || self.headroom(w) < u64::from(self.reclaim.marks().reserve);
+        at_once && !self.gathers_writes(w)
+    }
+
+    /// Pages that a fault could have without waiting.
+    pub(super) fn headroom(&self, w: &impl World) -> u64 {
+        let free = self.frames.free() + self.frames.clusters().count(List::Free) * UNIT;
+        w.available() + u64::from(free) + u64::from(self.frames.clean())
+    }
+
+    /// Enough pages are in writeback.
+    pub(super) fn is_much_unwritten(&self) -> bool {
+        let unwritten = self.evicted().unwritten;
+        let at_random = self.faults_at_random();
+        self.reclaim.is_much_unwritten(unwritten, at_random)
+    }
+
+    /// Return memory that other processes need more, or that a lower limit takes.
+    fn give_back(&mut self, w: &mut impl World) {
+        let excess = w.excess().min(u64::from(u32::MAX)) as u32;
+        if excess == 0 {
+            return;
+        }
+        if self.frames.free() < excess {
+            self.drop_clean(excess - self.frames.free());
+        }
+        let left = excess.saturating_sub(self.frames.free());
+        self.release_free(w, excess);
+        for _ in 0..left.div_ceil(UNIT) {
+            self.release_cluster(w);
+        }
+        self.slots.give_back(w);
+    }
+
+    /// Return free frames beyond the reserve to the system.
+    fn trim(&mut self, w: &mut impl World) {
+        let surplus = self
+            .frames
+            .free()
+            .saturating_sub(2 * self.reclaim.marks().high);
+        self.release_free(w, surplus);
+        let kept = 2 * self.reclaim.marks().high.max(UNIT) + self.units_kept(w);
+        if self.frames.clusters().count(List::Free) * UNIT > kept {
+            self.release_cluster(w);
+        }
+    }
+
+    pub(super) fn release_free(&mut self, w: &mut impl World, mut pages: u32) {
+        while pages > 0
+            && let Some((frame, n)) = self.frames.take_free(pages.min(RUN))
+        {
+            w.release(frame, n);
+            w.uncharge(u64::from(n));
+            for i in 0..n {
+                self.frames.set_empty(frame.plus(i));
+            }
+            pages -= n;
+        }
+    }
+}

@@ -1,0 +1,573 @@
+//! Readahead at work: the windows of the policies are looked up, read, counted and mapped here.
+//!
+//! A miss is read together with the window that the policy answers. Streams and byte strides continue without misses:
+//! [`Mm::read_on`] reads ahead of each between faults, after the waiting threads have been served, and
+//! [`Mm::map_ahead`] maps the pages that were read for a stream, many with one call. Readahead takes frames that
+//! reclaim keeps ready, never the last of them, and drops no page that another stream waits for.
+
+use super::Mm;
+use crate::fault::REFS_NEW;
+use crate::frames::clusters::{List, UNIT};
+use crate::frames::{FrameDesc, NOTHING, State};
+use crate::huge::unit_of;
+use crate::io::SLOTS_PER_IO;
+use crate::readahead::byte_stride::ByteStrideId;
+use crate::readahead::prefetch::Predictor;
+use crate::readahead::streams::{Run, StreamId};
+use crate::readahead::{Touch, Window};
+use crate::space::advice::Hint;
+use crate::space::page_table::Entry;
+use crate::units::{Frame, Nanos, PageRange, Slot, Vpn};
+use crate::world::{Stop, World};
+use alloc::vec::Vec;
+
+/// I/Os that are reserved for faults and writes.
+const KEPT_IOS: usize = 32;
+/// Windows of one stream that are examined between faults.
+const WINDOWS: u32 = 8;
+/// A stream waits for this many pages, while reclaim makes room, instead of reading fewer: the least and the most.
+const WORTHWHILE: (u32, u32) = (32, 128);
+
+impl Mm {
+    /// The one place where a touch that finds its page in a frame is looked up and counted. Returns the predictor that
+    /// it moves on.
+    pub(super) fn on_hit(
+        &mut self,
+        w: &impl World,
+        address: u64,
+        frame: Frame,
+    ) -> Option<Predictor> {
+        let page = Vpn::of(address);
+        let desc = *self.frames.get(frame);
+        if desc.ahead {
+            // One touch maps all of a unit: it stands for the other pages.
+            let mark = desc.mark || self.frames.unit_of(frame).is_some();
+            self.end_ahead(page, &FrameDesc { mark, ..desc }, true);
+            self.frames.use_ahead(frame);
+        }
+        let vma = self.vmas.find_mut(page)?;
+        if desc.ahead {
+            vma.was_foreseen(true);
+        }
+        if !desc.wanted {
+            // Otherwise another thread was here first.
+            match self.predictor(address, w.now()) {
+                Some(Predictor::Stream(id)) => {
+                    if self.frames.unit_of(frame).is_some() {
+                        self.readahead.streams.saw_unit(id);
+                    }
+                    return self.judge(id).then_some(Predictor::Stream(id));
+                }
+                Some(byte_stride) => return Some(byte_stride),
+                None => {}
+            }
+        }
+        let vma = self.vmas.find_mut(page)?;
+        let touch = Touch {
+            page,
+            slot: desc.slot,
+            ahead: desc.ahead,
+            region: &vma.range,
+        };
+        let policy = vma.policy(self.config.readahead);
+        policy.on_hit(&mut self.readahead.shared, &mut vma.history, &touch);
+        None
+    }
+
+    /// The predictor that the touch of `address` continues, moved on.
+    pub(super) fn predictor(&mut self, address: u64, now: Nanos) -> Option<Predictor> {
+        let page = Vpn::of(address);
+        let vma = self.vmas.find_mut(page)?;
+        if vma.hint == Hint::Random {
+            return None;
+        }
+        let history = &mut vma.history;
+        if let Some(id) = self.readahead.streams.advance(page, now) {
+            self.readahead
+                .streams
+                .weigh(id, &mut history.stride_probe, now);
+            return Some(Predictor::Stream(id));
+        }
+        if let Some(id) = self
+            .readahead
+            .byte_strides
+            .touch(&mut history.byte_strides, address, now)
+        {
+            return Some(Predictor::ByteStride(id));
+        }
+        let stream = self
+            .readahead
+            .streams
+            .find(&mut history.recent, address, now)?;
+        Some(Predictor::Stream(stream))
+    }
+
+    /// Whether a stream that has moved on is still one: pages that it should have touched on its way are evidence
+    /// against it.
+    pub(super) fn judge(&mut self, id: StreamId) -> bool {
+        let unused = self.readahead.streams.left_out(id).filter(|&page| {
+            let Entry::Cached(frame) = self.table.get(page) else {
+                return false;
+            };
+            let desc = self.frames.get(frame);
+            desc.mark && desc.ahead
+        });
+        let unused = unused.count() as u32;
+        self.readahead.streams.judge(id, unused)
+    }
+
+    /// A page that readahead read is used, or is evicted unused.
+    pub(super) fn end_ahead(&mut self, page: Vpn, desc: &FrameDesc, used: bool) {
+        self.stats.ahead.end(desc.mark, used);
+        if let Some(vma) = self.vmas.find_mut(page) {
+            vma.ahead.end(desc.mark, used);
+        }
+    }
+
+    /// The page of `address` is about to be read into `frame` for a thread that waits: read its window too.
+    pub(super) fn read_with(&mut self, w: &mut impl World, address: u64, slot: Slot, frame: Frame) {
+        let mut batch = core::mem::take(&mut self.buffers.batch);
+        batch.clear();
+        batch.push((slot, frame));
+        self.foresee(w, address, slot, &mut batch);
+        self.submit_reads(w, &mut batch, Some(frame), SLOTS_PER_IO);
+        self.buffers.batch = batch;
+    }
+
+    /// Begin to read the pages that the miss of `address` makes likely.
+    fn foresee(
+        &mut self,
+        w: &mut impl World,
+        address: u64,
+        slot: Slot,
+        batch: &mut Vec<(Slot, Frame)>,
+    ) {
+        let (page, now) = (Vpn::of(address), w.now());
+        let predictor = self.predictor(address, now);
+        let Some(vma) = self.vmas.find_mut(page) else {
+            return;
+        };
+        let region = vma.range.clone();
+        match predictor {
+            Some(Predictor::Stream(id)) => {
+                self.readahead.streams.missed(id);
+                let share = self.readahead.streams.share(now);
+                if self.judge(id)
+                    && let Some(run) = self.readahead.streams.window(id, &region, share)
+                {
+                    let run = self.before_units(id, run);
+                    let count = run.count.min(SLOTS_PER_IO as u64 - 1);
+                    let first = run.pages().next();
+                    if !first.is_some_and(|page| self.reads_whole(id, page)) {
+                        self.read_run(w, id, run.shortened(count), batch);
+                    }
+                }
+                return;
+            }
+            Some(Predictor::ByteStride(id)) => {
+                if self.readahead.byte_strides.next_page(id, now).is_some() {
+                    self.read_lattice(w, id, &region, batch);
+                }
+                return;
+            }
+            None => {}
+        }
+        let touch = Touch {
+            page,
+            slot: Some(slot),
+            ahead: false,
+            region: &region,
+        };
+        vma.was_foreseen(false);
+        let policy = vma.policy(self.config.readahead);
+        let hinted = vma.hint.window(&touch, policy.max_window());
+        let window = hinted.unwrap_or_else(|| {
+            policy.on_miss(&mut self.readahead.shared, &mut vma.history, &touch)
+        });
+        self.on_random_fault(now);
+        w.window(window.count().into());
+        self.read_window(w, &window, batch);
+    }
+
+    /// Pages of memory that may hold readahead.
+    fn memory_ahead(&self) -> u64 {
+        let units = self.frames.clusters().number() / 2 * UNIT;
+        u64::from(self.reclaim.marks().ahead / 4 * 3 + units).min(self.resident() / 4)
+    }
+
+    /// Read ahead of every stream and byte stride, as far as each may.
+    pub(super) fn read_on(&mut self, w: &mut impl World) {
+        self.read_streams(w);
+        if self.io.holds_back() {
+            return;
+        }
+        let now = w.now();
+        for id in self.readahead.byte_strides.ids() {
+            if let Some(next) = self.readahead.byte_strides.next_page(id, now)
+                && let Some(vma) = self.vmas.find(next)
+                && vma.hint != Hint::Random
+            {
+                let region = vma.range.clone();
+                let mut batch = core::mem::take(&mut self.buffers.batch);
+                batch.clear();
+                self.read_lattice(w, id, &region, &mut batch);
+                self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
+                self.buffers.batch = batch;
+            }
+        }
+    }
+
+    fn read_lattice(
+        &mut self,
+        w: &mut impl World,
+        id: ByteStrideId,
+        region: &PageRange,
+        batch: &mut Vec<(Slot, Frame)>,
+    ) {
+        let (latency, memory) = (self.io.latency(), self.memory_ahead());
+        let count = self
+            .readahead
+            .byte_strides
+            .window(id, region, latency, memory);
+        if count == 0 {
+            return;
+        }
+        let pages = self.readahead.byte_strides.pages(id, count);
+        let placing = self.readahead.byte_strides.placing(id);
+        let passed = self.read_pages(w, pages, false, placing, batch);
+        self.readahead
+            .byte_strides
+            .passed(id, passed, passed < count);
+    }
+
+    fn read_streams(&mut self, w: &mut impl World) {
+        self.readahead
+            .streams
+            .set_means(self.io.latency(), self.memory_ahead());
+        let now = w.now();
+        let share = self.readahead.streams.share(now);
+        for id in self.readahead.streams.ids() {
+            let mut windows = 0;
+            while windows < WINDOWS
+                && let Some(next) = self.readahead.streams.next_page(id, share, now)
+                && let Some(vma) = self.vmas.find(next)
+                && vma.hint != Hint::Random
+                && let Some(run) = self.readahead.streams.window(id, &vma.range, share)
+            {
+                if self.reads_whole(id, next) {
+                    if self.io.holds_back() || !self.read_unit_ahead(w, id, next) {
+                        break;
+                    }
+                    windows += 1;
+                    continue;
+                }
+                let mut run = self.before_units(id, run);
+                if self.io.holds_back() {
+                    // It may continue over pages that are in memory.
+                    let away = |page| matches!(self.table.get(page), Entry::Swapped { .. });
+                    match run.pages().position(away) {
+                        Some(0) => break,
+                        Some(n) => run = run.shortened(n as u64),
+                        None => {}
+                    }
+                }
+                let mut batch = core::mem::take(&mut self.buffers.batch);
+                batch.clear();
+                let passed = self.read_run(w, id, run, &mut batch);
+                self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
+                self.buffers.batch = batch;
+                if passed < run.count {
+                    break;
+                }
+                windows += 1;
+            }
+        }
+    }
+
+    /// The part of `run` before the first unit that is to be read whole.
+    fn before_units(&self, id: StreamId, run: Run) -> Run {
+        let mut last = None;
+        let mut pages = run.pages();
+        let whole = pages.position(|page| {
+            let unit = unit_of(page);
+            last.replace(unit) != Some(unit) && self.reads_whole(id, page)
+        });
+        match whole {
+            Some(n) if n > 0 => run.shortened(n as u64),
+            _ => run,
+        }
+    }
+
+    /// Begin to read the pages of `run` that are on an area, as far as there are frames and I/Os; the reads are
+    /// appended to `batch`. Returns how much of the run need not be looked at again.
+    fn read_run(
+        &mut self,
+        w: &mut impl World,
+        id: StreamId,
+        run: Run,
+        batch: &mut Vec<(Slot, Frame)>,
+    ) -> u64 {
+        if let Entry::Swapped { evicted, .. } = self.table.get(run.first) {
+            self.readahead.streams.reads(id, self.returns(evicted));
+        }
+        let placing = self.readahead.streams.placing(id);
+        let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);
+        let mapped = |page: &Vpn| matches!(self.table.get(*page), Entry::Resident(_));
+        let present = run.pages().take(passed as usize).filter(mapped).count();
+        self.readahead.streams.passed(id, passed, present as u64);
+        passed
+    }
+
+    /// Begin to read the pages of `pages` that are on an area, as far as there are frames and I/Os; the reads are
+    /// appended to `batch`. `falling`: the pages are in falling order. `placing` tells whether a page is a mark, and
+    /// whether it may be mapped before its touch. Returns how many of them need not be looked at again.
+    fn read_pages(
+        &mut self,
+        w: &mut impl World,
+        pages: impl Iterator<Item = Vpn>,
+        falling: bool,
+        placing: impl Fn(Vpn) -> (bool, bool),
+        batch: &mut Vec<(Slot, Frame)>,
+    ) -> u64 {
+        let mut wants = core::mem::take(&mut self.buffers.wants);
+        wants.clear();
+        let mut ios = self.io.in_flight() + KEPT_IOS;
+        let mut last: Option<Slot> = batch.last().map(|&(slot, _)| slot);
+        let (mut passed, mut first_page) = (0, None);
+        for (n, page) in (0..).zip(pages) {
+            first_page = first_page.or(Some(page));
+            passed = n + 1;
+            let Entry::Swapped { slot, .. } = self.table.get(page) else {
+                continue;
+            };
+            let beside =
+                |last: Slot| last.area == slot.area && last.index.abs_diff(slot.index) == 1;
+            if !last.is_some_and(beside) || wants.len().is_multiple_of(SLOTS_PER_IO) {
+                ios += 1;
+            }
+            if ios > self.config.depth as usize {
+                passed = n;
+                break;
+            }
+            last = Some(slot);
+            wants.push((n, page, slot));
+        }
+        let spare = self.spare_frames(w, wants.len() as u32);
+        if (spare as usize) < wants.len() {
+            let worthwhile = (self.reclaim.marks().ahead / 32).clamp(WORTHWHILE.0, WORTHWHILE.1);
+            let enough = if spare < worthwhile { 0 } else { spare };
+            passed = wants[enough as usize].0;
+            wants.truncate(enough as usize);
+            self.reclaim.wake();
+        }
+        if falling {
+            wants.reverse();
+        }
+        let before = batch.len();
+        let mut rest = &wants[..];
+        while !rest.is_empty()
+            && let Some((first, n)) = self.frames.take_free(rest.len() as u32)
+        {
+            let (now, later) = rest.split_at(n as usize);
+            for (i, &(_, page, slot)) in (0..).zip(now) {
+                let (mark, direct) = placing(page);
+                let desc = FrameDesc {
+                    ahead: true,
+                    streamed: true,
+                    mark,
+                    direct,
+                    ..NOTHING
+                };
+                self.begin_read(page, slot, first.plus(i), desc);
+                batch.push((slot, first.plus(i)));
+            }
+            rest = later;
+        }
+        let count = (batch.len() - before) as u64;
+        if let Some(page) = first_page.filter(|_| count > 0) {
+            w.window(count);
+            self.count_ahead(page, count);
+        }
+        self.buffers.wants = wants;
+        passed
+    }
+
+    /// Page number `n` of a window, if there is one. In a window of slots, only a page that is in its slot and nowhere
+    /// else.
+    fn page_of(&self, window: &Window, n: u32) -> Option<Vpn> {
+        match *window {
+            Window::Pages { first, stride, .. } => {
+                let distance = i64::from(n).wrapping_mul(stride);
+                Some(Vpn(first.0.wrapping_add_signed(distance)))
+            }
+            Window::Slots { first, .. } => {
+                let wanted = first.plus(n);
+                let page = self.owners.get(wanted)?;
+                match self.table.get(page) {
+                    Entry::Swapped { slot, .. } if slot == wanted => Some(page),
+                    _ => None,
+                }
+            }
+        }
+    }
+
+    /// Begin to read the pages of a policy's `window` that are on an area, as far as there are frames.
+    pub(super) fn read_window(
+        &mut self,
+        w: &mut impl World,
+        window: &Window,
+        batch: &mut Vec<(Slot, Frame)>,
+    ) {
+        for n in 0..window.count() {
+            let Some(page) = self.page_of(window, n) else {
+                continue;
+            };
+            let Entry::Swapped { slot, .. } = self.table.get(page) else {
+                continue;
+            };
+            if batch.len() == SLOTS_PER_IO || self.spare_frames(w, 1) == 0 {
+                break;
+            }
+            let Some((frame, _)) = self.frames.take_free(1) else {
+                break;
+            };
+            let desc = FrameDesc {
+                ahead: true,
+                ..NOTHING
+            };
+            self.begin_read(page, slot, frame, desc);
+            batch.push((slot, frame));
+            // Neighbours by slot may be pages of any region.
+            self.count_ahead(page, 1);
+        }
+    }
+
+    pub(super) fn count_ahead(&mut self, page: Vpn, count: u64) {
+        self.stats.ahead.pages += count;
+        if let Some(vma) = self.vmas.find_mut(page) {
+            vma.ahead.pages += count;
+        }
+    }
+
+    /// A page that readahead asked for was not read after all.
+    pub(super) fn uncount_ahead(&mut self, page: Vpn) {
+        self.stats.ahead.pages -= 1;
+        if let Some(vma) = self.vmas.find_mut(page) {
+            vma.ahead.pages = vma.ahead.pages.saturating_sub(1);
+        }
+    }
+
+    /// Make up to `wanted` frames free for readahead. Returns how many.
+    pub(super) fn spare_frames(&mut self, w: &mut impl World, wanted: u32) -> u32 {
+        while self.frames.free() < wanted
+            && self.frames.empty() > self.reclaim.marks().empty
+            && let Some((frame, n)) = self.back_empty(w, wanted - self.frames.free())
+        {
+            for i in 0..n {
+                self.frames.set_free(frame.plus(i));
+            }
+        }
+        if self.frames.free() < wanted {
+            // Not the last frames that reclaim keeps ready: in a steady state all memory that is not mapped is clean
+            // pages.
+            let spare = self
+                .frames
+                .clean()
+                .saturating_sub(self.reclaim.marks().reserve);
+            self.drop_clean(spare.min(wanted - self.frames.free()));
+        }
+        let stale = self
+            .frames
+            .ahead()
+            .saturating_sub(self.reclaim.marks().ahead);
+        if self.frames.free() < wanted && stale > 0 {
+            self.drop_ahead(w.now(), stale.min(wanted - self.frames.free()));
+        }
+        if self.frames.free() < wanted && self.frames.clusters().count(List::Free) > 1 {
+            self.break_cluster(w, wanted - self.frames.free());
+        }
+        self.frames.free().min(wanted)
+    }
+
+    /// Map the pages of a predictor that were read and may be mapped before their touch. Pages that are still being
+    /// read follow later.
+    pub(super) fn map_ahead(&mut self, w: &mut impl World, predictor: Predictor) {
+        match predictor {
+            Predictor::Stream(id) => {
+                let run = self.readahead.streams.take_mappable(id);
+                self.map_those(w, run.into_iter().flat_map(Run::rising));
+            }
+            Predictor::ByteStride(id) => {
+                let pages = self.readahead.byte_strides.take_mappable(id);
+                self.map_those(w, pages);
+            }
+        }
+    }
+
+    fn map_those(&mut self, w: &mut impl World, pages: impl Iterator<Item = Vpn>) {
+        if self.held {
+            return;
+        }
+        let mut maps = core::mem::take(&mut self.buffers.maps);
+        maps.clear();
+        for page in pages {
+            let Entry::Cached(frame) = self.table.get(page) else {
+                continue;
+            };
+            if self.frames.unit_of(frame).is_some() {
+                continue;
+            }
+            let desc = self.frames.get(frame);
+            if desc.mark || desc.wanted {
+                continue;
+            }
+            match desc.state {
+                State::Reading => self.frames.set_direct(frame),
+                State::Clean | State::Dirty if !desc.leaves => maps.push((page, frame)),
+                _ => {}
+            }
+        }
+        self.map_pages(w, &maps);
+        self.buffers.maps = maps;
+    }
+
+    /// Map pages that no thread waits for, runs of neighbours by one call.
+    pub(super) fn map_pages(&mut self, w: &mut impl World, maps: &[(Vpn, Frame)]) {
+        let follows = |a: &(Vpn, Frame), b: &(Vpn, Frame)| a.0.plus(1) == b.0 && a.1.plus(1) == b.1;
+        for mut run in maps.chunk_by(follows) {
+            while let Some(&(page, frame)) = run.first() {
+                let done = w.move_in(frame, page, run.len() as u32);
+                let (mapped, rest) = run.split_at(done.pages as usize);
+                self.on_mapped(w, mapped);
+                run = rest;
+                match done.stop {
+                    None => {}
+                    // It stays in its frame for the fault that will come.
+                    Some(Stop::Busy | Stop::Fixed | Stop::Exists) => run = &run[1..],
+                    Some(_) => return,
+                }
+            }
+        }
+    }
+
+    fn on_mapped(&mut self, w: &mut impl World, mapped: &[(Vpn, Frame)]) {
+        let mut unseen = 0;
+        for &(page, frame) in mapped {
+            let desc = *self.frames.get(frame);
+            let slot = desc.slot.filter(|&slot| self.keeps_slots(w, slot));
+            if slot != desc.slot {
+                self.slots.put(w, desc.slot);
+            }
+            unseen += u64::from(desc.ahead);
+            self.frames.set_empty(frame);
+            self.set_mapped(w, page, slot, REFS_NEW);
+        }
+        let Some(&(page, _)) = mapped.first() else {
+            return;
+        };
+        self.stats.ahead.unseen += unseen;
+        if let Some(vma) = self.vmas.find_mut(page) {
+            vma.ahead.unseen += unseen;
+        }
+    }
+}

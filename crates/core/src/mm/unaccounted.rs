@@ -1,0 +1,75 @@
+//! Mapped pages that are missing.
+//!
+//! A page may be missing for two good reasons. A page from before the registration that was never moved since may have
+//! been freed earlier (MADV_FREE). And the kernel zaps the pages of a discard some time after its event was read, also
+//! those that were mapped in between ([`crate::space::discarded`]). Both read as zeros, as they would without us
+//! ([`Resident::found`]). Any other page had content that we moved there, and nothing says where it is. It is lost: a
+//! touch raises SIGBUS, and the user is told. Zeros could be wrong bytes there.
+
+use super::{Mm, Outcome};
+use crate::fault::Pending;
+use crate::fault::REFS_NEW;
+use crate::space::page_table::{Entry, Resident};
+use crate::units::{Slot, Vpn};
+use crate::world::{Notice, Stop, World};
+
+impl Mm {
+    /// `page` was mapped, with `slot` holding the same bytes.
+    pub(super) fn set_mapped(
+        &mut self,
+        w: &mut impl World,
+        page: Vpn,
+        slot: Option<Slot>,
+        refs: u8,
+    ) {
+        #[cfg(feature = "planted")]
+        if self.has(crate::planted::Bug::HastyLoss) {
+            self.discarded = Default::default();
+        }
+        let found = !self.discarded.is_empty() && self.discarded.has(page, w.now());
+        let resident = Resident { slot, refs, found };
+        self.table.set(page, Entry::Resident(resident));
+    }
+
+    /// A message about a page that should be mapped: the message is old, or the page is gone. An attempt to map
+    /// something there tells: the kernel refuses it where a page is.
+    pub(super) fn on_present(
+        &mut self,
+        w: &mut impl World,
+        pending: Pending,
+        resident: Resident,
+    ) -> Outcome {
+        let page = pending.page;
+        let tried = if resident.found {
+            w.zero_in(page, 1)
+        } else {
+            w.poison(page)
+        };
+        match tried.stop {
+            Some(Stop::Again) => return self.again(pending),
+            Some(_) => w.wake(page),
+            None if resident.found => {
+                self.slots.put(w, resident.slot);
+                self.set_mapped(w, page, None, REFS_NEW);
+                self.stats.faults_zero += 1;
+            }
+            None => self.on_missing(w, page),
+        }
+        Outcome::Served
+    }
+
+    /// The mapped page is missing, and no event that could explain it is pending.
+    pub(super) fn on_missing(&mut self, w: &mut impl World, page: Vpn) {
+        let Entry::Resident(Resident { slot, found, .. }) = self.table.get(page) else {
+            return;
+        };
+        self.slots.put(w, slot);
+        w.uncharge(1);
+        if found {
+            self.table.set(page, Entry::Unmapped);
+        } else {
+            self.table.set(page, Entry::Poisoned);
+            w.notice(Notice::Unaccounted { page });
+        }
+    }
+}
