@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use super::plan::Plan;
-use super::step::Step;
+use foreswap_model::{Plan, Step};
 
 /// The most steps of a file.
 const MOST: usize = 10_000_000;
@@ -66,7 +65,8 @@ pub fn read(text: &str) -> Result<(Plan, Vec<Step>), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::step::Steps;
+    use foreswap_model::Steps;
+
     use super::*;
 
     #[test]

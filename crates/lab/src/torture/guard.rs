@@ -12,10 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use super::machine::Machine;
-use super::plan::Plan;
-use super::step::Step;
-use super::summary::Summary;
+use foreswap_model::{Machine, Plan, Step, Summary};
 
 /// A run without a sign of life for this many checks hangs. Checks instead of time: this process may have been
 /// stopped.

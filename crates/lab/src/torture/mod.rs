@@ -1,34 +1,14 @@
 //! `foreswap lab torture`: random programs on random machines with every kind of failure, until the core breaks a
 //! rule.
 //!
-//! The core under test is the engine's, unchanged, driven through its own traits (`view`). A seed gives a machine
-//! (`plan`) and a list of steps (`step`), which `machine` executes: threads touch and change their memory
-//! (`changes`), the driver (`process`, `fork`) and the devices (`space`) proceed in any order, areas are added,
-//! removed, filled and fail (`system`), writes of ended processes arrive later (`leaving`). `oracle` has the rules:
-//! every read sees the last write, or an error that was reported; the limit holds; nothing leaks; every fault ends in
-//! bounded virtual time. `guard` catches failures, `shrink` makes them small, `file` stores them.
+//! The core under test is the engine's, unchanged. The machine is the one of `foreswap-model`, which the core's own
+//! tests use as well: a seed gives a machine and a list of steps. Here are the command and its jobs; `guard` catches
+//! failures, `shrink` makes them small, `file` stores them, `report` prints them.
 
-mod chance;
-mod changes;
 mod file;
-mod fork;
 mod guard;
-mod leaving;
-mod machine;
-mod oracle;
-mod patience;
-mod plan;
-#[cfg(feature = "planted")]
-mod planted;
-mod process;
-mod progress;
 mod report;
 mod shrink;
-mod space;
-mod step;
-mod summary;
-mod system;
-mod view;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -41,14 +21,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use clap::Args;
 
-use guard::{Finding, Verdict};
-use plan::Plan;
 #[cfg(feature = "planted")]
-pub use planted::PlantedBug;
+use foreswap_model::PlantedBug;
+use foreswap_model::{Plan, Step, Steps, Summary};
+
+use guard::{Finding, Verdict};
 use report::{Progress, Report, Shrunk};
 use shrink::{Case, Shrinker};
-use step::{Step, Steps};
-use summary::Summary;
 
 /// The time limit of shrinking.
 const SHRINKING: Duration = Duration::from_secs(120);
@@ -96,7 +75,7 @@ pub struct TortureArgs {
 
     /// Plant a bug in the core
     #[cfg(feature = "planted")]
-    #[arg(long, value_enum, value_name = "BUG")]
+    #[arg(long, value_name = "BUG", value_parser = bug)]
     plant: Option<PlantedBug>,
 }
 
@@ -111,6 +90,12 @@ fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
         _ => Err(format!("`{text}`; expected seconds, such as 30 or 0.5")),
     }
+}
+
+/// A planted bug by its name in replay files.
+#[cfg(feature = "planted")]
+fn bug(name: &str) -> Result<PlantedBug, String> {
+    serde_json::from_value(name.into()).map_err(|error| error.to_string())
 }
 
 /// A fresh seed.
@@ -243,7 +228,10 @@ pub fn torture(
         let command = format!("foreswap lab torture --seed {seed} --steps {}", job.steps);
         #[cfg(feature = "planted")]
         let command = match job.plant {
-            Some(bug) => format!("{command} --plant {}", bug.name()),
+            Some(bug) => {
+                let name = serde_json::to_value(bug)?;
+                format!("{command} --plant {}", name.as_str().unwrap_or_default())
+            }
             None => command,
         };
         report.found(seed, &finding, command);

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use foreswap_model::Summary;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::Job;
 use super::guard::Finding;
 use super::shrink::Case;
-use super::summary::Summary;
 use crate::size::count;
 
 /// The progress, on a terminal only.
@@ -48,7 +48,7 @@ impl Progress {
 /// A failure made small.
 #[derive(Serialize)]
 pub struct Shrunk {
-    steps: Vec<super::Step>,
+    steps: Vec<foreswap_model::Step>,
     what: String,
     place: String,
     /// The number of runs that it took.

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use foreswap_model::{Act, Plan, Readahead, Step, Steps};
+
 use super::guard::{self, Finding, Verdict};
-use super::plan::{Plan, Readahead};
-use super::step::{Act, Step, Steps};
 
 /// A failure: a machine and the steps that lead to it.
 #[derive(Clone, PartialEq, Debug)]

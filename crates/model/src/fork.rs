@@ -5,9 +5,9 @@ use std::ops::Range;
 use foreswap_core::units::Vpn;
 use foreswap_core::{Advice, Stored};
 
-use super::process::{Fork, Process};
-use super::space::Mapping;
-use super::system::System;
+use crate::process::{Fork, Process};
+use crate::space::Mapping;
+use crate::system::System;
 
 impl Process {
     /// Begin a fork; [`Process::try_snapshot`] continues.

@@ -1,4 +1,4 @@
-//! The swap map of one tortured process: each reference is counted by the machine as well.
+//! The swap map of one process: each reference is counted by the machine as well.
 
 use foreswap_core::units::Slot;
 use foreswap_core::world::SwapMap;

@@ -6,13 +6,13 @@
 use foreswap_core::units::LEAF_PAGES;
 use serde::{Deserialize, Serialize};
 
-use super::chance::Chance;
-use super::plan::Plan;
+use crate::chance::Chance;
+use crate::plan::Plan;
 
 /// The kind of a touch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Access {
+pub enum Touch {
     /// Reads.
     Read,
     /// Writes a new value.
@@ -50,7 +50,7 @@ pub enum Act {
         /// The page.
         page: u16,
         /// The kind of touch.
-        access: Access,
+        access: Touch,
         /// The driver reads the fault.
         told: bool,
     },
@@ -250,7 +250,7 @@ pub struct Steps {
     /// Its least setting.
     least: u32,
     huge: bool,
-    rates: super::plan::Rates,
+    rates: crate::plan::Rates,
     pattern: Pattern,
     at: u64,
     /// Touches until the pattern changes.
@@ -306,10 +306,10 @@ impl Steps {
         Act::Touch {
             page: self.at as u16,
             access: match chance.below(16) {
-                0 => Access::Zero,
-                1 => Access::Same,
-                2..7 => Access::Write,
-                _ => Access::Read,
+                0 => Touch::Zero,
+                1 => Touch::Same,
+                2..7 => Touch::Write,
+                _ => Touch::Read,
             },
             told: chance.below(4) > 0,
         }
@@ -432,7 +432,7 @@ impl Steps {
         for _ in 0..self.chance.pick(&[0, 1, 1, 2]) {
             let page = page + self.chance.below(n.into()) as u16;
             let n = 1 + self.chance.below(40) as u16;
-            let (access, told) = (Access::Read, true);
+            let (access, told) = (Touch::Read, true);
             acts.push(match self.chance.below(3) {
                 0 => Act::Touch { page, access, told },
                 1 => Act::Discard { page, n },

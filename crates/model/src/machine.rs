@@ -1,18 +1,18 @@
-//! The tortured machine: executes steps, runs the driver and the devices, and checks at the end that nothing is left.
+//! The machine: executes steps, runs the driver and the devices, and checks at the end that nothing is left.
 
 use std::rc::Rc;
 
 use foreswap_core::units::{Nanos, Slot};
 use foreswap_core::{Advice, Hint};
 
-use super::chance::Chance;
-use super::changes::{change, give_back, stretch};
-use super::plan::Plan;
-use super::process::{Access as Got, Fork, Process};
-use super::space::Mapping;
-use super::step::{Access, Act, Says, Step};
-use super::summary::Summary;
-use super::system::{Chaos, System};
+use crate::chance::Chance;
+use crate::changes::{change, give_back, stretch};
+use crate::plan::Plan;
+use crate::process::{Access, Fork, Process};
+use crate::space::Mapping;
+use crate::step::{Act, Says, Step, Touch};
+use crate::summary::Summary;
+use crate::system::{Chaos, System};
 
 /// Virtual time between two steps.
 const BETWEEN: Nanos = 100;
@@ -107,22 +107,22 @@ impl Machine {
         }
     }
 
-    fn touch(&mut self, n: usize, page: u16, access: Access, told: bool) {
+    fn touch(&mut self, n: usize, page: u16, access: Touch, told: bool) {
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         let Some(thread) = process.threads.iter().position(Option::is_none) else {
             return;
         };
         let at = usize::from(page) % process.cells.len();
         let write = match access {
-            Access::Read => None,
-            Access::Zero => Some(0),
-            Access::Same => Some(process.cells[at].value),
-            Access::Write => {
+            Touch::Read => None,
+            Touch::Zero => Some(0),
+            Touch::Same => Some(process.cells[at].value),
+            Touch::Write => {
                 self.written += 1;
                 Some(System::content(self.written))
             }
         };
-        if process.touch(sys, thread, at, write) == Got::Waits && told {
+        if process.touch(sys, thread, at, write) == Access::Waits && told {
             let last = process.messages.len() - 1;
             let offset = sys.chance.below(512) * 8;
             process.read_message(sys, last, offset);
@@ -177,10 +177,10 @@ impl Machine {
                 _ => None,
             };
             let got = process.touch(sys, thread, at, write);
-            if got == Got::Signal && (fresh || sys.chance.one_in(500)) {
+            if got == Access::Signal && (fresh || sys.chance.one_in(500)) {
                 give_back(process, sys, at..at + 1);
             }
-            if got == Got::Waits {
+            if got == Access::Waits {
                 let last = process.messages.len() - 1;
                 let offset = sys.chance.below(512) * 8;
                 process.read_message(sys, last, offset);
@@ -565,7 +565,7 @@ impl Machine {
             let n = self.processes.len() - 1;
             for at in 0..self.plan.pages as usize {
                 let got = self.processes[n].touch(&mut self.sys, 0, at, None);
-                if got == Got::Waits {
+                if got == Access::Waits {
                     self.settle();
                 }
             }

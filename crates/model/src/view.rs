@@ -1,14 +1,14 @@
-//! The world of one tortured process for the core. Each call asserts conditions that a real kernel and device would
+//! The world of one process for the core. Each call asserts conditions that a real kernel and device would
 //! violate silently: a frame that is moved while I/O uses it, a slot that is freed while it is written, memory that
-//! is absent. A failed assertion ends the run: see `guard`.
+//! is absent.
 
 mod swap_map;
 
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
 use foreswap_core::world::{Digest, Disk, Done, IoId, Limit, Mmu, Notice, Stop, Store, World};
 
-use super::space::{Mapping, Page, Space, Use};
-use super::system::{GARBAGE, System};
+use crate::space::{Mapping, Page, Space, Use};
+use crate::system::{GARBAGE, System};
 
 /// The longest time of an I/O that does not stall.
 pub const LATENCY: Nanos = 200_000;

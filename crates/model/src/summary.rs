@@ -1,6 +1,6 @@
 //! The counts of a run.
 
-use super::process::Tally;
+use crate::process::Tally;
 
 /// The counts of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

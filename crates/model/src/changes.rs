@@ -1,11 +1,11 @@
-//! Changes of a tortured program's address space, as far as they are possible at that moment.
+//! Changes of a program's address space, as far as they are possible at that moment.
 
 use std::ops::Range;
 
-use super::process::{Cell, Event, Fork, Process};
-use super::space::{Mapping, Page};
-use super::step::Act;
-use super::system::System;
+use crate::process::{Cell, Event, Fork, Process};
+use crate::space::{Mapping, Page};
+use crate::step::Act;
+use crate::system::System;
 
 /// `n` pages from `page` on, as far as they exist.
 pub fn stretch(process: &Process, page: u16, n: u16) -> Range<usize> {

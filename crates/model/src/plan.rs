@@ -1,12 +1,12 @@
-//! A tortured machine: sizes, policies and failure rates, all drawn from a seed.
+//! A machine: sizes, policies and failure rates, all drawn from a seed.
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::Nanos;
 use foreswap_core::{Config, Swapoff, Thp};
 use serde::{Deserialize, Serialize};
 
-use super::chance::Chance;
-use super::system::Chaos;
+use crate::chance::Chance;
+use crate::system::Chaos;
 
 /// [`Policy`] in a replay file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -115,7 +115,7 @@ pub struct Plan {
     /// The bug that is planted in the core.
     #[cfg(feature = "planted")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plant: Option<super::PlantedBug>,
+    pub plant: Option<crate::PlantedBug>,
 }
 
 /// The bounds of the values of a replay file, which prevent failures of the machine itself.

@@ -1,12 +1,12 @@
-//! One process of the tortured machine as the kernel sees it: its pages, the engine's frames, its I/O in flight.
+//! One process as the kernel sees it: its pages, the engine's frames, its I/O in flight.
 
 use std::ops::Range;
 
 use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
 use foreswap_core::world::{IoId, IoResult, Refusal, Stop};
 
-use super::plan::Plan;
-use super::system::{Area, GARBAGE, System};
+use crate::plan::Plan;
+use crate::system::{Area, GARBAGE, System};
 
 /// The mapping of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

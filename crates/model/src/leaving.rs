@@ -3,9 +3,9 @@
 
 use foreswap_core::units::{Nanos, Slot};
 
-use super::space::Space;
-use super::system::System;
-use super::view::LATENCY;
+use crate::space::Space;
+use crate::system::System;
+use crate::view::LATENCY;
 
 /// The last writes of a process, and its slots.
 pub struct Leaving {

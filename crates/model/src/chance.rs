@@ -1,6 +1,11 @@
 //! The only source of randomness: a seed gives the same numbers on every machine, for ever.
 
-use crate::hash::mix;
+/// Spreads the bits of `value` over all of the result (the finisher of SplitMix64).
+pub const fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
 
 /// SplitMix64. Cheap to seed, as every step of a run seeds it with a number of its own: the draws of a step do not
 /// depend on the steps before it, which may be removed when a failure is shrunk.

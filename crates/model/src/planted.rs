@@ -1,11 +1,10 @@
 //! The bugs that can be planted in the core, by their names on the command line and in replay files.
 
-use clap::ValueEnum;
 use foreswap_core::planted::Bug;
 use serde::{Deserialize, Serialize};
 
 /// [`Bug`], which describes each of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
 pub enum PlantedBug {
@@ -24,14 +23,6 @@ pub enum PlantedBug {
     CreepingLimit,
     ReplacedGuard,
     HastyLoss,
-}
-
-impl PlantedBug {
-    /// As on the command line.
-    pub fn name(self) -> String {
-        let value = self.to_possible_value();
-        value.map_or_else(String::new, |value| value.get_name().to_owned())
-    }
 }
 
 impl From<PlantedBug> for Bug {

@@ -13,10 +13,10 @@
 
 use foreswap_core::units::Nanos;
 
-use super::patience::UNMOVABLE;
-use super::process::{Fork, Process};
-use super::space::{Mapping, Page};
-use super::system::System;
+use crate::patience::UNMOVABLE;
+use crate::process::{Fork, Process};
+use crate::space::{Mapping, Page};
+use crate::system::System;
 
 /// The longest idle wait, after subtraction.
 const MOST: Nanos = 3 * UNMOVABLE;

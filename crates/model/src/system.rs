@@ -1,4 +1,4 @@
-//! The shared state of the tortured machine's processes: the clock, the limit, the swap areas, and random failures.
+//! The shared state of all processes: the clock, the limit, the swap areas, and random failures.
 //!
 //! The content of a page is one number. Freed slots, new frames and failed transfers contain [`GARBAGE`], which is
 //! never a page's content: its use is detected.
@@ -9,9 +9,8 @@ use foreswap_core::units::{LEAF_PAGES, Nanos, Slot};
 use foreswap_core::world::{Digest, Notice};
 use serde::{Deserialize, Serialize};
 
-use super::chance::Chance;
-use super::leaving::Leaving;
-use crate::hash::mix;
+use crate::chance::{Chance, mix};
+use crate::leaving::Leaving;
 
 /// Contents that are a multiple of this are same-filled.
 const FILLED: u64 = 64;

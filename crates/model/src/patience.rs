@@ -14,10 +14,10 @@
 use foreswap_core::Entry;
 use foreswap_core::units::{Frame, Nanos};
 
-use super::process::{Process, Wait};
-use super::space::Use;
-use super::system::System;
-use super::view::LATENCY;
+use crate::process::{Process, Wait};
+use crate::space::Use;
+use crate::system::System;
+use crate::view::LATENCY;
 
 /// The nap while threads wait and nothing is in flight; at least twice that, except in the check for crawling
 /// programs (`progress`).

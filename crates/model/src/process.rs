@@ -1,4 +1,4 @@
-//! One tortured process with its driver: threads, pending events, and the core under test.
+//! One process with its driver: threads, pending events, and the core under test.
 //!
 //! The oracle (`oracle`) knows the expected content of each page. A discard takes time: the event is read, the thread
 //! continues, then the pages vanish; a read meanwhile may see either.
@@ -11,12 +11,12 @@ use foreswap_core::units::{LEAF_PAGES, Nanos, Slot, Vpn};
 use foreswap_core::world::{Mmu as _, Notice};
 use foreswap_core::{Advice, Entry, Hint, Mm, Outcome, Stored};
 
-use super::patience::Kept;
-use super::plan::Plan;
-use super::progress::Progress;
-use super::space::{Ended, Mapping, Space};
-use super::system::System;
-use super::view::View;
+use crate::patience::Kept;
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::space::{Ended, Mapping, Space};
+use crate::system::System;
+use crate::view::View;
 
 /// The longest time of the kernel for a discard.
 const ZAP: Nanos = 5_000_000_000;
@@ -117,7 +117,7 @@ pub struct Process {
     pub hints: Vec<Hint>,
     /// The wait of each thread.
     pub threads: Vec<Option<Wait>>,
-    pub(super) waiting: u32,
+    pub(crate) waiting: u32,
     /// Pending fault messages, in the order in which the driver reads them.
     pub messages: Vec<usize>,
     /// Unread events.
@@ -131,12 +131,12 @@ pub struct Process {
     /// The state of the fork.
     pub fork: Fork,
     /// The accounts of a program that only reads.
-    pub(super) progress: Progress,
+    pub(crate) progress: Progress,
     /// Its counts.
     pub tally: Tally,
     /// Calls of the core since the last full check.
     unchecked: u32,
-    pub(super) references: Vec<Slot>,
+    pub(crate) references: Vec<Slot>,
 }
 
 impl Process {
@@ -471,7 +471,7 @@ impl Process {
         self.changing(&range, false);
     }
 
-    pub(super) fn changing(&mut self, range: &Range<usize>, changing: bool) {
+    pub(crate) fn changing(&mut self, range: &Range<usize>, changing: bool) {
         for cell in &mut self.cells[range.clone()] {
             if changing {
                 cell.changing += 1;

@@ -1,11 +1,11 @@
-//! The rules for a tortured process: cheap checks after every call of the core, and full checks from time to time.
+//! The rules for a process: cheap checks after every call of the core, and full checks from time to time.
 
 use foreswap_core::Entry;
 
-use super::process::Process;
-use super::space::Mapping;
-use super::system::System;
-use super::view::View;
+use crate::process::Process;
+use crate::space::Mapping;
+use crate::system::System;
+use crate::view::View;
 
 impl Process {
     /// The limit holds, and the charge equals the core's count of pages in memory.
