@@ -109,6 +109,7 @@ impl Process {
         let mut present = Vec::new();
         for at in range.clone() {
             let page = &mut self.space.pages[at];
+            assert_ne!(page.mapping, Mapping::None, "page {at} is adopted");
             page.mapping = Mapping::Managed;
             if page.present.is_some() {
                 present.push(self.space.range(&(at..at + 1)));

@@ -2,18 +2,32 @@
 //!
 //! The oracle (`oracle`) knows the expected content of each page. A discard takes time: the event is read, the thread
 //! continues, then the pages vanish; a read meanwhile may see either.
+//!
+//! # Where a state that the engine gives a process belongs
+//!
+//! [`Fork`] is such a state: the core knows nothing of it but what the driver calls. A further one (bare or armed, a
+//! debt of a child) takes:
+//!
+//! - a field of [`Process`], and a file of its own for the driver's steps through it, as `fork` is for this one;
+//!   [`Process::forked`] says what a child inherits of it, `Process::exit` what ends with it, and [`Process::at_rest`]
+//!   whether the machine may come to rest in it;
+//! - where it changes what the kernel or the ledger answers to the core, the fields of [`Space`] that `view` looks at:
+//!   `Page` for one page (its mapping, whether it is shared), `Space::charged` for the charge; what processes share is
+//!   in [`System`];
+//! - an [`Act`](crate::Act) that begins it, and `Machine::family` for its execution; the rounds of the machine continue
+//!   it (`Machine::go_on_with_fork`);
+//! - its rules in `oracle`, which is called after each call of the core.
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::rc::Rc;
 
-use foreswap_core::units::{LEAF_PAGES, Nanos, Slot, Vpn};
+use foreswap_core::units::{Nanos, Slot, Vpn};
 use foreswap_core::world::{Mmu as _, Notice};
 use foreswap_core::{Advice, Entry, Hint, Mm, Outcome, Stored};
 
 use crate::patience::Kept;
-use crate::plan::Plan;
 use crate::progress::Progress;
+use crate::setup::Setup;
 use crate::space::{Ended, Mapping, Space};
 use crate::system::System;
 use crate::view::View;
@@ -107,8 +121,8 @@ pub struct Tally {
 pub struct Process {
     /// The core under test.
     pub mm: Mm,
-    /// Its plan.
-    pub plan: Rc<Plan>,
+    /// As it was made.
+    pub setup: Setup,
     /// Its memory.
     pub space: Space,
     /// The expected content of each page.
@@ -120,6 +134,8 @@ pub struct Process {
     pub(crate) waiting: u32,
     /// Pending fault messages, in the order in which the driver reads them.
     pub messages: Vec<usize>,
+    /// Where in its page each touch is that [`Process::round`] reports, in bytes.
+    pub offset: u64,
     /// Unread events.
     pub events: VecDeque<Event>,
     /// Read events whose thread has not continued.
@@ -141,26 +157,26 @@ pub struct Process {
 
 impl Process {
     /// A process without mappings.
-    pub fn new(sys: &mut System, plan: &Rc<Plan>) -> Self {
-        let pages = plan.pages as usize;
+    pub fn new(sys: &mut System, setup: Setup) -> Self {
+        let pages = setup.pages;
         // The pages cross a leaf border.
         let base = 512 * 107 - pages as u64 / 3;
-        let mm = Mm::new(plan.config(), sys.limit);
-        let frames = plan.frames + plan.clusters * LEAF_PAGES as u32;
+        let mm = Mm::new(setup.config, sys.limit);
         #[cfg(feature = "planted")]
-        let mm = match plan.plant {
-            Some(bug) => mm.with_bug(bug.into()),
+        let mm = match setup.plant {
+            Some(bug) => mm.with_bug(bug),
             None => mm,
         };
         Process {
             mm,
-            plan: Rc::clone(plan),
-            space: Space::new(sys, base, pages, frames, plan),
+            setup,
+            space: Space::new(sys, base, &setup),
             cells: vec![Cell::default(); pages],
             hints: vec![Hint::Normal; pages],
-            threads: vec![None; plan.threads as usize],
+            threads: vec![None; setup.threads],
             waiting: 0,
             messages: Vec::new(),
+            offset: 0,
             events: VecDeque::new(),
             acks: VecDeque::new(),
             zaps: Vec::new(),
@@ -198,6 +214,7 @@ impl Process {
         self.end_discards(sys.now);
         sys.calls = 0;
         (self.space.refused, self.space.in_vain) = (0, 0);
+        self.space.had = self.space.flights.len();
         self.space.lenient |= self.fork != Fork::No;
         let mut view = View {
             sys,
@@ -215,7 +232,7 @@ impl Process {
             self.weigh_work(sys);
         }
         self.unchecked += 1;
-        if self.unchecked >= self.plan.check_every {
+        if self.unchecked >= self.setup.check_every {
             self.unchecked = 0;
             self.check(sys);
         }
@@ -230,10 +247,7 @@ impl Process {
         let mut notices = std::mem::take(&mut sys.notices);
         for (pid, notice) in notices.drain(..) {
             assert_eq!(pid, self.space.pid, "a notice of another process");
-            if sys.told.len() == 8 {
-                sys.told.remove(0);
-            }
-            sys.told.push(notice);
+            sys.tell(notice);
             let page = match notice {
                 Notice::LimitPassed => {
                     self.limit_yielded(sys);
@@ -341,11 +355,12 @@ impl Process {
                 self.tally.sigbus += 1;
                 return Access::Signal;
             }
-            self.threads[thread] = Some(Wait {
+            let wait = Wait {
                 told: false,
                 ..wait
-            });
-            self.waiting += 1;
+            };
+            // A test may let a thread give up its wait.
+            self.waiting += u32::from(self.threads[thread].replace(wait).is_none());
             self.messages.push(at);
             return Access::Waits;
         };
@@ -512,6 +527,7 @@ impl Process {
             Some(Ended::Digest(first)) => self.call(sys, |mm, w| mm.on_digested(w, first)),
             None => {}
         }
+        self.space.forget_brought();
     }
 
     /// The core does background work.
