@@ -4,10 +4,6 @@
 //! The table follows the contract of `SwapMap` literally: the claimed cluster is drawn from all that satisfy the
 //! request.
 
-#[path = "model/rng.rs"]
-#[allow(dead_code, reason = "shared with the model, which uses all of it")]
-mod rng;
-
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use foreswap_core::Slots;
 use foreswap_core::units::{LEAF_PAGES, Slot};
 use foreswap_core::world::SwapMap;
-use rng::Rng;
+use foreswap_model::Chance;
 
 const CLUSTER: u32 = LEAF_PAGES as u32;
 const PROCESSES: usize = 3;
@@ -72,7 +68,7 @@ impl Area {
 
 struct Table {
     areas: Vec<Area>,
-    rng: Rng,
+    rng: Chance,
 }
 
 /// The table as one process sees it.
@@ -185,7 +181,7 @@ impl Process {
         let can = self.open_areas(view, |area| area.has_for(view.me));
         self.next = None;
         let whole = self.open_areas(view, |area| !area.compresses && area.has_for(view.me));
-        if view.table.borrow_mut().rng.chance(500) {
+        if view.table.borrow_mut().rng.one_in(500) {
             assert_eq!(self.slots.has_whole(&mut view), !whole.is_empty());
         }
         let taken = self.slots.take_whole(&mut view, max);
@@ -253,7 +249,7 @@ impl Process {
         self.next = None;
     }
 
-    fn step(&mut self, mut view: View, rng: &mut Rng) {
+    fn step(&mut self, mut view: View, rng: &mut Chance) {
         let areas = view.table.borrow().areas.len() as u64;
         match rng.below(20) {
             0..5 => self.take(view, 1 + rng.below(16) as u32),
@@ -307,17 +303,17 @@ fn check(table: &RefCell<Table>, processes: &[Process]) {
 }
 
 fn live(seed: u64) {
-    let mut rng = Rng::new(seed);
+    let mut rng = Chance::new(seed);
     // From a part of a cluster to eight and a part; most end with a part of one.
     let areas = (0..1 + rng.below(3))
         .map(|_| {
             Area::new(
                 1 + rng.below(8 * u64::from(CLUSTER)) as u32,
-                rng.chance(250),
+                rng.one_in(250),
             )
         })
         .collect();
-    let of_table = Rng::new(seed ^ 0x7ab1e);
+    let of_table = Chance::new(seed ^ 0x7ab1e);
     let table = RefCell::new(Table {
         areas,
         rng: of_table,

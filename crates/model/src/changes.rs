@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::process::{Cell, Event, Fork, Process};
+use crate::events::Event;
+use crate::process::{Cell, Fork, Process};
 use crate::space::{Mapping, Page};
 use crate::step::Act;
 use crate::system::System;
@@ -82,11 +83,6 @@ pub fn change(process: &mut Process, sys: &mut System, act: Act) {
 }
 
 impl Process {
-    fn send(&mut self, event: Event) {
-        self.space.changing += 1;
-        self.events.push_back(event);
-    }
-
     /// mmap of an unmapped range.
     pub fn map(&mut self, range: Range<usize>) {
         for at in range {
@@ -109,6 +105,7 @@ impl Process {
         let mut present = Vec::new();
         for at in range.clone() {
             let page = &mut self.space.pages[at];
+            assert_ne!(page.mapping, Mapping::None, "page {at} is adopted");
             page.mapping = Mapping::Managed;
             if page.present.is_some() {
                 present.push(self.space.range(&(at..at + 1)));

@@ -39,11 +39,9 @@ impl Process {
         let shares = &mut self.space.shares;
         pages.retain(|(page, stored)| {
             let keep = !range.contains(page);
-            if !keep
-                && let Stored::In(slot) = stored
-                && let Some(at) = shares.iter().position(|s| s == slot)
-            {
-                shares.swap_remove(at);
+            if let (false, Stored::In(slot)) = (keep, stored) {
+                let at = shares.iter().position(|s| s == slot);
+                shares.swap_remove(at.expect("a share of the child to come"));
                 sys.put(*slot);
             }
             keep
@@ -55,7 +53,7 @@ impl Process {
         let Fork::Taken(snapshot) = std::mem::replace(&mut self.fork, Fork::No) else {
             return None;
         };
-        let mut child = Process::new(sys, &self.plan);
+        let mut child = Process::new(sys, self.setup);
         for page in &mut self.space.pages {
             page.shared |= page.present.is_some();
         }

@@ -4,7 +4,7 @@
 //! [`Step`]. All follows from a seed: [`Plan::draw`] draws the machine, [`Steps`] the steps, and each step seeds the
 //! draws of its execution.
 //!
-//! Threads touch and change their memory (`changes`), the driver (`process`, `fork`) and the devices (`space`) proceed
+//! Threads touch and change their memory (`changes`, `events`), the driver (`process`, `fork`) and the devices (`space`) proceed
 //! in any order, areas are added, removed, filled and fail (`system`), writes of ended processes arrive later
 //! (`leaving`). The rules between calls (`oracle`): every read sees the last write, or an error that was reported; the
 //! limit holds; nothing leaks; every fault ends in bounded virtual time (`patience`, `progress`).
@@ -15,6 +15,7 @@
 
 mod chance;
 mod changes;
+mod events;
 mod fork;
 mod leaving;
 mod machine;
@@ -25,20 +26,26 @@ mod plan;
 mod planted;
 mod process;
 mod progress;
+mod rounds;
+mod setup;
 mod space;
 mod step;
+mod steps;
 mod summary;
 mod system;
 mod view;
 
 pub use chance::{Chance, mix};
+pub use events::Event;
 pub use machine::Machine;
 pub use plan::{Emptying, Huge, Plan, Rates, Readahead};
 #[cfg(feature = "planted")]
 pub use planted::PlantedBug;
-pub use process::{Access, Cell, Event, Fork, Process, Tally, Wait};
+pub use process::{Access, Cell, Fork, Process, Tally, Wait};
+pub use setup::Setup;
 pub use space::{Ended, Flight, Mapping, Page, Space, Use};
-pub use step::{Act, Says, Step, Steps, Touch};
+pub use step::{Act, Says, Step, Touch};
+pub use steps::Steps;
 pub use summary::Summary;
-pub use system::{Area, Chaos, System};
+pub use system::{Area, Chaos, FOREIGN, System};
 pub use view::View;

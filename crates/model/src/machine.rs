@@ -1,7 +1,5 @@
 //! The machine: executes steps, runs the driver and the devices, and checks at the end that nothing is left.
 
-use std::rc::Rc;
-
 use foreswap_core::units::{Nanos, Slot};
 use foreswap_core::{Advice, Hint};
 
@@ -12,7 +10,9 @@ use crate::process::{Access, Fork, Process};
 use crate::space::Mapping;
 use crate::step::{Act, Says, Step, Touch};
 use crate::summary::Summary;
-use crate::system::{Chaos, System};
+use crate::system::System;
+
+mod rest;
 
 /// Virtual time between two steps.
 const BETWEEN: Nanos = 100;
@@ -24,13 +24,12 @@ const RUN_EVERY: [u16; 3] = [8, 16, 32];
 const ROUNDS_OF_FRESH: u32 = 50;
 /// The most areas at a time.
 const AREAS: usize = 5;
-/// Rounds within which the machine must come to rest.
-const ROUNDS: u32 = 20_000;
 
 /// A machine.
 pub struct Machine {
-    plan: Rc<Plan>,
-    sys: System,
+    plan: Plan,
+    /// The shared state of its processes. A test may change it before the first step.
+    pub sys: System,
     processes: Vec<Process>,
     /// The number of values written.
     written: u64,
@@ -40,9 +39,8 @@ pub struct Machine {
 impl Machine {
     /// One process, two thirds of whose pages are mapped.
     pub fn new(plan: Plan) -> Self {
-        let plan = Rc::new(plan);
         let mut sys = System::new(plan.limit, &plan.areas, plan.chaos);
-        let mut first = Process::new(&mut sys, &plan);
+        let mut first = Process::new(&mut sys, plan.setup());
         let mapped = 0..plan.pages as usize * 2 / 3;
         first.map(mapped.clone());
         first.adopt(&mut sys, mapped);
@@ -266,6 +264,16 @@ impl Machine {
         }
     }
 
+    /// The work of a driver between messages.
+    fn drive(&mut self, n: usize) {
+        self.go_on_with_fork(n);
+        let process = &mut self.processes[n];
+        process.run(&mut self.sys);
+        if process.mm.starved().is_some() {
+            self.keep();
+        }
+    }
+
     fn go_on_with_fork(&mut self, n: usize) {
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         match process.fork {
@@ -299,6 +307,8 @@ impl Machine {
             Act::Acknowledge => process.acknowledge(),
             Act::Vanish => process.zap(),
             Act::Unshare => process.unshare(),
+            Act::Retry if process.mm.must_retry() => process.call(sys, |mm, w| mm.retry(w)),
+            Act::Drive => self.drive(n),
             Act::Advise { page, n, says } => {
                 let advice = match says {
                     Says::Normal => Advice::Use(Hint::Normal),
@@ -436,154 +446,5 @@ impl Machine {
             };
             processes.iter().map(of).sum()
         });
-    }
-
-    /// Time passes while all drivers are working.
-    fn pass(&mut self, time: Nanos) {
-        self.sys.pass(time);
-        for process in &mut self.processes {
-            process.keep(&self.sys, time);
-        }
-    }
-
-    /// No more failures: every thread must get its page in bounded time, and the machine must come to rest.
-    fn settle(&mut self) {
-        let chaos = std::mem::take(&mut self.sys.chaos);
-        for round in 0.. {
-            let mut rest = true;
-            for n in (0..self.processes.len()).rev() {
-                rest &= self.quiet_round(n);
-            }
-            if rest {
-                break;
-            }
-            // Naps are for processes that wait for no event.
-            let comes = self.processes.iter().any(|p| !p.space.flights.is_empty());
-            let nap = if comes {
-                0
-            } else {
-                let waits = self.processes.iter();
-                let left = waits.filter_map(|p| p.mm.moment_left(self.sys.now));
-                let nap = self.plan.full_timeout / 16;
-                left.min().map_or(nap, |left| left.min(nap))
-            };
-            self.pass(1_000 + nap);
-            for process in &mut self.processes {
-                // The machine causes these naps.
-                process.excuse_crawl();
-            }
-            assert!(
-                round < ROUNDS,
-                "the machine does not come to rest: {}",
-                self.states()
-            );
-        }
-        self.sys.chaos = chaos;
-    }
-
-    fn check(&mut self) {
-        for process in &mut self.processes {
-            process.check(&mut self.sys);
-        }
-    }
-
-    fn states(&self) -> String {
-        let states = self.processes.iter().map(|p| p.state(&self.sys));
-        let states = states.collect::<Vec<_>>().join("; ");
-        format!("emptying area {:?}; {states}", self.sys.draining)
-    }
-
-    /// All events of process `n` arrive. Returns whether no work is left.
-    fn quiet_round(&mut self, n: usize) -> bool {
-        let (process, sys) = (&mut self.processes[n], &mut self.sys);
-        while !process.events.is_empty() {
-            process.read_event(sys);
-        }
-        while !process.acks.is_empty() {
-            process.acknowledge();
-        }
-        while !process.zaps.is_empty() {
-            process.zap();
-        }
-        while !process.space.unshare.is_empty() {
-            process.unshare();
-        }
-        while !process.messages.is_empty() {
-            process.read_message(sys, 0, 0);
-        }
-        if let Some((_, due)) = process.space.first_due() {
-            process.pass(sys, due);
-        }
-        while let Some(at) = process.space.ended(sys.now) {
-            process.complete(sys, at);
-        }
-        if process.mm.must_retry() {
-            process.call(sys, |mm, w| mm.retry(w));
-        }
-        self.go_on_with_fork(n);
-        let (process, sys) = (&mut self.processes[n], &mut self.sys);
-        let more = process.run(sys);
-        // Emptying an area continues by itself, however long it takes.
-        let works = more || !process.space.flights.is_empty();
-        let rest = process.at_rest() && (!works || process.mm.is_draining());
-        if process.mm.starved().is_some() {
-            self.keep();
-        }
-        rest
-    }
-
-    fn collect(&mut self, process: &Process) {
-        let stats = &process.mm.stats;
-        assert!(
-            stats.ahead.hits() <= stats.ahead.pages,
-            "more readahead was used than was read: {:?}",
-            stats.ahead
-        );
-        self.summary.add(&Summary {
-            tally: process.tally,
-            swap_in: stats.swap_in,
-            swap_out: stats.swap_out,
-            huge: stats.huge_swap_in + stats.huge_swap_out,
-            drained: stats.huge_drained,
-            ..Summary::default()
-        });
-    }
-
-    /// Everything is read once more, then unmapped: nothing may be left.
-    pub fn end(mut self) -> Summary {
-        self.settle();
-        self.check();
-        self.keep();
-        self.sys.chaos = Chaos::default();
-        if self.sys.foreign {
-            self.foreign_free();
-        }
-        for process in &mut self.processes {
-            process.only_read(0, false);
-        }
-        while !self.processes.is_empty() {
-            let n = self.processes.len() - 1;
-            for at in 0..self.plan.pages as usize {
-                let got = self.processes[n].touch(&mut self.sys, 0, at, None);
-                if got == Access::Waits {
-                    self.settle();
-                }
-            }
-            self.processes[n].unmap(0..self.plan.pages as usize);
-            self.settle();
-            let Some(mut process) = self.processes.pop() else {
-                break;
-            };
-            process.check_empty(&mut self.sys);
-            self.collect(&process);
-            process.exit(&mut self.sys);
-        }
-        self.sys.see_off();
-        for (area, state) in self.sys.areas.iter().enumerate() {
-            assert_eq!(state.used, 0, "slots of area {area} are left over");
-        }
-        assert_eq!(self.sys.charged, 0, "a charge is left over");
-        self.summary.trace = self.sys.trace;
-        self.summary
     }
 }

@@ -155,7 +155,7 @@ impl Process {
             self.space.flights.len(),
             self.mm.must_retry(),
             self.mm.is_stalled(),
-            sys.told,
+            sys.told.range(sys.told.len().saturating_sub(8)..),
         )
     }
 }

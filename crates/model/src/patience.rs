@@ -58,13 +58,13 @@ impl Process {
     }
 
     fn longest_nap(&self) -> Nanos {
-        (2 * NAP).max(self.plan.full_timeout / NAPS)
+        (2 * NAP).max(self.setup.config.full_timeout / NAPS)
     }
 
     /// The longest that the core may keep a thread waiting.
     fn patience(&self) -> Nanos {
-        let timeout = self.plan.full_timeout;
-        let queue = u64::from(self.plan.queue) * LATENCY;
+        let timeout = self.setup.config.full_timeout;
+        let queue = self.setup.queue as u64 * LATENCY;
         timeout + timeout.min(UNMOVABLE) + 3 * self.longest_nap() + 4 * queue
     }
 

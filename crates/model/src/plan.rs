@@ -6,6 +6,7 @@ use foreswap_core::{Config, Swapoff, Thp};
 use serde::{Deserialize, Serialize};
 
 use crate::chance::Chance;
+use crate::setup::Setup;
 use crate::system::Chaos;
 
 /// [`Policy`] in a replay file.
@@ -64,6 +65,9 @@ pub struct Rates {
     pub advice: u32,
     /// Steps of the driver alone, out of order, of 1000 steps; otherwise it executes whole rounds.
     pub disorder: u32,
+    /// Single actions of threads, driver and devices, of 1000 steps.
+    #[serde(default)]
+    pub single: u32,
 }
 
 /// A machine.
@@ -135,10 +139,23 @@ impl Plan {
     /// Draw everything.
     pub fn draw(seed: u64) -> Self {
         let chance = &mut Chance::new(seed);
+        let plan = Self::draw_small(chance);
+        if !chance.one_in(700) {
+            return plan.with_huge_pages(chance).with_readers(chance);
+        }
+        let plan = Plan {
+            at_once: chance.below(4) == 0,
+            ..plan
+        };
+        plan.with_readers(chance)
+    }
+
+    /// A machine without huge pages.
+    pub fn draw_small(chance: &mut Chance) -> Self {
         let chaos = Self::draw_chaos(chance);
         let pages = chance.pick(&[64, 150, 300, 600, 1200]);
         let share = chance.pick(&[2, 3, 5, 8]);
-        let plan = Plan {
+        Plan {
             frames: chance.pick(&[32, 48, 64, 200, 400]),
             depth: chance.pick(&[40, 128]),
             queue: chance.pick(&[8, 8, 32, 128]),
@@ -180,6 +197,7 @@ impl Plan {
                 readers: 0,
                 advice: chance.pick(&[0, 5, 50]),
                 disorder: chance.pick(&[0, 0, 100, 500]),
+                single: 0,
             },
             check_every: chance.pick(&[128, 512, 2048]),
             thp: Huge::Never,
@@ -188,14 +206,13 @@ impl Plan {
             at_once: false,
             #[cfg(feature = "planted")]
             plant: None,
-        };
-        if chance.one_in(700) {
-            let plan = Plan {
-                at_once: chance.below(4) == 0,
-                ..plan
-            };
-            return plan.with_readers(chance);
         }
+    }
+
+    /// With memory for huge pages.
+    #[must_use]
+    pub fn with_huge_pages(self, chance: &mut Chance) -> Self {
+        let plan = self;
         let pages = chance.pick(&[1600, 2600, 5200, 5200]);
         // Huge pages exist only in regions without lost pages.
         let lost = chance.pick(&[0, 0, 1]);
@@ -229,7 +246,6 @@ impl Plan {
             },
             ..plan
         }
-        .with_readers(chance)
     }
 
     /// One machine in four has programs whose forks only read: most of their memory is immovable. The areas have room
@@ -279,8 +295,22 @@ impl Plan {
         }
     }
 
-    /// The core's configuration.
-    pub fn config(&self) -> Config {
+    /// Each of its processes.
+    pub fn setup(&self) -> Setup {
+        Setup {
+            config: self.config(),
+            pages: self.pages as usize,
+            threads: self.threads as usize,
+            queue: self.queue as usize,
+            helpers: self.helpers as usize,
+            at_once: self.at_once,
+            check_every: self.check_every,
+            #[cfg(feature = "planted")]
+            plant: self.plant.map(Into::into),
+        }
+    }
+
+    fn config(&self) -> Config {
         Config {
             frames: self.frames,
             depth: self.depth,

@@ -1,25 +1,36 @@
 //! One process with its driver: threads, pending events, and the core under test.
 //!
-//! The oracle (`oracle`) knows the expected content of each page. A discard takes time: the event is read, the thread
-//! continues, then the pages vanish; a read meanwhile may see either.
+//! The oracle (`oracle`) knows the expected content of each page.
+//!
+//! # Where a state that the engine gives a process belongs
+//!
+//! [`Fork`] is such a state: the core knows nothing of it but what the driver calls. A further one (bare or armed, a
+//! debt of a child) takes:
+//!
+//! - a field of [`Process`], and a file of its own for the driver's steps through it, as `fork` is for this one;
+//!   [`Process::forked`] says what a child inherits of it, `Process::exit` what ends with it, and [`Process::at_rest`]
+//!   whether the machine may come to rest in it;
+//! - where it changes what the kernel or the ledger answers to the core, the fields of [`Space`] that `view` looks at:
+//!   `Page` for one page (its mapping, whether it is shared), `Space::charged` for the charge; what processes share is
+//!   in [`System`];
+//! - an [`Act`](crate::Act) that begins it, and `Machine::family` for its execution; the rounds of the machine continue
+//!   it (`Machine::go_on_with_fork`);
+//! - its rules in `oracle`, which is called after each call of the core.
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::rc::Rc;
 
-use foreswap_core::units::{LEAF_PAGES, Nanos, Slot, Vpn};
+use foreswap_core::units::{Nanos, Slot, Vpn};
 use foreswap_core::world::{Mmu as _, Notice};
-use foreswap_core::{Advice, Entry, Hint, Mm, Outcome, Stored};
+use foreswap_core::{Advice, Hint, Mm, Outcome, Stored};
 
+use crate::events::Event;
 use crate::patience::Kept;
-use crate::plan::Plan;
 use crate::progress::Progress;
+use crate::setup::Setup;
 use crate::space::{Ended, Mapping, Space};
 use crate::system::System;
 use crate::view::View;
-
-/// The longest time of the kernel for a discard.
-const ZAP: Nanos = 5_000_000_000;
 
 /// The expected content of a page.
 #[derive(Clone, Copy, Default)]
@@ -53,17 +64,6 @@ pub struct Wait {
     pub told: bool,
     /// How long the core has kept it waiting.
     pub kept: Kept,
-}
-
-/// An unread event of the address space.
-#[derive(Clone)]
-pub enum Event {
-    /// madvise(MADV_DONTNEED).
-    Discard(Range<usize>),
-    /// munmap.
-    Unmap(Range<usize>),
-    /// mremap.
-    Remap(Range<usize>, usize),
 }
 
 /// The state of a fork.
@@ -107,8 +107,8 @@ pub struct Tally {
 pub struct Process {
     /// The core under test.
     pub mm: Mm,
-    /// Its plan.
-    pub plan: Rc<Plan>,
+    /// As it was made.
+    pub setup: Setup,
     /// Its memory.
     pub space: Space,
     /// The expected content of each page.
@@ -120,6 +120,8 @@ pub struct Process {
     pub(crate) waiting: u32,
     /// Pending fault messages, in the order in which the driver reads them.
     pub messages: Vec<usize>,
+    /// Where in its page each touch is that [`Process::round`] reports, in bytes.
+    pub offset: u64,
     /// Unread events.
     pub events: VecDeque<Event>,
     /// Read events whose thread has not continued.
@@ -141,26 +143,26 @@ pub struct Process {
 
 impl Process {
     /// A process without mappings.
-    pub fn new(sys: &mut System, plan: &Rc<Plan>) -> Self {
-        let pages = plan.pages as usize;
+    pub fn new(sys: &mut System, setup: Setup) -> Self {
+        let pages = setup.pages;
         // The pages cross a leaf border.
         let base = 512 * 107 - pages as u64 / 3;
-        let mm = Mm::new(plan.config(), sys.limit);
-        let frames = plan.frames + plan.clusters * LEAF_PAGES as u32;
+        let mm = Mm::new(setup.config, sys.limit);
         #[cfg(feature = "planted")]
-        let mm = match plan.plant {
-            Some(bug) => mm.with_bug(bug.into()),
+        let mm = match setup.plant {
+            Some(bug) => mm.with_bug(bug),
             None => mm,
         };
         Process {
             mm,
-            plan: Rc::clone(plan),
-            space: Space::new(sys, base, pages, frames, plan),
+            setup,
+            space: Space::new(sys, base, &setup),
             cells: vec![Cell::default(); pages],
             hints: vec![Hint::Normal; pages],
-            threads: vec![None; plan.threads as usize],
+            threads: vec![None; setup.threads],
             waiting: 0,
             messages: Vec::new(),
+            offset: 0,
             events: VecDeque::new(),
             acks: VecDeque::new(),
             zaps: Vec::new(),
@@ -173,22 +175,6 @@ impl Process {
         }
     }
 
-    /// No thread waits for a CPU for longer than this between the end of its wait and its discard.
-    fn end_discards(&mut self, now: Nanos) {
-        if self.zaps.is_empty() && self.acks.is_empty() {
-            self.discards_since = None;
-        }
-        if self.discards_since.is_some_and(|since| now - since > ZAP) {
-            while !self.acks.is_empty() {
-                self.acknowledge();
-            }
-            while !self.zaps.is_empty() {
-                self.zap();
-            }
-            self.discards_since = None;
-        }
-    }
-
     /// Call the core, then check its actions.
     pub fn call<T>(
         &mut self,
@@ -198,6 +184,7 @@ impl Process {
         self.end_discards(sys.now);
         sys.calls = 0;
         (self.space.refused, self.space.in_vain) = (0, 0);
+        self.space.had = self.space.flights.len();
         self.space.lenient |= self.fork != Fork::No;
         let mut view = View {
             sys,
@@ -215,7 +202,7 @@ impl Process {
             self.weigh_work(sys);
         }
         self.unchecked += 1;
-        if self.unchecked >= self.plan.check_every {
+        if self.unchecked >= self.setup.check_every {
             self.unchecked = 0;
             self.check(sys);
         }
@@ -230,10 +217,7 @@ impl Process {
         let mut notices = std::mem::take(&mut sys.notices);
         for (pid, notice) in notices.drain(..) {
             assert_eq!(pid, self.space.pid, "a notice of another process");
-            if sys.told.len() == 8 {
-                sys.told.remove(0);
-            }
-            sys.told.push(notice);
+            sys.tell(notice);
             let page = match notice {
                 Notice::LimitPassed => {
                     self.limit_yielded(sys);
@@ -341,11 +325,12 @@ impl Process {
                 self.tally.sigbus += 1;
                 return Access::Signal;
             }
-            self.threads[thread] = Some(Wait {
+            let wait = Wait {
                 told: false,
                 ..wait
-            });
-            self.waiting += 1;
+            };
+            // A test may let a thread give up its wait.
+            self.waiting += u32::from(self.threads[thread].replace(wait).is_none());
             self.messages.push(at);
             return Access::Waits;
         };
@@ -392,107 +377,6 @@ impl Process {
         });
     }
 
-    /// The driver reads an event.
-    pub fn read_event(&mut self, sys: &mut System) {
-        let Some(event) = self.events.pop_front() else {
-            return;
-        };
-        self.acks.push_back(event.clone());
-        self.wait_anew(&event);
-        let space = &self.space;
-        match &event {
-            Event::Discard(range) => {
-                self.discards_since.get_or_insert(sys.now);
-                let range = space.range(range);
-                self.call(sys, |mm, w| mm.discard(w, &range));
-                self.forget_snapshot(sys, &range);
-            }
-            Event::Unmap(range) => {
-                self.hints[range.clone()].fill(Hint::Normal);
-                let range = space.range(range);
-                self.call(sys, |mm, w| mm.unmap(w, &range));
-            }
-            Event::Remap(from, to) => {
-                self.hints.copy_within(from.clone(), *to);
-                self.hints[from.clone()].fill(Hint::Normal);
-                let (from, to) = (space.range(from), space.vpn(*to));
-                self.call(sys, |mm, w| mm.remap(w, &from, to));
-            }
-        }
-    }
-
-    /// The program removes a page for which a thread waits: the thread faults anew, and its wait begins anew.
-    fn wait_anew(&mut self, event: &Event) {
-        let (range, target) = match event {
-            Event::Discard(range) | Event::Unmap(range) => (range, 0..0),
-            Event::Remap(from, to) => (from, *to..to + from.len()),
-        };
-        for wait in self.threads.iter_mut().flatten() {
-            if range.contains(&wait.at) || target.contains(&wait.at) {
-                wait.kept = Kept::default();
-            }
-        }
-    }
-
-    /// The thread of a read event continues.
-    pub fn acknowledge(&mut self) {
-        let Some(event) = self.acks.pop_front() else {
-            return;
-        };
-        self.space.changing -= 1;
-        match event {
-            Event::Discard(range) => self.zaps.push(range),
-            Event::Unmap(range) => self.changing(&range, false),
-            Event::Remap(from, to) => self.changing(&(to..to + from.len()), false),
-        }
-    }
-
-    /// The pages of a discard vanish.
-    pub fn zap(&mut self) {
-        if self.zaps.is_empty() {
-            return;
-        }
-        let range = self.zaps.swap_remove(0);
-        for at in range.clone() {
-            let (page, cell) = (&mut self.space.pages[at], &mut self.cells[at]);
-            page.present = None;
-            page.poisoned = false;
-            page.shared = false;
-            // Touched, evicted and lost since the event was read: it stays lost.
-            cell.lost &= self.mm.entry(self.space.vpn(at)) == Entry::Poisoned;
-            cell.discarding = false;
-            cell.taken = false;
-            if !cell.written {
-                cell.value = 0;
-                cell.maybe_zero = false;
-            }
-            cell.written = false;
-        }
-        self.changing(&range, false);
-    }
-
-    pub(crate) fn changing(&mut self, range: &Range<usize>, changing: bool) {
-        for cell in &mut self.cells[range.clone()] {
-            if changing {
-                cell.changing += 1;
-            } else {
-                cell.changing -= 1;
-            }
-        }
-    }
-
-    /// A change of the address space is in progress in `range`.
-    pub fn busy(&self, range: &Range<usize>) -> bool {
-        self.cells[range.clone()]
-            .iter()
-            .any(|cell| cell.changing > 0)
-    }
-
-    /// No event is pending.
-    pub fn settled(&self) -> bool {
-        self.events.is_empty() && self.acks.is_empty() && self.zaps.is_empty()
-    }
-
     /// The helper made shared pages movable. It cannot write to read-only pages either.
     pub fn unshare(&mut self) {
         if let Some((page, n)) = self.space.unshare.pop()
@@ -512,6 +396,7 @@ impl Process {
             Some(Ended::Digest(first)) => self.call(sys, |mm, w| mm.on_digested(w, first)),
             None => {}
         }
+        self.space.forget_brought();
     }
 
     /// The core does background work.

@@ -109,7 +109,7 @@ impl Process {
     /// The limit gave way, because nothing could be moved.
     pub fn limit_yielded(&mut self, sys: &System) {
         // The core was told to have less patience than its own.
-        let hasty = self.plan.full_timeout < UNMOVABLE;
+        let hasty = self.setup.config.full_timeout < UNMOVABLE;
         if hasty || self.has_other_reason(sys) {
             return self.excuse_crawl();
         }

@@ -1,11 +1,12 @@
 //! One process as the kernel sees it: its pages, the engine's frames, its I/O in flight.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
 use foreswap_core::world::{IoId, IoResult, Refusal, Stop};
 
-use crate::plan::Plan;
+use crate::setup::Setup;
 use crate::system::{Area, GARBAGE, System};
 
 /// The mapping of a page.
@@ -114,6 +115,10 @@ pub struct Space {
     pub flights: Vec<Flight>,
     /// I/Os begun.
     pub begun: u64,
+    /// Of these, the ones begun in a call of the core before which others were in flight.
+    pub added: u64,
+    /// The number in flight before the current call of the core.
+    pub had: usize,
     /// For reuse.
     idle: Vec<Flight>,
     /// The number of stalled ones among them.
@@ -126,6 +131,16 @@ pub struct Space {
     pub helpers: usize,
     /// The device reports completions only when none is left.
     pub at_once: bool,
+    /// I/Os in flight that such a device has executed ([`Process::round`](crate::Process::round)).
+    pub worked_off: usize,
+    /// For how many moves the kernel holds a frame whose I/O has ended.
+    pub lingers: u32,
+    /// The frames that it holds, and for how many more moves.
+    pub lingering: BTreeMap<u32, u32>,
+    /// The contents that the completed read or digest of the current call brought.
+    brought: Vec<(Frame, u64)>,
+    /// The index of the next of these that the core is expected to ask for.
+    next_brought: usize,
     /// Pages whose threads were woken.
     pub woken: Vec<u64>,
     /// Touches for which the program mostly only reads.
@@ -136,6 +151,8 @@ pub struct Space {
     pub refused: u32,
     /// Huge pages made in this call with an immovable page.
     pub in_vain: u32,
+    /// Huge pages made of mapped small pages.
+    pub collapsed: u32,
     /// Pages to be made movable.
     pub unshare: Vec<(Vpn, u32)>,
     /// References that this process holds, by area and slot.
@@ -154,7 +171,8 @@ pub struct Space {
 
 impl Space {
     /// An empty process.
-    pub fn new(sys: &mut System, base: u64, pages: usize, frames: u32, plan: &Plan) -> Self {
+    pub fn new(sys: &mut System, base: u64, setup: &Setup) -> Self {
+        let frames = setup.frames();
         sys.pressure.push(0);
         sys.out_of_slots.push(false);
         let per_slot = || -> Vec<Vec<u16>> {
@@ -164,25 +182,33 @@ impl Space {
         Space {
             pid: sys.pressure.len() - 1,
             base,
-            pages: vec![Page::default(); pages],
-            frames: vec![None; frames as usize],
-            frame_use: vec![Use::Idle; frames as usize],
+            pages: vec![Page::default(); setup.pages],
+            frames: vec![None; frames],
+            frame_use: vec![Use::Idle; frames],
             charged: 0,
             given_back: 0,
             changing: 0,
             flights: Vec::new(),
             begun: 0,
+            added: 0,
+            had: 0,
             stalls: 0,
             unlucky: false,
             idle: Vec::new(),
-            depth: plan.queue as usize,
-            helpers: plan.helpers as usize,
-            at_once: plan.at_once,
+            depth: setup.queue,
+            helpers: setup.helpers,
+            at_once: setup.at_once,
+            worked_off: 0,
+            lingers: 0,
+            lingering: BTreeMap::new(),
+            brought: Vec::new(),
+            next_brought: 0,
             woken: Vec::new(),
             reads: 0,
             protected: false,
             refused: 0,
             in_vain: 0,
+            collapsed: 0,
             unshare: Vec::new(),
             refs: per_slot(),
             bad: per_slot(),
@@ -235,6 +261,47 @@ impl Space {
         let managed = |p: &&Page| p.mapping == Mapping::Managed && p.present.is_some();
         let program = self.pages.iter().filter(managed).count();
         (program + self.frames.iter().flatten().count()) as u64
+    }
+
+    /// Whether the kernel still holds one of `n` frames, possibly of one huge page. It will release them.
+    pub fn holds(&mut self, first: Frame, n: u32) -> bool {
+        let frames = first.0..first.0 + n;
+        let held = self.lingering.range(frames.clone()).next().is_some();
+        self.lingering.retain(|frame, tries| {
+            *tries -= u32::from(frames.contains(frame));
+            *tries > 0
+        });
+        held
+    }
+
+    /// The core asks for the digest of a frame of the read that has just completed. An engine computed it then: the
+    /// content must still be the same.
+    pub fn check_brought(&mut self, frame: Frame) {
+        let is = |&(read, _): &(Frame, u64)| read == frame;
+        let mut at = self.next_brought;
+        if !self.brought.get(at).is_some_and(is) {
+            let found = self.brought.iter().position(is);
+            at = found.unwrap_or_else(|| panic!("{frame:?} was not just read"));
+        }
+        self.next_brought = at + 1;
+        assert_eq!(
+            self.frames[frame.0 as usize],
+            Some(self.brought[at].1),
+            "{frame:?} has changed since it was read"
+        );
+    }
+
+    /// The call of the core after a completion has ended.
+    pub fn forget_brought(&mut self) {
+        self.brought.clear();
+        self.next_brought = 0;
+    }
+
+    fn bring(&mut self, frames: &[Frame]) {
+        self.forget_brought();
+        let content = |frame: &Frame| self.frames[frame.0 as usize].unwrap_or(GARBAGE);
+        let contents = frames.iter().map(|frame| (*frame, content(frame)));
+        self.brought.extend(contents);
     }
 
     /// A flight with empty lists.
@@ -311,6 +378,9 @@ impl Space {
             let slot = first.plus(i);
             let here = frame.0 as usize;
             self.frame_use[here] = Use::Idle;
+            if self.lingers > 0 {
+                self.lingering.insert(frame.0, self.lingers);
+            }
             let on_area = &mut area.content[slot.index as usize];
             if flight.write {
                 area.writing[slot.index as usize] -= 1;
@@ -321,7 +391,7 @@ impl Space {
                 );
                 assert_eq!(
                     area.digests[slot.index as usize],
-                    System::digest(flight.data[i as usize]).number(),
+                    System::digest(flight.data[i as usize], sys.ordinary).number(),
                     "{slot:?} has another digest than the page that is written there"
                 );
                 match result {
@@ -359,6 +429,9 @@ impl Space {
                 sys.spoiled.insert(first.plus(i));
             }
         }
+        if !flight.write && result == IoResult::Ok {
+            self.bring(&flight.frames);
+        }
         let io = IoId(flight.io);
         self.idle.push(flight);
         Some(Ended::Io(io, result))
@@ -376,6 +449,7 @@ impl Space {
             );
         }
         let first = flight.frames[0];
+        self.bring(&flight.frames);
         self.idle.push(flight);
         first
     }

@@ -3,7 +3,7 @@
 //! The content of a page is one number. Freed slots, new frames and failed transfers contain [`GARBAGE`], which is
 //! never a page's content: its use is detected.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foreswap_core::units::{LEAF_PAGES, Nanos, Slot};
 use foreswap_core::world::{Digest, Notice};
@@ -12,8 +12,10 @@ use serde::{Deserialize, Serialize};
 use crate::chance::{Chance, mix};
 use crate::leaving::Leaving;
 
-/// Contents that are a multiple of this are same-filled.
+/// Contents that are a multiple of this are same-filled, unless a test says otherwise ([`System::ordinary`]).
 const FILLED: u64 = 64;
+/// The last notices that are kept.
+const TOLD: usize = 1024;
 /// This many consecutive pages get the same content: several huge pages.
 const WHILE: u64 = 2048;
 /// Content that was never written.
@@ -21,7 +23,7 @@ pub const GARBAGE: u64 = 0xdead_0000_0000_0000;
 /// In calls and I/Os up to this many pages, each page may fail separately.
 const LONG: usize = 64;
 /// The owner of clusters that are full of other users' pages.
-const FOREIGN: usize = usize::MAX;
+pub const FOREIGN: usize = usize::MAX;
 /// Calls of the world in one call of the core above which the core counts as hanging.
 const MOST_CALLS: u32 = 10_000_000;
 
@@ -151,8 +153,16 @@ pub struct System {
     pub chance: Chance,
     /// Notices since the last check, with the process.
     pub notices: Vec<(usize, Notice)>,
-    /// The last notices, for reports.
-    pub told: Vec<Notice>,
+    /// The last notices.
+    pub told: VecDeque<Notice>,
+    /// A content with any of these bits is of an ordinary page; any other is same-filled.
+    pub ordinary: u64,
+    /// Other processes have random faults.
+    pub others_miss: bool,
+    /// The driver sees that an I/O has ended while the core works; all in flight have.
+    pub ends_show: bool,
+    /// Readahead windows by size.
+    pub windows: BTreeMap<u64, u64>,
     /// Another user has taken the free slots of the areas.
     pub foreign: bool,
     /// A hash over all calls of the world.
@@ -182,7 +192,11 @@ impl System {
             leaving: Vec::new(),
             chance: Chance::new(0),
             notices: Vec::new(),
-            told: Vec::new(),
+            told: VecDeque::new(),
+            ordinary: FILLED - 1,
+            others_miss: false,
+            ends_show: false,
+            windows: BTreeMap::new(),
             foreign: false,
             trace: 0,
             calls: 0,
@@ -198,6 +212,14 @@ impl System {
     /// huge pages get through whole.
     pub fn trouble(&mut self, pages: usize) -> Option<usize> {
         (pages > LONG).then(|| self.chance.below(pages as u64) as usize)
+    }
+
+    /// A notice of a process, for tests and reports.
+    pub fn tell(&mut self, notice: Notice) {
+        if self.told.len() == TOLD {
+            self.told.pop_front();
+        }
+        self.told.push_back(notice);
     }
 
     /// A call of the world, for the trace.
@@ -373,11 +395,12 @@ impl System {
         }
     }
 
-    /// Digest of a page's content for the core; different for different pages. Some are same-filled.
-    pub const fn digest(content: u64) -> Digest {
+    /// Digest of a page's content for the core; different for different pages. Those without any of the bits of
+    /// `ordinary` are same-filled.
+    pub const fn digest(content: u64, ordinary: u64) -> Digest {
         match content {
             0 => Digest::Zero,
-            _ if content.is_multiple_of(FILLED) => Digest::Filled(content),
+            _ if content & ordinary == 0 => Digest::Filled(content),
             _ => Digest::Hash(mix(content)),
         }
     }

@@ -1,6 +1,5 @@
-//! The world of one process for the core. Each call asserts conditions that a real kernel and device would
-//! violate silently: a frame that is moved while I/O uses it, a slot that is freed while it is written, memory that
-//! is absent.
+//! The world of one process for the core. Each call asserts conditions that a real kernel and device would violate
+//! silently: a frame that is moved while I/O uses it, a slot that is freed while it is written, memory that is absent.
 
 mod swap_map;
 
@@ -145,6 +144,9 @@ impl Mmu for View<'_> {
 
     fn move_in(&mut self, frame: Frame, page: Vpn, n: u32) -> Done {
         self.sys.note(2, page.0, u64::from(frame.0));
+        if !self.space.lingering.is_empty() && self.space.holds(frame, n) {
+            return Done::stopped(0, Stop::Busy);
+        }
         self.each(n, self.sys.chaos.busy, |w, i| {
             let (page, frame) = (page.plus(u64::from(i)), frame.plus(i));
             w.idle(frame);
@@ -274,6 +276,7 @@ impl Mmu for View<'_> {
             let stays = (0..LEAF_PAGES as u64).any(stays);
             self.space.in_vain += u32::from(stays);
         }
+        self.space.collapsed += u32::from(done);
         done
     }
 
@@ -297,7 +300,13 @@ impl Mmu for View<'_> {
             Use::Reading,
             "{frame:?} is looked at while it is read"
         );
-        System::digest(self.space.frames[frame.0 as usize].unwrap_or(0))
+        let content = self.space.frames[frame.0 as usize].unwrap_or(0);
+        System::digest(content, self.sys.ordinary)
+    }
+
+    fn digest_read(&mut self, frame: Frame) -> Digest {
+        self.space.check_brought(frame);
+        self.digest_of(frame)
     }
 }
 
@@ -371,6 +380,7 @@ impl View<'_> {
         }
         self.space.flights.push(flight);
         self.space.begun += 1;
+        self.space.added += u64::from(self.space.had > 0);
         true
     }
 }
@@ -488,6 +498,19 @@ impl World for View<'_> {
             _ => {}
         }
         self.sys.notices.push((self.space.pid, notice));
+    }
+
+    fn window(&mut self, pages: u64) {
+        *self.sys.windows.entry(pages).or_default() += 1;
+    }
+
+    fn others_miss(&self) -> bool {
+        self.sys.others_miss
+    }
+
+    fn has_ended(&mut self) -> bool {
+        let mut ios = self.space.flights.iter();
+        self.sys.ends_show && ios.any(|flight| flight.slot.is_some())
     }
 
     fn returns(&mut self, page: Vpn) {

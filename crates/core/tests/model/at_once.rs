@@ -1,31 +1,16 @@
 //! A device that reports completions only when it has no I/O left gets its I/O in batches.
 
 use foreswap_core::readahead::Policy;
+use foreswap_model::Access;
 
 use super::directed::Machine;
-use super::process::{Access, Process};
-use super::system::System;
 
 const PAGES: usize = 14_000;
-
-impl Process {
-    /// The device executes one I/O, and completes all when none is left.
-    pub fn work_off(&mut self, sys: &mut System) {
-        self.space.worked_off += 1;
-        if self.space.worked_off < self.space.flights.len() {
-            return;
-        }
-        self.space.worked_off = 0;
-        while !self.space.flights.is_empty() {
-            self.complete(sys, 0);
-        }
-    }
-}
 
 fn filled(at_once: bool) -> Machine {
     let mut m = Machine::of(Policy::Streams(512), 4_096, 5_000, &[32_768], PAGES);
     m.p.space.depth = 128;
-    m.sys.at_once = at_once;
+    m.p.space.at_once = at_once;
     m.fill();
     m
 }
@@ -80,7 +65,7 @@ fn what_is_in_memory_is_mapped_ahead_meanwhile() {
     assert!(!m.p.space.flights.is_empty(), "no batch");
     let before = m.p.mm.stats.faults_minor;
     for at in 0..pages {
-        if m.p.access(&mut m.sys, Some(0), at, None) == Access::Waits {
+        if m.p.touch(&mut m.sys, 0, at, None) == Access::Waits {
             m.rounds_without_io();
         }
         assert!(m.p.threads[0].is_none(), "page {at} is not in memory");

@@ -3,6 +3,7 @@
 use foreswap_core::Entry;
 use foreswap_core::readahead::Policy;
 use foreswap_core::world::Notice;
+use foreswap_model::FOREIGN;
 
 use super::directed::Machine;
 
@@ -10,6 +11,7 @@ use super::directed::Machine;
 fn machine(areas: &[u32], pages: usize, refuse: u32) -> Machine {
     let mut m = Machine::of(Policy::None, 200, 100, areas, pages);
     m.sys.chaos.refuse = refuse;
+    m.sys.compressing = true;
     m
 }
 
@@ -49,7 +51,7 @@ fn nothing_leaves_where_nothing_has_room() {
 #[test]
 fn nothing_leaves_where_others_have_claimed_all_that_is_free() {
     let mut m = machine(&[512, 512], 560, 1);
-    m.sys.areas[1].claims[0] = Some(super::system::FOREIGN);
+    m.sys.areas[1].claims[0] = Some(FOREIGN);
     m.fill();
     assert!(m.sys.areas[0].used >= 448, "{}", m.sys.areas[0].used);
     let reads = m.p.mm.stats.swap_in;

@@ -4,10 +4,7 @@ use foreswap_core::readahead::Policy;
 use foreswap_core::units::Slot;
 use foreswap_core::world::Notice;
 use foreswap_core::{Config, Entry, Swapoff};
-
-use super::process::{Access, Process};
-use super::space::Mapping;
-use super::system::System;
+use foreswap_model::{Access, Chaos, Fork, Mapping, Process, Setup, System};
 
 /// One process with all its pages adopted.
 pub struct Machine {
@@ -16,6 +13,8 @@ pub struct Machine {
 }
 
 pub const TIMEOUT: u64 = 100_000;
+/// A thread beside those that wait.
+pub const OTHER: usize = 7;
 
 impl Machine {
     pub fn new(limit: u64, areas: &[u32], pages: usize) -> Self {
@@ -41,8 +40,10 @@ impl Machine {
     }
 
     pub fn configured(config: Config, limit: u64, areas: &[u32], pages: usize) -> Self {
-        let mut sys = System::new(1, limit, areas);
-        let mut p = Process::new(&mut sys, config, pages, 8);
+        let mut sys = System::new(limit, areas, Chaos::default());
+        // No page is same-filled by its number.
+        sys.ordinary = u64::MAX;
+        let mut p = Process::new(&mut sys, Setup::new(config, pages));
         p.map(0..pages);
         p.adopt(&mut sys, 0..pages);
         Machine { sys, p }
@@ -50,11 +51,11 @@ impl Machine {
 
     /// A thread touches a page; the machine runs until the thread has it.
     pub fn touch(&mut self, at: usize, write: Option<u64>) -> Option<u64> {
-        let before = self.p.sigbus;
-        if self.p.access(&mut self.sys, Some(0), at, write) == Access::Waits {
+        let before = self.p.tally.sigbus;
+        if self.p.touch(&mut self.sys, 0, at, write) == Access::Waits {
             self.rest();
         }
-        (self.p.sigbus == before).then(|| self.p.cells[at].value)
+        (self.p.tally.sigbus == before).then(|| self.p.cells[at].value)
     }
 
     pub fn rest(&mut self) {
@@ -82,8 +83,8 @@ impl Machine {
 
     /// Write to a page that is mapped.
     fn touch_now(&mut self, at: usize, value: u64) {
-        let access = self.p.access(&mut self.sys, None, at, Some(value));
-        assert_eq!(access, Access::Written);
+        let access = self.p.touch(&mut self.sys, OTHER, at, Some(value));
+        assert_eq!(access, Access::Done);
     }
 
     fn rounds_without_zap(&mut self) {
@@ -171,6 +172,7 @@ fn wrong_bytes_are_reported_and_not_delivered() {
     m.fill();
     let (at, slot) = m.swapped();
     m.sys.areas[0].content[slot.index as usize] ^= 4;
+    m.sys.spoiled.insert(slot);
     assert_eq!(m.read_all(), [at]);
     assert_eq!(m.told(|n| matches!(n, Notice::Corrupt { .. })), 1);
     m.end();
@@ -195,7 +197,7 @@ fn no_space_on_the_device_keeps_the_data() {
     let mut m = Machine::new(48, &[512, 512], 80);
     m.sys.chaos.no_space = 1000;
     for at in 0..50 {
-        if m.p.access(&mut m.sys, Some(0), at, Some(1)) == Access::Waits {
+        if m.p.touch(&mut m.sys, 0, at, Some(1)) == Access::Waits {
             m.p.round(&mut m.sys, true);
             m.p.round(&mut m.sys, true);
         }
@@ -234,7 +236,7 @@ fn filled_by_others() -> Machine {
     let mut m = Machine::new(48, &[512], 100);
     m.sys.foreign_fill();
     for at in 0..60 {
-        m.p.access(&mut m.sys, Some(0), at, Some(9));
+        m.p.touch(&mut m.sys, 0, at, Some(9));
         m.p.round(&mut m.sys, true);
     }
     assert_eq!(m.told(|n| matches!(n, Notice::AreasFull)), 1);
@@ -244,7 +246,7 @@ fn filled_by_others() -> Machine {
 #[test]
 fn an_area_that_others_left_is_not_full_any_more() {
     let mut m = filled_by_others();
-    m.sys.foreign_free(&|_| 0);
+    m.sys.foreign_free(|_| 0);
     m.rest();
     // Nothing can be moved, but not for want of slots: nothing may be lost.
     for page in &mut m.p.space.pages {
@@ -276,7 +278,7 @@ fn an_area_that_others_left_is_not_full_where_nothing_is_to_be_written() {
         m.p.discard(at..at + 1);
         m.p.round(&mut m.sys, true);
     }
-    m.sys.foreign_free(&|_| 0);
+    m.sys.foreign_free(|_| 0);
     m.rest();
     for at in 0..100 {
         assert!(m.touch(at, None).is_some(), "page {at} is lost");
@@ -295,7 +297,7 @@ fn a_full_queue_delays_and_loses_nothing() {
     m.fill();
     m.p.space.depth = 0;
     let (at, _) = m.swapped();
-    assert_eq!(m.p.access(&mut m.sys, Some(0), at, None), Access::Waits);
+    assert_eq!(m.p.touch(&mut m.sys, 0, at, None), Access::Waits);
     m.rounds_without_io();
     assert!(m.p.threads[0].is_some() && m.p.mm.is_stalled());
     m.p.space.depth = 8;
@@ -310,8 +312,8 @@ fn a_discard_meets_a_read_a_write_and_a_dirty_page() {
     m.fill();
     m.rest();
     let (at, _) = m.swapped();
-    m.p.access(&mut m.sys, Some(0), at, None);
-    m.p.read_message(&mut m.sys, 0);
+    m.p.touch(&mut m.sys, 0, at, None);
+    m.p.read_message(&mut m.sys, 0, 0);
     assert!(m.p.space.flights.iter().any(|flight| !flight.write));
     m.p.discard(at..at + 1);
     m.rest();
@@ -338,8 +340,8 @@ fn who_waits_for_an_unmapped_page_wakes_up() {
     let mut m = Machine::new(48, &[512], 100);
     m.fill();
     let (at, _) = m.swapped();
-    m.p.access(&mut m.sys, Some(0), at, None);
-    m.p.read_message(&mut m.sys, 0);
+    m.p.touch(&mut m.sys, 0, at, None);
+    m.p.read_message(&mut m.sys, 0, 0);
     m.p.unmap(at..at + 1);
     m.rounds_without_io();
     assert!(m.p.threads[0].is_none());
@@ -357,15 +359,12 @@ fn a_fork_waits_for_writes_and_the_child_has_everything() {
     assert!(!m.p.space.flights.is_empty());
     m.p.hold(&mut m.sys);
     m.rounds_without_io();
-    assert!(
-        m.p.fork == super::process::Fork::Held,
-        "writes are in flight"
-    );
+    assert!(m.p.fork == Fork::Held, "writes are in flight");
     for _ in 0..100 {
         m.p.round(&mut m.sys, true);
     }
     let (came_back, _) = m.swapped();
-    m.p.access(&mut m.sys, Some(0), came_back, Some(77));
+    m.p.touch(&mut m.sys, 0, came_back, Some(77));
     for _ in 0..10 {
         m.p.round(&mut m.sys, true);
     }
@@ -396,7 +395,7 @@ fn a_page_that_is_being_written_is_given_back_from_memory() {
         .find(|&at| m.p.mm.entry(m.p.space.vpn(at)) == Entry::Cached(flight.frames[0]))
         .expect("its page");
     m.sys.pressure[0] = 0;
-    m.p.access(&mut m.sys, Some(0), at, Some(5));
+    m.p.touch(&mut m.sys, 0, at, Some(5));
     m.rounds_without_io();
     assert!(m.p.threads[0].is_none(), "it waits for its write");
     assert_eq!(m.p.mm.stats.swap_read_ios, 0);
@@ -411,8 +410,8 @@ fn what_is_mapped_already_is_newer_than_what_was_read() {
     m.fill();
     m.rest();
     let (at, _) = m.swapped();
-    m.p.access(&mut m.sys, Some(0), at, None);
-    m.p.read_message(&mut m.sys, 0);
+    m.p.touch(&mut m.sys, 0, at, None);
+    m.p.read_message(&mut m.sys, 0, 0);
     m.p.space.pages[at].present = Some(5);
     m.p.cells[at].value = 5;
     m.rest();
@@ -428,10 +427,10 @@ fn a_fault_from_before_a_discard_does_not_bring_the_content_back() {
     for (thread, again) in [(0, true), (1, false)] {
         m.sys.chaos.again = if again { 1000 } else { 0 };
         m.sys.chaos.no_memory = 1000;
-        m.p.access(&mut m.sys, Some(thread), 5, None);
-        m.p.read_message(&mut m.sys, 0);
+        m.p.touch(&mut m.sys, thread, 5, None);
+        m.p.read_message(&mut m.sys, 0, 0);
     }
-    m.sys.chaos = super::system::Chaos::default();
+    m.sys.chaos = Chaos::default();
     m.p.call(&mut m.sys, |mm, w| mm.retry(w));
     m.touch_now(5, 9);
     m.p.discard(5..6);
@@ -452,15 +451,15 @@ fn a_lost_page_is_lost_in_the_child_too() {
     m.fill();
     let (at, slot) = m.swapped();
     m.sys.bad_sectors.insert(slot);
-    m.p.access(&mut m.sys, Some(0), at, None);
-    m.p.read_message(&mut m.sys, 0);
+    m.p.touch(&mut m.sys, 0, at, None);
+    m.p.read_message(&mut m.sys, 0, 0);
     m.p.hold(&mut m.sys);
     m.sys.chaos.again = 1000;
     while !m.p.space.flights.is_empty() {
         m.p.complete(&mut m.sys, 0);
     }
     m.p.try_snapshot(&mut m.sys);
-    assert!(m.p.fork == super::process::Fork::Held, "no mark is set yet");
+    assert!(m.p.fork == Fork::Held, "no mark is set yet");
     m.sys.chaos.again = 0;
     for _ in 0..100 {
         m.p.round(&mut m.sys, true);
@@ -480,8 +479,8 @@ fn a_page_lost_while_it_moves_is_lost_in_the_child_too() {
     m.fill();
     let (at, slot) = m.swapped();
     m.sys.bad_sectors.insert(slot);
-    m.p.access(&mut m.sys, Some(0), at, None);
-    m.p.read_message(&mut m.sys, 0);
+    m.p.touch(&mut m.sys, 0, at, None);
+    m.p.read_message(&mut m.sys, 0, 0);
     m.p.remap(at..at + 1, 99);
     // The mark is refused: the address space is changing.
     while !m.p.space.flights.is_empty() {

@@ -7,7 +7,7 @@ use super::directed::Machine;
 
 const UNIT: usize = 512;
 /// Pages with this content are one word from end to end.
-const WORD: u64 = 4001;
+const WORD: u64 = 4000;
 
 fn machine(limit: u64, pages: usize, thp: Thp) -> Machine {
     let config = Config {
@@ -22,7 +22,7 @@ fn machine(limit: u64, pages: usize, thp: Thp) -> Machine {
     };
     let mut m = Machine::configured(config, limit, &[65_536], pages);
     m.p.space.depth = 64;
-    m.sys.mixing = true;
+    m.sys.ordinary = 3;
     m
 }
 
@@ -77,7 +77,7 @@ fn they_are_never_written_or_read_and_come_back_many_at_a_time() {
 fn each_has_its_own_word() {
     let pages = 600;
     let mut m = machine(64, pages, Thp::Never);
-    let value = |at: usize| 1000 + 4 * at as u64 + u64::from(!at.is_multiple_of(3));
+    let value = |at: usize| 1000 + 4 * at as u64 + u64::from(at.is_multiple_of(3));
     for at in 0..pages {
         m.touch(at, Some(value(at)));
     }
@@ -86,12 +86,12 @@ fn each_has_its_own_word() {
     let written = m.p.mm.stats.swap_out;
     for at in (0..pages).step_by(3) {
         m.touch(at, Some(WORD + 4 * at as u64));
-        m.touch(at + 1, Some(2 * at as u64));
+        m.touch(at + 1, Some(2 * at as u64 + 1));
     }
     for at in (0..pages).rev() {
         let wanted = match at % 3 {
             0 => WORD + 4 * at as u64,
-            1 => 2 * (at as u64 - 1),
+            1 => 2 * (at as u64 - 1) + 1,
             _ => value(at),
         };
         assert_eq!(m.touch(at, None), Some(wanted), "page {at}");
@@ -106,20 +106,20 @@ fn where_too_many_words_are_in_use_the_others_are_written() {
     let pages = 6000;
     let mut m = machine(64, pages, Thp::Never);
     for at in 0..pages {
-        m.touch(at, Some(1 + 4 * at as u64));
+        m.touch(at, Some(4 + 4 * at as u64));
     }
     m.rest();
     assert!((4000..=4096).contains(&filled(&m)), "{}", filled(&m));
     assert!(m.p.mm.stats.swap_write_ios > 0);
     for at in 0..pages {
-        assert_eq!(m.touch(at, None), Some(1 + 4 * at as u64));
+        assert_eq!(m.touch(at, None), Some(4 + 4 * at as u64));
     }
     // Their words leave the list when they are gone.
     for at in 0..pages {
         m.touch(at, Some(WORD));
     }
     for at in 0..pages {
-        m.touch(at, Some(1_000_001 + 4 * at as u64));
+        m.touch(at, Some(1_000_000 + 4 * at as u64));
     }
     assert!(filled(&m) > 3000, "{}", filled(&m));
     m.end();
@@ -165,7 +165,7 @@ fn a_child_has_those_of_its_parent() {
     let back =
         (0..pages).find(|&at| matches!(m.p.mm.entry(m.p.space.vpn(at)), Entry::SameFilled(_)));
     let back = back.expect("a page that is filled");
-    m.p.access(&mut m.sys, Some(0), back, Some(78));
+    m.p.touch(&mut m.sys, 0, back, Some(78));
     for _ in 0..10 {
         m.p.round(&mut m.sys, true);
     }

@@ -4,9 +4,9 @@
 use foreswap_core::readahead::Policy;
 use foreswap_core::stats::Stats;
 use foreswap_core::{Config, Entry, Swapoff, Thp};
+use foreswap_model::Access;
 
 use super::directed::Machine;
-use super::process::Access;
 
 pub const UNIT: usize = 512;
 pub const PAGES: usize = 40 * UNIT;
@@ -71,7 +71,7 @@ pub fn touch_all(m: &mut Machine, pages: impl IntoIterator<Item = usize>) -> Sta
 
 /// A random page, in no order that could be predicted.
 fn scattered(n: u64) -> usize {
-    super::rng::mix(n) as usize % PAGES
+    foreswap_model::mix(n) as usize % PAGES
 }
 
 fn assert_whole(stats: &Stats, pages: usize) {
@@ -136,7 +136,7 @@ fn the_disk_writes_while_units_are_taken() {
     let config = Config {
         frames: 16 * UNIT as u32,
         clusters: 32,
-        ..machine(Thp::Adaptive).p.config
+        ..machine(Thp::Adaptive).p.setup.config
     };
     let mut m = Machine::configured(config, MEMORY as u64, &[65_536], 2 * MEMORY);
     m.p.space.depth = 128;
@@ -147,7 +147,7 @@ fn the_disk_writes_while_units_are_taken() {
     let mut begun = None;
     for at in 0..2 * MEMORY {
         let value = Some(1000 + at as u64);
-        if m.p.access(&mut m.sys, Some(0), at, value) == Access::Waits {
+        if m.p.touch(&mut m.sys, 0, at, value) == Access::Waits {
             m.rounds_without_io();
         }
         if begun.is_none() && writing(&m) > 0 {
@@ -172,7 +172,7 @@ fn the_disk_writes_while_units_are_taken() {
 /// Pages of each I/O in flight.
 fn given(m: &Machine) -> impl Iterator<Item = usize> {
     let flights = m.p.space.flights.iter();
-    let ios = flights.filter(|flight| !flight.digest);
+    let ios = flights.filter(|flight| flight.slot.is_some());
     ios.map(|flight| flight.frames.len())
 }
 
@@ -185,7 +185,7 @@ fn a_scan_leaves_the_disk_to_those_who_miss_single_pages() {
     m.sys.others_miss = true;
     let before = m.p.mm.stats.clone();
     for at in 0..PAGES {
-        if m.p.access(&mut m.sys, Some(0), at, None) != Access::Waits {
+        if m.p.touch(&mut m.sys, 0, at, None) != Access::Waits {
             continue;
         }
         loop {
@@ -215,7 +215,7 @@ fn a_single_page_goes_before_the_rest_of_a_huge_one() {
     m.sys.others_miss = true;
     let mut held = false;
     'scan: for at in 0..PAGES / 4 {
-        if m.p.access(&mut m.sys, Some(0), at, None) != Access::Waits {
+        if m.p.touch(&mut m.sys, 0, at, None) != Access::Waits {
             continue;
         }
         loop {
@@ -234,7 +234,7 @@ fn a_single_page_goes_before_the_rest_of_a_huge_one() {
     let away = |at: &usize| matches!(m.p.mm.entry(m.p.space.vpn(*at)), Entry::Swapped { .. });
     let far = (PAGES / 2..PAGES).find(away).unwrap();
     let before = given(&m).count();
-    m.p.access(&mut m.sys, Some(1), far, None);
+    m.p.touch(&mut m.sys, 1, far, None);
     m.rounds_without_io();
     assert!(given(&m).count() > before, "page {far} waits");
     m.rest();
@@ -274,7 +274,7 @@ fn scans_come_in_whole_units_and_clean_ones_go_without_a_write() {
 
 fn scans_come_in_whole_units(helpers: usize) {
     let mut m = filled(Thp::Adaptive);
-    m.sys.helpers = helpers;
+    m.p.space.helpers = helpers;
     let forward = touch_all(&mut m, 0..PAGES);
     assert_whole(&forward, PAGES - LIMIT as usize);
     pause(&mut m);
@@ -330,7 +330,7 @@ fn filled_with_units_in_frames() -> Machine {
     let config = Config {
         frames: 16 * UNIT as u32,
         clusters: 16,
-        ..machine(Thp::Adaptive).p.config
+        ..machine(Thp::Adaptive).p.setup.config
     };
     let mut m = Machine::configured(config, FILLED as u64 / 2, &[65_536], FILLED);
     m.p.space.depth = 128;
@@ -371,7 +371,7 @@ fn scattered_touches_read_single_pages() {
 /// Units that were evicted during `touches` at random, of all pages or only of those that were `away` before.
 fn gone_at_random(touches: usize, helpers: usize, away: bool) -> u64 {
     let mut m = filled(Thp::Adaptive);
-    m.sys.helpers = helpers;
+    m.p.space.helpers = helpers;
     let before = m.p.mm.stats.huge_swap_out;
     let mut there = vec![false; PAGES];
     for at in m.resident() {
@@ -491,7 +491,7 @@ fn what_cannot_be_moved_is_not_made_huge_again_and_again() {
 /// Everything is emptied from area 0 on, in rounds of the driver.
 pub fn emptied(m: &mut Machine) {
     m.sys.begin_drain(0);
-    m.p.drain(&mut m.sys, 0);
+    m.p.call(&mut m.sys, |mm, w| mm.drain(w, 0));
     for _ in 0..4 {
         m.p.round(&mut m.sys, true);
     }

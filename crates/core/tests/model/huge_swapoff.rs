@@ -30,7 +30,7 @@ fn an_area_is_emptied_by_units() {
     // They are huge pages still, and are evicted as such.
     m.sys.draining = None;
     m.sys.order = vec![0];
-    m.p.use_area(&mut m.sys, 0);
+    m.p.call(&mut m.sys, |mm, _| mm.use_area(0));
     m.sys.limit = LIMIT;
     m.p.mm.on_limit(LIMIT);
     m.sys.excuse();

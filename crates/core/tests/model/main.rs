@@ -1,5 +1,5 @@
-//! The deterministic harness of the core: a modelled MMU, store, swap map and clock, programs drawn from a seed, and an
-//! oracle that knows the expected content of every page.
+//! The core on the machine of `foreswap-model`, whose oracle knows the expected content of every page: programs drawn
+//! from a seed (`random`), recorded decisions of Linux (`vectors`, `file_vectors`), and one situation each (the others).
 
 mod advice;
 mod at_once;
@@ -7,21 +7,12 @@ mod compressed;
 mod directed;
 mod file_vectors;
 mod filled;
-mod fork;
 mod huge;
 mod huge_swapoff;
-mod mmu;
-mod oracle;
-mod plan;
-mod process;
 mod random;
 mod readahead;
-mod rng;
-mod scenario;
-mod space;
 mod streams;
 mod swapoff;
 mod swapped;
-mod system;
 mod vectors;
 mod waiting;

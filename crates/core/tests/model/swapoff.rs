@@ -3,9 +3,9 @@
 use foreswap_core::readahead::Policy;
 use foreswap_core::world::Notice;
 use foreswap_core::{Config, Entry, Swapoff};
+use foreswap_model::Access;
 
 use super::directed::{Machine, TIMEOUT};
-use super::process::Access;
 
 const ALL: [Swapoff; 3] = [Swapoff::Stream, Swapoff::Readahead, Swapoff::LegacyStats];
 
@@ -26,7 +26,7 @@ fn machine(how: Swapoff, limit: u64, areas: &[u32], pages: usize) -> Machine {
 impl Machine {
     fn begin(&mut self, area: u8) {
         self.sys.begin_drain(area);
-        self.p.drain(&mut self.sys, area);
+        self.p.call(&mut self.sys, |mm, w| mm.drain(w, area));
     }
 
     /// Run until nothing is on the area; false if that never happens.
@@ -61,7 +61,7 @@ fn everything_comes_back_into_memory_when_the_limit_is_raised() {
         m.unchanged();
         assert_eq!(m.p.mm.stats.swap_read_ios, reads, "all is in memory");
         m.sys.draining = None;
-        m.p.forget_area(&mut m.sys, 0);
+        m.p.call(&mut m.sys, |mm, _| mm.forget_area(0));
         m.end();
     }
 }
@@ -103,13 +103,13 @@ fn what_does_not_fit_anywhere_stays_and_no_fault_suffers() {
     assert!(!m.drained(0));
     // The program continues; if nothing else helps, swapoff is given up.
     for at in 0..300 {
-        if m.p.access(&mut m.sys, Some(0), at, Some(5000 + at as u64)) == Access::Waits {
+        if m.p.touch(&mut m.sys, 0, at, Some(5000 + at as u64)) == Access::Waits {
             for _ in 0..10_000 {
                 let done = m.p.round(&mut m.sys, true);
                 if m.p.mm.starved() == Some(0) {
                     m.sys.draining = None;
                     m.sys.order.push(0);
-                    m.p.use_area(&mut m.sys, 0);
+                    m.p.call(&mut m.sys, |mm, _| mm.use_area(0));
                 }
                 if done {
                     break;
@@ -141,7 +141,7 @@ fn an_interrupted_swapoff_leaves_a_working_area() {
         assert!(left > 0);
         m.sys.draining = None;
         m.sys.order = vec![0];
-        m.p.use_area(&mut m.sys, 0);
+        m.p.call(&mut m.sys, |mm, _| mm.use_area(0));
         m.sys.limit = 48;
         m.p.mm.on_limit(48);
         m.sys.excuse();

@@ -6,10 +6,7 @@ use std::ops::Range;
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::Slot;
 use foreswap_core::{Config, Stored};
-
-use super::mmu::View;
-use super::process::Process;
-use super::system::System;
+use foreswap_model::{Chaos, Process, Setup, System, View};
 
 /// Pages that are modelled; the number puts the first at a border of 2 MiB.
 pub const PAGES: usize = 6 * 3 * 512;
@@ -40,7 +37,8 @@ impl Swapped {
         slots: &[(usize, u32)],
     ) -> Self {
         let last = slots.iter().map(|&(_, slot)| slot).max().expect("slots");
-        let mut sys = System::new(1, 1 << 20, &[last + 1]);
+        let mut sys = System::new(1 << 20, &[last + 1], Chaos::default());
+        sys.ordinary = u64::MAX;
         let config = Config {
             frames: 4 * PAGES as u32,
             depth: 512,
@@ -51,9 +49,13 @@ impl Swapped {
             thp: foreswap_core::Thp::Never,
             clusters: 0,
         };
-        let mut p = Process::new(&mut sys, config, PAGES, 1);
+        let setup = Setup {
+            threads: 1,
+            queue: 512,
+            ..Setup::new(config, PAGES)
+        };
+        let mut p = Process::new(&mut sys, setup);
         assert_eq!(p.space.base % 512, 0);
-        p.space.depth = 512;
         for region in regions {
             p.map(region.clone());
             p.adopt(&mut sys, region.clone());
@@ -66,8 +68,9 @@ impl Swapped {
         for &(at, index) in slots {
             let slot = Slot { area: 0, index };
             sys.get(slot);
+            let digest = System::digest(content(at), sys.ordinary);
             sys.areas[0].content[index as usize] = content(at);
-            sys.areas[0].digests[index as usize] = content(at);
+            sys.areas[0].digests[index as usize] = digest.number();
             *p.space.refs_mut(slot) += 1;
             p.cells[at].value = content(at);
             let page = p.space.vpn(at);
@@ -90,7 +93,8 @@ impl Swapped {
             self.call(|mm, view| mm.on_fault(view, page.address()));
             for flight in &self.p.space.flights {
                 assert!(!flight.write);
-                let slots = (0..flight.frames.len() as u32).map(|n| flight.slot.plus(n));
+                let first = flight.slot.expect("a read");
+                let slots = (0..flight.frames.len() as u32).map(|n| first.plus(n));
                 read.extend(slots.map(|slot| self.pages[&slot]));
             }
             self.finish();

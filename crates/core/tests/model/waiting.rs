@@ -4,9 +4,9 @@
 use foreswap_core::readahead::Policy;
 use foreswap_core::world::Notice;
 use foreswap_core::{Advice, Config, Entry, Swapoff, Thp};
+use foreswap_model::Access;
 
-use super::directed::{Machine, TIMEOUT};
-use super::process::Access;
+use super::directed::{Machine, OTHER, TIMEOUT};
 
 fn waiting(m: &Machine) -> usize {
     m.p.threads.iter().flatten().count()
@@ -28,9 +28,9 @@ fn without_memory(written: usize, pages: usize) -> Machine {
 }
 
 fn touch(m: &mut Machine, thread: usize, at: usize) {
-    let access = m.p.access(&mut m.sys, Some(thread), at, None);
+    let access = m.p.touch(&mut m.sys, thread, at, None);
     assert_eq!(access, Access::Waits);
-    m.p.read_message(&mut m.sys, 0);
+    m.p.read_message(&mut m.sys, 0, 0);
     m.sys.now += 10;
 }
 
@@ -98,14 +98,14 @@ fn the_next_place_in_the_queue_is_for_a_thread() {
     }
     let wanted = swapped(&m)[0];
     for at in m.resident() {
-        m.p.access(&mut m.sys, None, at, Some(5000 + at as u64));
+        m.p.touch(&mut m.sys, OTHER, at, Some(5000 + at as u64));
     }
     m.p.space.depth = 0;
     touch(&mut m, 0, wanted);
     // Other processes need memory as well: changed pages are evicted for them.
     for at in 200..210 {
-        m.p.access(&mut m.sys, None, at, None);
-        m.p.read_message(&mut m.sys, 0);
+        m.p.touch(&mut m.sys, OTHER, at, None);
+        m.p.read_message(&mut m.sys, 0, 0);
         m.p.run(&mut m.sys);
     }
     m.p.space.depth = 1;
@@ -163,11 +163,11 @@ fn a_huge_page_that_a_thread_waited_for_stays_until_it_is_touched() {
     let mut m = Machine::configured(config, 600, &[8192], 6 * 512);
     m.p.space.depth = 8;
     for unit in 0..6 {
-        let access = m.p.access(&mut m.sys, Some(unit), unit * 512 + 7, Some(1));
+        let access = m.p.touch(&mut m.sys, unit, unit * 512 + 7, Some(1));
         assert_eq!(access, Access::Waits);
     }
     for _ in 0..6 {
-        m.p.read_message(&mut m.sys, 0);
+        m.p.read_message(&mut m.sys, 0, 0);
     }
     let mut left = waiting(&m);
     for _ in 0..200 {
@@ -249,8 +249,8 @@ fn beside_an_io_that_does_not_end_the_limit_yields() {
     let mut m = Machine::new(48, &[512], 200);
     m.fill();
     let wanted = swapped(&m)[0];
-    m.p.access(&mut m.sys, Some(1), wanted, None);
-    m.p.read_message(&mut m.sys, 0);
+    m.p.touch(&mut m.sys, 1, wanted, None);
+    m.p.read_message(&mut m.sys, 0, 0);
     m.p.run(&mut m.sys);
     assert!(!m.p.space.flights.is_empty(), "a read that will not end");
     // No mapped page can be evicted, and the pages in frames are for other processes.
@@ -288,10 +288,10 @@ fn moved_out_at_a_time(ends_show: bool) -> usize {
     m.sys.ends_show = ends_show;
     let (mut most, away) = (0, swapped(&m));
     for &at in away.iter().take(500) {
-        if m.p.access(&mut m.sys, Some(0), at, None) != Access::Waits {
+        if m.p.touch(&mut m.sys, 0, at, None) != Access::Waits {
             continue;
         }
-        m.p.read_message(&mut m.sys, 0);
+        m.p.read_message(&mut m.sys, 0, 0);
         while m.p.mm.is_awaited() {
             let before = m.resident().len();
             m.p.run(&mut m.sys);
@@ -319,13 +319,13 @@ fn writes_are_gathered_while_pages_are_missed_at_random() {
     const PAGES: usize = 32_768;
     let config = Config {
         frames: 4096,
-        ..Machine::new(48, &[512], 8).p.config
+        ..Machine::new(48, &[512], 8).p.setup.config
     };
     let mut m = Machine::configured(config, PAGES as u64 / 2, &[65_536], PAGES);
     m.fill();
     let before = m.p.mm.stats.clone();
     for n in 0..8000 {
-        let at = super::rng::mix(n) as usize % PAGES;
+        let at = foreswap_model::mix(n) as usize % PAGES;
         m.touch(at, Some(n));
     }
     let pages = m.p.mm.stats.swap_out - before.swap_out;
