@@ -6,7 +6,8 @@
 
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
-use crate::reclaim::{Evicted, RUN};
+use crate::reclaim::RUN;
+use crate::reclaim::wake::Evicted;
 use crate::world::World;
 
 impl Mm {

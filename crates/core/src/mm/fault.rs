@@ -105,7 +105,7 @@ impl Mm {
         if mapped > 0 {
             if let Some(vma) = self.vmas.find_mut(page) {
                 let run = vma.streams.mapped(page, mapped);
-                self.readahead.streams.filled(&run, mapped);
+                self.streams.filled(&run, mapped);
             }
             self.stats.faults_zero += 1;
             self.stats.first_touched += u64::from(mapped);
@@ -396,7 +396,7 @@ impl Mm {
             .find(page)
             .is_some_and(|vma| vma.hint != Hint::Random)
         {
-            self.readahead.streams.begin_again(page, w.now());
+            self.streams.begin_again(page, w.now());
         }
         if self.swap_in_unit(w, pending) {
             return Outcome::Waits;

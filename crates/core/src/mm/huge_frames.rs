@@ -210,7 +210,7 @@ impl Mm {
             if let Some(page) = first.page {
                 let mark = true;
                 self.end_ahead(page, &crate::frames::FrameDesc { mark, ..first }, false);
-                self.readahead.streams.dropped(page);
+                self.streams.dropped(page);
             }
         }
         for frame in self.frames.clusters().frames(id) {

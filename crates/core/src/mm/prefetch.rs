@@ -12,7 +12,7 @@ use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
 use crate::readahead::byte_stride::ByteStrideId;
-use crate::readahead::prefetch::Predictor;
+use crate::readahead::predict::{Predictor, predict};
 use crate::readahead::streams::{Run, StreamId};
 use crate::readahead::{Touch, Window};
 use crate::space::advice::Hint;
@@ -54,7 +54,7 @@ impl Mm {
             match self.predictor(address, w.now()) {
                 Some(Predictor::Stream(id)) => {
                     if self.frames.unit_of(frame).is_some() {
-                        self.readahead.streams.saw_unit(id);
+                        self.streams.saw_unit(id);
                     }
                     return self.judge(id).then_some(Predictor::Stream(id));
                 }
@@ -70,42 +70,24 @@ impl Mm {
             region: &vma.range,
         };
         let policy = vma.policy(self.config.readahead);
-        policy.on_hit(&mut self.readahead.shared, &mut vma.history, &touch);
+        policy.on_hit(&mut self.policies, &mut vma.history, &touch);
         None
     }
 
     /// The predictor that the touch of `address` continues, moved on.
     pub(super) fn predictor(&mut self, address: u64, now: Nanos) -> Option<Predictor> {
-        let page = Vpn::of(address);
-        let vma = self.vmas.find_mut(page)?;
+        let vma = self.vmas.find_mut(Vpn::of(address))?;
         if vma.hint == Hint::Random {
             return None;
         }
-        let history = &mut vma.history;
-        if let Some(id) = self.readahead.streams.advance(page, now) {
-            self.readahead
-                .streams
-                .weigh(id, &mut history.stride_probe, now);
-            return Some(Predictor::Stream(id));
-        }
-        if let Some(id) = self
-            .readahead
-            .byte_strides
-            .touch(&mut history.byte_strides, address, now)
-        {
-            return Some(Predictor::ByteStride(id));
-        }
-        let stream = self
-            .readahead
-            .streams
-            .find(&mut history.recent, address, now)?;
-        Some(Predictor::Stream(stream))
+        let (streams, byte_strides) = (&mut self.streams, &mut self.byte_strides);
+        predict(streams, byte_strides, &mut vma.history, address, now)
     }
 
     /// Whether a stream that has moved on is still one: pages that it should have touched on its way are evidence
     /// against it.
     pub(super) fn judge(&mut self, id: StreamId) -> bool {
-        let unused = self.readahead.streams.left_out(id).filter(|&page| {
+        let unused = self.streams.left_out(id).filter(|&page| {
             let Entry::Cached(frame) = self.table.get(page) else {
                 return false;
             };
@@ -113,7 +95,7 @@ impl Mm {
             desc.mark && desc.ahead
         });
         let unused = unused.count() as u32;
-        self.readahead.streams.judge(id, unused)
+        self.streams.judge(id, unused)
     }
 
     /// A page that readahead read is used, or is evicted unused.
@@ -150,10 +132,10 @@ impl Mm {
         let region = vma.range.clone();
         match predictor {
             Some(Predictor::Stream(id)) => {
-                self.readahead.streams.missed(id);
-                let share = self.readahead.streams.share(now);
+                self.streams.missed(id);
+                let share = self.streams.share(now);
                 if self.judge(id)
-                    && let Some(run) = self.readahead.streams.window(id, &region, share)
+                    && let Some(run) = self.streams.window(id, &region, share)
                 {
                     let run = self.before_units(id, run);
                     let count = run.count.min(SLOTS_PER_IO as u64 - 1);
@@ -165,7 +147,7 @@ impl Mm {
                 return;
             }
             Some(Predictor::ByteStride(id)) => {
-                if self.readahead.byte_strides.next_page(id, now).is_some() {
+                if self.byte_strides.next_page(id, now).is_some() {
                     self.read_lattice(w, id, &region, batch);
                 }
                 return;
@@ -181,9 +163,8 @@ impl Mm {
         vma.was_foreseen(false);
         let policy = vma.policy(self.config.readahead);
         let hinted = vma.hint.window(&touch, policy.max_window());
-        let window = hinted.unwrap_or_else(|| {
-            policy.on_miss(&mut self.readahead.shared, &mut vma.history, &touch)
-        });
+        let window =
+            hinted.unwrap_or_else(|| policy.on_miss(&mut self.policies, &mut vma.history, &touch));
         self.on_random_fault(now);
         w.window(window.count().into());
         self.read_window(w, &window, batch);
@@ -202,8 +183,8 @@ impl Mm {
             return;
         }
         let now = w.now();
-        for id in self.readahead.byte_strides.ids() {
-            if let Some(next) = self.readahead.byte_strides.next_page(id, now)
+        for id in self.byte_strides.ids() {
+            if let Some(next) = self.byte_strides.next_page(id, now)
                 && let Some(vma) = self.vmas.find(next)
                 && vma.hint != Hint::Random
             {
@@ -225,34 +206,28 @@ impl Mm {
         batch: &mut Vec<(Slot, Frame)>,
     ) {
         let (latency, memory) = (self.io.latency(), self.memory_ahead());
-        let count = self
-            .readahead
-            .byte_strides
-            .window(id, region, latency, memory);
+        let count = self.byte_strides.window(id, region, latency, memory);
         if count == 0 {
             return;
         }
-        let pages = self.readahead.byte_strides.pages(id, count);
-        let placing = self.readahead.byte_strides.placing(id);
+        let pages = self.byte_strides.pages(id, count);
+        let placing = self.byte_strides.placing(id);
         let passed = self.read_pages(w, pages, false, placing, batch);
-        self.readahead
-            .byte_strides
-            .passed(id, passed, passed < count);
+        self.byte_strides.passed(id, passed, passed < count);
     }
 
     fn read_streams(&mut self, w: &mut impl World) {
-        self.readahead
-            .streams
+        self.streams
             .set_means(self.io.latency(), self.memory_ahead());
         let now = w.now();
-        let share = self.readahead.streams.share(now);
-        for id in self.readahead.streams.ids() {
+        let share = self.streams.share(now);
+        for id in self.streams.ids() {
             let mut windows = 0;
             while windows < WINDOWS
-                && let Some(next) = self.readahead.streams.next_page(id, share, now)
+                && let Some(next) = self.streams.next_page(id, share, now)
                 && let Some(vma) = self.vmas.find(next)
                 && vma.hint != Hint::Random
-                && let Some(run) = self.readahead.streams.window(id, &vma.range, share)
+                && let Some(run) = self.streams.window(id, &vma.range, share)
             {
                 if self.reads_whole(id, next) {
                     if self.io.holds_back() || !self.read_unit_ahead(w, id, next) {
@@ -308,13 +283,13 @@ impl Mm {
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
         if let Entry::Swapped { evicted, .. } = self.table.get(run.first) {
-            self.readahead.streams.reads(id, self.returns(evicted));
+            self.streams.reads(id, self.returns(evicted));
         }
-        let placing = self.readahead.streams.placing(id);
+        let placing = self.streams.placing(id);
         let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);
         let mapped = |page: &Vpn| matches!(self.table.get(*page), Entry::Resident(_));
         let present = run.pages().take(passed as usize).filter(mapped).count();
-        self.readahead.streams.passed(id, passed, present as u64);
+        self.streams.passed(id, passed, present as u64);
         passed
     }
 
@@ -494,11 +469,11 @@ impl Mm {
     pub(super) fn map_ahead(&mut self, w: &mut impl World, predictor: Predictor) {
         match predictor {
             Predictor::Stream(id) => {
-                let run = self.readahead.streams.take_mappable(id);
+                let run = self.streams.take_mappable(id);
                 self.map_those(w, run.into_iter().flat_map(Run::rising));
             }
             Predictor::ByteStride(id) => {
-                let pages = self.readahead.byte_strides.take_mappable(id);
+                let pages = self.byte_strides.take_mappable(id);
                 self.map_those(w, pages);
             }
         }

@@ -5,8 +5,8 @@
 //! header, is never read ahead. Slots that are free, bad, of another process or beyond the area's end hold no page of
 //! ours; the caller skips them.
 
+use super::policy::{Readahead, Touch, Window};
 use super::vma::next_size;
-use super::{Readahead, Touch, Window};
 use crate::units::Slot;
 
 /// The state of all areas together.

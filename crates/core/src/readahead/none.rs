@@ -1,6 +1,6 @@
 //! No readahead: only the page that is asked for.
 
-use super::{Readahead, Touch, Window};
+use super::policy::{Readahead, Touch, Window};
 
 /// Reads nothing ahead.
 pub struct Nothing;

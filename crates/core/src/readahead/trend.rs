@@ -5,8 +5,8 @@
 //! distances, then at 8, 16 and 32, until one has the majority. The hits since the last miss determine the size of the
 //! window. If there is no trend, `vma` decides with a history of its own, which records every touch.
 
+use super::policy::{Readahead, Touch, Window};
 use super::vma::{self, PerVma};
-use super::{Readahead, Touch, Window};
 use crate::units::{PageRange, Vpn};
 
 /// Distances that are remembered.

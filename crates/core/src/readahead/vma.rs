@@ -3,7 +3,7 @@
 //! The hits since the last miss determine the size of the window, the direction of the last two faults its place. It
 //! never crosses the region nor the 2 MiB that one page table maps.
 
-use super::{Readahead, Touch, Window};
+use super::policy::{Readahead, Touch, Window};
 use crate::units::{LEAF_PAGES, Vpn, overlap};
 
 /// The state of one region.
