@@ -1,11 +1,12 @@
 //! Drop-behind at work: pages that a long stream has passed are evicted first ([`crate::reclaim::drop_behind`]).
 
+use alloc::vec::Vec;
+
 use super::Mm;
 use crate::huge::{Thp, unit_of};
 use crate::reclaim::drop_behind::{OFFERED, bounds};
 use crate::units::Vpn;
 use crate::world::World;
-use alloc::vec::Vec;
 
 impl Mm {
     /// Drop-behind: resident pages that a long stream has passed, and that did not prove to be needed again. False:

@@ -11,6 +11,7 @@ use crate::frames::{FrameDesc, NOTHING, State};
 use crate::readahead::streams::Returns;
 use crate::space::advice::Hint;
 use crate::space::page_table::{Entry, Resident};
+use crate::swap::slots;
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
 use crate::world::{Stop, World};
 
@@ -376,11 +377,9 @@ impl Mm {
         Outcome::Served
     }
 
-    /// A page that was read keeps its slot, to save a later write, while its area is less than half full. Where a write
-    /// means compression: three quarters.
+    /// Whether a page that was read from `slot` keeps it, to save a later write.
     pub(super) fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
-        let quarters = if w.compresses(slot.area) { 3 } else { 2 };
-        !self.drains(slot.area) && w.used(slot.area) * 4 < u64::from(w.slots(slot.area)) * quarters
+        !self.drains(slot.area) && slots::keeps(w, slot.area)
     }
 
     fn on_swapped(

@@ -5,12 +5,15 @@
 //! [`Mm::map_ahead`] maps the pages that were read for a stream, many with one call. Readahead takes frames that
 //! reclaim keeps ready, never the last of them, and drops no page that another stream waits for.
 
+use alloc::vec::Vec;
+
 use super::Mm;
 use crate::fault::REFS_NEW;
-use crate::frames::clusters::{List, UNIT};
+use crate::frames::clusters::List;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
+use crate::readahead::budget;
 use crate::readahead::byte_stride::ByteStrideId;
 use crate::readahead::predict::{Predictor, predict};
 use crate::readahead::streams::{Run, StreamId};
@@ -19,14 +22,6 @@ use crate::space::advice::Hint;
 use crate::space::page_table::Entry;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn};
 use crate::world::{Stop, World};
-use alloc::vec::Vec;
-
-/// I/Os that are reserved for faults and writes.
-const KEPT_IOS: usize = 32;
-/// Windows of one stream that are examined between faults.
-const WINDOWS: u32 = 8;
-/// A stream waits for this many pages, while reclaim makes room, instead of reading fewer: the least and the most.
-const WORTHWHILE: (u32, u32) = (32, 128);
 
 impl Mm {
     /// The one place where a touch that finds its page in a frame is looked up and counted. Returns the predictor that
@@ -172,8 +167,8 @@ impl Mm {
 
     /// Pages of memory that may hold readahead.
     fn memory_ahead(&self) -> u64 {
-        let units = self.frames.clusters().number() / 2 * UNIT;
-        u64::from(self.reclaim.marks().ahead / 4 * 3 + units).min(self.resident() / 4)
+        let units = self.frames.clusters().number();
+        budget::memory(self.reclaim.marks().ahead, units, self.resident())
     }
 
     /// Read ahead of every stream and byte stride, as far as each may.
@@ -223,7 +218,7 @@ impl Mm {
         let share = self.streams.share(now);
         for id in self.streams.ids() {
             let mut windows = 0;
-            while windows < WINDOWS
+            while windows < budget::WINDOWS
                 && let Some(next) = self.streams.next_page(id, share, now)
                 && let Some(vma) = self.vmas.find(next)
                 && vma.hint != Hint::Random
@@ -306,7 +301,7 @@ impl Mm {
     ) -> u64 {
         let mut wants = core::mem::take(&mut self.buffers.wants);
         wants.clear();
-        let mut ios = self.io.in_flight() + KEPT_IOS;
+        let mut ios = self.io.in_flight() + budget::KEPT_IOS;
         let mut last: Option<Slot> = batch.last().map(|&(slot, _)| slot);
         let (mut passed, mut first_page) = (0, None);
         for (n, page) in (0..).zip(pages) {
@@ -329,8 +324,7 @@ impl Mm {
         }
         let spare = self.spare_frames(w, wants.len() as u32);
         if (spare as usize) < wants.len() {
-            let worthwhile = (self.reclaim.marks().ahead / 32).clamp(WORTHWHILE.0, WORTHWHILE.1);
-            let enough = if spare < worthwhile { 0 } else { spare };
+            let enough = budget::worthwhile(spare, self.reclaim.marks().ahead);
             passed = wants[enough as usize].0;
             wants.truncate(enough as usize);
             self.reclaim.wake();

@@ -5,6 +5,7 @@
 //! and not in memory yet. Each policy has its file and one type for its state. The kernel's policies (`vma`, `cluster`)
 //! make the decisions of Linux 6.18.
 
+pub(crate) mod budget;
 pub(crate) mod byte_stride;
 mod cluster;
 pub mod file;
