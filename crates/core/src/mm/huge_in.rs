@@ -7,7 +7,7 @@ use crate::frames::clusters::{ClusterId, List, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::{Thp, may_wait, unit_of};
 use crate::io::SLOTS_PER_UNIT_IO;
-use crate::readahead::predict::Predictor;
+use crate::readahead::follow::Predictor;
 use crate::readahead::streams::StreamId;
 use crate::space::page_table::{Entry, Fill};
 use crate::units::{Frame, Nanos, PageRange, Vpn, overlap};
@@ -137,7 +137,9 @@ impl Mm {
             }
             Cluster::None => return false,
         };
-        if let Some(Predictor::Stream(stream)) = self.predictor(pending.address(), w.now()) {
+        let at = Some((pending.address(), w.now()));
+        let predictor = self.ask_policy(page, at, |policy, history, _| policy.predictor(history));
+        if let Some(Some(Predictor::Stream(stream))) = predictor {
             self.streams.missed(stream);
             self.judge(stream);
             self.streams.pass_unit(stream, unit_of(page));

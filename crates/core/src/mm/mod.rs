@@ -38,12 +38,13 @@ use crate::frames::{Frames, State};
 use crate::huge::probation::Probation;
 use crate::huge::{Huge, Thp};
 use crate::io::scheduler::{self, IoScheduler};
+use crate::readahead::Hint;
 use crate::readahead::byte_stride::ByteStrides;
 use crate::readahead::streams::Streams;
 use crate::readahead::{Policy, Shared};
 use crate::reclaim::Reclaim;
 use crate::reclaim::unshare::Unsharing;
-use crate::space::advice::{Advised, Hint};
+use crate::space::advice::Advised;
 use crate::space::discarded::Discarded;
 use crate::space::page_table::{Entry, PageTable, Resident};
 use crate::space::vma::Vmas;
@@ -134,6 +135,7 @@ pub struct Mm {
     /// The state of the readahead policies.
     policies: Shared,
     huge: Huge,
+    /// Huge pages that rest before they are written.
     probation: Probation,
     /// Counters since the start.
     pub stats: Stats,

@@ -13,12 +13,12 @@ use crate::frames::clusters::List;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
+use crate::readahead::Hint;
 use crate::readahead::budget;
 use crate::readahead::byte_stride::ByteStrideId;
-use crate::readahead::predict::{Predictor, predict};
+use crate::readahead::follow::{Follow, Followed, Predictor};
 use crate::readahead::streams::{Run, StreamId};
-use crate::readahead::{Touch, Window};
-use crate::space::advice::Hint;
+use crate::readahead::{Answer, Readahead as _, Touch, Window};
 use crate::space::page_table::Entry;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn};
 use crate::world::{Stop, World};
@@ -39,44 +39,50 @@ impl Mm {
             let mark = desc.mark || self.frames.unit_of(frame).is_some();
             self.end_ahead(page, &FrameDesc { mark, ..desc }, true);
             self.frames.use_ahead(frame);
-        }
-        let vma = self.vmas.find_mut(page)?;
-        if desc.ahead {
-            vma.was_foreseen(true);
-        }
-        if !desc.wanted {
-            // Otherwise another thread was here first.
-            match self.predictor(address, w.now()) {
-                Some(Predictor::Stream(id)) => {
-                    if self.frames.unit_of(frame).is_some() {
-                        self.streams.saw_unit(id);
-                    }
-                    return self.judge(id).then_some(Predictor::Stream(id));
-                }
-                Some(byte_stride) => return Some(byte_stride),
-                None => {}
+            if let Some(vma) = self.vmas.find_mut(page) {
+                vma.was_foreseen(true);
             }
         }
-        let vma = self.vmas.find_mut(page)?;
-        let touch = Touch {
-            page,
-            slot: desc.slot,
-            ahead: desc.ahead,
-            region: &vma.range,
+        // Otherwise another thread was here first.
+        let at = (!desc.wanted).then(|| (address, w.now()));
+        let predictor = self.ask_policy(page, at, |policy, history, region| {
+            let touch = Touch {
+                page,
+                slot: desc.slot,
+                ahead: desc.ahead,
+                region,
+            };
+            policy.on_hit(history, &touch)
+        })??;
+        let Predictor::Stream(id) = predictor else {
+            return Some(predictor);
         };
-        let policy = vma.policy(self.config.readahead);
-        policy.on_hit(&mut self.policies, &mut vma.history, &touch);
-        None
+        if self.frames.unit_of(frame).is_some() {
+            self.streams.saw_unit(id);
+        }
+        self.judge(id).then_some(predictor)
     }
 
-    /// The predictor that the touch of `address` continues, moved on.
-    pub(super) fn predictor(&mut self, address: u64, now: Nanos) -> Option<Predictor> {
-        let vma = self.vmas.find_mut(Vpn::of(address))?;
-        if vma.hint == Hint::Random {
-            return None;
-        }
-        let (streams, byte_strides) = (&mut self.streams, &mut self.byte_strides);
-        predict(streams, byte_strides, &mut vma.history, address, now)
+    /// The readahead policy of the region of `page`, which a thread touches `at` an address and a time.
+    pub(super) fn ask_policy<R>(
+        &mut self,
+        page: Vpn,
+        at: Option<(u64, Nanos)>,
+        ask: impl FnOnce(&Follow, &mut Followed<'_>, &PageRange) -> R,
+    ) -> Option<R> {
+        let vma = self.vmas.find_mut(page)?;
+        let policy = Follow {
+            beside: vma.policy(self.config.readahead),
+            hint: vma.hint,
+            at,
+        };
+        let mut history = Followed {
+            streams: &mut self.streams,
+            byte_strides: &mut self.byte_strides,
+            shared: &mut self.policies,
+            region: &mut vma.history,
+        };
+        Some(ask(&policy, &mut history, &vma.range))
     }
 
     /// Whether a stream that has moved on is still one: pages that it should have touched on its way are evidence
@@ -120,13 +126,21 @@ impl Mm {
         batch: &mut Vec<(Slot, Frame)>,
     ) {
         let (page, now) = (Vpn::of(address), w.now());
-        let predictor = self.predictor(address, now);
-        let Some(vma) = self.vmas.find_mut(page) else {
+        let answer = self.ask_policy(page, Some((address, now)), |policy, history, region| {
+            let touch = Touch {
+                page,
+                slot: Some(slot),
+                ahead: false,
+                region,
+            };
+            policy.on_miss(history, &touch)
+        });
+        let (Some(answer), Some(vma)) = (answer, self.vmas.find_mut(page)) else {
             return;
         };
         let region = vma.range.clone();
-        match predictor {
-            Some(Predictor::Stream(id)) => {
+        match answer {
+            Answer::Follows(Predictor::Stream(id)) => {
                 self.streams.missed(id);
                 let share = self.streams.share(now);
                 if self.judge(id)
@@ -139,30 +153,19 @@ impl Mm {
                         self.read_run(w, id, run.shortened(count), batch);
                     }
                 }
-                return;
             }
-            Some(Predictor::ByteStride(id)) => {
+            Answer::Follows(Predictor::ByteStride(id)) => {
                 if self.byte_strides.next_page(id, now).is_some() {
                     self.read_lattice(w, id, &region, batch);
                 }
-                return;
             }
-            None => {}
+            Answer::Window(window) => {
+                vma.was_foreseen(false);
+                self.on_random_fault(now);
+                w.window(window.count().into());
+                self.read_window(w, &window, batch);
+            }
         }
-        let touch = Touch {
-            page,
-            slot: Some(slot),
-            ahead: false,
-            region: &region,
-        };
-        vma.was_foreseen(false);
-        let policy = vma.policy(self.config.readahead);
-        let hinted = vma.hint.window(&touch, policy.max_window());
-        let window =
-            hinted.unwrap_or_else(|| policy.on_miss(&mut self.policies, &mut vma.history, &touch));
-        self.on_random_fault(now);
-        w.window(window.count().into());
-        self.read_window(w, &window, batch);
     }
 
     /// Pages of memory that may hold readahead.

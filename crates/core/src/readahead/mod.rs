@@ -1,7 +1,7 @@
 //! Swap readahead: which pages are read together with a page. Readahead of files is in [`mod@file`].
 //!
-//! A policy sees the touches of absent pages, one after the other, and answers a miss with a window of pages. It
-//! decides on addresses, slots and its own history only. The caller reads the pages of the window that are on an area
+//! A policy ([`Readahead`]) sees the touches of absent pages, one after the other, and answers a miss with a window of
+//! pages, or names what it follows and reads on between misses: the default (`follow`) follows streams. It decides on addresses, slots and its own history only. The caller reads the pages of the window that are on an area
 //! and not in memory yet. Each policy has its file and one type for its state. The kernel's policies (`vma`, `cluster`)
 //! make the decisions of Linux 6.18.
 
@@ -9,9 +9,10 @@ pub(crate) mod budget;
 pub(crate) mod byte_stride;
 mod cluster;
 pub mod file;
+pub(crate) mod follow;
+mod hint;
 mod none;
 mod policy;
-pub(crate) mod predict;
 mod recent;
 mod run;
 mod scan_starts;
@@ -21,8 +22,11 @@ pub(crate) mod stride_probe;
 mod trend;
 mod vma;
 
+use core::convert::Infallible;
+
 pub use cluster::History as ClusterHistory;
-pub use policy::{Readahead, Touch, Window};
+pub use hint::Hint;
+pub use policy::{Answer, Readahead, Touch, Window};
 
 /// The policies, each with its largest window in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,9 +52,9 @@ const BESIDE_STREAMS: u32 = 32;
 pub struct History {
     vma: vma::History,
     trend: trend::History,
-    pub(crate) recent: recent::Recent,
-    pub(crate) byte_strides: byte_stride::ByteStrideHistory,
-    pub(crate) stride_probe: stride_probe::StrideProbe,
+    recent: recent::Recent,
+    byte_strides: byte_stride::ByteStrideHistory,
+    stride_probe: stride_probe::StrideProbe,
 }
 
 /// The state of all policies for all regions together.
@@ -74,18 +78,18 @@ impl Policy {
         }
     }
 
-    /// As [`Readahead::on_hit`].
+    /// As [`Readahead::on_hit`]. [`Policy::Streams`] answers as for a touch that continues nothing, here and below.
     pub fn on_hit(&self, shared: &mut Shared, history: &mut History, touch: &Touch) {
-        match *self {
+        let _: Option<Infallible> = match *self {
             Policy::None => none::Nothing.on_hit(&mut (), touch),
             Policy::Vma(max) => vma::PerVma { max }.on_hit(&mut history.vma, touch),
             Policy::Streams(max) => {
                 let max = max.min(BESIDE_STREAMS);
-                vma::PerVma { max }.on_hit(&mut history.vma, touch);
+                vma::PerVma { max }.on_hit(&mut history.vma, touch)
             }
             Policy::Cluster(max) => cluster::Cluster { max }.on_hit(&mut shared.cluster, touch),
             Policy::Trend(max) => trend::Trend { max }.on_hit(&mut history.trend, touch),
-        }
+        };
     }
 
     /// The largest window that it may answer, in pages.
@@ -99,7 +103,7 @@ impl Policy {
 
     /// As [`Readahead::on_miss`].
     pub fn on_miss(&self, shared: &mut Shared, history: &mut History, touch: &Touch) -> Window {
-        match *self {
+        let answer = match *self {
             Policy::None => none::Nothing.on_miss(&mut (), touch),
             Policy::Vma(max) => vma::PerVma { max }.on_miss(&mut history.vma, touch),
             Policy::Streams(max) => {
@@ -108,6 +112,7 @@ impl Policy {
             }
             Policy::Cluster(max) => cluster::Cluster { max }.on_miss(&mut shared.cluster, touch),
             Policy::Trend(max) => trend::Trend { max }.on_miss(&mut history.trend, touch),
-        }
+        };
+        answer.window()
     }
 }

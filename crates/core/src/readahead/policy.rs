@@ -1,5 +1,7 @@
 //! A policy: what it sees, and what it answers.
 
+use core::convert::Infallible;
+
 use crate::units::{PageRange, Slot, Vpn};
 
 /// One touch of an absent page, as a policy sees it.
@@ -54,12 +56,31 @@ impl Window {
     }
 }
 
-/// One way to answer a miss.
+/// The answer to a miss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer<F> {
+    /// Read these pages.
+    Window(Window),
+    /// The touch continues something that is read on.
+    Follows(F),
+}
+
+impl Answer<Infallible> {
+    /// The window of a policy that follows nothing.
+    pub fn window(self) -> Window {
+        let Answer::Window(window) = self;
+        window
+    }
+}
+
+/// One way to answer the touches of absent pages.
 pub trait Readahead {
-    /// The state of the policy: of one region, or (`cluster`) of one area.
-    type History;
-    /// `touch` found its page in memory.
-    fn on_hit(&self, history: &mut Self::History, touch: &Touch);
-    /// `touch` found its page on an area only: the window to read, within its region.
-    fn on_miss(&self, history: &mut Self::History, touch: &Touch) -> Window;
+    /// The state of the policy: of one region, of all areas (`cluster`), or of both.
+    type History<'a>;
+    /// What the policy follows, to read on between misses; [`Infallible`] if it answers only misses.
+    type Follows;
+    /// `touch` found its page in memory. Returns what it continues.
+    fn on_hit(&self, history: &mut Self::History<'_>, touch: &Touch) -> Option<Self::Follows>;
+    /// `touch` found its page on an area only. A window is within its region.
+    fn on_miss(&self, history: &mut Self::History<'_>, touch: &Touch) -> Answer<Self::Follows>;
 }

@@ -7,8 +7,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::fault::first_touch::Streams;
+use crate::readahead::Hint;
 use crate::readahead::{History, Policy};
-use crate::space::advice::Hint;
 use crate::stats::Ahead;
 use crate::units::{PageRange, Vpn, len, overlap};
 
