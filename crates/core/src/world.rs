@@ -340,6 +340,6 @@ pub trait World: Mmu + Store + SwapMap + Limit {
     fn has_ended(&mut self) -> bool {
         false
     }
-    /// During the hold of a fork: the page is about to be mapped again (see `snapshot`).
+    /// During the hold of a fork: the page is about to be mapped again (see `mm::snapshot`).
     fn returns(&mut self, page: Vpn);
 }

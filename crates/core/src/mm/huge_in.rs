@@ -1,8 +1,7 @@
 //! How a unit is mapped: by a first touch, by a read for a thread or a stream, or from its frames.
 
 use super::{Mm, Outcome};
-use crate::fault::Pending;
-use crate::fault::{REFS_NEW, REFS_REFAULT};
+use crate::fault::{Pending, REFS_NEW, REFS_REFAULT};
 use crate::frames::clusters::{ClusterId, List, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::{Thp, may_wait, unit_of};

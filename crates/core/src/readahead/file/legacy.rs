@@ -9,8 +9,7 @@
 //! next window is 2 pages smaller. This is the defect that the seed measures as thrashing.
 
 use super::cache::{Cached, FilePage};
-use super::limits::Limits;
-use super::limits::first_size;
+use super::limits::{Limits, first_size};
 use super::plan::{Plan, Window};
 use super::policy::{Ask, FileReadahead};
 

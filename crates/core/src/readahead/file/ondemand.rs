@@ -10,8 +10,7 @@
 //! a few pages.
 
 use super::cache::{Cached, FilePage};
-use super::limits::Limits;
-use super::limits::{first_size, next_size};
+use super::limits::{Limits, first_size, next_size};
 use super::plan::{Plan, Window};
 use super::policy::{Ask, FileReadahead};
 

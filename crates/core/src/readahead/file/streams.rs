@@ -24,8 +24,7 @@
 //! apart.
 
 use super::cache::{Cached, FilePage};
-use super::limits::Limits;
-use super::limits::next_size;
+use super::limits::{Limits, next_size};
 use super::ondemand::{context_window, cut, first_window, window_behind};
 use super::plan::{MAX_RUNS, Plan, Window};
 use super::policy::{Ask, FileReadahead};
