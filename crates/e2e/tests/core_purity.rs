@@ -1,5 +1,5 @@
-//! `scripts/check-core` keeps the core free of the outside world. The tests show that the check passes the real core
-//! and can fail.
+//! `scripts/check-core` keeps the core free of the outside world, and its files free of circles of imports. The tests
+//! show that the check passes the real core and can fail.
 
 use std::fs;
 use std::path::Path;
@@ -25,12 +25,18 @@ const SOURCE: &str = "//! Reads no std::time.\n#![no_std]\n#![forbid(unsafe_code
                       #[cfg(test)]\nextern crate std;\n#[cfg(test)]\nmod tests {\n    use std::vec::Vec;\n}\n";
 
 #[track_caller]
-fn verdict(manifest: &str, source: &str) -> i32 {
+fn verdict_on(files: &[(&str, &str)]) -> i32 {
     let scratch = Scratch::new("core");
     fs::create_dir(scratch.join("src")).expect("a folder can be made");
-    fs::write(scratch.join("Cargo.toml"), manifest).expect("a file can be written");
-    fs::write(scratch.join("src/lib.rs"), source).expect("a file can be written");
+    for (name, content) in files {
+        fs::write(scratch.join(name), content).expect("a file can be written");
+    }
     check(scratch.path()).code()
+}
+
+#[track_caller]
+fn verdict(manifest: &str, source: &str) -> i32 {
+    verdict_on(&[("Cargo.toml", manifest), ("src/lib.rs", source)])
 }
 
 #[test]
@@ -62,5 +68,29 @@ fn each_way_outside_is_seen() {
         "[target.'cfg(unix)'.dependencies]\nlibc = \"0.2\"\n",
     ] {
         assert_eq!(verdict(dependency, SOURCE), 1, "{dependency}");
+    }
+}
+
+#[test]
+fn a_circle_of_imports_is_seen() {
+    let with = |b: &str| {
+        verdict_on(&[
+            ("Cargo.toml", MANIFEST),
+            ("src/lib.rs", SOURCE),
+            ("src/a.rs", "use crate::b::B;\nfn f(c: crate::c::C) {}\n"),
+            ("src/b.rs", b),
+            (
+                "src/c.rs",
+                "// use crate::a::A;\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n",
+            ),
+        ])
+    };
+    assert_eq!(with("use crate::c::C;\n"), 0);
+    for circle in [
+        "use super::a::A;\n",
+        "use crate::{\n    a,\n};\n",
+        "fn f(a: crate::a::A) {}\n",
+    ] {
+        assert_eq!(with(circle), 1, "{circle}");
     }
 }

@@ -6,13 +6,13 @@
 
 pub(crate) mod first_touch;
 pub(crate) mod grace;
-mod out_of_memory;
+pub(crate) mod out_of_memory;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use grace::RecentFaults;
-pub(crate) use out_of_memory::{Config, Ending, Shortage};
+use grace::{GRACE, RecentFaults};
+use out_of_memory::{Config, Ending, Shortage};
 
 use crate::units::{Nanos, PageRange, Vpn};
 
@@ -158,6 +158,37 @@ impl Waiters {
             victims.retain(|&page| self.recent.untouched(now).all(|other| other != page));
         }
     }
+    /// What happens to the fault that has waited longest for memory.
+    pub fn ending(&self, shortage: &Shortage, now: Nanos) -> Ending {
+        let Some(first) = self.first() else {
+            return Ending::Waits;
+        };
+        let waited = now.saturating_sub(first.stalled.unwrap_or(now));
+        let yields = now < self.yields_until;
+        self.config.ending(shortage, waited, yields)
+    }
+
+    /// No page can be evicted: the limit yields at once for a while.
+    pub fn yield_limit(&mut self, now: Nanos) {
+        self.yields_until = now + self.config.unmovable;
+    }
+
+    /// Pages can be evicted again.
+    pub fn keep_limit(&mut self) {
+        self.yields_until = 0;
+    }
+
+    /// Time until waiting faults may get memory without any event: pages that were just mapped for threads may then be
+    /// evicted, or the limit yields once more. `None`: no such time is near.
+    pub fn moment_left(&self, now: Nanos, enough_recent: impl FnOnce() -> bool) -> Option<Nanos> {
+        let first = self.first()?;
+        let yields = now < self.yields_until && enough_recent();
+        let waited = first.stalled.filter(|_| yields);
+        let left = waited.and_then(|since| (since + GRACE).checked_sub(now));
+        let left = left.filter(|&left| left > 0);
+        let untouched = self.recent.untouched_for(now);
+        untouched.into_iter().chain(left).min()
+    }
 }
 
 #[cfg(test)]
@@ -191,5 +222,16 @@ mod tests {
             (pages(&waiters), woken),
             (alloc::vec![1, 5, 4], alloc::vec![Vpn(2), Vpn(3)])
         );
+    }
+
+    #[test]
+    fn a_limit_that_yielded_yields_once_more_in_a_moment() {
+        let mut waiters = Waiters::new(Config::new(1_000_000_000));
+        waiters.stall(Pending::of(Vpn(1), 0), 0);
+        waiters.yield_limit(0);
+        assert_eq!(waiters.moment_left(1, || true), Some(GRACE - 1));
+        assert_eq!(waiters.moment_left(1, || false), None);
+        waiters.keep_limit();
+        assert_eq!(waiters.moment_left(1, || true), None);
     }
 }

@@ -5,7 +5,6 @@
 //! limit yields to the fault.
 
 use super::grace::GRACE;
-use super::{Pending, Waiters};
 use crate::units::Nanos;
 
 /// How long a fault waits.
@@ -63,12 +62,9 @@ pub(crate) enum Ending {
     LimitYields,
 }
 
-impl Waiters {
-    /// What happens to the fault that has waited longest for memory.
-    pub fn ending(&self, shortage: &Shortage, now: Nanos) -> Ending {
-        let Some(first) = self.first() else {
-            return Ending::Waits;
-        };
+impl Config {
+    /// What happens to a fault that has `waited` for memory. `yields`: the limit yielded a short time ago.
+    pub fn ending(&self, shortage: &Shortage, waited: Nanos, yields: bool) -> Ending {
         let &Shortage {
             held,
             areas_full,
@@ -76,17 +72,15 @@ impl Waiters {
             in_flight,
             enough_recent,
         } = shortage;
-        let config = &self.config;
         let patience = match areas_full {
-            _ if held => config.held,
-            true if drains => config.held,
-            true => config.full,
-            false if now < self.yields_until && enough_recent => GRACE,
-            false if now < self.yields_until => 0,
-            false => config.full.min(config.unmovable),
+            _ if held => self.held,
+            true if drains => self.held,
+            true => self.full,
+            false if yields && enough_recent => GRACE,
+            false if yields => 0,
+            false => self.full.min(self.unmovable),
         };
-        let waited = now.saturating_sub(first.stalled.unwrap_or(now));
-        let longest = config.longer * patience.max(config.unmovable);
+        let longest = self.longer * patience.max(self.unmovable);
         if waited < patience || in_flight && (areas_full || waited < longest) {
             Ending::Waits
         } else if held || !areas_full {
@@ -97,34 +91,11 @@ impl Waiters {
             Ending::Lost
         }
     }
-
-    /// No page can be evicted: the limit yields at once for a while.
-    pub fn yield_limit(&mut self, now: Nanos) {
-        self.yields_until = now + self.config.unmovable;
-    }
-
-    /// Pages can be evicted again.
-    pub fn keep_limit(&mut self) {
-        self.yields_until = 0;
-    }
-
-    /// Time until waiting faults may get memory without any event: pages that were just mapped for threads may then be
-    /// evicted, or the limit yields once more. `None`: no such time is near.
-    pub fn moment_left(&self, now: Nanos, enough_recent: impl FnOnce() -> bool) -> Option<Nanos> {
-        let first: &Pending = self.first()?;
-        let yields = now < self.yields_until && enough_recent();
-        let waited = first.stalled.filter(|_| yields);
-        let left = waited.and_then(|since| (since + GRACE).checked_sub(now));
-        let left = left.filter(|&left| left > 0);
-        let untouched = self.recent().untouched_for(now);
-        untouched.into_iter().chain(left).min()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Vpn;
 
     const SECOND: Nanos = 1_000_000_000;
     const SHORT: Shortage = Shortage {
@@ -135,36 +106,28 @@ mod tests {
         enough_recent: false,
     };
 
-    fn waiters() -> Waiters {
-        let mut waiters = Waiters::new(Config::new(10 * SECOND));
-        waiters.stall(Pending::of(Vpn(1), 0), 0);
-        waiters
-    }
-
     /// The fault waits until just before `time`, and ends so then.
-    fn ends(waiters: &Waiters, shortage: Shortage, time: Nanos, ending: Ending) {
+    fn ends(shortage: Shortage, yields: bool, time: Nanos, ending: Ending) {
+        let config = Config::new(10 * SECOND);
+        let at = |time| config.ending(&shortage, time, yields);
         assert_eq!(
-            waiters.ending(&shortage, time - 1),
-            Ending::Waits,
+            (at(time - 1), at(time)),
+            (Ending::Waits, ending),
             "{shortage:?}"
         );
-        assert_eq!(waiters.ending(&shortage, time), ending, "{shortage:?}");
     }
 
     #[test]
     fn the_reason_decides_how_the_wait_ends() {
-        let (full, held) = (true, true);
-        let (areas_full, drains, in_flight) = (full, true, true);
-        let waiters = waiters();
-        ends(&waiters, SHORT, SECOND / 5, Ending::LimitYields);
+        let (held, areas_full, drains, in_flight) = (true, true, true, true);
+        let ends = |shortage, time, ending| ends(shortage, false, time, ending);
+        ends(SHORT, SECOND / 5, Ending::LimitYields);
         ends(
-            &waiters,
             Shortage { in_flight, ..SHORT },
             5 * SECOND,
             Ending::LimitYields,
         );
         ends(
-            &waiters,
             Shortage {
                 areas_full,
                 ..SHORT
@@ -177,15 +140,9 @@ mod tests {
             drains,
             ..SHORT
         };
-        ends(&waiters, swapoff, SECOND / 20, Ending::Starved);
+        ends(swapoff, SECOND / 20, Ending::Starved);
+        ends(Shortage { held, ..SHORT }, SECOND / 20, Ending::LimitYields);
         ends(
-            &waiters,
-            Shortage { held, ..SHORT },
-            SECOND / 20,
-            Ending::LimitYields,
-        );
-        ends(
-            &waiters,
             Shortage { held, ..swapoff },
             SECOND / 20,
             Ending::LimitYields,
@@ -195,27 +152,23 @@ mod tests {
             in_flight,
             ..SHORT
         };
-        assert_eq!(waiters.ending(&writes, 1000 * SECOND), Ending::Waits);
+        let ending = Config::new(10 * SECOND).ending(&writes, 1000 * SECOND, false);
+        assert_eq!(ending, Ending::Waits);
     }
 
     #[test]
-    fn a_limit_that_yielded_yields_at_once_for_a_while() {
-        let mut waiters = waiters();
-        waiters.yield_limit(0);
-        assert_eq!(waiters.ending(&SHORT, 0), Ending::LimitYields);
+    fn a_limit_that_yielded_yields_again_at_once_or_takes_a_recent_page() {
         let enough_recent = true;
+        let ending = Config::new(10 * SECOND).ending(&SHORT, 0, true);
+        assert_eq!(ending, Ending::LimitYields);
         ends(
-            &waiters,
             Shortage {
                 enough_recent,
                 ..SHORT
             },
+            true,
             GRACE,
             Ending::LimitYields,
         );
-        assert_eq!(waiters.moment_left(1, || true), Some(GRACE - 1));
-        assert_eq!(waiters.moment_left(1, || false), None);
-        waiters.keep_limit();
-        ends(&waiters, SHORT, SECOND / 5, Ending::LimitYields);
     }
 }

@@ -5,7 +5,7 @@
 //! dirty, or in writeback. Frames circulate: a full one is moved out, written, read into, and moved in. Memory is
 //! recycled, not freed.
 //!
-//! The frames of clusters (`huge/clusters.rs`) are behind the frames for single pages. The frames of a unit are on no
+//! The frames of clusters (`clusters`) are behind the frames for single pages. The frames of a unit are on no
 //! list themselves; their cluster is, until the unit is disbanded.
 
 pub(crate) mod clusters;

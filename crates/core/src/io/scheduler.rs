@@ -37,7 +37,7 @@ pub(crate) struct Config {
     pub queue: usize,
     /// Reads while this process faults at random. 64 KiB are read in the time of a few single pages.
     pub beside_random_faults: DepthLimit,
-    /// Writes while this process faults at random. They are gathered (`reclaim`), since a write keeps the disk from
+    /// Writes while this process faults at random. They are gathered (`mm::submit`), since a write keeps the disk from
     /// the reads behind it, and many small writes do so more often than a few large ones.
     pub writes_beside_random_faults: DepthLimit,
     /// Both while only other processes fault at random: each process gets its share.

@@ -4,6 +4,8 @@
 //! MADV_PAGEOUT evicts pages at once and returns their memory. Pages that do not fit or cannot be moved are left out, as
 //! in the kernel.
 
+use alloc::vec::Vec;
+
 use super::Mm;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
@@ -12,7 +14,6 @@ use crate::space::advice::Advice;
 use crate::space::page_table::Entry;
 use crate::units::{Frame, PageRange, Vpn};
 use crate::world::{Stop, World};
-use alloc::vec::Vec;
 
 /// Above this number of I/Os in flight, advice starts no read: a fault's read must find an entry.
 const READS: usize = 32;

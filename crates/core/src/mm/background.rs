@@ -6,7 +6,8 @@
 
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
-use crate::reclaim::{Evicted, RUN};
+use crate::reclaim::RUN;
+use crate::reclaim::wake::Evicted;
 use crate::world::World;
 
 impl Mm {
@@ -105,12 +106,8 @@ impl Mm {
 
     /// Return free frames beyond the reserve to the system.
     fn trim(&mut self, w: &mut impl World) {
-        let surplus = self
-            .frames
-            .free()
-            .saturating_sub(2 * self.reclaim.marks().high);
-        self.release_free(w, surplus);
-        let kept = 2 * self.reclaim.marks().high.max(UNIT) + self.units_kept(w);
+        let (kept_singles, kept) = self.reclaim.marks().kept(self.units_kept(w));
+        self.release_free(w, self.frames.free().saturating_sub(kept_singles));
         if self.frames.clusters().count(List::Free) * UNIT > kept {
             self.release_cluster(w);
         }

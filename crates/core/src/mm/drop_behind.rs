@@ -1,11 +1,12 @@
 //! Drop-behind at work: pages that a long stream has passed are evicted first ([`crate::reclaim::drop_behind`]).
 
+use alloc::vec::Vec;
+
 use super::Mm;
 use crate::huge::{Thp, unit_of};
 use crate::reclaim::drop_behind::{OFFERED, bounds};
 use crate::units::Vpn;
 use crate::world::World;
-use alloc::vec::Vec;
 
 impl Mm {
     /// Drop-behind: resident pages that a long stream has passed, and that did not prove to be needed again. False:
@@ -20,10 +21,9 @@ impl Mm {
         let (long, margin) = bounds(self.table.resident(), yields);
         let mut offered = 0;
         while offered < OFFERED {
-            let Some(run) =
-                self.readahead
-                    .streams
-                    .behind(w.now(), long, margin, max.into(), yields)
+            let Some(run) = self
+                .streams
+                .behind(w.now(), long, margin, max.into(), yields)
             else {
                 return true;
             };
@@ -44,7 +44,7 @@ impl Mm {
             let passed = |&page: &Vpn| self.may_pass(page, next(page));
             victims.extend(run.rising().filter(passed));
             if victims.iter().any(|&page| self.table.is_huge(page)) && self.awaits_cluster() {
-                self.readahead.streams.offer_drop_behind_again(run);
+                self.streams.offer_drop_behind_again(run);
                 victims.clear();
                 return false;
             }

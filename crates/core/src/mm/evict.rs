@@ -15,6 +15,9 @@ use crate::world::{Stop, World};
 
 /// Leaves that one call of [`Mm::evict`] looks at.
 const LEAVES_PER_PASS: usize = 512;
+/// How often the hand goes around in one call: a page has at most three references. Huge pages may be spared only at first.
+const WRAPS: u32 = 4;
+const SPARING_WRAPS: u32 = 2;
 
 impl Mm {
     /// Evict about `max` pages from the program. Returns how many were evicted.
@@ -46,14 +49,14 @@ impl Mm {
                 wraps += 1;
                 self.reclaim.set_hand(Vpn(0));
                 // Going on with victims in hand could choose a page twice.
-                if wraps > 4 || !victims.is_empty() {
+                if wraps > WRAPS || !victims.is_empty() {
                     break;
                 }
                 continue;
             };
             let unit = unit_of(leaf.start);
             if self.table.is_huge(unit) || leaf.start == unit && self.collapse(w, unit) {
-                if wraps < 2 && self.spares_units(w) {
+                if wraps < SPARING_WRAPS && self.spares_units(w) {
                     self.reclaim.set_hand(leaf.end);
                     continue;
                 }

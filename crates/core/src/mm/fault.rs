@@ -8,9 +8,10 @@ use super::{Mm, Outcome};
 use crate::fault::{Pending, REFS_NEW, REFS_REFAULT};
 use crate::frames::clusters::List;
 use crate::frames::{FrameDesc, NOTHING, State};
+use crate::readahead::Hint;
 use crate::readahead::streams::Returns;
-use crate::space::advice::Hint;
 use crate::space::page_table::{Entry, Resident};
+use crate::swap::slots;
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
 use crate::world::{Stop, World};
 
@@ -105,7 +106,7 @@ impl Mm {
         if mapped > 0 {
             if let Some(vma) = self.vmas.find_mut(page) {
                 let run = vma.streams.mapped(page, mapped);
-                self.readahead.streams.filled(&run, mapped);
+                self.streams.filled(&run, mapped);
             }
             self.stats.faults_zero += 1;
             self.stats.first_touched += u64::from(mapped);
@@ -376,11 +377,9 @@ impl Mm {
         Outcome::Served
     }
 
-    /// A page that was read keeps its slot, to save a later write, while its area is less than half full. Where a write
-    /// means compression: three quarters.
+    /// Whether a page that was read from `slot` keeps it, to save a later write.
     pub(super) fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
-        let quarters = if w.compresses(slot.area) { 3 } else { 2 };
-        !self.drains(slot.area) && w.used(slot.area) * 4 < u64::from(w.slots(slot.area)) * quarters
+        !self.drains(slot.area) && slots::keeps(w, slot.area)
     }
 
     fn on_swapped(
@@ -396,7 +395,7 @@ impl Mm {
             .find(page)
             .is_some_and(|vma| vma.hint != Hint::Random)
         {
-            self.readahead.streams.begin_again(page, w.now());
+            self.streams.begin_again(page, w.now());
         }
         if self.swap_in_unit(w, pending) {
             return Outcome::Waits;

@@ -5,8 +5,7 @@
 //! guards in place; unmapping and moving take them along.
 
 use super::{Mm, Outcome};
-use crate::fault::Pending;
-use crate::fault::REFS_NEW;
+use crate::fault::{Pending, REFS_NEW};
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{PageRange, pages};
 use crate::world::{Stop, World};

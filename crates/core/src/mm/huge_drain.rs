@@ -48,7 +48,6 @@ impl Mm {
         let spare = self
             .headroom(w)
             .saturating_sub(self.reclaim.marks().low.into());
-        let began = w.now();
         let id = match spare >= UNIT.into() {
             true => self.obtain_cluster(w, false),
             false => None,
@@ -66,7 +65,7 @@ impl Mm {
                 false => UnitAction::Split,
             };
         };
-        self.drain.on_cluster(w.now().saturating_sub(began));
+        self.drain.on_cluster(self.huge.took());
         self.frames.begin_unit(id, unit, false, false);
         for (&(page, entry), frame) in met.iter().zip(self.frames.clusters().frames(id)) {
             if let Entry::Swapped { slot, .. } = entry {

@@ -81,6 +81,7 @@ impl Mm {
     }
 
     fn spare_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
+        self.huge.set_took(0);
         if let Some(id) = self.frames.take_cluster(List::Free) {
             return Some(id);
         }
@@ -135,6 +136,7 @@ impl Mm {
             self.frames.settle(id);
             return false;
         }
+        self.huge.set_took(w.fill_huge_took());
         self.frames.fill_cluster(id);
         true
     }
@@ -210,7 +212,7 @@ impl Mm {
             if let Some(page) = first.page {
                 let mark = true;
                 self.end_ahead(page, &crate::frames::FrameDesc { mark, ..first }, false);
-                self.readahead.streams.dropped(page);
+                self.streams.dropped(page);
             }
         }
         for frame in self.frames.clusters().frames(id) {

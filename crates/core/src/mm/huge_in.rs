@@ -1,13 +1,12 @@
 //! How a unit is mapped: by a first touch, by a read for a thread or a stream, or from its frames.
 
 use super::{Mm, Outcome};
-use crate::fault::Pending;
-use crate::fault::{REFS_NEW, REFS_REFAULT};
+use crate::fault::{Pending, REFS_NEW, REFS_REFAULT};
 use crate::frames::clusters::{ClusterId, List, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::{Thp, may_wait, unit_of};
 use crate::io::SLOTS_PER_UNIT_IO;
-use crate::readahead::prefetch::Predictor;
+use crate::readahead::follow::Predictor;
 use crate::readahead::streams::StreamId;
 use crate::space::page_table::{Entry, Fill};
 use crate::units::{Frame, Nanos, PageRange, Vpn, overlap};
@@ -95,7 +94,7 @@ impl Mm {
                     vma.took_unit(true);
                 }
                 let run = vma.streams.mapped(unit, UNIT);
-                self.readahead.streams.filled(&run, UNIT);
+                self.streams.filled(&run, UNIT);
             }
             match fill {
                 None => self.stats.faults_zero += 1,
@@ -126,7 +125,7 @@ impl Mm {
         if !self.table.is_away(page) || !self.holds_unit(page) {
             return false;
         }
-        if self.config.thp != Thp::Always && !self.readahead.streams.comes_to(page, w.now()) {
+        if self.config.thp != Thp::Always && !self.streams.comes_to(page, w.now()) {
             return false;
         }
         let id = match self.cluster_for(w, pending, UNIT, Mm::cluster_to_read) {
@@ -137,10 +136,12 @@ impl Mm {
             }
             Cluster::None => return false,
         };
-        if let Some(Predictor::Stream(stream)) = self.predictor(pending.address(), w.now()) {
-            self.readahead.streams.missed(stream);
+        let at = Some((pending.address(), w.now()));
+        let predictor = self.ask_policy(page, at, |policy, history, _| policy.predictor(history));
+        if let Some(Some(Predictor::Stream(stream))) = predictor {
+            self.streams.missed(stream);
             self.judge(stream);
-            self.readahead.streams.pass_unit(stream, unit_of(page));
+            self.streams.pass_unit(stream, unit_of(page));
             if let Some(vma) = self.vmas.find_mut(page) {
                 vma.took_unit(false);
             }
@@ -172,7 +173,7 @@ impl Mm {
 
     /// Whether a stream reads the unit of `page` whole.
     pub(super) fn reads_whole(&self, stream: StreamId, page: Vpn) -> bool {
-        self.readahead.streams.is_dense(stream) && self.table.is_away(page) && self.holds_unit(page)
+        self.streams.is_dense(stream) && self.table.is_away(page) && self.holds_unit(page)
     }
 
     /// A stream has reached a unit: read it whole. False: there is no memory for it now.
@@ -189,12 +190,12 @@ impl Mm {
             return false;
         };
         if let Entry::Swapped { evicted, .. } = self.table.get(page) {
-            self.readahead.streams.reads(stream, self.returns(evicted));
+            self.streams.reads(stream, self.returns(evicted));
         }
         w.window(UNIT.into());
         self.count_ahead(unit, UNIT.into());
         self.read_unit(w, id, unit, Reader::Stream(stream));
-        self.readahead.streams.pass_unit(stream, unit);
+        self.streams.pass_unit(stream, unit);
         true
     }
 
@@ -217,7 +218,7 @@ impl Mm {
             };
             // Pages that the stream leaves out are read too, and count as no hit.
             let mut desc = FrameDesc {
-                ahead: stream.is_some_and(|id| self.readahead.streams.touches(id, page)),
+                ahead: stream.is_some_and(|id| self.streams.touches(id, page)),
                 streamed: ahead,
                 ..NOTHING
             };
@@ -359,10 +360,10 @@ impl Mm {
         let Predictor::Stream(stream) = predictor else {
             return;
         };
-        if self.held || !self.table.is_huge(page) || !self.readahead.streams.is_dense(stream) {
+        if self.held || !self.table.is_huge(page) || !self.streams.is_dense(stream) {
             return;
         }
-        let next = self.readahead.streams.next_unit(stream, unit_of(page));
+        let next = self.streams.next_unit(stream, unit_of(page));
         let Some(Entry::Cached(frame)) = next.map(|next| self.table.get(next)) else {
             return;
         };

@@ -32,16 +32,18 @@ mod write_back;
 
 use alloc::vec::Vec;
 
-use crate::fault::{Config as Patience, Pending, Waiters};
+use crate::fault::out_of_memory::Config as Patience;
+use crate::fault::{Pending, Waiters};
 use crate::frames::{Frames, State};
 use crate::huge::probation::Probation;
 use crate::huge::{Huge, Thp};
 use crate::io::scheduler::{self, IoScheduler};
-use crate::readahead::Policy;
-use crate::readahead::prefetch::Prefetch;
+use crate::readahead::byte_stride::ByteStrides;
+use crate::readahead::streams::Streams;
+use crate::readahead::{Hint, Policy, Shared};
 use crate::reclaim::Reclaim;
 use crate::reclaim::unshare::Unsharing;
-use crate::space::advice::{Advised, Hint};
+use crate::space::advice::Advised;
 use crate::space::discarded::Discarded;
 use crate::space::page_table::{Entry, PageTable, Resident};
 use crate::space::vma::Vmas;
@@ -126,8 +128,13 @@ pub struct Mm {
     unsharing: Unsharing,
     /// Faults that wait.
     waiters: Waiters,
-    readahead: Prefetch,
+    /// Runs of touches that readahead follows, at strides in pages and in bytes.
+    streams: Streams,
+    byte_strides: ByteStrides,
+    /// The state of the readahead policies.
+    policies: Shared,
     huge: Huge,
+    /// Huge pages that rest before they are written.
     probation: Probation,
     /// Counters since the start.
     pub stats: Stats,
@@ -155,7 +162,9 @@ impl Mm {
             reclaim: Reclaim::new(limit, config.frames),
             unsharing: Unsharing::default(),
             waiters: Waiters::new(Patience::new(config.full_timeout)),
-            readahead: Prefetch::new(config.readahead),
+            streams: Streams::new(config.readahead.stream_window()),
+            byte_strides: ByteStrides::new(config.readahead.stream_window()),
+            policies: Shared::default(),
             huge: Huge::default(),
             probation: Probation::default(),
             stats: Stats::default(),
@@ -251,7 +260,7 @@ impl Mm {
             if let Some(vma) = self.vmas.find_mut(run.start) {
                 let pages = u32::try_from(crate::units::len(run)).unwrap_or(u32::MAX);
                 let run = vma.streams.mapped(run.start, pages);
-                self.readahead.streams.filled(&run, pages);
+                self.streams.filled(&run, pages);
             }
         }
         w.charge_existing(found);

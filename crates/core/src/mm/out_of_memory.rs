@@ -1,7 +1,8 @@
 //! Faults that wait for memory are tried again, and end ([`crate::fault::Waiters::ending`]) if they wait too long.
 
 use super::{Mm, Outcome};
-use crate::fault::{Ending, Pending, Shortage};
+use crate::fault::Pending;
+use crate::fault::out_of_memory::{Ending, Shortage};
 use crate::frames::clusters::List;
 use crate::units::{Frame, Nanos};
 use crate::world::{Notice, World};

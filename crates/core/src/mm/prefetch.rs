@@ -5,28 +5,21 @@
 //! [`Mm::map_ahead`] maps the pages that were read for a stream, many with one call. Readahead takes frames that
 //! reclaim keeps ready, never the last of them, and drops no page that another stream waits for.
 
+use alloc::vec::Vec;
+
 use super::Mm;
 use crate::fault::REFS_NEW;
-use crate::frames::clusters::{List, UNIT};
+use crate::frames::clusters::List;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
 use crate::readahead::byte_stride::ByteStrideId;
-use crate::readahead::prefetch::Predictor;
+use crate::readahead::follow::{Follow, Followed, Predictor};
 use crate::readahead::streams::{Run, StreamId};
-use crate::readahead::{Touch, Window};
-use crate::space::advice::Hint;
+use crate::readahead::{Answer, Hint, Readahead as _, Touch, Window, budget};
 use crate::space::page_table::Entry;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn};
 use crate::world::{Stop, World};
-use alloc::vec::Vec;
-
-/// I/Os that are reserved for faults and writes.
-const KEPT_IOS: usize = 32;
-/// Windows of one stream that are examined between faults.
-const WINDOWS: u32 = 8;
-/// A stream waits for this many pages, while reclaim makes room, instead of reading fewer: the least and the most.
-const WORTHWHILE: (u32, u32) = (32, 128);
 
 impl Mm {
     /// The one place where a touch that finds its page in a frame is looked up and counted. Returns the predictor that
@@ -44,68 +37,56 @@ impl Mm {
             let mark = desc.mark || self.frames.unit_of(frame).is_some();
             self.end_ahead(page, &FrameDesc { mark, ..desc }, true);
             self.frames.use_ahead(frame);
-        }
-        let vma = self.vmas.find_mut(page)?;
-        if desc.ahead {
-            vma.was_foreseen(true);
-        }
-        if !desc.wanted {
-            // Otherwise another thread was here first.
-            match self.predictor(address, w.now()) {
-                Some(Predictor::Stream(id)) => {
-                    if self.frames.unit_of(frame).is_some() {
-                        self.readahead.streams.saw_unit(id);
-                    }
-                    return self.judge(id).then_some(Predictor::Stream(id));
-                }
-                Some(byte_stride) => return Some(byte_stride),
-                None => {}
+            if let Some(vma) = self.vmas.find_mut(page) {
+                vma.was_foreseen(true);
             }
         }
-        let vma = self.vmas.find_mut(page)?;
-        let touch = Touch {
-            page,
-            slot: desc.slot,
-            ahead: desc.ahead,
-            region: &vma.range,
+        // Otherwise another thread was here first.
+        let at = (!desc.wanted).then(|| (address, w.now()));
+        let predictor = self.ask_policy(page, at, |policy, history, region| {
+            let touch = Touch {
+                page,
+                slot: desc.slot,
+                ahead: desc.ahead,
+                region,
+            };
+            policy.on_hit(history, &touch)
+        })??;
+        let Predictor::Stream(id) = predictor else {
+            return Some(predictor);
         };
-        let policy = vma.policy(self.config.readahead);
-        policy.on_hit(&mut self.readahead.shared, &mut vma.history, &touch);
-        None
+        if self.frames.unit_of(frame).is_some() {
+            self.streams.saw_unit(id);
+        }
+        self.judge(id).then_some(predictor)
     }
 
-    /// The predictor that the touch of `address` continues, moved on.
-    pub(super) fn predictor(&mut self, address: u64, now: Nanos) -> Option<Predictor> {
-        let page = Vpn::of(address);
+    /// The readahead policy of the region of `page`, which a thread touches `at` an address and a time.
+    pub(super) fn ask_policy<R>(
+        &mut self,
+        page: Vpn,
+        at: Option<(u64, Nanos)>,
+        ask: impl FnOnce(&Follow, &mut Followed<'_>, &PageRange) -> R,
+    ) -> Option<R> {
         let vma = self.vmas.find_mut(page)?;
-        if vma.hint == Hint::Random {
-            return None;
-        }
-        let history = &mut vma.history;
-        if let Some(id) = self.readahead.streams.advance(page, now) {
-            self.readahead
-                .streams
-                .weigh(id, &mut history.stride_probe, now);
-            return Some(Predictor::Stream(id));
-        }
-        if let Some(id) = self
-            .readahead
-            .byte_strides
-            .touch(&mut history.byte_strides, address, now)
-        {
-            return Some(Predictor::ByteStride(id));
-        }
-        let stream = self
-            .readahead
-            .streams
-            .find(&mut history.recent, address, now)?;
-        Some(Predictor::Stream(stream))
+        let policy = Follow {
+            beside: vma.policy(self.config.readahead),
+            hint: vma.hint,
+            at,
+        };
+        let mut history = Followed {
+            streams: &mut self.streams,
+            byte_strides: &mut self.byte_strides,
+            shared: &mut self.policies,
+            region: &mut vma.history,
+        };
+        Some(ask(&policy, &mut history, &vma.range))
     }
 
     /// Whether a stream that has moved on is still one: pages that it should have touched on its way are evidence
     /// against it.
     pub(super) fn judge(&mut self, id: StreamId) -> bool {
-        let unused = self.readahead.streams.left_out(id).filter(|&page| {
+        let unused = self.streams.left_out(id).filter(|&page| {
             let Entry::Cached(frame) = self.table.get(page) else {
                 return false;
             };
@@ -113,7 +94,7 @@ impl Mm {
             desc.mark && desc.ahead
         });
         let unused = unused.count() as u32;
-        self.readahead.streams.judge(id, unused)
+        self.streams.judge(id, unused)
     }
 
     /// A page that readahead read is used, or is evicted unused.
@@ -143,17 +124,25 @@ impl Mm {
         batch: &mut Vec<(Slot, Frame)>,
     ) {
         let (page, now) = (Vpn::of(address), w.now());
-        let predictor = self.predictor(address, now);
-        let Some(vma) = self.vmas.find_mut(page) else {
+        let answer = self.ask_policy(page, Some((address, now)), |policy, history, region| {
+            let touch = Touch {
+                page,
+                slot: Some(slot),
+                ahead: false,
+                region,
+            };
+            policy.on_miss(history, &touch)
+        });
+        let (Some(answer), Some(vma)) = (answer, self.vmas.find_mut(page)) else {
             return;
         };
         let region = vma.range.clone();
-        match predictor {
-            Some(Predictor::Stream(id)) => {
-                self.readahead.streams.missed(id);
-                let share = self.readahead.streams.share(now);
+        match answer {
+            Answer::Follows(Predictor::Stream(id)) => {
+                self.streams.missed(id);
+                let share = self.streams.share(now);
                 if self.judge(id)
-                    && let Some(run) = self.readahead.streams.window(id, &region, share)
+                    && let Some(run) = self.streams.window(id, &region, share)
                 {
                     let run = self.before_units(id, run);
                     let count = run.count.min(SLOTS_PER_IO as u64 - 1);
@@ -162,37 +151,25 @@ impl Mm {
                         self.read_run(w, id, run.shortened(count), batch);
                     }
                 }
-                return;
             }
-            Some(Predictor::ByteStride(id)) => {
-                if self.readahead.byte_strides.next_page(id, now).is_some() {
+            Answer::Follows(Predictor::ByteStride(id)) => {
+                if self.byte_strides.next_page(id, now).is_some() {
                     self.read_lattice(w, id, &region, batch);
                 }
-                return;
             }
-            None => {}
+            Answer::Window(window) => {
+                vma.was_foreseen(false);
+                self.on_random_fault(now);
+                w.window(window.count().into());
+                self.read_window(w, &window, batch);
+            }
         }
-        let touch = Touch {
-            page,
-            slot: Some(slot),
-            ahead: false,
-            region: &region,
-        };
-        vma.was_foreseen(false);
-        let policy = vma.policy(self.config.readahead);
-        let hinted = vma.hint.window(&touch, policy.max_window());
-        let window = hinted.unwrap_or_else(|| {
-            policy.on_miss(&mut self.readahead.shared, &mut vma.history, &touch)
-        });
-        self.on_random_fault(now);
-        w.window(window.count().into());
-        self.read_window(w, &window, batch);
     }
 
     /// Pages of memory that may hold readahead.
     fn memory_ahead(&self) -> u64 {
-        let units = self.frames.clusters().number() / 2 * UNIT;
-        u64::from(self.reclaim.marks().ahead / 4 * 3 + units).min(self.resident() / 4)
+        let units = self.frames.clusters().number();
+        budget::memory(self.reclaim.marks().ahead, units, self.resident())
     }
 
     /// Read ahead of every stream and byte stride, as far as each may.
@@ -202,8 +179,8 @@ impl Mm {
             return;
         }
         let now = w.now();
-        for id in self.readahead.byte_strides.ids() {
-            if let Some(next) = self.readahead.byte_strides.next_page(id, now)
+        for id in self.byte_strides.ids() {
+            if let Some(next) = self.byte_strides.next_page(id, now)
                 && let Some(vma) = self.vmas.find(next)
                 && vma.hint != Hint::Random
             {
@@ -225,34 +202,28 @@ impl Mm {
         batch: &mut Vec<(Slot, Frame)>,
     ) {
         let (latency, memory) = (self.io.latency(), self.memory_ahead());
-        let count = self
-            .readahead
-            .byte_strides
-            .window(id, region, latency, memory);
+        let count = self.byte_strides.window(id, region, latency, memory);
         if count == 0 {
             return;
         }
-        let pages = self.readahead.byte_strides.pages(id, count);
-        let placing = self.readahead.byte_strides.placing(id);
+        let pages = self.byte_strides.pages(id, count);
+        let placing = self.byte_strides.placing(id);
         let passed = self.read_pages(w, pages, false, placing, batch);
-        self.readahead
-            .byte_strides
-            .passed(id, passed, passed < count);
+        self.byte_strides.passed(id, passed, passed < count);
     }
 
     fn read_streams(&mut self, w: &mut impl World) {
-        self.readahead
-            .streams
+        self.streams
             .set_means(self.io.latency(), self.memory_ahead());
         let now = w.now();
-        let share = self.readahead.streams.share(now);
-        for id in self.readahead.streams.ids() {
+        let share = self.streams.share(now);
+        for id in self.streams.ids() {
             let mut windows = 0;
-            while windows < WINDOWS
-                && let Some(next) = self.readahead.streams.next_page(id, share, now)
+            while windows < budget::WINDOWS
+                && let Some(next) = self.streams.next_page(id, share, now)
                 && let Some(vma) = self.vmas.find(next)
                 && vma.hint != Hint::Random
-                && let Some(run) = self.readahead.streams.window(id, &vma.range, share)
+                && let Some(run) = self.streams.window(id, &vma.range, share)
             {
                 if self.reads_whole(id, next) {
                     if self.io.holds_back() || !self.read_unit_ahead(w, id, next) {
@@ -308,13 +279,13 @@ impl Mm {
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
         if let Entry::Swapped { evicted, .. } = self.table.get(run.first) {
-            self.readahead.streams.reads(id, self.returns(evicted));
+            self.streams.reads(id, self.returns(evicted));
         }
-        let placing = self.readahead.streams.placing(id);
+        let placing = self.streams.placing(id);
         let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);
         let mapped = |page: &Vpn| matches!(self.table.get(*page), Entry::Resident(_));
         let present = run.pages().take(passed as usize).filter(mapped).count();
-        self.readahead.streams.passed(id, passed, present as u64);
+        self.streams.passed(id, passed, present as u64);
         passed
     }
 
@@ -331,7 +302,7 @@ impl Mm {
     ) -> u64 {
         let mut wants = core::mem::take(&mut self.buffers.wants);
         wants.clear();
-        let mut ios = self.io.in_flight() + KEPT_IOS;
+        let mut ios = self.io.in_flight() + budget::KEPT_IOS;
         let mut last: Option<Slot> = batch.last().map(|&(slot, _)| slot);
         let (mut passed, mut first_page) = (0, None);
         for (n, page) in (0..).zip(pages) {
@@ -354,8 +325,7 @@ impl Mm {
         }
         let spare = self.spare_frames(w, wants.len() as u32);
         if (spare as usize) < wants.len() {
-            let worthwhile = (self.reclaim.marks().ahead / 32).clamp(WORTHWHILE.0, WORTHWHILE.1);
-            let enough = if spare < worthwhile { 0 } else { spare };
+            let enough = budget::worthwhile(spare, self.reclaim.marks().ahead);
             passed = wants[enough as usize].0;
             wants.truncate(enough as usize);
             self.reclaim.wake();
@@ -494,11 +464,11 @@ impl Mm {
     pub(super) fn map_ahead(&mut self, w: &mut impl World, predictor: Predictor) {
         match predictor {
             Predictor::Stream(id) => {
-                let run = self.readahead.streams.take_mappable(id);
+                let run = self.streams.take_mappable(id);
                 self.map_those(w, run.into_iter().flat_map(Run::rising));
             }
             Predictor::ByteStride(id) => {
-                let pages = self.readahead.byte_strides.take_mappable(id);
+                let pages = self.byte_strides.take_mappable(id);
                 self.map_those(w, pages);
             }
         }

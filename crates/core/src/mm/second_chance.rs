@@ -60,14 +60,14 @@ impl Mm {
             && let Some(newest) = self.frames.newest_ahead()
         {
             let page = self.frames.get(oldest).page;
-            let expected = page.is_some_and(|page| self.readahead.streams.expects(page, now));
+            let expected = page.is_some_and(|page| self.streams.expects(page, now));
             let frame = if expected { newest } else { oldest };
             let desc = *self.frames.get(frame);
             let Some(page) = desc.page.filter(|_| !desc.wanted) else {
                 break;
             };
             self.end_ahead(page, &desc, false);
-            self.readahead.streams.dropped(page);
+            self.streams.dropped(page);
             self.leave_frame(frame);
             dropped += 1;
         }
@@ -76,7 +76,7 @@ impl Mm {
             && let Some(newest) = self.frames.clusters().newest_ahead()
         {
             let unit = self.frames.clusters().get(oldest).unit;
-            let expected = unit.is_some_and(|unit| self.readahead.streams.expects(unit, now));
+            let expected = unit.is_some_and(|unit| self.streams.expects(unit, now));
             if !self.drop_unit(if expected { newest } else { oldest }) {
                 break;
             }

@@ -9,6 +9,8 @@
 //! alone, and keeps few reads in flight while the program is faulting. If memory and the other areas fill up meanwhile,
 //! swapoff is given up ([`Mm::starved`]), not a page.
 
+use alloc::vec::Vec;
+
 use super::Mm;
 use super::huge_drain::UnitAction;
 use crate::frames::{FrameDesc, NOTHING, State};
@@ -16,7 +18,6 @@ use crate::space::page_table::{Entry, Resident};
 use crate::swap::drain::{SLOTS_PER_SWAPOFF_IO, Swapoff};
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::{IoId, Stop, World};
-use alloc::vec::Vec;
 
 /// Slots that must stay free elsewhere, as other processes take some before the next look; and the part of all slots
 /// that they are at most.

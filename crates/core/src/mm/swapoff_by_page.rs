@@ -92,7 +92,7 @@ impl Mm {
                 region: &vma.range,
             };
             let policy = vma.policy(self.config.readahead);
-            policy.on_miss(&mut self.readahead.shared, &mut vma.history, &touch)
+            policy.on_miss(&mut self.policies, &mut vma.history, &touch)
         });
         if let Some(window) = window {
             w.window(window.count().into());

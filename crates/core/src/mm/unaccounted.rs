@@ -7,8 +7,7 @@
 //! touch raises SIGBUS, and the user is told. Zeros could be wrong bytes there.
 
 use super::{Mm, Outcome};
-use crate::fault::Pending;
-use crate::fault::REFS_NEW;
+use crate::fault::{Pending, REFS_NEW};
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{Slot, Vpn};
 use crate::world::{Notice, Stop, World};

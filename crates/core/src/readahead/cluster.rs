@@ -5,8 +5,10 @@
 //! header, is never read ahead. Slots that are free, bad, of another process or beyond the area's end hold no page of
 //! ours; the caller skips them.
 
+use core::convert::Infallible;
+
+use super::policy::{Answer, Readahead, Touch, Window};
 use super::vma::next_size;
-use super::{Readahead, Touch, Window};
 use crate::units::Slot;
 
 /// The state of all areas together.
@@ -38,16 +40,18 @@ pub struct Cluster {
 }
 
 impl Readahead for Cluster {
-    type History = History;
+    type History<'a> = History;
+    type Follows = Infallible;
 
-    fn on_hit(&self, history: &mut History, touch: &Touch) {
+    fn on_hit(&self, history: &mut History, touch: &Touch) -> Option<Infallible> {
         if touch.ahead {
             history.hits = history.hits.saturating_add(1);
         }
+        None
     }
 
-    fn on_miss(&self, history: &mut History, touch: &Touch) -> Window {
-        let only = Window::of(&(touch.page..touch.page.plus(1)));
+    fn on_miss(&self, history: &mut History, touch: &Touch) -> Answer<Infallible> {
+        let only = Answer::Window(Window::of(&(touch.page..touch.page.plus(1))));
         let (Some(slot), Some(order @ 1..)) = (touch.slot, self.max.checked_ilog2()) else {
             return only;
         };
@@ -65,13 +69,13 @@ impl Readahead for Cluster {
         }
         let first = slot.index & !(size - 1);
         let header = u32::from(first == 0);
-        Window::Slots {
+        Answer::Window(Window::Slots {
             first: Slot {
                 index: first + header,
                 ..slot
             },
             count: size - header,
-        }
+        })
     }
 }
 
@@ -118,14 +122,17 @@ mod tests {
             (u32::MAX, slots(u32::MAX - 7, 8)),
         ] {
             let mut history = History::default();
-            assert_eq!(POLICY.on_miss(&mut history, &touch(index, false)), window);
+            assert_eq!(
+                POLICY.on_miss(&mut history, &touch(index, false)).window(),
+                window
+            );
         }
     }
 
     #[test]
     fn without_hits_the_window_halves_until_only_the_page_is_read() {
         let mut history = History::default();
-        let mut miss = |index| POLICY.on_miss(&mut history, &touch(index, false));
+        let mut miss = |index| POLICY.on_miss(&mut history, &touch(index, false)).window();
         assert_eq!(miss(1000), slots(1000, 8));
         assert_eq!(miss(2001), slots(2000, 4));
         assert_eq!(miss(3001), slots(3000, 2));
@@ -144,9 +151,9 @@ mod tests {
             window: 1,
             hits: 1,
         };
-        POLICY.on_miss(&mut history, &touch(1000, false));
+        POLICY.on_miss(&mut history, &touch(1000, false)).window();
         assert_eq!((history.last, history.window, history.hits), (500, 4, 0));
-        POLICY.on_miss(&mut history, &touch(1001, false));
+        POLICY.on_miss(&mut history, &touch(1001, false)).window();
         assert_eq!((history.last, history.window), (1001, 2));
     }
 
@@ -162,7 +169,7 @@ mod tests {
                 POLICY.on_hit(&mut history, &touch(9, true));
                 POLICY.on_hit(&mut history, &touch(9, false));
             }
-            let window = POLICY.on_miss(&mut history, &touch(512, false));
+            let window = POLICY.on_miss(&mut history, &touch(512, false)).window();
             assert_eq!(window, slots(512, size), "{hits} hits");
         }
     }
@@ -171,7 +178,9 @@ mod tests {
     fn a_limit_of_one_page_reads_just_that_and_remembers_nothing() {
         for max in [0, 1] {
             let mut history = History::default();
-            let window = Cluster { max }.on_miss(&mut history, &touch(1000, false));
+            let window = Cluster { max }
+                .on_miss(&mut history, &touch(1000, false))
+                .window();
             assert_eq!((window, history.hits), (ALONE, 4));
         }
     }
@@ -182,7 +191,9 @@ mod tests {
             hits: u32::MAX,
             ..History::default()
         };
-        let window = Cluster { max: 77 }.on_miss(&mut history, &touch(1000, false));
+        let window = Cluster { max: 77 }
+            .on_miss(&mut history, &touch(1000, false))
+            .window();
         assert_eq!(window, slots(960, 64));
     }
 }

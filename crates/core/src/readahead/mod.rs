@@ -1,15 +1,18 @@
 //! Swap readahead: which pages are read together with a page. Readahead of files is in [`mod@file`].
 //!
-//! A policy sees the touches of absent pages, one after the other, and answers a miss with a window of pages. It
-//! decides on addresses, slots and its own history only. The caller reads the pages of the window that are on an area
+//! A policy ([`Readahead`]) sees the touches of absent pages, one after the other, and answers a miss with a window of
+//! pages, or names what it follows and reads on between misses: the default (`follow`) follows streams. It decides on addresses, slots and its own history only. The caller reads the pages of the window that are on an area
 //! and not in memory yet. Each policy has its file and one type for its state. The kernel's policies (`vma`, `cluster`)
 //! make the decisions of Linux 6.18.
 
+pub(crate) mod budget;
 pub(crate) mod byte_stride;
 mod cluster;
 pub mod file;
+pub(crate) mod follow;
+mod hint;
 mod none;
-pub(crate) mod prefetch;
+mod policy;
 mod recent;
 mod run;
 mod scan_starts;
@@ -19,71 +22,11 @@ pub(crate) mod stride_probe;
 mod trend;
 mod vma;
 
+use core::convert::Infallible;
+
 pub use cluster::History as ClusterHistory;
-
-use crate::units::{PageRange, Slot, Vpn};
-
-/// One touch of an absent page, as a policy sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct Touch<'a> {
-    /// The page.
-    pub page: Vpn,
-    /// The slot of the page, or its slot before it was read; always known for a miss.
-    pub slot: Option<Slot>,
-    /// Readahead read the page and this is its first use. Never true for a miss.
-    pub ahead: bool,
-    /// The region that holds the page.
-    pub region: &'a PageRange,
-}
-
-/// The pages to read for a miss. The missed page itself is always read, even if it is not named.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Window {
-    /// `count` pages from `first` on, each `stride` pages after the one before.
-    Pages {
-        /// The first page.
-        first: Vpn,
-        /// Distance from one page to the next, in pages; not 0.
-        stride: i64,
-        /// Number of pages.
-        count: u32,
-    },
-    /// The pages in `count` slots from `first` on.
-    Slots {
-        /// The first slot.
-        first: Slot,
-        /// Number of slots.
-        count: u32,
-    },
-}
-
-impl Window {
-    /// All pages of a range.
-    pub fn of(range: &PageRange) -> Self {
-        Window::Pages {
-            first: range.start,
-            stride: 1,
-            count: crate::units::len(range) as u32,
-        }
-    }
-
-    /// Its size, in pages.
-    pub fn count(&self) -> u32 {
-        match *self {
-            Window::Pages { count, .. } | Window::Slots { count, .. } => count,
-        }
-    }
-}
-
-/// One way to answer a miss.
-pub trait Readahead {
-    /// The state of the policy: of one region, or (`cluster`) of one area.
-    type History;
-    /// `touch` found its page in memory.
-    fn on_hit(&self, history: &mut Self::History, touch: &Touch);
-    /// `touch` found its page on an area only: the window to read, within its region.
-    fn on_miss(&self, history: &mut Self::History, touch: &Touch) -> Window;
-}
+pub use hint::Hint;
+pub use policy::{Answer, Readahead, Touch, Window};
 
 /// The policies, each with its largest window in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,9 +52,9 @@ const BESIDE_STREAMS: u32 = 32;
 pub struct History {
     vma: vma::History,
     trend: trend::History,
-    pub(crate) recent: recent::Recent,
-    pub(crate) byte_strides: byte_stride::ByteStrideHistory,
-    pub(crate) stride_probe: stride_probe::StrideProbe,
+    recent: recent::Recent,
+    byte_strides: byte_stride::ByteStrideHistory,
+    stride_probe: stride_probe::StrideProbe,
 }
 
 /// The state of all policies for all regions together.
@@ -127,18 +70,26 @@ impl Policy {
         matches!(self, Policy::Cluster(_))
     }
 
-    /// As [`Readahead::on_hit`].
-    pub fn on_hit(&self, shared: &mut Shared, history: &mut History, touch: &Touch) {
+    /// The largest window of a stream, in pages; 0 if the policy follows none.
+    pub(crate) fn stream_window(&self) -> u32 {
         match *self {
+            Policy::Streams(max) => max,
+            Policy::None | Policy::Vma(_) | Policy::Cluster(_) | Policy::Trend(_) => 0,
+        }
+    }
+
+    /// As [`Readahead::on_hit`]. [`Policy::Streams`] answers as for a touch that continues nothing, here and below.
+    pub fn on_hit(&self, shared: &mut Shared, history: &mut History, touch: &Touch) {
+        let _: Option<Infallible> = match *self {
             Policy::None => none::Nothing.on_hit(&mut (), touch),
             Policy::Vma(max) => vma::PerVma { max }.on_hit(&mut history.vma, touch),
             Policy::Streams(max) => {
                 let max = max.min(BESIDE_STREAMS);
-                vma::PerVma { max }.on_hit(&mut history.vma, touch);
+                vma::PerVma { max }.on_hit(&mut history.vma, touch)
             }
             Policy::Cluster(max) => cluster::Cluster { max }.on_hit(&mut shared.cluster, touch),
             Policy::Trend(max) => trend::Trend { max }.on_hit(&mut history.trend, touch),
-        }
+        };
     }
 
     /// The largest window that it may answer, in pages.
@@ -152,7 +103,7 @@ impl Policy {
 
     /// As [`Readahead::on_miss`].
     pub fn on_miss(&self, shared: &mut Shared, history: &mut History, touch: &Touch) -> Window {
-        match *self {
+        let answer = match *self {
             Policy::None => none::Nothing.on_miss(&mut (), touch),
             Policy::Vma(max) => vma::PerVma { max }.on_miss(&mut history.vma, touch),
             Policy::Streams(max) => {
@@ -161,6 +112,7 @@ impl Policy {
             }
             Policy::Cluster(max) => cluster::Cluster { max }.on_miss(&mut shared.cluster, touch),
             Policy::Trend(max) => trend::Trend { max }.on_miss(&mut history.trend, touch),
-        }
+        };
+        answer.window()
     }
 }

@@ -1,16 +1,21 @@
 //! No readahead: only the page that is asked for.
 
-use super::{Readahead, Touch, Window};
+use core::convert::Infallible;
+
+use super::policy::{Answer, Readahead, Touch, Window};
 
 /// Reads nothing ahead.
 pub struct Nothing;
 
 impl Readahead for Nothing {
-    type History = ();
+    type History<'a> = ();
+    type Follows = Infallible;
 
-    fn on_hit(&self, _: &mut (), _: &Touch) {}
+    fn on_hit(&self, _: &mut (), _: &Touch) -> Option<Infallible> {
+        None
+    }
 
-    fn on_miss(&self, _: &mut (), touch: &Touch) -> Window {
-        Window::of(&(touch.page..touch.page.plus(1)))
+    fn on_miss(&self, _: &mut (), touch: &Touch) -> Answer<Infallible> {
+        Answer::Window(Window::of(&(touch.page..touch.page.plus(1))))
     }
 }

@@ -1,9 +1,22 @@
 //! One stream: its position, how far it was read and mapped, and where its pages are.
 
 use super::run::Run;
-use super::streams::{ASLEEP, Returns};
 use super::stride_probe::Trial;
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
+
+/// A stream that was not touched for this long has no share of the memory any more.
+pub(super) const ASLEEP: Nanos = 100_000_000;
+
+/// How much was evicted between the eviction of a page and its read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Returns {
+    /// A small part of the memory: a little more would have kept it.
+    AtOnce,
+    /// Less than the memory.
+    Soon,
+    /// More than the memory.
+    Late,
+}
 
 /// A stream is active if it was touched within the time in which it passes this many leaves, or within this time.
 const GOES_ON: u64 = 8;

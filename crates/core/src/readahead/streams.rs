@@ -20,7 +20,8 @@ use alloc::vec::Vec;
 use super::recent::Recent;
 pub use super::run::Run;
 use super::scan_starts::{FAR, ScanStarts};
-use super::stream::Stream;
+pub use super::stream::Returns;
+use super::stream::{ASLEEP, Stream};
 use super::stride_probe::{StrideProbe, WIDE};
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn, len};
 
@@ -43,20 +44,6 @@ const LEAD: u64 = 128;
 const DOUBTS: u32 = 2;
 /// Measure of a stream that takes every page.
 const FULL: u64 = 64;
-/// A stream that was not touched for this long has no share of the memory any more.
-pub(super) const ASLEEP: Nanos = 100_000_000;
-
-/// How much was evicted between the eviction of a page and its read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Returns {
-    /// A small part of the memory: a little more would have kept it.
-    AtOnce,
-    /// Less than the memory.
-    Soon,
-    /// More than the memory.
-    Late,
-}
-
 /// Identifies a stream; a later stream may take its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamId(usize);

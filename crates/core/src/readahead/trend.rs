@@ -5,8 +5,10 @@
 //! distances, then at 8, 16 and 32, until one has the majority. The hits since the last miss determine the size of the
 //! window. If there is no trend, `vma` decides with a history of its own, which records every touch.
 
+use core::convert::Infallible;
+
+use super::policy::{Answer, Readahead, Touch, Window};
 use super::vma::{self, PerVma};
-use super::{Readahead, Touch, Window};
 use crate::units::{PageRange, Vpn};
 
 /// Distances that are remembered.
@@ -97,19 +99,21 @@ pub struct Trend {
 }
 
 impl Readahead for Trend {
-    type History = History;
+    type History<'a> = History;
+    type Follows = Infallible;
 
-    fn on_hit(&self, history: &mut History, touch: &Touch) {
+    fn on_hit(&self, history: &mut History, touch: &Touch) -> Option<Infallible> {
         history.touch(touch.page);
         if touch.ahead {
             history.hits = history.hits.saturating_add(1);
         }
-        PerVma { max: self.max }.on_hit(&mut history.vma, touch);
+        PerVma { max: self.max }.on_hit(&mut history.vma, touch)
     }
 
-    fn on_miss(&self, history: &mut History, touch: &Touch) -> Window {
+    fn on_miss(&self, history: &mut History, touch: &Touch) -> Answer<Infallible> {
         history.touch(touch.page);
-        let around = PerVma { max: self.max }.on_miss(&mut history.vma, touch);
+        let beside = PerVma { max: self.max };
+        let around = beside.on_miss(&mut history.vma, touch).window();
         let window = match history.trend() {
             None => around,
             Some(stride) => {
@@ -123,7 +127,7 @@ impl Readahead for Trend {
         };
         history.ahead = window.count().saturating_sub(1);
         history.hits = 0;
-        window
+        Answer::Window(window)
     }
 }
 
@@ -185,7 +189,7 @@ mod tests {
                 policy.on_hit(&mut self.history, &touch);
                 return None;
             }
-            let window = policy.on_miss(&mut self.history, &touch);
+            let window = policy.on_miss(&mut self.history, &touch).window();
             let Window::Pages {
                 first,
                 stride,
@@ -297,7 +301,7 @@ mod tests {
                 vma.on_hit(&mut alone, &touch);
             }
             if let Some(window) = memory.touch(page) {
-                assert_eq!(window, vma.on_miss(&mut alone, &touch));
+                assert_eq!(window, vma.on_miss(&mut alone, &touch).window());
             }
         }
     }

@@ -3,7 +3,9 @@
 //! The hits since the last miss determine the size of the window, the direction of the last two faults its place. It
 //! never crosses the region nor the 2 MiB that one page table maps.
 
-use super::{Readahead, Touch, Window};
+use core::convert::Infallible;
+
+use super::policy::{Answer, Readahead, Touch, Window};
 use crate::units::{LEAF_PAGES, Vpn, overlap};
 
 /// The state of one region.
@@ -50,16 +52,18 @@ pub(super) fn next_size(beside: bool, hits: u32, last: u32, max: u32) -> u32 {
 }
 
 impl Readahead for PerVma {
-    type History = History;
+    type History<'a> = History;
+    type Follows = Infallible;
 
-    fn on_hit(&self, history: &mut History, touch: &Touch) {
+    fn on_hit(&self, history: &mut History, touch: &Touch) -> Option<Infallible> {
         if touch.ahead {
             history.hits = history.hits.saturating_add(1);
         }
         history.last = touch.page;
+        None
     }
 
-    fn on_miss(&self, history: &mut History, touch: &Touch) -> Window {
+    fn on_miss(&self, history: &mut History, touch: &Touch) -> Answer<Infallible> {
         let page = touch.page;
         let size = if self.max <= 1 {
             1
@@ -85,7 +89,8 @@ impl Readahead for PerVma {
         let end = Vpn(page.0.saturating_add(u64::from(size - before)));
         let leaf = page.0 / LEAF_PAGES as u64 * LEAF_PAGES as u64;
         let table = Vpn(leaf)..Vpn(leaf.saturating_add(LEAF_PAGES as u64));
-        Window::of(&overlap(&overlap(&(start..end), touch.region), &table))
+        let region = overlap(&(start..end), touch.region);
+        Answer::Window(Window::of(&overlap(&region, &table)))
     }
 }
 
@@ -109,12 +114,12 @@ mod tests {
     fn a_forward_scan_doubles_up_to_the_limit() {
         let policy = PerVma { max: 8 };
         let mut history = History::default();
-        let window = policy.on_miss(&mut history, &touch(1024, false));
+        let window = policy.on_miss(&mut history, &touch(1024, false)).window();
         assert_eq!(window, Window::of(&(Vpn(1024)..Vpn(1029))));
         for page in 1025..1029 {
             policy.on_hit(&mut history, &touch(page, true));
         }
-        let window = policy.on_miss(&mut history, &touch(1029, false));
+        let window = policy.on_miss(&mut history, &touch(1029, false)).window();
         assert_eq!(window, Window::of(&(Vpn(1029)..Vpn(1037))));
     }
 
@@ -126,10 +131,10 @@ mod tests {
             window: 8,
             hits: 3,
         };
-        let window = policy.on_miss(&mut history, &touch(2000, false));
+        let window = policy.on_miss(&mut history, &touch(2000, false)).window();
         assert_eq!(window, Window::of(&(Vpn(1993)..Vpn(2001))));
         for (page, size) in [(3000, 4), (1500, 2), (2500, 1)] {
-            let window = policy.on_miss(&mut history, &touch(page, false));
+            let window = policy.on_miss(&mut history, &touch(page, false)).window();
             assert_eq!(window.count(), size);
         }
     }

@@ -10,11 +10,10 @@
 pub(crate) mod drop_behind;
 mod refault;
 pub(crate) mod unshare;
-mod wake;
+pub(crate) mod wake;
 mod watermarks;
 
 use crate::units::Vpn;
-pub(crate) use wake::Evicted;
 use watermarks::Watermarks;
 
 /// Passes that skip a leaf whose pages cannot be moved.

@@ -9,6 +9,8 @@ use crate::frames::clusters::UNIT;
 /// If this many pages are kept for units, reclaim evicts a unit as soon as one is taken: the disk always has writes.
 /// With fewer, it rests in between, and a scan finds more of its readahead.
 const FLOWING: u32 = 4 * UNIT;
+/// During random faults, pages for this many times the high mark are in writeback at most.
+const AT_RANDOM: u32 = 2;
 
 /// Evicted pages that are no free memory yet.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,7 +81,7 @@ impl Reclaim {
     /// too early may be the very next one to be needed.
     pub fn is_much_unwritten(&self, unwritten: u32, at_random: bool) -> bool {
         let most = match at_random {
-            true => (2 * self.marks.high).min(self.marks.writes),
+            true => (AT_RANDOM * self.marks.high).min(self.marks.writes),
             false => self.marks.writes,
         };
         unwritten >= most

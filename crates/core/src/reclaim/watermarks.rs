@@ -11,6 +11,8 @@ const HIGH_PART: u64 = 64;
 const HIGH: (u64, u64) = (32, 4096);
 /// Pages evicted in one go: a call costs as much as some pages, and a fault may wait for all of them.
 const BATCH: (u32, u32) = (8, 128);
+/// Free frames beyond this many times the high mark go back to the system.
+const SURPLUS: u32 = 2;
 /// Units that are kept ready while some are taken, and the largest part of memory for them.
 const UNITS: u32 = 6;
 const UNITS_PART: u64 = 8;
@@ -59,6 +61,11 @@ impl Watermarks {
             ahead: frames / 4,
             units: (memory / UNITS_PART).min(u64::from(UNITS * UNIT)) as u32,
         }
+    }
+
+    /// Free frames that are kept: of those for single pages, and of clusters in addition to `units`.
+    pub fn kept(&self, units: u32) -> (u32, u32) {
+        (SURPLUS * self.high, SURPLUS * self.high.max(UNIT) + units)
     }
 }
 

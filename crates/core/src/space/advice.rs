@@ -1,6 +1,6 @@
 //! Advice of the program about its memory (madvise).
 //!
-//! A hint about the use of a range stays with its region and overrides the readahead policy there. Advice to act is
+//! A hint about the use of a range stays with its region ([`Hint`]). Advice to act is
 //! queued, and `Mm::run` carries it out in small steps, so that no fault waits for it. MADV_WILLNEED reads pages into
 //! memory that is not needed otherwise; MADV_COLD makes pages the next victims; MADV_PAGEOUT evicts pages at once and
 //! returns their memory. It is advice: pages that do not fit or cannot be moved are left out, as in the kernel.
@@ -9,7 +9,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::page_table::{Entry, PageTable, Resident};
-use crate::readahead::{Touch, Window};
+use crate::readahead::Hint;
 use crate::units::{PageRange, Vpn, len, overlap, without};
 
 /// The largest number of queued ranges for each kind of advice. Beyond it the oldest are dropped.
@@ -26,32 +26,6 @@ pub enum Advice {
     Cold,
     /// The range will not be needed for long.
     PageOut,
-}
-
-/// How the program says that it will use a region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Hint {
-    /// No hint.
-    #[default]
-    Normal = 0,
-    /// In order of address, once.
-    Sequential = 1,
-    /// In no order.
-    Random = 2,
-}
-
-impl Hint {
-    /// The window for a miss where the hint decides; `max` is the largest window of the policy, in pages. `None` leaves
-    /// the decision to the policy.
-    pub fn window(self, touch: &Touch, max: u32) -> Option<Window> {
-        let pages = match self {
-            Hint::Normal => return None,
-            Hint::Sequential => u64::from(max.max(1)),
-            Hint::Random => 1,
-        };
-        let ahead = touch.page..touch.page.plus(pages);
-        Some(Window::of(&overlap(&ahead, touch.region)))
-    }
 }
 
 /// Ranges in the order in which they were advised.
@@ -199,26 +173,6 @@ mod tests {
 
     fn range(start: u64, end: u64) -> PageRange {
         Vpn(start)..Vpn(end)
-    }
-
-    #[test]
-    fn a_hint_decides_the_window_within_the_region() {
-        let region = range(10, 100);
-        let window = |hint: Hint, page, max| {
-            let touch = Touch {
-                page: Vpn(page),
-                slot: None,
-                ahead: false,
-                region: &region,
-            };
-            hint.window(&touch, max)
-        };
-        let of = |start, end| Some(Window::of(&range(start, end)));
-        assert_eq!(window(Hint::Normal, 20, 32), None);
-        assert_eq!(window(Hint::Random, 20, 32), of(20, 21));
-        assert_eq!(window(Hint::Sequential, 20, 32), of(20, 52));
-        assert_eq!(window(Hint::Sequential, 90, 32), of(90, 100));
-        assert_eq!(window(Hint::Sequential, 20, 0), of(20, 21));
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub struct Resident {
     pub slot: Option<Slot>,
     /// References: how many passes of the clock hand the page survives (0 to 3).
     pub refs: u8,
-    /// The page may be missing for a good reason (see `unaccounted`): it is older than the registration, or a discard
+    /// The page may be missing for a good reason (see `mm::unaccounted`): it is older than the registration, or a discard
     /// is under way.
     pub found: bool,
 }

@@ -7,8 +7,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::fault::first_touch::Streams;
-use crate::readahead::{History, Policy};
-use crate::space::advice::Hint;
+use crate::readahead::{Hint, History, Policy};
 use crate::stats::Ahead;
 use crate::units::{PageRange, Vpn, len, overlap};
 

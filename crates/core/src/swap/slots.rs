@@ -17,6 +17,20 @@ const ENOSPC: i32 = 28;
 /// Requests that skip an area whose file system had no room.
 const REST: u32 = 16;
 
+/// Pages that were read keep their slots while less than this many quarters of the area are used; and where a write means
+/// compression, which costs more than the room.
+const KEPT_QUARTERS: u64 = 2;
+const KEPT_QUARTERS_COMPRESSED: u64 = 3;
+
+/// Whether pages that were read from `area` keep their slots, to save a later write.
+pub(crate) fn keeps(map: &impl SwapMap, area: u8) -> bool {
+    let quarters = match map.compresses(area) {
+        true => KEPT_QUARTERS_COMPRESSED,
+        false => KEPT_QUARTERS,
+    };
+    map.used(area) * 4 < u64::from(map.slots(area)) * quarters
+}
+
 #[derive(Default)]
 struct Area {
     /// The cluster in use and the slot in it where the search continues.

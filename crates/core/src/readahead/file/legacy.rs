@@ -8,8 +8,10 @@
 //! It never turns back: a page that was evicted before its use lies in a finished window. It is read alone, and the
 //! next window is 2 pages smaller. This is the defect that the seed measures as thrashing.
 
-use super::limits::first_size;
-use super::{Ask, Cached, FilePage, FileReadahead, Limits, Plan, Window};
+use super::cache::{Cached, FilePage};
+use super::limits::{Limits, first_size};
+use super::plan::{Plan, Window};
+use super::policy::{Ask, FileReadahead};
 
 /// Pages found cached in a row after which the file counts as cached.
 const CACHED_AFTER: u64 = 256;

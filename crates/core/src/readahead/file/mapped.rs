@@ -1,7 +1,8 @@
 //! Faults on mapped files. A fault says less than a read: one page, no length. A miss therefore reads *around* the
 //! page, and a file for which this does not help is left alone.
 
-use super::{Ask, Cached, FilePage, OpenFile, Pattern, Plan, Window};
+use super::cache::FilePage;
+use super::plan::Window;
 
 /// This many more misses than hits switch reading around off.
 pub const MISSES_TO_GIVE_UP: u32 = 100;
@@ -24,56 +25,15 @@ fn around(page: FilePage, max: u64) -> Window {
     }
 }
 
-impl OpenFile {
-    /// A fault on a page that is not cached, in a mapping with the hint `pattern`. The page itself is read whatever the
-    /// plan is.
-    pub fn on_mapped_miss(
-        &mut self,
-        cache: &impl Cached,
-        page: FilePage,
-        pattern: Pattern,
-    ) -> Plan {
-        let limits = self.limits();
-        if limits.max == 0 || pattern == Pattern::Random {
-            return Plan::asked(cache, page, 1);
-        }
-        if pattern == Pattern::Sequential {
-            let want = limits.max;
-            self.fault();
-            return self.miss(cache, Ask { page, want }, &limits);
-        }
-        self.mapped.misses = (self.mapped.misses + 1).min(MOST_MISSES);
-        if self.mapped.misses > MISSES_TO_GIVE_UP {
-            return Plan::asked(cache, page, 1);
-        }
-        let window = around(page, limits.max);
-        self.set_window(window);
-        Plan::of(cache, window)
+impl Mapped {
+    /// A fault on `page` found it not cached. Returns the window around it, of `max` pages, while windows help.
+    pub fn on_miss(&mut self, page: FilePage, max: u64) -> Option<Window> {
+        self.misses = (self.misses + 1).min(MOST_MISSES);
+        (self.misses <= MISSES_TO_GIVE_UP).then(|| around(page, max))
     }
 
-    /// A fault on a page that is cached; `marked`: it had a mark, which has been taken off.
-    pub fn on_mapped_hit(
-        &mut self,
-        cache: &impl Cached,
-        page: FilePage,
-        marked: bool,
-        pattern: Pattern,
-    ) -> Plan {
-        let limits = self.limits();
-        if limits.max == 0 || pattern == Pattern::Random {
-            return Plan::default();
-        }
-        self.mapped.misses = self.mapped.misses.saturating_sub(1);
-        if !marked {
-            return Plan::default();
-        }
-        let want = limits.max;
-        self.fault();
-        self.mark(cache, Ask { page, want }, &limits)
-    }
-
-    /// The program will need these pages (WILLNEED): all of them, up to what one I/O takes.
-    pub fn on_will_need(&self, cache: &impl Cached, page: FilePage, pages: u64) -> Plan {
-        Plan::forced(cache, page, pages, &self.limits())
+    /// A fault found its page cached.
+    pub fn on_hit(&mut self) {
+        self.misses = self.misses.saturating_sub(1);
     }
 }

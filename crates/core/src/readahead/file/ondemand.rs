@@ -9,8 +9,10 @@
 //! pages is taken for a stream whose state was lost (*context*), and a window that a mark started ends at a multiple of
 //! a few pages.
 
-use super::limits::{first_size, next_size};
-use super::{Ask, Cached, FilePage, FileReadahead, Limits, Plan, Window};
+use super::cache::{Cached, FilePage};
+use super::limits::{Limits, first_size, next_size};
+use super::plan::{Plan, Window};
+use super::policy::{Ask, FileReadahead};
 
 /// A window started by a mark ends at a multiple of this many pages, as recorded from Linux 6.18.
 const LINUX_STEP: u64 = 4;

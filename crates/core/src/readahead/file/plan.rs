@@ -1,6 +1,7 @@
 //! The answer of a policy: pages to read, and the page whose touch calls it again.
 
-use super::{Cached, FilePage, Limits};
+use super::cache::{Cached, FilePage};
+use super::limits::Limits;
 
 /// A readahead window, as a policy remembers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

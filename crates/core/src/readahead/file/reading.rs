@@ -1,7 +1,8 @@
 //! One read through the page cache: the pages that it looks up, its misses, and the marks that it meets. The same for
 //! all policies.
 
-use super::{Ask, FilePage, PageCache};
+use super::cache::FilePage;
+use super::policy::{Ask, PageCache};
 use crate::units::PAGE_SIZE;
 
 /// The next event of a read.

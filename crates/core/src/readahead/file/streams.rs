@@ -23,9 +23,11 @@
 //! It never reads more at once than the limit of the file. Random reads never push a stream out: they are remembered
 //! apart.
 
-use super::limits::next_size;
+use super::cache::{Cached, FilePage};
+use super::limits::{Limits, next_size};
 use super::ondemand::{context_window, cut, first_window, window_behind};
-use super::{Ask, Cached, FilePage, FileReadahead, Limits, MAX_RUNS, Plan, Window};
+use super::plan::{MAX_RUNS, Plan, Window};
+use super::policy::{Ask, FileReadahead};
 
 /// Streams that are told apart.
 const STREAMS: usize = 8;
