@@ -7,7 +7,7 @@ use super::Mm;
 use crate::frames::clusters::{List, UNIT};
 use crate::frames::{NOTHING, State};
 use crate::huge::unit_of;
-use crate::space::page_table::{Entry, Resident};
+use crate::space::page_table::Entry;
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::{IoResult, Stop, World};
 
@@ -138,7 +138,7 @@ impl Mm {
             let slot = self.frames.get(first.plus(n)).slot;
             self.slots.put(w, slot);
             let page = unit.plus(n.into());
-            self.table.set(page, Entry::Resident(Resident::default()));
+            self.set_mapped(w, page, None, 0);
             if !all {
                 self.frames.set_empty(first.plus(n));
             }

@@ -334,7 +334,7 @@ impl Mm {
                 let slot = self.frames.get(at).slot;
                 self.slots.put(w, slot);
                 self.frames.set_empty(at);
-                self.came(page.plus(i.into()));
+                self.set_mapped(w, page.plus(i.into()), None, 0);
             }
             rest = &rest[done.pages as usize..];
             if let (Some(stop), Some(&(page, frame))) = (done.stop, rest.first()) {
@@ -342,11 +342,6 @@ impl Mm {
                 rest = &rest[1..];
             }
         }
-    }
-
-    /// No thread has asked for the page: it has no references.
-    fn came(&mut self, page: Vpn) {
-        self.table.set(page, Entry::Resident(Resident::default()));
     }
 
     /// How many pages of a run may be mapped. Pages that were just read have their memory already.
@@ -394,7 +389,7 @@ impl Mm {
         }
         self.slots.put(w, slot);
         self.frames.set_free(frame);
-        self.came(page);
+        self.set_mapped(w, page, None, 0);
     }
 
     /// The page stays in its frame; a later pass tries again.

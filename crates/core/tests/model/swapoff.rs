@@ -2,7 +2,7 @@
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::world::Notice;
-use foreswap_core::{Config, Entry, Swapoff};
+use foreswap_core::{Advice, Config, Entry, Swapoff};
 use foreswap_model::Access;
 
 use super::directed::{Machine, TIMEOUT};
@@ -185,6 +185,43 @@ fn pages_that_cannot_be_mapped_are_copied_or_wait() {
         Entry::Resident(_)
     ));
     m.unchanged();
+}
+
+/// A page is discarded, touched and evicted, and swapoff brings it back before the kernel zaps the discarded range.
+#[test]
+fn what_comes_back_before_a_late_zap_is_not_missed() {
+    let mut m = machine(Swapoff::Stream, 48, &[1024], 300);
+    m.fill();
+    m.rest();
+    let (at, _) = m.swapped();
+    m.p.discard(at..at + 1);
+    m.p.read_event(&mut m.sys);
+    m.p.acknowledge();
+    let run = |m: &mut Machine| {
+        for _ in 0..100 {
+            m.p.run(&mut m.sys);
+            while !m.p.space.flights.is_empty() {
+                m.p.complete(&mut m.sys, 0);
+            }
+        }
+    };
+    m.p.touch(&mut m.sys, 0, at, Some(9));
+    m.p.read_message(&mut m.sys, 0, 0);
+    run(&mut m);
+    m.p.advise(&mut m.sys, at..at + 1, Advice::PageOut);
+    run(&mut m);
+    let entry = m.p.mm.entry(m.p.space.vpn(at));
+    assert!(matches!(entry, Entry::Swapped { .. }), "{entry:?}");
+    m.sys.limit = 420;
+    m.p.mm.on_limit(420);
+    m.begin(0);
+    run(&mut m);
+    assert_eq!(m.p.space.pages[at].present, Some(9));
+    m.p.zap();
+    m.rest();
+    assert_eq!(m.touch(at, None), Some(0));
+    assert!(m.sys.told.is_empty(), "{:?}", m.sys.told);
+    m.end();
 }
 
 /// Seed 003: swapoff that reads pages in memory without a lookup counts no hits, and its readahead windows stay small.
