@@ -240,6 +240,18 @@ pub trait SwapMap {
     fn set_digest(&mut self, slot: Slot, digest: u64);
 }
 
+/// What this process gets back when it evicts a page that others may share since a fork.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sharing {
+    /// The page: no other process waits to be charged for it.
+    #[default]
+    None,
+    /// The page, but another process has to be charged for it then.
+    Charged,
+    /// Nothing: another process is charged for it.
+    Owed,
+}
+
 /// The limit, shared by all processes of a run. Units are pages.
 pub trait Limit {
     /// The limit.
@@ -255,8 +267,24 @@ pub trait Limit {
     }
     /// Charge pages that exist already, whatever the limit.
     fn charge_existing(&mut self, n: u64);
+    /// Pages that are found in memory now are shared since a fork, and another process may be charged for them.
+    fn shares_found(&self) -> bool {
+        false
+    }
     /// Uncharge pages.
     fn uncharge(&mut self, n: u64);
+    /// `n` pages that were shared since a fork were copied: this process has one of its own of each.
+    fn on_copied(&mut self, n: u64) {
+        let _ = n;
+    }
+    /// `n` mapped pages that are shared since a fork are gone here; another process may still have them.
+    fn let_go(&mut self, n: u64) {
+        self.uncharge(n);
+    }
+    /// What the eviction of a page that is shared since a fork gives back.
+    fn sharing(&self) -> Sharing {
+        Sharing::None
+    }
     /// Pages that this process should give back to the others, or because the limit fell.
     fn excess(&self) -> u64;
 }

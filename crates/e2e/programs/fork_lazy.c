@@ -257,7 +257,34 @@ static void parent_writes(void)
     note("held_kib", most_after);
 }
 
+/* Workers that read their parent's memory for a while, which fits the limit once, but not four times; each also writes
+ * to a little of it. */
+static void workers_read(void)
+{
+    char *p = mmap(NULL, REGION, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED, "mmap");
+    fill(p, REGION, 9);
+    pid_t pids[3];
+    for (int n = 0; n < 3; n++) {
+        pids[n] = forked();
+        if (pids[n] == 0) {
+            for (int round = 0; round < 40; round++) {
+                VERIFY(p, REGION, 9, "a worker");
+                usleep(20000);
+            }
+            fill_part(p, n * MIB, MIB, 90 + n);
+            VERIFY_PART(p, n * MIB, MIB, 90 + n, "a worker's own");
+            VERIFY_PART(p, 4 * MIB, REGION - 4 * MIB, 9, "a worker, in the end");
+            _exit(0);
+        }
+    }
+    for (int n = 0; n < 3; n++)
+        child_was_right(pids[n], "a worker");
+    VERIFY(p, REGION, 9, "the parent, in the end");
+}
+
 static const struct part parts[] = {
+    {"workers_read", workers_read},
     {"storm", storm},
     {"parent_discards", parent_discards},
     {"child_changes", child_changes},

@@ -66,6 +66,22 @@ fn killed_at_any_time() {
     part_with("killed_at_any_time", &options);
 }
 
+/// What a parent and its workers share exists once: nothing has to leave, however long they share it.
+#[test]
+fn workers_read() {
+    let Some(path) = program::compile("workers_read", "fork_lazy") else {
+        return;
+    };
+    let job = Job::new(path).arg("workers_read");
+    let outcome = Managed::limit(LIMIT).equals_bare(&job).succeeded();
+    let out = outcome.stats().count("swap_out_bytes") >> 20;
+    assert!(
+        out < 8,
+        "{out} MiB left memory that fits: {}",
+        outcome.stderr
+    );
+}
+
 /// Pages that a parent copies are held to the limit soon after, like those that a child copies.
 #[test]
 fn parent_writes() {

@@ -86,6 +86,10 @@ pub struct Program {
     pub pid: AtomicU32,
     /// The process that forked it, if that was managed.
     pub parent: AtomicU32,
+    /// The number of its family in the ledger, once it has an engine; of the parent's family in a child without one.
+    pub family: AtomicU32,
+    /// The family's count of unasked pages at the last fork: see `process::Debt` in the core.
+    pub unasked: AtomicU64,
     /// Bytes that may still appear before the engine must be asked.
     pub allowance: AtomicI64,
     /// Bytes that may still appear in a forked child before its engine comes up.
@@ -132,6 +136,8 @@ impl Program {
             state: AtomicU32::new(state::OFF),
             pid: AtomicU32::new(0),
             parent: AtomicU32::new(0),
+            family: AtomicU32::new(0),
+            unasked: AtomicU64::new(0),
             allowance: AtomicI64::new(0),
             spare: AtomicI64::new(0),
             seen: AtomicU64::new(0),

@@ -10,8 +10,8 @@ use crate::frames::{FrameDesc, NOTHING, State};
 use crate::huge::unit_of;
 use crate::reclaim::{REST, RUN};
 use crate::space::page_table::{Entry, Resident};
-use crate::units::{Frame, Slot, Vpn};
-use crate::world::{Stop, World};
+use crate::units::{Frame, LEAF_PAGES, Slot, Vpn};
+use crate::world::{Sharing, Stop, World};
 
 /// Leaves that one call of [`Mm::evict`] looks at.
 const LEAVES_PER_PASS: usize = 512;
@@ -47,7 +47,7 @@ impl Mm {
             }
             let Some(leaf) = self.table.next_resident_leaf(self.reclaim.hand()) else {
                 wraps += 1;
-                self.reclaim.set_hand(Vpn(0));
+                self.reclaim.begin_pass(self.stats.refaults);
                 // Going on with victims in hand could choose a page twice.
                 if wraps > WRAPS || !victims.is_empty() {
                     break;
@@ -55,7 +55,12 @@ impl Mm {
                 continue;
             };
             let unit = unit_of(leaf.start);
-            if self.table.is_huge(unit) || leaf.start == unit && self.collapse(w, unit) {
+            let shares = self.table.shared_in(&(unit..unit.plus(LEAF_PAGES as u64))) > 0;
+            if shares && self.table.is_huge(unit) && !self.takes_shared(w) {
+                self.reclaim.set_hand(leaf.end);
+                continue;
+            }
+            if self.table.is_huge(unit) || leaf.start == unit && !shares && self.collapse(w, unit) {
                 if wraps < SPARING_WRAPS && self.spares_units(w) {
                     self.reclaim.set_hand(leaf.end);
                     continue;
@@ -78,7 +83,9 @@ impl Mm {
                 self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
             }
             let room = max as usize - victims.len();
-            let hand = self.table.sweep(&leaf, room, &mut victims);
+            let hand = self
+                .table
+                .sweep(&leaf, room, self.takes_shared(w), &mut victims);
             self.reclaim.set_hand(hand);
         }
         #[cfg(feature = "planted")]
@@ -88,7 +95,10 @@ impl Mm {
             now
         };
         self.waiters.spare(&mut victims, now);
-        victims.retain(|&page| !self.unsharing.has(page));
+        let shared_too = self.takes_shared(w);
+        victims.retain(|&page| {
+            !self.unsharing.has(page) && (shared_too || !self.table.is_shared(page))
+        });
         let beside = !chosen && self.is_awaited();
         for run in victims.chunk_by(|a, b| a.plus(1) == *b) {
             if beside && moved > 0 && w.has_ended() {
@@ -100,6 +110,15 @@ impl Mm {
         }
         self.buffers.victims = victims;
         moved
+    }
+
+    /// Whether pages that others may share since a fork are evicted.
+    fn takes_shared(&self, w: &impl World) -> bool {
+        match w.sharing() {
+            Sharing::None => true,
+            Sharing::Charged => self.reclaim.takes_shared(),
+            Sharing::Owed => false,
+        }
     }
 
     /// The clock hand found no page that could be moved: the first of the recently faulted pages can, if there are
@@ -193,6 +212,10 @@ impl Mm {
         leaves: bool,
     ) {
         self.reclaim.on_evicted(1);
+        let copied = self.table.unshare(&(page..page.plus(1)));
+        if copied > 0 {
+            w.on_copied(copied);
+        }
         let slot = match self.table.get(page) {
             Entry::Resident(resident) => resident.slot,
             _ => None,

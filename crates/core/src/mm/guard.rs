@@ -41,9 +41,7 @@ impl Mm {
             let mut at = part.start;
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 if let Entry::Resident(Resident { slot, .. }) = entry {
-                    self.table.set(page, Entry::Unmapped);
-                    self.slots.put(w, slot);
-                    w.uncharge(1);
+                    self.forget_resident(w, page, slot, Entry::Unmapped);
                 }
                 at = page.plus(1);
             }

@@ -74,6 +74,10 @@ impl Mm {
         self.frames.set_whole(id, whole);
         self.frames.begin_unit(id, unit, false, leaves);
         self.reclaim.on_evicted(UNIT);
+        let copied = self.table.unshare(&(unit..unit.plus(UNIT.into())));
+        if copied > 0 {
+            w.on_copied(copied);
+        }
         let beside = w.begin_digest(first);
         for n in 0..UNIT {
             let (page, frame) = (unit.plus(n.into()), first.plus(n));

@@ -242,7 +242,7 @@ impl Mm {
     /// Manage `range`. `present` are the pages that the program has touched already.
     pub fn adopt(&mut self, w: &mut impl World, range: PageRange, present: &[PageRange]) {
         self.vmas.insert(range);
-        let mut found = 0;
+        let (mut found, shared) = (0, w.shares_found());
         for page in present.iter().flat_map(crate::units::pages) {
             if self.table.get(page) == Entry::Unmapped {
                 self.table.set(
@@ -253,6 +253,9 @@ impl Mm {
                         found: true,
                     }),
                 );
+                if shared {
+                    self.table.share(page);
+                }
                 found += 1;
             }
         }
@@ -322,8 +325,12 @@ impl Mm {
             self.vmas.set_hint(&moved, hint);
             let mut at = part.start;
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
+                let shared = self.table.unshare(&(page..page.plus(1))) > 0;
                 self.table.set(page, Entry::Unmapped);
                 self.table.set(target(page), entry);
+                if shared {
+                    self.table.share(target(page));
+                }
                 let slot = match entry {
                     Entry::Swapped { slot, .. } => Some(slot),
                     Entry::Resident(Resident { slot, .. }) => slot,
@@ -353,13 +360,13 @@ impl Mm {
 
     /// Drop the content of one page, wherever it is.
     fn forget(&mut self, w: &mut impl World, page: Vpn, entry: Entry) {
+        if let Entry::Resident(Resident { slot, .. }) = entry {
+            return self.forget_resident(w, page, slot, Entry::Unmapped);
+        }
         self.table.set(page, Entry::Unmapped);
         match entry {
             Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}
-            Entry::Resident(Resident { slot, .. }) => {
-                self.slots.put(w, slot);
-                w.uncharge(1);
-            }
+            Entry::Resident(_) => {}
             Entry::Swapped { slot, .. } => self.slots.put(w, Some(slot)),
             Entry::Cached(frame) => {
                 self.frames.single_out(frame);
@@ -393,6 +400,42 @@ impl Mm {
                 }
             }
         }
+    }
+
+    /// A mapped page is gone; `now` is its new entry.
+    pub(crate) fn forget_resident(
+        &mut self,
+        w: &mut impl World,
+        page: Vpn,
+        slot: Option<Slot>,
+        now: Entry,
+    ) {
+        self.slots.put(w, slot);
+        match self.table.unshare(&(page..page.plus(1))) {
+            0 => w.uncharge(1),
+            n => w.let_go(n),
+        }
+        self.table.set(page, now);
+    }
+
+    /// Mapped pages that another process may share since a fork.
+    pub fn shared(&self) -> u64 {
+        self.table.shared()
+    }
+
+    /// Mapped pages of `range` that another process may share since a fork.
+    pub fn shared_in(&self, range: &PageRange) -> u64 {
+        self.table.shared_in(range)
+    }
+
+    /// The pages of `range` are this process' own now: the driver has accounted for their copies.
+    pub fn unshare(&mut self, range: &PageRange) {
+        self.table.unshare(range);
+    }
+
+    /// Other processes share all mapped pages: they were forked while nothing was managed.
+    pub fn share_mapped(&mut self) {
+        self.table.share_all();
     }
 
     /// Other processes look for slots: release the clusters that we claimed and have not used.

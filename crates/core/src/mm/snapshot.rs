@@ -24,8 +24,11 @@ impl Mm {
     }
 
     /// Every unmapped page is on an area, or is marked as lost. Pages for which no slot is free are mapped in the
-    /// program again.
+    /// program again. The driver copies no pages for eviction: after the fork it would copy pages that are shared anew.
     pub fn is_quiet(&mut self, w: &mut impl World) -> bool {
+        if w.is_unsharing() {
+            return false;
+        }
         self.submit_writes(w, true);
         if self.slots.are_full() {
             while let Some(id) = self.frames.clusters().oldest(List::Dirty) {
@@ -75,9 +78,10 @@ impl Mm {
         }
     }
 
-    /// The fork is over.
+    /// The fork is over. The child shares all pages that are mapped; some may have come back only after the fork.
     pub fn release(&mut self) {
         self.held = false;
+        self.table.share_all();
     }
 
     /// In the child: `page` was not mapped when the parent forked. If it is in a slot, we hold a reference. `present`:
@@ -98,6 +102,9 @@ impl Mm {
             };
             self.slots.put(w, slot);
             self.table.set(page, Entry::Resident(resident));
+            if w.shares_found() {
+                self.table.share(page);
+            }
             w.charge_existing(1);
             return;
         }

@@ -62,12 +62,10 @@ impl Mm {
         let Entry::Resident(Resident { slot, found, .. }) = self.table.get(page) else {
             return;
         };
-        self.slots.put(w, slot);
-        w.uncharge(1);
         if found {
-            self.table.set(page, Entry::Unmapped);
+            self.forget_resident(w, page, slot, Entry::Unmapped);
         } else {
-            self.table.set(page, Entry::Poisoned);
+            self.forget_resident(w, page, slot, Entry::Poisoned);
             w.notice(Notice::Unaccounted { page });
         }
     }

@@ -11,7 +11,7 @@ impl Mm {
     /// The kernel refused to move `n` pages from `page` on: a fork shares them, or they are pinned.
     pub(super) fn on_immovable(&mut self, w: &mut impl World, page: Vpn, n: u32) {
         if self.unsharing.begin((page, n), w.now()) {
-            w.unshare(page, n);
+            self.copy_for_eviction(w, page, n);
         }
     }
 
@@ -40,8 +40,16 @@ impl Mm {
         match self.unsharing.on_tried(moved > 0, left, refused, now) {
             Next::Done | Next::Wait => {}
             Next::Pinned => self.table.rest(left.0, REST),
-            Next::Ask => w.unshare(left.0, left.1),
+            Next::Ask => self.copy_for_eviction(w, left.0, left.1),
         }
         moved
+    }
+
+    fn copy_for_eviction(&mut self, w: &mut impl World, page: Vpn, n: u32) {
+        let copied = self.table.unshare(&(page..page.plus(n.into())));
+        if copied > 0 {
+            w.on_copied(copied);
+        }
+        w.unshare(page, n);
     }
 }

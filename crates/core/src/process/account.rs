@@ -4,8 +4,10 @@
 //! do, a process that has its fair share (the limit divided by the number of processes) leaves the free pages to them,
 //! and evicts what it has above its share.
 
-use super::{Debt, Debtors, Ledger};
-use crate::units::Nanos;
+use super::debt::Debt;
+use super::debtors::Debtors;
+use super::ledger::{Ledger, LedgerMut};
+use crate::world::Sharing;
 
 /// Pages of the limit that no process charges in advance: room for charges that come at the same time.
 const SLACK: u64 = 32;
@@ -56,12 +58,12 @@ impl<P: Copy + PartialEq> Account<P> {
     }
 
     /// Charge `n` pages if they are available.
-    pub fn try_charge(&self, ledger: &mut impl Ledger<Process = P>, n: u64) -> bool {
+    pub fn try_charge(&self, ledger: &mut impl LedgerMut<Process = P>, n: u64) -> bool {
         n <= self.available(ledger) && ledger.try_charge(n)
     }
 
     /// Charge `n` pages that exist already: they are prepaid, or part of the debt, or charged whatever the limit.
-    pub fn charge_existing(&mut self, ledger: &mut impl Ledger<Process = P>, n: u64) {
+    pub fn charge_existing(&mut self, ledger: &mut impl LedgerMut<Process = P>, n: u64) {
         let paid = n.min(self.prepaid);
         self.prepaid -= paid;
         if !self.debt.takes(n - paid) {
@@ -69,25 +71,19 @@ impl<P: Copy + PartialEq> Account<P> {
         }
     }
 
-    /// `n` pages are gone.
-    pub fn uncharge(&mut self, ledger: &mut impl Ledger<Process = P>, n: u64) {
-        let left = match self.owes() {
-            true => self.debt.forgive(n, ledger.own()),
-            false => n,
-        };
-        // A debt for pages that are gone counts as paid.
-        ledger.paid(n - left);
-        ledger.uncharge(left);
+    /// `n` pages are gone that no other process shares.
+    pub fn uncharge(&mut self, ledger: &mut impl LedgerMut<Process = P>, n: u64) {
+        ledger.uncharge(self.debt.on_gone(n));
     }
 
     /// Pages that this process should evict.
-    pub fn excess(&self, ledger: &impl Ledger<Process = P>, now: Nanos) -> u64 {
+    pub fn excess(&self, ledger: &impl Ledger<Process = P>) -> u64 {
         let own = ledger.own();
         let found_unnoticed = self.target.map_or(0, |target| own.saturating_sub(target));
         let (limit, charged) = (ledger.limit(), ledger.charged());
         let free = limit.saturating_sub(charged);
         let wanted = self.wanted_by_others.saturating_sub(free);
-        let due = self.debt.due(now);
+        let due = self.debt.due();
         let short = (charged + due).saturating_sub(limit) + wanted;
         found_unnoticed.max(short.min((own + due).saturating_sub(Self::fair_share(ledger))))
     }
@@ -103,9 +99,8 @@ impl<P: Copy + PartialEq> Account<P> {
     }
 
     /// No further page will be found: uncharge what was charged in advance.
-    pub fn return_prepaid(&mut self, ledger: &mut impl Ledger<Process = P>) {
-        let unused = core::mem::take(&mut self.prepaid);
-        self.uncharge(ledger, unused);
+    pub fn return_prepaid(&mut self, ledger: &mut impl LedgerMut<Process = P>) {
+        ledger.uncharge(core::mem::take(&mut self.prepaid));
     }
 
     /// Make room for `missing` pages that came unnoticed.
@@ -149,13 +144,7 @@ impl<P: Copy + PartialEq> Account<P> {
 
     /// Tell the others how many pages this process lacks of its share, if it is `needy`, and of its due debt; at least
     /// `least`.
-    pub fn ask(
-        &mut self,
-        ledger: &mut impl Ledger<Process = P>,
-        needy: bool,
-        least: u64,
-        now: Nanos,
-    ) {
+    pub fn ask(&mut self, ledger: &mut impl LedgerMut<Process = P>, needy: bool, least: u64) {
         let share = Self::fair_share(ledger);
         let missing = share.saturating_sub(ledger.own()).min(MOST_WANTED);
         let lacks_much = share.saturating_sub(ledger.own()) > share / MUCH;
@@ -163,7 +152,7 @@ impl<P: Copy + PartialEq> Account<P> {
             true => missing,
             false => 0,
         };
-        let wanted = for_use.max(missing.min(self.debt.due(now))).max(least);
+        let wanted = for_use.max(missing.min(self.debt.due())).max(least);
         if wanted > 0 || self.has_asked {
             ledger.set_wanted(wanted);
             self.has_asked = wanted > 0;
@@ -171,17 +160,29 @@ impl<P: Copy + PartialEq> Account<P> {
     }
 }
 
-/// Debts of this process to its parent, and of its children to it.
+/// Pages that forks share: see [`Debt`].
 impl<P: Copy + PartialEq> Account<P> {
-    /// This process is a forked child: pages that it finds in memory are its parent's too. `copied` of them may have
-    /// been copied already.
-    pub fn begin_debt(&mut self, copied: u64) {
-        self.debt.begin(copied);
+    /// This process is a forked child: it owes for the pages that it finds in memory. `due` of them are to be paid for
+    /// at once; `unasked` is the family's count at the fork.
+    pub fn begin_debt(&mut self, due: u64, unasked: u64) {
+        self.debt.begin(unasked);
+        self.debt.on_due(due);
     }
 
     /// All pages were found.
-    pub fn close_debt(&mut self, now: Nanos) {
-        self.debt.close(now);
+    pub fn close_debt(&mut self) {
+        self.debt.close();
+    }
+
+    /// What the eviction of a shared page gives back.
+    pub fn sharing(&self) -> Sharing {
+        if self.debt.covered() > 0 && self.debt.due() == 0 {
+            Sharing::Owed
+        } else if self.has_debtors() {
+            Sharing::Charged
+        } else {
+            Sharing::None
+        }
     }
 
     /// Some pages are not paid for.
@@ -194,69 +195,90 @@ impl<P: Copy + PartialEq> Account<P> {
         &self.debt
     }
 
-    /// Up to `n` pages that this process shares with its parent may have been copied, by either.
-    pub fn on_copied(&mut self, n: u64) {
-        self.debt.on_copied(n);
+    /// Up to `n` pages of the debt are to be paid for: there may be copies of them that nobody has paid for, or nobody
+    /// else is charged for them.
+    pub fn on_due(&mut self, n: u64) {
+        self.debt.on_due(n);
     }
 
-    /// Charge the due pages as far as there is room, and all pages if there is plenty. Publishes the rest.
-    pub fn pay(&mut self, ledger: &mut impl Ledger<Process = P>, now: Nanos) {
+    /// Charge the due pages as far as there is room, and all pages if there is plenty. Publishes the rest, and the
+    /// charged part of the `shared` pages of this process.
+    pub fn pay(&mut self, ledger: &mut impl LedgerMut<Process = P>, shared: u64) {
         let asked = ledger.asked();
-        self.debt.on_copied(asked);
+        // Others may owe for pages that this process was asked for too late.
+        let left = self.debt.on_due(asked);
+        self.debtors.ask(ledger, left);
+        self.debt.on_unasked(ledger.unasked());
         // All room counts: the processes together may use the whole limit.
         let room = ledger.limit().saturating_sub(ledger.charged());
-        let due = match room / 2 > self.debt.owed() {
-            true => self.debt.owed(),
-            false => self.debt.due(now).min(room),
-        };
+        if room / 2 > self.debt.owed() {
+            self.debt.on_due(u64::MAX);
+        }
+        let due = self.debt.due().min(room);
         if due > 0 && ledger.try_charge(due) {
-            self.debt.settle_due(due);
+            self.debt.settle(due);
             ledger.paid(due);
         }
-        ledger.set_debt(self.debt.owed(), self.debt.due(now), asked);
+        let paid = shared.saturating_sub(self.debt.covered());
+        ledger.set_debt(self.debt.owed(), self.debt.due(), paid, asked);
     }
 
-    /// Charge `n` of the owed pages for a write that copies them, if there is room, or `anyway`.
-    pub fn pay_for(&mut self, ledger: &mut impl Ledger<Process = P>, n: u64, anyway: bool) -> bool {
-        let n = n.min(self.debt.owed());
-        let has_paid = ledger.try_charge(n);
-        if !has_paid && anyway {
-            ledger.charge_anyway(n);
-        }
-        if has_paid || anyway {
-            self.debt.settle_copies(n);
-            ledger.paid(n);
-        }
-        has_paid || anyway
-    }
-
-    /// Look for children that share pages with this process and have not paid for them.
+    /// Look for the members of the family that have debts.
     pub fn find_debtors(&mut self, ledger: &impl Ledger<Process = P>) {
         self.debtors.find(ledger);
     }
 
-    /// There are such children.
+    /// There are some.
     pub fn has_debtors(&self) -> bool {
         !self.debtors.is_empty()
     }
 
-    /// Whether a write may copy `n` shared pages now; `anyway`: it has waited long enough. If the pages are shared with
-    /// the parent and with children, a write makes one copy, not two.
+    /// Whether a write may copy `n` shared pages now; `anyway`: it has waited long enough.
     pub fn may_copy(
         &mut self,
-        ledger: &mut impl Ledger<Process = P>,
+        ledger: &mut impl LedgerMut<Process = P>,
         n: u64,
         anyway: bool,
     ) -> bool {
-        match self.owes() {
-            true => self.pay_for(ledger, n, anyway),
-            false => self.debtors.may_copy(ledger, n, anyway),
+        let own = n.min(self.debt.covered());
+        if own == 0 {
+            let may = n == 0 || self.debtors.may_copy(ledger, n, anyway);
+            if may {
+                self.debt.on_own(n);
+            }
+            return may;
         }
+        let is_paid = ledger.try_charge(own);
+        if !is_paid && anyway {
+            ledger.charge_anyway(own);
+        }
+        if is_paid || anyway {
+            ledger.paid(self.debt.uncover(own));
+            self.debt.on_own(n - own);
+            self.debtors.ask(ledger, n - own);
+        }
+        is_paid || anyway
     }
 
-    /// `n` shared pages are copied, to be evicted.
-    pub fn on_unshare(&mut self, ledger: &mut impl Ledger<Process = P>, n: u32) {
-        self.debt.on_unshared(n.into());
-        self.debtors.leave(ledger, n);
+    /// `n` shared pages are copied now: they are to be evicted, or were copied unseen.
+    pub fn on_copied(&mut self, ledger: &mut impl LedgerMut<Process = P>, n: u64) {
+        let own = self.debt.on_copied(n);
+        if own > 0 && ledger.try_charge(own) {
+            self.debt.settle(own);
+            ledger.paid(own);
+        }
+        self.debtors.ask(ledger, n - own);
+    }
+
+    /// Before the memory was managed, up to `n` pages that others may share were copied or let go.
+    pub fn on_gone(&self, ledger: &mut impl LedgerMut<Process = P>, n: u64) {
+        self.debtors.ask(ledger, n);
+    }
+
+    /// `n` mapped pages that others may share are gone here.
+    pub fn let_go(&mut self, ledger: &mut impl LedgerMut<Process = P>, n: u64) {
+        let left = n - self.debt.uncover(n);
+        ledger.uncharge(self.debt.on_left(left));
+        self.debtors.ask(ledger, left);
     }
 }

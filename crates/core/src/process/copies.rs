@@ -6,7 +6,8 @@
 
 use alloc::vec::Vec;
 
-use super::{Account, Ledger};
+use super::account::Account;
+use super::ledger::LedgerMut;
 use crate::units::{Nanos, PageRange, Vpn};
 
 /// Pages paid for at a time: 64 KiB.
@@ -21,17 +22,25 @@ pub struct Copy {
     pub page: Vpn,
     /// When the write came.
     pub since: Nanos,
-    /// The write itself makes room: it copies pages that are to be evicted, and does not wait.
-    pub makes_room: bool,
 }
 
 /// The result of the removal of a protection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Opening {
-    /// The batch, or at least the page, is writable, or gone.
+    /// The pages are writable, or gone.
     Done,
     /// The address space is changing: try again.
     Again,
+}
+
+/// The write-protected pages of a process.
+pub trait Protected {
+    /// Pages of `range` that others may share.
+    fn shared(&self, range: &PageRange) -> u64;
+    /// The copies of all pages of `range` are paid for: they are shared no more.
+    fn unshare(&mut self, range: &PageRange);
+    /// Remove the protection of `range`, at least of `page`, and wake its writers.
+    fn open(&mut self, range: &PageRange, page: Vpn) -> Opening;
 }
 
 /// The waiting writes of a process.
@@ -46,7 +55,7 @@ impl Copies {
         self.waiting.push(copy);
     }
 
-    /// All writes that wait.
+    /// Several writes wait.
     pub fn extend(&mut self, copies: impl IntoIterator<Item = Copy>) {
         self.waiting.extend(copies);
     }
@@ -61,27 +70,37 @@ impl Copies {
         self.waiting.is_empty()
     }
 
-    /// Let writes through as far as their copies are paid for. `open` removes the protection of a batch, at least of
-    /// the page. Returns whether some still wait.
+    /// Let writes through as far as their copies are paid for. Returns whether some still wait.
     pub fn step<P: core::marker::Copy + PartialEq>(
         &mut self,
         account: &mut Account<P>,
-        ledger: &mut impl Ledger<Process = P>,
+        ledger: &mut impl LedgerMut<Process = P>,
         now: Nanos,
-        mut open: impl FnMut(&PageRange, Vpn) -> Opening,
+        pages: &mut impl Protected,
     ) -> bool {
         let mut opened = Vpn(u64::MAX)..Vpn(u64::MAX);
         self.waiting.retain(|copy| {
             if opened.contains(&copy.page) {
                 return false;
             }
+            let one = copy.page..copy.page.plus(1);
             let start = copy.page.0 / BATCH * BATCH;
             let batch = Vpn(start)..Vpn(start + BATCH);
-            let is_late = now.saturating_sub(copy.since) > PATIENCE;
-            let may = copy.makes_room || account.may_copy(ledger, BATCH, is_late);
-            let is_open = may && open(&batch, copy.page) == Opening::Done;
+            let n = pages.shared(&batch);
+            // A write to the process' own page beside shared ones does not wait: it may be the one that makes room.
+            let range = if n > 0 && pages.shared(&one) == 0 {
+                one
+            } else {
+                let is_late = now.saturating_sub(copy.since) > PATIENCE;
+                if !account.may_copy(ledger, n, is_late) {
+                    return true;
+                }
+                pages.unshare(&batch);
+                batch
+            };
+            let is_open = pages.open(&range, copy.page) == Opening::Done;
             if is_open {
-                opened = batch;
+                opened = range;
             }
             !is_open
         });

@@ -1,29 +1,27 @@
-//! A parent's view of the children that share pages with it and have not paid for them.
-//!
-//! A write of the parent to a shared page copies it and leaves the old page to the child. The parent therefore asks a
-//! child to pay before it lets the write through. Which pages the child pays for does not matter: there is room for
-//! as many.
+//! The members of a family that have not paid for pages that they share: see [`super::Debt`].
 
 use alloc::vec::Vec;
 
-use super::Ledger;
+use super::ledger::{Ledger, LedgerMut};
 
-/// Pages that a parent asks a child to pay for at a time.
-const AT_ONCE: u32 = 256;
+/// Pages that a debtor is asked to pay for at a time, for writes.
+const AT_ONCE: u64 = 256;
 
-/// A child that was asked to pay.
+/// A debtor that was asked to pay for writes.
 #[derive(Clone, Copy, Debug)]
 struct Asked<P> {
-    child: P,
+    debtor: P,
     /// The number of pages that it had paid for before.
-    paid: u32,
+    before: u32,
+    /// The number of pages asked for.
+    pages: u64,
 }
 
-/// The children with debts, and the pages that they have paid for.
+/// The other members with debts, and the pages that they have paid for so that this process may copy them.
 #[derive(Debug)]
 pub struct Debtors<P> {
-    children: Vec<P>,
-    /// The child that was asked and has not paid yet.
+    found: Vec<P>,
+    /// The debtor that was asked and has not paid yet.
     asked: Option<Asked<P>>,
     /// Pages that are paid for and may be copied.
     paid: u64,
@@ -32,7 +30,7 @@ pub struct Debtors<P> {
 impl<P> Default for Debtors<P> {
     fn default() -> Self {
         Debtors {
-            children: Vec::new(),
+            found: Vec::new(),
             asked: None,
             paid: 0,
         }
@@ -40,50 +38,74 @@ impl<P> Default for Debtors<P> {
 }
 
 impl<P: Copy + PartialEq> Debtors<P> {
-    /// Find the children that share unpaid pages.
+    /// Look for the debtors.
     pub(super) fn find(&mut self, ledger: &impl Ledger<Process = P>) {
-        self.children.clear();
-        self.children.extend(ledger.debtors());
+        self.found.clear();
+        self.found.extend(ledger.debtors());
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.children.is_empty()
+        self.found.is_empty()
     }
 
-    /// Whether `n` pages shared by children may be copied: a child has paid for them (and is asked to if not), or
-    /// `anyway`.
+    /// Whether `n` shared pages may be copied: debtors have paid for as many (and are asked to if not), or there is
+    /// none, or `anyway`.
     pub(super) fn may_copy(
         &mut self,
-        ledger: &mut impl Ledger<Process = P>,
+        ledger: &mut impl LedgerMut<Process = P>,
         n: u64,
         anyway: bool,
     ) -> bool {
-        let Some(&first) = self.children.first() else {
-            return true;
-        };
-        if let Some(Asked { child, paid }) = self.asked {
-            let has_paid =
-                ledger.is_even(child) || ledger.paid_by(child).wrapping_sub(paid) >= AT_ONCE;
-            if anyway || has_paid || !self.children.contains(&child) {
+        if let Some(asked) = self.asked {
+            let paid: u64 = ledger
+                .paid_by(asked.debtor)
+                .wrapping_sub(asked.before)
+                .into();
+            let is_over = paid >= asked.pages
+                || ledger.is_even(asked.debtor)
+                || !self.found.contains(&asked.debtor);
+            if is_over {
                 self.asked = None;
-                self.paid += u64::from(AT_ONCE);
+                self.paid += paid.min(asked.pages);
             }
         }
-        if self.asked.is_none() && self.paid < u64::from(AT_ONCE / 2) {
-            let paid = ledger.paid_by(first);
-            self.asked = Some(Asked { child: first, paid });
-            ledger.ask_to_pay(first, AT_ONCE);
+        if self.asked.is_none() && self.paid < n.max(AT_ONCE / 2) {
+            let debts = self
+                .found
+                .iter()
+                .map(|&debtor| (debtor, ledger.owed_by(debtor)));
+            let largest = debts.max_by_key(|&(_, owed)| owed);
+            let Some((debtor, owed)) = largest.filter(|&(_, owed)| owed > 0) else {
+                // All that they owe is being paid for.
+                return anyway || self.found.iter().all(|&debtor| ledger.is_even(debtor));
+            };
+            let pages = owed.min(AT_ONCE);
+            let before = ledger.paid_by(debtor);
+            self.asked = Some(Asked {
+                debtor,
+                before,
+                pages,
+            });
+            ledger.ask_to_pay(debtor, pages);
         }
-        let may = self.paid >= n;
-        self.paid -= if may { n } else { 0 };
+        let may = self.paid >= n || anyway;
+        self.paid -= if may { n.min(self.paid) } else { 0 };
         may
     }
 
-    /// `n` pages are copied for eviction: the originals are a child's alone.
-    pub(super) fn leave(&self, ledger: &mut impl Ledger<Process = P>, n: u32) {
-        if let Some(&child) = self.children.first() {
-            ledger.ask_to_pay(child, n);
+    /// Ask debtors to pay for `n` pages that this process is no longer charged for, or has copied already. A debtor that
+    /// is not known yet learns of the rest by the common count.
+    pub(super) fn ask(&self, ledger: &mut impl LedgerMut<Process = P>, mut n: u64) {
+        for &debtor in &self.found {
+            let pages = n.min(ledger.owed_by(debtor));
+            if pages > 0 {
+                ledger.ask_to_pay(debtor, pages);
+            }
+            n -= pages;
+        }
+        if n > 0 {
+            ledger.count_unasked(n);
         }
     }
 }

@@ -5,7 +5,8 @@
 //! ends that, and so does another process that needs the memory. From then on the process is *armed*: its memory is
 //! managed, and the grant pays for the pages that are present.
 
-use super::{Account, Ledger};
+use super::account::Account;
+use super::ledger::LedgerMut;
 
 /// Pages granted in advance, to save a request per growth.
 const AHEAD: u64 = 2048;
@@ -24,7 +25,7 @@ impl Grant {
     pub fn extend<P: Copy + PartialEq>(
         &mut self,
         account: &Account<P>,
-        ledger: &mut impl Ledger<Process = P>,
+        ledger: &mut impl LedgerMut<Process = P>,
         need: u64,
     ) -> Option<u64> {
         let more = need.saturating_sub(self.pages);
@@ -40,7 +41,7 @@ impl Grant {
     pub fn take_free<P: Copy + PartialEq>(
         &mut self,
         account: &Account<P>,
-        ledger: &mut impl Ledger<Process = P>,
+        ledger: &mut impl LedgerMut<Process = P>,
         n: u64,
     ) -> u64 {
         let free = n.min(account.available(ledger));

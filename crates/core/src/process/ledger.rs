@@ -14,6 +14,24 @@ pub trait Ledger {
     fn own(&self) -> u64;
     /// The number of processes.
     fn live(&self) -> u64;
+    /// Pages that other processes lack.
+    fn wanted_by_others(&self) -> u64;
+    /// Pages that the other members of the family have asked this process to pay for, and that it has not acknowledged.
+    fn asked(&self) -> u64;
+    /// Pages for which somebody of the family has to pay, and that nobody was asked for: a count that only grows.
+    fn unasked(&self) -> u64;
+    /// The other members of the family that have a debt.
+    fn debtors(&self) -> impl Iterator<Item = Self::Process>;
+    /// Pages of the debt of `debtor` that it was not asked to pay for.
+    fn owed_by(&self, debtor: Self::Process) -> u64;
+    /// All pages that `debtor` has paid for, modulo 2^32.
+    fn paid_by(&self, debtor: Self::Process) -> u32;
+    /// Whether nothing of the debt of `debtor` is due, and no request to it is unacknowledged.
+    fn is_even(&self, debtor: Self::Process) -> bool;
+}
+
+/// What this process changes in the ledger.
+pub trait LedgerMut: Ledger {
     /// Charge `n` pages if the sum stays within the limit.
     fn try_charge(&mut self, n: u64) -> bool;
     /// Charge `n` pages whatever the limit.
@@ -22,22 +40,13 @@ pub trait Ledger {
     fn uncharge(&mut self, n: u64);
     /// Tell the others how much this process lacks; 0: nothing.
     fn set_wanted(&mut self, n: u64);
-    /// Pages that other processes lack.
-    fn wanted_by_others(&self) -> u64;
-
-    /// Pages of this process' debt that its parent, or a child, has asked it to pay for and that are not acknowledged.
-    fn asked(&self) -> u64;
-    /// Publish the debt of this process, the part of it that is due, and acknowledge `asked` pages of the requests.
-    fn set_debt(&mut self, owed: u64, due: u64, asked: u64);
+    /// Publish the debt of this process, the part of it that is due, and the shared pages that no other is charged for.
+    /// Acknowledge `asked` pages of the requests.
+    fn set_debt(&mut self, owed: u64, due: u64, shared: u64, asked: u64);
     /// This process has paid for `n` pages of its debt.
     fn paid(&mut self, n: u64);
-
-    /// The children of this process that have a debt.
-    fn debtors(&self) -> impl Iterator<Item = Self::Process>;
-    /// All pages that `child` has paid for, modulo 2^32.
-    fn paid_by(&self, child: Self::Process) -> u32;
-    /// Whether nothing of the debt of `child` is due, and no request to it is unacknowledged.
-    fn is_even(&self, child: Self::Process) -> bool;
-    /// Ask `child` to pay for `n` pages.
-    fn ask_to_pay(&mut self, child: Self::Process, n: u32);
+    /// Ask `debtor` to pay for `n` pages.
+    fn ask_to_pay(&mut self, debtor: Self::Process, n: u64);
+    /// Add `n` to [`Ledger::unasked`].
+    fn count_unasked(&mut self, n: u64);
 }

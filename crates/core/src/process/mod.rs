@@ -18,9 +18,9 @@ mod ledger;
 mod tests;
 
 pub use account::Account;
-pub use copies::{Copies, Copy, Opening};
+pub use copies::{Copies, Copy, Opening, Protected};
 pub use debt::Debt;
 pub use debtors::Debtors;
 pub use grant::Grant;
 pub use hold::{Hold, Stage};
-pub use ledger::Ledger;
+pub use ledger::{Ledger, LedgerMut};

@@ -6,15 +6,17 @@ use crate::units::{PageRange, Vpn};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A ledger of a few processes; number 0 is the parent of the others.
+/// A ledger of a few processes, all of one family.
 struct Run {
     limit: u64,
     charged: Vec<u64>,
     wanted: Vec<u64>,
     asked: Vec<u64>,
     owed: Vec<u64>,
+    shared: Vec<u64>,
     due: Vec<u64>,
     paid: Vec<u32>,
+    unasked: u64,
 }
 
 impl Run {
@@ -25,8 +27,10 @@ impl Run {
             wanted: vec![0; processes],
             asked: vec![0; processes],
             owed: vec![0; processes],
+            shared: vec![0; processes],
             due: vec![0; processes],
             paid: vec![0; processes],
+            unasked: 0,
         }
     }
 
@@ -59,6 +63,38 @@ impl Ledger for Seat<'_> {
         self.run.charged.len() as u64
     }
 
+    fn wanted_by_others(&self) -> u64 {
+        self.run.wanted.iter().sum::<u64>() - self.run.wanted[self.me]
+    }
+
+    fn asked(&self) -> u64 {
+        self.run.asked[self.me]
+    }
+
+    fn unasked(&self) -> u64 {
+        self.run.unasked
+    }
+
+    fn debtors(&self) -> impl Iterator<Item = usize> {
+        let all = 0..self.run.owed.len();
+        all.filter(|&other| other != self.me && self.run.owed[other] > 0)
+    }
+
+    fn owed_by(&self, debtor: usize) -> u64 {
+        let due = self.run.due[debtor] + self.run.asked[debtor];
+        self.run.owed[debtor].saturating_sub(due)
+    }
+
+    fn paid_by(&self, debtor: usize) -> u32 {
+        self.run.paid[debtor]
+    }
+
+    fn is_even(&self, debtor: usize) -> bool {
+        self.run.asked[debtor] == 0 && self.run.due[debtor] == 0
+    }
+}
+
+impl LedgerMut for Seat<'_> {
     fn try_charge(&mut self, n: u64) -> bool {
         let fits = self.charged() + n <= self.run.limit;
         self.run.charged[self.me] += if fits { n } else { 0 };
@@ -77,16 +113,9 @@ impl Ledger for Seat<'_> {
         self.run.wanted[self.me] = n;
     }
 
-    fn wanted_by_others(&self) -> u64 {
-        self.run.wanted.iter().sum::<u64>() - self.run.wanted[self.me]
-    }
-
-    fn asked(&self) -> u64 {
-        self.run.asked[self.me]
-    }
-
-    fn set_debt(&mut self, owed: u64, due: u64, asked: u64) {
+    fn set_debt(&mut self, owed: u64, due: u64, shared: u64, asked: u64) {
         (self.run.owed[self.me], self.run.due[self.me]) = (owed, due);
+        self.run.shared[self.me] = shared;
         self.run.asked[self.me] -= asked;
     }
 
@@ -94,21 +123,44 @@ impl Ledger for Seat<'_> {
         self.run.paid[self.me] = self.run.paid[self.me].wrapping_add(n as u32);
     }
 
-    fn debtors(&self) -> impl Iterator<Item = usize> {
-        let children = 1..self.run.owed.len();
-        children.filter(|&child| self.me == 0 && self.run.owed[child] > 0)
+    fn ask_to_pay(&mut self, debtor: usize, n: u64) {
+        self.run.asked[debtor] += n;
     }
 
-    fn paid_by(&self, child: usize) -> u32 {
-        self.run.paid[child]
+    fn count_unasked(&mut self, n: u64) {
+        self.run.unasked += n;
+    }
+}
+
+/// The shared pages of a process, and the ranges that were opened.
+struct Pages {
+    shared: Vec<u64>,
+    opened: Vec<PageRange>,
+}
+
+impl Pages {
+    fn new(shared: core::ops::Range<u64>) -> Self {
+        Pages {
+            shared: shared.collect(),
+            opened: Vec::new(),
+        }
+    }
+}
+
+impl Protected for Pages {
+    fn shared(&self, range: &PageRange) -> u64 {
+        let shared = self.shared.iter();
+        shared.filter(|page| range.contains(&Vpn(**page))).count() as u64
     }
 
-    fn is_even(&self, child: usize) -> bool {
-        self.run.asked[child] == 0 && self.run.due[child] == 0
+    fn unshare(&mut self, range: &PageRange) {
+        self.shared.retain(|page| !range.contains(&Vpn(*page)));
     }
 
-    fn ask_to_pay(&mut self, child: usize, n: u32) {
-        self.run.asked[child] += u64::from(n);
+    fn open(&mut self, range: &PageRange, page: Vpn) -> Opening {
+        assert!(range.contains(&page));
+        self.opened.push(range.clone());
+        Opening::Done
     }
 }
 
@@ -116,31 +168,15 @@ fn write(page: u64, since: u64) -> Copy {
     Copy {
         page: Vpn(page),
         since,
-        makes_room: false,
     }
 }
 
-/// Lets through what may go, and returns the batches.
-fn step(
-    copies: &mut Copies,
-    account: &mut Account<usize>,
-    seat: &mut Seat<'_>,
-    now: u64,
-) -> Vec<PageRange> {
-    let mut opened = Vec::new();
-    copies.step(account, seat, now, |batch, _| {
-        opened.push(batch.clone());
-        Opening::Done
-    });
-    opened
-}
-
-/// A child with a debt of `n` pages, none of which is due before the grace is over.
+/// A child that owes for `n` pages.
 fn debtor(run: &mut Run, me: usize, n: u64) -> Account<usize> {
     let mut account = Account::default();
-    account.begin_debt(0);
+    account.begin_debt(0, 0);
     account.charge_existing(&mut run.seat(me), n);
-    account.close_debt(0);
+    account.close_debt();
     account
 }
 
@@ -193,18 +229,20 @@ fn a_childs_write_waits_until_its_batch_is_paid_for() {
     run.charged[0] = 90;
     let mut account = debtor(&mut run, 1, 50);
     assert_eq!(run.charged[1], 0);
-    let mut copies = Copies::default();
-    copies.extend([write(3, 0), write(15, 0), write(16, 0)]);
+    // Pages 5 to 54 are shared, 0 to 4 are the child's own.
+    let (mut copies, mut pages) = (Copies::default(), Pages::new(5..55));
+    copies.extend([write(7, 0), write(3, 0), write(15, 0), write(16, 0)]);
     let seat = &mut run.seat(1);
-    assert!(step(&mut copies, &mut account, seat, 0).is_empty());
-    seat.run.charged[0] = 80;
-    // One batch of 16 fits; both of its writes go on.
-    assert_eq!(step(&mut copies, &mut account, seat, 0), [Vpn(0)..Vpn(16)]);
-    assert_eq!((seat.own(), account.debt().owed()), (16, 34));
-    assert!(step(&mut copies, &mut account, seat, 0).is_empty());
+    assert!(copies.step(&mut account, seat, 0, &mut pages));
+    assert_eq!(core::mem::take(&mut pages.opened), [Vpn(3)..Vpn(4)]);
+    // There is room for the 11 pages of the first batch; both of its writes go on.
+    seat.run.charged[0] = 88;
+    assert!(copies.step(&mut account, seat, 0, &mut pages));
+    assert_eq!(core::mem::take(&mut pages.opened), [Vpn(0)..Vpn(16)]);
+    assert_eq!((seat.own(), account.debt().owed()), (11, 39));
     // After its patience the limit gives way.
-    assert_eq!(step(&mut copies, &mut account, seat, SECOND).len(), 1);
-    assert_eq!(seat.own(), 32);
+    assert!(!copies.step(&mut account, seat, SECOND, &mut pages));
+    assert_eq!((seat.own(), account.debt().owed()), (27, 23));
     assert!(copies.is_empty());
 }
 
@@ -213,61 +251,112 @@ fn a_parents_write_waits_until_a_child_has_paid() {
     let mut run = Run::new(1000, 2);
     run.charged[0] = 800;
     let mut child = debtor(&mut run, 1, 700);
-    child.pay(&mut run.seat(1), 0);
-    assert_eq!((run.owed[1], run.due[1]), (700, 0));
+    child.pay(&mut run.seat(1), 700);
+    assert_eq!((run.owed[1], run.due[1], run.shared[1]), (700, 0, 0));
     let mut parent = Account::default();
     parent.find_debtors(&run.seat(0));
     assert!(parent.has_debtors());
-    let mut copies = Copies::default();
+    let (mut copies, mut pages) = (Copies::default(), Pages::new(0..700));
     copies.push(write(0, 0));
-    assert!(step(&mut copies, &mut parent, &mut run.seat(0), 0).is_empty());
+    assert!(copies.step(&mut parent, &mut run.seat(0), 0, &mut pages));
     assert_eq!(run.asked[1], 256);
     // There is room for 200: the child pays that much, and asks the parent, which has more than its share.
-    child.pay(&mut run.seat(1), 0);
+    child.pay(&mut run.seat(1), 700);
     assert_eq!((run.charged[1], run.due[1], run.asked[1]), (200, 56, 0));
-    assert_eq!(child.excess(&run.seat(1), 0), 0);
-    child.ask(&mut run.seat(1), false, 0, 0);
+    assert_eq!(child.excess(&run.seat(1)), 0);
+    child.ask(&mut run.seat(1), false, 0);
     parent.refresh(&run.seat(0));
-    assert_eq!(parent.excess(&run.seat(0), 0), 56);
-    assert!(step(&mut copies, &mut parent, &mut run.seat(0), 0).is_empty());
+    assert_eq!(parent.excess(&run.seat(0)), 56);
+    assert!(copies.step(&mut parent, &mut run.seat(0), 0, &mut pages));
     parent.uncharge(&mut run.seat(0), 56);
-    child.pay(&mut run.seat(1), 0);
-    assert_eq!(run.due[1], 0);
-    assert_eq!(step(&mut copies, &mut parent, &mut run.seat(0), 0).len(), 1);
+    child.pay(&mut run.seat(1), 700);
+    assert_eq!((run.due[1], run.shared[1]), (0, 256));
+    assert!(!copies.step(&mut parent, &mut run.seat(0), 0, &mut pages));
+    // The next batches are paid for already.
+    copies.push(write(16, 0));
+    assert!(!copies.step(&mut parent, &mut run.seat(0), 0, &mut pages));
+    assert_eq!(run.asked[1], 0);
 }
 
 #[test]
-fn the_rest_of_a_debt_is_due_after_the_grace() {
-    let mut run = Run::new(100, 2);
-    run.charged[0] = 95;
-    let mut child = debtor(&mut run, 1, 50);
-    child.pay(&mut run.seat(1), 0);
-    assert_eq!(run.due[1], 0);
-    child.pay(&mut run.seat(1), SECOND);
-    assert_eq!((run.charged[1], run.due[1], run.owed[1]), (5, 45, 45));
-    // Above its share is nothing: it asks the parent, which has more than its own.
-    assert_eq!(child.excess(&run.seat(1), SECOND), 0);
-    child.ask(&mut run.seat(1), false, 0, SECOND);
-    assert_eq!(run.wanted[1], 45);
-    let mut parent: Account<usize> = Account::default();
-    parent.refresh(&run.seat(0));
-    assert_eq!(parent.excess(&run.seat(0), SECOND), 45);
+fn a_writer_asks_the_next_debtor_when_one_has_nothing_left() {
+    let mut run = Run::new(1000, 3);
+    run.charged[0] = 100;
+    let mut first = debtor(&mut run, 1, 5);
+    let mut second = debtor(&mut run, 2, 4);
+    for (child, me) in [(&mut first, 1), (&mut second, 2)] {
+        run.limit = 100;
+        child.pay(&mut run.seat(me), 5);
+        run.limit = 1000;
+    }
+    let mut parent = Account::default();
+    parent.find_debtors(&run.seat(0));
+    assert!(!parent.may_copy(&mut run.seat(0), 9, false));
+    assert_eq!(run.asked, [0, 5, 0]);
+    first.pay(&mut run.seat(1), 5);
+    assert!(!parent.may_copy(&mut run.seat(0), 9, false));
+    assert_eq!(run.asked, [0, 0, 4]);
+    second.pay(&mut run.seat(2), 4);
+    assert!(parent.may_copy(&mut run.seat(0), 9, false));
+    // Nobody owes anything any more: all members are charged for all that they have.
+    parent.find_debtors(&run.seat(0));
+    assert!(!parent.has_debtors() && parent.may_copy(&mut run.seat(0), 100, false));
 }
 
 #[test]
-fn a_debt_ends_with_the_pages() {
-    let mut run = Run::new(100, 2);
+fn whoever_lets_go_of_a_shared_page_passes_its_charge_on() {
+    let mut run = Run::new(100, 3);
+    run.charged[0] = 60;
+    let mut first = debtor(&mut run, 1, 60);
+    let mut second = debtor(&mut run, 2, 60);
+    run.limit = 60;
+    first.pay(&mut run.seat(1), 60);
+    second.pay(&mut run.seat(2), 60);
+    assert_eq!(run.charged, [60, 0, 0]);
+    let mut parent = Account::default();
+    parent.find_debtors(&run.seat(0));
+    parent.let_go(&mut run.seat(0), 60);
+    assert_eq!((run.charged[0], run.asked[1]), (0, 60));
+    first.pay(&mut run.seat(1), 60);
+    assert_eq!((run.charged[1], run.shared[1]), (60, 60));
+    // A debtor's own page less is a debt less.
+    second.let_go(&mut run.seat(2), 10);
+    assert_eq!(second.debt().owed(), 50);
+    second.pay(&mut run.seat(2), 50);
+    // The first has paid for all: now it passes on what it lets go.
+    first.find_debtors(&run.seat(1));
+    first.let_go(&mut run.seat(1), 30);
+    second.pay(&mut run.seat(2), 50);
+    assert_eq!((run.charged[1], run.charged[2]), (30, 30));
+    // It copies the rest, to evict it.
+    first.find_debtors(&run.seat(1));
+    first.on_copied(&mut run.seat(1), 20);
+    run.limit = 100;
+    second.pay(&mut run.seat(2), 50);
+    assert_eq!((run.charged[2], second.debt().owed()), (50, 0));
+}
+
+#[test]
+fn a_debtor_that_copies_to_evict_needs_no_room() {
+    let mut run = Run::new(54, 2);
+    run.charged[0] = 50;
     let mut child = debtor(&mut run, 1, 50);
-    child.on_unshare(&mut run.seat(1), 10);
-    child.uncharge(&mut run.seat(1), 10);
+    child.on_copied(&mut run.seat(1), 8);
     assert_eq!(
-        (child.debt().owed(), run.charged[1], run.paid[1]),
-        (40, 0, 10)
+        (run.charged[1], child.debt().owed(), child.debt().due()),
+        (0, 50, 8)
     );
-    child.pay(&mut run.seat(1), SECOND);
-    assert_eq!((child.debt().owed(), run.charged[1]), (0, 40));
-    child.uncharge(&mut run.seat(1), 40);
-    assert_eq!(run.charged[1], 0);
+    child.uncharge(&mut run.seat(1), 6);
+    assert_eq!((child.debt().owed(), child.debt().due()), (44, 2));
+    // Two stay, and are charged when there is room.
+    child.pay(&mut run.seat(1), 42);
+    assert_eq!(
+        (run.charged[1], child.debt().owed(), run.paid[1]),
+        (2, 42, 2)
+    );
+    child.uncharge(&mut run.seat(1), 2);
+    child.let_go(&mut run.seat(1), 42);
+    assert_eq!((run.charged[1], child.debt().owed()), (0, 0));
 }
 
 #[test]
@@ -276,13 +365,13 @@ fn a_process_with_its_share_leaves_the_rest_to_those_that_lack_some() {
     (run.charged[0], run.charged[1]) = (600, 100);
     let (mut large, mut small) = (Account::default(), Account::default());
     assert_eq!(large.available(&run.seat(0)), 300 - 32);
-    small.ask(&mut run.seat(1), true, 0, 0);
+    small.ask(&mut run.seat(1), true, 0);
     assert_eq!(run.wanted[1], 400);
     large.refresh(&run.seat(0));
     assert_eq!(large.available(&run.seat(0)), 0);
-    assert_eq!(large.excess(&run.seat(0), 0), 100);
+    assert_eq!(large.excess(&run.seat(0)), 100);
     small.refresh(&run.seat(1));
     assert!(small.try_charge(&mut run.seat(1), 268));
-    small.ask(&mut run.seat(1), false, 0, 0);
+    small.ask(&mut run.seat(1), false, 0);
     assert_eq!(run.wanted[1], 0);
 }

@@ -34,6 +34,15 @@ pub(crate) struct Reclaim {
     awake: bool,
     /// Pages evicted so far.
     evictions: u64,
+    pass: Pass,
+}
+
+/// A pass of the clock hand over all pages: the counts at its begin.
+#[derive(Default)]
+struct Pass {
+    evictions: u64,
+    refaults: u64,
+    takes_shared: bool,
 }
 
 impl Reclaim {
@@ -45,7 +54,27 @@ impl Reclaim {
             hand: Vpn(0),
             awake: false,
             evictions: 0,
+            pass: Pass::default(),
         }
+    }
+
+    /// The clock hand begins a pass; `refaults` pages were touched so far that had been evicted while in use.
+    pub fn begin_pass(&mut self, refaults: u64) {
+        self.hand = Vpn(0);
+        let evicted = self.evictions - self.pass.evictions;
+        let returned = refaults - self.pass.refaults;
+        self.pass = Pass {
+            evictions: self.evictions,
+            refaults,
+            takes_shared: 2 * returned >= evicted,
+        };
+    }
+
+    /// Whether the pass takes pages that others share since a fork and would have to be charged for: that costs a copy,
+    /// and frees nothing before the others evict the page as well. It does if the last pass found no other page, or if
+    /// half of its pages came back soon: then the others are in use.
+    pub fn takes_shared(&self) -> bool {
+        self.pass.takes_shared
     }
 
     /// The memory that this process can count on has changed.

@@ -127,6 +127,8 @@ struct Leaf {
     /// Which pages are mapped, and which are in a frame or have a slot.
     mapped: Bits,
     stored: Bits,
+    /// Mapped pages that another process may share since a fork.
+    shared: Bits,
     resident: u16,
     used: u16,
     /// Pages that are on an area only.
@@ -146,6 +148,7 @@ impl Default for Leaf {
             words: [0; LEAF_PAGES],
             mapped: Bits::default(),
             stored: Bits::default(),
+            shared: Bits::default(),
             resident: 0,
             used: 0,
             swapped: 0,
@@ -179,6 +182,8 @@ pub struct PageTable {
     keeping: u64,
     /// Leaves that are huge pages.
     huge: u64,
+    /// Mapped pages that another process may share.
+    shared: u64,
     fills: Fills,
 }
 
@@ -243,7 +248,9 @@ impl PageTable {
         };
         let old = unpack(leaf.words[index]);
         leaf.words[index] = pack(entry);
-        leaf.mapped.set(index, matches!(entry, Entry::Resident(_)));
+        let is_mapped = matches!(entry, Entry::Resident(_));
+        leaf.mapped.set(index, is_mapped);
+        debug_assert!(is_mapped || !leaf.shared.has(index));
         leaf.stored.set(index, is_stored(entry));
         leaf.count(old, -1);
         leaf.count(entry, 1);
@@ -267,6 +274,74 @@ impl PageTable {
             self.leaves.remove(key);
         }
         old
+    }
+
+    /// The process forks: all mapped pages are shared.
+    pub fn share_all(&mut self) {
+        self.shared = self.resident;
+        for (_, leaf) in self.leaves.range_mut(0..u64::MAX) {
+            leaf.shared = leaf.mapped;
+        }
+    }
+
+    /// Another process may share `page`, which is mapped.
+    pub fn share(&mut self, page: Vpn) {
+        let (key, index) = split(page);
+        if let Some(leaf) = self.leaves.get_mut(key)
+            && leaf.mapped.has(index)
+        {
+            self.shared += u64::from(!leaf.shared.has(index));
+            leaf.shared.set(index, true);
+        }
+    }
+
+    /// No other process shares the pages of `range` any more. Returns how many were shared.
+    pub fn unshare(&mut self, range: &PageRange) -> u64 {
+        if self.shared == 0 {
+            return 0;
+        }
+        let mut pages = 0;
+        let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
+        for (key, leaf) in self.leaves.range_mut(first..last.max(first)) {
+            let from = range.start.0.saturating_sub(key * LEAF) as usize;
+            let to = (range.end.0 - key * LEAF).min(LEAF) as usize;
+            for i in leaf.shared.within(from..to) {
+                leaf.shared.set(i, false);
+                pages += 1;
+            }
+        }
+        self.shared -= pages;
+        pages
+    }
+
+    /// Pages of `range` that another process may share.
+    pub fn shared_in(&self, range: &PageRange) -> u64 {
+        if self.shared == 0 {
+            return 0;
+        }
+        let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
+        let leaves = self.leaves.range(first..last.max(first));
+        let of = |(key, leaf): (u64, &Leaf)| {
+            let from = range.start.0.saturating_sub(key * LEAF) as usize;
+            let to = (range.end.0 - key * LEAF).min(LEAF) as usize;
+            leaf.shared.within(from..to).count() as u64
+        };
+        leaves.map(of).sum()
+    }
+
+    /// Whether another process may share `page`.
+    pub fn is_shared(&self, page: Vpn) -> bool {
+        let (key, index) = split(page);
+        self.shared > 0
+            && self
+                .leaves
+                .get(key)
+                .is_some_and(|leaf| leaf.shared.has(index))
+    }
+
+    /// Mapped pages that another process may share.
+    pub fn shared(&self) -> u64 {
+        self.shared
     }
 
     /// The whole leaf that begins with `unit` is one huge page in the program from now on, with `refs` references. All
@@ -324,6 +399,17 @@ impl PageTable {
             .filter(|(_, entry)| matches!(entry, Entry::SameFilled(_)));
         if filled.count() as u64 != self.fills.pages() {
             return Err("the filled pages are not as many as are counted");
+        }
+        let shared: u32 = leaves().map(|leaf| leaf.shared.count()).sum();
+        if u64::from(shared) != self.shared {
+            return Err("the shared pages are not as many as are counted");
+        }
+        if leaves().any(|leaf| {
+            leaf.shared
+                .within(0..LEAF_PAGES)
+                .any(|i| !leaf.mapped.has(i))
+        }) {
+            return Err("a page is shared that is not mapped");
         }
         if leaves().any(|leaf| leaf.mapped.count() != u32::from(leaf.resident)) {
             return Err("the mapped pages of a leaf are not as many as are counted");
@@ -508,11 +594,13 @@ impl PageTable {
     }
 
     /// One step of the clock hand: a resident page with references loses one and stays; a page without is a victim.
-    /// Appends at most `max` victims of `range` to `victims`, in order. Returns the page after the last one looked at.
+    /// Appends at most `max` victims of `range` to `victims`, in order; pages that a fork shares only if `shared_too`.
+    /// Returns the page after the last one looked at.
     pub fn sweep(
         &mut self,
         range: &PageRange,
         max: usize,
+        shared_too: bool,
         victims: &mut alloc::vec::Vec<Vpn>,
     ) -> Vpn {
         let (key, index) = split(range.start);
@@ -529,6 +617,9 @@ impl PageTable {
             let word = &mut leaf.words[i];
             if *word >> (PAYLOAD + SLOT_BITS) > 0 {
                 *word -= 1 << (PAYLOAD + SLOT_BITS);
+                continue;
+            }
+            if !shared_too && leaf.shared.has(i) {
                 continue;
             }
             victims.push(Vpn(key * LEAF_PAGES as u64 + i as u64));

@@ -82,66 +82,6 @@ impl Ledger {
         self.record(process).charged.load(Relaxed)
     }
 
-    /// The estimated number of pages in the memory of the process that are charged to its parent.
-    pub fn owed(&self, process: ProcId) -> u64 {
-        self.stats(process).owed_pages.load(Relaxed).into()
-    }
-
-    /// Sets that number, and how many of these pages are due. `asked` pages of the parent's requests are among them.
-    pub fn set_owed(&self, process: ProcId, owed: u64, due: u64, asked: u32) {
-        let stats = self.stats(process);
-        let words = [(&stats.owed_pages, owed), (&stats.due_pages, due)];
-        for (word, n) in words {
-            word.store(u32::try_from(n).unwrap_or(u32::MAX), SeqCst);
-        }
-        stats.asked_pages.fetch_sub(asked, SeqCst);
-    }
-
-    /// Pages for which the process is asked to pay.
-    pub fn asked(&self, process: ProcId) -> u32 {
-        self.stats(process).asked_pages.load(SeqCst)
-    }
-
-    /// Asks `child`, which shares pages with the caller, to pay for `n` pages that the caller is about to copy.
-    pub fn ask_to_pay(&self, child: ProcId, n: u32) {
-        self.stats(child).asked_pages.fetch_add(n, SeqCst);
-        self.raise_pressure();
-    }
-
-    /// Whether the process asks its children before it copies shared pages.
-    pub fn protects(&self, process: ProcId) -> bool {
-        self.stats(process).protects.load(SeqCst) != 0
-    }
-
-    /// Sets whether it does.
-    pub fn set_protects(&self, process: ProcId, does: bool) {
-        self.stats(process).protects.store(does.into(), SeqCst);
-    }
-
-    /// Records that the process has paid for `n` more pages.
-    pub fn pays(&self, process: ProcId, n: u64) {
-        self.stats(process).paid_pages.fetch_add(n as u32, SeqCst);
-    }
-
-    /// All pages that the process has paid for, modulo 2^32.
-    pub fn paid(&self, process: ProcId) -> u32 {
-        self.stats(process).paid_pages.load(SeqCst)
-    }
-
-    /// Whether `child` has nothing to pay at present, requested or not.
-    pub fn is_even(&self, child: ProcId) -> bool {
-        self.asked(child) == 0 && self.stats(child).due_pages.load(SeqCst) == 0
-    }
-
-    /// The children of `process` that share pages with it and have not paid for them.
-    pub fn debtors(&self, process: ProcId) -> impl Iterator<Item = ProcId> {
-        self.records_in_use().filter(move |&child| {
-            self.parent(child) == Some(process)
-                && self.state(child) == ProcessState::Live
-                && self.owed(child) > 0
-        })
-    }
-
     /// The maximum of pages that one process held.
     pub fn process_peak_charged(&self, process: ProcId) -> u64 {
         self.record(process).peak_charged.load(Relaxed)
@@ -244,6 +184,7 @@ impl Ledger {
             }
         }
         self.subtract(record.charged.swap(0, SeqCst));
+        self.pass_on(process);
         true
     }
 

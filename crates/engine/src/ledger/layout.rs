@@ -26,7 +26,7 @@ pub const AREA_RAM: u32 = 2;
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
-pub(super) const VERSION: u32 = 11;
+pub(super) const VERSION: u32 = 12;
 const PAGE: u64 = 4096;
 
 /// The first bytes of the ledger.
@@ -46,6 +46,9 @@ pub(super) struct Header {
     /// One more than the highest record ever used: scans stop there.
     pub(super) records_used: AtomicU32,
     pub(super) live: AtomicU32,
+    /// Families so far, and pages that nobody was asked to pay for, by family: see `debts`.
+    pub(super) families: AtomicU32,
+    pub(super) unasked: [AtomicU64; 64],
     pub(super) area: [AreaWords; MAX_AREAS],
     pub(super) charge: ChargeWords,
 }

@@ -9,6 +9,7 @@
 //! `charge` and `slots`.
 
 mod charge;
+mod debts;
 mod layout;
 mod mapping;
 mod options;
@@ -22,6 +23,7 @@ mod stats;
 mod tables;
 
 pub use charge::OverLimit;
+pub use debts::DebtState;
 pub use layout::{
     AREA_DIRECT, AREA_NAME_BYTES, AREA_RAM, CLUSTER_SLOTS, MAX_AREA_SLOTS, MAX_AREAS, MAX_PROCESSES,
 };

@@ -80,32 +80,34 @@ pub struct StatsRecord {
     pub direct_reclaims: AtomicU64,
     /// Faults on pages evicted while they were still in use.
     pub refaults: AtomicU64,
-    /// Pages copied for eviction, because a fork had shared them.
-    pub unshared: AtomicU64,
     /// Memory of the engine itself.
     pub engine_bytes: AtomicU64,
     /// Slowest fault, ns.
     pub fault_ns_max: AtomicU64,
     vma_count: AtomicU32,
-    /// Pages shared with the parent process and not charged to this one.
+    /// Pages shared with other processes of the family and not charged to this one.
     pub(super) owed_pages: AtomicU32,
     /// Of these, pages that are due.
     pub(super) due_pages: AtomicU32,
-    /// Not zero: the process asks its children before it copies shared pages.
+    /// Shared pages that are charged to this one.
+    pub(super) shared_pages: AtomicU32,
+    /// Not zero: the process asks the others before it copies shared pages.
     pub(super) protects: AtomicU32,
-    /// Pages that the parent is about to copy and asks this process to pay for.
+    /// Pages for which the others ask this process to pay.
     pub(super) asked_pages: AtomicU32,
     /// All pages that it has paid for.
     pub(super) paid_pages: AtomicU32,
+    /// The processes that forks connect have the same number; 0: it has none.
+    pub(super) family: AtomicU32,
     latency: [AtomicU64; LATENCY_BUCKETS],
     windows: [AtomicU64; WINDOW_BUCKETS],
     vmas: [VmaWords; MAX_VMAS],
 }
 
-const COUNTERS: usize = 25;
+const COUNTERS: usize = 24;
 const _: () = assert!(
     size_of::<StatsRecord>()
-        == COUNTERS * 8 + 24 + LATENCY_BUCKETS * 8 + WINDOW_BUCKETS * 8 + MAX_VMAS * 48
+        == COUNTERS * 8 + 32 + LATENCY_BUCKETS * 8 + WINDOW_BUCKETS * 8 + MAX_VMAS * 48
 );
 
 /// Adds `n` to a counter of a [`StatsRecord`].
@@ -193,8 +195,16 @@ impl StatsRecord {
             word.store(0, Relaxed);
         }
         self.vma_count.store(0, Relaxed);
-        let owed = [&self.owed_pages, &self.due_pages, &self.asked_pages];
-        for word in owed.into_iter().chain([&self.protects, &self.paid_pages]) {
+        let debt = [
+            &self.owed_pages,
+            &self.due_pages,
+            &self.shared_pages,
+            &self.protects,
+            &self.asked_pages,
+            &self.paid_pages,
+            &self.family,
+        ];
+        for word in debt {
             word.store(0, Relaxed);
         }
     }
@@ -223,7 +233,6 @@ impl StatsRecord {
             &self.kswapd_wakeups,
             &self.direct_reclaims,
             &self.refaults,
-            &self.unshared,
             &self.engine_bytes,
             &self.fault_ns_max,
         ]

@@ -116,6 +116,17 @@ impl Pager {
             self.adopt(vma.start..vma.end);
         }
         self.take_hints();
+        if let Some(shared_then) = self.forked_with.take() {
+            self.mm.share_mapped();
+            let regions = self.mm.regions().map(|vma| self.space.shared(&vma.range));
+            let gone = shared_then.saturating_sub(regions.sum());
+            self.w.account.on_gone(&mut self.w.seat(), gone);
+        }
+        self.return_prepaid();
+    }
+
+    /// Uncharge what was charged in advance and not found.
+    pub(super) fn return_prepaid(&mut self) {
         let mut seat = self.w.seat();
         self.w.account.return_prepaid(&mut seat);
     }

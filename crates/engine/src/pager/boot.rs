@@ -315,10 +315,7 @@ fn boot(
         pages: ZERO_PAGES,
     };
     let bell = event().map_err(system("eventfd"))?;
-    let unsharer = Unsharer::new(
-        rustix::io::dup(&bell).map_err(system("dup"))?,
-        &ledger.stats(me).unshared,
-    );
+    let unsharer = Unsharer::new(rustix::io::dup(&bell).map_err(system("dup"))?);
     let rings = || maps::read().map(|vmas| maps::rings(&vmas));
     let before = rings().map_err(system("reading maps"))?;
     let mut io = open_io(&options, &client, &[uffd.as_raw_fd(), quiet.as_raw_fd()])?;
@@ -405,11 +402,15 @@ fn boot(
     if forked {
         let (mut copying, copied) = copying;
         // A bare parent has copied nothing.
-        let unshared = inherited.as_ref().map_or(0, Snapshot::unshared);
-        copying.know_parent(ledger, me, unshared);
+        let unasked = program.unasked.load(Relaxed);
+        let family = program.family.load(Relaxed);
+        let joined = copying.join(ledger, me, family);
+        pager.join_family(if joined { family } else { 0 });
         pager.w.copying = copying;
-        pager.w.account.begin_debt(copied);
+        pager.w.account.begin_debt(copied, unasked);
         pager.w.protection = protection.unwrap_or_default();
+    } else {
+        pager.join_family(0);
     }
     match inherited.filter(Snapshot::has_regions) {
         Some(snapshot) => inherit::inherit(&mut pager, snapshot, heard, is_early)?,
@@ -421,7 +422,8 @@ fn boot(
         }
     }
     if forked {
-        pager.w.begin_to_pay();
+        let shared = pager.mm.shared();
+        pager.w.begin_to_pay(shared);
     }
     pager.drain_as_ordered();
     Ok(pager)

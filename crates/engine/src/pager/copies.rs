@@ -1,7 +1,8 @@
 //! The write protection of pages that a fork shares: a write that would copy one waits until the core lets it through
 //! (`process::Copies`).
 
-use foreswap_core::process::{Copy, Opening};
+use foreswap_core::Mm;
+use foreswap_core::process::{Copy, Opening, Protected};
 use foreswap_core::units::{Nanos, PageRange, Vpn};
 
 use super::boot::bytes_of;
@@ -13,11 +14,10 @@ use crate::sys::uffd::{Mode, Uffd, Why};
 const ASK: Nanos = 1_000_000;
 
 /// A write to the page at `address`.
-pub(super) fn at(address: u64, makes_room: bool) -> Copy {
+pub(super) fn at(address: u64) -> Copy {
     Copy {
         page: Vpn::of(address),
         since: now(),
-        makes_room,
     }
 }
 
@@ -57,41 +57,90 @@ pub(super) fn protect(uffd: &Uffd, regions: impl Iterator<Item = PageRange>) -> 
     }
 }
 
-/// Remove the protection of `batch`, at least of `page`.
-fn open(uffd: &Uffd, batch: &PageRange, page: Vpn) -> Opening {
-    let all = bytes_of(batch);
-    if uffd.writeprotect(all.start, all.len(), false).is_ok() {
-        return Opening::Done;
+/// The program's memory, of which some pages are protected.
+struct Pages<'a> {
+    mm: &'a mut Mm,
+    uffd: &'a Uffd,
+}
+
+impl Protected for Pages<'_> {
+    fn shared(&self, range: &PageRange) -> u64 {
+        self.mm.shared_in(range)
     }
-    let one = bytes_of(&(page..page.plus(1)));
-    match uffd.writeprotect(one.start, one.len(), false) {
-        Err(short) if short.why == Why::Again => Opening::Again,
-        Err(_) => {
-            // The page is gone, or was never protected.
-            let _ = uffd.wake(one.start, one.len());
-            Opening::Done
+
+    fn unshare(&mut self, range: &PageRange) {
+        self.mm.unshare(range);
+    }
+
+    fn open(&mut self, range: &PageRange, page: Vpn) -> Opening {
+        let all = bytes_of(range);
+        if self.uffd.writeprotect(all.start, all.len(), false).is_ok() {
+            return Opening::Done;
         }
-        Ok(()) => Opening::Done,
+        let one = bytes_of(&(page..page.plus(1)));
+        match self.uffd.writeprotect(one.start, one.len(), false) {
+            Err(short) if short.why == Why::Again => Opening::Again,
+            Err(_) => {
+                // The page is gone, or was never protected.
+                let _ = self.uffd.wake(one.start, one.len());
+                Opening::Done
+            }
+            Ok(()) => Opening::Done,
+        }
     }
 }
 
 impl Pager {
     /// Pay for pages shared with the parent, and check whether children have paid for pages shared with this process.
     pub(super) fn settle_debts(&mut self) {
-        self.w.pay();
+        let shared = match self.mode {
+            super::Mode::Bare if self.forked_with.is_some() => self.grant.pages(),
+            super::Mode::Bare => 0,
+            super::Mode::Armed => self.mm.shared(),
+        };
+        self.w.pay(shared);
         let seat = self.w.seat();
         self.w.account.find_debtors(&seat);
-        let is_shared = self.w.account.owes() || self.w.account.has_debtors();
-        let is_armed = self.mode == super::Mode::Armed && !self.hold.is_held();
-        if is_shared
-            && is_armed
-            && matches!(self.w.protection, Protection::None | Protection::Partial)
-        {
+        if self.hold.is_held() || !self.has_to_protect() {
+            return;
+        }
+        if self.mode == super::Mode::Bare {
+            // There is no room for all debts: from now on copies are known.
+            self.settle();
+            self.arm_all();
+        }
+        if self.mode == super::Mode::Armed {
             let regions = self.mm.regions().map(|vma| vma.range.clone());
             self.w.protection = protect(&self.w.program, regions);
             let is_whole = self.w.protection == Protection::Whole;
             self.w.ledger.set_protects(self.w.me, is_whole);
         }
+    }
+
+    /// A fork shares all pages that are mapped, also those that are not protected, or not any more.
+    pub(super) fn on_shared_anew(&mut self) {
+        if self.w.protection == Protection::Whole {
+            self.w.protection = Protection::Partial;
+            self.w.ledger.set_protects(self.w.me, false);
+        }
+        // The others must know how many pages they would have to pay for if this process ends.
+        self.next_share = 0;
+    }
+
+    /// Pages are shared that are not protected yet.
+    fn has_to_protect(&self) -> bool {
+        let is_shared = self.w.account.owes() || self.w.account.has_debtors();
+        is_shared && matches!(self.w.protection, Protection::None | Protection::Partial)
+    }
+
+    /// Whether debts have to be looked at often: no other process will ring.
+    pub(super) fn has_to_pay(&self) -> bool {
+        let account = &self.w.account;
+        let is_counted = self.w.protection != Protection::Whole || self.w.copying.counts_parent();
+        account.debt().due() > 0
+            || account.owes() && is_counted
+            || !self.copies.is_empty()
+            || self.has_to_protect()
     }
 
     /// Release writes as far as there is room for their copies.
@@ -103,11 +152,13 @@ impl Pager {
             return;
         }
         let mut seat = self.w.seat();
-        let uffd = &self.w.program;
-        let open = |batch: &PageRange, page| open(uffd, batch, page);
+        let pages = &mut Pages {
+            mm: &mut self.mm,
+            uffd: &self.w.program,
+        };
         let waits = self
             .copies
-            .step(&mut self.w.account, &mut seat, now(), open);
+            .step(&mut self.w.account, &mut seat, now(), pages);
         if waits {
             self.next_share = self.next_share.min(now() + ASK);
         }

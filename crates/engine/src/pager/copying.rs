@@ -1,16 +1,10 @@
-//! The number of copies that a forked child or its parent may have made of the pages that they share.
+//! The number of copies that a forked child or its parent may have made of the pages that they share, before each is
+//! write-protected.
 //!
-//! The kernel reports no copy. Where a process' pages are not write-protected, each of its faults that brought no data
-//! may have copied one; pages that the parent's engine copies for eviction are counted there. What the numbers mean is
-//! decided in the core: see `process::Debt`.
+//! The kernel reports no copy. Each fault that brought no data may have copied a page. What the numbers mean is decided in the core: see `process::Debt`.
 
-use std::sync::atomic::Ordering::Relaxed;
-
-use crate::ledger::{Ledger, ProcId};
+use crate::ledger::{Ledger, ProcId, ProcessState};
 use crate::sys::host;
-
-/// More pages than any process copies.
-const ENDED: u64 = u64::MAX / 2;
 
 /// The number of pages shared by child and parent that either may have copied.
 #[derive(Clone, Debug, Default)]
@@ -26,15 +20,16 @@ pub struct Copying {
 struct Engine {
     ledger: &'static Ledger,
     record: ProcId,
-    /// The number of its copied pages that were counted.
-    counted: u64,
+    family: u32,
+    /// It asks for copies: the faults before are counted.
+    asks: bool,
 }
 
 impl Engine {
-    /// Pages copied for eviction since the last call.
-    fn more(&mut self) -> u64 {
-        let all = self.ledger.stats(self.record).unshared.load(Relaxed);
-        all.saturating_sub(core::mem::replace(&mut self.counted, all))
+    /// The record is still the parent's.
+    fn is_there(&self) -> bool {
+        self.ledger.state(self.record) == ProcessState::Live
+            && self.ledger.family(self.record) == self.family
     }
 }
 
@@ -46,7 +41,7 @@ struct Faults {
 }
 
 impl Faults {
-    /// Faults since the last call; `ENDED` if the process has ended.
+    /// Faults since the last call; more than any process has if it has ended.
     fn more(&mut self) -> u64 {
         let faults = host::faults(self.pid).unwrap_or(u64::MAX);
         faults.saturating_sub(core::mem::replace(&mut self.counted, faults))
@@ -72,10 +67,12 @@ impl Copying {
         }
     }
 
-    /// Also count the copies of the parent's engine, beyond its count at the fork.
-    pub fn know_parent(&mut self, ledger: &'static Ledger, me: ProcId, copied: u64) {
+    /// The child `me` joins the family of its parent. Returns whether the parent is in the ledger and of this family.
+    pub fn join(&mut self, ledger: &'static Ledger, me: ProcId, family: u32) -> bool {
         let mut records = ledger.records_in_use();
-        let parent = records.find(|&record| ledger.pid(record) == self.parent.pid);
+        let parent = records.find(|&record| {
+            ledger.pid(record) == self.parent.pid && ledger.family(record) == family
+        });
         // A parent that was bare when it forked left no snapshot that names its record.
         if let (Some(parent), None) = (parent, ledger.parent(me)) {
             ledger.set_parent(me, parent);
@@ -83,19 +80,40 @@ impl Copying {
         self.engine = parent.map(|record| Engine {
             ledger,
             record,
-            counted: copied,
+            family,
+            asks: false,
         });
+        self.has_parent()
     }
 
-    /// Pages that may have been copied since the last call; only by the parent if the child's copies are paid in
-    /// advance.
+    /// The parent is in the ledger, and of the same family.
+    pub fn has_parent(&self) -> bool {
+        self.engine.is_some_and(|engine| engine.is_there())
+    }
+
+    /// Copies of the parent are counted here: it does not ask for them.
+    pub fn counts_parent(&self) -> bool {
+        self.engine
+            .is_none_or(|engine| engine.is_there() && !engine.asks)
+    }
+
+    /// Pages that may have been copied since the last call; only by the parent if the child is write-protected. A
+    /// parent that is protected asks for what it copies.
     pub fn more(&mut self, is_protected: bool) -> u64 {
         let own = if is_protected { 0 } else { self.child.more() };
-        let unshared = self.engine.as_mut().map_or(0, Engine::more);
-        let parents = self.parent.more().saturating_add(unshared);
-        let asks = |engine: Engine| engine.ledger.protects(engine.record);
-        // An ended parent makes no requests.
-        let counts = parents > ENDED || !self.engine.is_some_and(asks);
-        own.saturating_add(if counts { parents } else { 0 })
+        let parents = match &mut self.engine {
+            None => self.parent.more(),
+            // The supervisor asks for what it was charged for.
+            Some(engine) if !engine.is_there() => 0,
+            Some(engine) => {
+                let asks = engine.ledger.protects(engine.record);
+                // Once more when it has begun to ask.
+                match core::mem::replace(&mut engine.asks, asks) && asks {
+                    true => 0,
+                    false => self.parent.more(),
+                }
+            }
+        };
+        own.saturating_add(parents)
     }
 }

@@ -46,9 +46,13 @@ impl Pager {
             let _ = handover::begin(self.program, self.office.take());
         }
         self.mm.hold();
+        // The child's memory has a copy of it.
+        let unasked = self.w.ledger.unasked(self.w.ledger.family(self.w.me));
+        self.program.unasked.store(unasked, Relaxed);
         if self.mode == Mode::Bare {
             // The child assumes that all its memory is mapped.
             self.hold.hold();
+            self.forked_with = self.forked_with.max(Some(self.space.resident()));
             return self.answer(slot, [hold::BARE, 0, 0, 0]);
         }
         self.step_fork();
@@ -94,8 +98,7 @@ impl Pager {
         }
         self.child = child;
         let sheet = self.sheet.take();
-        let unshared = self.w.ledger.stats(self.w.me).unshared.load(Relaxed);
-        match Snapshot::write(sheet, self.w.me, child, &regions, &pages, unshared) {
+        match Snapshot::write(sheet, self.w.me, child, &regions, &pages) {
             Ok(snapshot) => {
                 let at = snapshot.address() as u64;
                 self.w.snapshot = Some(snapshot);
@@ -115,6 +118,7 @@ impl Pager {
         let child = self.child.take();
         let next = self.hold.release();
         self.mm.release();
+        self.on_shared_anew();
         self.w.map.share_with(None);
         if let Some(snapshot) = self.w.snapshot.take() {
             self.sheet = snapshot.free();
@@ -157,6 +161,16 @@ impl Pager {
         if child == 0 {
             self.expected.swap_remove(at);
         }
+    }
+
+    /// The process belongs to this family of the ledger; 0: to a new one.
+    pub(super) fn join_family(&self, family: u32) {
+        let family = match family {
+            0 => self.w.ledger.new_family(),
+            family => family,
+        };
+        self.program.family.store(family, Relaxed);
+        self.w.ledger.set_family(self.w.me, family);
     }
 
     /// A child that never reported was not forked: free its record.

@@ -313,7 +313,7 @@ impl Heard {
             match events.next() {
                 None => break,
                 Some(Event::Fault { addr, flags, .. }) if flags.wp => {
-                    self.copies.push(copies::at(addr as u64, false));
+                    self.copies.push(copies::at(addr as u64));
                 }
                 Some(Event::Fault { addr, flags, tid }) => {
                     self.faults.push((addr as u64, tid, flags.write));

@@ -98,6 +98,9 @@ pub(crate) struct Pager {
     pub(crate) hold: Hold<SlotIndex>,
     /// The record of the child of the fork that is held.
     child: Option<ProcId>,
+    /// The most pages that were present at a fork while nothing was managed, if there was one: other processes may share
+    /// them.
+    forked_with: Option<u64>,
     sheet: Option<Sheet>,
     /// Children that have not reported.
     expected: Vec<fork::Expected>,
@@ -177,6 +180,7 @@ impl Pager {
             grant: Grant::default(),
             hold: Hold::default(),
             child: None,
+            forked_with: None,
             sheet: None,
             expected: Vec::new(),
             forks: 0,
@@ -316,9 +320,8 @@ impl Pager {
             for event in events {
                 count += 1;
                 match event {
-                    Event::Fault { addr, flags, tid } if flags.wp => {
-                        let makes_room = Some(tid) == self.w.unsharer.tid();
-                        self.copies.push(copies::at(addr as u64, makes_room));
+                    Event::Fault { addr, flags, .. } if flags.wp => {
+                        self.copies.push(copies::at(addr as u64));
                     }
                     Event::Fault { addr, flags, tid } => {
                         self.faults.push((addr as u64, tid, flags.write));
@@ -443,8 +446,8 @@ impl Pager {
     /// From time to time, report whether this process lacks memory, and check whether others do.
     fn share(&mut self, now: Nanos) {
         if now >= self.next_share {
-            let debts = self.w.account.owes() || self.w.account.has_debtors();
-            self.next_share = now + if debts { OWING } else { SHARING };
+            let interval = if self.has_to_pay() { OWING } else { SHARING };
+            self.next_share = now + interval;
             self.settle_debts();
             let stalled = self.mm.is_stalled();
             let stats = &self.mm.stats;
@@ -454,7 +457,7 @@ impl Pager {
             let waits = stalled || !self.copies.is_empty();
             let least = if waits { STALLED_WANT } else { 0 };
             let mut seat = self.w.seat();
-            self.w.account.ask(&mut seat, needy, least, now);
+            self.w.account.ask(&mut seat, needy, least);
             self.follow_share();
         }
         if self.w.ledger.pressure() != self.pressure {
@@ -499,8 +502,7 @@ impl Pager {
             SETTLING
         } else if unsettled
             || self.hold.is_quieting()
-            || self.w.account.owes()
-            || self.w.is_protected()
+            || self.has_to_pay()
             || self.w.account.shrinks()
             || self.mm.has_to_drain()
             || self.hold.delays_growth()

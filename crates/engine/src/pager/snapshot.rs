@@ -40,8 +40,6 @@ struct Header {
     spoilt: u64,
     /// Moves since the snapshot was taken.
     moves: u64,
-    /// Pages that the parent's engine had copied.
-    unshared: u64,
 }
 
 /// The fate of a page between the snapshot and the fork.
@@ -102,7 +100,6 @@ impl Snapshot {
         child: Option<ProcId>,
         regions: &[(PageRange, Hint)],
         pages: &[(Vpn, Stored)],
-        unshared: u64,
     ) -> Result<Self, Errno> {
         let mut fills = BTreeMap::new();
         for (_, stored) in pages {
@@ -128,7 +125,6 @@ impl Snapshot {
             fills: fills.len() as u64,
             spoilt: 0,
             moves: 0,
-            unshared,
         };
         // SAFETY: the sheet is large enough and aligned for the header, and ours alone.
         unsafe { start.cast::<Header>().write(header) };
@@ -193,11 +189,6 @@ impl Snapshot {
     /// The record reserved for the child, if it needs one from the start.
     pub fn child(&self) -> Option<ProcId> {
         ProcId::new(self.header().child)
-    }
-
-    /// Pages that the parent's engine had copied for eviction.
-    pub fn unshared(&self) -> u64 {
-        self.header().unshared
     }
 
     /// The process was managed: the snapshot has regions.
@@ -396,7 +387,7 @@ mod tests {
             .collect();
         let regions = [range(100, 200)];
         let regions = regions.map(|range| (range, Hint::Random));
-        Snapshot::write(None, parent, Some(child), &regions, &pages, 0).expect("memory")
+        Snapshot::write(None, parent, Some(child), &regions, &pages).expect("memory")
     }
 
     fn moves(snapshot: &mut Snapshot, from: PageRange, to: u64) {
@@ -482,7 +473,7 @@ mod tests {
         pages.insert(2, (Vpn(12), Stored::In(slot(5))));
         (pages[3].0, pages[4].0) = (Vpn(13), Vpn(14));
         let regions = [(range(0, 100), Hint::Normal)];
-        let mut s = Snapshot::write(None, parent, None, &regions, &pages, 0).expect("memory");
+        let mut s = Snapshot::write(None, parent, None, &regions, &pages).expect("memory");
         // None of these is a page.
         s.forget(&range(u64::MAX - 1, u64::MAX));
         s.forget(&range(7, 8));

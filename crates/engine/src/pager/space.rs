@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use foreswap_core::units::{PageRange, overlap};
+use foreswap_core::units::{PAGE_SIZE, PageRange, overlap};
 use rustix::io::Errno;
 
 use super::boot::{bytes_of, pages_of};
@@ -94,6 +94,19 @@ impl Space {
             runs.into_iter().map(range).collect()
         };
         Ok((ranges(present), ranges(guards)))
+    }
+
+    /// The pages of `range` that are in the memory of another process too; none if that cannot be told.
+    pub(crate) fn shared(&self, range: &PageRange) -> u64 {
+        let bytes = bytes_of(range);
+        let shared = self.pagemap.shared(bytes.start, bytes.end);
+        shared.map_or(0, |pages| pages as u64)
+    }
+
+    /// Pages of private memory that are present.
+    pub(crate) fn resident(&self) -> u64 {
+        let sizes = self.statm.read();
+        sizes.map_or(0, |sizes| (sizes.anonymous_resident() / PAGE_SIZE) as u64)
     }
 
     /// Bytes of mapped data and stack: changes when memory appears or goes.

@@ -97,8 +97,7 @@ impl Pager {
             self.w.account.stop_shrinking();
         }
         if !waits {
-            let mut seat = self.w.seat();
-            self.w.account.return_prepaid(&mut seat);
+            self.return_prepaid();
         }
         found || waits
     }

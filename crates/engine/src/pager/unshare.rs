@@ -5,8 +5,8 @@
 //! therefore runs on a thread of its own, which starts at the first shared page.
 
 use std::ffi::c_void;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foreswap_core::units::{PAGE_SIZE, Vpn};
@@ -21,8 +21,6 @@ struct Shared {
     /// The run that is to be written to.
     run: Mutex<Option<(Vpn, u32)>>,
     bell: AtomicU32,
-    /// Pages that were written to.
-    written: &'static AtomicU64,
     /// Rings the pager when the run has been written to.
     done: OwnedFd,
 }
@@ -35,13 +33,12 @@ pub struct Unsharer {
 }
 
 impl Unsharer {
-    /// `done` is an eventfd that is written to when all requests have been tried; `written` counts pages.
-    pub fn new(done: OwnedFd, written: &'static AtomicU64) -> Self {
+    /// `done` is an eventfd that is written to when all requests have been tried.
+    pub fn new(done: OwnedFd) -> Self {
         Unsharer {
             shared: Arc::new(Shared {
                 run: Mutex::new(None),
                 bell: AtomicU32::new(0),
-                written,
                 done,
             }),
             cpus: Cpus::now(),
@@ -52,11 +49,6 @@ impl Unsharer {
     /// Whether a request is not done yet. If the other thread holds the lock, it is not.
     pub fn is_busy(&self) -> bool {
         self.shared.run.try_lock().map_or(true, |run| run.is_some())
-    }
-
-    /// The thread that writes.
-    pub fn tid(&self) -> Option<u32> {
-        self.tid
     }
 
     /// Write to `n` pages from `page` on, soon. Not at all if another run is being written to: two runs that overlap
@@ -109,16 +101,13 @@ extern "C" fn work(argument: *mut c_void) {
         };
         let bytes = n as usize * PAGE_SIZE;
         // SAFETY: writing to a page without changing it; a range that is gone meanwhile is refused.
-        let written = unsafe {
+        let _ = unsafe {
             madvise(
                 page.address() as *mut c_void,
                 bytes,
                 Advice::LinuxPopulateWrite,
             )
         };
-        if written.is_ok() {
-            shared.written.fetch_add(n.into(), Relaxed);
-        }
         *shared.run.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let _ = rustix::io::write(shared.done.as_fd(), &1u64.to_ne_bytes());
     }

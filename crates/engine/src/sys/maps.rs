@@ -322,6 +322,41 @@ impl PageMap {
     }
 
     fn entries(&self, start: usize, end: usize, out: &mut Vec<Run>) -> Result<(), Errno> {
+        self.each_entry(start, end, |at, entry| {
+            let (present, swapped) = (entry >> 63 & 1 == 1, entry >> 62 & 1 == 1);
+            if present || swapped {
+                push(
+                    out,
+                    Run {
+                        start: at,
+                        end: at + PAGE,
+                        swapped,
+                        huge: false,
+                        zero: false,
+                        guard: entry >> 58 & 1 == 1 && swapped,
+                    },
+                );
+            }
+        })
+    }
+
+    /// Pages of `start..end` that are present, and in the memory of another process too.
+    pub fn shared(&self, start: usize, end: usize) -> Result<usize, Errno> {
+        let mut shared = 0;
+        self.each_entry(start, end, |_, entry| {
+            let (present, exclusive) = (entry >> 63 & 1 == 1, entry >> 56 & 1 == 1);
+            shared += usize::from(present && !exclusive);
+        })?;
+        Ok(shared)
+    }
+
+    /// Calls `see` with the address and the entry of each page of `start..end`.
+    fn each_entry(
+        &self,
+        start: usize,
+        end: usize,
+        mut see: impl FnMut(usize, u64),
+    ) -> Result<(), Errno> {
         let mut buffer = vec![0_u8; 8 * BATCH];
         let mut page = start / PAGE;
         let last = end.div_ceil(PAGE);
@@ -338,22 +373,7 @@ impl PageMap {
             for bytes in buffer[..8 * got].chunks_exact(8) {
                 let mut entry = [0; 8];
                 entry.copy_from_slice(bytes);
-                let entry = u64::from_ne_bytes(entry);
-                let (present, swapped) = (entry >> 63 & 1 == 1, entry >> 62 & 1 == 1);
-                if present || swapped {
-                    let at = page * PAGE;
-                    push(
-                        out,
-                        Run {
-                            start: at,
-                            end: at + PAGE,
-                            swapped,
-                            huge: false,
-                            zero: false,
-                            guard: entry >> 58 & 1 == 1 && swapped,
-                        },
-                    );
-                }
+                see(page * PAGE, u64::from_ne_bytes(entry));
                 page += 1;
             }
         }

@@ -20,6 +20,11 @@ impl Bits {
         }
     }
 
+    /// Whether `at` is in the set.
+    pub fn has(&self, at: usize) -> bool {
+        self.0[at / WORD] >> (at % WORD) & 1 != 0
+    }
+
     /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0 == [0; LEAF_PAGES / WORD]

@@ -154,9 +154,37 @@ fn the_hand_takes_credit_before_it_takes_pages() {
         );
     }
     let mut victims = Vec::new();
-    let next = table.sweep(&(Vpn(0)..Vpn(512)), 2, &mut victims);
+    let next = table.sweep(&(Vpn(0)..Vpn(512)), 2, true, &mut victims);
     assert_eq!((next, victims.as_slice()), (Vpn(3), &[Vpn(0), Vpn(2)][..]));
     victims.clear();
-    table.sweep(&(Vpn(0)..Vpn(512)), 9, &mut victims);
+    table.sweep(&(Vpn(0)..Vpn(512)), 9, true, &mut victims);
     assert_eq!(victims.len(), 4);
+}
+
+#[test]
+fn shared_pages_are_counted_and_left_alone_by_the_hand() {
+    let resident = Entry::Resident(Resident::default());
+    let mut table = PageTable::default();
+    for page in [3, 510, 511, 512, 1030] {
+        table.set(Vpn(page), resident);
+    }
+    table.share(Vpn(4));
+    assert_eq!(table.shared(), 0, "it is not mapped");
+    table.share_all();
+    table.set(Vpn(5), resident);
+    assert_eq!(
+        (table.shared(), table.shared_in(&(Vpn(4)..Vpn(513)))),
+        (5, 3)
+    );
+    let mut victims = Vec::new();
+    table.sweep(&(Vpn(0)..Vpn(512)), 9, false, &mut victims);
+    assert_eq!(victims, [Vpn(5)]);
+    assert_eq!(table.unshare(&(Vpn(511)..Vpn(1031))), 3);
+    assert_eq!(table.unshare(&(Vpn(511)..Vpn(1031))), 0);
+    assert_eq!(table.shared(), 2);
+    assert_eq!(table.check(), Ok(()));
+    table.unshare(&(Vpn(3)..Vpn(4)));
+    table.set(Vpn(3), Entry::Unmapped);
+    table.share(Vpn(5));
+    assert_eq!((table.shared(), table.check()), (2, Ok(())));
 }

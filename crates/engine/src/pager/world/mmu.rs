@@ -141,7 +141,6 @@ impl Mmu for Linux {
             // It would wait for room, and it is called to make room.
             let at = page.address() as usize;
             let _ = self.program.writeprotect(at, bytes(n), false);
-            self.account.on_unshare(&mut self.seat(), n);
         }
         self.unsharer.ask(page, n);
     }

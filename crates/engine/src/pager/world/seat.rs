@@ -2,7 +2,7 @@
 
 use foreswap_core::process;
 
-use crate::ledger::{Ledger, ProcId};
+use crate::ledger::{DebtState, Ledger, ProcId};
 
 /// The place of this process in the ledger.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,36 @@ impl process::Ledger for Seat {
         self.ledger.live().into()
     }
 
+    fn wanted_by_others(&self) -> u64 {
+        self.ledger.wanted_by_others(self.me)
+    }
+
+    fn asked(&self) -> u64 {
+        self.ledger.asked(self.me).into()
+    }
+
+    fn unasked(&self) -> u64 {
+        self.ledger.unasked(self.ledger.family(self.me))
+    }
+
+    fn debtors(&self) -> impl Iterator<Item = ProcId> {
+        self.ledger.debtors(self.me)
+    }
+
+    fn owed_by(&self, debtor: ProcId) -> u64 {
+        self.ledger.owed_unasked(debtor)
+    }
+
+    fn paid_by(&self, debtor: ProcId) -> u32 {
+        self.ledger.paid(debtor)
+    }
+
+    fn is_even(&self, debtor: ProcId) -> bool {
+        self.ledger.is_even(debtor)
+    }
+}
+
+impl process::LedgerMut for Seat {
     fn try_charge(&mut self, n: u64) -> bool {
         self.ledger.try_charge(self.me, n)
     }
@@ -48,36 +78,21 @@ impl process::Ledger for Seat {
         self.ledger.set_wanted(self.me, n);
     }
 
-    fn wanted_by_others(&self) -> u64 {
-        self.ledger.wanted_by_others(self.me)
-    }
-
-    fn asked(&self) -> u64 {
-        self.ledger.asked(self.me).into()
-    }
-
-    fn set_debt(&mut self, owed: u64, due: u64, asked: u64) {
+    fn set_debt(&mut self, owed: u64, due: u64, shared: u64, asked: u64) {
+        let debt = DebtState { owed, due, shared };
         // The requests are 32 bits wide.
-        self.ledger.set_owed(self.me, owed, due, asked as u32);
+        self.ledger.set_debt(self.me, debt, asked as u32);
     }
 
     fn paid(&mut self, n: u64) {
         self.ledger.pays(self.me, n);
     }
 
-    fn debtors(&self) -> impl Iterator<Item = ProcId> {
-        self.ledger.debtors(self.me)
+    fn ask_to_pay(&mut self, debtor: ProcId, n: u64) {
+        self.ledger.ask_to_pay(debtor, n);
     }
 
-    fn paid_by(&self, child: ProcId) -> u32 {
-        self.ledger.paid(child)
-    }
-
-    fn is_even(&self, child: ProcId) -> bool {
-        self.ledger.is_even(child)
-    }
-
-    fn ask_to_pay(&mut self, child: ProcId, n: u32) {
-        self.ledger.ask_to_pay(child, n);
+    fn count_unasked(&mut self, n: u64) {
+        self.ledger.count_unasked(self.ledger.family(self.me), n);
     }
 }

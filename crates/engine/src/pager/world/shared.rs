@@ -3,12 +3,12 @@
 //! [`ProcessMap`]: crate::ledger::ProcessMap
 
 use foreswap_core::units::Slot;
-use foreswap_core::world::{Limit, SwapMap};
+use foreswap_core::world::{Limit, Sharing, SwapMap};
 
 use rustix::io::Errno;
 
+use super::Linux;
 use super::seat::Seat;
-use super::{Linux, now};
 use crate::pager::copies::Protection;
 use crate::sys::uffd::Mode;
 
@@ -95,8 +95,24 @@ impl Limit for Linux {
         self.account.uncharge(&mut self.seat(), n);
     }
 
+    fn shares_found(&self) -> bool {
+        self.account.debt().is_open()
+    }
+
+    fn on_copied(&mut self, n: u64) {
+        self.account.on_copied(&mut self.seat(), n);
+    }
+
+    fn let_go(&mut self, n: u64) {
+        self.account.let_go(&mut self.seat(), n);
+    }
+
+    fn sharing(&self) -> Sharing {
+        self.account.sharing()
+    }
+
     fn excess(&self) -> u64 {
-        self.account.excess(&self.seat(), now())
+        self.account.excess(&self.seat())
     }
 }
 
@@ -123,22 +139,27 @@ impl Linux {
         self.program.register(start, len, mode)
     }
 
-    /// Look for copies of shared pages, and pay for them as far as there is room.
-    pub fn pay(&mut self) {
+    /// Look for copies of shared pages, and pay for them as far as there is room; `shared` pages are shared.
+    pub fn pay(&mut self, shared: u64) {
         if self.account.owes() {
             let is_whole = self.protection == Protection::Whole;
             let copied = self.copying.more(is_whole);
-            self.account.on_copied(copied);
+            self.account.on_due(copied);
         }
-        self.account.pay(&mut self.seat(), now());
+        self.account.pay(&mut self.seat(), shared);
     }
 
-    /// All pages of this forked child were found: the copies so far are charged, the rest later.
-    pub fn begin_to_pay(&mut self) {
-        self.account.close_debt(now());
-        self.pay();
+    /// All pages of this forked child were found: the copies so far are charged.
+    pub fn begin_to_pay(&mut self, shared: u64) {
+        self.account.close_debt();
+        self.pay(shared);
         if self.account.owes() {
-            // Make the parent look at it.
+            if !self.copying.has_parent() {
+                // Nobody is charged for the pages. A parent that ends later is noticed by the supervisor.
+                self.account.on_due(u64::MAX);
+                self.pay(shared);
+            }
+            // Make the others look at it.
             self.ledger.raise_pressure();
         }
     }
