@@ -188,7 +188,7 @@ impl Process {
         for at in range {
             let page = &mut self.space.pages[at];
             if page.mapping != Mapping::None && page.present.take().is_some() {
-                page.shared = false;
+                (page.shared, page.id, page.wp) = (false, 0, false);
                 self.cells[at].value = 0;
                 self.cells[at].maybe_zero = false;
                 self.cells[at].taken = true;

@@ -96,7 +96,7 @@ impl Process {
             let (page, cell) = (&mut self.space.pages[at], &mut self.cells[at]);
             page.present = None;
             page.poisoned = false;
-            page.shared = false;
+            (page.shared, page.id, page.wp) = (false, 0, false);
             // Touched, evicted and lost since the event was read: it stays lost.
             cell.lost &= self.mm.entry(self.space.vpn(at)) == Entry::Poisoned;
             cell.discarding = false;

@@ -58,6 +58,7 @@ impl Process {
             page.shared |= page.present.is_some();
         }
         child.space.pages.clone_from(&self.space.pages);
+        self.share_pages(sys, &mut child);
         for page in &mut child.space.pages {
             // Locks and pins are not inherited.
             page.locked = false;
@@ -84,6 +85,9 @@ impl Process {
         let returned = std::mem::take(&mut self.space.returned);
         child.space.lenient = true;
         child.fork = Fork::Held;
+        if sys.families {
+            child.space.account.begin_debt(0, sys.unasked);
+        }
         child.call(sys, |mm, w| {
             for (range, hint) in &regions {
                 mm.adopt(w, range.clone(), &[]);
@@ -101,6 +105,7 @@ impl Process {
             }
         });
         child.fork = Fork::No;
+        child.space.account.close_debt();
         if let Some(area) = sys.draining {
             child.call(sys, |mm, w| mm.drain(w, area));
         }
@@ -118,6 +123,7 @@ impl Process {
         sys.charged -= self.space.charged;
         sys.pressure[self.space.pid] = 0;
         sys.out_of_slots[self.space.pid] = false;
+        sys.pass_on(self.space.pid);
         sys.leave(self.space);
     }
 }

@@ -16,6 +16,7 @@
 mod chance;
 mod changes;
 mod events;
+mod family;
 mod fork;
 mod leaving;
 mod machine;

@@ -5,7 +5,8 @@ use foreswap_core::{Advice, Hint};
 
 use crate::chance::Chance;
 use crate::changes::{change, give_back, stretch};
-use crate::plan::Plan;
+use crate::family::charged_for;
+use crate::plan::{FAMILY_LIMIT, Plan};
 use crate::process::{Access, Fork, Process};
 use crate::space::Mapping;
 use crate::step::{Act, Says, Step, Touch};
@@ -22,6 +23,8 @@ const QUIET: Nanos = 50_000;
 const RUN_EVERY: [u16; 3] = [8, 16, 32];
 /// Rounds that a burst waits for a page to be written.
 const ROUNDS_OF_FRESH: u32 = 50;
+/// One step in this number looks at what a family is charged for.
+const LOOK: u32 = 8;
 /// The most areas at a time.
 const AREAS: usize = 5;
 
@@ -40,6 +43,7 @@ impl Machine {
     /// One process, two thirds of whose pages are mapped.
     pub fn new(plan: Plan) -> Self {
         let mut sys = System::new(plan.limit, &plan.areas, plan.chaos);
+        sys.families = plan.families;
         let mut first = Process::new(&mut sys, plan.setup());
         let mapped = 0..plan.pages as usize * 2 / 3;
         first.map(mapped.clone());
@@ -55,6 +59,13 @@ impl Machine {
 
     /// Execute one step.
     pub fn step(&mut self, step: &Step) {
+        self.execute(step);
+        if self.sys.families && (step.salt.is_multiple_of(LOOK) || matches!(step.act, Act::Die)) {
+            charged_for(&self.sys, &self.processes);
+        }
+    }
+
+    fn execute(&mut self, step: &Step) {
         self.summary.steps += 1;
         self.sys.pass(BETWEEN);
         self.sys.chance = Chance::new(u64::from(step.salt));
@@ -80,7 +91,8 @@ impl Machine {
             | Act::Fail { .. }
             | Act::BadSector => self.areas(step.act),
             Act::Limit { pages } => {
-                self.sys.limit = u64::from(pages.max(32));
+                let least = if self.sys.families { FAMILY_LIMIT } else { 32 };
+                self.sys.limit = u64::from(pages).max(least);
                 self.sys.excuse();
                 let limit = self.sys.limit;
                 self.processes[n].call(&mut self.sys, |mm, _| mm.on_limit(limit));
@@ -120,7 +132,9 @@ impl Machine {
                 Some(System::content(self.written))
             }
         };
-        if process.touch(sys, thread, at, write) == Access::Waits && told {
+        let waits = process.touch(sys, thread, at, write) == Access::Waits;
+        // A write to a protected page is no fault of the core's.
+        if waits && told && process.messages.last() == Some(&at) {
             let last = process.messages.len() - 1;
             let offset = sys.chance.below(512) * 8;
             process.read_message(sys, last, offset);
@@ -179,9 +193,11 @@ impl Machine {
                 give_back(process, sys, at..at + 1);
             }
             if got == Access::Waits {
-                let last = process.messages.len() - 1;
-                let offset = sys.chance.below(512) * 8;
-                process.read_message(sys, last, offset);
+                if process.messages.last() == Some(&at) {
+                    let last = process.messages.len() - 1;
+                    let offset = sys.chance.below(512) * 8;
+                    process.read_message(sys, last, offset);
+                }
                 // Whichever page the thread waits for.
                 while process.threads[thread].is_some()
                     && let Some((first, due)) = process.space.first_due()
@@ -252,6 +268,7 @@ impl Machine {
         }
         self.go_on_with_fork(n);
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        process.settle_debts(sys);
         let mut before = process.waiting();
         process.run(sys);
         // Progress keeps the driver awake.
@@ -278,7 +295,12 @@ impl Machine {
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
         match process.fork {
             Fork::No => {}
-            Fork::Held => process.try_snapshot(sys),
+            Fork::Held => {
+                if sys.families {
+                    process.unshare();
+                }
+                process.try_snapshot(sys);
+            }
             Fork::Taken(_) => {
                 if process.settled()
                     && let Some(child) = process.forked(sys)

@@ -17,7 +17,7 @@ impl Process {
         );
         sys.excused = over;
         assert_eq!(
-            self.space.charged,
+            self.space.charged + self.space.account.debt().owed(),
             self.mm.resident(),
             "pages charged are not those resident"
         );
@@ -25,7 +25,7 @@ impl Process {
 
     /// All rules.
     pub fn check(&mut self, sys: &mut System) {
-        let charged = self.space.charged;
+        let charged = self.space.charged + self.space.account.debt().owed();
         let view = View {
             sys,
             space: &mut self.space,

@@ -116,11 +116,17 @@ pub struct Plan {
     pub rates: Rates,
     /// Calls of the core between two full checks.
     pub check_every: u32,
+    /// Processes share pages since a fork without being charged for them.
+    #[serde(default)]
+    pub families: bool,
     /// The bug that is planted in the core.
     #[cfg(feature = "planted")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plant: Option<crate::PlantedBug>,
 }
+
+/// The least limit where processes are charged by their account, which keeps some pages back.
+pub(crate) const FAMILY_LIMIT: u64 = 192;
 
 /// The bounds of the values of a replay file, which prevent failures of the machine itself.
 const BOUNDS: [(&str, u64, u64); 9] = [
@@ -138,6 +144,29 @@ const BOUNDS: [(&str, u64, u64); 9] = [
 impl Plan {
     /// Draw everything.
     pub fn draw(seed: u64) -> Self {
+        let plan = Self::draw_alone(seed);
+        match seed % 4 {
+            1 if plan.rates.readers == 0 => plan.with_family(),
+            _ => plan,
+        }
+    }
+
+    /// With processes that fork, and share pages.
+    #[must_use]
+    pub fn with_family(self) -> Self {
+        Plan {
+            families: true,
+            limit: self.limit.max(FAMILY_LIMIT),
+            processes: self.processes.max(3),
+            rates: Rates {
+                rare: self.rates.rare.max(5),
+                ..self.rates
+            },
+            ..self
+        }
+    }
+
+    fn draw_alone(seed: u64) -> Self {
         let chance = &mut Chance::new(seed);
         let plan = Self::draw_small(chance);
         if !chance.one_in(700) {
@@ -204,6 +233,7 @@ impl Plan {
             clusters: 0,
             helpers: 0,
             at_once: false,
+            families: false,
             #[cfg(feature = "planted")]
             plant: None,
         }

@@ -25,6 +25,7 @@ use foreswap_core::world::{Mmu as _, Notice};
 use foreswap_core::{Advice, Hint, Mm, Outcome, Stored};
 
 use crate::events::Event;
+use crate::family::Member;
 use crate::patience::Kept;
 use crate::progress::Progress;
 use crate::setup::Setup;
@@ -132,6 +133,8 @@ pub struct Process {
     pub discards_since: Option<Nanos>,
     /// The state of the fork.
     pub fork: Fork,
+    /// What it knows of its family.
+    pub(crate) member: Member,
     /// The accounts of a program that only reads.
     pub(crate) progress: Progress,
     /// Its counts.
@@ -147,6 +150,8 @@ impl Process {
         let pages = setup.pages;
         // The pages cross a leaf border.
         let base = 512 * 107 - pages as u64 / 3;
+        let space = Space::new(sys, base, &setup);
+        sys.enter(space.pid);
         let mm = Mm::new(setup.config, sys.limit);
         #[cfg(feature = "planted")]
         let mm = match setup.plant {
@@ -156,7 +161,7 @@ impl Process {
         Process {
             mm,
             setup,
-            space: Space::new(sys, base, &setup),
+            space,
             cells: vec![Cell::default(); pages],
             hints: vec![Hint::Normal; pages],
             threads: vec![None; setup.threads],
@@ -168,6 +173,7 @@ impl Process {
             zaps: Vec::new(),
             discards_since: None,
             fork: Fork::No,
+            member: Member::default(),
             progress: Progress::default(),
             tally: Tally::default(),
             unchecked: 0,
@@ -334,9 +340,18 @@ impl Process {
             self.messages.push(at);
             return Access::Waits;
         };
+        if write.is_some() && page.wp {
+            let wait = Wait {
+                told: false,
+                ..wait
+            };
+            self.waiting += u32::from(self.threads[thread].replace(wait).is_none());
+            self.wait_for_copy(at, wait.since);
+            return Access::Waits;
+        }
         if let Some(value) = write {
             page.present = Some(value);
-            page.shared = false;
+            self.space.copies(sys, at);
             // The content before a discard no longer counts.
             cell.value = value;
             cell.maybe_zero = cell.discarding;
@@ -384,7 +399,7 @@ impl Process {
         {
             let at = self.space.at(page);
             for page in self.space.pages.iter_mut().skip(at).take(n as usize) {
-                page.shared = false;
+                (page.shared, page.id, page.wp) = (false, 0, false);
             }
         }
     }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use foreswap_core::process::Account;
 use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
 use foreswap_core::world::{IoId, IoResult, Refusal, Stop};
 
+use crate::family::Words;
 use crate::setup::Setup;
 use crate::system::{Area, GARBAGE, System};
 
@@ -38,6 +40,10 @@ pub struct Page {
     pub pinned: bool,
     /// A parent or child shares it.
     pub shared: bool,
+    /// The number of the page that others may have in their memory too; 0: none.
+    pub id: u64,
+    /// A write waits until it is let through.
+    pub wp: bool,
 }
 
 impl Page {
@@ -107,6 +113,8 @@ pub struct Space {
     pub frame_use: Vec<Use>,
     /// Pages charged for it.
     pub charged: u64,
+    /// Its account, where processes of a family share pages without being charged for them.
+    pub account: Account<usize>,
     /// Pages given back since the limit last gave way.
     pub given_back: u64,
     /// Unread events, and events whose thread has not continued yet: the MMU returns EAGAIN.
@@ -175,6 +183,7 @@ impl Space {
         let frames = setup.frames();
         sys.pressure.push(0);
         sys.out_of_slots.push(false);
+        sys.ledger.push(Words::default());
         let per_slot = || -> Vec<Vec<u16>> {
             let slots = |area: &Area| vec![0; area.counts.len()];
             sys.areas.iter().map(slots).collect()
@@ -186,6 +195,7 @@ impl Space {
             frames: vec![None; frames],
             frame_use: vec![Use::Idle; frames],
             charged: 0,
+            account: Account::default(),
             given_back: 0,
             changing: 0,
             flights: Vec::new(),

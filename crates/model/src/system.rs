@@ -10,6 +10,7 @@ use foreswap_core::world::{Digest, Notice};
 use serde::{Deserialize, Serialize};
 
 use crate::chance::{Chance, mix};
+use crate::family::Words;
 use crate::leaving::Leaving;
 
 /// Contents that are a multiple of this are same-filled, unless a test says otherwise ([`System::ordinary`]).
@@ -125,6 +126,14 @@ pub struct System {
     pub limit: u64,
     /// The charge.
     pub charged: u64,
+    /// Processes of a family share pages without being charged for them.
+    pub families: bool,
+    /// What the processes tell each other, by process.
+    pub ledger: Vec<Words>,
+    /// Pages that nobody was asked to pay for.
+    pub unasked: u64,
+    /// Pages that forks shared so far.
+    pub ids: u64,
     /// The permitted excess of the charge over the limit, explained by observed events.
     pub excused: u64,
     /// The pages that each process should give back because another needs them.
@@ -178,6 +187,10 @@ impl System {
             now: 1,
             limit,
             charged: 0,
+            families: false,
+            ledger: Vec::new(),
+            unasked: 0,
+            ids: 0,
             excused: 0,
             pressure: Vec::new(),
             areas: areas.iter().map(|&slots| Area::new(slots)).collect(),

@@ -3,9 +3,13 @@
 
 mod swap_map;
 
+use foreswap_core::process::Account;
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
-use foreswap_core::world::{Digest, Disk, Done, IoId, Limit, Mmu, Notice, Stop, Store, World};
+use foreswap_core::world::{
+    Digest, Disk, Done, IoId, Limit, Mmu, Notice, Sharing, Stop, Store, World,
+};
 
+use crate::family::Seat;
 use crate::space::{Mapping, Page, Space, Use};
 use crate::system::{GARBAGE, System};
 
@@ -137,6 +141,7 @@ impl Mmu for View<'_> {
                 return Err(stop);
             }
             let content = p.present.take();
+            (p.id, p.wp) = (0, false);
             *w.frame(frame) = content;
             Ok(())
         })
@@ -204,9 +209,14 @@ impl Mmu for View<'_> {
     }
 
     fn unshare(&mut self, page: Vpn, n: u32) {
-        if self.space.unshare.len() < 64 {
+        let most = if self.sys.families { 1 } else { 64 };
+        if self.space.unshare.len() < most {
             self.space.unshare.push((page, n));
         }
+    }
+
+    fn is_unsharing(&self) -> bool {
+        self.sys.families && !self.space.unshare.is_empty()
     }
 
     fn fill(&mut self, frame: Frame, n: u32) -> Done {
@@ -422,16 +432,47 @@ impl Store for View<'_> {
     }
 }
 
+impl View<'_> {
+    /// The ledger as this process sees it.
+    fn seat(&self) -> Seat<&System> {
+        Seat {
+            sys: self.sys,
+            pid: self.space.pid,
+        }
+    }
+
+    /// Charge by the account of the process.
+    fn account<T>(
+        &mut self,
+        act: impl FnOnce(&mut Account<usize>, &mut Seat<&mut System>) -> T,
+    ) -> T {
+        let pid = self.space.pid;
+        let seat = &mut Seat {
+            sys: &mut *self.sys,
+            pid,
+        };
+        let value = act(&mut self.space.account, seat);
+        self.space.charged = self.sys.ledger[pid].charged;
+        value
+    }
+}
+
 impl Limit for View<'_> {
     fn limit(&self) -> u64 {
         self.sys.limit
     }
 
     fn available(&self) -> u64 {
+        if self.sys.families {
+            return self.space.account.available(&self.seat());
+        }
         self.sys.limit.saturating_sub(self.sys.charged)
     }
 
     fn try_charge(&mut self, n: u64) -> bool {
+        if self.sys.families {
+            return self.account(|account, ledger| account.try_charge(ledger, n));
+        }
         if self.available() < n {
             for (pid, pressure) in self.sys.pressure.iter_mut().enumerate() {
                 if pid != self.space.pid {
@@ -446,14 +487,22 @@ impl Limit for View<'_> {
     }
 
     fn charge_existing(&mut self, n: u64) {
-        self.sys.charged += n;
-        self.space.charged += n;
+        if self.sys.families {
+            self.account(|account, ledger| account.charge_existing(ledger, n));
+        } else {
+            self.sys.charged += n;
+            self.space.charged += n;
+        }
         if self.space.existed || self.space.lenient {
             self.sys.excuse();
         }
     }
 
     fn uncharge(&mut self, n: u64) {
+        self.space.given_back += n;
+        if self.sys.families {
+            return self.account(|account, ledger| account.uncharge(ledger, n));
+        }
         assert!(
             self.space.charged >= n,
             "{n} pages are given back, of {} that were charged",
@@ -461,13 +510,36 @@ impl Limit for View<'_> {
         );
         self.sys.charged -= n;
         self.space.charged -= n;
-        self.space.given_back += n;
         let pressure = &mut self.sys.pressure[self.space.pid];
         *pressure = pressure.saturating_sub(n);
     }
 
+    fn shares_found(&self) -> bool {
+        self.space.account.debt().is_open()
+    }
+
+    fn on_copied(&mut self, n: u64) {
+        if self.sys.families {
+            self.account(|account, ledger| account.on_copied(ledger, n));
+        }
+    }
+
+    fn let_go(&mut self, n: u64) {
+        if !self.sys.families {
+            return self.uncharge(n);
+        }
+        self.account(|account, ledger| account.let_go(ledger, n));
+    }
+
+    fn sharing(&self) -> Sharing {
+        self.space.account.sharing()
+    }
+
     fn excess(&self) -> u64 {
-        let over = self.sys.charged.saturating_sub(self.sys.limit);
+        let mut over = self.sys.charged.saturating_sub(self.sys.limit);
+        if self.sys.families {
+            over = self.space.account.excess(&self.seat());
+        }
         over.max(self.sys.pressure[self.space.pid])
             .min(self.space.charged)
     }

@@ -3,10 +3,13 @@
 use foreswap_core::units::Nanos;
 
 use super::Machine;
+use crate::family::charged_for;
 use crate::process::{Access, Process};
 use crate::summary::Summary;
 use crate::system::Chaos;
 
+/// The nap of drivers whose threads wait until copies are paid for.
+const LOOKS: Nanos = 2_000_000;
 /// Rounds within which the machine must come to rest.
 const ROUNDS: u32 = 20_000;
 
@@ -37,7 +40,11 @@ impl Machine {
             } else {
                 let waits = self.processes.iter();
                 let left = waits.filter_map(|p| p.mm.moment_left(self.sys.now));
-                let nap = self.plan.full_timeout / 16;
+                let copies = self.processes.iter().any(Process::waits_for_copies);
+                let nap = match copies {
+                    true => LOOKS,
+                    false => self.plan.full_timeout / 16,
+                };
                 left.min().map_or(nap, |left| left.min(nap))
             };
             self.pass(1_000 + nap);
@@ -57,6 +64,9 @@ impl Machine {
     pub(super) fn check(&mut self) {
         for process in &mut self.processes {
             process.check(&mut self.sys);
+        }
+        if self.sys.families {
+            charged_for(&self.sys, &self.processes);
         }
     }
 
@@ -95,6 +105,7 @@ impl Machine {
         }
         self.go_on_with_fork(n);
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        process.settle_debts(sys);
         let more = process.run(sys);
         // Emptying an area continues by itself, however long it takes.
         let works = more || !process.space.flights.is_empty();
