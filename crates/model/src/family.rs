@@ -279,8 +279,9 @@ impl Process {
             return if member.is_known { copied } else { u64::MAX };
         }
         let unseen = std::mem::replace(&mut member.parents, words.unseen);
-        let asked = std::mem::replace(&mut member.parent_asked, words.protects);
-        let of_parent = match asked && words.protects {
+        let asked = member.parent_asked;
+        member.parent_asked |= words.protects;
+        let of_parent = match asked {
             true => 0,
             false => words.unseen - unseen,
         };
@@ -346,6 +347,7 @@ impl Process {
             None => 0,
             Some(parent) if !parent.live && !member.is_known => u64::MAX / 2,
             Some(parent) if !parent.live => 0,
+            Some(_) if member.parent_asked => 0,
             Some(parent) => parent.unseen - member.parents,
         };
         let unasked = sys.unasked - debt.unasked();

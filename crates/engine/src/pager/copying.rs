@@ -105,13 +105,11 @@ impl Copying {
             None => self.parent.more(),
             // The supervisor asks for what it was charged for.
             Some(engine) if !engine.is_there() => 0,
+            // What it shares with this process stays protected from now on until it is paid for.
+            Some(engine) if engine.asks => 0,
             Some(engine) => {
-                let asks = engine.ledger.protects(engine.record);
-                // Once more when it has begun to ask.
-                match core::mem::replace(&mut engine.asks, asks) && asks {
-                    true => 0,
-                    false => self.parent.more(),
-                }
+                engine.asks = engine.ledger.protects(engine.record);
+                self.parent.more()
             }
         };
         own.saturating_add(parents)
