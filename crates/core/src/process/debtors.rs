@@ -38,10 +38,13 @@ impl<P> Default for Debtors<P> {
 }
 
 impl<P: Copy + PartialEq> Debtors<P> {
-    /// Look for the debtors.
+    /// Look for the debtors. What one has paid for is gone with it.
     pub(super) fn find(&mut self, ledger: &impl Ledger<Process = P>) {
-        self.found.clear();
+        let before = core::mem::take(&mut self.found);
         self.found.extend(ledger.debtors());
+        if before.iter().any(|debtor| !self.found.contains(debtor)) {
+            (self.asked, self.paid) = (None, 0);
+        }
     }
 
     /// Whether there are none.
@@ -62,10 +65,7 @@ impl<P: Copy + PartialEq> Debtors<P> {
                 .paid_by(asked.debtor)
                 .wrapping_sub(asked.before)
                 .into();
-            let is_over = paid >= asked.pages
-                || ledger.is_even(asked.debtor)
-                || !self.found.contains(&asked.debtor);
-            if is_over {
+            if paid >= asked.pages || ledger.is_even(asked.debtor) {
                 self.asked = None;
                 self.paid += paid.min(asked.pages);
             }

@@ -304,6 +304,24 @@ fn a_writer_asks_the_next_debtor_when_one_has_nothing_left() {
 }
 
 #[test]
+fn what_an_ended_debtor_has_paid_for_counts_no_more() {
+    let mut run = Run::new(1000, 3);
+    run.charged[0] = 100;
+    let mut first = debtor(&mut run, 1, 300);
+    run.owed[1] = 300;
+    let mut parent = Account::default();
+    parent.find_debtors(&run.seat(0));
+    assert!(!parent.may_copy(&mut run.seat(0), 4, false));
+    first.pay(&mut run.seat(1), 300);
+    assert!(parent.may_copy(&mut run.seat(0), 4, false));
+    (run.owed[1], run.charged[1]) = (0, 0);
+    run.owed[2] = 300;
+    parent.find_debtors(&run.seat(0));
+    assert!(!parent.may_copy(&mut run.seat(0), 4, false));
+    assert_eq!(run.asked[2], 256);
+}
+
+#[test]
 fn whoever_lets_go_of_a_shared_page_passes_its_charge_on() {
     let mut run = Run::new(100, 3);
     run.charged[0] = 60;
