@@ -25,6 +25,10 @@ impl Mm {
         if self.has(crate::planted::Bug::HastyLoss) {
             self.discarded = Default::default();
         }
+        if self.table.unshare(&(page..page.plus(1))) > 0 {
+            // The kernel has taken the shared page without an event, and another stands there now.
+            w.on_copied(1);
+        }
         let found = !self.discarded.is_empty() && self.discarded.has(page, w.now());
         let resident = Resident { slot, refs, found };
         self.table.set(page, Entry::Resident(resident));
