@@ -80,6 +80,16 @@ fn a_page_that_swapoff_found_mapped_may_be_taken_away() {
     is_sound(&["--seed", "31114", "--steps", "20000"]);
 }
 
+/// Debts of forked processes: whatever they copy, discard or evict, and whoever ends, each page is charged to somebody.
+/// Seeds 94970609 and 94970661 found leaks.
+#[test]
+fn families_pay_for_all_their_pages() {
+    for seed in ["94970609", "94970661"] {
+        is_sound(&["--families", "--seed", seed]);
+    }
+    is_sound(&["--families", "--seed", "1", "--runs", "40"]);
+}
+
 fn is_sound_again(name: &str) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/");
     is_sound(&["--replay", &format!("{folder}{name}")]);

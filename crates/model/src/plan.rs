@@ -144,29 +144,6 @@ const BOUNDS: [(&str, u64, u64); 9] = [
 impl Plan {
     /// Draw everything.
     pub fn draw(seed: u64) -> Self {
-        let plan = Self::draw_alone(seed);
-        match seed % 4 {
-            1 if plan.rates.readers == 0 => plan.with_family(),
-            _ => plan,
-        }
-    }
-
-    /// With processes that fork, and share pages.
-    #[must_use]
-    pub fn with_family(self) -> Self {
-        Plan {
-            families: true,
-            limit: self.limit.max(FAMILY_LIMIT),
-            processes: self.processes.max(3),
-            rates: Rates {
-                rare: self.rates.rare.max(5),
-                ..self.rates
-            },
-            ..self
-        }
-    }
-
-    fn draw_alone(seed: u64) -> Self {
         let chance = &mut Chance::new(seed);
         let plan = Self::draw_small(chance);
         if !chance.one_in(700) {
@@ -177,6 +154,22 @@ impl Plan {
             ..plan
         };
         plan.with_readers(chance)
+    }
+
+    /// With processes that fork, and share pages. What programs do that only read is not known for them.
+    #[must_use]
+    pub fn with_family(self) -> Self {
+        Plan {
+            families: true,
+            limit: self.limit.max(FAMILY_LIMIT),
+            processes: self.processes.max(3),
+            rates: Rates {
+                rare: self.rates.rare.max(5),
+                readers: 0,
+                ..self.rates
+            },
+            ..self
+        }
     }
 
     /// A machine without huge pages.

@@ -69,6 +69,10 @@ pub struct TortureArgs {
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
 
+    /// Processes share pages after a fork, and are charged by their accounts
+    #[arg(long, conflicts_with = "replay")]
+    families: bool,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -113,6 +117,7 @@ struct Job {
     runs: Option<u64>,
     until: Option<Instant>,
     threads: u64,
+    families: bool,
     #[cfg(feature = "planted")]
     plant: Option<PlantedBug>,
 }
@@ -133,13 +138,17 @@ impl Job {
             runs,
             until: seconds.map(|seconds| Instant::now() + seconds),
             threads: args.jobs.unwrap_or(cpus).min(runs.unwrap_or(u64::MAX)),
+            families: args.families,
             #[cfg(feature = "planted")]
             plant: args.plant,
         }
     }
 
     fn plan(&self, seed: u64) -> Plan {
-        let plan = Plan::draw(seed);
+        let plan = match self.families {
+            true => Plan::draw(seed).with_family(),
+            false => Plan::draw(seed),
+        };
         #[cfg(feature = "planted")]
         let plan = Plan {
             plant: self.plant,
@@ -225,7 +234,9 @@ pub fn torture(
     progress.end();
     let mut report = Report::new(&job, &summary, runs, began.elapsed());
     if let Some((seed, finding)) = found {
-        let command = format!("foreswap lab torture --seed {seed} --steps {}", job.steps);
+        let families = if job.families { " --families" } else { "" };
+        let steps = job.steps;
+        let command = format!("foreswap lab torture{families} --seed {seed} --steps {steps}");
         #[cfg(feature = "planted")]
         let command = match job.plant {
             Some(bug) => {
