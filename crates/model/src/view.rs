@@ -500,6 +500,8 @@ impl Limit for View<'_> {
 
     fn uncharge(&mut self, n: u64) {
         self.space.given_back += n;
+        let pressure = &mut self.sys.pressure[self.space.pid];
+        *pressure = pressure.saturating_sub(n);
         if self.sys.families {
             return self.account(|account, ledger| account.uncharge(ledger, n));
         }
@@ -510,8 +512,6 @@ impl Limit for View<'_> {
         );
         self.sys.charged -= n;
         self.space.charged -= n;
-        let pressure = &mut self.sys.pressure[self.space.pid];
-        *pressure = pressure.saturating_sub(n);
     }
 
     fn shares_found(&self) -> bool {
