@@ -202,6 +202,17 @@ impl Sessions {
         !self.unfinished.is_empty() || self.widows.exist()
     }
 
+    /// Whether the last process of the run has ended, with all that it left. A child that was forked and has not
+    /// connected yet needs the swap areas: it may come after its parent has gone.
+    pub fn are_over(&self) -> bool {
+        self.sessions.is_empty() && self.reservations.is_empty() && !self.has_unfinished()
+    }
+
+    /// The number of forked children that have not connected yet.
+    pub fn expected(&self) -> usize {
+        self.reservations.len()
+    }
+
     /// How soon to call [`Sessions::finish`] without an event.
     pub fn retry(&self) -> Option<Duration> {
         let unfinished = self

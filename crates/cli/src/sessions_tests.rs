@@ -214,6 +214,26 @@ fn reservations_of_failed_forks_and_dead_children_are_freed() {
     office.serve_until(|s| s.ledger().state(gone) == ProcessState::Free);
 }
 
+/// A daemon: its parent, the last process of the run, ends at once, and the child connects when its engine is needed.
+#[test]
+fn a_run_is_not_over_while_a_forked_child_may_come() {
+    let mut office = office("daemon");
+    let (mut parent, welcome) = office.engine();
+    let me = welcome.record;
+    let child = office.with(|_| parent.reserve().expect("a record"));
+    let mut process = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .expect("a process");
+    parent.reap(child, Some(process.id())).expect("sent");
+    drop((parent, welcome));
+    office.serve_until(|s| s.ledger().state(me) == ProcessState::Free);
+    assert!(!office.sessions.are_over(), "its swapped pages are needed");
+    process.kill().expect("a kill");
+    process.wait().expect("its end");
+    office.serve_until(Sessions::are_over);
+}
+
 /// Killed between its request and its fork: no one else could ever return the record.
 #[test]
 fn a_reservation_whose_parent_has_died_is_freed_in_time() {

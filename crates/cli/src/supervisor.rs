@@ -89,7 +89,7 @@ impl Supervisor {
         let end = Instant::now() + FAREWELL;
         loop {
             self.serve(Some(&milliseconds(0)))?;
-            let gone = self.sessions.open() == 0 && !self.sessions.has_unfinished();
+            let gone = self.sessions.are_over();
             if gone || Instant::now() >= end {
                 return Ok(gone);
             }
@@ -100,7 +100,7 @@ impl Supervisor {
 
     /// Serves until the last descendant has ended, and its transfers.
     pub fn until_all_have_ended(&mut self) -> io::Result<()> {
-        while self.sessions.open() > 0 || self.sessions.has_unfinished() {
+        while !self.sessions.are_over() {
             let timeout = self.timeout();
             self.serve(timeout.as_ref())?;
             // No process is left to receive them.
