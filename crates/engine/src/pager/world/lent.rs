@@ -109,7 +109,14 @@ impl Linux {
     /// Replace the memory of `n` frames.
     fn exchange(&mut self, frame: Frame, n: u32) -> bool {
         let huge = n as usize == LEAF_PAGES && self.is_huge(frame);
-        self.release(frame, n);
+        let released = self.try_release(frame, n);
+        if released < n {
+            // The rest is still what was lent: it must not be written, and is exchanged by the next attempt.
+            let filled = self.fill(frame, released).pages;
+            let bare = (filled..released).map(|i| frame.plus(i));
+            self.lent.bare.extend(bare);
+            return false;
+        }
         if huge && self.fill_huge(frame) {
             return true;
         }

@@ -16,6 +16,8 @@ use crate::sys::uffd::{CopyMode, Outcome, Why};
 const TRIES: u32 = 4;
 /// How often a move of the engine's own memory is repeated. The obstacle passes soon.
 const OWN_TRIES: u32 = 1000;
+/// How often that is repeated where the core counts on it.
+const RELEASE_TRIES: u32 = 50;
 
 /// Process `pages` pages by calls of `step(first, count)`, until all are done or the reason for the stop is known.
 /// The kernel accepts a range within one VMA only; a range over unmerged neighbours is cut.
@@ -196,42 +198,14 @@ impl Mmu for Linux {
     }
 
     fn release(&mut self, frame: Frame, n: u32) {
-        self.lent.went(frame, n);
-        if n as usize == LEAF_PAGES {
-            let from = self.arena.pointer(frame) as usize;
-            if self.huge.release(&self.quiet, from) {
+        let mut gone = 0;
+        for _ in 0..RELEASE_TRIES {
+            gone += self.try_release(frame.plus(gone), n - gone);
+            if gone == n {
                 return;
             }
-            for part in (0..n).step_by(self.trash.frames() as usize) {
-                self.release(frame.plus(part), self.trash.frames().min(n - part));
-            }
-            return;
         }
-        let (from, to) = (self.arena.pointer(frame) as usize, self.trash.address());
-        let n = n.min(self.trash.frames());
-        let (mut gone, mut stop) = (0, None);
-        for _ in 0..OWN_TRIES {
-            let at = bytes(gone);
-            let moved = retry_partial(n - gone, |done, n| {
-                let skip = at + bytes(done);
-                // SAFETY: both are ours; the trash is empty.
-                unsafe {
-                    self.quiet
-                        .move_pages(to + skip, from + skip, bytes(n), true)
-                }
-            });
-            gone += moved.pages;
-            stop = moved.stop;
-            match stop {
-                // The program is in the middle of a `mlockall`: one side is locked, the other is not.
-                Some(Stop::Fixed) => own_memory::unlock_all(),
-                // The kernel still holds the page for a completed read.
-                Some(Stop::Busy | Stop::Again) => pause(),
-                _ => break,
-            }
-        }
-        debug_assert_eq!((gone, stop), (n, None));
-        self.trash.discard();
+        debug_assert_eq!(gone, n);
     }
 
     fn clear(&mut self, frame: Frame) {
@@ -261,5 +235,54 @@ impl Mmu for Linux {
             Some(&number) => Digest::Hash(number),
             None => self.digest_of(frame),
         }
+    }
+}
+
+impl Linux {
+    /// Give the memory of `n` frames back to the system. Returns how many have none now, from the first on: the kernel
+    /// does not move a page that it holds or has locked for a moment.
+    pub(super) fn try_release(&mut self, frame: Frame, n: u32) -> u32 {
+        let from = self.arena.pointer(frame) as usize;
+        if n as usize == LEAF_PAGES && self.huge.release(&self.quiet, from) {
+            self.lent.went(frame, n);
+            return n;
+        }
+        let mut all = 0;
+        while all < n {
+            let part = (n - all).min(self.trash.frames());
+            let gone = self.release_part(frame.plus(all), part);
+            all += gone;
+            if gone < part {
+                break;
+            }
+        }
+        self.lent.went(frame, all);
+        all
+    }
+
+    fn release_part(&mut self, frame: Frame, n: u32) -> u32 {
+        let (from, to) = (self.arena.pointer(frame) as usize, self.trash.address());
+        let mut gone = 0;
+        for _ in 0..OWN_TRIES {
+            let at = bytes(gone);
+            let moved = retry_partial(n - gone, |done, n| {
+                let skip = at + bytes(done);
+                // SAFETY: both are ours; the trash is empty.
+                unsafe {
+                    self.quiet
+                        .move_pages(to + skip, from + skip, bytes(n), true)
+                }
+            });
+            gone += moved.pages;
+            match moved.stop {
+                // The program is in the middle of a `mlockall`: one side is locked, the other is not.
+                Some(Stop::Fixed) => own_memory::unlock_all(),
+                // The kernel still holds the page for a completed read, or has locked it.
+                Some(Stop::Busy | Stop::Again) => pause(),
+                _ => break,
+            }
+        }
+        self.trash.discard();
+        gone
     }
 }
