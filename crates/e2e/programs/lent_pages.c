@@ -249,6 +249,44 @@ static void lends_all_the_time(void)
     VERIFY(p, size, 8, "at the end");
 }
 
+/* Much adjacent memory is lent at once, and other memory is then read in long runs: into the frames that the lent pages
+ * left, more of them at a time than the engine exchanges at once. */
+static void lends_much(void)
+{
+    enum { PIPES = 32 };
+    int ends[PIPES][2];
+    size_t size = PIPES * LENT, other_size = 64 * MIB;
+    char *other = map(other_size), *p = map(size);
+    fill(other, other_size, 6);
+    fill(p, size, 5);
+    for (int i = 0; i < PIPES; i++) {
+        CHECK(pipe(ends[i]) == 0, "pipe");
+        CHECK(fcntl(ends[i][1], F_SETPIPE_SZ, LENT) >= (int)LENT, "F_SETPIPE_SZ");
+        for (size_t done = 0; done < LENT;) {
+            struct iovec range = {p + i * LENT + done, LENT - done};
+            ssize_t n = vmsplice(ends[i][1], &range, 1, 0);
+            CHECK(n > 0, "vmsplice");
+            done += n;
+        }
+    }
+    note_absent("absent", other, other_size);
+    for (int round = 0; round < 4; round++)
+        VERIFY(other, other_size, 6, "other memory");
+    for (int i = 0; i < PIPES; i++) {
+        static uint64_t got[LENT / 8];
+        for (size_t done = 0; done < LENT;) {
+            ssize_t n = read(ends[i][0], (char *)got + done, LENT - done);
+            CHECK(n > 0, "read");
+            done += n;
+        }
+        size_t wrong = 0;
+        for (size_t at = 0; at < LENT / 8; at++)
+            wrong += got[at] != word(5, i * LENT / 8 + at);
+        CHECK(wrong == 0, "pipe %d: %zu words are wrong", i, wrong);
+    }
+    VERIFY(p, size, 5, "what was lent");
+}
+
 int main(int argc, char **argv)
 {
     static const struct part parts[] = {
@@ -259,6 +297,7 @@ int main(int argc, char **argv)
         {"ring_send", ring_send},
         {"read_by_others", read_by_others},
         {"lends_all_the_time", lends_all_the_time},
+        {"lends_much", lends_much},
     };
     return run_part(parts, sizeof parts / sizeof parts[0], argc, argv);
 }

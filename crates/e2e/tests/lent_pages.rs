@@ -40,6 +40,13 @@ parts!(
     lends_all_the_time
 );
 
+/// Reads into more adjacent lent frames at a time than one release covers. Without huge pages, frames are adjacent.
+#[test]
+fn lends_much() {
+    let managed = Managed::limit(LIMIT).options(["--thp", "never"]);
+    part_with("lends_much", &managed);
+}
+
 /// Compressed memory writes to frames as disks do.
 #[test]
 fn lends_beside_a_ram_area() {
