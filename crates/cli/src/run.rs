@@ -233,10 +233,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         warned: supervisor.voice.has_warned(),
         blind: elapsed > LONG && supervisor.watch.most_resident() == 0,
         totals: supervisor.sessions.totals_now(),
-        left_running: supervisor
-            .sessions
-            .managed()
-            .max(supervisor.sessions.expected()),
+        left_running: supervisor.sessions.managed() + supervisor.sessions.expected(),
     };
     if !supervisor.voice.is_quiet() {
         let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -245,7 +242,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     if let Some(Err(error)) = prepared.stats.map(|file| file.write(&run)) {
         voice::error(&error.to_string());
     }
-    if !all_gone && supervisor.sessions.open() == 0 && supervisor.sessions.expected() == 0 {
+    if supervisor.sessions.open() == 0 && supervisor.sessions.has_unfinished() {
         let text = "the disk still writes what ended processes had begun; the swap areas are in use until it has";
         supervisor.voice.remark(Severity::Note, text);
     }

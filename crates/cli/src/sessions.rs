@@ -208,9 +208,10 @@ impl Sessions {
         self.sessions.is_empty() && self.reservations.is_empty() && !self.has_unfinished()
     }
 
-    /// The number of forked children that have not connected yet.
+    /// The number of forked children that live and have not connected yet.
     pub fn expected(&self) -> usize {
-        self.reservations.len()
+        let children = self.reservations.values();
+        children.filter(|kept| kept.child.is_some()).count()
     }
 
     /// How soon to call [`Sessions::finish`] without an event.

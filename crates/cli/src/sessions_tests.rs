@@ -229,6 +229,7 @@ fn a_run_is_not_over_while_a_forked_child_may_come() {
     drop((parent, welcome));
     office.serve_until(|s| s.ledger().state(me) == ProcessState::Free);
     assert!(!office.sessions.are_over(), "its swapped pages are needed");
+    assert_eq!(office.sessions.expected(), 1);
     process.kill().expect("a kill");
     process.wait().expect("its end");
     office.serve_until(Sessions::are_over);

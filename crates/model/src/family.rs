@@ -223,7 +223,7 @@ impl System {
 }
 
 impl Space {
-    /// A write to the page copies it, if others have it too. Returns whether it did, unseen.
+    /// A thread writes to the page: that copies it, if others have it too, and nobody has seen it.
     pub(crate) fn copies(&mut self, sys: &mut System, at: usize) {
         let page = &mut self.pages[at];
         page.shared = false;
@@ -377,3 +377,6 @@ pub(crate) fn charged_for(sys: &System, processes: &[Process]) {
         sys.charged,
     );
 }
+
+#[cfg(test)]
+mod tests;

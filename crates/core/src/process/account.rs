@@ -201,8 +201,8 @@ impl<P: Copy + PartialEq> Account<P> {
         self.debt.on_due(n);
     }
 
-    /// Charge the due pages as far as there is room, and all pages if there is plenty. Publishes the rest, and the
-    /// charged part of the `shared` pages of this process.
+    /// Charge the due pages as far as there is room, and all pages if there is plenty. Publishes the rest, and
+    /// the part of the `shared` pages of this process that no other is charged for.
     pub fn pay(&mut self, ledger: &mut impl LedgerMut<Process = P>, shared: u64) {
         let asked = ledger.asked();
         // Others may owe for pages that this process was asked for too late.

@@ -14,7 +14,7 @@ pub struct DebtState {
     pub owed: u64,
     /// Of these, pages that are to be paid for.
     pub due: u64,
-    /// Shared pages that are charged to it.
+    /// Shared pages that no other is charged for.
     pub shared: u64,
 }
 

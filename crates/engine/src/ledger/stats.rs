@@ -89,7 +89,7 @@ pub struct StatsRecord {
     pub(super) owed_pages: AtomicU32,
     /// Of these, pages that are due.
     pub(super) due_pages: AtomicU32,
-    /// Shared pages that are charged to this one.
+    /// Shared pages that no other is charged for.
     pub(super) shared_pages: AtomicU32,
     /// Not zero: the process asks the others before it copies shared pages.
     pub(super) protects: AtomicU32,

@@ -1,7 +1,8 @@
 //! The number of copies that a forked child or its parent may have made of the pages that they share, before each is
 //! write-protected.
 //!
-//! The kernel reports no copy. Each fault that brought no data may have copied a page. What the numbers mean is decided in the core: see `process::Debt`.
+//! The kernel reports no copy. Each fault that brought no data may have copied a page. What the numbers mean is decided
+//! in the core: see `process::Debt`.
 
 use crate::ledger::{Ledger, ProcId, ProcessState};
 use crate::sys::host;

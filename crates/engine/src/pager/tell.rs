@@ -127,7 +127,7 @@ impl Linux {
             }
             Notice::LimitPassed => {
                 let text = format!(
-                    "process {pid} uses more than the limit: its pages cannot be moved out (locked with mlock, made read-only with mprotect, or pinned by I/O)"
+                    "process {pid} uses more than the limit: its pages cannot be moved out (locked with mlock, made read-only with mprotect, pinned by I/O, or shared with forked processes)"
                 );
                 (Severity::Warning, text)
             }
