@@ -47,6 +47,9 @@ pub fn change(process: &mut Process, sys: &mut System, act: Act) {
         // At the worst place: a page in transfer.
         range = stretch(process, wait.at as u16, n);
     }
+    if process.is_bare() {
+        return process.change_bare(sys, act, range);
+    }
     // While a fork is prepared, other threads only discard.
     let forking = process.fork != Fork::No;
     let pages = &process.space.pages[range.clone()];

@@ -32,7 +32,7 @@ pub struct Words {
     /// It asks for copies.
     protects: bool,
     /// Copies by its writes while it did not ask.
-    unseen: u64,
+    pub(crate) unseen: u64,
 }
 
 /// What a process knows of its family beyond its account.
@@ -296,7 +296,7 @@ impl Process {
         let unseen = self.unseen(sys);
         let waits = self.mm.is_stalled() || !self.member.copies.is_empty();
         let needy = waits || self.mm.is_reclaiming();
-        let shared = self.mm.shared();
+        let shared = self.shared_pages();
         let pid = self.space.pid;
         let account = &mut self.space.account;
         let seat = &mut Seat {
@@ -311,6 +311,13 @@ impl Process {
         account.pay(seat, shared);
         account.find_debtors(seat);
         account.ask(seat, needy, if waits { STALLED } else { 0 });
+        self.space.charged = sys.ledger[pid].charged;
+        self.look_at_grant(sys);
+        let account = &mut self.space.account;
+        let seat = &mut Seat {
+            sys: &mut *sys,
+            pid,
+        };
         let is_shared = account.owes() || account.has_debtors();
         if is_shared != self.member.is_protected {
             self.member.is_protected = is_shared;
@@ -364,15 +371,17 @@ pub(crate) fn charged_for(sys: &System, processes: &[Process]) {
         there += process.space.frames.iter().flatten().count() as u64;
         for (page, cell) in process.space.pages.iter().zip(&process.cells) {
             // A discarded page stays for a moment.
-            let stays = cell.changing == 0 && page.mapping == Mapping::Managed;
+            let kept = process.is_bare() || page.mapping == Mapping::Managed;
+            let stays = cell.changing == 0 && kept;
             let is_there = stays && page.present.is_some();
             there += u64::from(is_there && (page.id == 0 || shared.insert(page.id)));
         }
     }
     let debts = processes.iter().map(|process| process.will_pay(sys));
     let debts: u64 = debts.sum();
+    let uncharged: u64 = processes.iter().map(Process::uncharged).sum();
     assert!(
-        there <= sys.charged + debts,
+        there <= sys.charged + debts + uncharged,
         "{there} different pages are in memory, {} are charged and {debts} will be paid for",
         sys.charged,
     );

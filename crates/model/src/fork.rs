@@ -5,16 +5,23 @@ use std::ops::Range;
 use foreswap_core::units::Vpn;
 use foreswap_core::{Advice, Stored};
 
+use crate::bare::Bare;
 use crate::process::{Fork, Process};
 use crate::space::Mapping;
 use crate::system::System;
 
 impl Process {
-    /// Begin a fork; [`Process::try_snapshot`] continues.
+    /// A thread is about to fork; [`Process::try_snapshot`] continues when it is its turn.
     pub fn hold(&mut self, sys: &mut System) {
-        self.fork = Fork::Held;
+        if !self.forks.begin(()) {
+            return;
+        }
         self.space.returned.clear();
         self.call(sys, |mm, _| mm.hold());
+        self.fork = match self.is_bare() {
+            true => self.fork_bare(),
+            false => Fork::Held,
+        };
     }
 
     /// Take the snapshot, if the core is quiet.
@@ -27,8 +34,28 @@ impl Process {
                 mm.unmapped(&mut pages);
                 mm.share(w, &pages);
             });
+            self.forks.hold();
             self.fork = Fork::Taken(pages);
         }
+    }
+
+    /// The fork is over; the next one begins.
+    fn release(&mut self, sys: &mut System) {
+        let next = self.forks.release();
+        self.call(sys, |mm, _| mm.release());
+        self.extend_grant(sys);
+        if next.is_some() {
+            self.hold(sys);
+        }
+    }
+
+    /// The kernel refuses the fork.
+    pub(crate) fn fork_fails(&mut self, sys: &mut System) {
+        self.fork = Fork::No;
+        for slot in self.space.shares.drain(..) {
+            sys.put(slot);
+        }
+        self.release(sys);
     }
 
     /// Pages discarded after the snapshot read as zeros in the child as well.
@@ -88,6 +115,10 @@ impl Process {
         if sys.families {
             child.space.account.begin_debt(0, sys.unasked);
         }
+        if self.is_bare() {
+            child.bare = Some(Bare::default());
+            child.extend_grant(sys);
+        }
         child.call(sys, |mm, w| {
             for (range, hint) in &regions {
                 mm.adopt(w, range.clone(), &[]);
@@ -109,7 +140,7 @@ impl Process {
         if let Some(area) = sys.draining {
             child.call(sys, |mm, w| mm.drain(w, area));
         }
-        self.call(sys, |mm, _| mm.release());
+        self.release(sys);
         Some(child)
     }
 

@@ -4,7 +4,7 @@
 //! [`Step`]. All follows from a seed: [`Plan::draw`] draws the machine, [`Steps`] the steps, and each step seeds the
 //! draws of its execution.
 //!
-//! Threads touch and change their memory (`changes`, `events`), the driver (`process`, `fork`) and the devices (`space`) proceed
+//! Threads touch and change their memory (`changes`, `events`), the driver (`process`, `fork`, `bare`) and the devices (`space`) proceed
 //! in any order, areas are added, removed, filled and fail (`system`), writes of ended processes arrive later
 //! (`leaving`). The rules between calls (`oracle`): every read sees the last write, or an error that was reported; the
 //! limit holds; nothing leaks; every fault ends in bounded virtual time (`patience`, `progress`).
@@ -13,6 +13,7 @@
 //! all that processes share) and [`Process`] (threads, driver, and the core under test). [`View`] is the world of one
 //! process for one call of the core: its MMU, disk, swap map and charge.
 
+mod bare;
 mod chance;
 mod changes;
 mod events;

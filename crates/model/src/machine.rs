@@ -46,8 +46,12 @@ impl Machine {
         sys.families = plan.families;
         let mut first = Process::new(&mut sys, plan.setup());
         let mapped = 0..plan.pages as usize * 2 / 3;
-        first.map(mapped.clone());
-        first.adopt(&mut sys, mapped);
+        if plan.bare {
+            first.begin_bare(&mut sys, mapped);
+        } else {
+            first.map(mapped.clone());
+            first.adopt(&mut sys, mapped);
+        }
         Machine {
             plan,
             sys,
@@ -292,7 +296,9 @@ impl Machine {
     }
 
     fn go_on_with_fork(&mut self, n: usize) {
+        let count = self.processes.len();
         let (process, sys) = (&mut self.processes[n], &mut self.sys);
+        process.step_growth(sys);
         match process.fork {
             Fork::No => {}
             Fork::Held => {
@@ -302,7 +308,11 @@ impl Machine {
                 process.try_snapshot(sys);
             }
             Fork::Taken(_) => {
-                if process.settled()
+                let is_full = count >= self.plan.processes as usize;
+                let fails = is_full || sys.families && sys.chance.one_in(50);
+                if process.settled() && fails {
+                    process.fork_fails(sys);
+                } else if process.settled()
                     && let Some(child) = process.forked(sys)
                 {
                     self.summary.forks += 1;
@@ -365,7 +375,8 @@ impl Machine {
         let count = self.processes.len();
         match act {
             Act::Fork
-                if count < self.plan.processes as usize && self.processes[n].fork == Fork::No =>
+                if count < self.plan.processes as usize
+                    && (self.sys.families || self.processes[n].fork == Fork::No) =>
             {
                 self.processes[n].hold(&mut self.sys);
             }

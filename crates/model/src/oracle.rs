@@ -17,7 +17,7 @@ impl Process {
         );
         sys.excused = over;
         assert_eq!(
-            self.space.charged + self.space.account.debt().owed(),
+            self.space.charged + self.space.account.debt().owed() - self.granted(),
             self.mm.resident(),
             "pages charged are not those resident"
         );
@@ -25,7 +25,7 @@ impl Process {
 
     /// All rules.
     pub fn check(&mut self, sys: &mut System) {
-        let charged = self.space.charged + self.space.account.debt().owed();
+        let charged = self.space.charged + self.space.account.debt().owed() - self.granted();
         let view = View {
             sys,
             space: &mut self.space,
@@ -118,7 +118,8 @@ impl Process {
         );
         let backed = self.space.frames.iter().flatten().count() as u64;
         assert_eq!(
-            self.space.charged, backed,
+            self.space.charged - self.granted(),
+            backed,
             "memory is charged that no frame holds, after everything was unmapped"
         );
         self.check_references();

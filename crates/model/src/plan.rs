@@ -5,7 +5,7 @@ use foreswap_core::units::Nanos;
 use foreswap_core::{Config, Swapoff, Thp};
 use serde::{Deserialize, Serialize};
 
-use crate::chance::Chance;
+use crate::chance::{Chance, mix};
 use crate::setup::Setup;
 use crate::system::Chaos;
 
@@ -119,6 +119,9 @@ pub struct Plan {
     /// Processes share pages since a fork without being charged for them.
     #[serde(default)]
     pub families: bool,
+    /// The first process is not managed until its memory does not fit, or others need it.
+    #[serde(default)]
+    pub bare: bool,
     /// The bug that is planted in the core.
     #[cfg(feature = "planted")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -156,12 +159,20 @@ impl Plan {
         plan.with_readers(chance)
     }
 
-    /// With processes that fork, and share pages. What programs do that only read is not known for them.
+    /// With processes that fork, and share pages; every other machine has memory for one or some of them, and begins
+    /// without managing it. What programs do that only read is not known for them.
     #[must_use]
-    pub fn with_family(self) -> Self {
+    pub fn with_family(self, seed: u64) -> Self {
+        let chance = &mut Chance::new(mix(seed));
+        let bare = chance.below(2) > 0;
+        let limit = match bare {
+            true => u64::from(self.pages) * chance.pick(&[2, 2, 3, 4, 6]) / 2,
+            false => self.limit,
+        };
         Plan {
             families: true,
-            limit: self.limit.max(FAMILY_LIMIT),
+            bare,
+            limit: limit.max(FAMILY_LIMIT),
             processes: self.processes.max(3),
             rates: Rates {
                 rare: self.rates.rare.max(5),
@@ -227,6 +238,7 @@ impl Plan {
             helpers: 0,
             at_once: false,
             families: false,
+            bare: false,
             #[cfg(feature = "planted")]
             plant: None,
         }

@@ -20,10 +20,12 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use foreswap_core::process::Hold;
 use foreswap_core::units::{Nanos, Slot, Vpn};
 use foreswap_core::world::{Mmu as _, Notice};
 use foreswap_core::{Advice, Hint, Mm, Outcome, Stored};
 
+use crate::bare::Bare;
 use crate::events::Event;
 use crate::family::Member;
 use crate::patience::Kept;
@@ -133,6 +135,10 @@ pub struct Process {
     pub discards_since: Option<Nanos>,
     /// The state of the fork.
     pub fork: Fork,
+    /// One fork at a time.
+    pub(crate) forks: Hold<()>,
+    /// Its memory is not managed yet.
+    pub(crate) bare: Option<Bare>,
     /// What it knows of its family.
     pub(crate) member: Member,
     /// The accounts of a program that only reads.
@@ -173,6 +179,8 @@ impl Process {
             zaps: Vec::new(),
             discards_since: None,
             fork: Fork::No,
+            forks: Hold::default(),
+            bare: None,
             member: Member::default(),
             progress: Progress::default(),
             tally: Tally::default(),
@@ -323,6 +331,10 @@ impl Process {
         }
         if page.mapping == Mapping::Plain && page.present.is_none() {
             page.present = Some(0);
+            if sys.families && self.bare.is_some() {
+                // A fault that brings no data: a child cannot tell it from a copy.
+                sys.ledger[self.space.pid].unseen += 1;
+            }
         }
         let cell = &mut self.cells[at];
         let Some(content) = page.present else {
@@ -437,6 +449,8 @@ impl Process {
         self.settled()
             && self.messages.is_empty()
             && self.fork == Fork::No
+            && self.forks.is_none()
+            && !self.forks.delays_growth()
             && self.waiting == 0
             && !self.mm.must_retry()
             && !self.mm.is_stalled()

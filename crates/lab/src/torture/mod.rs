@@ -146,7 +146,7 @@ impl Job {
 
     fn plan(&self, seed: u64) -> Plan {
         let plan = match self.families {
-            true => Plan::draw(seed).with_family(),
+            true => Plan::draw(seed).with_family(seed),
             false => Plan::draw(seed),
         };
         #[cfg(feature = "planted")]
