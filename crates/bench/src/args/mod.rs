@@ -14,7 +14,7 @@ use clap::{Args, Subcommand, ValueEnum};
 pub use combined::CombinedArgs;
 pub use usemem::{Fill, Mode, Op, Pattern, UsememArgs};
 
-use crate::{allocs, forks, hold, size};
+use crate::{allocs, forks, hold, size, workset};
 
 /// The benches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -50,6 +50,8 @@ pub enum BenchName {
     Fits,
     /// The cost of a fork for a program that holds --total memory, if all fits and at a limit of a quarter
     Forks,
+    /// Work that changes: scans after random touches, a hot set beside a scan, skewed touches, phases
+    Workset,
     /// The time that `foreswap run` adds to the start of /bin/true
     Startup,
     /// The time that a fault adds to the disk's own 4 KiB latency
@@ -176,6 +178,8 @@ enum Workload {
     Allocs(AllocsArgs),
     /// Forks children that end at once
     Forks(ForksArgs),
+    /// Scans, random touches, a hot set and skewed touches of one region, in a given order
+    Workset(WorksetArgs),
 }
 
 impl WorkloadArgs {
@@ -186,6 +190,7 @@ impl WorkloadArgs {
             Workload::Hold(args) => hold::main(&args),
             Workload::Allocs(args) => allocs::main(&args),
             Workload::Forks(args) => forks::main(&args),
+            Workload::Workset(args) => workset::main(&args),
         }
     }
 }
@@ -245,6 +250,36 @@ pub struct ForksArgs {
     /// Each executes /bin/true, instead of ending at once
     #[arg(long)]
     pub exec: bool,
+}
+
+/// The parameters of the workload that changes.
+#[derive(Debug, Clone, Args)]
+pub struct WorksetArgs {
+    /// Size of its region
+    #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = size::parse)]
+    pub bytes: u64,
+
+    /// The steps, by commas, in their order
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "STEP",
+        required = true
+    )]
+    pub steps: Vec<workset::Kind>,
+
+    /// Touches of the step `touch`
+    #[arg(long, default_value_t = 40_000, value_name = "N")]
+    pub touches: u64,
+
+    /// Seed of all pseudo-random numbers
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+
+    /// Ask for transparent huge pages by madvise
+    #[arg(long)]
+    pub thp: bool,
 }
 
 /// The parameters of the allocation workload.

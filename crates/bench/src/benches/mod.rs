@@ -17,6 +17,7 @@ mod startup;
 mod swapoff;
 mod turns;
 mod usemem;
+mod workset;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         let report = match name {
             BenchName::Fits => fits::run(&args, &mut session),
             BenchName::Forks => forks::run(&args, &mut session),
+            BenchName::Workset => workset::run(&args, &mut session),
             BenchName::Startup => startup::run(&args, &mut session),
             BenchName::FaultLatency => fault_latency::run(&args, &mut session),
             BenchName::Areas => areas::run(&args, &session),

@@ -86,6 +86,17 @@ impl Region {
         Ok(mapped)
     }
 
+    /// Whether a page is mapped, or in the kernel's memory; asks without touching it.
+    pub fn is_mapped(&self, page: u64) -> io::Result<bool> {
+        let mut state = 0u8;
+        let address = self.at(page, 0);
+        // SAFETY: asks about a page of our own mapping, with room for its byte.
+        match unsafe { libc::mincore(address.cast(), PAGE, &raw mut state) } {
+            0 => Ok(state & 1 != 0),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Number of pages.
     pub fn pages(&self) -> u64 {
         (self.bytes / PAGE) as u64
