@@ -411,7 +411,7 @@ impl Process {
             Some(Ended::Digest(first)) => self.call(sys, |mm, w| mm.on_digested(w, first)),
             None => {}
         }
-        self.space.forget_brought();
+        self.space.forget_arrived();
     }
 
     /// The core does background work.

@@ -312,7 +312,7 @@ impl Mmu for View<'_> {
     }
 
     fn digest_read(&mut self, frame: Frame) -> Digest {
-        self.space.check_brought(frame);
+        self.space.check_arrived(frame);
         self.digest_of(frame)
     }
 }

@@ -32,7 +32,7 @@ impl Mm {
         }
         let mut moved = self.page_out(w);
         let asked = moved > 0;
-        let brought = self.bring_needed(w);
+        let read = self.read_needed(w);
         if self.reclaim.is_awake() || w.excess() > 0 {
             let (headroom, evicted) = (self.headroom(w), self.evicted());
             let soon = self
@@ -55,7 +55,7 @@ impl Mm {
             self.waiters.keep_limit();
         }
         let drained = self.drain_step(w) || self.write_back_step(w);
-        drained || brought || moved > 0 && (asked || self.reclaim.is_awake() || w.excess() > 0)
+        drained || read || moved > 0 && (asked || self.reclaim.is_awake() || w.excess() > 0)
     }
 
     /// Evicted pages that are no free memory yet. Units on probation are not written for now.

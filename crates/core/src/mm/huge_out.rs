@@ -330,7 +330,7 @@ impl Mm {
     /// Whether a page that a stream has passed can be evicted: of a huge page, only with its last one.
     pub(super) fn may_pass(&self, page: Vpn, next: Vpn) -> bool {
         if self.table.is_huge(page) {
-            return unit_of(page) != unit_of(next) && self.table.huge_credit(page) <= REFS_NEW;
+            return unit_of(page) != unit_of(next) && self.table.huge_refs(page) <= REFS_NEW;
         }
         let entry = self.table.get(page);
         matches!(entry, Entry::Resident(Resident { refs, .. }) if refs <= REFS_NEW)

@@ -87,7 +87,7 @@ impl Recorder {
         });
     }
 
-    /// `n` pages were mapped. Pages for which no thread waits count as brought.
+    /// `n` pages were mapped. Pages for which no thread waits count as read ahead.
     pub fn mapped(&mut self, page: Vpn, n: u32) {
         let end = page.plus(n.into());
         let mut from = page;

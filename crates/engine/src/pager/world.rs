@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use foreswap_core::process::Account;
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, PageRange, Slot, Vpn};
 use foreswap_core::world::{Disk, Done, IoId, Notice, Store, World};
-use foreswap_store::ring::{Io, IoVec, Port, QueueError, WithRam};
+use foreswap_store::ring::{Io, IoVec, QueueError, RamHandle, WithRam};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::copies::Protection;
@@ -175,8 +175,8 @@ impl Linux {
         let (ledger, owner) = (self.ledger, self.me.index() as u16);
         if let Some(ram) = ledger.ram(area) {
             let is_used = Box::new(move |slot| ledger.slot_count(area, SlotIndex(slot)) > 0);
-            let port = Port::new(ram.clone(), owner, is_used);
-            self.io.set_ram(area.0.into(), Some(port));
+            let handle = RamHandle::new(ram.clone(), owner, is_used);
+            self.io.set_ram(area.0.into(), Some(handle));
         }
     }
 

@@ -31,21 +31,23 @@ impl Random {
     }
 }
 
+/// The orders of a worker, which does not outlive the test that started it. `None` in an ordinary run of the tests.
+pub(super) fn orders(variable: &str) -> Option<Vec<u64>> {
+    let orders = std::env::var(variable).ok()?;
+    let kill = rustix::process::Signal::KILL;
+    rustix::process::set_parent_process_death_signal(Some(kill)).expect("a death signal");
+    let words = orders.split(' ');
+    Some(words.map(|word| word.parse().expect("a number")).collect())
+}
+
 /// The life of a worker; in an ordinary run of the tests there are no orders.
 #[test]
 fn worker() {
-    let Ok(orders) = std::env::var(ORDERS) else {
+    let Some(words) = orders(ORDERS) else {
         return;
     };
-    // A failing test must not leave workers behind.
-    let kill = rustix::process::Signal::KILL;
-    rustix::process::set_parent_process_death_signal(Some(kill)).expect("a death signal");
-    let words: Vec<u64> = orders
-        .split(' ')
-        .map(|word| word.parse().expect("a number"))
-        .collect();
     let [supervisor, fd, first, second, own, child, seed] = words[..] else {
-        panic!("{orders:?}")
+        panic!("{words:?}")
     };
     let open = |fd| {
         let path = format!("/proc/{supervisor}/fd/{fd}");

@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::*;
 use crate::ram::{Method, tests::area};
-use crate::ring::{Direction, Io, IoVec, Port, QueueError, WithRam};
+use crate::ring::{Direction, Io, IoVec, QueueError, RamHandle, WithRam};
 
 /// A file in memory, whose transfers have completed when they are reaped. Beyond its end they fail.
 struct File {
@@ -247,8 +247,8 @@ fn a_ram_area_is_written_and_read_by_helpers() {
     for helpers in [0, 1, 3] {
         let mut bytes = content(512);
         let mut bench = bench(helpers, Vec::new(), false);
-        let port = || Port::new(Arc::new(area(8 << 20, Method::Lz4)), 0, Box::new(|_| true));
-        bench.io.set_ram(1, Some(port()));
+        let handle = || RamHandle::new(Arc::new(area(8 << 20, Method::Lz4)), 0, Box::new(|_| true));
+        bench.io.set_ram(1, Some(handle()));
         let iov = [IoVec {
             ptr: bytes.as_mut_ptr(),
             len: bytes.len(),
@@ -332,8 +332,8 @@ fn a_helper_that_panics_gives_the_job_back_and_goes_on() {
 fn what_no_helper_has_begun_is_done_in_parts_by_the_owner() {
     let mut bytes = content(500);
     let mut bench = bench_without_help(hash, bytes.clone());
-    let port = Port::new(Arc::new(area(8 << 20, Method::Lz4)), 0, Box::new(|_| true));
-    bench.io.set_ram(1, Some(port));
+    let handle = RamHandle::new(Arc::new(area(8 << 20, Method::Lz4)), 0, Box::new(|_| true));
+    bench.io.set_ram(1, Some(handle));
     assert!(!bench.io.help(true), "nothing to do");
     let parts = 500_usize.div_ceil(PART);
     // From a file.
