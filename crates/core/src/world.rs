@@ -1,4 +1,4 @@
-//! The world as the core sees it: four small traits that a driver implements.
+//! The world as the core sees it: the traits that a driver implements.
 //!
 //! The Linux engine implements them with userfaultfd and io_uring, the lab and the tests with a model. Every call of
 //! [`Mmu`] is done when it returns. [`Store`] is asynchronous: the driver reports completions through

@@ -1,4 +1,5 @@
-//! Background reclaim of one node (seed 001): when it works, when it naps, when it sleeps.
+//! Background reclaim of one NUMA node as in Linux (seed 001): when it works, when it naps, when it sleeps. For the lab;
+//! the engine's background reclaim is `reclaim/`.
 //!
 //! An allocation that finds its zones below low requests a number of pages (an *order*) and names the highest zone that
 //! may serve it. Reclaim then continues until the node is *balanced*: one zone up to that one has more than its high

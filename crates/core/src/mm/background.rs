@@ -1,8 +1,7 @@
-//! When reclaim runs in the background, how far, and what it gives back.
+//! The work between faults, in order: what one call of [`Mm::run`] does, and what memory it gives back.
 //!
-//! [`Mm::run`] is called between faults. It wakes reclaim below the low watermark and lets it run until the high one is
-//! reached, counting the pages that become free without further work. Surplus memory goes back to the system, and
-//! memory above the fair share to other processes.
+//! [`crate::reclaim::wake`] decides when reclaim wakes and sleeps; here it is asked, and its batches are evicted. Surplus
+//! memory goes back to the system, and memory above the fair share to other processes.
 
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
