@@ -22,10 +22,10 @@ const KEPT: Duration = Duration::from_secs(1);
 
 /// The trace cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write the trace to {path}: {source}; name another file with --trace", path = path.display())]
+#[error("cannot write the trace to {path}: {cause}; name another file with --trace", path = path.display())]
 pub struct RecordingError {
     path: PathBuf,
-    source: io::Error,
+    cause: io::Error,
 }
 
 /// A traced process.
@@ -68,9 +68,9 @@ impl Recording {
     pub fn create(path: &Path, limit_pages: u64) -> Result<Self, RecordingError> {
         let header = Header { limit: limit_pages };
         let writer = File::create(path).and_then(|file| TraceWriter::new(file, header));
-        let writer = writer.map_err(|source| RecordingError {
+        let writer = writer.map_err(|cause| RecordingError {
             path: path.to_owned(),
-            source,
+            cause,
         })?;
         Ok(Self {
             path: path.to_owned(),
@@ -286,7 +286,7 @@ fn event(seen: &Seen) -> Option<Event> {
         SeenKind::Kept => touch(Found::Kept),
         SeenKind::Ahead => touch(Found::Ahead),
         SeenKind::Away => touch(Found::Away),
-        SeenKind::Brought => Event::Brought(pages),
+        SeenKind::Prefetched => Event::Prefetched(pages),
         SeenKind::Evicted => Event::Evicted(pages),
     })
 }

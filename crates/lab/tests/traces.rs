@@ -88,7 +88,7 @@ fn records(rng: &mut Rng, count: u64) -> Vec<Record> {
                 pages: few,
                 write,
             },
-            7 => Event::Brought(few),
+            7 => Event::Prefetched(few),
             8 => Event::Evicted(few),
             9 => Event::Lost(rng.next()),
             n => {

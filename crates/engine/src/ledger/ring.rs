@@ -43,7 +43,7 @@ pub enum SeenKind {
     /// A touch found its page on an area.
     Away = 8,
     /// Pages were mapped for which no thread waits.
-    Brought = 9,
+    Prefetched = 9,
     /// Pages were evicted.
     Evicted = 10,
 }
@@ -59,7 +59,7 @@ impl SeenKind {
             Self::Kept,
             Self::Ahead,
             Self::Away,
-            Self::Brought,
+            Self::Prefetched,
             Self::Evicted,
         ];
         all.into_iter().find(|kind| *kind as u64 == word)
