@@ -112,7 +112,7 @@ fn a_tmpfs_is_accepted_with_a_warning_and_takes_no_memory_yet() {
 fn sizes_that_cannot_be_meant_are_refused() {
     let directory = directory();
     let error = refusal(directory.path(), Some(MIB - 1), "--swap-size");
-    assert!(matches!(error, AreaError::TooSmall { bytes, .. } if bytes == MIB - 4096));
+    assert!(matches!(error, AreaError::TooSmall { bytes, .. } if bytes == MIB - 1));
     refusal(directory.path(), Some(0), "1M");
     let error = refusal(directory.path(), Some(1 << 60), "another file system");
     assert!(matches!(error, AreaError::NoRoom { .. }));
