@@ -240,7 +240,7 @@ pub trait SwapMap {
     fn set_digest(&mut self, slot: Slot, digest: u64);
 }
 
-/// What this process gets back when it evicts a page that others may share since a fork.
+/// The memory that this process gets back when it evicts a page that others may share since a fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sharing {
     /// The page: no other process waits to be charged for it.
@@ -281,7 +281,7 @@ pub trait Limit {
     fn let_go(&mut self, n: u64) {
         self.uncharge(n);
     }
-    /// What the eviction of a page that is shared since a fork gives back.
+    /// The memory that the eviction of a page gives back that is shared since a fork.
     fn sharing(&self) -> Sharing {
         Sharing::None
     }

@@ -156,7 +156,7 @@ impl Plan {
         plan.with_readers(chance)
     }
 
-    /// With processes that fork, and share pages. What programs do that only read is not known for them.
+    /// With processes that fork, and share pages. The progress of programs that only read is not known for them.
     #[must_use]
     pub fn with_family(self) -> Self {
         Plan {

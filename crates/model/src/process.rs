@@ -133,7 +133,7 @@ pub struct Process {
     pub discards_since: Option<Nanos>,
     /// The state of the fork.
     pub fork: Fork,
-    /// What it knows of its family.
+    /// Its knowledge of its family.
     pub(crate) member: Member,
     /// The accounts of a program that only reads.
     pub(crate) progress: Progress,

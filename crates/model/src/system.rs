@@ -128,7 +128,7 @@ pub struct System {
     pub charged: u64,
     /// Processes of a family share pages without being charged for them.
     pub families: bool,
-    /// What the processes tell each other, by process.
+    /// The messages of the processes to each other, by process.
     pub ledger: Vec<Words>,
     /// Pages that nobody was asked to pay for.
     pub unasked: u64,

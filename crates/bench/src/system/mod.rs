@@ -28,7 +28,7 @@ pub enum Change {
     Setting {
         /// The file that holds it.
         path: PathBuf,
-        /// What it held.
+        /// Its content before.
         was: String,
     },
     /// A file was made.

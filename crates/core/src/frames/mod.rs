@@ -1,4 +1,4 @@
-//! The engine's frames: what each holds, and which are free.
+//! The engine's frames: the content of each, and which are free.
 //!
 //! A frame is *empty* (no memory behind it: the destination of an evicted page), *free* (memory that is not needed: for
 //! a read or a first touch), or it holds a page of the program: being read, clean (its slot holds the same bytes),

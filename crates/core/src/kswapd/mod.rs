@@ -75,7 +75,7 @@ impl Default for Config {
     }
 }
 
-/// What to do next.
+/// The next action of the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Wait for [`NAP`], then call [`Kswapd::on_nap_over`]; [`Kswapd::on_woken`] if a request ends it.
@@ -111,7 +111,7 @@ pub struct Reclaimed {
     pub freed: u64,
 }
 
-/// What reclaim noticed of a node during its scan. The driver sets the flags; this module clears them.
+/// The states of a node that reclaim noticed during its scan. The driver sets the flags; this module clears them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeFlags {
     /// The devices behind its pages cannot keep up: a direct reclaimer waits before it continues.

@@ -1,4 +1,4 @@
-//! Watermarks: how much of a zone stays free, and what an allocation does when less is free.
+//! Watermarks: how much of a zone stays free, and the action of an allocation that finds less.
 //!
 //! Three levels per zone, min < low < high, in pages. Above low an allocation takes its page. Between low and min it
 //! takes it too, and wakes background reclaim. Below min it must reclaim itself (*direct* reclaim) first. Background

@@ -1,6 +1,6 @@
-//! The work between faults, in order: what one call of [`Mm::run`] does, and what memory it gives back.
+//! The work between faults: the steps of one call of [`Mm::run`], and the memory that it gives back.
 //!
-//! [`crate::reclaim::wake`] decides when reclaim wakes and sleeps; here it is asked, and its batches are evicted. Surplus
+//! [`crate::reclaim::wake`] decides when reclaim wakes and sleeps; here it is asked, and batches are evicted. Surplus
 //! memory goes back to the system, and memory above the fair share to other processes.
 
 use super::Mm;

@@ -99,7 +99,7 @@ struct Buffers {
     met: Vec<(Vpn, Entry)>,
 }
 
-/// The memory manager of one process: its machines, and what happens between them.
+/// The memory manager of one process: its machines, and the actions that join them.
 pub struct Mm {
     config: Config,
     /// Where each page is.

@@ -148,7 +148,7 @@ impl Snapshot {
     /// Find the parent's snapshot in a child.
     ///
     /// # Safety
-    /// `address` is what [`Snapshot::address`] gave in the parent, and the memory is still mapped.
+    /// `address` is the result of [`Snapshot::address`] in the parent, and the memory is still mapped.
     pub unsafe fn find(address: usize) -> Option<Self> {
         let start = NonNull::new(address as *mut u64)?;
         // SAFETY: by contract a header is there.

@@ -39,7 +39,7 @@ pub fn forget() {
 /// A held descriptor.
 pub fn get(what: Handed) -> Option<BorrowedFd<'static>> {
     let fd = HELD[what as usize].load(Relaxed);
-    // SAFETY: what is held is never closed while it is noted.
+    // SAFETY: a descriptor that is noted is never closed.
     (fd != NONE).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
