@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_told_and_a_file_that_was_left_is_valid() {
+    fn lost_records_are_reported_and_an_abandoned_file_is_valid() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t");
         let mut recording = Recording::create(&path, 4096).expect("created");

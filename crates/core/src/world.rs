@@ -359,9 +359,9 @@ pub trait World: Mmu + Store + SwapMap + Limit {
         Disk::default()
     }
     /// This process has random faults now: other processes on the same disk should know.
-    fn misses(&mut self) {}
+    fn faults_at_random(&mut self) {}
     /// Other processes have random faults now.
-    fn others_miss(&self) -> bool {
+    fn others_fault_at_random(&self) -> bool {
         false
     }
     /// An I/O has completed that a thread may wait for: other work is postponed. Cheap, as the core asks often.

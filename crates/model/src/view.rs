@@ -460,8 +460,8 @@ impl World for View<'_> {
         *self.sys.windows.entry(pages).or_default() += 1;
     }
 
-    fn others_miss(&self) -> bool {
-        self.sys.others_miss
+    fn others_fault_at_random(&self) -> bool {
+        self.sys.others_fault_at_random
     }
 
     fn has_ended(&mut self) -> bool {

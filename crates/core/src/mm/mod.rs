@@ -91,7 +91,7 @@ pub enum Outcome {
 #[derive(Default)]
 struct Buffers {
     batch: Vec<(Slot, Frame)>,
-    homeless: Vec<Frame>,
+    without_slot: Vec<Frame>,
     victims: Vec<Vpn>,
     units: Vec<Vpn>,
     wants: Vec<(u64, Vpn, Slot)>,

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_puts_the_other_takes() {
+    fn records_arrive_as_they_were_put() {
         let ours = Ring::create().expect("a ring");
         let theirs = Ring::attach(ours.fd().try_clone_to_owned().expect("dup")).expect("attached");
         assert_eq!(ours.take(), None);

@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_over_is_forgotten_and_what_moved_there_is_not() {
+    fn an_overwritten_range_is_forgotten_and_the_moved_one_is_not() {
         let mut s = snapshot();
         moves(&mut s, range(100, 102), 108);
         moves(&mut s, range(108, 109), 100);

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_needs_no_memory() {
+    fn freed_pages_need_no_memory() {
         let folder = tempfile::tempdir().expect("a folder");
         let text = "page,op,pages\n1,,\n2,,\n3,,\n2,discard,2\n2,,\n1,,\n0,unmap,4\n1,,\n";
         let json = run(&[&csv(folder.path(), text), "--json", "--memory", "8K"]);

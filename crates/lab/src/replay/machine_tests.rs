@@ -59,7 +59,7 @@ fn scan(passes: u64) -> Vec<Event> {
 }
 
 #[test]
-fn what_fits_is_never_read() {
+fn pages_that_fit_are_never_read() {
     let figures = replay(setup(2 * PAGES, Policy::Vma(8)), &[scan(3)]);
     assert_eq!(
         (figures.major, figures.read_pages, figures.touches),

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replayed_is_named_with_its_record() {
+    fn a_record_that_cannot_be_replayed_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t.csv");
         std::fs::write(&path, "page\n1\n0x1000000000\n").expect("written");

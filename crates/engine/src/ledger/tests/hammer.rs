@@ -190,7 +190,7 @@ fn nothing_is_left_behind_by_the_killed() {
     ledger.mark_dead(last.own);
     ledger.mark_dead(last.child);
     clean_up(&ledger, &others.iter().collect::<Vec<_>>());
-    what_is_left_belongs_to(&ledger, last);
+    remaining_slots_belong_to(&ledger, last);
     clean_up(&ledger, &[last]);
     assert_eq!(ledger.charged_pages(), 0);
     assert_eq!(ledger.records_in_use().count(), 0);
@@ -204,7 +204,7 @@ fn nothing_is_left_behind_by_the_killed() {
 
 /// The last one is dead too, but not cleaned up: at most the words of the slots that it was taking in one step may be
 /// off by one each.
-fn what_is_left_belongs_to(ledger: &Ledger, worker: &Worker) {
+fn remaining_slots_belong_to(ledger: &Ledger, worker: &Worker) {
     let mut off = 0;
     for area in ledger.areas() {
         for slot in (0..AREA_SLOTS).map(SlotIndex) {

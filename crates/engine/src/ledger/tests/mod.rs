@@ -72,7 +72,7 @@ const AREA: AreaId = AreaId(0);
 const HUGE_AREA: u32 = MAX_AREA_SLOTS;
 
 #[test]
-fn who_attaches_sees_the_same() {
+fn an_attached_ledger_shows_the_same() {
     let ours = ledger(1000, &[512, 1024]);
     let theirs = attach(&ours);
     assert_eq!(theirs.options(), spec(0, &[]).options);
@@ -459,7 +459,7 @@ fn an_empty_cluster_is_empty_when_it_is_owned() {
 /// Processes take and give slots and clusters as their allocators do, and share some with children: no slot has two
 /// owners.
 #[test]
-fn what_a_process_takes_no_other_has() {
+fn slots_have_one_process() {
     const CLUSTERS: u32 = 24;
     const STEPS: u32 = 200_000;
     let ledger = ledger(100, &[CLUSTERS * CLUSTER_SLOTS]);

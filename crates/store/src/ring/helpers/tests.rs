@@ -278,7 +278,7 @@ fn a_ram_area_is_written_and_read_by_helpers() {
 }
 
 #[test]
-fn what_is_being_done_ends_before_the_helpers_are_dropped() {
+fn running_jobs_end_before_the_helpers_are_dropped() {
     static HASHED: AtomicUsize = AtomicUsize::new(0);
     fn slowly(page: &[u8; PAGE]) -> u64 {
         std::thread::sleep(Duration::from_micros(50));
@@ -296,7 +296,7 @@ fn what_is_being_done_ends_before_the_helpers_are_dropped() {
 }
 
 #[test]
-fn whoever_waits_is_woken_by_a_helper() {
+fn a_waiting_owner_is_woken_by_a_helper() {
     let bytes = content(512);
     let mut to = vec![0; bytes.len()];
     let mut bench = bench(1, bytes, false);
@@ -329,7 +329,7 @@ fn a_helper_that_panics_gives_the_job_back_and_goes_on() {
 }
 
 #[test]
-fn what_no_helper_has_begun_is_done_in_parts_by_the_owner() {
+fn the_owner_does_waiting_jobs_in_parts() {
     let mut bytes = content(500);
     let mut bench = bench_without_help(hash, bytes.clone());
     let handle = RamHandle::new(Arc::new(area(8 << 20, Method::Lz4)), 0, Box::new(|_| true));
@@ -372,7 +372,7 @@ fn what_no_helper_has_begun_is_done_in_parts_by_the_owner() {
 }
 
 #[test]
-fn what_the_owner_has_begun_it_ends() {
+fn the_owner_ends_a_job_that_it_began() {
     let bytes = content(512);
     let mut to = vec![vec![0; bytes.len()]; 2];
     let mut bench = bench_without_help(hash, bytes.clone());
