@@ -14,7 +14,7 @@ help:
 	@echo "make test       every test (sizes that fit a small machine)"
 	@echo "make test-full  the end-to-end tests at their full sizes, and those of more programs"
 	@echo "make build      $(TARGET)/release/foreswap and libforeswap_preload.so"
-	@echo "make lint       format, clippy, rustdoc, licences, the core's purity"
+	@echo "make lint       format, clippy, rustdoc, licences, the core's purity, the documents"
 	@echo "make setup      install what tests and demo need"
 
 build:
@@ -50,6 +50,8 @@ lint:
 	$(CARGO) clippy --release --locked -p foreswap-lab --features planted --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --document-private-items
 	scripts/check-deps
+	scripts/draw-figures --check
+	scripts/check-docs
 
 clean:
 	$(CARGO) clean

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn invalid_sizes_are_refused() {
         for text in ["", "M", "-1M", "1e9", "inf", "nan", "12Q", "1..5G", "1 2M"] {
             assert!(
                 matches!(parse(text), Err(SizeError::Unparsable(_))),

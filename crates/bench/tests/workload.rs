@@ -1,5 +1,4 @@
-//! The workload alone: it verifies its reads, in every pattern, operation and mode, and reports the figures of
-//! WORKLOADS.md.
+//! The workload alone: it verifies its reads, in every pattern, operation and mode, and reports its figures.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

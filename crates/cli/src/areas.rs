@@ -44,7 +44,7 @@ pub fn open(named: &[String], size: Option<u64>, limit: u64) -> Result<Vec<OpenA
     } else {
         named
             .iter()
-            .map(|name| parse(name))
+            .map(|name| parse(name).map(absolute))
             .collect::<Result<_, _>>()?
     };
     specs
@@ -55,6 +55,14 @@ pub fn open(named: &[String], size: Option<u64>, limit: u64) -> Result<Vec<OpenA
             Ok(area)
         })
         .collect()
+}
+
+/// With the absolute path, which is the same for `foreswap ps` in every folder.
+fn absolute(spec: AreaSpec) -> AreaSpec {
+    match spec {
+        AreaSpec::Path(path) => AreaSpec::Path(std::path::absolute(&path).unwrap_or(path)),
+        ram => ram,
+    }
 }
 
 /// Compressed memory comes on top of the limit: a warning if both together exceed the machine's memory.

@@ -1,9 +1,12 @@
 //! The command line, in the words of `--help`.
 
+use std::error::Error;
 use std::ffi::OsString;
+use std::num::{ParseFloatError, ParseIntError};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use foreswap::ledger::{IoBackend, ReadaheadPolicy, ThpMode};
 use foreswap_store::ring::MOST_HELPERS;
@@ -22,6 +25,34 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Subcommands,
+}
+
+impl Cli {
+    /// Parses the command line. Where a number is expected and the value is none, the message says so; clap's own
+    /// says what is wrong with the digits.
+    pub fn read(
+        line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        Self::try_parse_from(line).map_err(|error| {
+            let expected = match error.source() {
+                Some(source) if source.is::<ParseIntError>() => "a whole number",
+                Some(source) if source.is::<ParseFloatError>() => "a number",
+                _ => return error,
+            };
+            let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+            let (value, argument) = (
+                context(ContextKind::InvalidValue),
+                context(ContextKind::InvalidArg),
+            );
+            let help = "For more information, try '--help'.";
+            clap::Error::raw(
+                ErrorKind::ValueValidation,
+                format!(
+                    "invalid value '{value}' for '{argument}': expected {expected}\n\n{help}\n"
+                ),
+            )
+        })
+    }
 }
 
 /// The subcommands.
@@ -60,7 +91,7 @@ preload objects (static, setuid, 32-bit, not glibc) are refused.";
 
 /// `foreswap run`.
 #[derive(Debug, Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, allow_negative_numbers = true)]
 pub struct RunArgs {
     /// Most memory that COMMAND and its descendants together may keep resident
     ///
@@ -96,7 +127,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = Thp::Adaptive)]
     pub thp: Thp,
 
-    /// Which pages are read beside the one that was asked for
+    /// Which pages are read ahead with a missing page
     ///
     /// `vma` and `cluster` decide as Linux 6.18 does.
     #[arg(long, value_enum, value_name = "POLICY", default_value_t = Readahead::Streams)]
@@ -148,7 +179,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub strict: bool,
 
-    /// Say nothing but errors
+    /// Print nothing but errors
     #[arg(long, short)]
     pub quiet: bool,
 
@@ -252,7 +283,7 @@ fn absolute(text: &str) -> Result<u64, String> {
 pub enum Thp {
     /// Wherever they are possible
     Always,
-    /// Where they pay
+    /// Where memory is touched in order
     Adaptive,
     /// Only pages of 4 KiB
     Never,
@@ -271,9 +302,9 @@ impl From<Thp> for ThpMode {
 /// `--readahead`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Readahead {
-    /// Along the streams of touches, without a pause
+    /// The next pages of every stream of touches
     Streams,
-    /// Neighbours by address, as far as they proved useful
+    /// Neighbours by address; more of them while they are used
     Vma,
     /// Neighbours on the swap area
     Cluster,
@@ -328,7 +359,7 @@ mod tests {
 
     fn run(line: &[&str]) -> Result<RunArgs, String> {
         let words = ["foreswap", "run"].iter().chain(line);
-        match Cli::try_parse_from(words) {
+        match Cli::read(words) {
             Ok(Cli {
                 command: Subcommands::Run(args),
             }) => Ok(*args),
@@ -398,9 +429,81 @@ mod tests {
         assert!(error.contains("1..=512"), "{error}");
         let error = run(&["--memory", "1G", "--helpers", "4", "--", "ls"]).expect_err("too many");
         assert!(error.contains("0..=3"), "{error}");
+        let error = run(&["--memory", "1G", "--helpers", "x", "--", "ls"]).expect_err("no number");
+        assert!(
+            error.contains("'x'")
+                && error.contains("--helpers <N>")
+                && error.contains("whole number"),
+            "{error}"
+        );
+        let error = run(&["--memory", "-5", "--", "ls"]).expect_err("below zero");
+        assert!(error.contains("'-5'") && error.contains("1.5G"), "{error}");
         let error = run(&["--memory", "1G", "--full-timeout", "x", "--", "ls"]).expect_err("none");
         assert!(error.contains("500ms"), "{error}");
         assert!(run(&["--memory", "1G"]).is_err());
         assert!(run(&["--", "ls"]).is_err());
+    }
+
+    /// The commands of the documents, complete: lines of code blocks and the benches of tables, with the names that stand
+    /// for a process or a size replaced.
+    fn documented() -> Vec<String> {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+        let files = [
+            "README.md",
+            "docs/BENCH.md",
+            "docs/FIGURES.md",
+            "docs/LAB.md",
+            "docs/TRACES.md",
+        ];
+        let mut commands = Vec::new();
+        for file in files {
+            let text = std::fs::read_to_string(format!("{root}{file}")).expect("a document");
+            for line in text.lines() {
+                let prompt = line
+                    .trim_start()
+                    .strip_prefix(['$', '#'])
+                    .map(str::trim_start);
+                commands.extend(
+                    prompt
+                        .filter(|rest| rest.starts_with("foreswap "))
+                        .map(str::to_owned),
+                );
+                let bench =
+                    |part: &&str| part.starts_with("foreswap bench ") && part.contains(" --");
+                commands.extend(line.split('`').filter(bench).map(str::to_owned));
+            }
+        }
+        commands.extend(
+            AFTER_HELP
+                .lines()
+                .map(str::trim)
+                .filter(|line| line.starts_with("foreswap "))
+                .map(str::to_owned),
+        );
+        commands
+    }
+
+    #[test]
+    fn the_commands_of_the_documents_are_accepted() {
+        let commands = documented();
+        assert!(
+            commands.len() > 50,
+            "{} commands were found",
+            commands.len()
+        );
+        for command in commands {
+            let line = command.split(" #").next().unwrap_or_default();
+            let words = line.split_whitespace().map(|word| match word {
+                "PID" | "[PID]" => "1",
+                "SEED" => "all",
+                word => word,
+            });
+            let parsed = Cli::read(words);
+            assert!(
+                parsed.is_ok(),
+                "{command}: {}",
+                parsed.expect_err("refused")
+            );
+        }
     }
 }

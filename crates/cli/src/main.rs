@@ -25,13 +25,14 @@ mod widows;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Cli, Subcommands};
 use control::commands;
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let result = match Cli::read(std::env::args_os())
+        .unwrap_or_else(|error| error.exit())
+        .command
+    {
         Subcommands::Run(args) => return run::run(&args),
         Subcommands::Ps(args) => return commands::ps(&args),
         Subcommands::Set(args) => return commands::set(&args),

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_handles_the_signal_is_an_init() {
+    fn a_process_that_handles_the_signal_is_an_init() {
         let status = |blocked, ignored, caught| {
             format!(
                 "Name:\tx\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n"

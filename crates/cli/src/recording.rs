@@ -22,10 +22,10 @@ const KEPT: Duration = Duration::from_secs(1);
 
 /// The trace cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write the trace to {path}: {source}; name another file with --trace", path = path.display())]
+#[error("cannot write the trace to {path}: {cause}; name another file with --trace", path = path.display())]
 pub struct RecordingError {
     path: PathBuf,
-    source: io::Error,
+    cause: io::Error,
 }
 
 /// A traced process.
@@ -68,9 +68,9 @@ impl Recording {
     pub fn create(path: &Path, limit_pages: u64) -> Result<Self, RecordingError> {
         let header = Header { limit: limit_pages };
         let writer = File::create(path).and_then(|file| TraceWriter::new(file, header));
-        let writer = writer.map_err(|source| RecordingError {
+        let writer = writer.map_err(|cause| RecordingError {
             path: path.to_owned(),
-            source,
+            cause,
         })?;
         Ok(Self {
             path: path.to_owned(),
@@ -286,7 +286,7 @@ fn event(seen: &Seen) -> Option<Event> {
         SeenKind::Kept => touch(Found::Kept),
         SeenKind::Ahead => touch(Found::Ahead),
         SeenKind::Away => touch(Found::Away),
-        SeenKind::Brought => Event::Brought(pages),
+        SeenKind::Prefetched => Event::Prefetched(pages),
         SeenKind::Evicted => Event::Evicted(pages),
     })
 }
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_told_and_a_file_that_was_left_is_valid() {
+    fn lost_records_are_reported_and_an_abandoned_file_is_valid() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t");
         let mut recording = Recording::create(&path, 4096).expect("created");

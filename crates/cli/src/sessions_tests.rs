@@ -19,14 +19,14 @@ fn host() -> Host {
     Host::open(std::process::id()).expect("this process")
 }
 
-struct Office {
+struct TestSupervisor {
     name: String,
     listener: OwnedFd,
     sessions: Sessions,
     voice: Voice,
 }
 
-fn office(test: &str) -> Office {
+fn supervisor(test: &str) -> TestSupervisor {
     let name = format!("foreswap-test-{test}-{}", std::process::id());
     let ledger = Ledger::create(&LedgerSpec {
         limit_pages: 1000,
@@ -48,7 +48,7 @@ fn office(test: &str) -> Office {
         }],
     });
     let area = tempfile::tempfile().expect("a temporary file");
-    Office {
+    TestSupervisor {
         listener: protocol::listen(&name).expect("a listener"),
         name,
         sessions: Sessions::new(ledger.expect("a ledger"), vec![(AREA, area.into())], None),
@@ -56,7 +56,7 @@ fn office(test: &str) -> Office {
     }
 }
 
-impl Office {
+impl TestSupervisor {
     /// Serves until `done`, as the supervisor does.
     fn serve_until(&mut self, mut done: impl FnMut(&Sessions) -> bool) {
         let end = Instant::now() + Duration::from_secs(60);
@@ -121,57 +121,57 @@ impl Office {
 }
 
 #[test]
-fn what_a_process_held_is_free_when_its_connection_ends() {
-    let mut office = office("end");
-    let (client, welcome) = office.engine();
+fn the_end_of_a_connection_frees_the_resources_of_its_process() {
+    let mut supervisor = supervisor("end");
+    let (client, welcome) = supervisor.engine();
     let (ledger, me) = (&welcome.ledger, welcome.record);
     assert!(ledger.try_charge(me, 10) && ledger.slot_get(me, AREA, SLOT));
     ledger.stats(me).set_managed(4096);
     drop((client, welcome.areas));
-    office.serve_to_the_end();
+    supervisor.serve_to_the_end();
     assert_eq!(
         (ledger.charged_pages(), ledger.slot_count(AREA, SLOT)),
         (0, 0)
     );
-    let totals = office.sessions.totals_now();
+    let totals = supervisor.sessions.totals_now();
     assert_eq!((totals.processes, totals.stats.managed_bytes), (1, 4096));
 }
 
 #[test]
 fn slots_are_not_free_before_the_transfers_of_the_dead_have_ended() {
-    let mut office = office("transfers");
-    let (client, welcome) = office.engine();
+    let mut supervisor = supervisor("transfers");
+    let (client, welcome) = supervisor.engine();
     let (ledger, me) = (&welcome.ledger, welcome.record);
     assert!(ledger.try_charge(me, 10) && ledger.slot_get(me, AREA, SLOT));
     // Like a transfer in progress.
     let transfer = rustix::io::dup(&welcome.areas[0].1.own).expect("a copy");
     drop((client, welcome.areas));
-    office.serve_until(|sessions| sessions.open() == 0);
+    supervisor.serve_until(|sessions| sessions.open() == 0);
     for _ in 0..10 {
-        office.sessions.finish();
-        assert!(office.sessions.has_unfinished());
-        assert_eq!(office.state(me), ProcessState::Ended);
+        supervisor.sessions.finish();
+        assert!(supervisor.sessions.has_unfinished());
+        assert_eq!(supervisor.state(me), ProcessState::Ended);
         assert_eq!(ledger.slot_count(AREA, SLOT), 1);
         assert_eq!(ledger.charged_pages(), 0, "memory is gone with the process");
     }
     drop(transfer);
-    office.serve_until(|sessions| !sessions.has_unfinished());
-    assert_eq!(office.state(me), ProcessState::Free);
+    supervisor.serve_until(|sessions| !sessions.has_unfinished());
+    assert_eq!(supervisor.state(me), ProcessState::Free);
     assert_eq!(ledger.slot_count(AREA, SLOT), 0);
 }
 
 #[test]
 fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
-    let mut office = office("fork");
-    let (mut parent, welcome) = office.engine();
+    let mut supervisor = supervisor("fork");
+    let (mut parent, welcome) = supervisor.engine();
     let (ledger, me) = (&welcome.ledger, welcome.record);
     assert!(ledger.slot_get(me, AREA, SLOT));
-    let child = office.with(|_| parent.reserve().expect("a record"));
+    let child = supervisor.with(|_| parent.reserve().expect("a record"));
     assert!(ledger.share(me, child, AREA, SLOT));
     drop((parent, welcome.areas));
-    office.serve_to_the_end();
+    supervisor.serve_to_the_end();
     assert_eq!(ledger.slot_count(AREA, SLOT), 1, "the child's");
-    let (client, hello) = office.with(|name| {
+    let (client, hello) = supervisor.with(|name| {
         let mut client = Client::connect(name).expect("connected");
         let hello = client
             .hello(&host(), Some(me), Some(child))
@@ -181,135 +181,145 @@ fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     assert_eq!(hello.record, child);
     assert_eq!(ledger.slot_put(child, AREA, SLOT), Put::Freed);
     drop((client, hello.areas));
-    office.serve_to_the_end();
-    assert_eq!(office.sessions.totals_now().processes, 2);
+    supervisor.serve_to_the_end();
+    assert_eq!(supervisor.sessions.totals_now().processes, 2);
 }
 
 #[test]
 fn reservations_of_failed_forks_and_dead_children_are_freed() {
-    let mut office = office("reap");
-    let (mut parent, welcome) = office.engine();
+    let mut supervisor = supervisor("reap");
+    let (mut parent, welcome) = supervisor.engine();
     let me = welcome.record;
-    let failed = office.with(|_| parent.reserve().expect("a record"));
+    let failed = supervisor.with(|_| parent.reserve().expect("a record"));
     parent.reap(failed, None).expect("sent");
-    office.serve_until(|s| s.ledger().state(failed) == ProcessState::Free);
+    supervisor.serve_until(|s| s.ledger().state(failed) == ProcessState::Free);
 
-    let dead = office.with(|_| parent.reserve().expect("a record"));
+    let dead = supervisor.with(|_| parent.reserve().expect("a record"));
     assert!(welcome.ledger.slot_get(me, AREA, SLOT) && welcome.ledger.share(me, dead, AREA, SLOT));
     let mut process = std::process::Command::new("sleep")
         .arg("60")
         .spawn()
         .expect("a process");
     parent.reap(dead, Some(process.id())).expect("sent");
-    office.with(|_| std::thread::sleep(Duration::from_millis(50)));
-    assert_eq!(office.state(dead), ProcessState::Reserved, "it lives");
+    supervisor.with(|_| std::thread::sleep(Duration::from_millis(50)));
+    assert_eq!(supervisor.state(dead), ProcessState::Reserved, "it lives");
     process.kill().expect("a kill");
-    office.serve_until(|s| s.ledger().state(dead) == ProcessState::Free);
+    supervisor.serve_until(|s| s.ledger().state(dead) == ProcessState::Free);
     process.wait().expect("its end");
     assert_eq!(welcome.ledger.slot_count(AREA, SLOT), 1);
 
     // Dead and reaped before its parent's engine reported it.
-    let gone = office.with(|_| parent.reserve().expect("a record"));
+    let gone = supervisor.with(|_| parent.reserve().expect("a record"));
     parent.reap(gone, Some(process.id())).expect("sent");
-    office.serve_until(|s| s.ledger().state(gone) == ProcessState::Free);
+    supervisor.serve_until(|s| s.ledger().state(gone) == ProcessState::Free);
 }
 
 /// A daemon: its parent, the last process of the run, ends at once, and the child connects when its engine is needed.
 #[test]
 fn a_run_is_not_over_while_a_forked_child_may_come() {
-    let mut office = office("daemon");
-    let (mut parent, welcome) = office.engine();
+    let mut supervisor = supervisor("daemon");
+    let (mut parent, welcome) = supervisor.engine();
     let me = welcome.record;
-    let child = office.with(|_| parent.reserve().expect("a record"));
+    let child = supervisor.with(|_| parent.reserve().expect("a record"));
     let mut process = std::process::Command::new("sleep")
         .arg("60")
         .spawn()
         .expect("a process");
     parent.reap(child, Some(process.id())).expect("sent");
     drop((parent, welcome));
-    office.serve_until(|s| s.ledger().state(me) == ProcessState::Free);
-    assert!(!office.sessions.are_over(), "its swapped pages are needed");
-    assert_eq!(office.sessions.expected(), 1);
+    supervisor.serve_until(|s| s.ledger().state(me) == ProcessState::Free);
+    assert!(
+        !supervisor.sessions.are_over(),
+        "its swapped pages are needed"
+    );
+    assert_eq!(supervisor.sessions.expected(), 1);
     process.kill().expect("a kill");
     process.wait().expect("its end");
-    office.serve_until(Sessions::are_over);
+    supervisor.serve_until(Sessions::are_over);
 }
 
 /// Killed between its request and its fork: no one else could ever return the record.
 #[test]
 fn a_reservation_whose_parent_has_died_is_freed_in_time() {
-    let mut office = office("orphan");
-    office.sessions.orphans_wait = Duration::from_millis(300);
-    let (mut parent, welcome) = office.engine();
-    let (_other, beside) = office.engine();
-    let child = office.with(|_| parent.reserve().expect("a record"));
+    let mut supervisor = supervisor("orphan");
+    supervisor.sessions.orphans_wait = Duration::from_millis(300);
+    let (mut parent, welcome) = supervisor.engine();
+    let (_other, beside) = supervisor.engine();
+    let child = supervisor.with(|_| parent.reserve().expect("a record"));
     assert!(beside.ledger.try_charge(child, 70) && beside.ledger.try_charge(welcome.record, 5));
-    assert_eq!(office.sessions.retry(), None);
+    assert_eq!(supervisor.sessions.retry(), None);
     drop((parent, welcome));
-    office.serve_until(|sessions| sessions.open() == 1 && !sessions.has_unfinished());
-    assert_eq!(office.state(child), ProcessState::Reserved, "it may come");
+    supervisor.serve_until(|sessions| sessions.open() == 1 && !sessions.has_unfinished());
+    assert_eq!(
+        supervisor.state(child),
+        ProcessState::Reserved,
+        "it may come"
+    );
     assert_eq!(beside.ledger.charged_pages(), 70);
-    assert!(office.sessions.retry().is_some(), "somebody has to look");
-    office.serve_until(|sessions| sessions.ledger().state(child) == ProcessState::Free);
+    assert!(
+        supervisor.sessions.retry().is_some(),
+        "somebody has to look"
+    );
+    supervisor.serve_until(|sessions| sessions.ledger().state(child) == ProcessState::Free);
     assert_eq!(beside.ledger.charged_pages(), 0);
-    assert_eq!(office.sessions.retry(), None);
+    assert_eq!(supervisor.sessions.retry(), None);
 }
 
 /// A child's engine that cannot reach the supervisor gets its connection from its parent's.
 #[test]
 fn a_connection_may_come_over_another() {
-    let mut office = office("another");
-    let (mut parent, welcome) = office.engine();
-    let child = office.with(|_| parent.reserve().expect("a record"));
-    let (client, hello) = office.with(|_| {
+    let mut supervisor = supervisor("another");
+    let (mut parent, welcome) = supervisor.engine();
+    let child = supervisor.with(|_| parent.reserve().expect("a record"));
+    let (client, hello) = supervisor.with(|_| {
         let given = parent.another().expect("a connection");
         let mut client = Client::of_socket(given);
         let hello = client.hello(&host(), Some(welcome.record), Some(child));
         (client, hello.expect("welcome"))
     });
-    assert_eq!((hello.record, office.sessions.managed()), (child, 2));
+    assert_eq!((hello.record, supervisor.sessions.managed()), (child, 2));
     drop((client, hello.areas));
-    office.serve_until(|sessions| sessions.open() == 1);
-    assert_eq!(office.state(welcome.record), ProcessState::Live);
+    supervisor.serve_until(|sessions| sessions.open() == 1);
+    assert_eq!(supervisor.state(welcome.record), ProcessState::Live);
 }
 
 #[test]
 fn nobody_takes_what_was_reserved_for_another() {
-    let mut office = office("strange");
-    let (mut parent, welcome) = office.engine();
-    let record = office.with(|_| parent.reserve().expect("a record"));
-    let (mut stranger, _) = office.engine();
+    let mut supervisor = supervisor("strange");
+    let (mut parent, welcome) = supervisor.engine();
+    let record = supervisor.with(|_| parent.reserve().expect("a record"));
+    let (mut stranger, _) = supervisor.engine();
     stranger.reap(record, None).expect("sent");
-    let refused = office.with(|name| {
+    let refused = supervisor.with(|name| {
         let mut client = Client::connect(name).expect("connected");
         let wrong_parent = ProcId::new(200);
         client.hello(&host(), wrong_parent, Some(record)).is_err()
     });
     assert!(refused);
-    assert_eq!(office.state(record), ProcessState::Reserved);
-    assert_eq!(office.state(welcome.record), ProcessState::Live);
+    assert_eq!(supervisor.state(record), ProcessState::Reserved);
+    assert_eq!(supervisor.state(welcome.record), ProcessState::Live);
     // A second hello ends the connection, and the first one's reservations with it.
-    office.with(|_| stranger.hello(&host(), None, None).expect_err("twice"));
-    office.serve_until(|sessions| sessions.open() == 1);
+    supervisor.with(|_| stranger.hello(&host(), None, None).expect_err("twice"));
+    supervisor.serve_until(|sessions| sessions.open() == 1);
 }
 
 /// A forked child that needs no engine is connected, but has sent nothing.
 #[test]
 fn a_child_that_executes_gives_its_record_back() {
-    let mut office = office("unused");
-    let (mut parent, welcome) = office.engine();
-    let child = office.with(|_| parent.reserve().expect("a record"));
-    let early = office.with(|name| Client::connect(name).expect("connected"));
-    office.serve_until(|sessions| sessions.open() == 2);
-    assert_eq!(office.sessions.managed(), 1);
-    assert_eq!(office.sessions.early().len(), 1);
-    let wrong = office.with(|name| Client::connect(name).expect("connected"));
+    let mut supervisor = supervisor("unused");
+    let (mut parent, welcome) = supervisor.engine();
+    let child = supervisor.with(|_| parent.reserve().expect("a record"));
+    let early = supervisor.with(|name| Client::connect(name).expect("connected"));
+    supervisor.serve_until(|sessions| sessions.open() == 2);
+    assert_eq!(supervisor.sessions.managed(), 1);
+    assert_eq!(supervisor.sessions.early().len(), 1);
+    let wrong = supervisor.with(|name| Client::connect(name).expect("connected"));
     let stranger = ProcId::new(200).expect("a record");
     wrong.unused(stranger, child).expect("sent");
-    office.serve_until(|sessions| sessions.open() == 2);
-    assert_eq!(office.state(child), ProcessState::Reserved);
+    supervisor.serve_until(|sessions| sessions.open() == 2);
+    assert_eq!(supervisor.state(child), ProcessState::Reserved);
     early.unused(welcome.record, child).expect("sent");
-    office.serve_until(|sessions| sessions.open() == 1 && !sessions.has_unfinished());
-    assert_eq!(office.state(child), ProcessState::Free);
-    assert_eq!(office.sessions.early().len(), 0);
+    supervisor.serve_until(|sessions| sessions.open() == 1 && !sessions.has_unfinished());
+    assert_eq!(supervisor.state(child), ProcessState::Free);
+    assert_eq!(supervisor.sessions.early().len(), 0);
 }

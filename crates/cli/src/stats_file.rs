@@ -21,10 +21,10 @@ use crate::unmanaged::Unmanaged;
 
 /// The statistics cannot be written to the file.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write statistics to {path}: {source}; name another file with --stats", path = path.display())]
+#[error("cannot write statistics to {path}: {cause}; name another file with --stats", path = path.display())]
 pub struct StatsFileError {
     path: PathBuf,
-    source: io::Error,
+    cause: io::Error,
 }
 
 /// The destination of the statistics.
@@ -47,9 +47,9 @@ enum Target {
 impl StatsFile {
     /// Checks that `path` can be written.
     pub fn check(path: &Path) -> Result<Self, StatsFileError> {
-        let target = target(path).map_err(|source| StatsFileError {
+        let target = target(path).map_err(|cause| StatsFileError {
             path: path.to_owned(),
-            source,
+            cause,
         })?;
         Ok(Self {
             path: path.to_owned(),
@@ -66,9 +66,9 @@ impl StatsFile {
             Target::InPlace => fs::write(&self.path, text),
             Target::Replace(file) => replace(&file, text.as_bytes()),
         };
-        written.map_err(|source| StatsFileError {
+        written.map_err(|cause| StatsFileError {
             path: self.path,
-            source,
+            cause,
         })
     }
 }

@@ -91,7 +91,7 @@ fn pipes_are_written_directly() {
 }
 
 #[test]
-fn what_cannot_be_written_is_said_at_once() {
+fn an_unwritable_file_is_reported_at_once() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     for path in [
         folder.path().to_owned(),

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_end_with_its_engine_is_ended() {
+    fn a_process_that_outlives_its_engine_is_ended() {
         let (mut child, pid, process) = sleeper();
         assert_eq!(pid_of(&process), Some(pid));
         let (mut widows, mut voice) = (Widows::default(), Voice::new(true));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_with_its_engine_is_none() {
+    fn a_process_that_ends_with_its_engine_is_no_widow() {
         let (mut child, pid, process) = sleeper();
         child.kill().expect("a kill");
         child.wait().expect("its end");

@@ -123,7 +123,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn what_is_not_in_the_hole_is_left() {
+    fn parts_outside_the_hole_stay() {
         let range = |start, end| Vpn(start)..Vpn(end);
         for (hole, left) in [
             (range(0, 5), &[range(10, 20)][..]),

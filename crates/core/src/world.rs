@@ -1,4 +1,4 @@
-//! The world as the core sees it: four small traits that a driver implements.
+//! The world as the core sees it: the traits that a driver implements.
 //!
 //! The Linux engine implements them with userfaultfd and io_uring, the lab and the tests with a model. Every call of
 //! [`Mmu`] is done when it returns. [`Store`] is asynchronous: the driver reports completions through
@@ -240,7 +240,7 @@ pub trait SwapMap {
     fn set_digest(&mut self, slot: Slot, digest: u64);
 }
 
-/// What this process gets back when it evicts a page that others may share since a fork.
+/// The memory that this process gets back when it evicts a page that others may share since a fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sharing {
     /// The page: no other process waits to be charged for it.
@@ -281,7 +281,7 @@ pub trait Limit {
     fn let_go(&mut self, n: u64) {
         self.uncharge(n);
     }
-    /// What the eviction of a page that is shared since a fork gives back.
+    /// The memory that the eviction of a page gives back that is shared since a fork.
     fn sharing(&self) -> Sharing {
         Sharing::None
     }
@@ -359,9 +359,9 @@ pub trait World: Mmu + Store + SwapMap + Limit {
         Disk::default()
     }
     /// This process has random faults now: other processes on the same disk should know.
-    fn misses(&mut self) {}
+    fn faults_at_random(&mut self) {}
     /// Other processes have random faults now.
-    fn others_miss(&self) -> bool {
+    fn others_fault_at_random(&self) -> bool {
         false
     }
     /// An I/O has completed that a thread may wait for: other work is postponed. Cheap, as the core asks often.

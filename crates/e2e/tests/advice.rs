@@ -30,7 +30,7 @@ fn results_and_errors_are_the_kernels() {
 }
 
 #[test]
-fn what_is_paged_out_is_written_and_its_memory_free() {
+fn pageout_writes_pages_and_frees_their_memory() {
     let Some(outcome) = paged_out_with("pageout", &[]) else {
         return;
     };
@@ -39,7 +39,7 @@ fn what_is_paged_out_is_written_and_its_memory_free() {
 }
 
 #[test]
-fn what_will_be_needed_is_read_before_it_is_touched() {
+fn willneed_reads_pages_before_they_are_touched() {
     let options = ["--readahead", "none"];
     let (Some(with), Some(without)) = (
         paged_out_with("willneed", &options),

@@ -78,7 +78,7 @@ fn it_may_fork_in_another_network() {
 }
 
 #[test]
-fn who_stops_all_its_threads_may_read_its_memory() {
+fn a_program_that_stops_all_its_threads_may_read_its_memory() {
     as_bare("spied");
 }
 
@@ -99,7 +99,7 @@ fn the_first_process_of_a_pid_namespace_has_no_child_that_it_sees() {
 
 /// Whether the preload object sees the exec or not.
 #[test]
-fn what_it_had_is_gone_when_it_executes_another_file() {
+fn exec_returns_the_resources_of_the_process() {
     for kind in ["executes", "executes_unseen"] {
         let scratch = Scratch::new(kind);
         let Some(mut running) = full(kind, &scratch) else {

@@ -31,7 +31,7 @@ fn run_with(job: &Job, said: &str, options: &[&str], more: &[&str]) -> Outcome {
 
 /// Nearly all memory is moved in whole huge pages, with about one fault for each, and none is split.
 #[test]
-fn what_is_touched_in_order_stays_whole() {
+fn memory_touched_in_order_stays_whole() {
     let Some(outcome) = run("in_order", "in_order", "adaptive") else {
         return;
     };

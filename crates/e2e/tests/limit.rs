@@ -298,8 +298,8 @@ fn programs_in_other_namespaces_are_managed_or_named() {
 
 /// Neither children that map the same memory nor a process that has the same address space add to the count.
 #[test]
-fn what_is_shared_counts_once() {
-    let test = "what_is_shared_counts_once";
+fn shared_memory_counts_once() {
+    let test = "shared_memory_counts_once";
     const ONCE: u64 = 40;
     for kind in ["children", "beside"] {
         let Some(held) = hold(test, kind, ONCE, &[], &[]) else {
@@ -388,8 +388,8 @@ fn a_foreign_proc_is_not_believed() {
 
 /// Too short to be looked at.
 #[test]
-fn what_was_not_seen_is_not_vouched_for() {
-    let test = "what_was_not_seen_is_not_vouched_for";
+fn memory_that_was_not_seen_is_unknown() {
+    let test = "memory_that_was_not_seen_is_unknown";
     let Some(path) = program::compile(test, "unmanaged") else {
         return;
     };

@@ -52,8 +52,8 @@ fn memory_that_does_not_compress_fits_where_there_is_room() {
 
 /// Pages that do not compress go to the file behind, the others do not.
 #[test]
-fn what_does_not_compress_goes_to_the_next_area() {
-    let test = "what_does_not_compress_goes_to_the_next_area";
+fn incompressible_pages_go_to_the_next_area() {
+    let test = "incompressible_pages_go_to_the_next_area";
     let folder = Scratch::new("behind");
     let path = folder.path().display().to_string();
     let Some(session) = Session::begin(test, &["ram:128M", &path], false) else {
@@ -314,8 +314,8 @@ fn a_store_is_taken_away_and_another_comes() {
 }
 
 #[test]
-fn what_is_in_the_store_comes_back_into_memory() {
-    let test = "what_is_in_the_store_comes_back_into_memory";
+fn pages_in_the_store_come_back_into_memory() {
+    let test = "pages_in_the_store_come_back_into_memory";
     let Some(session) = Session::begin(test, &["ram:96M"], false) else {
         return;
     };

@@ -67,7 +67,7 @@ fn a_program_is_recorded_and_its_need_of_memory_told() {
         seen.abs_diff(all) <= all / 20 + 16,
         "{seen} recorded, {all} counted"
     );
-    assert!(count("evicted") > 0 && count("brought") > 0 && count("map") > 0);
+    assert!(count("evicted") > 0 && count("prefetched") > 0 && count("map") > 0);
 
     let drawn = scratch.join("mrc.svg");
     let answer = json(&["mrc", text(&trace), "--json", "--plot", text(&drawn)]);

@@ -15,7 +15,7 @@ use foreswap::sys::cpu::{self, LastCpu};
 use foreswap::sys::doorbell::{Doorbell, Knock};
 use foreswap::sys::maps::{self, PageMap};
 use foreswap::sys::thread::spawn;
-use foreswap::sys::uffd::{CopyMode, Event, Features, RawMsg, Uffd};
+use foreswap::sys::uffd::{Event, Features, RawMsg, Uffd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
@@ -96,7 +96,7 @@ extern "C" fn serve(at: *mut c_void) {
                 match engine.how {
                     How::Copy => {
                         let source = without_provenance(frame);
-                        engine.uffd.copy(addr, source, PAGE, CopyMode::empty())
+                        engine.uffd.copy(addr, source, PAGE)
                     }
                     How::Move => engine.uffd.move_pages(addr, frame, PAGE, false),
                 }

@@ -82,7 +82,7 @@ fn it_shares_the_memory_and_nothing_else() {
 }
 
 #[test]
-fn what_cannot_be_made_is_an_error() {
+fn an_impossible_request_is_an_error() {
     // SAFETY: never starts: no address space is that large.
     let result = unsafe { beside::spawn(c"huge", 1 << 50, look, std::ptr::null_mut()) };
     assert!(result.is_err());

@@ -140,7 +140,7 @@ fn an_engine_thread_with_its_own_descriptors_sees_the_programs_memory() {
 }
 
 #[test]
-fn what_was_said_of_memory_is_in_the_map() {
+fn hints_are_in_the_map() {
     let area = map(30 * PAGE);
     advise(area, 10 * PAGE, Advice::Random);
     advise(area + 20 * PAGE, 10 * PAGE, Advice::Sequential);

@@ -4,7 +4,7 @@ use std::ptr::{null_mut, without_provenance_mut};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use foreswap::sys::uffd::{CopyMode, Event, Features, Mode, RawMsg, Short, Uffd, Why};
+use foreswap::sys::uffd::{Event, Features, Mode, RawMsg, Short, Uffd, Why};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 const PAGE: usize = 4096;
@@ -66,7 +66,7 @@ fn a_fault_is_served_by_copy_zeropage_and_move() {
             1 => {
                 let source = [0xAB_u8; PAGE];
                 // SAFETY: the source is a page; the destination is ours and absent.
-                unsafe { uffd.copy(addr, source.as_ptr().cast(), PAGE, CopyMode::empty()) }
+                unsafe { uffd.copy(addr, source.as_ptr().cast(), PAGE) }
             }
             _ => {
                 poke(frames + 5, 9);
@@ -358,7 +358,7 @@ fn move_wants_the_same_writable_access_on_both_sides_and_copy_does_not() {
         assert_eq!(uffd.move_pages(frames + PAGE, area, PAGE, false), invalid);
         assert_eq!(uffd.move_pages(area + PAGE, frames, PAGE, false), invalid);
         let source = [6_u8; PAGE];
-        uffd.copy(area + PAGE, source.as_ptr().cast(), PAGE, CopyMode::empty())
+        uffd.copy(area + PAGE, source.as_ptr().cast(), PAGE)
             .expect("copy");
     }
     assert_eq!((peek(area), peek(area + PAGE)), (5, 6));

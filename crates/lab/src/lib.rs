@@ -130,7 +130,8 @@ Recordings of swap readahead (policies vma and cluster) are replayed touch by to
 a miss and the pages that are read for it. Recordings of file readahead (policy linux) are replayed
 read by read; a decision is a miss or a mark that is met, the window that is set and what is read.
 After a difference the replay goes on from what the kernel did. Which pages a recording with
-drop_ahead_every dropped is not known; there, who asks is taken from it and only the answer is compared.
+drop_ahead_every dropped is not known; there, the cause of a decision is taken from the recording,
+and only the answer is compared.
 
 The exit status is 0 when every decision is equal, 1 when one differs, and 2 when none differs but a
 file cannot be read or holds something that cannot be compared.";

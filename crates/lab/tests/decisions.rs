@@ -88,7 +88,7 @@ fn one_changed_decision_is_seen() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_not_equal() {
+fn incomparable_recordings_are_not_equal() {
     let vma = data("swap-vma.jsonl.gz");
     let files = file(br#"{"name":"seq","read_ahead_pages":32,"kind":"map","accesses":[]}"#);
     let packed = std::fs::read(&vma).expect("there");

@@ -67,7 +67,7 @@ fn without_them_the_same_seeds_are_sound() {
 }
 
 #[test]
-fn what_is_found_is_made_small_and_replayed() {
+fn a_failure_is_shrunk_and_replayed() {
     let folder = tempfile::tempdir().expect("a folder");
     for (bug, most) in [
         ("kept-clean", 10),

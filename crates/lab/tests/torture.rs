@@ -56,14 +56,14 @@ fn seeds_that_are_always_the_same() {
 /// A compressing area refused some pages of a huge page while a thread waited for it and the MMU said EAGAIN. It was
 /// written whole once more, and the slots of the other pages were lost.
 #[test]
-fn what_was_found_once() {
+fn a_unit_refused_in_part_keeps_its_slots() {
     is_sound_again("unit-refused-in-part.jsonl");
 }
 
 /// A huge page was mapped in part while its area was emptied. Swapoff moved the page that it had found once more, from
 /// a frame that was empty by then.
 #[test]
-fn what_was_found_by_emptying_units() {
+fn a_unit_that_came_in_part_is_not_moved_again() {
     is_sound_again("unit-came-in-part.jsonl");
 }
 
@@ -126,7 +126,7 @@ fn the_same_seed_does_the_same() {
 }
 
 #[test]
-fn what_cannot_be_replayed_has_status_2() {
+fn a_file_that_cannot_be_replayed_has_status_2() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("case.jsonl");
     let replay = |path: &Path| run(&["--replay", path.to_str().expect("text")]);

@@ -88,7 +88,7 @@ fn records(rng: &mut Rng, count: u64) -> Vec<Record> {
                 pages: few,
                 write,
             },
-            7 => Event::Brought(few),
+            7 => Event::Prefetched(few),
             8 => Event::Evicted(few),
             9 => Event::Lost(rng.next()),
             n => {
@@ -149,7 +149,7 @@ fn read_all(bytes: &[u8]) -> (Vec<Record>, Result<Ending, String>) {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn a_written_trace_is_read_back() {
     let mut rng = Rng(seed());
     for round in 0..60 {
         let count = rng.below(3000) * (1 + 20 * u64::from(round % 20 == 0));
@@ -188,7 +188,7 @@ fn a_trace_that_is_cut_off_is_valid_up_to_there() {
 
 /// Through CSV: everything except the processes' numbers is kept.
 #[test]
-fn what_is_converted_is_the_same() {
+fn a_converted_trace_is_the_same() {
     let mut rng = Rng(seed());
     let folder = tempfile::tempdir().expect("a folder");
     let [first, csv, last] = ["first", "all.csv", "last"].map(|name| folder.path().join(name));

@@ -1,8 +1,8 @@
 //! Processes that share pages since a fork without being charged for them: see `foreswap_core::process`.
 //!
 //! The driver does as the engine does: it charges by the process' account, write-protects shared pages while somebody
-//! owes for them, and lets writes through when they are paid for. What the engine counts by page faults is counted by
-//! copies here. The rule ([`charged_for`]): at rest, no page is in memory that no process is charged for.
+//! owes for them, and lets writes through when they are paid for. The engine counts page faults instead of the copies
+//! that are counted here. The rule ([`charged_for`]): at rest, no page is in memory that no process is charged for.
 
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
@@ -18,7 +18,7 @@ use crate::system::System;
 /// Pages asked of the others when a thread waits.
 const STALLED: u64 = 64;
 
-/// What a process tells the others.
+/// The messages of a process to the others.
 #[derive(Clone, Copy, Default)]
 pub struct Words {
     live: bool,
@@ -35,7 +35,7 @@ pub struct Words {
     pub(crate) unseen: u64,
 }
 
-/// What a process knows of its family beyond its account.
+/// The knowledge of a process of its family, beyond its account.
 #[derive(Default)]
 pub struct Member {
     /// Its writes that wait.
@@ -259,7 +259,7 @@ impl Process {
         let words = sys.ledger[self.space.pid];
         child.member.parent = Some(self.space.pid);
         child.member.parents = words.unseen;
-        // What was opened since the last fork is shared again.
+        // Pages that were let through since the last fork are shared again.
         self.member.is_protected = false;
         sys.ledger[self.space.pid].protects = false;
     }

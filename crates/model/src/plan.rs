@@ -160,7 +160,7 @@ impl Plan {
     }
 
     /// With processes that fork, and share pages; every other machine has memory for one or some of them, and begins
-    /// without managing it. What programs do that only read is not known for them.
+    /// without managing it. The progress of programs that only read is not known for them.
     #[must_use]
     pub fn with_family(self, seed: u64) -> Self {
         let chance = &mut Chance::new(mix(seed));

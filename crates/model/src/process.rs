@@ -139,7 +139,7 @@ pub struct Process {
     pub(crate) forks: Hold<()>,
     /// Its memory is not managed yet.
     pub(crate) bare: Option<Bare>,
-    /// What it knows of its family.
+    /// Its knowledge of its family.
     pub(crate) member: Member,
     /// The accounts of a program that only reads.
     pub(crate) progress: Progress,
@@ -423,7 +423,7 @@ impl Process {
             Some(Ended::Digest(first)) => self.call(sys, |mm, w| mm.on_digested(w, first)),
             None => {}
         }
-        self.space.forget_brought();
+        self.space.forget_arrived();
     }
 
     /// The core does background work.

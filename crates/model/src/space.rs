@@ -145,10 +145,10 @@ pub struct Space {
     pub lingers: u32,
     /// The frames that it holds, and for how many more moves.
     pub lingering: BTreeMap<u32, u32>,
-    /// The contents that the completed read or digest of the current call brought.
-    brought: Vec<(Frame, u64)>,
+    /// The frames whose read or digest completed in the current call, and their contents.
+    arrived: Vec<(Frame, u64)>,
     /// The index of the next of these that the core is expected to ask for.
-    next_brought: usize,
+    next_arrived: usize,
     /// Pages whose threads were woken.
     pub woken: Vec<u64>,
     /// Touches for which the program mostly only reads.
@@ -211,8 +211,8 @@ impl Space {
             worked_off: 0,
             lingers: 0,
             lingering: BTreeMap::new(),
-            brought: Vec::new(),
-            next_brought: 0,
+            arrived: Vec::new(),
+            next_arrived: 0,
             woken: Vec::new(),
             reads: 0,
             protected: false,
@@ -286,32 +286,32 @@ impl Space {
 
     /// The core asks for the digest of a frame of the read that has just completed. An engine computed it then: the
     /// content must still be the same.
-    pub fn check_brought(&mut self, frame: Frame) {
+    pub fn check_arrived(&mut self, frame: Frame) {
         let is = |&(read, _): &(Frame, u64)| read == frame;
-        let mut at = self.next_brought;
-        if !self.brought.get(at).is_some_and(is) {
-            let found = self.brought.iter().position(is);
+        let mut at = self.next_arrived;
+        if !self.arrived.get(at).is_some_and(is) {
+            let found = self.arrived.iter().position(is);
             at = found.unwrap_or_else(|| panic!("{frame:?} was not just read"));
         }
-        self.next_brought = at + 1;
+        self.next_arrived = at + 1;
         assert_eq!(
             self.frames[frame.0 as usize],
-            Some(self.brought[at].1),
+            Some(self.arrived[at].1),
             "{frame:?} has changed since it was read"
         );
     }
 
     /// The call of the core after a completion has ended.
-    pub fn forget_brought(&mut self) {
-        self.brought.clear();
-        self.next_brought = 0;
+    pub fn forget_arrived(&mut self) {
+        self.arrived.clear();
+        self.next_arrived = 0;
     }
 
-    fn bring(&mut self, frames: &[Frame]) {
-        self.forget_brought();
+    fn note_arrived(&mut self, frames: &[Frame]) {
+        self.forget_arrived();
         let content = |frame: &Frame| self.frames[frame.0 as usize].unwrap_or(GARBAGE);
         let contents = frames.iter().map(|frame| (*frame, content(frame)));
-        self.brought.extend(contents);
+        self.arrived.extend(contents);
     }
 
     /// A flight with empty lists.
@@ -440,7 +440,7 @@ impl Space {
             }
         }
         if !flight.write && result == IoResult::Ok {
-            self.bring(&flight.frames);
+            self.note_arrived(&flight.frames);
         }
         let io = IoId(flight.io);
         self.idle.push(flight);
@@ -459,7 +459,7 @@ impl Space {
             );
         }
         let first = flight.frames[0];
-        self.bring(&flight.frames);
+        self.note_arrived(&flight.frames);
         self.idle.push(flight);
         first
     }

@@ -128,7 +128,7 @@ pub struct System {
     pub charged: u64,
     /// Processes of a family share pages without being charged for them.
     pub families: bool,
-    /// What the processes tell each other, by process.
+    /// The messages of the processes to each other, by process.
     pub ledger: Vec<Words>,
     /// Pages that nobody was asked to pay for.
     pub unasked: u64,
@@ -167,7 +167,7 @@ pub struct System {
     /// A content with any of these bits is of an ordinary page; any other is same-filled.
     pub ordinary: u64,
     /// Other processes have random faults.
-    pub others_miss: bool,
+    pub others_fault_at_random: bool,
     /// The driver sees that an I/O has ended while the core works; all in flight have.
     pub ends_show: bool,
     /// Readahead windows by size.
@@ -207,7 +207,7 @@ impl System {
             notices: Vec::new(),
             told: VecDeque::new(),
             ordinary: FILLED - 1,
-            others_miss: false,
+            others_fault_at_random: false,
             ends_show: false,
             windows: BTreeMap::new(),
             foreign: false,

@@ -312,7 +312,7 @@ impl Mmu for View<'_> {
     }
 
     fn digest_read(&mut self, frame: Frame) -> Digest {
-        self.space.check_brought(frame);
+        self.space.check_arrived(frame);
         self.digest_of(frame)
     }
 }
@@ -460,8 +460,8 @@ impl World for View<'_> {
         *self.sys.windows.entry(pages).or_default() += 1;
     }
 
-    fn others_miss(&self) -> bool {
-        self.sys.others_miss
+    fn others_fault_at_random(&self) -> bool {
+        self.sys.others_fault_at_random
     }
 
     fn has_ended(&mut self) -> bool {

@@ -38,15 +38,10 @@ const SHOWN_BYTES: usize = 800;
 /// The depth of interpreters that the kernel follows.
 const DEEPEST: u32 = 5;
 
-#[cfg(target_arch = "x86_64")]
+/// EM_X86_64.
 const MACHINE: u16 = 62;
-#[cfg(target_arch = "aarch64")]
-const MACHINE: u16 = 183;
 /// The end of the name of glibc's loader in a program that requests it.
-#[cfg(target_arch = "x86_64")]
 const LOADER: &[u8; 22] = b"/ld-linux-x86-64.so.2\0";
-#[cfg(target_arch = "aarch64")]
-const LOADER: &[u8; 23] = b"/ld-linux-aarch64.so.1\0";
 
 const STATIC: &[u8] = b" is statically linked, so it runs unmanaged";
 const FOREIGN: &[u8] = b" is not a 64-bit program for this processor, so it runs unmanaged";

@@ -112,7 +112,7 @@ fn a_tmpfs_is_accepted_with_a_warning_and_takes_no_memory_yet() {
 fn sizes_that_cannot_be_meant_are_refused() {
     let directory = directory();
     let error = refusal(directory.path(), Some(MIB - 1), "--swap-size");
-    assert!(matches!(error, AreaError::TooSmall { bytes, .. } if bytes == MIB - 4096));
+    assert!(matches!(error, AreaError::TooSmall { bytes, .. } if bytes == MIB - 1));
     refusal(directory.path(), Some(0), "1M");
     let error = refusal(directory.path(), Some(1 << 60), "another file system");
     assert!(matches!(error, AreaError::NoRoom { .. }));
@@ -316,7 +316,7 @@ fn an_empty_file_gets_the_default_size() {
 }
 
 #[test]
-fn what_mkswap_made_is_taken_and_stays_what_it_is() {
+fn an_area_of_mkswap_is_accepted_and_keeps_its_signature() {
     let directory = directory();
     let path = file_in(&directory, 0o600, 2 * MIB);
     let mut header = vec![0u8; 4096];
@@ -347,7 +347,7 @@ fn the_default_area_is_the_temporary_directory() {
 }
 
 #[test]
-fn what_we_may_not_write_or_do_not_own_is_refused() {
+fn an_area_that_is_not_writable_or_not_ours_is_refused() {
     let directory = directory();
     if rustix::process::geteuid().is_root() {
         eprintln!("skipped: permission denied: nothing is denied to root");

@@ -150,7 +150,7 @@ fn a_small_file_system_runs_out_with_a_clear_word() {
 }
 
 #[test]
-fn what_the_kernel_swaps_to_is_refused() {
+fn an_area_of_the_kernel_is_refused() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(disk) = Loop::new("what_the_kernel_swaps_to", 4 * MIB) else {
         return;

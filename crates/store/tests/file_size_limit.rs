@@ -1,4 +1,4 @@
-//! `ulimit -f`, which kills whoever crosses it. A program of its own, since the limit is the
+//! `ulimit -f`, which kills a process that crosses it. A program of its own, since the limit is the
 //! process'.
 
 use foreswap_store::area::{self, AreaError, AreaSpec};

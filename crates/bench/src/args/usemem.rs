@@ -1,4 +1,4 @@
-//! The parameters of usemem (WORKLOADS.md), and of its two groups in `combined`.
+//! The parameters of usemem (docs/BENCH.md), and of its two groups in `combined`.
 
 use clap::{Args, ValueEnum};
 
@@ -52,7 +52,7 @@ pub enum Fill {
     Compressible,
 }
 
-/// The parameters of usemem (WORKLOADS.md).
+/// The parameters of usemem (`foreswap bench usemem --help`).
 #[derive(Debug, Clone, Args, serde::Serialize, serde::Deserialize)]
 pub struct UsememArgs {
     /// Tasks are processes or threads

@@ -1,5 +1,5 @@
-//! The targets of the patterns (issues 3 and 4; the stricter one where both have a target), and whether they were
-//! reached. This module runs nothing: its input is a report, its output targets.
+//! The targets of the patterns (docs/BENCH.md), and whether they were reached. This module runs nothing: its input is a
+//! report, its output targets.
 
 use super::device;
 use crate::args::{Fill, Op, Pattern, PeerName, UsememArgs};

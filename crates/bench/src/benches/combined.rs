@@ -25,7 +25,7 @@ const SEED_SEQUENTIAL: u64 = 50;
 const SEED_RANDOM: u64 = 30;
 const SEED_TASKS: usize = 4;
 
-/// The target relative to the kernel at its best (issues 3 and 4).
+/// The target relative to the kernel at its best.
 const THROUGHPUT: f64 = 4.0;
 const P99: f64 = 0.5;
 const HIT_RATIO: f64 = 0.999;

@@ -1,4 +1,4 @@
-//! Everything that issue 4 names: the gain of swapping huge pages whole, and the cases that must not become slower.
+//! The gain of swapping huge pages whole, and the cases that must not become slower for it.
 
 use super::series::{self, Part};
 use crate::args::{BenchArgs, BenchName, Fill, PeerName};

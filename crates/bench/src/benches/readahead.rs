@@ -1,4 +1,4 @@
-//! Everything that measures readahead and swapoff (issue 3, seeds 000 and 003), with the targets of each.
+//! Everything that measures readahead and swapoff (seeds 000 and 003), with the targets of each.
 
 use super::series::{self, Part};
 use crate::args::{BenchArgs, BenchName, PeerName};

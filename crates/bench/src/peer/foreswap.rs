@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_has_moved_is_in_its_totals() {
+    fn moved_bytes_are_in_the_totals_of_a_run() {
         let runs =
             serde_json::json!([{ "totals": { "swap_in_bytes": 8192, "swap_out_bytes": 4096 } }]);
         let moved = moved_of(&runs[0]["totals"]).unwrap();

@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_large_is_judged_so() {
+    fn figures_that_should_be_large_are_judged_so() {
         let target = |found| Target::at_least("throughput", 3.0, Unit::Ratio, Some(found));
         assert_eq!(target(3.0).reached, Some(true));
         assert_eq!(target(2.999).reached, Some(false));

@@ -28,7 +28,7 @@ pub enum Change {
     Setting {
         /// The file that holds it.
         path: PathBuf,
-        /// What it held.
+        /// Its content before.
         was: String,
     },
     /// A file was made.
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_bench_left_is_undone_by_the_next() {
+    fn changes_of_a_killed_bench_are_undone_by_the_next() {
         let place = place("left");
         let setting = place.join("setting");
         let notes = place.join("notes");

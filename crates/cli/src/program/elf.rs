@@ -35,14 +35,9 @@ impl Obstacle {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+/// EM_X86_64.
 const MACHINE: u16 = 62;
-#[cfg(target_arch = "aarch64")]
-const MACHINE: u16 = 183;
-#[cfg(target_arch = "x86_64")]
-const LOADERS: [&str; 1] = ["ld-linux-x86-64.so.2"];
-#[cfg(target_arch = "aarch64")]
-const LOADERS: [&str; 1] = ["ld-linux-aarch64.so.1"];
+const LOADER: &str = "ld-linux-x86-64.so.2";
 
 const PT_INTERP: u32 = 3;
 /// The kernel refuses more than 64 KiB of program headers.
@@ -53,7 +48,7 @@ pub fn loader(head: &[u8], file: &File) -> Result<(), Obstacle> {
     let name = interpreter(head, |at, bytes| file.read_exact_at(bytes, at).is_ok())?;
     let base = name.rsplit('/').next().unwrap_or_default();
     // Loaders in other places than /lib64 (Nix, Guix) are glibc's as well.
-    if LOADERS.contains(&base) {
+    if base == LOADER {
         Ok(())
     } else {
         Err(Obstacle::Loader(name))

@@ -26,7 +26,7 @@ fn ordinary_programs_are_found() {
 }
 
 #[test]
-fn what_a_shell_would_say_127_and_126_to() {
+fn commands_of_exit_status_127_and_126() {
     for name in ["no-such-command-here", "/no/such/command", "", "./no/such"] {
         let error = find_one(name).expect_err(name);
         assert_eq!(error.exit_status(), 127, "{error}");

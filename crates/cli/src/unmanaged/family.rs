@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_memory_stands_behind_another() {
+    fn a_process_that_shares_memory_is_not_counted() {
         let mut ends = [0; 2];
         // SAFETY: room for two descriptors.
         assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_a_close_look_is_added_to_it() {
+    fn growth_after_a_close_look_is_added() {
         let mut before = seen(10, 40, 0);
         let mut mappings = Mappings::default();
         // Two processes map it, and each has one half.

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_a_moment() {
+    fn quick_figures_are_parsed() {
         assert_eq!(
             quick("770 420 409 5 0 92 0\n"),
             Some(Quick {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_granted_in_advance_is_managed() {
+    fn memory_granted_in_advance_is_managed() {
         let text = private("20000000-24000000 rw-p 00000000 00:00 0 ", 40, "rd wr")
             + &private("30000000-34000000 rwxp 00000000 00:00 0 ", 30, "rd wr ex");
         let found = mappings(&text, |_| false);

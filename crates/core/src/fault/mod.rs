@@ -158,7 +158,7 @@ impl Waiters {
             victims.retain(|&page| self.recent.untouched(now).all(|other| other != page));
         }
     }
-    /// What happens to the fault that has waited longest for memory.
+    /// The end of the fault that has waited longest for memory.
     pub fn ending(&self, shortage: &Shortage, now: Nanos) -> Ending {
         let Some(first) = self.first() else {
             return Ending::Waits;

@@ -63,7 +63,7 @@ pub(crate) enum Ending {
 }
 
 impl Config {
-    /// What happens to a fault that has `waited` for memory. `yields`: the limit yielded a short time ago.
+    /// The end of a fault that has `waited` for memory. `yields`: the limit yielded a short time ago.
     pub fn ending(&self, shortage: &Shortage, waited: Nanos, yields: bool) -> Ending {
         let &Shortage {
             held,

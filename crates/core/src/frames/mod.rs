@@ -1,4 +1,4 @@
-//! The engine's frames: what each holds, and which are free.
+//! The engine's frames: the content of each, and which are free.
 //!
 //! A frame is *empty* (no memory behind it: the destination of an evicted page), *free* (memory that is not needed: for
 //! a read or a first touch), or it holds a page of the program: being read, clean (its slot holds the same bytes),
@@ -319,7 +319,7 @@ impl Frames {
     }
 
     /// A page with this digest is to be written to a new slot; it has lost its old one.
-    pub fn set_homeless(&mut self, frame: Frame, digest: u64) {
+    pub fn clear_slot(&mut self, frame: Frame, digest: u64) {
         let desc = self.get_mut(frame);
         (desc.slot, desc.digest) = (None, digest);
         self.set_state(frame, State::Dirty);
@@ -337,7 +337,7 @@ impl Frames {
     pub fn on_write_failed(&mut self, frame: Frame, whole: Option<bool>) {
         let desc = self.get_mut(frame);
         desc.whole = whole.unwrap_or(desc.whole);
-        self.set_homeless(frame, self.get(frame).digest);
+        self.clear_slot(frame, self.get(frame).digest);
     }
 
     fn enter(&mut self, frame: Frame) {

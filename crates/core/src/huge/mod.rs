@@ -46,7 +46,7 @@ const STRETCHES: usize = 8;
 /// changed pages are written.
 const CHANGED_PART: u32 = 4;
 
-/// What the system can do for huge pages at the moment, and whether they are in use.
+/// Whether the system has huge pages at the moment, and whether they are in use.
 #[derive(Default)]
 pub(crate) struct Huge {
     /// Tries that are skipped, as the system had no huge page.

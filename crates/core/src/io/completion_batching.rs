@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_began_after_the_last_look_and_has_not_ended_says_nothing() {
+    fn an_open_read_since_the_last_look_is_no_evidence() {
         let mut batching = CompletionBatching::default();
         let mut disk = Disk::default();
         for _ in 0..20 {

@@ -1,7 +1,7 @@
 //! I/O: which request the disk gets next, and how much it has in flight.
 //!
 //! [`scheduler::IoScheduler`] decides both; it owns the requests. `mm::submit` makes requests of pages, and
-//! `mm::complete` publishes what a completed request made true.
+//! `mm::complete` publishes the states that a completed request made true.
 
 mod completion_batching;
 pub(crate) mod random_faults;

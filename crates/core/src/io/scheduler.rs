@@ -57,7 +57,7 @@ impl Config {
     }
 }
 
-/// Who faults at random.
+/// The processes that fault at random.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Contention {
     /// No process on this disk.
@@ -76,7 +76,7 @@ pub(crate) enum Class {
     Background,
 }
 
-/// What became of a request that was to be dispatched.
+/// The outcome for a request that was to be dispatched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Dispatch {
     /// The disk has it.
@@ -152,7 +152,7 @@ impl IoScheduler {
         self.random_faults.on_fault(clock, now);
     }
 
-    /// Who faults at random now.
+    /// The processes that fault at random now.
     pub fn contention(&self, clock: ReclaimClock) -> Contention {
         if self.random_faults.are_frequent(clock) {
             Contention::Own
@@ -168,7 +168,7 @@ impl IoScheduler {
         self.random_faults.expire(now);
     }
 
-    /// What is seen of the disk, and whether other processes on it fault at random. Memory that compresses is no disk
+    /// The state of the disk, and whether other processes on it fault at random. Memory that compresses is no disk
     /// to wait for (`has_memory`).
     pub fn observe(
         &mut self,

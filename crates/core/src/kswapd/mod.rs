@@ -1,4 +1,5 @@
-//! Background reclaim of one node (seed 001): when it works, when it naps, when it sleeps.
+//! Background reclaim of one NUMA node as in Linux (seed 001): when it works, when it naps, when it sleeps. For the lab;
+//! the engine's background reclaim is `reclaim/`.
 //!
 //! An allocation that finds its zones below low requests a number of pages (an *order*) and names the highest zone that
 //! may serve it. Reclaim then continues until the node is *balanced*: one zone up to that one has more than its high
@@ -74,7 +75,7 @@ impl Default for Config {
     }
 }
 
-/// What to do next.
+/// The next action of the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Wait for [`NAP`], then call [`Kswapd::on_nap_over`]; [`Kswapd::on_woken`] if a request ends it.
@@ -110,7 +111,7 @@ pub struct Reclaimed {
     pub freed: u64,
 }
 
-/// What reclaim noticed of a node during its scan. The driver sets the flags; this module clears them.
+/// The states of a node that reclaim noticed during its scan. The driver sets the flags; this module clears them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeFlags {
     /// The devices behind its pages cannot keep up: a direct reclaimer waits before it continues.

@@ -532,7 +532,7 @@ fn any_sequence_keeps_the_rules() {
 
 /// Requests that come while it works are served by the next run, with the larger of each number.
 #[test]
-fn what_is_pending_only_grows_until_it_is_served() {
+fn pending_requests_only_grow_until_they_are_served() {
     for seed in 0..500 {
         let mut rng = Rng(seed);
         let short = node(10, 1_000);

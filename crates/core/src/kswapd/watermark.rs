@@ -1,13 +1,12 @@
-//! Watermarks: how much of a zone stays free, and what an allocation does when less is free.
+//! Watermarks: how much of a zone stays free, and the action of an allocation that finds less.
 //!
 //! Three levels per zone, min < low < high, in pages. Above low an allocation takes its page. Between low and min it
 //! takes it too, and wakes background reclaim. Below min it must reclaim itself (*direct* reclaim) first. Background
 //! reclaim continues up to high, so that it works in long stretches and not page by page.
 //!
-//! A zone is a pool of frames that only some requests can use: in the lab the zones of a node (DMA, DMA32, Normal), in
-//! the engine the pools of small and of huge frames. Zones of a node are ordered. A request names the highest that may
-//! serve it, and every lower zone may too. A zone keeps a *reserve* from requests for higher zones, so that they do not
-//! use it up.
+//! A zone is a pool of frames that only some requests can use: DMA, DMA32, Normal. Zones of a node are ordered. A
+//! request names the highest that may serve it, and every lower zone may too. A zone keeps a *reserve* from requests for
+//! higher zones, so that they do not use it up.
 
 /// The most zones of a node.
 pub const MAX_ZONES: usize = 4;

@@ -78,7 +78,7 @@ impl Mm {
     }
 
     /// Read some pages that will be needed. Returns whether it did.
-    pub(super) fn bring_needed(&mut self, w: &mut impl World) -> bool {
+    pub(super) fn read_needed(&mut self, w: &mut impl World) -> bool {
         if !self.advised.has_needed() || self.io.in_flight() >= READS {
             return false;
         }

@@ -1,8 +1,7 @@
-//! When reclaim runs in the background, how far, and what it gives back.
+//! The work between faults: the steps of one call of [`Mm::run`], and the memory that it gives back.
 //!
-//! [`Mm::run`] is called between faults. It wakes reclaim below the low watermark and lets it run until the high one is
-//! reached, counting the pages that become free without further work. Surplus memory goes back to the system, and
-//! memory above the fair share to other processes.
+//! [`crate::reclaim::wake`] decides when reclaim wakes and sleeps; here it is asked, and batches are evicted. Surplus
+//! memory goes back to the system, and memory above the fair share to other processes.
 
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
@@ -32,7 +31,7 @@ impl Mm {
         }
         let mut moved = self.page_out(w);
         let asked = moved > 0;
-        let brought = self.bring_needed(w);
+        let read = self.read_needed(w);
         if self.reclaim.is_awake() || w.excess() > 0 {
             let (headroom, evicted) = (self.headroom(w), self.evicted());
             let soon = self
@@ -55,7 +54,7 @@ impl Mm {
             self.waiters.keep_limit();
         }
         let drained = self.drain_step(w) || self.write_back_step(w);
-        drained || brought || moved > 0 && (asked || self.reclaim.is_awake() || w.excess() > 0)
+        drained || read || moved > 0 && (asked || self.reclaim.is_awake() || w.excess() > 0)
     }
 
     /// Evicted pages that are no free memory yet. Units on probation are not written for now.

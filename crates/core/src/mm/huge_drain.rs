@@ -164,7 +164,7 @@ impl Mm {
         for n in 0..UNIT {
             let frame = first.plus(n);
             if let Some(slot) = self.frames.get(frame).slot {
-                self.frames.set_homeless(frame, w.digest(slot));
+                self.frames.clear_slot(frame, w.digest(slot));
                 self.slots.put(w, Some(slot));
             }
         }

@@ -265,8 +265,8 @@ impl Mm {
 
     /// Part of a unit could not be written, or not yet. If the area refused it, its pages continue as single pages.
     fn unfinished(&mut self, id: ClusterId) {
-        let homeless = |frame| self.frames.get(frame).slot.is_none();
-        if self.frames.clusters().frames(id).any(homeless) {
+        let without_slot = |frame| self.frames.get(frame).slot.is_none();
+        if self.frames.clusters().frames(id).any(without_slot) {
             self.frames.disband(id);
         } else {
             self.frames.file(id);
@@ -375,7 +375,7 @@ impl Mm {
     }
 
     fn on_unit_mapped(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) {
-        self.pass_trial(id);
+        self.pass_probation(id);
         let first = self.frames.clusters().first(id);
         let keeps = self
             .frames

@@ -181,7 +181,7 @@ impl Mm {
                 let desc = *self.frames.get(frame);
                 if anew || desc.state == State::Dirty {
                     self.slots.put(w, desc.slot);
-                    self.frames.set_homeless(frame, desc.digest);
+                    self.frames.clear_slot(frame, desc.digest);
                 }
             }
             if !anew {
@@ -217,16 +217,21 @@ impl Mm {
             if !self.io.may_write() {
                 return false;
             }
-            self.end_trial(w, id);
-            let homeless = |frame: &Frame| self.frames.get(*frame).slot.is_none();
-            let homeless = self.frames.clusters().frames(id).filter(homeless).count() as u32;
-            let slot = match homeless {
+            self.end_probation(w, id);
+            let without_slot = |frame: &Frame| self.frames.get(*frame).slot.is_none();
+            let without_slot = self
+                .frames
+                .clusters()
+                .frames(id)
+                .filter(without_slot)
+                .count() as u32;
+            let slot = match without_slot {
                 UNIT => self.slots.take_cluster(w),
                 _ => None,
             };
             let started = match slot {
                 Some(slot) => self.write_unit(w, id, slot, 0, UNIT),
-                None if homeless == 0 => self.write_unit_at_home(w, id),
+                None if without_slot == 0 => self.write_unit_at_home(w, id),
                 // No slot cluster is free, or some were refused while a thread waited for the unit.
                 None => {
                     self.stats.huge_splits += 1;
@@ -330,7 +335,7 @@ impl Mm {
     /// Whether a page that a stream has passed can be evicted: of a huge page, only with its last one.
     pub(super) fn may_pass(&self, page: Vpn, next: Vpn) -> bool {
         if self.table.is_huge(page) {
-            return unit_of(page) != unit_of(next) && self.table.huge_credit(page) <= REFS_NEW;
+            return unit_of(page) != unit_of(next) && self.table.huge_refs(page) <= REFS_NEW;
         }
         let entry = self.table.get(page);
         matches!(entry, Entry::Resident(Resident { refs, .. }) if refs <= REFS_NEW)

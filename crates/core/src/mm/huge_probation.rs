@@ -40,7 +40,7 @@ impl Mm {
     }
 
     /// The unit of a cluster is about to be written.
-    pub(super) fn end_trial(&mut self, w: &impl World, id: ClusterId) {
+    pub(super) fn end_probation(&mut self, w: &impl World, id: ClusterId) {
         let until = self.frames.end_rest(id);
         if until.is_some_and(|until| until <= w.now()) {
             self.probation.on_unused(self.table.resident());
@@ -48,7 +48,7 @@ impl Mm {
     }
 
     /// The unit of a cluster was touched and is mapped again.
-    pub(super) fn pass_trial(&mut self, id: ClusterId) {
+    pub(super) fn pass_probation(&mut self, id: ClusterId) {
         if self.frames.end_rest(id).is_some() {
             self.probation.on_used();
         }

@@ -91,7 +91,7 @@ pub enum Outcome {
 #[derive(Default)]
 struct Buffers {
     batch: Vec<(Slot, Frame)>,
-    homeless: Vec<Frame>,
+    without_slot: Vec<Frame>,
     victims: Vec<Vpn>,
     units: Vec<Vpn>,
     wants: Vec<(u64, Vpn, Slot)>,
@@ -99,7 +99,7 @@ struct Buffers {
     met: Vec<(Vpn, Entry)>,
 }
 
-/// The memory manager of one process: its machines, and what happens between them.
+/// The memory manager of one process: its machines, and the actions that join them.
 pub struct Mm {
     config: Config,
     /// Where each page is.

@@ -154,7 +154,7 @@ impl Mm {
             }
             Answer::Follows(Predictor::ByteStride(id)) => {
                 if self.byte_strides.next_page(id, now).is_some() {
-                    self.read_lattice(w, id, &region, batch);
+                    self.read_byte_strides(w, id, &region, batch);
                 }
             }
             Answer::Window(window) => {
@@ -187,14 +187,14 @@ impl Mm {
                 let region = vma.range.clone();
                 let mut batch = core::mem::take(&mut self.buffers.batch);
                 batch.clear();
-                self.read_lattice(w, id, &region, &mut batch);
+                self.read_byte_strides(w, id, &region, &mut batch);
                 self.submit_reads(w, &mut batch, None, SLOTS_PER_IO);
                 self.buffers.batch = batch;
             }
         }
     }
 
-    fn read_lattice(
+    fn read_byte_strides(
         &mut self,
         w: &mut impl World,
         id: ByteStrideId,

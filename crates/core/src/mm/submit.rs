@@ -62,11 +62,11 @@ impl Mm {
     pub(super) fn schedule_io(&mut self, w: &mut impl World) {
         self.io.expire(w.now());
         if self.faults_at_random() {
-            w.misses();
+            w.faults_at_random();
         }
         let clock = self.reclaim_clock();
         self.io
-            .observe(w.disk(), w.others_miss(), has_memory(w), clock);
+            .observe(w.disk(), w.others_fault_at_random(), has_memory(w), clock);
         self.dispatch_waiting(w);
     }
 
@@ -242,9 +242,9 @@ impl Mm {
             let oldest = self.frames.dirty().iter().take(BATCH);
             batch.extend(oldest.filter_map(|&frame| Some((self.frames.get(frame).slot?, frame))));
             let done = if batch.is_empty() {
-                let mut frames = core::mem::take(&mut self.buffers.homeless);
+                let mut frames = core::mem::take(&mut self.buffers.without_slot);
                 let done = self.write_anew(w, &mut frames);
-                self.buffers.homeless = frames;
+                self.buffers.without_slot = frames;
                 done
             } else {
                 batch.sort_unstable_by_key(|&(slot, _)| slot);
@@ -276,8 +276,8 @@ impl Mm {
 
     /// Write pages that have no slot to consecutive slots. False: no slot is free, or the queue is full.
     fn write_anew(&mut self, w: &mut impl World, frames: &mut Vec<Frame>) -> bool {
-        let homeless = |frame: &&Frame| self.frames.get(**frame).slot.is_none();
-        let mut oldest = self.frames.dirty().iter().take(BATCH).filter(homeless);
+        let without_slot = |frame: &&Frame| self.frames.get(**frame).slot.is_none();
+        let mut oldest = self.frames.dirty().iter().take(BATCH).filter(without_slot);
         let first = oldest.clone().next();
         let whole = first.is_some_and(|&frame| self.frames.get(frame).whole);
         let alike = |frame: &&Frame| self.frames.get(**frame).whole == whole;

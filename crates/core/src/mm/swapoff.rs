@@ -409,7 +409,7 @@ impl Mm {
         if !self.has_room_elsewhere(w, 1) {
             return self.stay(frame);
         }
-        self.frames.set_homeless(frame, w.digest(slot));
+        self.frames.clear_slot(frame, w.digest(slot));
         self.slots.put(w, Some(slot));
     }
 

@@ -99,6 +99,6 @@ impl Mm {
         let digest = w.digest(slot);
         self.slots.put(w, Some(slot));
         self.frames.set_leaves(frame, true);
-        self.frames.set_homeless(frame, digest);
+        self.frames.clear_slot(frame, digest);
     }
 }

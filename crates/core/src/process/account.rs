@@ -11,7 +11,7 @@ use crate::world::Sharing;
 
 /// Pages of the limit that no process charges in advance: room for charges that come at the same time.
 const SLACK: u64 = 32;
-/// The most pages that a process asks of the others at a time (2 MiB): what a huge page needs.
+/// The most pages that a process asks of the others at a time: those of a huge page (2 MiB).
 const MOST_WANTED: u64 = 512;
 /// A process that lacks less than this part of its share asks for nothing.
 const MUCH: u64 = 8;
@@ -98,7 +98,7 @@ impl<P: Copy + PartialEq> Account<P> {
         self.prepaid
     }
 
-    /// No further page will be found: uncharge what was charged in advance.
+    /// No further page will be found: uncharge the pages that were charged in advance.
     pub fn return_prepaid(&mut self, ledger: &mut impl LedgerMut<Process = P>) {
         ledger.uncharge(core::mem::take(&mut self.prepaid));
     }
@@ -174,7 +174,7 @@ impl<P: Copy + PartialEq> Account<P> {
         self.debt.close();
     }
 
-    /// What the eviction of a shared page gives back.
+    /// The memory that the eviction of a shared page gives back.
     pub fn sharing(&self) -> Sharing {
         if self.debt.covered() > 0 && self.debt.due() == 0 {
             Sharing::Owed

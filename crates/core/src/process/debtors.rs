@@ -38,7 +38,7 @@ impl<P> Default for Debtors<P> {
 }
 
 impl<P: Copy + PartialEq> Debtors<P> {
-    /// Look for the debtors. What one has paid for is gone with it.
+    /// Look for the debtors. The payments of one that has ended count no more.
     pub(super) fn find(&mut self, ledger: &impl Ledger<Process = P>) {
         let before = core::mem::take(&mut self.found);
         self.found.extend(ledger.debtors());

@@ -30,7 +30,7 @@ pub trait Ledger {
     fn is_even(&self, debtor: Self::Process) -> bool;
 }
 
-/// What this process changes in the ledger.
+/// The words of the ledger that this process changes.
 pub trait LedgerMut: Ledger {
     /// Charge `n` pages if the sum stays within the limit.
     fn try_charge(&mut self, n: u64) -> bool;

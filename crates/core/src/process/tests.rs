@@ -304,7 +304,7 @@ fn a_writer_asks_the_next_debtor_when_one_has_nothing_left() {
 }
 
 #[test]
-fn what_an_ended_debtor_has_paid_for_counts_no_more() {
+fn payments_of_an_ended_debtor_count_no_more() {
     let mut run = Run::new(1000, 3);
     run.charged[0] = 100;
     let mut first = debtor(&mut run, 1, 300);
@@ -322,7 +322,7 @@ fn what_an_ended_debtor_has_paid_for_counts_no_more() {
 }
 
 #[test]
-fn whoever_lets_go_of_a_shared_page_passes_its_charge_on() {
+fn a_process_that_drops_a_shared_page_passes_its_charge_on() {
     let mut run = Run::new(100, 3);
     run.charged[0] = 60;
     let mut first = debtor(&mut run, 1, 60);

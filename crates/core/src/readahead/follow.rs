@@ -15,7 +15,7 @@ pub(crate) enum Predictor {
     ByteStride(ByteStrideId),
 }
 
-/// What the policy decides on.
+/// The inputs of the policy.
 pub(crate) struct Followed<'a> {
     pub streams: &'a mut Streams,
     pub byte_strides: &'a mut ByteStrides,
@@ -35,7 +35,7 @@ pub(crate) struct Follow {
 }
 
 impl Follow {
-    /// What the touch continues, moved on. A program that touches the region in no order continues nothing.
+    /// The pattern that the touch continues, moved on. A program that touches the region in no order continues nothing.
     pub fn predictor(&self, history: &mut Followed<'_>) -> Option<Predictor> {
         let (address, now) = self.at.filter(|_| self.hint != Hint::Random)?;
         let (streams, region) = (&mut history.streams, &mut history.region);

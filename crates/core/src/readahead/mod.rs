@@ -1,9 +1,10 @@
 //! Swap readahead: which pages are read together with a page. Readahead of files is in [`mod@file`].
 //!
 //! A policy ([`Readahead`]) sees the touches of absent pages, one after the other, and answers a miss with a window of
-//! pages, or names what it follows and reads on between misses: the default (`follow`) follows streams. It decides on addresses, slots and its own history only. The caller reads the pages of the window that are on an area
-//! and not in memory yet. Each policy has its file and one type for its state. The kernel's policies (`vma`, `cluster`)
-//! make the decisions of Linux 6.18.
+//! pages, or names what it follows and reads on between misses: the default (`follow`) follows streams. It decides on
+//! addresses, slots and its own history only. The caller reads the pages of the window that are on an area and not in
+//! memory yet. Each policy has its file and one type for its state. The kernel's policies (`vma`, `cluster`) make the
+//! decisions of Linux 6.18.
 
 pub(crate) mod budget;
 pub(crate) mod byte_stride;

@@ -1,4 +1,4 @@
-//! A policy: what it sees, and what it answers.
+//! A policy: its inputs and its answers.
 
 use core::convert::Infallible;
 
@@ -77,9 +77,9 @@ impl Answer<Infallible> {
 pub trait Readahead {
     /// The state of the policy: of one region, of all areas (`cluster`), or of both.
     type History<'a>;
-    /// What the policy follows, to read on between misses; [`Infallible`] if it answers only misses.
+    /// A pattern that the policy follows, to read on between misses; [`Infallible`] if it answers only misses.
     type Follows;
-    /// `touch` found its page in memory. Returns what it continues.
+    /// `touch` found its page in memory. Returns the pattern that it continues.
     fn on_hit(&self, history: &mut Self::History<'_>, touch: &Touch) -> Option<Self::Follows>;
     /// `touch` found its page on an area only. A window is within its region.
     fn on_miss(&self, history: &mut Self::History<'_>, touch: &Touch) -> Answer<Self::Follows>;

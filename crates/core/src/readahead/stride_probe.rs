@@ -19,9 +19,9 @@ const LEAVES: u64 = 64;
 /// Time per touch that is no reason to try single pages: evicting one page and mapping another takes about that.
 const FAST: Nanos = 25_000;
 /// Single pages must be slower than huge pages by this part.
-const CLEARLY: u64 = 8;
+const MARGIN: u64 = 8;
 /// The unused way is assumed to become faster by this part at each measurement.
-const HOPE: u64 = 128;
+const DECAY: u64 = 128;
 
 /// State of the wide streams of one region.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,7 +76,7 @@ impl StrideProbe {
     fn prefers_whole(&self) -> bool {
         match self.paces {
             [0, whole] => whole <= FAST,
-            [single, whole] => whole + whole / CLEARLY < single,
+            [single, whole] => whole + whole / MARGIN < single,
         }
     }
 
@@ -84,7 +84,7 @@ impl StrideProbe {
     fn weigh(&mut self, whole: bool, pace: Nanos) -> bool {
         self.paces[usize::from(whole)] = pace.max(1);
         let other = &mut self.paces[usize::from(!whole)];
-        *other -= *other / HOPE;
+        *other -= *other / DECAY;
         self.prefers_whole()
     }
 }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_touched_again_is_read_alone_until_most_is() {
+    fn places_touched_again_are_read_alone_until_most_are() {
         let mut wide = StrideProbe::default();
         let takes = [19_000, 10_000];
         assert!(pass(&mut wide, 3, 1000, takes).0 > 0);

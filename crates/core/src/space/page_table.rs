@@ -302,7 +302,7 @@ impl PageTable {
     }
 
     /// References of the huge page of `page`.
-    pub fn huge_credit(&self, page: Vpn) -> u8 {
+    pub fn huge_refs(&self, page: Vpn) -> u8 {
         let leaf = self.leaves.get(split(page).0);
         leaf.map_or(0, |leaf| leaf.refs)
     }

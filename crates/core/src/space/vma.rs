@@ -32,7 +32,7 @@ pub struct Vma {
 
 /// The highest `Vma::local`.
 const LOCAL: u8 = 64;
-/// What a huge page that is missed or filled in order adds to `Vma::local`; two are enough.
+/// A huge page that is missed or filled in order adds this to `Vma::local`; two are enough.
 const UNIT_MISSED: u8 = 8;
 const UNIT_FILLED: u8 = LOCAL / 4 + 1;
 

@@ -385,18 +385,23 @@ mod tests {
         fn set_digest(&mut self, _: Slot, _: u64) {}
     }
 
-    /// Takes and puts by a small generator. Slots that are taken were free and are consecutive, in the first area that
+    /// A small generator: each call returns a number below its argument.
+    fn random(seed: u64) -> impl FnMut(u64) -> u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        move |n| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % n
+        }
+    }
+
+    /// Random takes and puts. Slots that are taken were free and are consecutive, in the first area that
     /// has room; `None` means that neither a slot of ours nor a cluster is free.
     #[test]
     fn every_free_slot_can_be_taken_and_none_twice() {
         for seed in 1..40u64 {
-            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let mut below = |n: u64| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                state % n
-            };
+            let mut below = random(seed);
             let mut map = Map::new(&[300, 1500, 40]);
             let mut slots = Slots::default();
             let mut taken: Vec<Slot> = Vec::new();
@@ -434,13 +439,7 @@ mod tests {
     #[test]
     fn whole_clusters_are_taken_as_long_as_there_are_empty_ones() {
         for seed in 1..20u64 {
-            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let mut below = |n: u64| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                state % n
-            };
+            let mut below = random(seed);
             let mut map = Map::new(&[700, 4096]);
             let mut slots = Slots::default();
             let mut units: Vec<Slot> = Vec::new();

@@ -27,7 +27,7 @@ fn swapped_run(m: &Machine, n: usize) -> usize {
 }
 
 #[test]
-fn what_is_paged_out_leaves_memory_and_reads_back() {
+fn pageout_evicts_pages_that_read_back() {
     let mut m = machine();
     let mapped = m.resident();
     let (first, last) = (mapped[0], mapped[mapped.len() - 1] + 1);
@@ -113,7 +113,7 @@ fn new_memory_in_the_place_of_what_was_to_leave_stays() {
 }
 
 #[test]
-fn what_will_be_needed_is_found_in_memory() {
+fn willneed_pages_are_found_in_memory() {
     let mut m = machine();
     let at = swapped_run(&m, 8);
     let stats = m.p.mm.stats.clone();
@@ -132,7 +132,7 @@ fn what_will_be_needed_is_found_in_memory() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_read() {
+fn pages_that_do_not_fit_are_not_read() {
     let mut m = machine();
     let mapped = m.resident();
     let reads = m.p.mm.stats.swap_in;
@@ -148,7 +148,7 @@ fn what_does_not_fit_is_not_read() {
 }
 
 #[test]
-fn what_was_to_leave_and_is_needed_after_all_comes_back() {
+fn a_page_on_its_way_out_comes_back_if_it_is_needed() {
     let mut m = machine();
     let at = m.resident()[20];
     m.p.advise(&mut m.sys, at..at + 4, Advice::PageOut);
@@ -165,7 +165,7 @@ fn what_was_to_leave_and_is_needed_after_all_comes_back() {
 }
 
 #[test]
-fn what_is_cold_goes_first() {
+fn cold_pages_are_evicted_first() {
     let mut m = Machine::with(Policy::None, 200, &[4096], 600);
     for at in 0..150 {
         m.touch(at, Some(1000 + at as u64));

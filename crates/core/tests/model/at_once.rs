@@ -47,7 +47,7 @@ fn any_other_gets_more_while_it_has_some() {
 
 /// While it has a batch, a scan continues over pages in memory, which are mapped ahead.
 #[test]
-fn what_is_in_memory_is_mapped_ahead_meanwhile() {
+fn pages_in_memory_are_mapped_ahead_meanwhile() {
     let mut m = filled(true);
     scan(&mut m);
     let pages = 1_500;

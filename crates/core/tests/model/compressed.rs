@@ -67,7 +67,7 @@ fn nothing_leaves_where_others_have_claimed_all_that_is_free() {
 }
 
 #[test]
-fn what_is_refused_goes_to_the_next_area() {
+fn a_refused_page_goes_to_the_next_area() {
     let mut m = machine(&[4096, 4096], 600, 1000);
     m.fill();
     m.rest();
@@ -81,7 +81,7 @@ fn what_is_refused_goes_to_the_next_area() {
 
 /// If there is no other area, incompressible pages are accepted as they are.
 #[test]
-fn what_is_refused_is_kept_as_it_is_where_there_is_nothing_else() {
+fn a_refused_page_is_stored_uncompressed_without_another_area() {
     let mut m = machine(&[4096], 600, 1000);
     m.fill();
     m.rest();

@@ -336,7 +336,7 @@ fn a_discard_meets_a_read_a_write_and_a_dirty_page() {
 }
 
 #[test]
-fn who_waits_for_an_unmapped_page_wakes_up() {
+fn a_thread_that_waits_for_an_unmapped_page_wakes_up() {
     let mut m = Machine::new(48, &[512], 100);
     m.fill();
     let (at, _) = m.swapped();
@@ -405,7 +405,7 @@ fn a_page_that_is_being_written_is_given_back_from_memory() {
 }
 
 #[test]
-fn what_is_mapped_already_is_newer_than_what_was_read() {
+fn a_mapped_page_is_newer_than_the_one_read() {
     let mut m = Machine::new(48, &[512], 100);
     m.fill();
     m.rest();

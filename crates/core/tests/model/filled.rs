@@ -102,7 +102,7 @@ fn each_has_its_own_word() {
 
 /// More words than the list can hold: the other pages are evicted as ordinary pages.
 #[test]
-fn where_too_many_words_are_in_use_the_others_are_written() {
+fn pages_of_too_many_words_are_written() {
     let pages = 6000;
     let mut m = machine(64, pages, Thp::Never);
     for at in 0..pages {

@@ -88,7 +88,7 @@ fn assert_whole(stats: &Stats, pages: usize) {
 
 /// The first touches of a fill map single pages, until they are seen to be in order.
 #[test]
-fn where_a_filling_began_is_a_huge_page_when_it_goes_out() {
+fn the_first_leaf_of_a_filling_is_evicted_as_a_huge_page() {
     let mut m = machine(Thp::Adaptive);
     let first = first_unit(&m);
     for at in first..PAGES {
@@ -182,7 +182,7 @@ fn given(m: &Machine) -> impl Iterator<Item = usize> {
 fn a_scan_leaves_the_disk_to_those_who_miss_single_pages() {
     const AT_A_TIME: usize = UNIT / 4 * 3;
     let mut m = filled(Thp::Adaptive);
-    m.sys.others_miss = true;
+    m.sys.others_fault_at_random = true;
     let before = m.p.mm.stats.clone();
     for at in 0..PAGES {
         if m.p.touch(&mut m.sys, 0, at, None) != Access::Waits {
@@ -204,7 +204,7 @@ fn a_scan_leaves_the_disk_to_those_who_miss_single_pages() {
     let faults =
         after.faults_major + after.faults_minor - before.faults_major - before.faults_minor;
     assert!(faults <= 2 * FAULTS, "{faults} faults");
-    m.sys.others_miss = false;
+    m.sys.others_fault_at_random = false;
     m.end();
 }
 
@@ -212,7 +212,7 @@ fn a_scan_leaves_the_disk_to_those_who_miss_single_pages() {
 #[test]
 fn a_single_page_goes_before_the_rest_of_a_huge_one() {
     let mut m = filled(Thp::Adaptive);
-    m.sys.others_miss = true;
+    m.sys.others_fault_at_random = true;
     let mut held = false;
     'scan: for at in 0..PAGES / 4 {
         if m.p.touch(&mut m.sys, 0, at, None) != Access::Waits {
@@ -238,7 +238,7 @@ fn a_single_page_goes_before_the_rest_of_a_huge_one() {
     m.rounds_without_io();
     assert!(given(&m).count() > before, "page {far} waits");
     m.rest();
-    m.sys.others_miss = false;
+    m.sys.others_fault_at_random = false;
     m.end();
 }
 
@@ -401,7 +401,7 @@ fn huge_pages_that_nobody_touches_make_room_for_random_misses() {
 /// If parts of a leaf are in memory, a scan is seen with gaps, some of which look like strides. The reads of those
 /// streams must not hide the scan.
 #[test]
-fn what_is_touched_in_order_again_becomes_huge_again() {
+fn memory_touched_in_order_again_becomes_huge_again() {
     for (seed, count) in [(0, 100), (4, 100), (5, 300), (7, 2000)] {
         let mut m = filled(Thp::Adaptive);
         touch_all(&mut m, (0..count).map(|n| scattered(n + seed * 10_000)));
@@ -471,7 +471,7 @@ fn a_discard_of_a_part_splits_and_the_rest_stays() {
 
 /// Memory that cannot be moved is not made huge pages again at each pass of reclaim.
 #[test]
-fn what_cannot_be_moved_is_not_made_huge_again_and_again() {
+fn immovable_pages_are_not_collapsed_repeatedly() {
     let mut m = filled(Thp::Always);
     let before = m.p.space.collapsed;
     for n in 0..200 {

@@ -66,7 +66,7 @@ fn a_page_that_moved_is_found_by_its_slot() {
 }
 
 #[test]
-fn what_is_no_longer_in_its_slot_is_not_read() {
+fn a_page_that_left_its_slot_is_not_read() {
     let mut machine = mixed(Policy::Cluster(8));
     machine.p.discard(1033..1035);
     for _ in 0..8 {

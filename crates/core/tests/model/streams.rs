@@ -179,7 +179,7 @@ fn random_touches_read_one_page_each() {
 
 /// Runs that break off leave pages unused; the estimate must show that, as far as an estimate can.
 #[test]
-fn what_is_reported_as_used_was_used() {
+fn estimated_hits_are_near_the_true_ones() {
     let mut m = filled();
     let mut state = 3u64;
     let mut truth = 0;
@@ -303,7 +303,7 @@ fn pages_that_go_out_before_a_scan_are_read_ahead_again() {
 
 /// A page that a scan reaches was just evicted and waits for its write: it is mapped ahead as well.
 #[test]
-fn what_waits_for_its_write_is_mapped_ahead() {
+fn pages_that_wait_for_writeback_are_mapped_ahead() {
     let pages = 1_500;
     let mut m = Machine::of(Policy::Streams(512), 4_096, LIMIT, &[32_768], pages);
     m.p.space.depth = 0;
@@ -334,7 +334,7 @@ fn push_out(m: &mut Machine) {
 }
 
 #[test]
-fn where_a_scan_began_the_next_one_need_not_prove_itself() {
+fn a_scan_needs_no_proof_where_one_began_before() {
     let mut m = filled();
     push_out(&mut m);
     let first = touch_all(&mut m, 3_000..3_400);
@@ -349,7 +349,7 @@ fn where_a_scan_began_the_next_one_need_not_prove_itself() {
 
 /// Readahead where a scan began is wasted if only that page is touched; this happens once.
 #[test]
-fn where_no_scan_goes_on_none_is_thought_to_begin() {
+fn no_scan_is_assumed_where_none_continued() {
     let mut m = filled();
     touch_all(&mut m, 3_000..6_000);
     push_out(&mut m);

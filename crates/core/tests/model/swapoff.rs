@@ -67,7 +67,7 @@ fn everything_comes_back_into_memory_when_the_limit_is_raised() {
 }
 
 #[test]
-fn what_does_not_fit_moves_to_another_area() {
+fn pages_that_do_not_fit_move_to_another_area() {
     for how in ALL {
         let mut m = machine(how, 64, &[512, 1024], 300);
         m.fill();
@@ -96,7 +96,7 @@ fn reads_are_large_and_moves_few() {
 }
 
 #[test]
-fn what_does_not_fit_anywhere_stays_and_no_fault_suffers() {
+fn pages_that_fit_nowhere_stay_and_no_fault_fails() {
     let mut m = machine(Swapoff::Stream, 64, &[512], 300);
     m.fill();
     m.begin(0);
@@ -189,7 +189,7 @@ fn pages_that_cannot_be_mapped_are_copied_or_wait() {
 
 /// A page is discarded, touched and evicted, and swapoff brings it back before the kernel zaps the discarded range.
 #[test]
-fn what_comes_back_before_a_late_zap_is_not_missed() {
+fn a_page_that_returns_before_a_late_zap_is_not_missed() {
     let mut m = machine(Swapoff::Stream, 48, &[1024], 300);
     m.fill();
     m.rest();

@@ -56,7 +56,7 @@ fn a_page_that_a_thread_waited_for_stays_until_it_is_touched() {
 }
 
 #[test]
-fn who_waits_again_comes_back_to_his_place() {
+fn a_fault_that_waits_again_keeps_its_place() {
     let mut m = without_memory(100, 110);
     let began = m.sys.now;
     touch(&mut m, 0, 3);
@@ -125,7 +125,7 @@ fn a_page_of_a_read_that_waits_is_not_forgotten() {
     let run = away.windows(4).find(|run| run[3] == run[0] + 3);
     let run = run.expect("four in a row")[0];
     // The disk serves other processes now, and accepts no more.
-    m.sys.others_miss = true;
+    m.sys.others_fault_at_random = true;
     m.p.run(&mut m.sys);
     m.p.space.depth = 0;
     m.p.advise(&mut m.sys, run..run + 4, Advice::WillNeed);
@@ -143,7 +143,7 @@ fn a_page_of_a_read_that_waits_is_not_forgotten() {
     m.p.space.depth = 8;
     m.rest();
     assert_eq!(waiting(&m), 0);
-    m.sys.others_miss = false;
+    m.sys.others_fault_at_random = false;
     m.end();
 }
 
@@ -184,7 +184,7 @@ fn a_huge_page_that_a_thread_waited_for_stays_until_it_is_touched() {
 }
 
 #[test]
-fn what_cannot_be_moved_does_not_hold_up_what_can() {
+fn immovable_pages_do_not_delay_movable_ones() {
     const LIMIT: usize = 1500;
     let mut m = Machine::new(LIMIT as u64, &[8192], 3 * LIMIT);
     m.fill();
@@ -207,7 +207,7 @@ fn what_cannot_be_moved_does_not_hold_up_what_can() {
 
 /// Nor recently faulted pages: the limit yields a moment after each fault, and the driver knows when to look.
 #[test]
-fn where_nothing_can_be_moved_a_fault_waits_for_a_moment() {
+fn a_fault_waits_a_moment_if_no_page_can_be_moved() {
     const LIMIT: usize = 1500;
     let mut m = Machine::new(LIMIT as u64, &[8192], 3 * LIMIT);
     m.fill();

@@ -82,11 +82,6 @@ impl Ledger {
         self.record(process).charged.load(Relaxed)
     }
 
-    /// The maximum of pages that one process held.
-    pub fn process_peak_charged(&self, process: ProcId) -> u64 {
-        self.record(process).peak_charged.load(Relaxed)
-    }
-
     /// Charges `n` pages if the sum stays within the limit.
     #[must_use]
     pub fn try_charge(&self, process: ProcId, n: u64) -> bool {

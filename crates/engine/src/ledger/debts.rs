@@ -126,7 +126,7 @@ impl Ledger {
         })
     }
 
-    /// Supervisor: `process` has ended, and what it was charged for is uncharged. The others of its family may still
+    /// Supervisor: `process` has ended, and its charge is returned. The others of its family may still
     /// have the shared pages among that: those with debts are asked to pay.
     pub(super) fn pass_on(&self, process: ProcId) {
         let mut left: u64 = self.stats(process).shared_pages.swap(0, Relaxed).into();

@@ -333,11 +333,6 @@ impl Ledger {
         self.header().start_ns.load(Relaxed)
     }
 
-    /// The number of areas that this process has.
-    pub fn area_count(&self) -> usize {
-        self.areas().count()
-    }
-
     /// All areas that this process has, by number.
     pub fn areas(&self) -> impl Iterator<Item = AreaId> {
         (0..MAX_AREAS as u8)

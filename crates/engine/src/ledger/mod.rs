@@ -32,7 +32,7 @@ pub use options::{IoBackend, Options, ReadaheadPolicy, ThpMode};
 pub use process_map::ProcessMap;
 pub use records::{Cleanup, Ended, ProcessState};
 pub use ring::{Ring, Seen, SeenKind};
-pub use slots::{CLUSTER_WORDS, Put};
+pub use slots::Put;
 pub use stats::{MAX_VMAS, StatsRecord, StatsSnapshot, VmaStats, VmaWords, WINDOW_BUCKETS, count};
 
 /// A process record of the ledger: its index, below [`MAX_PROCESSES`].

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The pages that are brought in beside the requested one.
+/// The pages that are read beside the requested one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadaheadPolicy {
     /// The next pages of streams of touches, continuously.

@@ -43,7 +43,7 @@ pub enum SeenKind {
     /// A touch found its page on an area.
     Away = 8,
     /// Pages were mapped for which no thread waits.
-    Brought = 9,
+    Prefetched = 9,
     /// Pages were evicted.
     Evicted = 10,
 }
@@ -59,7 +59,7 @@ impl SeenKind {
             Self::Kept,
             Self::Ahead,
             Self::Away,
-            Self::Brought,
+            Self::Prefetched,
             Self::Evicted,
         ];
         all.into_iter().find(|kind| *kind as u64 == word)
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_puts_the_other_takes() {
+    fn records_arrive_as_they_were_put() {
         let ours = Ring::create().expect("a ring");
         let theirs = Ring::attach(ours.fd().try_clone_to_owned().expect("dup")).expect("attached");
         assert_eq!(ours.take(), None);

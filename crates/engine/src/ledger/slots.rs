@@ -27,7 +27,7 @@ use super::{AreaId, ClusterIndex, ProcId, SlotIndex};
 const SPARSE: u32 = CLUSTER_SLOTS / 8;
 
 /// Words of a cluster's slot mask.
-pub const CLUSTER_WORDS: usize = CLUSTER_SLOTS as usize / 64;
+const CLUSTER_WORDS: usize = CLUSTER_SLOTS as usize / 64;
 
 /// The result of giving a slot back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,11 +132,6 @@ impl Ledger {
         self.tables(area).map_or(0, |at| at.slots)
     }
 
-    /// The clusters of an area.
-    pub fn area_clusters(&self, area: AreaId) -> u32 {
-        self.tables(area).map_or(0, |at| at.clusters)
-    }
-
     /// Slots in use, summed over the clusters: for messages and occasional decisions, not per fault.
     pub fn area_used(&self, area: AreaId) -> u64 {
         let Some(at) = self.tables(area) else {
@@ -148,8 +143,8 @@ impl Ledger {
             .sum()
     }
 
-    /// Takes an unowned cluster with free slots (see [`Ledger::cluster_free_slots`]); other processes may use the
-    /// rest of its slots. `None`: the area is full.
+    /// Takes an unowned cluster with free slots; other processes may use the rest of its slots. `None`: the area is
+    /// full.
     ///
     /// Clusters that were claimed before come first, if they are empty or nearly. The first write to a place makes
     /// the file system, and often the layer below, allocate it, which is half as fast as the next write, and the file
@@ -239,13 +234,6 @@ impl Ledger {
             .is_ok()
     }
 
-    /// The owner of a cluster.
-    pub fn cluster_owner(&self, area: AreaId, cluster: ClusterIndex) -> Option<ProcId> {
-        let at = self.tables(area)?;
-        let owner = at.words32(at.owners, at.clusters).get(cluster.0 as usize)?;
-        ProcId::new(owner.load(Relaxed).checked_sub(1)?)
-    }
-
     /// Slots in use in a cluster, by any process.
     pub fn cluster_used(&self, area: AreaId, cluster: ClusterIndex) -> u32 {
         let Some(at) = self.tables(area) else {
@@ -254,19 +242,6 @@ impl Ledger {
         let used = at.words32(at.used, at.clusters);
         used.get(cluster.0 as usize)
             .map_or(0, |word| number(word.load(SeqCst)).min(CLUSTER_SLOTS))
-    }
-
-    /// A bit for every free slot of a cluster. Only the cluster's owner may act on it: other processes can free slots
-    /// meanwhile, but cannot take any.
-    pub fn cluster_free_slots(&self, area: AreaId, cluster: ClusterIndex) -> [u64; CLUSTER_WORDS] {
-        let mut free = [0; CLUSTER_WORDS];
-        let first = cluster.first_slot().0 as usize;
-        if let Some(uses) = self.uses(area).get(first..first + CLUSTER_SLOTS as usize) {
-            for (slot, word) in uses.iter().enumerate() {
-                free[slot / 64] |= u64::from(number(word.load(Relaxed)) == 0) << (slot % 64);
-            }
-        }
-        free
     }
 
     /// Takes a reference for `process`: either the first (a free slot of a cluster it owns) or one more on a slot

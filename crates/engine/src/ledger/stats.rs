@@ -176,17 +176,6 @@ impl StatsRecord {
         self.vma_count.store(kept as u32, Relaxed);
     }
 
-    /// The table behind [`StatsRecord::set_vmas`], for an engine that keeps an entry current in
-    /// place; call [`StatsRecord::set_vma_count`] when entries are added.
-    pub fn vmas(&self) -> &[VmaWords; MAX_VMAS] {
-        &self.vmas
-    }
-
-    /// The number of used entries of [`StatsRecord::vmas`].
-    pub fn set_vma_count(&self, count: usize) {
-        self.vma_count.store(count.min(MAX_VMAS) as u32, Relaxed);
-    }
-
     pub(super) fn clear(&self) {
         for word in self.counters() {
             word.store(0, Relaxed);

@@ -125,7 +125,7 @@ impl Pager {
         self.return_prepaid();
     }
 
-    /// Uncharge what was charged in advance and not found.
+    /// Uncharge the pages that were charged in advance and not found.
     pub(super) fn return_prepaid(&mut self) {
         let mut seat = self.w.seat();
         self.w.account.return_prepaid(&mut seat);

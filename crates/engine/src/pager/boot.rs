@@ -191,7 +191,7 @@ extern "C" fn enter(_: *mut c_void) {
             errno,
         }),
     };
-    // SAFETY: the snapshot has been read; nothing else points into what the parent's engine left.
+    // SAFETY: the snapshot has been read; nothing else points into the remains of the parent's engine.
     unsafe { own_memory::unmap_inherited(|_| true) };
     match booted {
         Ok(mut pager) => {

@@ -1,8 +1,8 @@
 //! The number of copies that a forked child or its parent may have made of the pages that they share, before each is
 //! write-protected.
 //!
-//! The kernel reports no copy. Each fault that brought no data may have copied a page. What the numbers mean is decided
-//! in the core: see `process::Debt`.
+//! The kernel reports no copy. Each fault that brought no data may have copied a page. The core decides on these
+//! numbers: see `process::Debt`.
 
 use crate::ledger::{Ledger, ProcId, ProcessState};
 use crate::sys::host;
@@ -99,14 +99,14 @@ impl Copying {
     }
 
     /// Pages that may have been copied since the last call; only by the parent if the child is write-protected. A
-    /// parent that is protected asks for what it copies.
+    /// parent that is protected asks for the pages that it copies.
     pub fn more(&mut self, is_protected: bool) -> u64 {
         let own = if is_protected { 0 } else { self.child.more() };
         let parents = match &mut self.engine {
             None => self.parent.more(),
-            // The supervisor asks for what it was charged for.
+            // The supervisor asks for the pages that it was charged for.
             Some(engine) if !engine.is_there() => 0,
-            // What it shares with this process stays protected from now on until it is paid for.
+            // The pages that it shares with this process stay protected from now on until it is paid for.
             Some(engine) if engine.asks => 0,
             Some(engine) => {
                 engine.asks = engine.ledger.protects(engine.record);

@@ -21,7 +21,8 @@ pub(crate) fn are_said(program: &'static Program) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::os::fd::OwnedFd;
     use std::process::Command;
     use std::time::{Duration, Instant};
 
@@ -33,6 +34,23 @@ mod tests {
     static PROGRAM: Program = Program::new(&HEAP);
     /// Marks the test's own process as the one that panics.
     const VICTIM: &str = "FORESWAP_PANIC_VICTIM";
+
+    /// The error that an engine logs on a new connection to `listener`.
+    pub(crate) fn logged_error(listener: &OwnedFd) -> String {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let connection = loop {
+            match rustix::net::accept(listener) {
+                Ok(connection) => break connection,
+                Err(error) => assert!(Instant::now() < deadline, "nothing was logged: {error}"),
+            }
+        };
+        let received = protocol::receive(connection).expect("a message");
+        let Message::Log { severity, text } = received.message else {
+            panic!("{:?}", received.message);
+        };
+        assert_eq!(severity, Severity::Error);
+        text
+    }
 
     #[test]
     fn the_supervisor_hears_of_a_panic() {
@@ -50,18 +68,7 @@ mod tests {
             .output()
             .expect("the victim ran");
         assert!(!output.status.success(), "{output:?}");
-        let deadline = Instant::now() + Duration::from_secs(5);
-        let connection = loop {
-            match rustix::net::accept(&listener) {
-                Ok(connection) => break connection,
-                Err(error) => assert!(Instant::now() < deadline, "nothing was said: {error}"),
-            }
-        };
-        let received = protocol::receive(connection).expect("a message");
-        let Message::Log { severity, text } = received.message else {
-            panic!("{:?}", received.message);
-        };
-        assert_eq!(severity, Severity::Error);
+        let text = logged_error(&listener);
         assert!(text.contains("words of a panic"), "{text}");
     }
 }

@@ -291,7 +291,7 @@ mod tests {
 
     /// A task that used the CPU for a while must not slow down faults hours later.
     #[test]
-    fn who_was_starved_holds_off_and_forgets_it() {
+    fn a_starved_pager_holds_off_for_a_while() {
         let mut patience = Patience::new();
         let ms = |n: u64| n * 1_000_000;
         assert!(patience.yields(ms(4), true, 0, ms(4)));

@@ -87,7 +87,7 @@ impl Recorder {
         });
     }
 
-    /// `n` pages were mapped. Pages for which no thread waits count as brought.
+    /// `n` pages were mapped. Pages for which no thread waits count as read ahead.
     pub fn mapped(&mut self, page: Vpn, n: u32) {
         let end = page.plus(n.into());
         let mut from = page;
@@ -100,7 +100,7 @@ impl Recorder {
         hits.sort_unstable();
         for hit in hits.into_iter().chain([end]) {
             if from < hit {
-                self.put(SeenKind::Brought, &(from..hit));
+                self.put(SeenKind::Prefetched, &(from..hit));
             }
             from = hit.plus(1);
         }
@@ -123,18 +123,21 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_threads_wait_for_were_not_brought() {
+    fn pages_that_threads_wait_for_were_not_prefetched() {
         let ours = Ring::create().expect("a ring");
         let theirs = Ring::attach(ours.fd().try_clone_to_owned().expect("dup")).expect("attached");
         let mut recorder = Recorder::new(theirs);
         recorder.waiting.extend([Vpn(14), Vpn(10), Vpn(99)]);
         recorder.mapped(Vpn(10), 6);
-        use SeenKind::Brought;
-        assert_eq!(kinds(&ours), [(Brought, 11, 3), (Brought, 15, 1)]);
+        use SeenKind::Prefetched;
+        assert_eq!(kinds(&ours), [(Prefetched, 11, 3), (Prefetched, 15, 1)]);
         assert_eq!(recorder.waiting, [Vpn(99)]);
         recorder.mapped(Vpn(99), 1);
         recorder.mapped(Vpn(99), 1);
         recorder.evicted(Vpn(7), 3);
-        assert_eq!(kinds(&ours), [(Brought, 99, 1), (SeenKind::Evicted, 7, 3)]);
+        assert_eq!(
+            kinds(&ours),
+            [(Prefetched, 99, 1), (SeenKind::Evicted, 7, 3)]
+        );
     }
 }

@@ -148,7 +148,7 @@ impl Snapshot {
     /// Find the parent's snapshot in a child.
     ///
     /// # Safety
-    /// `address` is what [`Snapshot::address`] gave in the parent, and the memory is still mapped.
+    /// `address` is the result of [`Snapshot::address`] in the parent, and the memory is still mapped.
     pub unsafe fn find(address: usize) -> Option<Self> {
         let start = NonNull::new(address as *mut u64)?;
         // SAFETY: by contract a header is there.
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_over_is_forgotten_and_what_moved_there_is_not() {
+    fn an_overwritten_range_is_forgotten_and_the_moved_one_is_not() {
         let mut s = snapshot();
         moves(&mut s, range(100, 102), 108);
         moves(&mut s, range(108, 109), 100);

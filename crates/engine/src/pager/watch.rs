@@ -168,8 +168,9 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
+    use super::super::panic::tests::logged_error;
     use super::*;
-    use crate::ledger::protocol::{self, Message};
+    use crate::ledger::protocol;
     use crate::ledger::{IoBackend, LedgerSpec, Options, ReadaheadPolicy, ThpMode};
     use crate::sys::arena_alloc::EngineAlloc;
     use crate::sys::cpu;
@@ -292,18 +293,7 @@ mod tests {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains("awake"), "ended too early: {text}");
 
-        let deadline = Instant::now() + Duration::from_secs(5);
-        let connection = loop {
-            match rustix::net::accept(&listener) {
-                Ok(connection) => break connection,
-                Err(error) => assert!(Instant::now() < deadline, "nothing was said: {error}"),
-            }
-        };
-        let received = protocol::receive(connection).expect("a message");
-        let Message::Log { severity, text } = received.message else {
-            panic!("{:?}", received.message);
-        };
-        assert_eq!(severity, Severity::Error);
+        let text = logged_error(&listener);
         assert!(
             text.starts_with("the pager thread (tid ") && text.contains("waits inside the kernel"),
             "{text}"

@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use foreswap_core::process::Account;
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, PageRange, Slot, Vpn};
 use foreswap_core::world::{Disk, Done, IoId, Notice, Store, World};
-use foreswap_store::ring::{Io, IoVec, Port, QueueError, WithRam};
+use foreswap_store::ring::{Io, IoVec, QueueError, RamHandle, WithRam};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::copies::Protection;
@@ -33,7 +33,7 @@ use protection::Unusual;
 
 /// How often other processes are told of random faults, and how long they heed it.
 const TOLD_EVERY: Nanos = 1_000_000;
-const OTHERS_MISS: Nanos = 50_000_000;
+const OTHERS_AT_RANDOM: Nanos = 50_000_000;
 
 /// Everything outside the core, for one process.
 pub struct Linux {
@@ -175,8 +175,8 @@ impl Linux {
         let (ledger, owner) = (self.ledger, self.me.index() as u16);
         if let Some(ram) = ledger.ram(area) {
             let is_used = Box::new(move |slot| ledger.slot_count(area, SlotIndex(slot)) > 0);
-            let port = Port::new(ram.clone(), owner, is_used);
-            self.io.set_ram(area.0.into(), Some(port));
+            let handle = RamHandle::new(ram.clone(), owner, is_used);
+            self.io.set_ram(area.0.into(), Some(handle));
         }
     }
 
@@ -323,7 +323,7 @@ impl World for Linux {
         }
     }
 
-    fn misses(&mut self) {
+    fn faults_at_random(&mut self) {
         let now = now();
         if now - self.misses_told > TOLD_EVERY {
             self.misses_told = now;
@@ -331,9 +331,9 @@ impl World for Linux {
         }
     }
 
-    fn others_miss(&self) -> bool {
+    fn others_fault_at_random(&self) -> bool {
         let at = self.ledger.others_missed_at(self.me);
-        at > 0 && now().saturating_sub(at) < OTHERS_MISS
+        at > 0 && now().saturating_sub(at) < OTHERS_AT_RANDOM
     }
 
     fn has_ended(&mut self) -> bool {

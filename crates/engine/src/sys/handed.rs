@@ -39,7 +39,7 @@ pub fn forget() {
 /// A held descriptor.
 pub fn get(what: Handed) -> Option<BorrowedFd<'static>> {
     let fd = HELD[what as usize].load(Relaxed);
-    // SAFETY: what is held is never closed while it is noted.
+    // SAFETY: a descriptor that is noted is never closed.
     (fd != NONE).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_stands_for_the_path() {
+    fn a_held_descriptor_replaces_the_path() {
         // Other tests of this process open files of /proc meanwhile, and find the same.
         let folder = open(c"/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let name = || read_in_proc("/proc/thread-self/comm").expect("the name");

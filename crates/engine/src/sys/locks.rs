@@ -35,7 +35,7 @@ pub fn lock_on_fault(except: usize) -> Result<(), Errno> {
     }
     each_piece(|piece, _| {
         if !piece.contains(&except) {
-            // SAFETY: changes nothing but whether pages may leave. What is unmapped meanwhile is
+            // SAFETY: changes nothing but whether pages may leave. A range that is unmapped meanwhile is
             // refused, which is as well.
             let _ = unsafe { mlock_with(pointer(&piece), piece.len(), MlockFlags::ONFAULT) };
         }

@@ -456,7 +456,7 @@ not a line of a map
     }
 
     #[test]
-    fn what_is_wiped_on_fork_is_found_by_its_flag() {
+    fn memory_that_is_wiped_on_fork_is_found_by_its_flag() {
         let text = b"\
 7f0000000000-7f0000400000 rw-p 00000000 00:00 0 
 Size:               4096 kB

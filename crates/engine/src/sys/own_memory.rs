@@ -229,13 +229,6 @@ pub fn unlist(start: usize) {
     }
 }
 
-/// Notes that the mapping at `start` is now `len` bytes long.
-pub fn relist(start: usize, len: usize) {
-    if let Some(entry) = find(start) {
-        entry.len.store(len, Ordering::Release);
-    }
-}
-
 fn find(start: usize) -> Option<&'static Entry> {
     TABLE
         .iter()

@@ -62,7 +62,7 @@ pub struct Thread {
     block: NonNull<Block>,
 }
 
-// SAFETY: the block is only read through the handle, and what changes in it is atomic.
+// SAFETY: the block is only read through the handle, and its words that change are atomic.
 unsafe impl Send for Thread {}
 // SAFETY: as above.
 unsafe impl Sync for Thread {}

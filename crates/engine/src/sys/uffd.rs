@@ -33,15 +33,6 @@ bitflags::bitflags! {
         /// Writes to write-protected pages.
         const WP = k::UFFDIO_REGISTER_MODE_WP as u64;
     }
-
-    /// How [`Uffd::copy`] maps the copies.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct CopyMode: u64 {
-        /// Leave the waiting threads asleep; [`Uffd::wake`] follows.
-        const DONTWAKE = k::UFFDIO_COPY_MODE_DONTWAKE as u64;
-        /// Map the pages write-protected, atomically with the copy.
-        const WP = k::UFFDIO_COPY_MODE_WP as u64;
-    }
 }
 
 /// Why an ioctl stopped.
@@ -152,11 +143,6 @@ impl Uffd {
         }
     }
 
-    /// Takes over a descriptor after its handshake, e.g. one received in a message.
-    pub fn from_fd(fd: OwnedFd) -> Self {
-        Self { fd }
-    }
-
     fn handshake(&self, features: Features) -> Result<Features, Errno> {
         let mut api = k::uffdio_api {
             api: u64::from(k::UFFD_API),
@@ -199,23 +185,17 @@ impl Uffd {
         self.call::<WAKE, _>(&mut range(start, len))
     }
 
-    /// Maps copies of the pages at `src` at the absent pages of `dst`.
+    /// Maps copies of the pages at `src` at the absent pages of `dst` and wakes their waiters.
     ///
     /// # Safety
     /// `src` must be readable for `len` bytes; `dst` is memory that this descriptor's owner
     /// serves, whose absent pages no Rust reference relies on.
-    pub unsafe fn copy(
-        &self,
-        dst: usize,
-        src: *const c_void,
-        len: usize,
-        mode: CopyMode,
-    ) -> Outcome {
+    pub unsafe fn copy(&self, dst: usize, src: *const c_void, len: usize) -> Outcome {
         let mut arg = k::uffdio_copy {
             dst: dst as u64,
             src: src as u64,
             len: len as u64,
-            mode: mode.bits(),
+            mode: 0,
             copy: 0,
         };
         let result = self.call::<COPY, _>(&mut arg);

@@ -311,7 +311,7 @@ mod tests {
     const CLUSTER: &str = r#"{"name":"a","policy":"cluster","page_cluster":3,"vma_pages":8,"touches":[[1,[1]]],"slot_of_page":[[1,7],[2,9]],"initial_hits":0,"initial_window":1}"#;
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn an_error_names_its_line() {
         assert_eq!(error(format!("{VMA}\n\n{CLUSTER}\n{FILE}").as_bytes()), "");
         let vma =
             |from: &str, to: &str| error(format!("{VMA}\n{}", VMA.replace(from, to)).as_bytes());
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_recording_of_files_is_named() {
+    fn an_invalid_recording_of_files_is_named() {
         let file = |from: &str, to: &str| error(FILE.replace(from, to).as_bytes());
         for (error, parts) in [
             (

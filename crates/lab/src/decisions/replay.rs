@@ -97,7 +97,7 @@ pub fn replay(swap: &Swap) -> Comparison {
 /// A page that is not only on the area.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// Brought by readahead and not used since.
+    /// Read by readahead and not used since.
     Ahead,
     /// Mapped.
     Used,

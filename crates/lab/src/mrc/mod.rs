@@ -62,7 +62,7 @@ pub struct MrcArgs {
 const HELP: &str = "\
 `misses` counts every touch that does not find its page in a memory of that size which keeps the
 pages touched last (LRU). `again` leaves out the first touch of each page, which misses in any
-memory. What is discarded or unmapped counts as new when it is touched again.
+memory. A page that was discarded or unmapped counts as new at its next touch.
 
 A trace of `run --trace` has only what the engine saw, so its curve begins at the limit of that run,
 and counts the touches that were recorded: record with as little memory as you can.
@@ -274,7 +274,7 @@ mod tests {
         events.push(Event::Evicted(vpn(0)..vpn(20)));
         events.push(touch(15, Found::Away));
         events.push(touch(3, Found::Kept));
-        events.push(Event::Brought(vpn(19)..vpn(20)));
+        events.push(Event::Prefetched(vpn(19)..vpn(20)));
         for event in events {
             let record = crate::trace::Record {
                 time: 0,
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_needs_no_memory() {
+    fn freed_pages_need_no_memory() {
         let folder = tempfile::tempdir().expect("a folder");
         let text = "page,op,pages\n1,,\n2,,\n3,,\n2,discard,2\n2,,\n1,,\n0,unmap,4\n1,,\n";
         let json = run(&[&csv(folder.path(), text), "--json", "--memory", "8K"]);

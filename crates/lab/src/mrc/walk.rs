@@ -101,7 +101,7 @@ impl Walk {
                     });
                 }
             }
-            Event::Brought(pages) if self.faults_only => {
+            Event::Prefetched(pages) if self.faults_only => {
                 for number in numbers(pages) {
                     self.counter.touch_and_take(Page { owner, number });
                 }
@@ -123,7 +123,7 @@ impl Walk {
                 }
             }
             Event::Lost(records) => self.totals.lost = self.totals.lost.saturating_add(*records),
-            Event::Start(_) | Event::Map(_) | Event::Brought(_) | Event::Evicted(_) => {}
+            Event::Start(_) | Event::Map(_) | Event::Prefetched(_) | Event::Evicted(_) => {}
         }
     }
 

@@ -76,7 +76,7 @@ pub struct Figures {
     pub reads: u64,
     /// Writes.
     pub writes: u64,
-    /// Pages brought by readahead.
+    /// Pages that readahead read.
     pub ahead: u64,
     /// Of these, pages used before their eviction.
     pub ahead_used: u64,
@@ -229,7 +229,7 @@ impl Machine {
                 )?;
             }
             // Mapped before it was touched, by a manager that predicted the touches.
-            Event::Brought(pages) => {
+            Event::Prefetched(pages) => {
                 for page in foreswap_core::units::pages(&range(pages)?) {
                     self.push(record.task, Op::Touch { page, write: false })?;
                 }

@@ -59,7 +59,7 @@ fn scan(passes: u64) -> Vec<Event> {
 }
 
 #[test]
-fn what_fits_is_never_read() {
+fn pages_that_fit_are_never_read() {
     let figures = replay(setup(2 * PAGES, Policy::Vma(8)), &[scan(3)]);
     assert_eq!(
         (figures.major, figures.read_pages, figures.touches),
@@ -116,7 +116,7 @@ fn a_scan_in_huge_pages_faults_about_once_for_each() {
     for thp in [Thp::Adaptive, Thp::Always] {
         let figures = run(thp);
         assert!(faults(&figures) < units * passes * 13 / 10, "{figures:?}");
-        // What goes out and comes back does so whole; a part stays for the next scan.
+        // Units are evicted and read whole; a part stays for the next scan.
         assert!(figures.huge_out > units * 3 / 4, "{figures:?}");
         assert!(
             figures.huge_out * UNIT > figures.written_pages * 9 / 10,
@@ -168,7 +168,7 @@ fn every_change_of_the_address_space_is_followed() {
                 to: Vpn(page),
             },
             6 => Event::Evicted(range(page, 10)),
-            7 => Event::Brought(range(page, 10)),
+            7 => Event::Prefetched(range(page, 10)),
             n => Event::Touch {
                 page: Vpn(page),
                 found: Found::Unknown,

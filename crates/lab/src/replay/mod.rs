@@ -100,10 +100,10 @@ pub struct ReplayArgs {
 
 const HELP: &str = "\
 The engine's own memory manager runs on a simulated machine in virtual time: each task and the
-engine have a CPU of their own, and one device holds the swap area. A page that is touched first is
-filled; all processes share one memory. File reads are counted and left out. The times of the trace
-are not used. Every size is tried with every policy and every mode of huge pages, of which the machine
-always has one when it is asked. Two runs of the same trace print the same, whatever --jobs says.
+engine have a CPU of their own, and one device holds the swap area. The first touch of a page fills
+it; all processes share one memory. File reads are counted and left out. The times of the trace are
+not used. Every size is tried with every policy and every mode of huge pages; the machine always has
+a huge page. Two runs of the same trace print the same, whatever --jobs says.
 
 A trace of `run --trace` lacks the touches of pages that were mapped: it says less of memory sizes
 below the limit under which it was recorded.
@@ -113,9 +113,9 @@ The exit status is 2 when the trace cannot be read, is damaged, or cannot be rep
 /// `--readahead`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Readahead {
-    /// Along the streams of touches, continuously
+    /// The next pages of every stream of touches
     Streams,
-    /// Neighbours by address, as far as they proved useful
+    /// Neighbours by address; more of them while they are used
     Vma,
     /// Neighbours on the swap area
     Cluster,
@@ -153,7 +153,7 @@ impl Readahead {
 enum Thp {
     /// Wherever they are possible
     Always,
-    /// Where they are worth it
+    /// Where memory is touched in order
     Adaptive,
     /// Only pages of 4 KiB
     Never,
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replayed_is_named_with_its_record() {
+    fn a_record_that_cannot_be_replayed_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t.csv");
         std::fs::write(&path, "page\n1\n0x1000000000\n").expect("written");

@@ -71,8 +71,8 @@ pub struct ReproduceArgs {
 }
 
 const HELP: &str = "\
-The same arguments give the same bytes on any machine, whatever --jobs says. Each variant runs the core that the engine
-runs; base and optimized differ in the one policy that the seed is about.
+The same arguments give the same bytes on any machine, whatever --jobs says. Each variant runs the
+engine's memory manager; base and optimized differ in the one policy that the seed is about.
 
 The exit status is 0 when the tables were made, whatever they say, and 2 when a seed cannot be
 reproduced in this version, a machine file is wrong, or a run failed.";
@@ -137,7 +137,7 @@ impl Seed {
 ///
 /// # Errors
 ///
-/// The output or the plot cannot be written, or the machine file cannot be read.
+/// The output or the plot cannot be written.
 pub fn reproduce(
     args: &ReproduceArgs,
     out: &mut impl Write,
@@ -146,9 +146,13 @@ pub fn reproduce(
     let machine = match &args.machine {
         None => None,
         Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("{}: cannot be read", path.display()))?;
-            match Parameters::parse(&path.display().to_string(), &text) {
+            let name = path.display().to_string();
+            let machine = std::fs::read_to_string(path)
+                .map_err(|error| format!("{name}: cannot be read: {error}"))
+                .and_then(|text| {
+                    Parameters::parse(&name, &text).map_err(|error| error.to_string())
+                });
+            match machine {
                 Ok(machine) => Some(machine),
                 Err(error) => {
                     writeln!(err, "foreswap lab: {error}")?;

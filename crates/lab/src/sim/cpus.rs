@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_ready_first_runs_first() {
+    fn the_task_that_is_ready_first_runs_first() {
         let mut cpus = Cpus::new(2);
         assert!(cpus.enter(ActorId(1)) && cpus.enter(ActorId(2)));
         assert!(!cpus.is_over(SLICE), "nobody waits");

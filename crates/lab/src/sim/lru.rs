@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_first_goes_first_unless_it_was_touched_again() {
+    fn the_oldest_page_goes_first_unless_it_was_touched_again() {
         let mut lru = Lru::new(10, std::iter::empty());
         for page in [3, 1, 4, 5] {
             lru.came(page);

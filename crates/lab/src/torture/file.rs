@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_file_is_read_back() {
         for seed in 0..50 {
             let plan = Plan::draw(seed);
             assert_eq!(plan.check(), Ok(()));

@@ -84,10 +84,11 @@ pub struct TortureArgs {
 }
 
 const HELP: &str = "\
-The same seed and number of steps do the same on any machine. Nothing outside this process is touched.
+The same seed and number of steps do the same on any machine. Nothing outside this process is
+changed.
 
-The exit status is 0 when no bug was found, 1 when one was (the command that replays it is printed), and
-2 when the arguments or the file to be replayed are wrong.";
+The exit status is 0 when no bug was found, 1 when one was (the command that replays it is
+printed), and 2 when the arguments or the file to be replayed are wrong.";
 
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -209,7 +210,8 @@ pub fn torture(
     err: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.replay {
-        let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
+        let read = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot be read: {error}; expected what --shrink wrote"));
         return match read.and_then(|text| file::read(&text)) {
             Ok((plan, steps)) => replay(args, path.display().to_string(), plan, steps, out),
             Err(error) => {

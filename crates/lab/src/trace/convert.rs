@@ -34,7 +34,7 @@ pub fn convert(
     part.push(".part");
     let part = Path::new(&part);
     let result = copy(source, from, part, format).and_then(|records| {
-        fs::rename(part, path).with_context(|| format!("{}", path.display()))?;
+        fs::rename(part, path).with_context(|| format!("{} cannot be written", path.display()))?;
         Ok(records)
     });
     if result.is_err() {
@@ -44,7 +44,7 @@ pub fn convert(
 }
 
 fn copy(source: &mut Source, from: &Path, part: &Path, format: Target) -> anyhow::Result<u64> {
-    let name = || part.display().to_string();
+    let name = || format!("{} cannot be written", part.display());
     let out = BufWriter::new(File::create(part).with_context(name)?);
     let header = source.header();
     let mut records = 0;

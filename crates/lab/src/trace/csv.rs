@@ -24,7 +24,7 @@ const WRITE: usize = 6;
 const FOUND: usize = 7;
 const TO: usize = 8;
 const FILE: usize = 9;
-const OPS: &str = "touch, map, unmap, discard, move, file, brought, evicted, lost or end";
+const OPS: &str = "touch, map, unmap, discard, move, file, prefetched, evicted, lost or end";
 
 /// Reads records from lines of `R`.
 pub(super) struct CsvReader<R: BufRead> {
@@ -212,7 +212,7 @@ impl<R: BufRead> CsvReader<R> {
                 pages: pages()?,
                 write,
             },
-            "brought" => Event::Brought(pages()?),
+            "prefetched" => Event::Prefetched(pages()?),
             "evicted" => Event::Evicted(pages()?),
             "lost" => Event::Lost(needed(PAGES)?),
             "end" => Event::End,
@@ -287,7 +287,7 @@ impl<W: Write> CsvWriter<W> {
             Event::Map(range) => named("map", range, &mut pages),
             Event::Unmap(range) => named("unmap", range, &mut pages),
             Event::Discard(range) => named("discard", range, &mut pages),
-            Event::Brought(range) => named("brought", range, &mut pages),
+            Event::Prefetched(range) => named("prefetched", range, &mut pages),
             Event::Evicted(range) => named("evicted", range, &mut pages),
             Event::Move { from, to: target } => {
                 to = target.0.to_string();

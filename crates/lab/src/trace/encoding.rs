@@ -26,7 +26,7 @@ const TOUCH_KEPT: u8 = 9;
 const TOUCH_AHEAD: u8 = 10;
 const TOUCH_AWAY: u8 = 11;
 const FILE: u8 = 12;
-const BROUGHT: u8 = 13;
+const PREFETCHED: u8 = 13;
 const EVICTED: u8 = 14;
 const LOST: u8 = 15;
 
@@ -78,7 +78,7 @@ impl Context {
                 (kind, Some(*page..page.plus(1)), *write)
             }
             Event::File { pages, write, .. } => (FILE, Some(pages.clone()), *write),
-            Event::Brought(pages) => (BROUGHT, Some(pages.clone()), false),
+            Event::Prefetched(pages) => (PREFETCHED, Some(pages.clone()), false),
             Event::Evicted(pages) => (EVICTED, Some(pages.clone()), false),
             Event::Lost(_) => (LOST, None, false),
         };
@@ -195,7 +195,7 @@ impl Context {
                 pages,
                 write: tag & WRITE != 0,
             },
-            BROUGHT => Event::Brought(pages),
+            PREFETCHED => Event::Prefetched(pages),
             EVICTED => Event::Evicted(pages),
             _ => Event::Lost(number(bytes, "a number of records")?),
         };

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_named() {
+    fn a_truncated_file_is_named() {
         let mut bytes = [access(1, 2, 3), access(1, 2, 3)].concat();
         bytes.pop();
         let error = touches(&bytes, Ids::Objects).expect_err("cut").to_string();

@@ -4,7 +4,7 @@ use foreswap_core::units::{Nanos, PageRange, Vpn, len};
 
 /// Pages of an address space of 64 bits: page numbers are below this.
 pub const MAX_PAGES: u64 = 1 << 52;
-/// The most pages of one record of file pages, of brought or of evicted pages: they are processed one by one.
+/// The most pages of one record of file pages, of prefetched or of evicted pages: they are processed one by one.
 pub const MAX_AT_ONCE: u64 = 1 << 20;
 /// The most tasks, address spaces and files of a trace.
 pub const MAX_TASKS: u32 = 1 << 24;
@@ -60,7 +60,7 @@ pub enum Event {
         write: bool,
     },
     /// The recorder's memory manager mapped pages before they were touched.
-    Brought(PageRange),
+    Prefetched(PageRange),
     /// The recorder's memory manager evicted pages of the task.
     Evicted(PageRange),
     /// This number of records is missing here, because the recorder could not keep up.
@@ -89,7 +89,7 @@ pub enum Found {
     New,
     /// In a frame of the memory manager, as a minor fault.
     Kept,
-    /// In a frame, or on its way into one, brought by readahead.
+    /// In a frame, or on its way into one, read by readahead.
     Ahead,
     /// On a swap area only.
     Away,
@@ -119,7 +119,7 @@ impl Event {
                 Some(format!("file {file}; expected one below {MAX_TASKS}"))
             }
             Event::Map(range) | Event::Unmap(range) | Event::Discard(range) => bad(range),
-            Event::Brought(range) | Event::Evicted(range) | Event::File { pages: range, .. } => {
+            Event::Prefetched(range) | Event::Evicted(range) | Event::File { pages: range, .. } => {
                 let count = len(range);
                 bad(range).or_else(|| {
                     (count > MAX_AT_ONCE)

@@ -31,7 +31,7 @@ pub enum Format {
     Oracle,
 }
 
-/// What the ids of an oracleGeneral trace are.
+/// The meaning of the ids of an oracleGeneral trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Ids {
     /// Names: each object gets pages of its own, in the order in which objects first appear

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_before_is_waited_for() {
+    fn memory_of_earlier_writes_is_waited_for() {
         let region = Vpn(512)..Vpn(512 + 80);
         let mut work = Usemem::new(region, Order::Sequential, 30);
         assert!(matches!(work.next(0), Op::Map(_)));

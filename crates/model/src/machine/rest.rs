@@ -1,4 +1,4 @@
-//! How the machine comes to rest, and what must be left then.
+//! How the machine comes to rest, and the state that is required then.
 
 use foreswap_core::units::Nanos;
 

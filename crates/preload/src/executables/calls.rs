@@ -166,10 +166,7 @@ unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut 
 }
 
 /// The arguments of a variadic function: those from registers, and those from the stack.
-#[cfg(target_arch = "x86_64")]
 const IN_REGISTERS: usize = 6;
-#[cfg(target_arch = "aarch64")]
-const IN_REGISTERS: usize = 8;
 /// The start of the stack arguments, after the saved registers.
 const ON_STACK: usize = 8;
 
@@ -180,7 +177,6 @@ macro_rules! variadic {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name() -> c_int {
-            #[cfg(target_arch = "x86_64")]
             naked_asm!(
                 "push rax",
                 "push r9",
@@ -200,24 +196,6 @@ macro_rules! variadic {
                 "pop r9",
                 "pop rax",
                 "jmp r11",
-                before = sym $before,
-            );
-            #[cfg(target_arch = "aarch64")]
-            naked_asm!(
-                "stp x29, x30, [sp, #-80]!",
-                "stp x0, x1, [sp, #16]",
-                "stp x2, x3, [sp, #32]",
-                "stp x4, x5, [sp, #48]",
-                "stp x6, x7, [sp, #64]",
-                "add x0, sp, #16",
-                "bl {before}",
-                "mov x16, x0",
-                "ldp x0, x1, [sp, #16]",
-                "ldp x2, x3, [sp, #32]",
-                "ldp x4, x5, [sp, #48]",
-                "ldp x6, x7, [sp, #64]",
-                "ldp x29, x30, [sp], #80",
-                "br x16",
                 before = sym $before,
             );
         }

@@ -136,13 +136,13 @@ pub enum AreaError {
     },
     /// Less than 1 MiB.
     #[error(
-        "swap area {}: {bytes} bytes are too few, the least is {MIN_AREA_BYTES} (1M); give a larger \
+        "swap area {}: a size of {bytes} bytes is too small, the least is {MIN_AREA_BYTES} (1M); give a larger \
          --swap-size", path.display()
     )]
     TooSmall {
         /// The area.
         path: PathBuf,
-        /// Its size, or the requested size, in whole pages.
+        /// Its size, or the requested size.
         bytes: u64,
     },
     /// The request exceeds the device.

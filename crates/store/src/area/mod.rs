@@ -158,13 +158,13 @@ pub fn open(
         AreaSpec::Path(path) => path,
         AreaSpec::Ram { capacity, method } => return open_ram(*capacity, *method),
     };
-    let swap_size = swap_size.map(|bytes| bytes - bytes % PAGE_BYTES);
     if let Some(bytes) = swap_size.filter(|bytes| *bytes < MIN_AREA_BYTES) {
         return Err(AreaError::TooSmall {
             path: path.clone(),
             bytes,
         });
     }
+    let swap_size = swap_size.map(|bytes| bytes - bytes % PAGE_BYTES);
     let metadata = std::fs::metadata(path).map_err(|error| AreaError::on_open(path, error))?;
     let kind = metadata.file_type();
     if kind.is_dir() {

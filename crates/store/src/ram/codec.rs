@@ -114,7 +114,7 @@ mod tests {
     use crate::ram::tests::page_of;
 
     #[test]
-    fn what_is_compressed_comes_back() {
+    fn compressed_pages_come_back() {
         for method in [Method::Lz4, Method::Zstd] {
             let (mut squeezer, mut opener) = (Squeezer::new(method), Opener::new(method));
             for seed in 0..200 {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_compress_is_told() {
+    fn incompressible_pages_are_reported() {
         for method in [Method::Lz4, Method::Zstd] {
             let mut squeezer = Squeezer::new(method);
             assert!(squeezer.compress(&page_of(1, 8), 3500).is_none());

@@ -211,7 +211,7 @@ impl Ram {
             ..Usage::default()
         };
         let slots = u64::from(self.layout.slots);
-        // 2^36 bytes and 2^27 slots at the most.
+        // 2^36 bytes and 2^27 slots at most.
         (usage.live * slots / usage.usable()).min(slots) as u32
     }
 

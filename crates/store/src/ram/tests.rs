@@ -258,7 +258,7 @@ fn a_slot_that_is_used_again_is_left_alone() {
 
 /// A dying writer leaves an open chunk; nothing else is lost, and all of it is usable again.
 #[test]
-fn what_a_dead_process_leaves_is_taken_over() {
+fn chunks_of_a_dead_process_are_taken_over() {
     let ram = area(4 << 20, Method::Lz4);
     for owner in 0..200u16 {
         let mut dies = Writer::new(owner, Method::Lz4);

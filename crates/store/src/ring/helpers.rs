@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::handoff::{Hand, Handoff};
-use super::ram::{Counter, PAGE, Refusal};
+use super::ram::{PAGE, Refusal, SharedRam};
 use super::{Completion, IoError, SpawnRefused};
 
 /// Pages of the smallest transfer that is handed over: 256 KiB, about 30 us of hashing.
@@ -39,8 +39,8 @@ pub type Spawn = Box<dyn FnMut(Helper) -> Result<(), SpawnRefused>>;
 /// The task of a job.
 pub(super) enum Task {
     Hash,
-    Read(Arc<Counter>, u32),
-    Write(Arc<Counter>, u32, bool),
+    Read(Arc<SharedRam>, u32),
+    Write(Arc<SharedRam>, u32, bool),
 }
 
 /// The first page of memory that was lent for a transfer.
@@ -115,17 +115,17 @@ impl Job {
         let part = self.done..self.pages.min(self.done + PART);
         let done = match &task {
             Task::Hash => Ok(()),
-            Task::Read(area, slot) => area.with_tools(number, |area, tools| {
+            Task::Read(area, slot) => area.with_codec(number, |area, codec| {
                 // SAFETY: the transfer fills them, and until it has ended nobody else uses them.
                 let pages = unsafe { self.first.filled(self.pages) };
                 let slot = *slot + part.start as u32;
-                area.read(tools, slot, pages[part.clone()].iter_mut())
+                area.read(codec, slot, pages[part.clone()].iter_mut())
             }),
-            Task::Write(area, slot, as_it_is) => area.with_tools(number, |area, tools| {
+            Task::Write(area, slot, as_it_is) => area.with_codec(number, |area, codec| {
                 // SAFETY: nobody writes to what the transfer drains. Others may read it.
                 let pages = unsafe { self.first.drained(self.pages) };
                 let pages = part.clone().zip(&pages[part.clone()]);
-                area.write(tools, *slot, pages, *as_it_is, &mut self.refusal)
+                area.write(codec, *slot, pages, *as_it_is, &mut self.refusal)
             }),
         };
         self.done = part.end;

@@ -18,7 +18,7 @@ mod uring;
 
 pub use helpers::{Hash, Helper, Helpers, MOST_HELPERS, Spawn};
 pub use pool::{Pool, PoolError, SpawnRefused, Worker};
-pub use ram::{IsUsed, Port, Refusal, WithRam};
+pub use ram::{IsUsed, RamHandle, Refusal, WithRam};
 pub use transfer::Direction;
 pub use uring::{SetupFlags, Uring, UringUnavailable};
 

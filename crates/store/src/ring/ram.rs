@@ -43,48 +43,48 @@ impl Refusal {
 /// Whether any process uses a slot.
 pub type IsUsed = Box<dyn Fn(u32) -> bool + Send + Sync>;
 
-/// The tools of one thread for writing and reading a RAM area.
-pub(super) struct Tools {
+/// The reader and the writer of one thread for a RAM area.
+pub(super) struct Codec {
     reader: Reader,
     writer: Writer,
 }
 
-impl Tools {
+impl Codec {
     fn new(method: Method, owner: u16) -> Self {
-        Tools {
+        Codec {
             reader: Reader::new(method),
             writer: Writer::new(owner, method),
         }
     }
 }
 
-/// A RAM area, as used by one process' threads.
-pub(super) struct Counter {
+/// A RAM area, as the threads of one process share it.
+pub(super) struct SharedRam {
     ram: Arc<Ram>,
     is_used: IsUsed,
-    /// The tools of the workers, by number. Each is locked by its own thread, with rare short exceptions.
-    helpers: Box<[Mutex<Tools>]>,
+    /// The codecs of the workers, by number. Each is locked by its own thread, with rare short exceptions.
+    helpers: Box<[Mutex<Codec>]>,
 }
 
-impl Counter {
-    /// Calls `with` with the tools of worker `number`.
-    pub(super) fn with_tools<T>(
+impl SharedRam {
+    /// Calls `with` with the codec of worker `number`.
+    pub(super) fn with_codec<T>(
         &self,
         number: usize,
-        with: impl FnOnce(&Self, &mut Tools) -> T,
+        with: impl FnOnce(&Self, &mut Codec) -> T,
     ) -> T {
-        let tools = self.helpers[number].lock();
-        with(self, &mut tools.unwrap_or_else(PoisonError::into_inner))
+        let codec = self.helpers[number].lock();
+        with(self, &mut codec.unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn read<'a>(
         &self,
-        tools: &mut Tools,
+        codec: &mut Codec,
         slot: u32,
         pages: impl Iterator<Item = &'a mut [u8; PAGE]>,
     ) -> Result<(), IoError> {
         for (slot, page) in (slot..).zip(pages) {
-            let read = tools.reader.read(&self.ram, slot, page);
+            let read = codec.reader.read(&self.ram, slot, page);
             read.map_err(|_| IoError::from_errno(Errno::IO))?;
         }
         Ok(())
@@ -93,7 +93,7 @@ impl Counter {
     /// `pages` with their numbers in the write. Refused pages are added to `refusal`.
     pub(super) fn write<'a>(
         &self,
-        tools: &mut Tools,
+        codec: &mut Codec,
         slot: u32,
         pages: impl Iterator<Item = (usize, &'a [u8; PAGE])>,
         as_it_is: bool,
@@ -105,7 +105,7 @@ impl Counter {
                 continue;
             }
             let (ram, used, slot) = (&self.ram, &*self.is_used, slot + at as u32);
-            match tools.writer.write(ram, slot, page, as_it_is, used) {
+            match codec.writer.write(ram, slot, page, as_it_is, used) {
                 Ok(()) => {}
                 Err(Refused::Incompressible) => refusal.add(at),
                 Err(Refused::Full) => {
@@ -120,52 +120,52 @@ impl Counter {
 }
 
 /// One process' access to a RAM area.
-pub struct Port {
+pub struct RamHandle {
     ram: Arc<Ram>,
     owner: u16,
     is_used: IsUsed,
 }
 
-impl Port {
+impl RamHandle {
     /// For process number `owner` of the run.
     pub fn new(ram: Arc<Ram>, owner: u16, is_used: IsUsed) -> Self {
-        Port {
+        RamHandle {
             ram,
             owner,
             is_used,
         }
     }
 
-    /// For the requesting thread and this number of workers. All tools are created here: a helper that is preempted
+    /// For the requesting thread and this number of workers. All codecs are created here: a helper that is preempted
     /// while it allocates would delay the thread that serves faults.
-    fn open(self, helpers: usize) -> OpenPort {
+    fn open(self, helpers: usize) -> OpenRam {
         let method = self.ram.method();
-        let tools = || Tools::new(method, self.owner);
-        OpenPort {
-            tools: tools(),
-            counter: Arc::new(Counter {
+        let codec = || Codec::new(method, self.owner);
+        OpenRam {
+            codec: codec(),
+            shared: Arc::new(SharedRam {
                 ram: self.ram,
                 is_used: self.is_used,
-                helpers: (0..helpers).map(|_| Mutex::new(tools())).collect(),
+                helpers: (0..helpers).map(|_| Mutex::new(codec())).collect(),
             }),
         }
     }
 }
 
-/// A port that is in use.
-struct OpenPort {
-    counter: Arc<Counter>,
-    tools: Tools,
+/// A RAM area that is in use.
+struct OpenRam {
+    shared: Arc<SharedRam>,
+    codec: Codec,
 }
 
-impl OpenPort {
+impl OpenRam {
     /// Closes the open chunks, for other processes to fill. A busy helper keeps its chunk.
     fn give_back(&mut self) {
-        let ram = &self.counter.ram;
-        self.tools.writer.give_back(ram);
-        for tools in &*self.counter.helpers {
-            if let Ok(mut tools) = tools.try_lock() {
-                tools.writer.give_back(ram);
+        let ram = &self.shared.ram;
+        self.codec.writer.give_back(ram);
+        for codec in &*self.shared.helpers {
+            if let Ok(mut codec) = codec.try_lock() {
+                codec.writer.give_back(ram);
             }
         }
     }
@@ -184,7 +184,7 @@ pub struct WithRam {
     below: Box<dyn Io>,
     /// Transfers that it was given.
     started: u64,
-    ports: Vec<Option<OpenPort>>,
+    areas: Vec<Option<OpenRam>>,
     ended: Vec<Completion>,
     helpers: Helpers,
     large: Vec<Large>,
@@ -196,7 +196,7 @@ impl WithRam {
         WithRam {
             below,
             started: 0,
-            ports: Vec::new(),
+            areas: Vec::new(),
             ended: Vec::with_capacity(MAX_DEPTH as usize),
             helpers,
             large: Vec::with_capacity(MAX_DEPTH as usize),
@@ -204,11 +204,11 @@ impl WithRam {
     }
 
     /// Makes a RAM area available as area number `area`, or (`None`) removes it.
-    pub fn set_ram(&mut self, area: usize, port: Option<Port>) {
-        if self.ports.len() <= area {
-            self.ports.resize_with(area + 1, || None);
+    pub fn set_ram(&mut self, area: usize, handle: Option<RamHandle>) {
+        if self.areas.len() <= area {
+            self.areas.resize_with(area + 1, || None);
         }
-        self.ports[area] = port.map(|port| port.open(self.helpers.numbers()));
+        self.areas[area] = handle.map(|handle| handle.open(self.helpers.numbers()));
     }
 
     /// Transfers of files started so far, and the number of these in flight. Later work of helpers on the bytes does
@@ -224,8 +224,8 @@ impl WithRam {
 
     /// This process pauses its writes: others may use its open chunks.
     pub fn give_back(&mut self) {
-        let ports = self.ports.iter_mut().flatten();
-        ports.for_each(OpenPort::give_back);
+        let areas = self.areas.iter_mut().flatten();
+        areas.for_each(OpenRam::give_back);
     }
 
     /// Has a helper hash `pages` pages from `first` on. The completion is reaped like a transfer's, whatever its
@@ -288,7 +288,7 @@ impl WithRam {
             }
             _ => None,
         };
-        let Some(port) = self.ports.get_mut(area).and_then(Option::as_mut) else {
+        let Some(handle) = self.areas.get_mut(area).and_then(Option::as_mut) else {
             // SAFETY: the caller's promise.
             unsafe { self.below.start(direction, token, area, offset, iov) }?;
             self.started += 1;
@@ -315,7 +315,7 @@ impl WithRam {
             return Err(QueueError::BadLength);
         }
         if let Some((first, pages)) = large {
-            let area = Arc::clone(&port.counter);
+            let area = Arc::clone(&handle.shared);
             let task = match direction {
                 Direction::Read => Task::Read(area, slot),
                 Direction::Write => Task::Write(area, slot, as_it_is),
@@ -329,19 +329,19 @@ impl WithRam {
             // SAFETY: each page lies in the piece.
             (0..piece.len / PAGE).map(|page| unsafe { piece.ptr.add(page * PAGE) }.cast())
         });
-        let OpenPort { counter, tools } = port;
+        let OpenRam { shared, codec } = handle;
         let result = match direction {
             Direction::Read => {
                 // SAFETY: the memory is mapped and, until the completion is reaped, used by nobody
                 // else, as the caller promises; no two pieces are the same.
                 let pages = each.map(|page: *mut [u8; PAGE]| unsafe { &mut *page });
-                counter.read(tools, slot, pages)
+                shared.read(codec, slot, pages)
             }
             Direction::Write => {
                 // SAFETY: as above; it is only read.
                 let pages = each.map(|page: *mut [u8; PAGE]| unsafe { &*page.cast_const() });
                 let mut refusal = Refusal::default();
-                let done = counter.write(tools, slot, pages.enumerate(), as_it_is, &mut refusal);
+                let done = shared.write(codec, slot, pages.enumerate(), as_it_is, &mut refusal);
                 done.and(refusal.into_result())
             }
         };

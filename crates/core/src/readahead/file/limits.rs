@@ -1,7 +1,5 @@
 //! How far a file may be read ahead.
 
-use crate::units::{Nanos, PAGE_SIZE};
-
 /// The program's hint about its reads (posix_fadvise, madvise).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pattern {
@@ -25,12 +23,6 @@ pub struct Limits {
 
 /// The limit with which Linux starts: 128 KiB.
 const DEFAULT_MAX: u64 = 32;
-/// Below this a window does not pay for its mark.
-const FLOOR: u64 = DEFAULT_MAX;
-/// Above this a window holds more memory than it saves time: 64 MiB.
-const CEILING: u64 = 1 << 14;
-/// A window may take this part of the free memory.
-const SHARE: u64 = 8;
 
 impl Default for Limits {
     fn default() -> Self {
@@ -42,23 +34,6 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The limits for a store that was measured to transfer `bytes_per_second` with `latency` from request to data,
-    /// while `free` pages are available for readahead.
-    ///
-    /// A stream keeps the store busy if the part of the window ahead of it covers the latency. The window is twice the
-    /// product of rate and latency: one product is in flight while another is being used. It is rounded up to a power
-    /// of two, to ignore the noise of the measurement. Short memory takes precedence over speed.
-    pub fn for_store(bytes_per_second: u64, latency: Nanos, free: u64) -> Self {
-        let bytes = u128::from(bytes_per_second) * u128::from(latency) / 1_000_000_000;
-        let pages = (2 * bytes).div_ceil(PAGE_SIZE as u128);
-        let wanted = u64::try_from(pages)
-            .unwrap_or(CEILING)
-            .clamp(FLOOR, CEILING);
-        let max = wanted.next_power_of_two().min(free / SHARE);
-        let device = Limits::default().device.min(free / SHARE);
-        Limits { max, device }
-    }
-
     /// With the program's hint.
     pub fn advised(self, pattern: Pattern) -> Self {
         let max = match pattern {
@@ -153,21 +128,5 @@ mod tests {
         assert_eq!(small.lifted(1000), 512);
         assert_eq!(limits.advised(Pattern::Sequential).max, 64);
         assert_eq!(limits.advised(Pattern::Random), limits);
-    }
-
-    #[test]
-    fn the_window_covers_the_latency_and_leaves_memory() {
-        let max = |bandwidth, latency, free| Limits::for_store(bandwidth, latency, free).max;
-        // 1 GB/s at 20 ms: 20 MB on the way, 40 MB of window, 9766 pages.
-        assert_eq!(max(1_000_000_000, 20_000_000, 1 << 20), 16384);
-        // A local SSD: 3 GB/s at 100 us.
-        assert_eq!(max(3_000_000_000, 100_000, 1 << 20), 256);
-        // A slow device never falls below what Linux starts with.
-        assert_eq!(max(1_000_000, 100_000, 1 << 20), 32);
-        // Short of memory.
-        assert_eq!(max(1_000_000_000, 20_000_000, 800), 100);
-        assert_eq!(max(1_000_000_000, 20_000_000, 7), 0);
-        assert_eq!(Limits::for_store(1_000_000, 100_000, 800).device, 100);
-        assert_eq!(max(u64::MAX, u64::MAX, u64::MAX), CEILING);
     }
 }

@@ -94,12 +94,7 @@ impl OpenFile {
         self.pattern = pattern;
     }
 
-    /// New limits, from the user or because the store's speed was measured again.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
-    }
-
-    /// The limits in force: those set, with the program's hint.
+    /// The limits in force: those of the store, with the program's hint.
     pub fn limits(&self) -> Limits {
         let limits = self.limits.advised(self.pattern);
         match (&self.state, self.pattern) {
@@ -229,10 +224,5 @@ impl OpenFile {
         let want = limits.max;
         self.fault();
         self.mark(cache, Ask { page, want }, &limits)
-    }
-
-    /// The program will need these pages (WILLNEED): all of them, up to what one I/O takes.
-    pub fn on_will_need(&self, cache: &impl Cached, page: FilePage, pages: u64) -> Plan {
-        Plan::forced(cache, page, pages, &self.limits())
     }
 }

@@ -1,4 +1,4 @@
-//! A policy of file readahead: what it asks, and what it answers.
+//! A policy of file readahead: its inputs and its answers.
 
 use super::cache::{Cached, FilePage};
 use super::limits::Limits;

@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// What a balanced tree would answer.
+    /// The answer of a balanced tree.
     #[test]
     fn it_does_as_a_tree_does() {
         let (mut directory, mut tree) = (Directory::<u64>::default(), BTreeMap::new());

@@ -56,7 +56,7 @@ fn counts_follow_the_entries_and_empty_leaves_vanish() {
 }
 
 #[test]
-fn what_is_on_an_area_is_found_in_order() {
+fn pages_on_an_area_are_found_in_order() {
     let mut table = PageTable::default();
     let on = |area| Slot { area, index: 9 };
     let mapped = |slot| {

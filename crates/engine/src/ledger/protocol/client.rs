@@ -159,11 +159,6 @@ impl Client {
         send(&self.socket, &Message::Keep, descriptors)
     }
 
-    /// Reports that this process is no longer managed.
-    pub fn bye(&self) -> Result<(), ProtocolError> {
-        send(&self.socket, &Message::Bye, &[])
-    }
-
     /// The next order of the supervisor with its descriptors, if there is one.
     pub fn order(&mut self) -> Option<(AreaOrder, Vec<OwnedFd>)> {
         let received = self.inbox.pop_front();

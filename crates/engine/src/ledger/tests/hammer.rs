@@ -31,21 +31,23 @@ impl Random {
     }
 }
 
+/// The orders of a worker, which does not outlive the test that started it. `None` in an ordinary run of the tests.
+pub(super) fn orders(variable: &str) -> Option<Vec<u64>> {
+    let orders = std::env::var(variable).ok()?;
+    let kill = rustix::process::Signal::KILL;
+    rustix::process::set_parent_process_death_signal(Some(kill)).expect("a death signal");
+    let words = orders.split(' ');
+    Some(words.map(|word| word.parse().expect("a number")).collect())
+}
+
 /// The life of a worker; in an ordinary run of the tests there are no orders.
 #[test]
 fn worker() {
-    let Ok(orders) = std::env::var(ORDERS) else {
+    let Some(words) = orders(ORDERS) else {
         return;
     };
-    // A failing test must not leave workers behind.
-    let kill = rustix::process::Signal::KILL;
-    rustix::process::set_parent_process_death_signal(Some(kill)).expect("a death signal");
-    let words: Vec<u64> = orders
-        .split(' ')
-        .map(|word| word.parse().expect("a number"))
-        .collect();
     let [supervisor, fd, first, second, own, child, seed] = words[..] else {
-        panic!("{orders:?}")
+        panic!("{words:?}")
     };
     let open = |fd| {
         let path = format!("/proc/{supervisor}/fd/{fd}");
@@ -188,21 +190,21 @@ fn nothing_is_left_behind_by_the_killed() {
     ledger.mark_dead(last.own);
     ledger.mark_dead(last.child);
     clean_up(&ledger, &others.iter().collect::<Vec<_>>());
-    what_is_left_belongs_to(&ledger, last);
+    remaining_slots_belong_to(&ledger, last);
     clean_up(&ledger, &[last]);
     assert_eq!(ledger.charged_pages(), 0);
     assert_eq!(ledger.records_in_use().count(), 0);
     for area in ledger.areas() {
         assert_eq!(ledger.area_used(area), 0);
         assert!((0..AREA_SLOTS).all(|slot| ledger.slot_count(area, SlotIndex(slot)) == 0));
-        let mut clusters = (0..ledger.area_clusters(area)).map(ClusterIndex);
-        assert!(clusters.all(|cluster| ledger.cluster_owner(area, cluster).is_none()));
+        let mut clusters = (0..AREA_SLOTS / CLUSTER_SLOTS).map(ClusterIndex);
+        assert!(clusters.all(|cluster| owner(&ledger, area, cluster).is_none()));
     }
 }
 
 /// The last one is dead too, but not cleaned up: at most the words of the slots that it was taking in one step may be
 /// off by one each.
-fn what_is_left_belongs_to(ledger: &Ledger, worker: &Worker) {
+fn remaining_slots_belong_to(ledger: &Ledger, worker: &Worker) {
     let mut off = 0;
     for area in ledger.areas() {
         for slot in (0..AREA_SLOTS).map(SlotIndex) {

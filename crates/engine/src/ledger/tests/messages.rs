@@ -85,7 +85,6 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
             client
                 .keep(&[welcome.areas[0].1.file.as_fd()])
                 .expect("sent");
-            client.bye().expect("sent");
             client.unused(welcome.record, child).expect("sent");
             assert!(matches!(
                 client.reserve(),
@@ -162,7 +161,6 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
         };
         assert_eq!(text, "ä".repeat(LOG_BYTES / 2), "cut between characters");
         assert_eq!(next(&socket), Message::Keep);
-        assert_eq!(next(&socket), Message::Bye);
         let (parent, record) = (record, child);
         assert_eq!(next(&socket), Message::Unused { parent, record });
         assert_eq!(next(&socket), Message::Reserve);

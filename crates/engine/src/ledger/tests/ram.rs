@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use foreswap_store::area::{self, AreaSpec, OpenArea};
 use foreswap_store::ram::{Method, Reader, Refused, Writer};
 
+use super::hammer::orders;
 use super::*;
 
 const ORDERS: &str = "FORESWAP_TEST_RAM_HAMMER";
@@ -100,17 +101,11 @@ fn only_the_memory_of_the_area_is_attached() {
 /// The life of a worker; in an ordinary run of the tests there are no orders.
 #[test]
 fn worker() {
-    let Ok(orders) = std::env::var(ORDERS) else {
+    let Some(words) = orders(ORDERS) else {
         return;
     };
-    let kill = rustix::process::Signal::KILL;
-    rustix::process::set_parent_process_death_signal(Some(kill)).expect("a death signal");
-    let words: Vec<u64> = orders
-        .split(' ')
-        .map(|word| word.parse().expect("a number"))
-        .collect();
     let [supervisor, fd, tables, memory, own, mut seed] = words[..] else {
-        panic!("{orders:?}")
+        panic!("{words:?}")
     };
     let open = |fd: u64| -> rustix::fd::OwnedFd {
         let path = format!("/proc/{supervisor}/fd/{fd}");

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_cpu_is_the_disks_none_is_preferred() {
+    fn no_cpu_is_preferred_if_none_is_the_disks() {
         assert_eq!(found(&[[2, 3]], 100), None, "a memory");
         assert_eq!(found(&[[0, 800]], 100), None, "mostly others'");
         assert_eq!(found(&[[50, 50]], 100), None, "both");
@@ -205,7 +205,7 @@ mod tests {
 
     /// A disk with a queue for each CPU interrupts the one that reads.
     #[test]
-    fn where_the_thread_is_does_not_become_where_it_shall_be() {
+    fn the_cpu_of_the_thread_does_not_become_the_preferred_one() {
         for one_queue in [false, true] {
             let (mut interrupted, mut each, mut wishes) = (Interrupted::new(), [0, 0], 0);
             for period in 1..=1000_u64 {

@@ -10,7 +10,7 @@ use crate::digest::prefetch;
 use crate::pager::frames::HUGE;
 use crate::pager::huge;
 use crate::sys::own_memory;
-use crate::sys::uffd::{CopyMode, Outcome, Why};
+use crate::sys::uffd::{Outcome, Why};
 
 /// How often a short wait inside the kernel (for a page under migration, for example) is repeated.
 const TRIES: u32 = 4;
@@ -104,10 +104,7 @@ impl Mmu for Linux {
         let from = self.arena.pointer(frame).cast_const().cast();
         let done = gone(retry_partial(1, |_, _| {
             // SAFETY: the frame has memory; the program's page is absent or the call refuses.
-            unsafe {
-                self.program
-                    .copy(page.address() as usize, from, PAGE_SIZE, CopyMode::empty())
-            }
+            unsafe { self.program.copy(page.address() as usize, from, PAGE_SIZE) }
         }));
         self.mapped(page, done)
     }
@@ -119,10 +116,7 @@ impl Mmu for Linux {
         let done = gone(retry_partial(n, |done, n| {
             let left = bytes(n);
             // SAFETY: as many zeros are readable; the program's pages are absent or it refuses.
-            unsafe {
-                self.program
-                    .copy(to + bytes(done), self.zeros.start, left, CopyMode::empty())
-            }
+            unsafe { self.program.copy(to + bytes(done), self.zeros.start, left) }
         }));
         self.mapped(page, done)
     }
@@ -157,10 +151,7 @@ impl Mmu for Linux {
         retry_partial(n, |done, n| {
             let left = bytes(n);
             // SAFETY: as many zeros are readable; the frames are ours and empty.
-            unsafe {
-                self.program
-                    .copy(to + bytes(done), self.zeros.start, left, CopyMode::empty())
-            }
+            unsafe { self.program.copy(to + bytes(done), self.zeros.start, left) }
         })
     }
 

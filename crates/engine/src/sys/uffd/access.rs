@@ -176,7 +176,7 @@ pub(super) fn new_descriptor() -> Result<OwnedFd, UffdError> {
         Err(errno) => errno,
     };
     use rustix::mm::{UserfaultfdFlags, userfaultfd};
-    // SAFETY: creating the descriptor changes no memory; what its methods change, they say.
+    // SAFETY: creating the descriptor changes no memory; its methods state their changes.
     let by_call = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) };
     by_call.map_err(|call| match call {
         Errno::NOSYS => UffdError::NoSupport,

@@ -28,7 +28,7 @@ enum Presence {
 fn presence(page: usize) -> Presence {
     let mut state = 0_u8;
     loop {
-        // SAFETY: the kernel writes one byte, for one page; what the address is it finds out itself.
+        // SAFETY: the kernel writes one byte, for one page, whatever the address is.
         let asked = unsafe { syscall(__NR_mincore, [page, PAGE, &raw mut state as usize]) };
         return match asked {
             Ok(_) if state & 1 != 0 => Presence::Present,

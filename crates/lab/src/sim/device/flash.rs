@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_buffer_is_read_from_there() {
+    fn buffered_data_is_read_from_the_buffer() {
         let mut device = p3700();
         device.submit(
             0,

@@ -91,7 +91,7 @@ fn outer_rate() -> u64 {
 }
 
 #[test]
-fn what_is_cached_is_not_read_again() {
+fn cached_pages_are_not_read_again() {
     let mut twice = sequential(500);
     twice.extend(sequential(500));
     let once = done(machine(Policy::OnDemand, 10_000, vec![sequential(500)])).reads();

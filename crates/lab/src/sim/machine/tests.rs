@@ -113,7 +113,7 @@ fn a_page_that_comes_back_wrong_ends_the_run() {
 }
 
 #[test]
-fn who_waits_for_what_never_comes_is_seen() {
+fn a_wait_without_end_is_detected() {
     let mut machine = writers(4, 1, 50, true);
     machine.run(Machine::is_done).expect("done");
     assert!(matches!(

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_while_it_is_held_waits_and_takes_it_over() {
+    fn a_task_waits_for_a_held_lock_and_takes_it_over() {
         let mut locks = Locks::new(2, 10);
         assert_eq!(locks.lists(0, 1_000, 300), 0);
         assert_eq!(locks.lists(0, 1_100, 300), 210);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_later_holds_up_nobody_before() {
+    fn a_later_request_does_not_delay_an_earlier_one() {
         let mut locks = Locks::new(1, 10);
         assert_eq!(locks.lists_later(0, [1_000, 5_000], 300), 0);
         assert_eq!(locks.lists(0, 1_200, 300), 110);

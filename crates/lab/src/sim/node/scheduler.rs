@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_waited_too_long_begins_a_batch() {
+    fn an_expired_request_begins_a_batch() {
         let late = EXPIRE[0] + 1;
         let mut scheduler = Scheduler::default();
         add(&mut scheduler, 0, false, 5_000);

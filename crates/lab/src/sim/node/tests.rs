@@ -90,7 +90,7 @@ fn huge_pages_serve_a_region_where_there_are_any() {
 }
 
 #[test]
-fn what_is_in_memory_is_not_read_again() {
+fn pages_in_memory_are_not_read_again() {
     let steps = vec![read(0, 512, 512), read(0, 512, 512)];
     let mut machine = machine(&[512], steps);
     let took = finish(&mut machine);
@@ -175,7 +175,7 @@ fn dirty_pages_at_the_end_make_way_and_are_written_back() {
 
 /// Reclaim requests writeback of all dirty pages; then the file is removed. Later pages are not concerned.
 #[test]
-fn what_is_removed_need_not_be_written_back_any_more() {
+fn removed_pages_are_not_written_back() {
     let write = |file| Op::Write {
         file,
         first: 0,
@@ -265,7 +265,7 @@ fn waits(machine: &Machine<Steps>) -> bool {
 }
 
 #[test]
-fn who_waits_for_the_disk_goes_on_when_it_keeps_up() {
+fn a_task_that_waits_for_the_disk_continues_when_it_keeps_up() {
     let (mut machine, _) = short_of_memory(20_000, true, 20_000);
     machine.run(waits).expect("all has to be written first");
     let began = machine.now();
@@ -279,7 +279,7 @@ fn who_waits_for_the_disk_goes_on_when_it_keeps_up() {
 }
 
 #[test]
-fn who_is_told_that_the_disk_keeps_up_ends_its_scan_first() {
+fn a_scan_ends_before_its_task_hears_that_the_disk_keeps_up() {
     let (mut machine, _) = short_of_memory(1_000, false, 1_000);
     machine.files.congested = true;
     machine.background[0].core.flags_mut().congested = true;
@@ -292,7 +292,7 @@ fn who_is_told_that_the_disk_keeps_up_ends_its_scan_first() {
 
 /// It can free nothing, because it meets only dirty pages; others free some.
 #[test]
-fn who_reclaims_in_vain_takes_what_others_have_freed() {
+fn direct_reclaim_in_vain_takes_frames_that_others_freed() {
     let (mut machine, frames) = short_of_memory(1_000, true, 500);
     machine.run(waits).expect("all has to be written first");
     let freed = machine.counts.direct_freed;
@@ -307,7 +307,7 @@ fn who_reclaims_in_vain_takes_what_others_have_freed() {
 
 /// There is less than a batch to free, and that suffices.
 #[test]
-fn who_reclaims_takes_the_little_that_there_was() {
+fn direct_reclaim_takes_the_few_frames_left() {
     let (mut machine, _) = short_of_memory(20, false, 40);
     let took = finish(&mut machine);
     assert!(took[1] < 50_000_000, "{took:?}");
@@ -320,7 +320,7 @@ fn who_reclaims_takes_the_little_that_there_was() {
 }
 
 #[test]
-fn who_maps_faster_than_can_be_reclaimed_reclaims_too() {
+fn a_task_that_maps_faster_than_reclaim_reclaims_too() {
     let parameters = Parameters::named("uma-disk").expect("a machine").scaled(8);
     let pages = 200_000;
     let mut steps: Vec<Op> = (0..pages / 32).map(|n| read(n * 32, 32, pages)).collect();

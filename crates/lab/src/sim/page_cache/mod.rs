@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_first_goes_first_unless_it_was_used_twice() {
+    fn the_oldest_page_goes_first_unless_it_was_used_twice() {
         let mut cache = PageCache::new(4);
         let file = cache.add_file(20);
         read(&mut cache, file, 0, 4);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_or_not_written_stays() {
+    fn pages_in_transfer_and_dirty_pages_stay() {
         let mut cache = PageCache::new(3);
         let file = cache.add_file(20);
         cache.write(file, 0);

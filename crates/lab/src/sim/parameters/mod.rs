@@ -364,7 +364,7 @@ mod tests {
 
     /// The error names the changed line, the value, and the expected form.
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn an_error_names_its_line() {
         let line = |key: &str| {
             let starts = |line: &str| line.split('=').next().map(str::trim) == Some(key);
             FILE.lines().position(starts).expect(key) + 1

@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::*;
 use crate::ram::{Method, tests::area};
-use crate::ring::{Direction, Io, IoVec, Port, QueueError, WithRam};
+use crate::ring::{Direction, Io, IoVec, QueueError, RamHandle, WithRam};
 
 /// A file in memory, whose transfers have completed when they are reaped. Beyond its end they fail.
 struct File {
@@ -247,8 +247,8 @@ fn a_ram_area_is_written_and_read_by_helpers() {
     for helpers in [0, 1, 3] {
         let mut bytes = content(512);
         let mut bench = bench(helpers, Vec::new(), false);
-        let port = || Port::new(Arc::new(area(8 << 20, Method::Lz4)), 0, Box::new(|_| true));
-        bench.io.set_ram(1, Some(port()));
+        let handle = || RamHandle::new(Arc::new(area(8 << 20, Method::Lz4)), 0, Box::new(|_| true));
+        bench.io.set_ram(1, Some(handle()));
         let iov = [IoVec {
             ptr: bytes.as_mut_ptr(),
             len: bytes.len(),
@@ -278,7 +278,7 @@ fn a_ram_area_is_written_and_read_by_helpers() {
 }
 
 #[test]
-fn what_is_being_done_ends_before_the_helpers_are_dropped() {
+fn running_jobs_end_before_the_helpers_are_dropped() {
     static HASHED: AtomicUsize = AtomicUsize::new(0);
     fn slowly(page: &[u8; PAGE]) -> u64 {
         std::thread::sleep(Duration::from_micros(50));
@@ -296,7 +296,7 @@ fn what_is_being_done_ends_before_the_helpers_are_dropped() {
 }
 
 #[test]
-fn whoever_waits_is_woken_by_a_helper() {
+fn a_waiting_owner_is_woken_by_a_helper() {
     let bytes = content(512);
     let mut to = vec![0; bytes.len()];
     let mut bench = bench(1, bytes, false);
@@ -329,11 +329,11 @@ fn a_helper_that_panics_gives_the_job_back_and_goes_on() {
 }
 
 #[test]
-fn what_no_helper_has_begun_is_done_in_parts_by_the_owner() {
+fn the_owner_does_waiting_jobs_in_parts() {
     let mut bytes = content(500);
     let mut bench = bench_without_help(hash, bytes.clone());
-    let port = Port::new(Arc::new(area(8 << 20, Method::Lz4)), 0, Box::new(|_| true));
-    bench.io.set_ram(1, Some(port));
+    let handle = RamHandle::new(Arc::new(area(8 << 20, Method::Lz4)), 0, Box::new(|_| true));
+    bench.io.set_ram(1, Some(handle));
     assert!(!bench.io.help(true), "nothing to do");
     let parts = 500_usize.div_ceil(PART);
     // From a file.
@@ -372,7 +372,7 @@ fn what_no_helper_has_begun_is_done_in_parts_by_the_owner() {
 }
 
 #[test]
-fn what_the_owner_has_begun_it_ends() {
+fn the_owner_ends_a_job_that_it_began() {
     let bytes = content(512);
     let mut to = vec![vec![0; bytes.len()]; 2];
     let mut bench = bench_without_help(hash, bytes.clone());

@@ -156,7 +156,8 @@ fn the_hint_random_reads_what_is_asked() {
         let runs = read(&mut file, &mut cache, 1000, 300);
         assert_eq!(runs, [(1000, 256, 0), (1256, 44, 0)]);
         // A limit above 2 MiB: in runs of 2 MiB.
-        file.set_limits(limits(1200));
+        let mut file = OpenFile::new(policy, limits(1200));
+        file.advise(Pattern::Random);
         let runs = read(&mut file, &mut cache, 2000, 1100);
         assert_eq!(runs, [(2000, 512, 0), (2512, 512, 0), (3024, 76, 0)]);
     }
@@ -496,8 +497,6 @@ fn reads_around_a_mapped_fault_until_it_does_not_help() {
         file.on_mapped_hit(&cache, at(9), true, Pattern::Random),
         Plan::default()
     );
-    let plan = file.on_will_need(&cache, FilePage(10), 1000);
-    assert_eq!(plan.runs(), [Run::plain(FilePage(10), 256)]);
 }
 
 #[test]
