@@ -19,6 +19,17 @@ fn host() -> Host {
     Host::open(std::process::id()).expect("this process")
 }
 
+/// As a pager does.
+fn reserve(parent: &mut Client) -> ProcId {
+    parent.ask_to_reserve().expect("sent");
+    loop {
+        poll(&mut [PollFd::new(&parent.fd(), PollFlags::IN)], None).expect("poll");
+        if let Some(answer) = parent.reserved() {
+            return answer.expect("a record");
+        }
+    }
+}
+
 struct Office {
     name: String,
     listener: OwnedFd,
@@ -166,7 +177,7 @@ fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     let (mut parent, welcome) = office.engine();
     let (ledger, me) = (&welcome.ledger, welcome.record);
     assert!(ledger.slot_get(me, AREA, SLOT));
-    let child = office.with(|_| parent.reserve().expect("a record"));
+    let child = office.with(|_| reserve(&mut parent));
     assert!(ledger.share(me, child, AREA, SLOT));
     drop((parent, welcome.areas));
     office.serve_to_the_end();
@@ -190,11 +201,11 @@ fn reservations_of_failed_forks_and_dead_children_are_freed() {
     let mut office = office("reap");
     let (mut parent, welcome) = office.engine();
     let me = welcome.record;
-    let failed = office.with(|_| parent.reserve().expect("a record"));
+    let failed = office.with(|_| reserve(&mut parent));
     parent.reap(failed, None).expect("sent");
     office.serve_until(|s| s.ledger().state(failed) == ProcessState::Free);
 
-    let dead = office.with(|_| parent.reserve().expect("a record"));
+    let dead = office.with(|_| reserve(&mut parent));
     assert!(welcome.ledger.slot_get(me, AREA, SLOT) && welcome.ledger.share(me, dead, AREA, SLOT));
     let mut process = std::process::Command::new("sleep")
         .arg("60")
@@ -209,7 +220,7 @@ fn reservations_of_failed_forks_and_dead_children_are_freed() {
     assert_eq!(welcome.ledger.slot_count(AREA, SLOT), 1);
 
     // Dead and reaped before its parent's engine reported it.
-    let gone = office.with(|_| parent.reserve().expect("a record"));
+    let gone = office.with(|_| reserve(&mut parent));
     parent.reap(gone, Some(process.id())).expect("sent");
     office.serve_until(|s| s.ledger().state(gone) == ProcessState::Free);
 }
@@ -220,7 +231,7 @@ fn a_run_is_not_over_while_a_forked_child_may_come() {
     let mut office = office("daemon");
     let (mut parent, welcome) = office.engine();
     let me = welcome.record;
-    let child = office.with(|_| parent.reserve().expect("a record"));
+    let child = office.with(|_| reserve(&mut parent));
     let mut process = std::process::Command::new("sleep")
         .arg("60")
         .spawn()
@@ -242,7 +253,7 @@ fn a_reservation_whose_parent_has_died_is_freed_in_time() {
     office.sessions.orphans_wait = Duration::from_millis(300);
     let (mut parent, welcome) = office.engine();
     let (_other, beside) = office.engine();
-    let child = office.with(|_| parent.reserve().expect("a record"));
+    let child = office.with(|_| reserve(&mut parent));
     assert!(beside.ledger.try_charge(child, 70) && beside.ledger.try_charge(welcome.record, 5));
     assert_eq!(office.sessions.retry(), None);
     drop((parent, welcome));
@@ -260,7 +271,7 @@ fn a_reservation_whose_parent_has_died_is_freed_in_time() {
 fn a_connection_may_come_over_another() {
     let mut office = office("another");
     let (mut parent, welcome) = office.engine();
-    let child = office.with(|_| parent.reserve().expect("a record"));
+    let child = office.with(|_| reserve(&mut parent));
     let (client, hello) = office.with(|_| {
         let given = parent.another().expect("a connection");
         let mut client = Client::of_socket(given);
@@ -277,7 +288,7 @@ fn a_connection_may_come_over_another() {
 fn nobody_takes_what_was_reserved_for_another() {
     let mut office = office("strange");
     let (mut parent, welcome) = office.engine();
-    let record = office.with(|_| parent.reserve().expect("a record"));
+    let record = office.with(|_| reserve(&mut parent));
     let (mut stranger, _) = office.engine();
     stranger.reap(record, None).expect("sent");
     let refused = office.with(|name| {
@@ -298,7 +309,7 @@ fn nobody_takes_what_was_reserved_for_another() {
 fn a_child_that_executes_gives_its_record_back() {
     let mut office = office("unused");
     let (mut parent, welcome) = office.engine();
-    let child = office.with(|_| parent.reserve().expect("a record"));
+    let child = office.with(|_| reserve(&mut parent));
     let early = office.with(|name| Client::connect(name).expect("connected"));
     office.serve_until(|sessions| sessions.open() == 2);
     assert_eq!(office.sessions.managed(), 1);
@@ -312,4 +323,25 @@ fn a_child_that_executes_gives_its_record_back() {
     office.serve_until(|sessions| sessions.open() == 1 && !sessions.has_unfinished());
     assert_eq!(office.state(child), ProcessState::Free);
     assert_eq!(office.sessions.early().len(), 0);
+}
+
+/// A process beyond the descriptors of the supervisor is told, and the others go on.
+#[test]
+fn a_process_without_room_is_refused() {
+    let mut office = office("room");
+    let (mut parent, _welcome) = office.engine();
+    office.sessions.descriptors = 2 * DESCRIPTORS + SPARE;
+    let child = office.with(|_| reserve(&mut parent));
+    let refused = office.with(|name| {
+        let mut client = Client::connect(name).expect("connected");
+        client.hello(&host(), None, None).err()
+    });
+    assert!(matches!(
+        refused,
+        Some(ProtocolError::Refused(Refusal::TooFewDescriptors))
+    ));
+    office.serve_until(|sessions| sessions.open() == 1);
+    parent.reap(child, None).expect("sent");
+    office.serve_until(|sessions| sessions.ledger().state(child) == ProcessState::Free);
+    office.with(|_| reserve(&mut parent));
 }

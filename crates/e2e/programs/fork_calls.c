@@ -493,7 +493,7 @@ static void leaves_a_daemon(void)
     }
 }
 
-/* Forks that fail, more of them than there are records for processes: no record may stay reserved for a child that
+/* Forks that fail, more of them than the test leaves room for processes: no record may stay reserved for a child that
  * does not exist. */
 static void failed_forks(void)
 {
@@ -511,7 +511,81 @@ static void failed_forks(void)
     VERIFY(p, REGION, 19, "in the end");
 }
 
+/* Many children that live at the same time: each looks at some of the memory that is out, before and after the last of
+ * them has been forked, and writes some. */
+static void many_children_alive(void)
+{
+    enum { CHILDREN = 400, LOOK = 16 * PAGE };
+    char *p = swapped_region(26);
+    static pid_t pids[CHILDREN];
+    int ready[2], go[2];
+    CHECK(pipe(ready) == 0 && pipe(go) == 0, "pipe");
+    for (int i = 0; i < CHILDREN; i++) {
+        pids[i] = forked();
+        if (pids[i] == 0) {
+            close(go[1]);
+            size_t at = i * LOOK * 2 % (REGION - 2 * LOOK);
+            VERIFY_PART(p, at, LOOK, 26, "inherited");
+            fill_part(p, at, PAGE, 2600 + i);
+            char byte = 'r';
+            CHECK(write(ready[1], &byte, 1) == 1 && read(go[0], &byte, 1) == 0, "waiting");
+            VERIFY_PART(p, at, PAGE, 2600 + i, "written in the child");
+            VERIFY_PART(p, at + PAGE, 2 * LOOK - PAGE, 26, "beside its siblings");
+            _exit(0);
+        }
+    }
+    /* A child that ends reports nothing. */
+    alarm(100);
+    for (int i = 0; i < CHILDREN; i++) {
+        char byte;
+        CHECK(read(ready[0], &byte, 1) == 1, "a child does not come up");
+    }
+    press(PRESSURE);
+    close(go[1]);
+    for (int i = 0; i < CHILDREN; i++)
+        CHILD_WAS_RIGHT(pids[i], "a child");
+    VERIFY(p, REGION, 26, "in the end");
+}
+
+/* More children than there is room for: fork fails, nobody's memory is lost, and it works again when some have ended. */
+static void children_beyond_the_bound(void)
+{
+    enum { CHILDREN = 400 };
+    char *p = swapped_region(27);
+    static pid_t pids[CHILDREN];
+    int go[2], born = 0;
+    CHECK(pipe(go) == 0, "pipe");
+    fflush(stdout);
+    for (int i = 0; i < CHILDREN; i++) {
+        pid_t pid = i % 2 ? fork() : syscall(SYS_fork);
+        if (pid == 0) {
+            char byte;
+            close(go[1]);
+            int end = read(go[0], &byte, 1);
+            _exit(end != 0 || wrong_words(p, i * 16 * PAGE % REGION, 16 * PAGE, 27));
+        }
+        CHECK(pid > 0 || (pid == -1 && errno == EAGAIN), "fork");
+        if (pid > 0)
+            pids[born++] = pid;
+    }
+    note("born", born);
+    VERIFY(p, REGION, 27, "after forks that failed");
+    close(go[1]);
+    for (int i = 0; i < born; i++)
+        CHILD_WAS_RIGHT(pids[i], "a child");
+    int status;
+    CHECK(wait(&status) == -1 && errno == ECHILD, "no child is left of a fork that failed");
+    pid_t pid = forked();
+    if (pid == 0) {
+        VERIFY(p, REGION, 27, "in a later child");
+        _exit(0);
+    }
+    CHILD_WAS_RIGHT(pid, "a later child");
+}
+
 static const struct part parts[] = {
+    {"children_beyond_the_bound", children_beyond_the_bound},
+    {"many_children_alive", many_children_alive},
     {"failed_forks", failed_forks},
     {"child_sees_parent", child_sees_parent},
     {"parent_exits_first", parent_exits_first},

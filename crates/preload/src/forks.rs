@@ -98,10 +98,10 @@ fn touch_streams() {
 pub extern "C" fn fork() -> libc::pid_t {
     PROGRAM.will_fork();
     let pid = forward!(FORK => fn() -> libc::pid_t;);
-    if pid != 0 {
-        PROGRAM.forked(pid.into());
+    match pid {
+        0 => 0,
+        _ => reported(pid.into()) as libc::pid_t,
     }
-    pid
 }
 
 /// As the C library's: a fork without handlers.
@@ -110,8 +110,7 @@ pub extern "C" fn _Fork() -> libc::pid_t {
     PROGRAM.will_fork();
     before_any();
     let pid = forward!(RAW_FORK => fn() -> libc::pid_t;);
-    after_with(pid.into(), thread_pointer());
-    pid
+    after_with(pid.into(), thread_pointer()) as libc::pid_t
 }
 
 /// The fork returned `result`; its thread had the thread pointer `thread` before.
@@ -125,12 +124,23 @@ fn after(result: c_long, thread: usize) {
     }
 }
 
-/// As [`after`], for callers that know the result.
-fn after_with(result: c_long, thread: usize) {
+/// As [`after`], for callers that know the result. Returns the result for the program.
+fn after_with(result: c_long, thread: usize) -> c_long {
     after(result, thread);
-    if result != 0 {
-        PROGRAM.forked(result);
+    match result {
+        0 => 0,
+        _ => reported(result),
     }
+}
+
+/// The fork returned `result` in the parent. Returns the result for the program, with errno set.
+fn reported(result: c_long) -> c_long {
+    if PROGRAM.forked(result) {
+        return result;
+    }
+    // SAFETY: the address of the calling thread's errno.
+    unsafe { *libc::__errno_location() = libc::EAGAIN };
+    -1
 }
 
 /// As the C library's. Forks, mappings, moves, advice and locks by number are treated like the named functions.
@@ -191,10 +201,10 @@ pub unsafe extern "C" fn syscall(
     }
     let result = forward!(SYSCALL =>
         fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long; number, a, b, c, d, e, f);
-    if forks {
-        after_with(result, thread);
+    match forks {
+        true => after_with(result, thread),
+        false => result,
     }
-    result
 }
 
 type Main = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -241,8 +251,7 @@ pub unsafe extern "C" fn clone(
             fn(Option<Main>, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
             Some(begin_child), stack, flags, start, parent_tid, tls, child_tid);
         // An error is not the child's 0.
-        after_with(pid.into(), thread_pointer());
-        return pid;
+        return after_with(pid.into(), thread_pointer()) as c_int;
     }
     forward!(CLONE =>
         fn(Option<Main>, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
