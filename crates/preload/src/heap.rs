@@ -191,7 +191,12 @@ fn note_break() {
     }
     PROGRAM.grew(before, end - before);
     // Each step becomes a VMA of its own once it is registered: a heap that grows under management takes larger
-    // steps.
+    // steps. This also ends the adaptation of the C library's threshold for mapped blocks, from now on 128 KiB unless
+    // it was raised before. That is better for a process that swaps: a mapped block that is freed is discarded, whereas
+    // a free block of the heap is written to the area and read again when it is reused. Measured with 16 blocks of 0.2
+    // to 8 MiB that are replaced at random (64 MiB) beside 100 MiB of small ones, in 40 MiB: 6 to 12 ms a block and
+    // 0.6 GiB read, against 21 to 26 ms and 4.9 GiB with the threshold at its maximum. A single such block at a time
+    // costs 0.2 to 0.7 ms instead of 0.03. While everything fits, nothing is changed.
     if PROGRAM.state.load(Relaxed) == state::ARMED
         && OWN_LAYOUT.load(Relaxed)
         && STEPS.fetch_add(1, Relaxed) == SMALL_STEPS
