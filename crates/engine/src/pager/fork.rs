@@ -56,7 +56,7 @@ impl Pager {
             // The child assumes that all its memory is mapped.
             self.hold.hold();
             self.forked_with = self.forked_with.max(Some(self.space.resident()));
-            return self.answer(slot, [hold::BARE, 0, 0, 0]);
+            return self.let_fork(slot, [hold::BARE, 0, 0, 0]);
         }
         // A slot reference of the child needs a record, and so does the engine that knows its other unmapped pages. A
         // trace names the parent of the child.
@@ -90,8 +90,13 @@ impl Pager {
             && !self.w.program.mmap_changing()
         {
             let words = self.take_snapshot();
-            self.answer(slot, words);
+            self.let_fork(slot, words);
         }
+    }
+
+    fn let_fork(&mut self, slot: SlotIndex, words: [u64; 4]) {
+        handover::expect_child(self.program.board.load(Relaxed));
+        self.answer(slot, words);
     }
 
     fn tell_no_child(&self, why: &str) {

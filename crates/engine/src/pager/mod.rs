@@ -46,6 +46,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 pub use boot::{Origin, renounce_parent, start};
+pub use handover::child_is_up;
 use placement::Placement;
 use snapshot::Sheet;
 use world::{DIGEST, Linux, now};

@@ -33,6 +33,8 @@ struct Fork {
     fails: AtomicBool,
     /// The engine's answer.
     hold: AtomicU64,
+    /// The parent's engine expects the child's.
+    counted: AtomicBool,
     /// The snapshot that the child starts from.
     snapshot: AtomicUsize,
     /// Its number, once released.
@@ -55,6 +57,7 @@ impl Forks {
                     reports: AtomicBool::new(false),
                     fails: AtomicBool::new(false),
                     hold: AtomicU64::new(0),
+                    counted: AtomicBool::new(false),
                     snapshot: AtomicUsize::new(0),
                     number: AtomicU64::new(0),
                     mask: AtomicU64::new(0),
@@ -88,6 +91,7 @@ impl Forks {
             if let Some(fork) = free {
                 fork.reports.store(false, Relaxed);
                 fork.fails.store(false, Relaxed);
+                fork.counted.store(false, Relaxed);
                 fork.hold.store(0, Relaxed);
                 fork.number.store(0, Relaxed);
                 return fork;
@@ -119,6 +123,7 @@ impl Program {
         }
         let [answer, snapshot, ..] = self.call([request::HOLD, 0, 0, 0]);
         fork.snapshot.store(snapshot as usize, Relaxed);
+        fork.counted.store(answer != 0, Relaxed);
         // Without an answer, the child's missing pages are unknown.
         let answer = match answer {
             0 => hold::IMPOSSIBLE,
@@ -152,6 +157,9 @@ impl Program {
         };
         let number = fork.number.load(Relaxed);
         let fails = fork.fails.load(Relaxed) && result > 0;
+        if result < 0 && fork.counted.load(Relaxed) {
+            crate::pager::child_is_up(self.board.load(Relaxed));
+        }
         fork.thread.store(0, Release);
         let child = if fails { 0 } else { result.max(0) };
         if number != 0 {
@@ -185,6 +193,9 @@ impl Program {
             hold::IMPOSSIBLE => {
                 if !reported {
                     say(b"foreswap: a forked child cannot get its parent's swapped memory; it ends\n");
+                }
+                if own.is_some_and(|fork| fork.counted.load(Relaxed)) {
+                    crate::pager::child_is_up(self.board.load(Relaxed));
                 }
                 end(70);
             }
