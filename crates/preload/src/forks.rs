@@ -224,7 +224,30 @@ unsafe extern "C" fn begin_child(start: *mut c_void) -> c_int {
     unsafe { main(argument) }
 }
 
-/// As the C library's. Without CLONE_VM it is a fork; the child begins in this module's function.
+/// A thread whose word the kernel clears when it ends. It lies at the top of the thread's stack.
+#[repr(C, align(16))]
+struct Thread {
+    main: Main,
+    argument: *mut c_void,
+    word: usize,
+}
+
+unsafe extern "C" fn begin_thread(thread: *mut c_void) -> c_int {
+    // SAFETY: `clone` below put it on this thread's stack.
+    let Thread {
+        main,
+        argument,
+        word,
+    } = unsafe { thread.cast::<Thread>().read() };
+    // SAFETY: as the program asked.
+    let status = unsafe { main(argument) };
+    mappings::bring_in(word, size_of::<u32>());
+    status
+}
+
+/// As the C library's. Without CLONE_VM it is a fork; the child begins in this module's function. A thread whose word
+/// the kernel clears, and wakes waiters on it, begins there too: when it has ended, the kernel does not wait for an
+/// absent page.
 ///
 /// # Safety
 /// As for the C library's.
@@ -253,7 +276,22 @@ pub unsafe extern "C" fn clone(
         // An error is not the child's 0.
         return after_with(pid.into(), thread_pointer()) as c_int;
     }
+    let (mut begin, mut stack, mut argument) = (main, stack, argument);
+    if flags & libc::CLONE_CHILD_CLEARTID != 0
+        && let (Some(main), false) = (main, stack.is_null())
+    {
+        let thread = Thread {
+            main,
+            argument,
+            word: child_tid,
+        };
+        let top = stack as usize / align_of::<Thread>() * align_of::<Thread>();
+        stack = stack.with_addr(top - size_of::<Thread>());
+        // SAFETY: the top of the new thread's stack, which the C library writes to as well.
+        unsafe { stack.cast::<Thread>().write(thread) };
+        (begin, argument) = (Some(begin_thread as Main), stack);
+    }
     forward!(CLONE =>
         fn(Option<Main>, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
-        main, stack, flags, argument, parent_tid, tls, child_tid)
+        begin, stack, flags, argument, parent_tid, tls, child_tid)
 }
