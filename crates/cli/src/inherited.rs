@@ -7,7 +7,10 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use foreswap::ledger::MAX_PROCESSES;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::sessions::{DESCRIPTORS, SPARE};
 
 const PIPE_IGNORED: u32 = 1 << 3;
 const CHILD_IGNORED: u32 = 1 << 4;
@@ -46,9 +49,8 @@ extern "C" fn note() {
 #[unsafe(link_section = ".init_array")]
 static NOTE: extern "C" fn() = note;
 
-/// Descriptors that the supervisor may need: for each process of a run the connection, the process and its
-/// userfaultfd, and a reserve.
-const FILES: u64 = 4096;
+/// Descriptors that the supervisor may need: for the processes of a run, and a quarter to look at their memory.
+const FILES: u64 = (MAX_PROCESSES * DESCRIPTORS + SPARE).div_ceil(3) as u64 * 4;
 /// The original limit of open files, for the command.
 static FILES_BEFORE: OnceLock<Rlimit> = OnceLock::new();
 

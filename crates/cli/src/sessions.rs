@@ -33,6 +33,11 @@ const LONG: Duration = Duration::from_secs(1);
 /// parent would have waited.
 const ORPHAN: Duration = Duration::from_secs(60);
 
+/// Descriptors for each process: its connection, the process, its userfaultfd, and the ring of a traced run.
+pub const DESCRIPTORS: usize = 4;
+/// Descriptors for everything else.
+pub const SPARE: usize = 128;
+
 /// One connection.
 #[derive(Debug)]
 struct Session {
@@ -85,6 +90,8 @@ struct Pending {
 pub struct Sessions {
     ledger: Ledger,
     areas: Vec<AreaFile>,
+    /// The most descriptors for processes.
+    descriptors: usize,
     next_id: u64,
     rounds: u32,
     pending: Option<Pending>,
@@ -129,6 +136,7 @@ impl Sessions {
             recording,
             areas: areas.collect(),
             ledger,
+            descriptors: most_descriptors(),
             next_id: 0,
             rounds: 0,
             pending: None,
@@ -401,6 +409,14 @@ impl Sessions {
             processes: self.totals.processes,
         }
     }
+}
+
+/// The descriptors that sessions may have. The others are for looks at the processes' memory (`unmanaged::family`).
+fn most_descriptors() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |most| {
+        usize::try_from(most / 4 * 3).unwrap_or(usize::MAX)
+    })
 }
 
 fn readable_for_good() -> Option<OwnedFd> {

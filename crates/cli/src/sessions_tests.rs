@@ -19,6 +19,17 @@ fn host() -> Host {
     Host::open(std::process::id()).expect("this process")
 }
 
+/// As a pager does.
+fn reserve(parent: &mut Client) -> ProcId {
+    parent.ask_to_reserve().expect("sent");
+    loop {
+        poll(&mut [PollFd::new(&parent.fd(), PollFlags::IN)], None).expect("poll");
+        if let Some(answer) = parent.reserved() {
+            return answer.expect("a record");
+        }
+    }
+}
+
 struct TestSupervisor {
     name: String,
     listener: OwnedFd,
@@ -166,7 +177,7 @@ fn a_fork_child_inherits_its_reservation_even_when_the_parent_dies_first() {
     let (mut parent, welcome) = supervisor.engine();
     let (ledger, me) = (&welcome.ledger, welcome.record);
     assert!(ledger.slot_get(me, AREA, SLOT));
-    let child = supervisor.with(|_| parent.reserve().expect("a record"));
+    let child = supervisor.with(|_| reserve(&mut parent));
     assert!(ledger.share(me, child, AREA, SLOT));
     drop((parent, welcome.areas));
     supervisor.serve_to_the_end();
@@ -190,11 +201,11 @@ fn reservations_of_failed_forks_and_dead_children_are_freed() {
     let mut supervisor = supervisor("reap");
     let (mut parent, welcome) = supervisor.engine();
     let me = welcome.record;
-    let failed = supervisor.with(|_| parent.reserve().expect("a record"));
+    let failed = supervisor.with(|_| reserve(&mut parent));
     parent.reap(failed, None).expect("sent");
     supervisor.serve_until(|s| s.ledger().state(failed) == ProcessState::Free);
 
-    let dead = supervisor.with(|_| parent.reserve().expect("a record"));
+    let dead = supervisor.with(|_| reserve(&mut parent));
     assert!(welcome.ledger.slot_get(me, AREA, SLOT) && welcome.ledger.share(me, dead, AREA, SLOT));
     let mut process = std::process::Command::new("sleep")
         .arg("60")
@@ -209,7 +220,7 @@ fn reservations_of_failed_forks_and_dead_children_are_freed() {
     assert_eq!(welcome.ledger.slot_count(AREA, SLOT), 1);
 
     // Dead and reaped before its parent's engine reported it.
-    let gone = supervisor.with(|_| parent.reserve().expect("a record"));
+    let gone = supervisor.with(|_| reserve(&mut parent));
     parent.reap(gone, Some(process.id())).expect("sent");
     supervisor.serve_until(|s| s.ledger().state(gone) == ProcessState::Free);
 }
@@ -220,7 +231,7 @@ fn a_run_is_not_over_while_a_forked_child_may_come() {
     let mut supervisor = supervisor("daemon");
     let (mut parent, welcome) = supervisor.engine();
     let me = welcome.record;
-    let child = supervisor.with(|_| parent.reserve().expect("a record"));
+    let child = supervisor.with(|_| reserve(&mut parent));
     let mut process = std::process::Command::new("sleep")
         .arg("60")
         .spawn()
@@ -245,7 +256,7 @@ fn a_reservation_whose_parent_has_died_is_freed_in_time() {
     supervisor.sessions.orphans_wait = Duration::from_millis(300);
     let (mut parent, welcome) = supervisor.engine();
     let (_other, beside) = supervisor.engine();
-    let child = supervisor.with(|_| parent.reserve().expect("a record"));
+    let child = supervisor.with(|_| reserve(&mut parent));
     assert!(beside.ledger.try_charge(child, 70) && beside.ledger.try_charge(welcome.record, 5));
     assert_eq!(supervisor.sessions.retry(), None);
     drop((parent, welcome));
@@ -270,7 +281,7 @@ fn a_reservation_whose_parent_has_died_is_freed_in_time() {
 fn a_connection_may_come_over_another() {
     let mut supervisor = supervisor("another");
     let (mut parent, welcome) = supervisor.engine();
-    let child = supervisor.with(|_| parent.reserve().expect("a record"));
+    let child = supervisor.with(|_| reserve(&mut parent));
     let (client, hello) = supervisor.with(|_| {
         let given = parent.another().expect("a connection");
         let mut client = Client::of_socket(given);
@@ -287,7 +298,7 @@ fn a_connection_may_come_over_another() {
 fn nobody_takes_what_was_reserved_for_another() {
     let mut supervisor = supervisor("strange");
     let (mut parent, welcome) = supervisor.engine();
-    let record = supervisor.with(|_| parent.reserve().expect("a record"));
+    let record = supervisor.with(|_| reserve(&mut parent));
     let (mut stranger, _) = supervisor.engine();
     stranger.reap(record, None).expect("sent");
     let refused = supervisor.with(|name| {
@@ -308,7 +319,7 @@ fn nobody_takes_what_was_reserved_for_another() {
 fn a_child_that_executes_gives_its_record_back() {
     let mut supervisor = supervisor("unused");
     let (mut parent, welcome) = supervisor.engine();
-    let child = supervisor.with(|_| parent.reserve().expect("a record"));
+    let child = supervisor.with(|_| reserve(&mut parent));
     let early = supervisor.with(|name| Client::connect(name).expect("connected"));
     supervisor.serve_until(|sessions| sessions.open() == 2);
     assert_eq!(supervisor.sessions.managed(), 1);
@@ -322,4 +333,25 @@ fn a_child_that_executes_gives_its_record_back() {
     supervisor.serve_until(|sessions| sessions.open() == 1 && !sessions.has_unfinished());
     assert_eq!(supervisor.state(child), ProcessState::Free);
     assert_eq!(supervisor.sessions.early().len(), 0);
+}
+
+/// A process beyond the descriptors of the supervisor is told, and the others go on.
+#[test]
+fn a_process_without_room_is_refused() {
+    let mut supervisor = supervisor("room");
+    let (mut parent, _welcome) = supervisor.engine();
+    supervisor.sessions.descriptors = 2 * DESCRIPTORS + SPARE;
+    let child = supervisor.with(|_| reserve(&mut parent));
+    let refused = supervisor.with(|name| {
+        let mut client = Client::connect(name).expect("connected");
+        client.hello(&host(), None, None).err()
+    });
+    assert!(matches!(
+        refused,
+        Some(ProtocolError::Refused(Refusal::TooFewDescriptors))
+    ));
+    supervisor.serve_until(|sessions| sessions.open() == 1);
+    parent.reap(child, None).expect("sent");
+    supervisor.serve_until(|sessions| sessions.ledger().state(child) == ProcessState::Free);
+    supervisor.with(|_| reserve(&mut parent));
 }

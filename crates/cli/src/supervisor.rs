@@ -189,7 +189,8 @@ impl Supervisor {
             .partition(|what| matches!(what, Watched::Session(_)));
         drop(polled);
         self.sessions.on_ready(&sessions, &mut self.voice);
-        if happened[1] || happened[2] || !children.is_empty() {
+        // A child's engine connects before its parent's connection ends.
+        if happened[1] || happened[2] || !children.is_empty() || !sessions.is_empty() {
             for listener in self.listeners.fds() {
                 self.sessions.on_connect(listener, &mut self.voice);
             }

@@ -493,7 +493,7 @@ static void leaves_a_daemon(void)
     }
 }
 
-/* Forks that fail, more of them than there are records for processes: no record may stay reserved for a child that
+/* Forks that fail, more of them than the test leaves room for processes: no record may stay reserved for a child that
  * does not exist. */
 static void failed_forks(void)
 {

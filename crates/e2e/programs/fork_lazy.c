@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <sys/prctl.h>
+#include <time.h>
 
 #define REGION (48 * MIB)
 #define PRESSURE 128
@@ -283,7 +284,67 @@ static void workers_read(void)
     VERIFY(p, REGION, 9, "the parent, in the end");
 }
 
+static volatile int over;
+
+static uint64_t microseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000ULL + now.tv_nsec / 1000;
+}
+
+/* Touches swapped memory until the fork is over; the longest touch counts. */
+static void *touches(void *p)
+{
+    uint64_t longest = 0;
+    for (size_t i = 0; !over; i++) {
+        size_t at = i * 20011 % (REGION / PAGE) * PAGE;
+        uint64_t began = microseconds();
+        VERIFY_PART(p, at, PAGE, 9, "beside the fork");
+        uint64_t took = microseconds() - began;
+        longest = took > longest ? took : longest;
+    }
+    note("longest_us", longest);
+    return NULL;
+}
+
+static void *continues(void *supervisor)
+{
+    usleep(1000000);
+    kill((pid_t)(uintptr_t)supervisor, SIGCONT);
+    return NULL;
+}
+
+/* A fork while the supervisor is stopped for a second. */
+static void supervisor_is_slow(void)
+{
+    char *p = swapped_region(9);
+    pid_t supervisor = getenv("FORESWAP_SOCKET") ? getppid() : 0;
+    pthread_t touching, continuing;
+    CHECK(pthread_create(&touching, NULL, touches, p) == 0, "a thread");
+    usleep(50000);
+    if (supervisor) {
+        kill(supervisor, SIGSTOP);
+        void *argument = (void *)(uintptr_t)supervisor;
+        CHECK(pthread_create(&continuing, NULL, continues, argument) == 0, "a thread");
+    }
+    uint64_t began = microseconds();
+    pid_t pid = forked();
+    if (pid == 0) {
+        VERIFY(p, REGION, 9, "in the child");
+        _exit(0);
+    }
+    note("fork_us", microseconds() - began);
+    over = 1;
+    pthread_join(touching, NULL);
+    if (supervisor)
+        pthread_join(continuing, NULL);
+    child_was_right(pid, "the child");
+    VERIFY(p, REGION, 9, "in the end");
+}
+
 static const struct part parts[] = {
+    {"supervisor_is_slow", supervisor_is_slow},
     {"workers_read", workers_read},
     {"storm", storm},
     {"parent_discards", parent_discards},

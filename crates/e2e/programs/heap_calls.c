@@ -237,7 +237,40 @@ static void shrinks_and_grows(void)
     note("present", most);
 }
 
+static volatile int may_end;
+
+static int waits(void *nothing)
+{
+    (void)nothing;
+    while (!may_end)
+        usleep(1000);
+    return 0;
+}
+
+/* The kernel clears a word of a thread that ends, and wakes waiters, but does not wait for the word's page. */
+static void word_of_a_thread(void)
+{
+    static char stack[64 << 10] __attribute__((aligned(64)));
+    size_t size = 32 * MIB;
+    char *p = swapped_memory(size, 9, PRESSURE);
+    for (int round = 0; round < 3; round++) {
+        int *word = (int *)(p + (round + 1) * 5 * MIB / PAGE * PAGE);
+        *word = 1;
+        may_end = 0;
+        int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+        CHECK(clone(waits, stack + sizeof stack, flags | CLONE_CHILD_CLEARTID, NULL, NULL, NULL, word) > 0, "clone");
+        press(PRESSURE);
+        note_absent("absent", word, PAGE);
+        may_end = 1;
+        usleep(200000);
+        CHECK(*word == 0, "the thread has ended, and its word is not cleared");
+        fill_part(p, (round + 1) * 5 * MIB, 8, 9);
+    }
+    VERIFY(p, size, 9, "the rest");
+}
+
 static const struct part parts[] = {
+    {"word_of_a_thread", word_of_a_thread},
     {"shrinks_and_grows", shrinks_and_grows},
     {"brk_grow_and_shrink", brk_grow_and_shrink},
     {"malloc_small", malloc_small},

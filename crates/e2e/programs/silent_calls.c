@@ -421,9 +421,35 @@ static void changes_by_a_vfork_child(void)
     VERIFY_PART(shared_region, 2 * THIRD, THIRD, 19, "the rest");
 }
 
+#ifndef MADV_SOFT_OFFLINE
+#define MADV_SOFT_OFFLINE 101
+#endif
+
+/* The kernel moves the content of a page whose memory may fail. MADV_HWPOISON would take a page of the machine away for
+ * good: it is tried only where the kernel does not have it. */
+static void offlined(void)
+{
+    char *p = swapped_region(21);
+    fill_part(p, 0, PAGE, 22);
+    char *pages[] = {p, p + THIRD, p + 2 * THIRD};
+    for (int i = 0; i < 3; i++) {
+        errno = 0;
+        int result = madvise(pages[i], PAGE, MADV_SOFT_OFFLINE);
+        printf("MADV_SOFT_OFFLINE: %d, errno %d\n", result, errno);
+    }
+    if (access("/proc/sys/vm/memory_failure_recovery", F_OK) != 0) {
+        int result = madvise(p, PAGE, MADV_HWPOISON);
+        printf("MADV_HWPOISON: %d, errno %d\n", result, errno);
+    }
+    press(PRESSURE);
+    VERIFY_PART(p, 0, PAGE, 22, "offlined in memory");
+    VERIFY_PART(p, PAGE, REGION - PAGE, 21, "offlined while it was out, and the rest");
+}
+
 int main(int argc, char **argv)
 {
     static const struct part parts[] = {
+        {"offlined", offlined},
         {"guards", guards},
         {"guards_removed_from_all", guards_removed_from_all},
         {"guards_alone", guards_alone},

@@ -96,6 +96,21 @@ fn address_sanitizer() {
     sanitized("address_sanitizer", "-fsanitize=address");
 }
 
+/// The leak check at exit finds what it finds bare: nothing.
+#[test]
+fn leak_check_of_the_address_sanitizer() {
+    let test = "leak_check_of_the_address_sanitizer";
+    let Some(path) = program::compile_with(test, "adoption", &["-fsanitize=address"]) else {
+        return;
+    };
+    let job = Job::new(path).arg("guarded_chunks");
+    // Where nobody may trace processes, it has no leak check.
+    let works = job.run().code() == 0;
+    if requirement::required(works, test, "ptrace for the leak check") {
+        Managed::limit(LIMIT).equals_bare_swapping(&job);
+    }
+}
+
 #[test]
 fn undefined_behaviour_sanitizer() {
     sanitized("undefined_behaviour_sanitizer", "-fsanitize=undefined");

@@ -97,3 +97,17 @@ fn parent_writes() {
     let held = outcome.note("held_kib") / 1024;
     assert!(held <= LIMIT + LIMIT / 8, "both held {held} MiB");
 }
+
+/// Threads get their pages while a fork waits for a supervisor that is busy or stopped.
+#[test]
+fn supervisor_is_slow() {
+    let Some(outcome) = part_with("supervisor_is_slow", &[]) else {
+        return;
+    };
+    let [fork, longest] = ["fork_us", "longest_us"].map(|name| outcome.note(name) / 1000);
+    assert!(
+        fork >= 900,
+        "the fork did not need the supervisor: {fork} ms"
+    );
+    assert!(longest < 400, "a page took {longest} ms");
+}

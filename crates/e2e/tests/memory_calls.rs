@@ -92,6 +92,7 @@ parts!(part of "mapping_calls":
 
 parts!(swapped_part of "heap_calls":
     brk_grow_and_shrink
+    word_of_a_thread
 );
 
 parts!(part of "heap_calls":

@@ -47,6 +47,7 @@ parts!(
     discard_locked
     collapse_and_populate
     mergeable
+    offlined
     sealed
     not_for_children
     changes_by_a_vfork_child

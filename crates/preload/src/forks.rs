@@ -98,10 +98,10 @@ fn touch_streams() {
 pub extern "C" fn fork() -> libc::pid_t {
     PROGRAM.will_fork();
     let pid = forward!(FORK => fn() -> libc::pid_t;);
-    if pid != 0 {
-        PROGRAM.forked(pid.into());
+    match pid {
+        0 => 0,
+        _ => reported(pid.into()) as libc::pid_t,
     }
-    pid
 }
 
 /// As the C library's: a fork without handlers.
@@ -110,8 +110,7 @@ pub extern "C" fn _Fork() -> libc::pid_t {
     PROGRAM.will_fork();
     before_any();
     let pid = forward!(RAW_FORK => fn() -> libc::pid_t;);
-    after_with(pid.into(), thread_pointer());
-    pid
+    after_with(pid.into(), thread_pointer()) as libc::pid_t
 }
 
 /// The fork returned `result`; its thread had the thread pointer `thread` before.
@@ -125,12 +124,23 @@ fn after(result: c_long, thread: usize) {
     }
 }
 
-/// As [`after`], for callers that know the result.
-fn after_with(result: c_long, thread: usize) {
+/// As [`after`], for callers that know the result. Returns the result for the program.
+fn after_with(result: c_long, thread: usize) -> c_long {
     after(result, thread);
-    if result != 0 {
-        PROGRAM.forked(result);
+    match result {
+        0 => 0,
+        _ => reported(result),
     }
+}
+
+/// The fork returned `result` in the parent. Returns the result for the program, with errno set.
+fn reported(result: c_long) -> c_long {
+    if PROGRAM.forked(result) {
+        return result;
+    }
+    // SAFETY: the address of the calling thread's errno.
+    unsafe { *libc::__errno_location() = libc::EAGAIN };
+    -1
 }
 
 /// As the C library's. Forks, mappings, moves, advice and locks by number are treated like the named functions.
@@ -191,10 +201,10 @@ pub unsafe extern "C" fn syscall(
     }
     let result = forward!(SYSCALL =>
         fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long; number, a, b, c, d, e, f);
-    if forks {
-        after_with(result, thread);
+    match forks {
+        true => after_with(result, thread),
+        false => result,
     }
-    result
 }
 
 type Main = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -214,7 +224,30 @@ unsafe extern "C" fn begin_child(start: *mut c_void) -> c_int {
     unsafe { main(argument) }
 }
 
-/// As the C library's. Without CLONE_VM it is a fork; the child begins in this module's function.
+/// A thread whose word the kernel clears when it ends. It lies at the top of the thread's stack.
+#[repr(C, align(16))]
+struct Thread {
+    main: Main,
+    argument: *mut c_void,
+    word: usize,
+}
+
+unsafe extern "C" fn begin_thread(thread: *mut c_void) -> c_int {
+    // SAFETY: `clone` below put it on this thread's stack.
+    let Thread {
+        main,
+        argument,
+        word,
+    } = unsafe { thread.cast::<Thread>().read() };
+    // SAFETY: as the program asked.
+    let status = unsafe { main(argument) };
+    mappings::bring_in(word, size_of::<u32>());
+    status
+}
+
+/// As the C library's. Without CLONE_VM it is a fork; the child begins in this module's function. A thread whose word
+/// the kernel clears, and wakes waiters on it, begins there too: when it has ended, the kernel does not wait for an
+/// absent page.
 ///
 /// # Safety
 /// As for the C library's.
@@ -241,10 +274,24 @@ pub unsafe extern "C" fn clone(
             fn(Option<Main>, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
             Some(begin_child), stack, flags, start, parent_tid, tls, child_tid);
         // An error is not the child's 0.
-        after_with(pid.into(), thread_pointer());
-        return pid;
+        return after_with(pid.into(), thread_pointer()) as c_int;
+    }
+    let (mut begin, mut stack, mut argument) = (main, stack, argument);
+    if flags & libc::CLONE_CHILD_CLEARTID != 0
+        && let (Some(main), false) = (main, stack.is_null())
+    {
+        let thread = Thread {
+            main,
+            argument,
+            word: child_tid,
+        };
+        let top = stack as usize / align_of::<Thread>() * align_of::<Thread>();
+        stack = stack.with_addr(top - size_of::<Thread>());
+        // SAFETY: the top of the new thread's stack, which the C library writes to as well.
+        unsafe { stack.cast::<Thread>().write(thread) };
+        (begin, argument) = (Some(begin_thread as Main), stack);
     }
     forward!(CLONE =>
         fn(Option<Main>, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
-        main, stack, flags, argument, parent_tid, tls, child_tid)
+        begin, stack, flags, argument, parent_tid, tls, child_tid)
 }

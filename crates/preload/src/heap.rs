@@ -4,12 +4,18 @@
 //! maps arenas of 64 MiB for further threads. Each is detected by the address of a returned block: beyond the known
 //! break, with the mark of a mapped block, or further into a 64 MiB stretch than seen before. The common case is two
 //! comparisons. Other allocators map through `mmap`, which is noticed there.
+//!
+//! The leak check of the sanitizers forgives the dynamic linker its blocks, which only memory that the check does not
+//! read refers to. It knows them by the caller of their allocator. With such an allocator, the linker's calls therefore
+//! jump there, without a frame of this module.
 
+use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize};
 
 use foreswap::program::state;
+use foreswap::sys::modules;
 
 use crate::real::{Real, forward};
 use crate::{PROGRAM, mappings, robust};
@@ -94,6 +100,53 @@ const MOVABLE: usize = 16 << 10;
 /// Blocks have the C library's layout.
 static OWN_LAYOUT: AtomicBool = AtomicBool::new(false);
 
+/// The dynamic linker, and the allocator's functions that it calls past this module. Without a length: none.
+#[repr(C)]
+struct Linker {
+    start: AtomicUsize,
+    length: AtomicUsize,
+    malloc: AtomicPtr<c_void>,
+    calloc: AtomicPtr<c_void>,
+}
+
+static LINKER: Linker = Linker {
+    start: AtomicUsize::new(0),
+    length: AtomicUsize::new(0),
+    malloc: AtomicPtr::new(core::ptr::null_mut()),
+    calloc: AtomicPtr::new(core::ptr::null_mut()),
+};
+
+/// The body of a function that jumps to the address at an offset in [`LINKER`] if the linker called it, otherwise to
+/// `$ours`.
+macro_rules! past_us_for_the_linker {
+    ($offset:literal, $ours:path) => {
+        naked_asm!(
+            "mov rax, [rsp]",
+            "sub rax, [rip + {linker}]",
+            "cmp rax, [rip + {linker} + 8]",
+            "jae {ours}",
+            concat!("jmp [rip + {linker} + ", $offset, "]"),
+            linker = sym LINKER,
+            ours = sym $ours,
+        )
+    };
+}
+
+/// Another allocator than the C library's is in use.
+fn note_linker() {
+    // SAFETY: it only reads the auxiliary vector.
+    let base = unsafe { libc::getauxval(libc::AT_BASE) } as usize;
+    if base == 0 {
+        return;
+    }
+    LINKER.malloc.store(MALLOC.address(), Relaxed);
+    LINKER.calloc.store(CALLOC.address(), Relaxed);
+    LINKER.start.store(base, Relaxed);
+    // SAFETY: the linker was loaded there.
+    let length = unsafe { modules::length_of(base) };
+    LINKER.length.store(length, SeqCst);
+}
+
 /// The object was loaded.
 pub fn begin() {
     // Makes the C library ask the kernel.
@@ -105,6 +158,9 @@ pub fn begin() {
         Relaxed,
     );
     CALLOC.address();
+    if !OWN_LAYOUT.load(Relaxed) {
+        note_linker();
+    }
     open_short_way();
 }
 
@@ -191,7 +247,12 @@ fn note_break() {
     }
     PROGRAM.grew(before, end - before);
     // Each step becomes a VMA of its own once it is registered: a heap that grows under management takes larger
-    // steps.
+    // steps. This also ends the adaptation of the C library's threshold for mapped blocks, from now on 128 KiB unless
+    // it was raised before. That is better for a process that swaps: a mapped block that is freed is discarded, whereas
+    // a free block of the heap is written to the area and read again when it is reused. Measured with 16 blocks of 0.2
+    // to 8 MiB that are replaced at random (64 MiB) beside 100 MiB of small ones, in 40 MiB: 6 to 12 ms a block and
+    // 0.6 GiB read, against 21 to 26 ms and 4.9 GiB with the threshold at its maximum. A single such block at a time
+    // costs 0.2 to 0.7 ms instead of 0.03. While everything fits, nothing is changed.
     if PROGRAM.state.load(Relaxed) == state::ARMED
         && OWN_LAYOUT.load(Relaxed)
         && STEPS.fetch_add(1, Relaxed) == SMALL_STEPS
@@ -255,8 +316,13 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 
 type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
 
-#[inline(never)]
+/// `malloc` jumps here: the caller is the same.
+#[unsafe(naked)]
 extern "C" fn malloc_and_look(size: usize) -> *mut c_void {
+    past_us_for_the_linker!("16", malloc_then_look)
+}
+
+extern "C" fn malloc_then_look(size: usize) -> *mut c_void {
     follow_break();
     let block = forward!(MALLOC => fn(usize) -> *mut c_void; size);
     note(block, size);
@@ -333,8 +399,13 @@ unsafe fn make_thread(thread: *mut c_void, make: impl FnOnce() -> c_int) -> c_in
 }
 
 /// As the C library's.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    past_us_for_the_linker!("24", calloc_then_look)
+}
+
+extern "C" fn calloc_then_look(count: usize, size: usize) -> *mut c_void {
     if CALLOC.known().is_none() && HEAP_START.load(Relaxed) == usize::MAX {
         // The search for the real function may itself allocate.
         // SAFETY: the C library's own.

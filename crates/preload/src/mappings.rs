@@ -314,6 +314,20 @@ fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
+/// Bring in the pages of `bytes` bytes at `at`, for a write that does not wait for them. Without effect if they are not
+/// mapped or not writable.
+pub fn bring_in(at: usize, bytes: usize) {
+    let page = at / PAGE * PAGE;
+    let length = at + bytes - page;
+    let errno = errno();
+    real_madvise(
+        core::ptr::without_provenance_mut(page),
+        length,
+        libc::MADV_POPULATE_WRITE,
+    );
+    set_errno(errno);
+}
+
 fn real_madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
     forward!(MADVISE => fn(*mut c_void, usize, c_int) -> c_int; at, length, advice)
 }

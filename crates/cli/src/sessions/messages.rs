@@ -35,8 +35,8 @@ impl Sessions {
                 return self.on_hello(index, parent, record, voice);
             }
             (Message::Reserve, Some(parent)) => {
-                let answer = match self.ledger.reserve(Some(parent)) {
-                    Some(record) => {
+                let answer = match self.free_record(Some(parent)) {
+                    Ok(record) => {
                         let reservation = Reservation {
                             parent,
                             child: None,
@@ -45,7 +45,7 @@ impl Sessions {
                         self.reservations.insert(record, reservation);
                         Message::Reserved { record }
                     }
-                    None => Message::Refused(Refusal::TooManyProcesses),
+                    Err(why) => Message::Refused(why),
                 };
                 return self.answer(index, &answer);
             }
@@ -72,6 +72,15 @@ impl Sessions {
             _ => return false,
         }
         true
+    }
+
+    /// A record for a child of `parent`, or for another process.
+    fn free_record(&self, parent: Option<ProcId>) -> Result<ProcId, Refusal> {
+        let processes = self.sessions.len() + self.reservations.len();
+        match (processes + 1) * DESCRIPTORS + SPARE <= self.descriptors {
+            true => self.ledger.reserve(parent).ok_or(Refusal::TooManyProcesses),
+            false => Err(Refusal::TooFewDescriptors),
+        }
     }
 
     /// An engine requests a connection for another one, which cannot reach the supervisor.
@@ -136,7 +145,7 @@ impl Sessions {
             .get()
             .cast_unsigned();
         let record = match reserved {
-            None => self.ledger.reserve(parent).ok_or(Refusal::TooManyProcesses),
+            None => self.free_record(parent),
             Some(record) => {
                 let ours = self
                     .reservations

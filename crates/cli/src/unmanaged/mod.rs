@@ -210,7 +210,8 @@ impl Watch {
     fn charged(&self, ledger: &Ledger, early: &[i32]) -> HashMap<i32, Charged> {
         let mut charged: HashMap<i32, Charged> = HashMap::new();
         let areas = ledger.areas().filter_map(|area| ledger.ram_usage(area));
-        let tables = SMALL + areas.map(|usage| usage.held).sum::<u64>();
+        let records = ledger.records_in_use().count() as u64 * PAGE_BYTES;
+        let tables = SMALL + records + areas.map(|usage| usage.held).sum::<u64>();
         for record in ledger.records_in_use() {
             let pid = self.family.stands_for(ledger.pid(record).cast_signed());
             let stats = ledger.stats(record);

@@ -202,7 +202,14 @@ impl Ledger {
     /// Sets the number of pages that this process lacks (0: none); other processes read it in
     /// [`Ledger::wanted_by_others`]. A new need wakes them.
     pub fn set_wanted(&self, process: ProcId, n: u64) {
+        let wanting = &self.header().wanting;
+        if n > 0 {
+            wanting.insert(process);
+        }
         let before = self.record(process).wanted.swap(n, SeqCst);
+        if n == 0 {
+            wanting.remove(process);
+        }
         if n > before {
             self.raise_pressure();
         }
@@ -210,7 +217,8 @@ impl Ledger {
 
     /// Pages that other processes lack.
     pub fn wanted_by_others(&self, process: ProcId) -> u64 {
-        self.records_in_use()
+        let wanting = self.header().wanting.members();
+        wanting
             .filter(|&other| other != process && self.state(other) == ProcessState::Live)
             .map(|other| self.record(other).wanted.load(SeqCst))
             .sum()

@@ -71,8 +71,14 @@ impl Ledger {
 
     /// Publishes the debt of a process. `asked` pages of the requests are among the due ones.
     pub fn set_debt(&self, process: ProcId, debt: DebtState, asked: u32) {
-        let stats = self.stats(process);
+        let (stats, owing) = (self.stats(process), &self.header().owing);
+        if debt.owed > 0 {
+            owing.insert(process);
+        }
         stats.owed_pages.store(word(debt.owed), SeqCst);
+        if debt.owed == 0 {
+            owing.remove(process);
+        }
         stats.due_pages.store(word(debt.due), SeqCst);
         stats.shared_pages.store(word(debt.shared), SeqCst);
         stats.asked_pages.fetch_sub(asked, SeqCst);
@@ -117,7 +123,7 @@ impl Ledger {
     /// The other living processes of the family of `process` that have not paid for all that they share.
     pub fn debtors(&self, process: ProcId) -> impl Iterator<Item = ProcId> {
         let family = self.family(process);
-        self.records_in_use().filter(move |&other| {
+        self.header().owing.members().filter(move |&other| {
             other != process
                 && family != 0
                 && self.family(other) == family

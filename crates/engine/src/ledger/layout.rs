@@ -8,10 +8,11 @@
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::options::OptionWords;
+use super::process_set::ProcessSet;
 use super::stats::StatsRecord;
 
-/// Processes that can be managed at a time.
-pub const MAX_PROCESSES: usize = 256;
+/// Processes that can be managed at a time. All tables that it sizes are sparse, and no loop visits all of it.
+pub const MAX_PROCESSES: usize = 4096;
 /// Swap areas of a run.
 pub const MAX_AREAS: usize = 8;
 /// Slots per cluster.
@@ -26,7 +27,7 @@ pub const AREA_RAM: u32 = 2;
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
-pub(super) const VERSION: u32 = 12;
+pub(super) const VERSION: u32 = 13;
 const PAGE: u64 = 4096;
 
 /// The first bytes of the ledger.
@@ -43,12 +44,15 @@ pub(super) struct Header {
     /// The key of the run's digests.
     pub(super) digest_key: [AtomicU64; 2],
     pub(super) options: OptionWords,
-    /// One more than the highest record ever used: scans stop there.
-    pub(super) records_used: AtomicU32,
     pub(super) live: AtomicU32,
     /// Families so far, and pages that nobody was asked to pay for, by family: see `debts`.
     pub(super) families: AtomicU32,
     pub(super) unasked: [AtomicU64; 64],
+    /// The records that are not free.
+    pub(super) in_use: ProcessSet,
+    /// At least the processes that lack pages, and those that have not paid for all that they share.
+    pub(super) wanting: ProcessSet,
+    pub(super) owing: ProcessSet,
     pub(super) area: [AreaWords; MAX_AREAS],
     pub(super) charge: ChargeWords,
 }
@@ -106,12 +110,12 @@ pub(super) struct Record {
 
 const _: () = assert!(size_of::<AreaWords>() == 40 + AREA_NAME_BYTES);
 const _: () = assert!(size_of::<ChargeWords>() == 128);
-const _: () = assert!(size_of::<Header>() <= PAGE as usize);
+const _: () = assert!(size_of::<Header>() <= RECORDS as usize);
 const _: () = assert!(size_of::<Record>() == 3 * PAGE as usize);
 const _: () = assert!(AREA_NAME_BYTES.is_multiple_of(8));
 
 /// Offset of the process records; the header is before them.
-pub(super) const RECORDS: u64 = PAGE;
+pub(super) const RECORDS: u64 = 2 * PAGE;
 /// Bytes of the ledger itself. Each area has tables in a file of its own: areas can be added and removed during the
 /// run.
 pub(super) const LEDGER_BYTES: u64 = RECORDS + (MAX_PROCESSES * size_of::<Record>()) as u64;

@@ -14,6 +14,7 @@ mod layout;
 mod mapping;
 mod options;
 mod process_map;
+mod process_set;
 pub mod protocol;
 mod ram;
 mod records;

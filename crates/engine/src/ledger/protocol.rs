@@ -20,7 +20,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::layout::{MAX_AREAS, VERSION};
+use super::layout::{MAX_AREAS, MAX_PROCESSES, VERSION};
 use super::{AreaId, LedgerError, ProcId};
 
 pub use client::{Client, Welcome};
@@ -192,8 +192,11 @@ pub enum Refusal {
     #[error("supervisor and preload object are of different versions")]
     Version,
     /// All records are in use.
-    #[error("more than 256 processes are managed already")]
+    #[error("{MAX_PROCESSES} processes are managed already; run fewer at a time")]
     TooManyProcesses,
+    /// The supervisor has no descriptors for another process.
+    #[error("the supervisor has too few descriptors for another process; raise `ulimit -n`")]
+    TooFewDescriptors,
     /// The reserved record does not exist (any more).
     #[error("no record is reserved for this process")]
     NotReserved,
@@ -320,6 +323,7 @@ impl Packet {
             3 => Message::Refused(match first {
                 0 => Refusal::Version,
                 1 => Refusal::TooManyProcesses,
+                2 => Refusal::TooFewDescriptors,
                 _ => Refusal::NotReserved,
             }),
             4 => Message::Log {
@@ -462,6 +466,15 @@ pub fn send(
     message: &Message,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), ProtocolError> {
+    send_with(socket, message, fds, SendFlags::NOSIGNAL)
+}
+
+fn send_with(
+    socket: impl AsFd,
+    message: &Message,
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> Result<(), ProtocolError> {
     let bytes = Packet::of(message).to_bytes();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -469,12 +482,7 @@ pub fn send(
         return Err(ProtocolError::Malformed);
     }
     loop {
-        match rustix::net::sendmsg(
-            &socket,
-            &[IoSlice::new(&bytes)],
-            &mut ancillary,
-            SendFlags::NOSIGNAL,
-        ) {
+        match rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(system("sendmsg")(errno)),

@@ -88,10 +88,8 @@ impl Ledger {
 
     /// All records that are not free.
     pub fn records_in_use(&self) -> impl Iterator<Item = ProcId> {
-        let used = (self.header().records_used.load(SeqCst) as usize).min(MAX_PROCESSES);
-        (0..used)
-            .filter_map(|index| ProcId::new(index as u32))
-            .filter(|&process| self.state(process) != ProcessState::Free)
+        let in_use = self.header().in_use.members();
+        in_use.filter(|&process| self.state(process) != ProcessState::Free)
     }
 
     /// Whether a living process may be changing the holdings of the record: its own process, or the parent that
@@ -108,8 +106,15 @@ impl Ledger {
 
     fn set_state(&self, process: ProcId, state: ProcessState) {
         let before = self.state(process);
+        let header = self.header();
+        if before == ProcessState::Free {
+            header.in_use.insert(process);
+        }
         self.record(process).state.store(state as u32, SeqCst);
-        let live = &self.header().live;
+        if state == ProcessState::Free {
+            header.in_use.remove(process);
+        }
+        let live = &header.live;
         match (before, state) {
             (ProcessState::Live, ProcessState::Live) => {}
             (_, ProcessState::Live) => _ = live.fetch_add(1, Relaxed),
@@ -120,9 +125,11 @@ impl Ledger {
 
     /// Supervisor: reserves a record for a child of `parent`. `None`: all are in use.
     pub fn reserve(&self, parent: Option<ProcId>) -> Option<ProcId> {
+        let mut in_use = self.header().in_use.members();
+        // The first gap.
         let process = (0..MAX_PROCESSES as u32)
             .filter_map(ProcId::new)
-            .find(|&process| self.state(process) == ProcessState::Free)?;
+            .find(|&process| in_use.next() != Some(process))?;
         let record = self.record(process);
         record.pid.store(0, Relaxed);
         record
@@ -130,9 +137,6 @@ impl Ledger {
             .store(parent.map_or(0, |p| p.index() as u32 + 1), Relaxed);
         record.stats.clear();
         record.peak_charged.store(0, Relaxed);
-        self.header()
-            .records_used
-            .fetch_max(process.index() as u32 + 1, SeqCst);
         self.set_state(process, ProcessState::Reserved);
         Some(process)
     }
@@ -177,8 +181,10 @@ impl Ledger {
             return Cleanup::Nothing;
         }
         self.set_state(process, ProcessState::Ended);
-        let record = self.record(process);
+        let (record, header) = (self.record(process), self.header());
         record.wanted.store(0, SeqCst);
+        header.wanting.remove(process);
+        header.owing.remove(process);
         if !self.settle_charge(process) || !self.settle_slots(process) {
             return Cleanup::Busy;
         }

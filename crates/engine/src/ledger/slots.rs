@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::layout::{CLUSTER_SLOTS, MAX_PROCESSES};
+use super::layout::CLUSTER_SLOTS;
 use super::mapping::Ledger;
 use super::tables::AreaTables;
 use super::{AreaId, ClusterIndex, ProcId, SlotIndex};
@@ -95,7 +95,7 @@ impl Run {
     }
 }
 
-/// The count: 16 bits below a version of 16 bits.
+/// The count: 16 bits below a version of 16 bits. They have room for all processes.
 fn number(word: u32) -> u32 {
     word & 0xffff
 }
@@ -457,7 +457,6 @@ impl Ledger {
             .records_in_use()
             .filter(|&p| self.slot_held(p, area, slot))
             .count();
-        debug_assert!(holders <= MAX_PROCESSES);
         word.compare_exchange(before, with_number(before, holders as u32), SeqCst, SeqCst)
             .is_ok()
     }
@@ -502,7 +501,7 @@ impl Ledger {
 }
 
 /// The positions of the set bits.
-fn bits(mut word: u64) -> impl Iterator<Item = u32> {
+pub(super) fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let bit = (word != 0).then(|| word.trailing_zeros())?;
         word &= word - 1;

@@ -170,12 +170,18 @@ extern "C" fn enter(_: *mut c_void) {
     let mut inherited = unsafe { Snapshot::find(snapshot) };
     let mut early = None;
     let (mut host, mut has_pages) = (None, false);
+    // Its parent's engine waits for this one.
+    let mut expecting = Some(program.board.load(Relaxed)).filter(|_| origin != FRESH);
     let booted = match closed {
         Ok(()) => {
             if origin != FRESH {
                 early = lazy::begin(program, inherited.as_ref());
             }
             if let Some(early) = &mut early {
+                // It is connected.
+                if let Some(board) = expecting.take() {
+                    handover::child_is_up(board);
+                }
                 early.await_need(program, inherited.as_mut());
                 // The board served to ask the parent's engine.
                 for board in [&program.board, &program.elder] {
@@ -191,6 +197,9 @@ extern "C" fn enter(_: *mut c_void) {
             errno,
         }),
     };
+    if let Some(board) = expecting {
+        handover::child_is_up(board);
+    }
     // SAFETY: the snapshot has been read; nothing else points into the remains of the parent's engine.
     unsafe { own_memory::unmap_inherited(|_| true) };
     match booted {
@@ -343,7 +352,7 @@ fn boot(
     }
     let areas: Vec<_> = welcome.areas.iter().map(|(area, _)| *area).collect();
     let lent = Lent::new(&program.lends, arena.frames());
-    let announced = guard::start(&host, &client).map_err(system("clone of the guard"))?;
+    let announced = guard::start(program, &host, &client).map_err(system("clone of the guard"))?;
     let huge = huge::Huge::new(&quiet).map_err(system("mmap for huge pages"))?;
     let mut w = Linux::new(
         uffd,

@@ -4,20 +4,23 @@
 //! records their places in a snapshot; then the thread forks. Other threads are served meanwhile. There is one fork
 //! at a time.
 //!
+//! A child that gets pages from areas needs a record of the ledger. It is reserved by the supervisor, which may be busy:
+//! the pager goes on as usual until the answer is there, and holds the memory only then.
+//!
 //! No room is made for the child: shared pages exist once and are charged to the parent. Copies are charged to the
 //! child, by an engine that starts when the child needs one (`lazy`). Until then, and if no page is out of memory,
 //! the supervisor is not told of the fork.
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use foreswap_core::Hint;
 use foreswap_core::process::Stage;
-use foreswap_core::units::{Nanos, PageRange};
-use foreswap_core::{Hint, Stored};
+use foreswap_core::units::{Nanos, PageRange, Vpn};
 
 use super::snapshot::Snapshot;
 use super::world::now;
 use super::{Mode, Pager, handover};
-use crate::ledger::protocol::Client;
+use crate::ledger::protocol::Severity;
 use crate::ledger::{ProcId, ProcessState};
 use crate::program::hold;
 use crate::sys::doorbell::SlotIndex;
@@ -45,37 +48,69 @@ impl Pager {
             // Without an office, only children that need help have no engine.
             let _ = handover::begin(self.program, self.office.take());
         }
-        self.mm.hold();
         // The child's memory has a copy of it.
         let unasked = self.w.ledger.unasked(self.w.ledger.family(self.w.me));
         self.program.unasked.store(unasked, Relaxed);
         if self.mode == Mode::Bare {
+            self.mm.hold();
             // The child assumes that all its memory is mapped.
             self.hold.hold();
             self.forked_with = self.forked_with.max(Some(self.space.resident()));
-            return self.answer(slot, [hold::BARE, 0, 0, 0]);
+            return self.let_fork(slot, [hold::BARE, 0, 0, 0]);
+        }
+        // A slot reference of the child needs a record, and so does the engine that knows its other unmapped pages. A
+        // trace names the parent of the child.
+        let (_, elsewhere) = self.mm.usage(&(Vpn(0)..Vpn(u64::MAX)));
+        if elsewhere > 0 || self.w.recorder.is_some() {
+            let client = self.w.client.as_ref();
+            self.reserving = client.is_some_and(|client| client.ask_to_reserve().is_ok());
+        }
+        if !self.reserving {
+            self.mm.hold();
         }
         self.step_fork();
     }
 
     /// Advance the fork in progress as far as possible.
     pub(crate) fn step_fork(&mut self) {
+        if self.reserving {
+            let mut client = self.w.client.as_mut();
+            match client.as_mut().and_then(|client| client.reserved()) {
+                Some(Ok(record)) => self.child = Some(record),
+                Some(Err(why)) => self.tell_no_child(&why.to_string()),
+                None if client.is_some() => return,
+                None => {}
+            }
+            self.reserving = false;
+            self.mm.hold();
+        }
         // The snapshot must match memory: no event may be pending. Later changes mark the snapshot.
         if let Stage::Quieting(slot) = self.hold.stage()
             && self.mm.is_quiet(&mut self.w)
             && !self.w.program.mmap_changing()
         {
             let words = self.take_snapshot();
-            self.answer(slot, words);
+            self.let_fork(slot, words);
         }
     }
 
-    /// Reserve a record for the child.
-    fn reserve(&mut self) -> Option<ProcId> {
-        self.pulse.pause(true);
-        let reserved = self.w.client.as_mut().map(Client::reserve);
-        self.pulse.pause(false);
-        reserved.and_then(Result::ok)
+    fn let_fork(&mut self, slot: SlotIndex, words: [u64; 4]) {
+        handover::expect_child(self.program.board.load(Relaxed));
+        self.answer(slot, words);
+    }
+
+    fn tell_no_child(&self, why: &str) {
+        let pid = self.program.pid.load(Relaxed);
+        let text = format!(
+            "process {pid} cannot fork, as its child could not have the memory that is swapped out: {why}; the fork \
+             fails with EAGAIN"
+        );
+        // Without a supervisor there is no reader.
+        let _ = self
+            .w
+            .client
+            .as_ref()
+            .map(|client| client.log(Severity::Error, &text));
     }
 
     /// Leave a snapshot for the child. Returns the answer to the forking thread.
@@ -85,18 +120,10 @@ impl Pager {
         let regions: Vec<(PageRange, Hint)> = regions.collect();
         let mut pages = Vec::new();
         self.mm.unmapped(&mut pages);
-        // A slot reference of the child needs a record. A trace names the parent of the child.
-        let in_slots = pages
-            .iter()
-            .any(|(_, stored)| matches!(stored, Stored::In(_)));
-        let child = match in_slots || self.w.recorder.is_some() {
-            true => self.reserve(),
-            false => None,
-        };
-        if in_slots && child.is_none() {
+        let child = self.child;
+        if !pages.is_empty() && child.is_none() {
             return [hold::IMPOSSIBLE, 0, 0, 0];
         }
-        self.child = child;
         let sheet = self.sheet.take();
         match Snapshot::write(sheet, self.w.me, child, &regions, &pages) {
             Ok(snapshot) => {

@@ -13,12 +13,15 @@
 //! [`Uring::keep`]: foreswap_store::ring::Uring::keep
 
 use std::ffi::c_void;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
+use super::handover;
 use crate::ledger::protocol::{self, Client, Message};
+use crate::program::Program;
 use crate::sys::host::Host;
 use crate::sys::{process, thread};
 
@@ -33,15 +36,21 @@ struct Guard {
     /// Rung when the program is about to execute a file.
     bell: OwnedFd,
     supervisor: OwnedFd,
+    program: &'static Program,
 }
 
 /// Start the guard of the program `host`. Returns the bell to ring when the program is about to execute a file.
-pub(super) fn start(host: &Host, client: &Client) -> Result<OwnedFd, Errno> {
+pub(super) fn start(
+    program: &'static Program,
+    host: &Host,
+    client: &Client,
+) -> Result<OwnedFd, Errno> {
     let bell = super::boot::event()?;
     let guard = Guard {
         host: host.try_clone()?,
         bell: rustix::io::dup(&bell)?,
         supervisor: rustix::io::dup(client.fd())?,
+        program,
     };
     let argument = Box::into_raw(Box::new(guard)).cast::<c_void>();
     // SAFETY: `work` keeps to the rules for engine threads and gets its argument alone.
@@ -66,10 +75,14 @@ extern "C" fn work(argument: *mut c_void) {
             // would wait for pages for ever.
             match guard.host.heir() {
                 Some(heir) => guard.host = heir,
-                None => process::exit(0),
+                None => {
+                    handover::await_children(guard.program.board.load(Relaxed));
+                    process::exit(0)
+                }
             }
         }
         if guard.host.has_left() {
+            handover::await_children(guard.program.board.load(Relaxed));
             // It continues without the engine and its old memory. Without a supervisor there is no receiver.
             let _ = protocol::send(&guard.supervisor, &Message::Bye, &[]);
             process::exit(0);

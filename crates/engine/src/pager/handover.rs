@@ -11,6 +11,10 @@
 //! The child also sends a word over the other end, which identifies the socket. A process number that belongs to
 //! another process, in another PID namespace for example, is therefore detected.
 //!
+//! The board also counts forks and the children's engines that are up. A parent that ends right after a fork could
+//! otherwise be the last process that the supervisor knows, and the run end before the child's engine connects. So an
+//! engine whose program has ended waits a moment for the engines of its children ([`await_children`]).
+//!
 //! An engine that got its own connection this way cannot create connections for its children. It has a second
 //! connection to the supervisor, which creates them. It may also lack the right to look into its children's engines,
 //! if they run as another user than at the start. Then they ask the *elder*, the last engine before it that needed no
@@ -18,10 +22,11 @@
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
+use foreswap_core::units::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
@@ -36,6 +41,7 @@ use rustix::process::{
 };
 use rustix::thread::futex;
 
+use super::world::now;
 use crate::ledger::protocol::Client;
 use crate::program::{Program, own_pid};
 use crate::sys::handed::{self, Handed};
@@ -45,6 +51,9 @@ use crate::sys::thread;
 /// How long a child waits for its parent's engine.
 const PATIENCE: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(5);
+/// How long after a fork an engine whose program has ended waits for the child's engine, and how often it looks.
+const FOR_CHILD: Nanos = 2_000_000_000;
+const LOOK: Duration = Duration::from_millis(1);
 const PAGE: usize = 4096;
 
 const FREE: u32 = 0;
@@ -61,11 +70,46 @@ struct Board {
     word: AtomicU32,
     /// The user of the parent's engine.
     user: AtomicU32,
+    /// Forks so far, when the last one began, and children's engines that have come up.
+    forks: AtomicU32,
+    up: AtomicU32,
+    forked_at: AtomicU64,
 }
 
 fn board_at(address: usize) -> Option<&'static Board> {
     // SAFETY: the address is 0 or that of a board, which is mapped as long as it is known.
     unsafe { (address as *const Board).as_ref() }
+}
+
+/// The process with this board forks now.
+pub(super) fn expect_child(address: usize) {
+    if let Some(board) = board_at(address) {
+        board.forked_at.store(now(), SeqCst);
+        board.forks.fetch_add(1, SeqCst);
+    }
+}
+
+/// A child has its engine and is known to the supervisor, or there is no child that will have one. `address` is the
+/// parent's board.
+pub fn child_is_up(address: usize) {
+    if let Some(board) = board_at(address) {
+        board.up.fetch_add(1, SeqCst);
+    }
+}
+
+/// Waits for the engines of all children, in an engine whose program has ended.
+pub(super) fn await_children(address: usize) {
+    let Some(board) = board_at(address) else {
+        return;
+    };
+    let are_missing = || {
+        let (forks, up) = (board.forks.load(SeqCst), board.up.load(SeqCst));
+        forks.wrapping_sub(up).cast_signed() > 0
+    };
+    // A child that was killed before never has one.
+    while are_missing() && now().saturating_sub(board.forked_at.load(SeqCst)) < FOR_CHILD {
+        std::thread::sleep(LOOK);
+    }
 }
 
 struct Desk {
@@ -233,7 +277,7 @@ fn ask_with(board: &Board, end: Instant) -> Option<(Client, Client)> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
-    let word = super::world::now() as u32 ^ own_pid().rotate_left(16);
+    let word = now() as u32 ^ own_pid().rotate_left(16);
     rustix::net::send(&ours, &word.to_ne_bytes(), SendFlags::NOSIGNAL).ok()?;
     board.pid.store(own_pid(), Relaxed);
     board.fd.store(theirs.as_raw_fd().cast_unsigned(), Relaxed);

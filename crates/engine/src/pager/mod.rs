@@ -46,6 +46,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 pub use boot::{Origin, renounce_parent, start};
+pub use handover::child_is_up;
 use placement::Placement;
 use snapshot::Sheet;
 use world::{DIGEST, Linux, now};
@@ -98,6 +99,8 @@ pub(crate) struct Pager {
     pub(crate) hold: Hold<SlotIndex>,
     /// The record of the child of the fork that is held.
     child: Option<ProcId>,
+    /// The supervisor was asked for that record and has not answered.
+    reserving: bool,
     /// The most pages that were present at a fork while nothing was managed, if there was one: other processes may share
     /// them.
     forked_with: Option<u64>,
@@ -180,6 +183,7 @@ impl Pager {
             grant: Grant::default(),
             hold: Hold::default(),
             child: None,
+            reserving: false,
             forked_with: None,
             sheet: None,
             expected: Vec::new(),

@@ -38,7 +38,6 @@ const LOOKS: u32 = 8;
 pub(crate) struct Pulse {
     turn: AtomicU64,
     asleep: AtomicBool,
-    paused: AtomicBool,
     tid: AtomicU32,
 }
 
@@ -58,11 +57,6 @@ impl Pulse {
     pub(crate) fn wake(&self) {
         self.turn.fetch_add(1, Relaxed);
         self.asleep.store(false, Relaxed);
-    }
-
-    /// The loop waits for the supervisor.
-    pub(crate) fn pause(&self, paused: bool) {
-        self.paused.store(paused, Relaxed);
     }
 }
 
@@ -100,7 +94,7 @@ extern "C" fn work(argument: *mut c_void) {
     let (mut had, mut next) = (u64::MAX, Instant::now() + PERIOD);
     loop {
         let pulse = &watch.pulse;
-        let is_busy = !pulse.asleep.load(Relaxed) && !pulse.paused.load(Relaxed);
+        let is_busy = !pulse.asleep.load(Relaxed);
         let seen = watch
             .ledger
             .wait_pressure(pressure, if is_busy { SOON } else { PERIOD });
@@ -122,11 +116,8 @@ extern "C" fn work(argument: *mut c_void) {
         }
         next = Instant::now() + PERIOD;
         let turn = pulse.turn.load(Relaxed);
-        let stuck = turn == last
-            && tid != 0
-            && !pulse.asleep.load(Relaxed)
-            && !pulse.paused.load(Relaxed)
-            && waits_for_a_page(tid);
+        let stuck =
+            turn == last && tid != 0 && !pulse.asleep.load(Relaxed) && waits_for_a_page(tid);
         last = turn;
         looks = if stuck { looks + 1 } else { 0 };
         if looks >= LOOKS {

@@ -4,13 +4,20 @@
 //! fork at a time, and only in managed memory does the engine admit one after the other. The C library's handlers
 //! have no frame in common. A fork is therefore found by its thread's thread pointer, which the child has too.
 //!
+//! If a child could not have the parent's memory, the kernel has forked all the same, as a handler cannot prevent it. The
+//! child ends at once, and the function that forked reports EAGAIN, as if the system had no process left.
+//!
 //! All signals are blocked from the request to the engine until its answer has taken effect, and in the child until
 //! an engine has its memory: a handler would run on incomplete memory.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
+use linux_raw_sys::general as k;
+use rustix::io::Errno;
+
 use super::{Program, end, hold, own_pid, request, say, state};
+use crate::sys::syscall::syscall;
 use crate::sys::thread::{set_signal_mask, thread_pointer};
 
 /// Forks that may be in progress at once; a further one waits.
@@ -22,8 +29,12 @@ struct Fork {
     thread: AtomicUsize,
     /// [`Program::forked`] will report its result, and end it.
     reports: AtomicBool,
+    /// Its child cannot have the memory.
+    fails: AtomicBool,
     /// The engine's answer.
     hold: AtomicU64,
+    /// The parent's engine expects the child's.
+    counted: AtomicBool,
     /// The snapshot that the child starts from.
     snapshot: AtomicUsize,
     /// Its number, once released.
@@ -44,7 +55,9 @@ impl Forks {
                 Fork {
                     thread: AtomicUsize::new(0),
                     reports: AtomicBool::new(false),
+                    fails: AtomicBool::new(false),
                     hold: AtomicU64::new(0),
+                    counted: AtomicBool::new(false),
                     snapshot: AtomicUsize::new(0),
                     number: AtomicU64::new(0),
                     mask: AtomicU64::new(0),
@@ -77,6 +90,8 @@ impl Forks {
             });
             if let Some(fork) = free {
                 fork.reports.store(false, Relaxed);
+                fork.fails.store(false, Relaxed);
+                fork.counted.store(false, Relaxed);
                 fork.hold.store(0, Relaxed);
                 fork.number.store(0, Relaxed);
                 return fork;
@@ -108,11 +123,13 @@ impl Program {
         }
         let [answer, snapshot, ..] = self.call([request::HOLD, 0, 0, 0]);
         fork.snapshot.store(snapshot as usize, Relaxed);
+        fork.counted.store(answer != 0, Relaxed);
         // Without an answer, the child's missing pages are unknown.
         let answer = match answer {
             0 => hold::IMPOSSIBLE,
             answer => answer,
         };
+        fork.fails.store(answer == hold::IMPOSSIBLE, Relaxed);
         fork.hold.store(answer, Release);
     }
 
@@ -132,16 +149,26 @@ impl Program {
     }
 
     /// The result of the announced fork: the child, or an error. The supervisor can then see the child's death before
-    /// its first message, and the reservation for a child that does not exist is freed.
-    pub fn forked(&self, result: i64) {
+    /// its first message, and the reservation for a child that does not exist is freed. Returns whether the program has
+    /// this child.
+    pub fn forked(&self, result: i64) -> bool {
         let Some(fork) = self.forks.own() else {
-            return;
+            return true;
         };
         let number = fork.number.load(Relaxed);
-        fork.thread.store(0, Release);
-        if number != 0 {
-            self.call([request::FORKED, number, result.max(0) as u64, 0]);
+        let fails = fork.fails.load(Relaxed) && result > 0;
+        if result < 0 && fork.counted.load(Relaxed) {
+            crate::pager::child_is_up(self.board.load(Relaxed));
         }
+        fork.thread.store(0, Release);
+        let child = if fails { 0 } else { result.max(0) };
+        if number != 0 {
+            self.call([request::FORKED, number, child as u64, 0]);
+        }
+        if fails {
+            await_end(result);
+        }
+        !fails
     }
 
     /// The fork is over, in the child, which has one thread; its thread pointer in the parent was `thread`. Returns
@@ -158,12 +185,18 @@ impl Program {
         let answer = own.map_or(0, |fork| fork.hold.load(Relaxed));
         let snapshot = own.map_or(0, |fork| fork.snapshot.load(Relaxed));
         let mask = own.map(|fork| fork.mask.load(Relaxed));
+        let reported = own.is_some_and(|fork| fork.reports.load(Relaxed));
         for fork in &self.forks.forks {
             fork.thread.store(0, Relaxed);
         }
         match answer {
             hold::IMPOSSIBLE => {
-                say(b"foreswap: a forked child cannot get its parent's swapped memory; it ends\n");
+                if !reported {
+                    say(b"foreswap: a forked child cannot get its parent's swapped memory; it ends\n");
+                }
+                if own.is_some_and(|fork| fork.counted.load(Relaxed)) {
+                    crate::pager::child_is_up(self.board.load(Relaxed));
+                }
                 end(70);
             }
             0 => {
@@ -186,4 +219,11 @@ impl Program {
             set_signal_mask(mask);
         }
     }
+}
+
+/// Wait for a child that ends at once, whatever signal it sends then.
+fn await_end(child: i64) {
+    let arguments = [child as usize, 0, k::__WALL as usize, 0];
+    // SAFETY: the kernel writes nothing.
+    while unsafe { syscall(k::__NR_wait4, arguments) } == Err(Errno::INTR) {}
 }

@@ -294,6 +294,20 @@ fn holds(base: usize, headers: &[libc::Elf64_Phdr], address: usize) -> bool {
     })
 }
 
+/// Bytes of the module whose file header is mapped at `base`, from there to its last segment.
+///
+/// # Safety
+/// It is, and the program headers with it.
+pub unsafe fn length_of(base: usize) -> usize {
+    let at = base as *const libc::Elf64_Ehdr;
+    // SAFETY: the caller's promise; the headers are aligned.
+    let headers = unsafe {
+        let first = base + (*at).e_phoff as usize;
+        core::slice::from_raw_parts(first as *const libc::Elf64_Phdr, usize::from((*at).e_phnum))
+    };
+    extent(base, headers).1.saturating_sub(base)
+}
+
 /// From its first to its last segment, in whole pages.
 fn extent(base: usize, headers: &[libc::Elf64_Phdr]) -> (usize, usize) {
     let pages = loaded_segments(headers).map(|header| {

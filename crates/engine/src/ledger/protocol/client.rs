@@ -1,17 +1,22 @@
 //! An engine's side of the socket: its requests, and the supervisor's orders.
 //!
-//! Orders may arrive while the engine waits for an answer; they are kept until [`Client::order`] asks for them.
+//! Orders may arrive before an answer, and an answer before orders: each is kept until it is asked for.
+//!
+//! A pager that serves faults never waits for the supervisor, which may be busy or stopped. It reads without blocking
+//! ([`Client::order`], [`Client::reserved`]), and what it sends fits the socket's buffer: a report of a fork follows an
+//! answer, so the supervisor has read all before; orders are answered once each; other messages are dropped if there is
+//! no room ([`Client::log`]).
 
 use std::collections::VecDeque;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::{
     AreaFiles, AreaOrder, Message, ProtocolError, Received, Refusal, Severity, receive,
-    receive_with, send, system,
+    receive_with, send, send_with, system,
 };
 use crate::ledger::layout::MAX_AREAS;
 use crate::ledger::{AreaId, Ledger, ProcId, Ring};
@@ -21,8 +26,10 @@ use crate::sys::host::Host;
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
-    /// Orders that arrived while waiting for an answer.
-    inbox: VecDeque<Received>,
+    /// Orders that were read and not asked for yet.
+    inbox: VecDeque<(AreaOrder, Vec<OwnedFd>)>,
+    /// The answer to [`Client::ask_to_reserve`].
+    reserved: Option<Result<ProcId, Refusal>>,
 }
 
 /// The answer to a hello.
@@ -51,8 +58,11 @@ impl Client {
 
     /// A client on a connected socket without messages so far.
     pub fn of_socket(socket: OwnedFd) -> Self {
-        let inbox = VecDeque::new();
-        Self { socket, inbox }
+        Self {
+            socket,
+            inbox: VecDeque::new(),
+            reserved: None,
+        }
     }
 
     /// The socket alone, for another process.
@@ -123,13 +133,15 @@ impl Client {
         })
     }
 
-    /// Asks for a record for a coming fork child.
-    pub fn reserve(&mut self) -> Result<ProcId, ProtocolError> {
-        send(&self.socket, &Message::Reserve, &[])?;
-        match self.answer()?.message {
-            Message::Reserved { record } => Ok(record),
-            _ => Err(ProtocolError::Malformed),
-        }
+    /// Asks for a record for a coming fork child. One request at a time.
+    pub fn ask_to_reserve(&self) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::Reserve, &[])
+    }
+
+    /// The answer to [`Client::ask_to_reserve`], once it has arrived.
+    pub fn reserved(&mut self) -> Option<Result<ProcId, Refusal>> {
+        self.read();
+        self.reserved.take()
     }
 
     /// Reports the result of a fork; see [`Message::Reap`].
@@ -142,16 +154,13 @@ impl Client {
         send(&self.socket, &Message::Unused { parent, record }, &[])
     }
 
-    /// Sends a message to the user; the supervisor prints each distinct text once, after `foreswap: `.
+    /// Sends a message to the user; the supervisor prints each distinct text once, after `foreswap: `. Fails with
+    /// `Timeout` if earlier ones have filled the socket.
     pub fn log(&self, severity: Severity, text: &str) -> Result<(), ProtocolError> {
-        send(
-            &self.socket,
-            &Message::Log {
-                severity,
-                text: text.to_owned(),
-            },
-            &[],
-        )
+        let text = text.to_owned();
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let message = Message::Log { severity, text };
+        send_with(&self.socket, &message, &[], flags)
     }
 
     /// Reports that from here on the process depends on its engine, with the descriptors that hold its memory.
@@ -161,11 +170,20 @@ impl Client {
 
     /// The next order of the supervisor with its descriptors, if there is one.
     pub fn order(&mut self) -> Option<(AreaOrder, Vec<OwnedFd>)> {
-        let received = self.inbox.pop_front();
-        let received = received.or_else(|| receive_with(&self.socket, RecvFlags::DONTWAIT).ok())?;
-        match received.message {
-            Message::Area(order) => Some((order, received.fds)),
-            _ => None,
+        self.read();
+        self.inbox.pop_front()
+    }
+
+    /// Reads all messages that have arrived.
+    fn read(&mut self) {
+        while let Ok(received) = receive_with(&self.socket, RecvFlags::DONTWAIT) {
+            match received.message {
+                Message::Area(order) => self.inbox.push_back((order, received.fds)),
+                Message::Reserved { record } => self.reserved = Some(Ok(record)),
+                Message::Refused(why) => self.reserved = Some(Err(why)),
+                // Other messages are invalid at this time.
+                _ => {}
+            }
         }
     }
 
@@ -192,7 +210,7 @@ impl Client {
             match received.message {
                 Message::Refused(why) => return Err(why.into()),
                 _ if !received.same_version => return Err(Refusal::Version.into()),
-                Message::Area(_) => self.inbox.push_back(received),
+                Message::Area(order) => self.inbox.push_back((order, received.fds)),
                 _ => return Ok(received),
             }
         }

@@ -47,15 +47,26 @@ fn temporary(text: &[u8]) -> File {
     file
 }
 
+fn reserved(client: &mut Client) -> Result<ProcId, Refusal> {
+    loop {
+        poll(&mut [PollFd::new(&client.fd(), PollFlags::IN)], None).expect("poll");
+        if let Some(answer) = client.reserved() {
+            return answer;
+        }
+    }
+}
+
 #[test]
 fn an_engine_gets_its_record_the_ledger_and_the_areas() {
     let name = name("hello");
     let listener = listen(&name).expect("a listener");
     let ours = ledger(77, &[512, 1024]);
     let files = [temporary(b"first"), temporary(b"second")];
+    let (go, asked) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        let engine = scope.spawn(|| {
-            let mut client = Client::connect(&name).expect("connected");
+        let name = &name;
+        let engine = scope.spawn(move || {
+            let mut client = Client::connect(name).expect("connected");
             let welcome = client.hello(&host(), None, None).expect("welcome");
             assert_eq!(welcome.ledger.limit_pages(), 77);
             let mut text = [0; 6];
@@ -72,7 +83,10 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
                 assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
             }
             assert!(client.order().is_none(), "nothing came yet");
-            let child = client.reserve().expect("a record");
+            client.ask_to_reserve().expect("sent");
+            assert!(client.reserved().is_none(), "no answer yet");
+            go.send(()).expect("the supervisor goes on");
+            let child = reserved(&mut client).expect("a record");
             let (order, fds) = client.order().expect("it came before the answer");
             assert_eq!((order, fds.len()), (ORDER, 1));
             client.done(order, true).expect("sent");
@@ -86,17 +100,15 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
                 .keep(&[welcome.areas[0].1.file.as_fd()])
                 .expect("sent");
             client.unused(welcome.record, child).expect("sent");
-            assert!(matches!(
-                client.reserve(),
-                Err(ProtocolError::Refused(Refusal::TooManyProcesses))
-            ));
-            let mut second = Client::connect(&name).expect("connected");
+            client.ask_to_reserve().expect("sent");
+            assert_eq!(reserved(&mut client), Err(Refusal::TooManyProcesses));
+            let mut second = Client::connect(name).expect("connected");
             let [parent, lost] = [9, 10].map(ProcId::new);
             assert!(matches!(
                 second.hello(&host(), parent, lost),
                 Err(ProtocolError::Refused(Refusal::NotReserved))
             ));
-            let mut third = Client::connect(&name).expect("connected");
+            let mut third = Client::connect(name).expect("connected");
             assert!(matches!(
                 third.hello(&host(), None, None),
                 Err(ProtocolError::Closed)
@@ -132,6 +144,7 @@ fn an_engine_gets_its_record_the_ledger_and_the_areas() {
         };
         send(&socket, &welcome, &fds).expect("sent");
         assert_eq!(next(&socket), Message::Reserve);
+        asked.recv().expect("the engine has looked");
         send(&socket, &Message::Area(ORDER), &[ours.fd()]).expect("sent");
         let child = ours.reserve(Some(record)).expect("a record");
         send(&socket, &Message::Reserved { record: child }, &[]).expect("sent");
@@ -208,7 +221,7 @@ fn nonsense_is_refused() {
     assert!(matches!(receive(&theirs), Err(ProtocolError::Malformed)));
     // A record that does not exist.
     words[0] = 6;
-    words[8..12].copy_from_slice(&256u32.to_ne_bytes());
+    words[8..12].copy_from_slice(&(MAX_PROCESSES as u32).to_ne_bytes());
     rustix::net::send(&ours, &words, rustix::net::SendFlags::empty()).expect("sent");
     assert!(matches!(receive(&theirs), Err(ProtocolError::Malformed)));
 }
