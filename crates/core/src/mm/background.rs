@@ -6,6 +6,7 @@
 
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
+use crate::heuristics::Heuristic;
 use crate::reclaim::RUN;
 use crate::reclaim::wake::Evicted;
 use crate::world::World;
@@ -39,7 +40,8 @@ impl Mm {
                 .reclaim
                 .is_enough_coming(headroom, kept, &evicted, w.excess());
             if !soon && !self.is_much_unwritten() {
-                moved += self.evict(w, self.reclaim.batch(self.is_awaited()));
+                let awaited = self.is_awaited() && self.uses(Heuristic::SmallBatches);
+                moved += self.evict(w, self.reclaim.batch(awaited));
                 self.submit_writes(w, self.hurry(w));
             }
             self.give_back(w);
@@ -83,7 +85,7 @@ impl Mm {
     /// Enough pages are in writeback.
     pub(super) fn is_much_unwritten(&self) -> bool {
         let unwritten = self.evicted().unwritten;
-        let at_random = self.faults_at_random();
+        let at_random = self.faults_at_random() && self.uses(Heuristic::FewUnwritten);
         self.reclaim.is_much_unwritten(unwritten, at_random)
     }
 

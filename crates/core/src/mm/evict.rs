@@ -7,6 +7,7 @@
 use super::Mm;
 use crate::fault::grace;
 use crate::frames::{FrameDesc, NOTHING, State};
+use crate::heuristics::Heuristic;
 use crate::huge::unit_of;
 use crate::reclaim::{REST, RUN};
 use crate::space::page_table::{Entry, Resident};
@@ -195,7 +196,9 @@ impl Mm {
                     return (gone, done.stop);
                 }
                 Some(Stop::Fixed) => {
-                    self.table.rest(at, REST);
+                    if self.uses(Heuristic::LeafRest) {
+                        self.table.rest(at, REST);
+                    }
                     return (gone, done.stop);
                 }
                 Some(_) => return (gone, done.stop),
@@ -264,7 +267,7 @@ impl Mm {
     /// wherever they are from.
     pub(super) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
         let local = self.vmas.find(page).is_some_and(|vma| vma.is_local());
-        local && !self.drains(slot.area) && w.count(slot) == 1
+        local && !self.drains(slot.area) && w.count(slot) == 1 && self.uses(Heuristic::HomeSlots)
     }
 
     /// The areas are full: resident pages release the slots that they kept. Returns how many.

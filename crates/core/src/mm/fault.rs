@@ -8,6 +8,7 @@ use super::{Mm, Outcome};
 use crate::fault::{Pending, REFS_NEW, REFS_REFAULT};
 use crate::frames::clusters::List;
 use crate::frames::{FrameDesc, NOTHING, State};
+use crate::heuristics::Heuristic;
 use crate::readahead::Hint;
 use crate::readahead::streams::Returns;
 use crate::space::page_table::{Entry, Resident};
@@ -85,7 +86,10 @@ impl Mm {
         let Some(vma) = self.vmas.find(page) else {
             return Outcome::Unmanaged;
         };
-        let batch = vma.streams.batch(page).min(self.config.first_touch.max(1));
+        let batch = match self.uses(Heuristic::FirstTouchGrowth) {
+            true => vma.streams.batch(page).min(self.config.first_touch.max(1)),
+            false => 1,
+        };
         let end = vma.range.end;
         if let Some(outcome) = self.touch_unit(w, pending, batch, None) {
             return outcome;
@@ -199,7 +203,9 @@ impl Mm {
         {
             return Some(run);
         }
-        let cluster = self.faults_at_random() && self.frames.clusters().count(List::Free) > 0;
+        let cluster = self.faults_at_random()
+            && self.uses(Heuristic::KeptSingles)
+            && self.frames.clusters().count(List::Free) > 0;
         if !self.drop_for_one() && !cluster && !self.give_up_ahead(w.now()) {
             if self.held {
                 // Nothing is evicted now; the fork will be over soon.
@@ -226,7 +232,8 @@ impl Mm {
     /// A thread's page goes before the pages that streams will use. But if writes will free memory soon, no whole unit
     /// is given up for a page.
     fn give_up_ahead(&mut self, now: Nanos) -> bool {
-        let soon = self.frames.writing() > 0 && self.faults_at_random();
+        let soon =
+            self.frames.writing() > 0 && self.faults_at_random() && self.uses(Heuristic::KeptAhead);
         !soon && self.drop_ahead(now, 1) > 0
     }
 
@@ -333,7 +340,8 @@ impl Mm {
         }
         let foreign = stop == Some(Stop::Exists);
         let again = desc.again;
-        let refs = if again || desc.refault {
+        let again_counts = again && self.uses(Heuristic::RefaultReferences);
+        let refs = if again_counts || desc.refault {
             REFS_REFAULT
         } else {
             REFS_NEW
@@ -379,7 +387,7 @@ impl Mm {
 
     /// Whether a page that was read from `slot` keeps it, to save a later write.
     pub(super) fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
-        !self.drains(slot.area) && slots::keeps(w, slot.area)
+        !self.drains(slot.area) && slots::keeps(w, slot.area) && self.uses(Heuristic::KeptSlots)
     }
 
     fn on_swapped(
@@ -394,6 +402,7 @@ impl Mm {
             .vmas
             .find(page)
             .is_some_and(|vma| vma.hint != Hint::Random)
+            && self.uses(Heuristic::ScanStarts)
         {
             self.streams.begin_again(page, w.now());
         }
@@ -419,7 +428,7 @@ impl Mm {
 
     /// Whether a little more memory would have kept the page that was evicted as number `evicted`.
     pub(super) fn was_here(&self, evicted: u32) -> bool {
-        self.returns(evicted) != Returns::Late
+        self.returns(evicted) != Returns::Late && self.uses(Heuristic::RefaultReferences)
     }
 
     /// How soon the page comes back that was evicted as number `evicted`.

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
 use crate::frames::{NOTHING, State};
+use crate::heuristics::Heuristic;
 use crate::huge::unit_of;
 use crate::space::page_table::Entry;
 use crate::units::{Frame, Slot, Vpn};
@@ -42,7 +43,7 @@ impl Mm {
         if unit_of(unit) != unit || !one_leaf || !self.holds_unit(unit) {
             return UnitAction::Split;
         }
-        if self.drain.takes_singles() {
+        if self.uses(Heuristic::SlowUnits) && self.drain.takes_singles() {
             return UnitAction::Split;
         }
         let spare = self

@@ -4,6 +4,7 @@ use super::Mm;
 use crate::fault::REFS_NEW;
 use crate::frames::clusters::{ClusterId, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
+use crate::heuristics::Heuristic;
 use crate::huge::{stays_whole, unit_of, writes_all};
 use crate::reclaim::REST;
 use crate::space::page_table::{Entry, Resident};
@@ -17,7 +18,8 @@ impl Mm {
         if self.table.is_huge(unit) {
             return true;
         }
-        let fit = self.table.is_full(unit) && self.holds_unit(unit);
+        let fit =
+            self.table.is_full(unit) && self.holds_unit(unit) && self.uses(Heuristic::Collapse);
         if !fit || !self.is_touched_in_order(unit) || self.huge.is_scarce() {
             return false;
         }
@@ -27,7 +29,7 @@ impl Mm {
         let done = w.collapse(unit);
         if done {
             self.table.make_huge(unit, REFS_NEW);
-        } else {
+        } else if self.uses(Heuristic::LeanUnits) {
             self.huge.on_not_collapsed();
         }
         done
@@ -61,10 +63,11 @@ impl Mm {
                 Some(Stop::Busy) => {
                     self.on_immovable(w, unit.plus(done.pages.into()), UNIT - done.pages);
                 }
-                Some(Stop::Fixed) => self.table.rest(unit, REST),
+                Some(Stop::Fixed) if self.uses(Heuristic::LeafRest) => self.table.rest(unit, REST),
                 _ => {}
             }
-            if matches!(done.stop, Some(Stop::Busy | Stop::Fixed)) {
+            let refused = matches!(done.stop, Some(Stop::Busy | Stop::Fixed));
+            if refused && self.uses(Heuristic::LeanUnits) {
                 // Otherwise the next pass would make it a huge page again, and be refused again.
                 self.huge.on_not_collapsed();
             }
@@ -176,7 +179,7 @@ impl Mm {
         let dirty = u32::from(self.frames.clusters().get(id).dirty);
         self.stats.clean_drops += u64::from(UNIT - dirty);
         if dirty > 0 && !self.has_home(w, id) {
-            let anew = stays_whole(dirty);
+            let anew = stays_whole(dirty) && self.uses(Heuristic::StaysWhole);
             for frame in self.frames.clusters().frames(id) {
                 let desc = *self.frames.get(frame);
                 if anew || desc.state == State::Dirty {
@@ -249,7 +252,7 @@ impl Mm {
         };
         let is_dirty = |mm: &Mm, n: u32| mm.frames.get(first.plus(n)).state == State::Dirty;
         let begins = |&n: &u32| is_dirty(self, n) && (n == 0 || !is_dirty(self, n - 1));
-        if writes_all((0..UNIT).filter(begins).count()) {
+        if self.uses(Heuristic::WritesAll) && writes_all((0..UNIT).filter(begins).count()) {
             for frame in self.frames.clusters().frames(id) {
                 self.frames.set_state(frame, State::Dirty);
             }

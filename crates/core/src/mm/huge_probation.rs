@@ -2,6 +2,7 @@
 
 use super::Mm;
 use crate::frames::clusters::{ClusterId, List, UNIT};
+use crate::heuristics::Heuristic;
 use crate::huge::probation::REST_TIME;
 use crate::space::page_table::Entry;
 use crate::units::{Nanos, Vpn};
@@ -63,6 +64,7 @@ impl Mm {
     fn may_rest(&self, w: &impl World) -> bool {
         let clusters = self.frames.clusters();
         self.faults_at_random()
+            && self.uses(Heuristic::Probation)
             && !self.held
             && !self.is_draining()
             && !self.waiters.are_stalled()

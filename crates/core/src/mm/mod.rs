@@ -35,6 +35,7 @@ use alloc::vec::Vec;
 use crate::fault::out_of_memory::Config as Patience;
 use crate::fault::{Pending, Waiters};
 use crate::frames::{Frames, State};
+use crate::heuristics::{Heuristic, Heuristics};
 use crate::huge::probation::Probation;
 use crate::huge::{Huge, Thp};
 use crate::io::scheduler::{self, IoScheduler};
@@ -139,6 +140,7 @@ pub struct Mm {
     /// Counters since the start.
     pub stats: Stats,
     buffers: Buffers,
+    heuristics: Heuristics,
     #[cfg(feature = "planted")]
     planted: Option<crate::planted::Bug>,
 }
@@ -169,6 +171,7 @@ impl Mm {
             probation: Probation::default(),
             stats: Stats::default(),
             buffers: Buffers::default(),
+            heuristics: Heuristics::default(),
             #[cfg(feature = "planted")]
             planted: None,
         }
@@ -177,6 +180,11 @@ impl Mm {
     /// The memory that this process can count on has changed: the limit, or its share of it.
     pub fn on_limit(&mut self, pages: u64) {
         self.reclaim.set_memory(pages);
+    }
+
+    /// Whether `heuristic` is in use.
+    fn uses(&self, heuristic: Heuristic) -> bool {
+        self.heuristics.has(heuristic)
     }
 
     /// Managed pages.
@@ -511,6 +519,20 @@ impl Mm {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(feature = "ablate")]
+impl Mm {
+    /// Use only these heuristics.
+    #[must_use]
+    pub fn with_heuristics(mut self, heuristics: Heuristics) -> Self {
+        self.heuristics = heuristics;
+        self.streams.set_heuristics(heuristics);
+        self.byte_strides.set_heuristics(heuristics);
+        self.reclaim.set_heuristics(heuristics);
+        self.io.set_heuristics(heuristics);
+        self
     }
 }
 

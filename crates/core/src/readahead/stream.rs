@@ -2,6 +2,7 @@
 
 use super::run::Run;
 use super::stride_probe::Trial;
+use crate::heuristics::{Heuristic, Heuristics};
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 
 /// A stream that was not touched for this long has no share of the memory any more.
@@ -61,6 +62,7 @@ pub(super) struct Stream {
     pub(super) takes: bool,
     /// Position of the page that was touched first, once it is known that streams begin there.
     pub(super) lead: Option<u64>,
+    pub(super) heuristics: Heuristics,
 }
 
 impl Stream {
@@ -111,6 +113,9 @@ impl Stream {
 
     /// The position in its block that is left unmapped.
     pub(super) fn mark(&self, block: u64) -> u64 {
+        if !self.heuristics.has(Heuristic::ScatteredMarks) {
+            return block * self.block;
+        }
         let mut hash = (self.origin.0 ^ block << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         hash ^= hash >> 29;
         hash = hash.wrapping_mul(0xbf58_476d_1ce4_e5b9);

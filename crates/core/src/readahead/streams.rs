@@ -23,6 +23,7 @@ use super::scan_starts::{FAR, ScanStarts};
 pub use super::stream::Returns;
 use super::stream::{ASLEEP, Stream};
 use super::stride_probe::{StrideProbe, WIDE};
+use crate::heuristics::{Heuristic, Heuristics};
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn, len};
 
 /// One of this many pages of a stream is left unmapped: the least and the most.
@@ -61,6 +62,7 @@ pub struct Streams {
     /// The stream that last offered pages for drop-behind.
     offered: usize,
     begins: ScanStarts,
+    heuristics: Heuristics,
 }
 
 impl Streams {
@@ -70,6 +72,12 @@ impl Streams {
             max,
             ..Streams::default()
         }
+    }
+
+    /// Use only these heuristics.
+    #[cfg(feature = "ablate")]
+    pub fn set_heuristics(&mut self, heuristics: Heuristics) {
+        self.heuristics = heuristics;
     }
 
     /// The latency of a read now, and how many pages of memory may hold readahead.
@@ -109,7 +117,8 @@ impl Streams {
             }
         }
         let (n, mut at) = found?;
-        if self.all[n].stride.abs() > 1 && self.density(n, page) > FULL / 2 {
+        let merges = self.heuristics.has(Heuristic::MergedStreams);
+        if merges && self.all[n].stride.abs() > 1 && self.density(n, page) > FULL / 2 {
             // It is a scan that looked sparse because some of its pages were in memory.
             self.all[n].go_over_all();
             at = self.all[n].position(page)?;
@@ -128,6 +137,9 @@ impl Streams {
         let stream = &mut self.all[n];
         let (least, most) = BLOCK;
         stream.block = (farthest / 8 + 1).next_power_of_two().clamp(least, most);
+        if !self.heuristics.has(Heuristic::MarkDistance) {
+            stream.block = least;
+        }
         let mappable = at + 1 + (2 * at).min(2 * stream.block);
         stream.mappable = stream.mappable.max(mappable);
         if stream.lead.is_none() && at * stream.stride.unsigned_abs() >= FAR {
@@ -141,7 +153,8 @@ impl Streams {
     /// it just now.
     pub fn filled(&mut self, run: &PageRange, pages: u32) {
         let length = len(run);
-        if length >= FAR && length - u64::from(pages) < FAR && self.max > 1 {
+        let remembers = self.max > 1 && self.heuristics.has(Heuristic::FilledStarts);
+        if remembers && length >= FAR && length - u64::from(pages) < FAR {
             self.begins.add(run.start, 1);
         }
     }
@@ -208,6 +221,7 @@ impl Streams {
             returns: Returns::Late,
             takes: false,
             lead: None,
+            heuristics: self.heuristics,
         };
         if self.all.len() < STREAMS {
             self.all.push(stream);
@@ -223,13 +237,19 @@ impl Streams {
     pub fn share(&self, now: Nanos) -> u64 {
         let has_share = |s: &&Stream| s.touched >= PROVEN && now.saturating_sub(s.last) < ASLEEP;
         let sharers = self.all.iter().filter(has_share).count().max(1) as u64;
+        if !self.heuristics.has(Heuristic::StreamShares) {
+            return self.memory.max(LEAST);
+        }
         (self.memory / sharers).max(LEAST)
     }
 
     /// How far a confirmed stream is read ahead of its last touch, in pages: one window, and the pages that it passes
     /// while that is read, within its `share`.
     fn farthest(&self, n: usize, share: u64) -> u64 {
-        let passed = 2 * self.latency / self.all[n].pace.max(FASTEST);
+        let passed = match self.heuristics.has(Heuristic::WindowByTime) {
+            true => 2 * self.latency / self.all[n].pace.max(FASTEST),
+            false => 0,
+        };
         (u64::from(self.max) + passed).min(share)
     }
 
@@ -279,7 +299,8 @@ impl Streams {
     /// pages are read one by one the difference shows: a second touch at this step means that it steps.
     pub fn saw_unit(&mut self, id: StreamId) {
         let stream = &mut self.all[id.0];
-        if stream.stride.unsigned_abs() >= LEAF_PAGES as u64 {
+        let hides = self.heuristics.has(Heuristic::HiddenStreams);
+        if hides && stream.stride.unsigned_abs() >= LEAF_PAGES as u64 {
             stream.hidden = 2;
         }
     }
@@ -318,7 +339,8 @@ impl Streams {
     pub fn weigh(&mut self, id: StreamId, region: &mut StrideProbe, now: Nanos) {
         let stream = &mut self.all[id.0];
         let step = stream.stride.unsigned_abs();
-        if !(DENSE + 1..=WIDE).contains(&step) || stream.touched < PROVEN {
+        let probes = self.heuristics.has(Heuristic::StrideProbe);
+        if !probes || !(DENSE + 1..=WIDE).contains(&step) || stream.touched < PROVEN {
             return;
         }
         let (origin, touched) = (stream.origin.0, stream.touched);
@@ -374,7 +396,7 @@ impl Streams {
         let stream = &mut self.all[id.0];
         let on_mark = stream.mark(stream.touched / stream.block) == stream.touched;
         stream.doubts = if on_mark { 0 } else { stream.doubts + unused };
-        if stream.doubts < DOUBTS {
+        if stream.doubts < DOUBTS || !self.heuristics.has(Heuristic::Doubts) {
             return true;
         }
         stream.ahead = stream.touched;
@@ -389,6 +411,9 @@ impl Streams {
         let stream = &mut self.all[id.0];
         let from = stream.seen.max(stream.touched + 1);
         let end = stream.mappable.min(stream.ahead);
+        if !self.heuristics.has(Heuristic::DirectMapping) {
+            return None;
+        }
         let count = end.checked_sub(from).filter(|&n| n > 0)?;
         stream.seen = end;
         Some(stream.run(from, count))
@@ -409,7 +434,9 @@ impl Streams {
         yields: bool,
     ) -> Option<Run> {
         let left = |s: &Stream| s.touched.saturating_sub(margin).saturating_sub(s.tail);
-        let goes_on = |s: &Stream| now.saturating_sub(s.last) < s.patience() && !s.is_at_end();
+        let any = !self.heuristics.has(Heuristic::DropBehindActive);
+        let goes_on =
+            |s: &Stream| any || now.saturating_sub(s.last) < s.patience() && !s.is_at_end();
         let all = self.all.iter_mut().enumerate();
         let long_ones = all.filter(|(_, s)| s.touched >= long && goes_on(s));
         let (n, stream) = long_ones.max_by_key(|(_, s)| left(s))?;
@@ -420,6 +447,7 @@ impl Streams {
             Returns::Soon => yields,
             Returns::AtOnce => false,
         };
+        let gives = gives || !self.heuristics.has(Heuristic::DropBehindReturns);
         stream.takes = gives || !stream.takes;
         if count == 0 || !stream.takes {
             return None;
@@ -457,7 +485,7 @@ impl Streams {
             {
                 stream.ahead = stream.ahead.min(at);
                 stream.seen = stream.seen.min(at);
-                stream.rests = true;
+                stream.rests = self.heuristics.has(Heuristic::ReadaheadRest);
             }
         }
     }
@@ -466,10 +494,11 @@ impl Streams {
     /// its touch.
     pub fn placing(&self, id: StreamId) -> impl Fn(Vpn) -> (bool, bool) + use<> {
         let stream = self.all[id.0];
+        let maps = self.heuristics.has(Heuristic::DirectMapping);
         move |page| {
             stream.position(page).map_or((false, false), |at| {
                 let mark = stream.mark(at / stream.block) == at;
-                (mark, !mark && at < stream.mappable)
+                (mark, maps && !mark && at < stream.mappable)
             })
         }
     }
