@@ -14,6 +14,10 @@ fn setup(memory: u64, readahead: Policy) -> Setup {
         thp: Thp::Never,
         device,
         think: 1000,
+        cpus: 0,
+        system: System::default(),
+        #[cfg(feature = "ablate")]
+        heuristics: Default::default(),
     }
 }
 
