@@ -22,10 +22,6 @@ pub enum Heuristic {
     HiddenStreams,
     /// A stream whose readahead was dropped reads nothing until its next touch.
     ReadaheadRest,
-    /// A miss where a scan began before begins a stream at once.
-    ScanStarts,
-    /// Memory that was filled in order counts as scanned.
-    FilledStarts,
     /// Strides of 5 to 8 pages are read in huge pages while that is faster.
     StrideProbe,
     /// Distances in bytes are followed.
@@ -144,7 +140,7 @@ impl Heuristics {
 #[cfg(feature = "ablate")]
 impl Heuristic {
     /// All of them.
-    pub const ALL: [Heuristic; 52] = [
+    pub const ALL: [Heuristic; 50] = [
         Heuristic::WindowByTime,
         Heuristic::DirectMapping,
         Heuristic::ScatteredMarks,
@@ -153,8 +149,6 @@ impl Heuristic {
         Heuristic::MergedStreams,
         Heuristic::HiddenStreams,
         Heuristic::ReadaheadRest,
-        Heuristic::ScanStarts,
-        Heuristic::FilledStarts,
         Heuristic::StrideProbe,
         Heuristic::ByteStrides,
         Heuristic::BesideStreams,

@@ -9,7 +9,6 @@ use crate::fault::{Pending, REFS_NEW, REFS_REFAULT};
 use crate::frames::clusters::List;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::heuristics::Heuristic;
-use crate::readahead::Hint;
 use crate::readahead::streams::Returns;
 use crate::space::page_table::{Entry, Resident};
 use crate::swap::slots;
@@ -109,8 +108,7 @@ impl Mm {
         }
         if mapped > 0 {
             if let Some(vma) = self.vmas.find_mut(page) {
-                let run = vma.streams.mapped(page, mapped);
-                self.streams.filled(&run, mapped);
+                vma.streams.mapped(page, mapped);
             }
             self.stats.faults_zero += 1;
             self.stats.first_touched += u64::from(mapped);
@@ -398,14 +396,6 @@ impl Mm {
         evicted: u32,
     ) -> Outcome {
         let page = pending.page;
-        if self
-            .vmas
-            .find(page)
-            .is_some_and(|vma| vma.hint != Hint::Random)
-            && self.uses(Heuristic::ScanStarts)
-        {
-            self.streams.begin_again(page, w.now());
-        }
         if self.swap_in_unit(w, pending) {
             return Outcome::Waits;
         }

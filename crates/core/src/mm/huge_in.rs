@@ -94,8 +94,7 @@ impl Mm {
                 if in_order {
                     vma.took_unit(true);
                 }
-                let run = vma.streams.mapped(unit, UNIT);
-                self.streams.filled(&run, UNIT);
+                vma.streams.mapped(unit, UNIT);
             }
             match fill {
                 None => self.stats.faults_zero += 1,

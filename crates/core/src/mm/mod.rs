@@ -270,8 +270,7 @@ impl Mm {
         for run in present {
             if let Some(vma) = self.vmas.find_mut(run.start) {
                 let pages = u32::try_from(crate::units::len(run)).unwrap_or(u32::MAX);
-                let run = vma.streams.mapped(run.start, pages);
-                self.streams.filled(&run, pages);
+                vma.streams.mapped(run.start, pages);
             }
         }
         w.charge_existing(found);

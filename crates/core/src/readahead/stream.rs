@@ -60,8 +60,6 @@ pub(super) struct Stream {
     pub(super) returns: Returns,
     /// Drop-behind takes the pages of such a stream every other time.
     pub(super) takes: bool,
-    /// Position of the page that was touched first, once it is known that streams begin there.
-    pub(super) lead: Option<u64>,
     pub(super) heuristics: Heuristics,
 }
 

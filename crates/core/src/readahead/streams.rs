@@ -10,21 +10,17 @@
 //! mappings. It also shows whether pages are used: the hits of the pages around it are estimated from the marks. A
 //! confirmed stream thus costs one fault per block.
 //!
-//! Programs scan the same memory again and again. Where a stream that went far has begun, the next touch that misses
-//! begins another one, which need not be confirmed again.
-//!
 //! Touches that belong to no stream are answered as `vma` does.
 
 use alloc::vec::Vec;
 
 use super::recent::Recent;
 pub use super::run::Run;
-use super::scan_starts::{FAR, ScanStarts};
 pub use super::stream::Returns;
 use super::stream::{ASLEEP, Stream};
 use super::stride_probe::{StrideProbe, WIDE};
 use crate::heuristics::{Heuristic, Heuristics};
-use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn, len};
+use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 
 /// One of this many pages of a stream is left unmapped: the least and the most.
 const BLOCK: (u64, u64) = (16, 256);
@@ -38,9 +34,6 @@ const STREAMS: usize = 64;
 const DENSE: u64 = 4;
 /// Pages after which a stream is confirmed and has a share of the memory; two neighbours by chance have none.
 const PROVEN: u64 = 16;
-/// Pages that a stream is assumed to have passed if it begins where another did: enough to read a leaf, and one ahead
-/// of it.
-const LEAD: u64 = 128;
 /// Consecutive marks that may be left out.
 const DOUBTS: u32 = 2;
 /// Measure of a stream that takes every page.
@@ -61,7 +54,6 @@ pub struct Streams {
     memory: u64,
     /// The stream that last offered pages for drop-behind.
     offered: usize,
-    begins: ScanStarts,
     heuristics: Heuristics,
 }
 
@@ -142,46 +134,7 @@ impl Streams {
         }
         let mappable = at + 1 + (2 * at).min(2 * stream.block);
         stream.mappable = stream.mappable.max(mappable);
-        if stream.lead.is_none() && at * stream.stride.unsigned_abs() >= FAR {
-            stream.lead = Some(0);
-            self.begins.add(stream.origin, stream.stride);
-        }
         Some(StreamId(n))
-    }
-
-    /// A program that filled its memory in order is likely to scan it in order. `run` was filled, the last `pages` of
-    /// it just now.
-    pub fn filled(&mut self, run: &PageRange, pages: u32) {
-        let length = len(run);
-        let remembers = self.max > 1 && self.heuristics.has(Heuristic::FilledStarts);
-        if remembers && length >= FAR && length - u64::from(pages) < FAR {
-            self.begins.add(run.start, 1);
-        }
-    }
-
-    /// A touch of an absent page that no stream expects. If a stream that went far has begun there, assume that another
-    /// one begins, unless the last such touch was followed by no stream.
-    pub fn begin_again(&mut self, page: Vpn, now: Nanos) {
-        let Some(stride) = self.begins.take(page) else {
-            return;
-        };
-        let at = |stream: &Stream| stream.page(stream.touched) == page;
-        let stopped = |stream: &Stream| stream.lead == Some(stream.touched) && at(stream);
-        if self.all.iter().any(stopped) {
-            return;
-        }
-        self.begins.add(page, stride);
-        let expects = |stream: &Stream| stream.expected(page) > Some(stream.touched);
-        if self.all.iter().any(expects) {
-            return;
-        }
-        let lead = (LEAD / stride.unsigned_abs()).max(PROVEN);
-        let StreamId(n) = self.begin(page, stride, now);
-        let stream = &mut self.all[n];
-        stream.origin = Vpn(page.0.wrapping_add_signed(-stride * lead as i64));
-        stream.lead = Some(lead);
-        (stream.before, stream.touched) = (lead - 1, lead - 1);
-        (stream.mappable, stream.seen, stream.ahead, stream.tail) = (lead, lead, lead, lead);
     }
 
     /// How much of the memory at `page` the streams with the direction of `n` take there, of [`FULL`].
@@ -220,7 +173,6 @@ impl Streams {
             trial: None,
             returns: Returns::Late,
             takes: false,
-            lead: None,
             heuristics: self.heuristics,
         };
         if self.all.len() < STREAMS {
