@@ -40,8 +40,6 @@ pub enum Heuristic {
     NextUnit,
     /// Pages behind a long stream are evicted first.
     DropBehind,
-    /// Drop-behind takes every other time if the pages were in memory not long ago.
-    DropBehindReturns,
     /// During random faults drop-behind begins behind two huge pages.
     DropBehindAtRandom,
     /// Only active streams offer pages for drop-behind.
@@ -140,7 +138,7 @@ impl Heuristics {
 #[cfg(feature = "ablate")]
 impl Heuristic {
     /// All of them.
-    pub const ALL: [Heuristic; 50] = [
+    pub const ALL: [Heuristic; 49] = [
         Heuristic::WindowByTime,
         Heuristic::DirectMapping,
         Heuristic::ScatteredMarks,
@@ -158,7 +156,6 @@ impl Heuristic {
         Heuristic::WholeReads,
         Heuristic::NextUnit,
         Heuristic::DropBehind,
-        Heuristic::DropBehindReturns,
         Heuristic::DropBehindAtRandom,
         Heuristic::DropBehindActive,
         Heuristic::RefaultReferences,

@@ -25,10 +25,7 @@ impl Mm {
         let (long, margin) = bounds(self.table.resident(), yields);
         let mut offered = 0;
         while offered < OFFERED {
-            let Some(run) = self
-                .streams
-                .behind(w.now(), long, margin, max.into(), yields)
-            else {
+            let Some(run) = self.streams.behind(w.now(), long, margin, max.into()) else {
                 return true;
             };
             offered += run.count;

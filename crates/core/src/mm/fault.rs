@@ -9,7 +9,6 @@ use crate::fault::{Pending, REFS_NEW, REFS_REFAULT};
 use crate::frames::clusters::List;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::heuristics::Heuristic;
-use crate::readahead::streams::Returns;
 use crate::space::page_table::{Entry, Resident};
 use crate::swap::slots;
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
@@ -418,12 +417,8 @@ impl Mm {
 
     /// Whether a little more memory would have kept the page that was evicted as number `evicted`.
     pub(super) fn was_here(&self, evicted: u32) -> bool {
-        self.returns(evicted) != Returns::Late && self.uses(Heuristic::RefaultReferences)
-    }
-
-    /// How soon the page comes back that was evicted as number `evicted`.
-    pub(super) fn returns(&self, evicted: u32) -> Returns {
-        self.reclaim.returns(evicted, self.table.resident())
+        self.uses(Heuristic::RefaultReferences)
+            && u64::from(self.reclaim.evicted_since(evicted)) < self.table.resident()
     }
 
     pub(super) fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, desc: FrameDesc) {

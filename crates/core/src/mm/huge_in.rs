@@ -194,9 +194,6 @@ impl Mm {
             self.reclaim.wake();
             return false;
         };
-        if let Entry::Swapped { evicted, .. } = self.table.get(page) {
-            self.streams.reads(stream, self.returns(evicted));
-        }
         w.window(UNIT.into());
         self.count_ahead(unit, UNIT.into());
         self.read_unit(w, id, unit, Reader::Stream(stream));

@@ -281,9 +281,6 @@ impl Mm {
         run: Run,
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
-        if let Entry::Swapped { evicted, .. } = self.table.get(run.first) {
-            self.streams.reads(id, self.returns(evicted));
-        }
         let placing = self.streams.placing(id);
         let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);
         let mapped = |page: &Vpn| matches!(self.table.get(*page), Entry::Resident(_));

@@ -8,17 +8,6 @@ use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 /// A stream that was not touched for this long has no share of the memory any more.
 pub(super) const ASLEEP: Nanos = 100_000_000;
 
-/// How much was evicted between the eviction of a page and its read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Returns {
-    /// A small part of the memory: a little more would have kept it.
-    AtOnce,
-    /// Less than the memory.
-    Soon,
-    /// More than the memory.
-    Late,
-}
-
 /// A stream is active if it was touched within the time in which it passes this many leaves, or within this time.
 const GOES_ON: u64 = 8;
 const GOES_ON_LEAST: Nanos = 20_000_000;
@@ -56,10 +45,6 @@ pub(super) struct Stream {
     pub(super) tail: u64,
     /// It leaves out most pages: how it reads.
     pub(super) trial: Option<Trial>,
-    /// Whether its pages were in memory not long ago.
-    pub(super) returns: Returns,
-    /// Drop-behind takes the pages of such a stream every other time.
-    pub(super) takes: bool,
     pub(super) heuristics: Heuristics,
 }
 

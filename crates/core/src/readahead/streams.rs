@@ -16,7 +16,6 @@ use alloc::vec::Vec;
 
 use super::recent::Recent;
 pub use super::run::Run;
-pub use super::stream::Returns;
 use super::stream::{ASLEEP, Stream};
 use super::stride_probe::{StrideProbe, WIDE};
 use crate::heuristics::{Heuristic, Heuristics};
@@ -171,8 +170,6 @@ impl Streams {
             room: u64::MAX,
             tail: 0,
             trial: None,
-            returns: Returns::Late,
-            takes: false,
             heuristics: self.heuristics,
         };
         if self.all.len() < STREAMS {
@@ -373,18 +370,9 @@ impl Streams {
 
     /// Drop-behind: up to `max` pages behind the stream that left most behind it, if it has passed over at least `long`
     /// pages, without the last `margin`; each is offered once. They are used up. A scan that does not fit in memory
-    /// would otherwise push out all other pages, and find none of its own when it begins again. If the pages that it
-    /// reads were in memory not long ago, that may be wrong, and every other call offers none; unless it `yields`, as
-    /// other processes have random faults, which cost far more than its own. Only active streams offer pages: pages
-    /// that a finished stream left in memory need not be read when the program begins again.
-    pub fn behind(
-        &mut self,
-        now: Nanos,
-        long: u64,
-        margin: u64,
-        max: u64,
-        yields: bool,
-    ) -> Option<Run> {
+    /// would otherwise push out all other pages, and find none of its own when it begins again. Only active streams
+    /// offer pages: pages that a finished stream left in memory need not be read when the program begins again.
+    pub fn behind(&mut self, now: Nanos, long: u64, margin: u64, max: u64) -> Option<Run> {
         let left = |s: &Stream| s.touched.saturating_sub(margin).saturating_sub(s.tail);
         let any = !self.heuristics.has(Heuristic::DropBehindActive);
         let goes_on =
@@ -394,14 +382,7 @@ impl Streams {
         let (n, stream) = long_ones.max_by_key(|(_, s)| left(s))?;
         self.offered = n;
         let count = left(stream).min(max);
-        let gives = match stream.returns {
-            Returns::Late => true,
-            Returns::Soon => yields,
-            Returns::AtOnce => false,
-        };
-        let gives = gives || !self.heuristics.has(Heuristic::DropBehindReturns);
-        stream.takes = gives || !stream.takes;
-        if count == 0 || !stream.takes {
+        if count == 0 {
             return None;
         }
         let run = stream.run(stream.tail, count);
@@ -413,11 +394,6 @@ impl Streams {
     pub fn offer_drop_behind_again(&mut self, run: Run) {
         let stream = &mut self.all[self.offered];
         stream.tail = stream.tail.saturating_sub(run.count);
-    }
-
-    /// `id` reads a page that returns after that much was evicted.
-    pub fn reads(&mut self, id: StreamId, returns: Returns) {
-        self.all[id.0].returns = returns;
     }
 
     /// Whether an active stream has `page` before it.
