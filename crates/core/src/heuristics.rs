@@ -64,8 +64,6 @@ pub enum Heuristic {
     Probation,
     /// During random faults memory outside of clusters is kept.
     KeptSingles,
-    /// During random faults no readahead of a whole unit is given up for one page.
-    KeptAhead,
     /// Readahead that a stream is about to use is dropped last.
     FarthestFirst,
     /// A stream waits for a cluster instead of reading single pages.
@@ -138,7 +136,7 @@ impl Heuristics {
 #[cfg(feature = "ablate")]
 impl Heuristic {
     /// All of them.
-    pub const ALL: [Heuristic; 49] = [
+    pub const ALL: [Heuristic; 48] = [
         Heuristic::WindowByTime,
         Heuristic::DirectMapping,
         Heuristic::ScatteredMarks,
@@ -168,7 +166,6 @@ impl Heuristic {
         Heuristic::ScarceUnits,
         Heuristic::Probation,
         Heuristic::KeptSingles,
-        Heuristic::KeptAhead,
         Heuristic::FarthestFirst,
         Heuristic::UnitPatience,
         Heuristic::Collapse,

@@ -203,7 +203,8 @@ impl Mm {
         let cluster = self.faults_at_random()
             && self.uses(Heuristic::KeptSingles)
             && self.frames.clusters().count(List::Free) > 0;
-        if !self.drop_for_one() && !cluster && !self.give_up_ahead(w.now()) {
+        // A thread's page goes before the pages that streams will use.
+        if !self.drop_for_one() && !cluster && self.drop_ahead(w.now(), 1) == 0 {
             if self.held {
                 // Nothing is evicted now; the fork will be over soon.
                 return None;
@@ -224,14 +225,6 @@ impl Mm {
             self.break_cluster(w, max);
         }
         self.frames.take_free(max)
-    }
-
-    /// A thread's page goes before the pages that streams will use. But if writes will free memory soon, no whole unit
-    /// is given up for a page.
-    fn give_up_ahead(&mut self, now: Nanos) -> bool {
-        let soon =
-            self.frames.writing() > 0 && self.faults_at_random() && self.uses(Heuristic::KeptAhead);
-        !soon && self.drop_ahead(now, 1) > 0
     }
 
     /// Drop clean pages until a frame is free, or a unit was dropped. The frames of a cluster give no single frame.
