@@ -60,8 +60,6 @@ pub enum Heuristic {
     LeanUnits,
     /// After the system had no huge page, some tries do not ask.
     ScarceUnits,
-    /// During random faults a huge page rests before it is written.
-    Probation,
     /// During random faults memory outside of clusters is kept.
     KeptSingles,
     /// Readahead that a stream is about to use is dropped last.
@@ -136,7 +134,7 @@ impl Heuristics {
 #[cfg(feature = "ablate")]
 impl Heuristic {
     /// All of them.
-    pub const ALL: [Heuristic; 48] = [
+    pub const ALL: [Heuristic; 47] = [
         Heuristic::WindowByTime,
         Heuristic::DirectMapping,
         Heuristic::ScatteredMarks,
@@ -164,7 +162,6 @@ impl Heuristic {
         Heuristic::LeafRest,
         Heuristic::LeanUnits,
         Heuristic::ScarceUnits,
-        Heuristic::Probation,
         Heuristic::KeptSingles,
         Heuristic::FarthestFirst,
         Heuristic::UnitPatience,

@@ -9,8 +9,6 @@
 //! A page that cannot be moved, a failed read or a discard of a part disbands the unit: its pages continue as single
 //! pages, and nothing is lost.
 
-pub(crate) mod probation;
-
 use crate::units::{LEAF_PAGES, Nanos, Vpn};
 
 /// When memory is managed in huge pages.

@@ -60,11 +60,11 @@ impl Mm {
         drained || brought || moved > 0 && (asked || self.reclaim.is_awake() || w.excess() > 0)
     }
 
-    /// Evicted pages that are no free memory yet. Units on probation are not written for now.
+    /// Evicted pages that are no free memory yet.
     fn evicted(&self) -> Evicted {
         Evicted {
             digesting: self.huge.digesting(),
-            unwritten: self.frames.unwritten().saturating_sub(self.on_probation()),
+            unwritten: self.frames.unwritten(),
             stuck: self.slots.are_full(),
         }
     }

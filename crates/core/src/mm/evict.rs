@@ -16,9 +16,8 @@ use crate::world::{Sharing, Stop, World};
 
 /// Leaves that one call of [`Mm::evict`] looks at.
 const LEAVES_PER_PASS: usize = 512;
-/// How often the hand goes around in one call: a page has at most three references. Huge pages may be spared only at first.
+/// How often the hand goes around in one call: a page has at most three references.
 const WRAPS: u32 = 4;
-const SPARING_WRAPS: u32 = 2;
 
 impl Mm {
     /// Evict about `max` pages from the program. Returns how many were evicted.
@@ -62,10 +61,6 @@ impl Mm {
                 continue;
             }
             if self.table.is_huge(unit) || leaf.start == unit && !shares && self.collapse(w, unit) {
-                if wraps < SPARING_WRAPS && self.spares_units(w) {
-                    self.reclaim.set_hand(leaf.end);
-                    continue;
-                }
                 if self.awaits_cluster() {
                     break;
                 }
@@ -75,7 +70,6 @@ impl Mm {
                 }
                 let (gone, stop) = self.move_unit_out(w, unit, false);
                 moved += gone;
-                self.begin_probation(w, unit);
                 if stop != Some(Stop::NoMemory) || self.clusters_come() {
                     continue;
                 }

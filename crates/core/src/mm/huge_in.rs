@@ -380,7 +380,6 @@ impl Mm {
     }
 
     fn on_unit_mapped(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) {
-        self.pass_trial(id);
         let first = self.frames.clusters().first(id);
         let keeps = self
             .frames

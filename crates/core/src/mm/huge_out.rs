@@ -2,7 +2,7 @@
 
 use super::Mm;
 use crate::fault::REFS_NEW;
-use crate::frames::clusters::{ClusterId, UNIT};
+use crate::frames::clusters::{ClusterId, List, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::heuristics::Heuristic;
 use crate::huge::{stays_whole, unit_of, writes_all};
@@ -192,9 +192,6 @@ impl Mm {
                 return;
             }
         }
-        if dirty == 0 {
-            self.frames.end_rest(id);
-        }
         self.frames.file(id);
         if dirty == 0 && self.frames.clusters().get(id).leaves {
             self.drop_unit(id);
@@ -216,11 +213,10 @@ impl Mm {
 
     /// Write units, as far as slots, queue and depth allow. False: the queue is full.
     pub(super) fn write_units(&mut self, w: &mut impl World) -> bool {
-        while let Some(id) = self.frames.clusters().due(self.rested_at(w)) {
+        while let Some(id) = self.frames.clusters().oldest(List::Dirty) {
             if !self.io.may_write() {
                 return false;
             }
-            self.end_trial(w, id);
             let homeless = |frame: &Frame| self.frames.get(*frame).slot.is_none();
             let homeless = self.frames.clusters().frames(id).filter(homeless).count() as u32;
             let slot = match homeless {

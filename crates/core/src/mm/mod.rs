@@ -17,7 +17,6 @@ mod huge_drain;
 mod huge_frames;
 mod huge_in;
 mod huge_out;
-mod huge_probation;
 mod out_of_memory;
 mod prefetch;
 mod same_filled;
@@ -36,7 +35,6 @@ use crate::fault::out_of_memory::Config as Patience;
 use crate::fault::{Pending, Waiters};
 use crate::frames::{Frames, State};
 use crate::heuristics::{Heuristic, Heuristics};
-use crate::huge::probation::Probation;
 use crate::huge::{Huge, Thp};
 use crate::io::scheduler::{self, IoScheduler};
 use crate::readahead::byte_stride::ByteStrides;
@@ -135,8 +133,6 @@ pub struct Mm {
     /// The state of the readahead policies.
     policies: Shared,
     huge: Huge,
-    /// Huge pages that rest before they are written.
-    probation: Probation,
     /// Counters since the start.
     pub stats: Stats,
     buffers: Buffers,
@@ -168,7 +164,6 @@ impl Mm {
             byte_strides: ByteStrides::new(config.readahead.stream_window()),
             policies: Shared::default(),
             huge: Huge::default(),
-            probation: Probation::default(),
             stats: Stats::default(),
             buffers: Buffers::default(),
             heuristics: Heuristics::default(),
@@ -472,7 +467,6 @@ impl Mm {
             return Err("the charge is not what is resident");
         }
         self.table.check()?;
-        self.frames.clusters().check()?;
         for (frame, desc) in self.frames.iter() {
             if let Some((id, unit)) = self.frames.unit_of(frame) {
                 let n = frame.0 - self.frames.clusters().first(id).0;
