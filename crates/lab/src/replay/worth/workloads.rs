@@ -163,12 +163,11 @@ fn changes(first: u64, pages: u64, _: u64) -> Program {
     then(first, pages, Box::new(pass().chain(pass())))
 }
 
-/// Most of the data is discarded, and the area is emptied while the rest is read at random.
+/// All but the oldest quarter of the data is discarded, and the area is emptied while the rest is read at random.
 fn swapoff(first: u64, pages: u64, n: u64) -> Program {
     let kept = pages / 4;
-    let rest = first + pages - kept;
-    let discard = std::iter::once(Op::Discard(Vpn(first)..Vpn(rest)));
-    let touches = |seed| reads(uniform(rest, kept, seed).take(part(TOUCHES / 8, pages)));
+    let discard = std::iter::once(Op::Discard(Vpn(first + kept)..Vpn(first + pages)));
+    let touches = |seed| reads(uniform(first, kept, seed).take(part(TOUCHES / 64, pages)));
     let begin = (n == 0).then_some(Op::Drain);
     let rest = discard
         .chain(touches(n))
@@ -246,7 +245,7 @@ pub fn all() -> Vec<Workload> {
                 Box::new(touches.take(part(2 * TOUCHES, pages))),
             )
         }),
-        plain("hot set, scan", hot),
+        plain("hot set beside scan", hot),
         plain("random beside scan", beside),
         plain("records", records),
         plain("phases", phases),
@@ -282,7 +281,7 @@ pub fn all() -> Vec<Workload> {
     };
     all.push(Workload {
         system,
-        ..plain("swapoff, slow huge", swapoff)
+        ..plain("swapoff slow huge", swapoff)
     });
     all
 }
