@@ -88,8 +88,6 @@ pub enum Heuristic {
     GatheredWrites,
     /// Pages that were read keep their slots.
     KeptSlots,
-    /// Changed pages of a region with near touches are written to their old slots.
-    HomeSlots,
     /// A unit of which much has changed gets new slots, and stays a unit.
     StaysWhole,
     /// A unit with many separate changes is written whole.
@@ -134,7 +132,7 @@ impl Heuristics {
 #[cfg(feature = "ablate")]
 impl Heuristic {
     /// All of them.
-    pub const ALL: [Heuristic; 47] = [
+    pub const ALL: [Heuristic; 46] = [
         Heuristic::WindowByTime,
         Heuristic::DirectMapping,
         Heuristic::ScatteredMarks,
@@ -176,7 +174,6 @@ impl Heuristic {
         Heuristic::WorthWriting,
         Heuristic::GatheredWrites,
         Heuristic::KeptSlots,
-        Heuristic::HomeSlots,
         Heuristic::StaysWhole,
         Heuristic::WritesAll,
         Heuristic::SwapoffDepth,

@@ -11,7 +11,7 @@ use crate::heuristics::Heuristic;
 use crate::huge::unit_of;
 use crate::reclaim::{REST, RUN};
 use crate::space::page_table::{Entry, Resident};
-use crate::units::{Frame, LEAF_PAGES, Slot, Vpn};
+use crate::units::{Frame, LEAF_PAGES, Vpn};
 use crate::world::{Sharing, Stop, World};
 
 /// Leaves that one call of [`Mm::evict`] looks at.
@@ -231,8 +231,7 @@ impl Mm {
             true => slot,
             false => clean,
         };
-        let home = clean.or_else(|| slot.filter(|&slot| self.keeps_home(w, page, slot)));
-        if home.is_none() {
+        if clean.is_none() {
             self.slots.put(w, slot);
         }
         let state = if clean.is_some() {
@@ -245,7 +244,7 @@ impl Mm {
             state,
             page: Some(page),
             digest: hash,
-            slot: home,
+            slot: clean,
             leaves,
             ..NOTHING
         };
@@ -254,14 +253,6 @@ impl Mm {
         if leaves && clean.is_some() {
             self.leave_frame(frame);
         }
-    }
-
-    /// Whether a changed page is written to its old slot. Where touches are near each other, adjacent pages are read
-    /// together, and must stay together on the area. Pages that are touched at random are better written together,
-    /// wherever they are from.
-    pub(super) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
-        let local = self.vmas.find(page).is_some_and(|vma| vma.is_local());
-        local && !self.drains(slot.area) && w.count(slot) == 1 && self.uses(Heuristic::HomeSlots)
     }
 
     /// The areas are full: resident pages release the slots that they kept. Returns how many.

@@ -154,12 +154,12 @@ impl Mm {
     fn weigh_pages(&mut self, w: &mut impl World, id: ClusterId) {
         for frame in self.frames.clusters().frames(id) {
             let desc = *self.frames.get(frame);
-            let Some(page) = desc.page else {
+            if desc.page.is_none() {
                 continue;
-            };
+            }
             match desc.state {
                 State::Clean => self.stats.clean_drops += 1,
-                State::Dirty if !desc.slot.is_some_and(|at| self.keeps_home(w, page, at)) => {
+                State::Dirty => {
                     self.slots.put(w, desc.slot);
                     self.frames.forget_slot(frame);
                 }
