@@ -94,8 +94,6 @@ pub enum Heuristic {
     WritesAll,
     /// Swapoff has less in flight while the program faults.
     SwapoffDepth,
-    /// Swapoff leaves huge pages out while they are slow to get.
-    SlowUnits,
     /// First touches that continue a run map more and more pages.
     FirstTouchGrowth,
 }
@@ -132,7 +130,7 @@ impl Heuristics {
 #[cfg(feature = "ablate")]
 impl Heuristic {
     /// All of them.
-    pub const ALL: [Heuristic; 46] = [
+    pub const ALL: [Heuristic; 45] = [
         Heuristic::WindowByTime,
         Heuristic::DirectMapping,
         Heuristic::ScatteredMarks,
@@ -177,7 +175,6 @@ impl Heuristic {
         Heuristic::StaysWhole,
         Heuristic::WritesAll,
         Heuristic::SwapoffDepth,
-        Heuristic::SlowUnits,
         Heuristic::FirstTouchGrowth,
     ];
 }

@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
 use crate::frames::{NOTHING, State};
-use crate::heuristics::Heuristic;
 use crate::huge::unit_of;
 use crate::space::page_table::Entry;
 use crate::units::{Frame, Slot, Vpn};
@@ -43,9 +42,6 @@ impl Mm {
         if unit_of(unit) != unit || !one_leaf || !self.holds_unit(unit) {
             return UnitAction::Split;
         }
-        if self.uses(Heuristic::SlowUnits) && self.drain.takes_singles() {
-            return UnitAction::Split;
-        }
         let spare = self
             .headroom(w)
             .saturating_sub(self.reclaim.marks().low.into());
@@ -66,7 +62,7 @@ impl Mm {
                 false => UnitAction::Split,
             };
         };
-        self.drain.on_cluster(self.huge.took());
+        self.drain.on_cluster();
         self.frames.begin_unit(id, unit, false, false);
         for (&(page, entry), frame) in met.iter().zip(self.frames.clusters().frames(id)) {
             if let Entry::Swapped { slot, .. } = entry {

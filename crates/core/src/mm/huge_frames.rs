@@ -90,7 +90,6 @@ impl Mm {
     }
 
     fn spare_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
-        self.huge.set_took(0);
         if let Some(id) = self.frames.take_cluster(List::Free) {
             return Some(id);
         }
@@ -147,7 +146,6 @@ impl Mm {
             self.frames.settle(id);
             return false;
         }
-        self.huge.set_took(w.fill_huge_took());
         self.frames.fill_cluster(id);
         true
     }

@@ -24,8 +24,6 @@ pub struct System {
     pub locked: u64,
     /// There are no huge pages.
     pub fragmented: bool,
-    /// Time to find the memory of a huge page, in addition to that for clearing it.
-    pub finds_huge: Nanos,
 }
 
 /// A frame without memory.
@@ -320,7 +318,7 @@ impl Mmu for Simulated {
             self.now += COSTS.map;
             return false;
         }
-        self.now += COSTS.fill_huge + COSTS.move_huge + self.system.finds_huge;
+        self.now += COSTS.fill_huge + COSTS.move_huge;
         for i in 0..HUGE {
             if *self.frame(first.plus(i)) != EMPTY {
                 self.complain(format!("{:?} has memory already", first.plus(i)));
@@ -332,10 +330,6 @@ impl Mmu for Simulated {
             Table::Small | Table::Huge => self.now += COSTS.split,
         }
         true
-    }
-
-    fn fill_huge_took(&self) -> Nanos {
-        COSTS.fill_huge + self.system.finds_huge
     }
 
     fn is_huge(&mut self, first: Frame) -> bool {

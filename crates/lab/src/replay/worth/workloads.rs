@@ -275,13 +275,5 @@ pub fn all() -> Vec<Workload> {
         system,
         ..plain("locked half", sequential)
     });
-    let system = System {
-        finds_huge: 2_000_000,
-        ..System::default()
-    };
-    all.push(Workload {
-        system,
-        ..plain("swapoff slow huge", swapoff)
-    });
     all
 }
