@@ -337,3 +337,74 @@ pub fn worth(args: &WorthArgs, out: &mut impl Write, err: &mut impl Write) -> an
     }
     .context("the result cannot be written")
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: WorthArgs,
+    }
+
+    fn run(words: &[&str]) -> Result<String, String> {
+        let words = std::iter::once("worth").chain(words.iter().copied());
+        let args = Cli::try_parse_from(words)
+            .map_err(|error| error.to_string())?
+            .args;
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        worth(&args, &mut out, &mut err).map_err(|error| format!("{error:#}"))?;
+        Ok(String::from_utf8(out).expect("text"))
+    }
+
+    #[test]
+    fn a_scan_misses_direct_mapping_and_prints_the_same_twice() {
+        let off = "direct-mapping,doubts+hasten";
+        let words = [
+            "--off",
+            off,
+            "--device",
+            "flash",
+            "--cpus",
+            "2",
+            "--workload",
+            "no huge pages",
+            "--all",
+        ];
+        let text = run(&words).expect("measured");
+        assert_eq!(run(&words).expect("measured"), text);
+        let line = text.lines().find(|line| line.starts_with("direct-mapping"));
+        let time = line
+            .and_then(|line| line.split('\t').nth(4))
+            .and_then(|time| time.parse().ok());
+        assert!(time > Some(1.5), "{text}");
+        assert!(text.contains("doubts+hasten\t"), "{text}");
+    }
+
+    #[test]
+    fn swapoff_ends_on_every_device() {
+        let words = [
+            "--off",
+            "swapoff-depth",
+            "--workload",
+            "swapoff",
+            "--repeat",
+            "1",
+            "--all",
+        ];
+        assert_eq!(run(&words).expect("measured").lines().count(), 2 * 6 * 2);
+    }
+
+    #[test]
+    fn wrong_names_are_refused() {
+        assert!(
+            run(&["--off", "luck"])
+                .expect_err("refused")
+                .contains("'luck'")
+        );
+        assert!(run(&["--device", "tape"]).is_err());
+    }
+}
