@@ -29,6 +29,7 @@ test: setup build unit e2e
 unit:
 	$(CARGO) test --profile quick --locked --workspace --exclude foreswap-e2e --no-fail-fast
 	$(CARGO) test --profile quick --locked -p foreswap-lab --features planted --test planted
+	$(CARGO) test --profile quick --locked -p foreswap-lab --features ablate --lib worth
 
 e2e:
 	$(CARGO) test --profile quick --locked -p foreswap-e2e --no-fail-fast -- --test-threads=$(E2E_THREADS)
@@ -47,7 +48,7 @@ lint:
 	$(CARGO) fmt --all --check
 	scripts/check-core
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --release --locked -p foreswap-lab --features planted --all-targets -- -D warnings
+	$(CARGO) clippy --release --locked -p foreswap-lab --features planted,ablate --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps --document-private-items
 	scripts/check-deps
 	scripts/draw-figures --check

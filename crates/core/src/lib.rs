@@ -11,6 +11,10 @@ extern crate alloc;
 
 mod fault;
 mod frames;
+#[cfg(feature = "ablate")]
+pub mod heuristics;
+#[cfg(not(feature = "ablate"))]
+mod heuristics;
 pub mod huge;
 mod io;
 pub mod kswapd;

@@ -102,11 +102,6 @@ pub trait Mmu {
         let _ = first;
         false
     }
-    /// How long the last [`Mmu::fill_huge`] took: the system, or the host of a virtual machine, may have to find the
-    /// memory first.
-    fn fill_huge_took(&self) -> Nanos {
-        0
-    }
     /// Whether the memory behind the 512 frames of a cluster is one huge page.
     fn is_huge(&mut self, first: Frame) -> bool {
         let _ = first;

@@ -53,6 +53,9 @@ enum LabCommand {
     Mrc(Box<mrc::MrcArgs>),
     /// Try other memory sizes, readahead policies and huge pages on a trace, on a simulated machine
     Replay(Box<replay::ReplayArgs>),
+    /// Measure what each heuristic of the memory manager is worth, on simulated machines
+    #[cfg(feature = "ablate")]
+    Worth(replay::worth::WorthArgs),
     /// Write a trace in another format
     Convert(ConvertArgs),
     /// Simulate the published measurements with which foreswap began, and compare the figures
@@ -151,6 +154,8 @@ pub fn lab(args: LabArgs) -> anyhow::Result<ExitCode> {
         LabCommand::Torture(args) => return torture::torture(&args, &mut out, &mut err),
         LabCommand::Mrc(args) => mrc::mrc(&args, &mut out, &mut err),
         LabCommand::Replay(args) => replay::replay(&args, &mut out, &mut err),
+        #[cfg(feature = "ablate")]
+        LabCommand::Worth(args) => replay::worth::worth(&args, &mut out, &mut err),
         LabCommand::Convert(args) => convert(&args, &mut out, &mut err),
     };
     match result {

@@ -4,7 +4,7 @@
 //! more pages each time: 1, 4, 16, 64, ... up to the largest batch. A touch that continues no run gets one page, which
 //! keeps sparse use sparse. Several runs are tracked per region, one for each thread that fills its own part.
 
-use crate::units::{PageRange, Vpn};
+use crate::units::Vpn;
 
 /// The largest batch, in pages.
 pub const MAX_BATCH: u32 = 256;
@@ -13,7 +13,6 @@ const RUNS: usize = 4;
 /// A run of consecutive first touches.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
-    begin: Vpn,
     /// The page that continues it.
     next: Option<Vpn>,
     /// Pages of its last batch.
@@ -36,25 +35,21 @@ impl Streams {
         }
     }
 
-    /// `pages` pages from `page` on were mapped. Returns all of the run that they belong to.
-    pub fn mapped(&mut self, page: Vpn, pages: u32) -> PageRange {
-        self.mapped_of(page, pages, pages)
+    /// `pages` pages from `page` on were mapped.
+    pub fn mapped(&mut self, page: Vpn, pages: u32) {
+        self.mapped_of(page, pages, pages);
     }
 
     /// As [`Streams::mapped`], when memory was available for only `pages` of `wanted`: the run grows by `pages`.
-    pub fn mapped_of(&mut self, page: Vpn, pages: u32, wanted: u32) -> PageRange {
+    pub fn mapped_of(&mut self, page: Vpn, pages: u32, wanted: u32) {
         let known = self.runs.iter().position(|run| run.next == Some(page));
         let n = known.unwrap_or_else(|| {
             self.oldest = (self.oldest + 1) % RUNS;
             self.oldest
         });
         let run = &mut self.runs[n];
-        if known.is_none() {
-            run.begin = page;
-        }
         let end = page.plus(u64::from(pages));
         (run.next, run.last) = (Some(end), wanted);
-        run.begin..end
     }
 }
 
@@ -69,9 +64,8 @@ mod tests {
         for expected in [1, 4, 16, 64, 256, 256] {
             let batch = streams.batch(page);
             assert_eq!(batch, expected);
-            let run = streams.mapped(page, batch);
+            streams.mapped(page, batch);
             page = page.plus(u64::from(batch));
-            assert_eq!(run, Vpn(100)..page);
         }
         assert_eq!(streams.batch(Vpn(7)), 1);
     }

@@ -8,7 +8,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::units::{Frame, LEAF_PAGES, Nanos, Vpn};
+use crate::units::{Frame, LEAF_PAGES, Vpn};
 
 /// Pages of a unit.
 pub const UNIT: u32 = LEAF_PAGES as u32;
@@ -50,8 +50,6 @@ pub struct Cluster {
     pub leaves: bool,
     /// Its memory is all zeros.
     pub zeroed: bool,
-    /// Its unit is not written before then, unless it is touched ([`Clusters::rest`]).
-    rests: Option<Nanos>,
     /// Its list.
     pub list: List,
     /// Frames that hold a page.
@@ -80,8 +78,6 @@ pub struct Clusters {
     counts: [u32; 7],
     /// Frames without memory.
     bare: u32,
-    /// Units that rest.
-    resting: u32,
 }
 
 impl Clusters {
@@ -131,11 +127,6 @@ impl Clusters {
         self.bare == self.number() * UNIT
     }
 
-    /// Units that rest.
-    pub fn resting(&self) -> u32 {
-        self.resting
-    }
-
     /// `n` more frames are without memory.
     pub(super) fn count_bare(&mut self, n: i32) {
         self.bare = self.bare.wrapping_add_signed(n);
@@ -159,40 +150,6 @@ impl Clusters {
     /// How many there are.
     pub fn number(&self) -> u32 {
         self.all.len() as u32
-    }
-
-    /// Do not write the unit of a cluster before `until`.
-    pub(super) fn rest(&mut self, id: ClusterId, until: Nanos) {
-        self.resting += u32::from(self.get_mut(id).rests.replace(until).is_none());
-    }
-
-    /// End its rest. Returns when it would have ended.
-    pub(super) fn end_rest(&mut self, id: ClusterId) -> Option<Nanos> {
-        let until = self.get_mut(id).rests.take();
-        self.resting -= u32::from(until.is_some());
-        until
-    }
-
-    /// Check the invariants; for tests. Returns a description of the first violation.
-    pub fn check(&self) -> Result<(), &'static str> {
-        let rest = self.all.iter().filter(|cluster| cluster.rests.is_some());
-        if rest.count() as u32 != self.resting {
-            return Err("the units that rest are not as many as are counted");
-        }
-        Ok(())
-    }
-
-    /// The oldest of the dirty units that do not rest at the time `now`.
-    pub fn due(&self, now: Nanos) -> Option<ClusterId> {
-        let oldest = self.oldest(List::Dirty);
-        if self.resting == 0 {
-            return oldest;
-        }
-        let due = |&&(id, arrival): &&(ClusterId, u32)| {
-            let cluster = self.get(id);
-            cluster.arrival == arrival && cluster.rests.is_none_or(|until| until <= now)
-        };
-        self.dirty.iter().find(due).map(|&(id, _)| id)
     }
 
     /// Put a cluster on a list; it leaves its old one.

@@ -2,7 +2,7 @@
 
 use super::clusters::{ClusterId, Clusters, List, UNIT};
 use super::{FrameDesc, Frames, NOTHING, State};
-use crate::units::{Frame, Nanos, Vpn};
+use crate::units::{Frame, Vpn};
 
 impl Frames {
     /// The clusters, for a look.
@@ -45,16 +45,6 @@ impl Frames {
         let cluster = self.clusters.get_mut(id);
         (cluster.unit, cluster.zeroed) = (Some(unit), false);
         (cluster.ahead, cluster.leaves) = (ahead, leaves);
-    }
-
-    /// Do not write the unit of a cluster before `until`, unless it is touched.
-    pub fn rest(&mut self, id: ClusterId, until: Nanos) {
-        self.clusters.rest(id, until);
-    }
-
-    /// End its rest. Returns when it would have ended.
-    pub fn end_rest(&mut self, id: ClusterId) -> Option<Nanos> {
-        self.clusters.end_rest(id)
     }
 
     /// A frame with memory that is not needed, beside frames of its cluster that hold pages. Each is named once.
@@ -121,7 +111,6 @@ impl Frames {
             *self.get_mut(frame) = FrameDesc { state, ..NOTHING };
             self.enter(frame);
         }
-        self.clusters.end_rest(id);
         let cluster = self.clusters.get_mut(id);
         (cluster.unit, cluster.zeroed) = (None, false);
         (cluster.ahead, cluster.leaves) = (false, false);
@@ -137,7 +126,6 @@ impl Frames {
         for frame in self.clusters.frames(id) {
             self.leave(frame);
         }
-        self.clusters.end_rest(id);
         let cluster = self.clusters.get_mut(id);
         (cluster.unit, cluster.ahead) = (None, false);
         let leaves = core::mem::take(&mut cluster.leaves);

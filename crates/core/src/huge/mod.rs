@@ -9,8 +9,6 @@
 //! A page that cannot be moved, a failed read or a discard of a part disbands the unit: its pages continue as single
 //! pages, and nothing is lost.
 
-pub(crate) mod probation;
-
 use crate::units::{LEAF_PAGES, Nanos, Vpn};
 
 /// When memory is managed in huge pages.
@@ -51,8 +49,6 @@ const CHANGED_PART: u32 = 4;
 pub(crate) struct Huge {
     /// Tries that are skipped, as the system had no huge page.
     rest: u32,
-    /// How long the system took to make the huge page that was taken last; 0 if it was there.
-    took: Nanos,
     /// When a stream or a first touch last took a unit.
     wanted_at: Option<Nanos>,
     /// Full leaves that are skipped, as making them huge failed.
@@ -88,16 +84,6 @@ impl Huge {
     /// The system had none.
     pub fn on_none(&mut self) {
         self.rest = NONE_LEFT;
-    }
-
-    /// The next huge page takes this long: no time, or that of the system.
-    pub fn set_took(&mut self, took: Nanos) {
-        self.took = took;
-    }
-
-    /// How long the system took to make the huge page that was taken last.
-    pub fn took(&self) -> Nanos {
-        self.took
     }
 
     /// Whether to make a full leaf a huge page. A refusal counts.

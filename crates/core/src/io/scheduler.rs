@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 use super::completion_batching::CompletionBatching;
 use super::random_faults::{RandomFaults, ReclaimClock};
 use super::requests::Requests;
+use crate::heuristics::{Heuristic, Heuristics};
 use crate::units::{Frame, Nanos, Slot};
 use crate::world::{Disk, IoId, Store};
 
@@ -103,6 +104,7 @@ pub(crate) struct IoScheduler {
     synchronous: VecDeque<IoId>,
     writes: VecDeque<IoId>,
     background: VecDeque<IoId>,
+    heuristics: Heuristics,
 }
 
 impl IoScheduler {
@@ -118,7 +120,14 @@ impl IoScheduler {
             synchronous: VecDeque::new(),
             writes: VecDeque::new(),
             background: VecDeque::new(),
+            heuristics: Heuristics::default(),
         }
+    }
+
+    /// Use only these heuristics.
+    #[cfg(feature = "ablate")]
+    pub fn set_heuristics(&mut self, heuristics: Heuristics) {
+        self.heuristics = heuristics;
     }
 
     /// Requests that the disk has.
@@ -154,7 +163,8 @@ impl IoScheduler {
 
     /// The processes that fault at random now.
     pub fn contention(&self, clock: ReclaimClock) -> Contention {
-        if self.random_faults.are_frequent(clock) {
+        let detects = self.heuristics.has(Heuristic::RandomFaults);
+        if detects && self.random_faults.are_frequent(clock) {
             Contention::Own
         } else if self.others_fault {
             Contention::Others
@@ -178,17 +188,22 @@ impl IoScheduler {
         clock: ReclaimClock,
     ) {
         self.others_fault = others_fault;
-        let batch = self.batching.observe(disk);
+        let batch =
+            self.batching.observe(disk) && self.heuristics.has(Heuristic::CompletionBatching);
         self.holds_back = batch && self.contention(clock) == Contention::None && !has_memory;
     }
 
     fn limit(&self, contention: Contention, write: bool) -> Option<DepthLimit> {
-        match (contention, write) {
-            (Contention::Own, true) => Some(self.config.writes_beside_random_faults),
-            (Contention::Own, false) => Some(self.config.beside_random_faults),
-            (Contention::Others, _) => Some(self.config.beside_others),
-            (Contention::None, _) => None,
-        }
+        let (limit, heuristic) = match (contention, write) {
+            (Contention::Own, true) => {
+                let limit = self.config.writes_beside_random_faults;
+                (limit, Heuristic::WriteDepth)
+            }
+            (Contention::Own, false) => (self.config.beside_random_faults, Heuristic::ReadDepth),
+            (Contention::Others, _) => (self.config.beside_others, Heuristic::OthersDepth),
+            (Contention::None, _) => return None,
+        };
+        Some(limit).filter(|_| self.heuristics.has(heuristic))
     }
 
     fn is_full(&self, contention: Contention, write: bool) -> bool {

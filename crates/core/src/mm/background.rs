@@ -5,6 +5,7 @@
 
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
+use crate::heuristics::Heuristic;
 use crate::reclaim::RUN;
 use crate::reclaim::wake::Evicted;
 use crate::world::World;
@@ -38,7 +39,8 @@ impl Mm {
                 .reclaim
                 .is_enough_coming(headroom, kept, &evicted, w.excess());
             if !soon && !self.is_much_unwritten() {
-                moved += self.evict(w, self.reclaim.batch(self.is_awaited()));
+                let awaited = self.is_awaited() && self.uses(Heuristic::SmallBatches);
+                moved += self.evict(w, self.reclaim.batch(awaited));
                 self.submit_writes(w, self.hurry(w));
             }
             self.give_back(w);
@@ -57,11 +59,11 @@ impl Mm {
         drained || read || moved > 0 && (asked || self.reclaim.is_awake() || w.excess() > 0)
     }
 
-    /// Evicted pages that are no free memory yet. Units on probation are not written for now.
+    /// Evicted pages that are no free memory yet.
     fn evicted(&self) -> Evicted {
         Evicted {
             digesting: self.huge.digesting(),
-            unwritten: self.frames.unwritten().saturating_sub(self.on_probation()),
+            unwritten: self.frames.unwritten(),
             stuck: self.slots.are_full(),
         }
     }
@@ -82,7 +84,7 @@ impl Mm {
     /// Enough pages are in writeback.
     pub(super) fn is_much_unwritten(&self) -> bool {
         let unwritten = self.evicted().unwritten;
-        let at_random = self.faults_at_random();
+        let at_random = self.faults_at_random() && self.uses(Heuristic::FewUnwritten);
         self.reclaim.is_much_unwritten(unwritten, at_random)
     }
 

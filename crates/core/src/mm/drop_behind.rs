@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::Mm;
+use crate::heuristics::Heuristic;
 use crate::huge::{Thp, unit_of};
 use crate::reclaim::drop_behind::{OFFERED, bounds};
 use crate::units::Vpn;
@@ -17,14 +18,14 @@ impl Mm {
         max: u32,
         victims: &mut Vec<Vpn>,
     ) -> bool {
-        let yields = self.faults_at_random();
+        if !self.uses(Heuristic::DropBehind) {
+            return true;
+        }
+        let yields = self.faults_at_random() && self.uses(Heuristic::DropBehindAtRandom);
         let (long, margin) = bounds(self.table.resident(), yields);
         let mut offered = 0;
         while offered < OFFERED {
-            let Some(run) = self
-                .streams
-                .behind(w.now(), long, margin, max.into(), yields)
-            else {
+            let Some(run) = self.streams.behind(w.now(), long, margin, max.into()) else {
                 return true;
             };
             offered += run.count;

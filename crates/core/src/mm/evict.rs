@@ -7,17 +7,17 @@
 use super::Mm;
 use crate::fault::grace;
 use crate::frames::{FrameDesc, NOTHING, State};
+use crate::heuristics::Heuristic;
 use crate::huge::unit_of;
 use crate::reclaim::{REST, RUN};
 use crate::space::page_table::{Entry, Resident};
-use crate::units::{Frame, LEAF_PAGES, Slot, Vpn};
+use crate::units::{Frame, LEAF_PAGES, Vpn};
 use crate::world::{Sharing, Stop, World};
 
 /// Leaves that one call of [`Mm::evict`] looks at.
 const LEAVES_PER_PASS: usize = 512;
-/// How often the hand goes around in one call: a page has at most three references. Huge pages may be spared only at first.
+/// How often the hand goes around in one call: a page has at most three references.
 const WRAPS: u32 = 4;
-const SPARING_WRAPS: u32 = 2;
 
 impl Mm {
     /// Evict about `max` pages from the program. Returns how many were evicted.
@@ -61,10 +61,6 @@ impl Mm {
                 continue;
             }
             if self.table.is_huge(unit) || leaf.start == unit && !shares && self.collapse(w, unit) {
-                if wraps < SPARING_WRAPS && self.spares_units(w) {
-                    self.reclaim.set_hand(leaf.end);
-                    continue;
-                }
                 if self.awaits_cluster() {
                     break;
                 }
@@ -74,7 +70,6 @@ impl Mm {
                 }
                 let (gone, stop) = self.move_unit_out(w, unit, false);
                 moved += gone;
-                self.begin_probation(w, unit);
                 if stop != Some(Stop::NoMemory) || self.clusters_come() {
                     continue;
                 }
@@ -195,7 +190,9 @@ impl Mm {
                     return (gone, done.stop);
                 }
                 Some(Stop::Fixed) => {
-                    self.table.rest(at, REST);
+                    if self.uses(Heuristic::LeafRest) {
+                        self.table.rest(at, REST);
+                    }
                     return (gone, done.stop);
                 }
                 Some(_) => return (gone, done.stop),
@@ -234,8 +231,7 @@ impl Mm {
             true => slot,
             false => clean,
         };
-        let home = clean.or_else(|| slot.filter(|&slot| self.keeps_home(w, page, slot)));
-        if home.is_none() {
+        if clean.is_none() {
             self.slots.put(w, slot);
         }
         let state = if clean.is_some() {
@@ -248,7 +244,7 @@ impl Mm {
             state,
             page: Some(page),
             digest: hash,
-            slot: home,
+            slot: clean,
             leaves,
             ..NOTHING
         };
@@ -257,14 +253,6 @@ impl Mm {
         if leaves && clean.is_some() {
             self.leave_frame(frame);
         }
-    }
-
-    /// Whether a changed page is written to its old slot. Where touches are near each other, adjacent pages are read
-    /// together, and must stay together on the area. Pages that are touched at random are better written together,
-    /// wherever they are from.
-    pub(super) fn keeps_home(&self, w: &impl World, page: Vpn, slot: Slot) -> bool {
-        let local = self.vmas.find(page).is_some_and(|vma| vma.is_local());
-        local && !self.drains(slot.area) && w.count(slot) == 1
     }
 
     /// The areas are full: resident pages release the slots that they kept. Returns how many.

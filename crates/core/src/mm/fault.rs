@@ -8,8 +8,7 @@ use super::{Mm, Outcome};
 use crate::fault::{Pending, REFS_NEW, REFS_REFAULT};
 use crate::frames::clusters::List;
 use crate::frames::{FrameDesc, NOTHING, State};
-use crate::readahead::Hint;
-use crate::readahead::streams::Returns;
+use crate::heuristics::Heuristic;
 use crate::space::page_table::{Entry, Resident};
 use crate::swap::slots;
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
@@ -85,7 +84,10 @@ impl Mm {
         let Some(vma) = self.vmas.find(page) else {
             return Outcome::Unmanaged;
         };
-        let batch = vma.streams.batch(page).min(self.config.first_touch.max(1));
+        let batch = match self.uses(Heuristic::FirstTouchGrowth) {
+            true => vma.streams.batch(page).min(self.config.first_touch.max(1)),
+            false => 1,
+        };
         let end = vma.range.end;
         if let Some(outcome) = self.touch_unit(w, pending, batch, None) {
             return outcome;
@@ -105,8 +107,7 @@ impl Mm {
         }
         if mapped > 0 {
             if let Some(vma) = self.vmas.find_mut(page) {
-                let run = vma.streams.mapped(page, mapped);
-                self.streams.filled(&run, mapped);
+                vma.streams.mapped(page, mapped);
             }
             self.stats.faults_zero += 1;
             self.stats.first_touched += u64::from(mapped);
@@ -199,8 +200,11 @@ impl Mm {
         {
             return Some(run);
         }
-        let cluster = self.faults_at_random() && self.frames.clusters().count(List::Free) > 0;
-        if !self.drop_for_one() && !cluster && !self.give_up_ahead(w.now()) {
+        let cluster = self.faults_at_random()
+            && self.uses(Heuristic::KeptSingles)
+            && self.frames.clusters().count(List::Free) > 0;
+        // A thread's page goes before the pages that streams will use.
+        if !self.drop_for_one() && !cluster && self.drop_ahead(w.now(), 1) == 0 {
             if self.held {
                 // Nothing is evicted now; the fork will be over soon.
                 return None;
@@ -221,13 +225,6 @@ impl Mm {
             self.break_cluster(w, max);
         }
         self.frames.take_free(max)
-    }
-
-    /// A thread's page goes before the pages that streams will use. But if writes will free memory soon, no whole unit
-    /// is given up for a page.
-    fn give_up_ahead(&mut self, now: Nanos) -> bool {
-        let soon = self.frames.writing() > 0 && self.faults_at_random();
-        !soon && self.drop_ahead(now, 1) > 0
     }
 
     /// Drop clean pages until a frame is free, or a unit was dropped. The frames of a cluster give no single frame.
@@ -333,7 +330,8 @@ impl Mm {
         }
         let foreign = stop == Some(Stop::Exists);
         let again = desc.again;
-        let refs = if again || desc.refault {
+        let again_counts = again && self.uses(Heuristic::RefaultReferences);
+        let refs = if again_counts || desc.refault {
             REFS_REFAULT
         } else {
             REFS_NEW
@@ -379,7 +377,7 @@ impl Mm {
 
     /// Whether a page that was read from `slot` keeps it, to save a later write.
     pub(super) fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
-        !self.drains(slot.area) && slots::keeps(w, slot.area)
+        !self.drains(slot.area) && slots::keeps(w, slot.area) && self.uses(Heuristic::KeptSlots)
     }
 
     fn on_swapped(
@@ -390,13 +388,6 @@ impl Mm {
         evicted: u32,
     ) -> Outcome {
         let page = pending.page;
-        if self
-            .vmas
-            .find(page)
-            .is_some_and(|vma| vma.hint != Hint::Random)
-        {
-            self.streams.begin_again(page, w.now());
-        }
         if self.swap_in_unit(w, pending) {
             return Outcome::Waits;
         }
@@ -419,12 +410,8 @@ impl Mm {
 
     /// Whether a little more memory would have kept the page that was evicted as number `evicted`.
     pub(super) fn was_here(&self, evicted: u32) -> bool {
-        self.returns(evicted) != Returns::Late
-    }
-
-    /// How soon the page comes back that was evicted as number `evicted`.
-    pub(super) fn returns(&self, evicted: u32) -> Returns {
-        self.reclaim.returns(evicted, self.table.resident())
+        self.uses(Heuristic::RefaultReferences)
+            && u64::from(self.reclaim.evicted_since(evicted)) < self.table.resident()
     }
 
     pub(super) fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, desc: FrameDesc) {

@@ -42,9 +42,6 @@ impl Mm {
         if unit_of(unit) != unit || !one_leaf || !self.holds_unit(unit) {
             return UnitAction::Split;
         }
-        if self.drain.takes_singles() {
-            return UnitAction::Split;
-        }
         let spare = self
             .headroom(w)
             .saturating_sub(self.reclaim.marks().low.into());
@@ -65,7 +62,7 @@ impl Mm {
                 false => UnitAction::Split,
             };
         };
-        self.drain.on_cluster(self.huge.took());
+        self.drain.on_cluster();
         self.frames.begin_unit(id, unit, false, false);
         for (&(page, entry), frame) in met.iter().zip(self.frames.clusters().frames(id)) {
             if let Entry::Swapped { slot, .. } = entry {

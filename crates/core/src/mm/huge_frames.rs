@@ -6,6 +6,7 @@
 use super::Mm;
 use crate::frames::State;
 use crate::frames::clusters::{ClusterId, List, UNIT};
+use crate::heuristics::Heuristic;
 use crate::huge::{Thp, unit_of};
 use crate::units::Vpn;
 use crate::world::World;
@@ -13,7 +14,7 @@ use crate::world::World;
 impl Mm {
     /// Pages that reclaim keeps ready beyond its usual reserve, while units are being taken.
     pub(super) fn units_kept(&self, w: &impl World) -> u32 {
-        match self.huge.are_wanted(|| w.now()) {
+        match self.uses(Heuristic::KeptUnits) && self.huge.are_wanted(|| w.now()) {
             true => self.reclaim.marks().units,
             false => 0,
         }
@@ -36,7 +37,9 @@ impl Mm {
 
     /// Whether the region of `page` is touched in order.
     pub(super) fn is_touched_in_order(&self, page: Vpn) -> bool {
-        self.config.thp == Thp::Always || self.vmas.find(page).is_some_and(|vma| vma.is_local())
+        self.config.thp == Thp::Always
+            || self.vmas.find(page).is_some_and(|vma| vma.is_local())
+            || !self.uses(Heuristic::LocalRegions)
     }
 
     /// Take a cluster with a huge page that is not needed; [`crate::frames::Frames::settle`] puts it back unused.
@@ -65,7 +68,7 @@ impl Mm {
 
     /// A cluster for a stream, which leaves the memory that single pages need.
     pub(super) fn cluster_to_read(&mut self, w: &mut impl World, hard: bool) -> Option<ClusterId> {
-        if self.faults_at_random() && self.singles(w) < u64::from(self.reclaim.marks().reserve) {
+        if self.lacks_singles(w, self.reclaim.marks().reserve) {
             self.reclaim.wake();
             return None;
         }
@@ -74,14 +77,19 @@ impl Mm {
 
     /// During random faults, keep memory for them that is in no cluster.
     pub(super) fn keep_singles(&mut self, w: &mut impl World) {
-        let low = u64::from(self.reclaim.marks().low);
-        if self.faults_at_random() && self.singles(w) < low {
+        if self.lacks_singles(w, self.reclaim.marks().low) {
             self.release_cluster(w);
         }
     }
 
+    /// Threads fault at random, and less than `least` pages that are in no cluster are available.
+    fn lacks_singles(&self, w: &impl World, least: u32) -> bool {
+        self.faults_at_random()
+            && self.uses(Heuristic::KeptSingles)
+            && self.singles(w) < u64::from(least)
+    }
+
     fn spare_cluster(&mut self, w: &mut impl World) -> Option<ClusterId> {
-        self.huge.set_took(0);
         if let Some(id) = self.frames.take_cluster(List::Free) {
             return Some(id);
         }
@@ -98,7 +106,7 @@ impl Mm {
             }
         }
         let spare = self.frames.free() + self.frames.clean_singles();
-        let kept = match self.faults_at_random() {
+        let kept = match self.faults_at_random() && self.uses(Heuristic::KeptSingles) {
             true => self.reclaim.marks().high,
             false => self.reclaim.marks().reserve,
         };
@@ -132,11 +140,12 @@ impl Mm {
         };
         if !w.fill_huge(self.frames.clusters().first(id)) {
             w.uncharge(UNIT.into());
-            self.huge.on_none();
+            if self.uses(Heuristic::ScarceUnits) {
+                self.huge.on_none();
+            }
             self.frames.settle(id);
             return false;
         }
-        self.huge.set_took(w.fill_huge_took());
         self.frames.fill_cluster(id);
         true
     }

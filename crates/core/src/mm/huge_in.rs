@@ -4,6 +4,7 @@ use super::{Mm, Outcome};
 use crate::fault::{Pending, REFS_NEW, REFS_REFAULT};
 use crate::frames::clusters::{ClusterId, List, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
+use crate::heuristics::Heuristic;
 use crate::huge::{Thp, may_wait, unit_of};
 use crate::io::SLOTS_PER_UNIT_IO;
 use crate::readahead::follow::Predictor;
@@ -93,8 +94,7 @@ impl Mm {
                 if in_order {
                     vma.took_unit(true);
                 }
-                let run = vma.streams.mapped(unit, UNIT);
-                self.streams.filled(&run, UNIT);
+                vma.streams.mapped(unit, UNIT);
             }
             match fill {
                 None => self.stats.faults_zero += 1,
@@ -125,7 +125,8 @@ impl Mm {
         if !self.table.is_away(page) || !self.holds_unit(page) {
             return false;
         }
-        if self.config.thp != Thp::Always && !self.streams.comes_to(page, w.now()) {
+        let whole = self.uses(Heuristic::WholeReads) && self.streams.comes_to(page, w.now());
+        if self.config.thp != Thp::Always && !whole {
             return false;
         }
         let id = match self.cluster_for(w, pending, UNIT, Mm::cluster_to_read) {
@@ -161,7 +162,8 @@ impl Mm {
         least: u32,
         obtain: impl FnOnce(&mut Self, &mut W, bool) -> Option<ClusterId>,
     ) -> Cluster {
-        let patient = !self.held && may_wait(pending.since, w.now());
+        let patient =
+            !self.held && may_wait(pending.since, w.now()) && self.uses(Heuristic::UnitPatience);
         let soon = |mm: &Mm| patient && mm.frames.writing() >= least;
         let hard = patient && !soon(self);
         match obtain(self, w, hard) {
@@ -173,7 +175,10 @@ impl Mm {
 
     /// Whether a stream reads the unit of `page` whole.
     pub(super) fn reads_whole(&self, stream: StreamId, page: Vpn) -> bool {
-        self.streams.is_dense(stream) && self.table.is_away(page) && self.holds_unit(page)
+        self.streams.is_dense(stream)
+            && self.table.is_away(page)
+            && self.holds_unit(page)
+            && self.uses(Heuristic::WholeReads)
     }
 
     /// A stream has reached a unit: read it whole. False: there is no memory for it now.
@@ -189,9 +194,6 @@ impl Mm {
             self.reclaim.wake();
             return false;
         };
-        if let Entry::Swapped { evicted, .. } = self.table.get(page) {
-            self.streams.reads(stream, self.returns(evicted));
-        }
         w.window(UNIT.into());
         self.count_ahead(unit, UNIT.into());
         self.read_unit(w, id, unit, Reader::Stream(stream));
@@ -360,6 +362,9 @@ impl Mm {
         let Predictor::Stream(stream) = predictor else {
             return;
         };
+        if !self.uses(Heuristic::NextUnit) {
+            return;
+        }
         if self.held || !self.table.is_huge(page) || !self.streams.is_dense(stream) {
             return;
         }
@@ -375,7 +380,6 @@ impl Mm {
     }
 
     fn on_unit_mapped(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) {
-        self.pass_probation(id);
         let first = self.frames.clusters().first(id);
         let keeps = self
             .frames
@@ -400,7 +404,7 @@ impl Mm {
         self.frames.end_all(id, State::Empty);
         if whole {
             // The next unit of a stream has not proved that it is needed again.
-            let again = needed && unseen == 0;
+            let again = needed && unseen == 0 && self.uses(Heuristic::RefaultReferences);
             self.table
                 .make_huge(unit, if again { REFS_REFAULT } else { REFS_NEW });
         }

@@ -2,8 +2,9 @@
 
 use super::Mm;
 use crate::fault::REFS_NEW;
-use crate::frames::clusters::{ClusterId, UNIT};
+use crate::frames::clusters::{ClusterId, List, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
+use crate::heuristics::Heuristic;
 use crate::huge::{stays_whole, unit_of, writes_all};
 use crate::reclaim::REST;
 use crate::space::page_table::{Entry, Resident};
@@ -17,7 +18,8 @@ impl Mm {
         if self.table.is_huge(unit) {
             return true;
         }
-        let fit = self.table.is_full(unit) && self.holds_unit(unit);
+        let fit =
+            self.table.is_full(unit) && self.holds_unit(unit) && self.uses(Heuristic::Collapse);
         if !fit || !self.is_touched_in_order(unit) || self.huge.is_scarce() {
             return false;
         }
@@ -27,7 +29,7 @@ impl Mm {
         let done = w.collapse(unit);
         if done {
             self.table.make_huge(unit, REFS_NEW);
-        } else {
+        } else if self.uses(Heuristic::LeanUnits) {
             self.huge.on_not_collapsed();
         }
         done
@@ -61,10 +63,11 @@ impl Mm {
                 Some(Stop::Busy) => {
                     self.on_immovable(w, unit.plus(done.pages.into()), UNIT - done.pages);
                 }
-                Some(Stop::Fixed) => self.table.rest(unit, REST),
+                Some(Stop::Fixed) if self.uses(Heuristic::LeafRest) => self.table.rest(unit, REST),
                 _ => {}
             }
-            if matches!(done.stop, Some(Stop::Busy | Stop::Fixed)) {
+            let refused = matches!(done.stop, Some(Stop::Busy | Stop::Fixed));
+            if refused && self.uses(Heuristic::LeanUnits) {
                 // Otherwise the next pass would make it a huge page again, and be refused again.
                 self.huge.on_not_collapsed();
             }
@@ -151,12 +154,12 @@ impl Mm {
     fn weigh_pages(&mut self, w: &mut impl World, id: ClusterId) {
         for frame in self.frames.clusters().frames(id) {
             let desc = *self.frames.get(frame);
-            let Some(page) = desc.page else {
+            if desc.page.is_none() {
                 continue;
-            };
+            }
             match desc.state {
                 State::Clean => self.stats.clean_drops += 1,
-                State::Dirty if !desc.slot.is_some_and(|at| self.keeps_home(w, page, at)) => {
+                State::Dirty => {
                     self.slots.put(w, desc.slot);
                     self.frames.forget_slot(frame);
                 }
@@ -176,7 +179,7 @@ impl Mm {
         let dirty = u32::from(self.frames.clusters().get(id).dirty);
         self.stats.clean_drops += u64::from(UNIT - dirty);
         if dirty > 0 && !self.has_home(w, id) {
-            let anew = stays_whole(dirty);
+            let anew = stays_whole(dirty) && self.uses(Heuristic::StaysWhole);
             for frame in self.frames.clusters().frames(id) {
                 let desc = *self.frames.get(frame);
                 if anew || desc.state == State::Dirty {
@@ -188,9 +191,6 @@ impl Mm {
                 self.frames.disband(id);
                 return;
             }
-        }
-        if dirty == 0 {
-            self.frames.end_rest(id);
         }
         self.frames.file(id);
         if dirty == 0 && self.frames.clusters().get(id).leaves {
@@ -213,11 +213,10 @@ impl Mm {
 
     /// Write units, as far as slots, queue and depth allow. False: the queue is full.
     pub(super) fn write_units(&mut self, w: &mut impl World) -> bool {
-        while let Some(id) = self.frames.clusters().due(self.rested_at(w)) {
+        while let Some(id) = self.frames.clusters().oldest(List::Dirty) {
             if !self.io.may_write() {
                 return false;
             }
-            self.end_probation(w, id);
             let without_slot = |frame: &Frame| self.frames.get(*frame).slot.is_none();
             let without_slot = self
                 .frames
@@ -254,7 +253,7 @@ impl Mm {
         };
         let is_dirty = |mm: &Mm, n: u32| mm.frames.get(first.plus(n)).state == State::Dirty;
         let begins = |&n: &u32| is_dirty(self, n) && (n == 0 || !is_dirty(self, n - 1));
-        if writes_all((0..UNIT).filter(begins).count()) {
+        if self.uses(Heuristic::WritesAll) && writes_all((0..UNIT).filter(begins).count()) {
             for frame in self.frames.clusters().frames(id) {
                 self.frames.set_state(frame, State::Dirty);
             }

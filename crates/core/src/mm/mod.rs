@@ -17,7 +17,6 @@ mod huge_drain;
 mod huge_frames;
 mod huge_in;
 mod huge_out;
-mod huge_probation;
 mod out_of_memory;
 mod prefetch;
 mod same_filled;
@@ -35,7 +34,7 @@ use alloc::vec::Vec;
 use crate::fault::out_of_memory::Config as Patience;
 use crate::fault::{Pending, Waiters};
 use crate::frames::{Frames, State};
-use crate::huge::probation::Probation;
+use crate::heuristics::{Heuristic, Heuristics};
 use crate::huge::{Huge, Thp};
 use crate::io::scheduler::{self, IoScheduler};
 use crate::readahead::byte_stride::ByteStrides;
@@ -134,11 +133,10 @@ pub struct Mm {
     /// The state of the readahead policies.
     policies: Shared,
     huge: Huge,
-    /// Huge pages that rest before they are written.
-    probation: Probation,
     /// Counters since the start.
     pub stats: Stats,
     buffers: Buffers,
+    heuristics: Heuristics,
     #[cfg(feature = "planted")]
     planted: Option<crate::planted::Bug>,
 }
@@ -166,9 +164,9 @@ impl Mm {
             byte_strides: ByteStrides::new(config.readahead.stream_window()),
             policies: Shared::default(),
             huge: Huge::default(),
-            probation: Probation::default(),
             stats: Stats::default(),
             buffers: Buffers::default(),
+            heuristics: Heuristics::default(),
             #[cfg(feature = "planted")]
             planted: None,
         }
@@ -177,6 +175,11 @@ impl Mm {
     /// The memory that this process can count on has changed: the limit, or its share of it.
     pub fn on_limit(&mut self, pages: u64) {
         self.reclaim.set_memory(pages);
+    }
+
+    /// Whether `heuristic` is in use.
+    fn uses(&self, heuristic: Heuristic) -> bool {
+        self.heuristics.has(heuristic)
     }
 
     /// Managed pages.
@@ -262,8 +265,7 @@ impl Mm {
         for run in present {
             if let Some(vma) = self.vmas.find_mut(run.start) {
                 let pages = u32::try_from(crate::units::len(run)).unwrap_or(u32::MAX);
-                let run = vma.streams.mapped(run.start, pages);
-                self.streams.filled(&run, pages);
+                vma.streams.mapped(run.start, pages);
             }
         }
         w.charge_existing(found);
@@ -465,7 +467,6 @@ impl Mm {
             return Err("the charge is not what is resident");
         }
         self.table.check()?;
-        self.frames.clusters().check()?;
         for (frame, desc) in self.frames.iter() {
             if let Some((id, unit)) = self.frames.unit_of(frame) {
                 let n = frame.0 - self.frames.clusters().first(id).0;
@@ -511,6 +512,20 @@ impl Mm {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(feature = "ablate")]
+impl Mm {
+    /// Use only these heuristics.
+    #[must_use]
+    pub fn with_heuristics(mut self, heuristics: Heuristics) -> Self {
+        self.heuristics = heuristics;
+        self.streams.set_heuristics(heuristics);
+        self.byte_strides.set_heuristics(heuristics);
+        self.reclaim.set_heuristics(heuristics);
+        self.io.set_heuristics(heuristics);
+        self
     }
 }
 

@@ -11,6 +11,7 @@ use super::Mm;
 use crate::fault::REFS_NEW;
 use crate::frames::clusters::List;
 use crate::frames::{FrameDesc, NOTHING, State};
+use crate::heuristics::Heuristic;
 use crate::huge::unit_of;
 use crate::io::SLOTS_PER_IO;
 use crate::readahead::byte_stride::ByteStrideId;
@@ -161,7 +162,9 @@ impl Mm {
                 vma.was_foreseen(false);
                 self.on_random_fault(now);
                 w.window(window.count().into());
-                self.read_window(w, &window, batch);
+                if self.uses(Heuristic::BesideStreams) {
+                    self.read_window(w, &window, batch);
+                }
             }
         }
     }
@@ -278,9 +281,6 @@ impl Mm {
         run: Run,
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
-        if let Entry::Swapped { evicted, .. } = self.table.get(run.first) {
-            self.streams.reads(id, self.returns(evicted));
-        }
         let placing = self.streams.placing(id);
         let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);
         let mapped = |page: &Vpn| matches!(self.table.get(*page), Entry::Resident(_));
@@ -302,7 +302,11 @@ impl Mm {
     ) -> u64 {
         let mut wants = core::mem::take(&mut self.buffers.wants);
         wants.clear();
-        let mut ios = self.io.in_flight() + budget::KEPT_IOS;
+        let kept = match self.uses(Heuristic::KeptEntries) {
+            true => budget::KEPT_IOS,
+            false => 0,
+        };
+        let mut ios = self.io.in_flight() + kept;
         let mut last: Option<Slot> = batch.last().map(|&(slot, _)| slot);
         let (mut passed, mut first_page) = (0, None);
         for (n, page) in (0..).zip(pages) {
@@ -325,7 +329,10 @@ impl Mm {
         }
         let spare = self.spare_frames(w, wants.len() as u32);
         if (spare as usize) < wants.len() {
-            let enough = budget::worthwhile(spare, self.reclaim.marks().ahead);
+            let enough = match self.uses(Heuristic::WorthwhileReads) {
+                true => budget::worthwhile(spare, self.reclaim.marks().ahead),
+                false => spare,
+            };
             passed = wants[enough as usize].0;
             wants.truncate(enough as usize);
             self.reclaim.wake();

@@ -6,6 +6,7 @@
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
 use crate::frames::{FrameDesc, State};
+use crate::heuristics::Heuristic;
 use crate::units::Nanos;
 
 impl Mm {
@@ -60,7 +61,8 @@ impl Mm {
             && let Some(newest) = self.frames.newest_ahead()
         {
             let page = self.frames.get(oldest).page;
-            let expected = page.is_some_and(|page| self.streams.expects(page, now));
+            let expected = self.uses(Heuristic::FarthestFirst)
+                && page.is_some_and(|page| self.streams.expects(page, now));
             let frame = if expected { newest } else { oldest };
             let desc = *self.frames.get(frame);
             let Some(page) = desc.page.filter(|_| !desc.wanted) else {
@@ -76,7 +78,8 @@ impl Mm {
             && let Some(newest) = self.frames.clusters().newest_ahead()
         {
             let unit = self.frames.clusters().get(oldest).unit;
-            let expected = unit.is_some_and(|unit| self.streams.expects(unit, now));
+            let expected = self.uses(Heuristic::FarthestFirst)
+                && unit.is_some_and(|unit| self.streams.expects(unit, now));
             if !self.drop_unit(if expected { newest } else { oldest }) {
                 break;
             }

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use super::Mm;
 use crate::frames::FrameDesc;
 use crate::frames::clusters::ClusterId;
+use crate::heuristics::Heuristic;
 use crate::io::SLOTS_PER_IO;
 use crate::io::random_faults::ReclaimClock;
 use crate::io::scheduler::{Class, Contention, Dispatch};
@@ -47,6 +48,7 @@ impl Mm {
     /// Threads fault at random, and there is memory for their next faults: writes can wait until there are many.
     pub(super) fn gathers_writes(&self, w: &impl World) -> bool {
         self.faults_at_random()
+            && self.uses(Heuristic::GatheredWrites)
             && self.headroom(w) >= u64::from(self.reclaim.marks().reserve)
             && w.excess() == 0
     }
@@ -108,6 +110,9 @@ impl Mm {
     /// A thread waits for the read of `frame`, which may be a background read: it goes first, with all of its huge
     /// page.
     pub(super) fn hasten(&mut self, w: &mut impl World, frame: Frame) {
+        if !self.uses(Heuristic::Hasten) {
+            return;
+        }
         let unit: Option<ClusterId> = self.frames.unit_of(frame).map(|(id, _)| id);
         let mut at = 0;
         loop {
@@ -228,6 +233,7 @@ impl Mm {
         let least = match hurry {
             true => 1,
             false if self.gathers_writes(w) => self.gathered(),
+            false if !self.uses(Heuristic::WorthWriting) => 1,
             false => WORTH_WRITING,
         };
         if self.frames.dirty().len() < least {

@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use super::Mm;
 use super::huge_drain::UnitAction;
 use crate::frames::{FrameDesc, NOTHING, State};
+use crate::heuristics::Heuristic;
 use crate::space::page_table::{Entry, Resident};
 use crate::swap::drain::{SLOTS_PER_SWAPOFF_IO, Swapoff};
 use crate::units::{Frame, Slot, Vpn};
@@ -137,7 +138,11 @@ impl Mm {
 
     fn stream(&mut self, w: &mut impl World, area: u8, met: &mut Vec<(Vpn, Entry)>) -> bool {
         let now = w.now();
-        let Some(max) = self.drain.look(self.stats.faults_major, now) else {
+        let faults = match self.uses(Heuristic::SwapoffDepth) {
+            true => self.stats.faults_major,
+            false => 0,
+        };
+        let Some(max) = self.drain.look(faults, now) else {
             return false;
         };
         let next = self.table.on_area(area, self.drain.cursor(), max, met);

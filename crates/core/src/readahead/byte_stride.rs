@@ -10,6 +10,7 @@
 
 use alloc::vec::Vec;
 
+use crate::heuristics::{Heuristic, Heuristics};
 use crate::units::{Nanos, PAGE_SIZE, PageRange, Vpn};
 
 /// Touches of a region in which a stride is searched.
@@ -169,6 +170,7 @@ pub struct ByteStrides {
     all: Vec<ByteStride>,
     /// Largest window, in pages; 0 follows none.
     max: u32,
+    heuristics: Heuristics,
 }
 
 impl ByteStrides {
@@ -177,7 +179,14 @@ impl ByteStrides {
         ByteStrides {
             all: Vec::new(),
             max,
+            heuristics: Heuristics::default(),
         }
+    }
+
+    /// Use only these heuristics.
+    #[cfg(feature = "ablate")]
+    pub fn set_heuristics(&mut self, heuristics: Heuristics) {
+        self.heuristics = heuristics;
     }
 
     /// A touch of the absent page that holds `address`, which no stream explains. Returns the row to which it belongs,
@@ -188,7 +197,7 @@ impl ByteStrides {
         address: u64,
         now: Nanos,
     ) -> Option<ByteStrideId> {
-        if self.max <= 1 {
+        if self.max <= 1 || !self.heuristics.has(Heuristic::ByteStrides) {
             return None;
         }
         let page = Vpn::of(address);
@@ -264,7 +273,10 @@ impl ByteStrides {
     /// readahead.
     pub fn window(&self, id: ByteStrideId, region: &PageRange, latency: Nanos, memory: u64) -> u64 {
         let byte_stride = &self.all[id.0];
-        let passed = 2 * latency / byte_stride.pace.max(FASTEST);
+        let passed = match self.heuristics.has(Heuristic::WindowByTime) {
+            true => 2 * latency / byte_stride.pace.max(FASTEST),
+            false => 0,
+        };
         let reach = (4 * byte_stride.touched).min(LEAST + passed);
         let reach = reach.min(self.max.into()).min(memory) as i64;
         let end = byte_stride.farthest + 1 + reach;
@@ -285,22 +297,25 @@ impl ByteStrides {
 
     /// The pages of `id` that may be mapped before their touch, as far as they were read and not returned before.
     pub fn take_mappable(&mut self, id: ByteStrideId) -> impl Iterator<Item = Vpn> + use<> {
+        let maps = self.heuristics.has(Heuristic::DirectMapping);
         let byte_stride = &mut self.all[id.0];
         let from = byte_stride.seen.max(byte_stride.farthest + 1 - TILE);
         byte_stride.seen = byte_stride.mappable.min(byte_stride.ahead).max(from);
         let byte_stride = *byte_stride;
-        (from..byte_stride.seen).map(move |column| byte_stride.page(column))
+        let end = if maps { byte_stride.seen } else { from };
+        (from..end).map(move |column| byte_stride.page(column))
     }
 
     /// Returns a function that tells whether a page of `id` is a mark, and otherwise whether it may be mapped before
     /// its touch.
     pub fn placing(&self, id: ByteStrideId) -> impl Fn(Vpn) -> (bool, bool) + use<> {
         let byte_stride = self.all[id.0];
+        let maps = self.heuristics.has(Heuristic::DirectMapping);
         move |page| {
             let column = byte_stride.column(page);
             column.map_or((false, false), |column| {
                 let mark = byte_stride.is_mark(column);
-                (mark, !mark && column < byte_stride.mappable)
+                (mark, maps && !mark && column < byte_stride.mappable)
             })
         }
     }

@@ -16,7 +16,6 @@ mod none;
 mod policy;
 mod recent;
 mod run;
-mod scan_starts;
 mod stream;
 pub(crate) mod streams;
 pub(crate) mod stride_probe;

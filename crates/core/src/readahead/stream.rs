@@ -2,21 +2,11 @@
 
 use super::run::Run;
 use super::stride_probe::Trial;
+use crate::heuristics::{Heuristic, Heuristics};
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 
 /// A stream that was not touched for this long has no share of the memory any more.
 pub(super) const ASLEEP: Nanos = 100_000_000;
-
-/// How much was evicted between the eviction of a page and its read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Returns {
-    /// A small part of the memory: a little more would have kept it.
-    AtOnce,
-    /// Less than the memory.
-    Soon,
-    /// More than the memory.
-    Late,
-}
 
 /// A stream is active if it was touched within the time in which it passes this many leaves, or within this time.
 const GOES_ON: u64 = 8;
@@ -55,12 +45,7 @@ pub(super) struct Stream {
     pub(super) tail: u64,
     /// It leaves out most pages: how it reads.
     pub(super) trial: Option<Trial>,
-    /// Whether its pages were in memory not long ago.
-    pub(super) returns: Returns,
-    /// Drop-behind takes the pages of such a stream every other time.
-    pub(super) takes: bool,
-    /// Position of the page that was touched first, once it is known that streams begin there.
-    pub(super) lead: Option<u64>,
+    pub(super) heuristics: Heuristics,
 }
 
 impl Stream {
@@ -111,6 +96,9 @@ impl Stream {
 
     /// The position in its block that is left unmapped.
     pub(super) fn mark(&self, block: u64) -> u64 {
+        if !self.heuristics.has(Heuristic::ScatteredMarks) {
+            return block * self.block;
+        }
         let mut hash = (self.origin.0 ^ block << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         hash ^= hash >> 29;
         hash = hash.wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -10,20 +10,16 @@
 //! mappings. It also shows whether pages are used: the hits of the pages around it are estimated from the marks. A
 //! confirmed stream thus costs one fault per block.
 //!
-//! Programs scan the same memory again and again. Where a stream that went far has begun, the next touch that misses
-//! begins another one, which need not be confirmed again.
-//!
 //! Touches that belong to no stream are answered as `vma` does.
 
 use alloc::vec::Vec;
 
 use super::recent::Recent;
 pub use super::run::Run;
-use super::scan_starts::{FAR, ScanStarts};
-pub use super::stream::Returns;
 use super::stream::{ASLEEP, Stream};
 use super::stride_probe::{StrideProbe, WIDE};
-use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn, len};
+use crate::heuristics::{Heuristic, Heuristics};
+use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 
 /// One of this many pages of a stream is left unmapped: the least and the most.
 const BLOCK: (u64, u64) = (16, 256);
@@ -37,9 +33,6 @@ const STREAMS: usize = 64;
 const DENSE: u64 = 4;
 /// Pages after which a stream is confirmed and has a share of the memory; two neighbours by chance have none.
 const PROVEN: u64 = 16;
-/// Pages that a stream is assumed to have passed if it begins where another did: enough to read a leaf, and one ahead
-/// of it.
-const LEAD: u64 = 128;
 /// Consecutive marks that may be left out.
 const DOUBTS: u32 = 2;
 /// Measure of a stream that takes every page.
@@ -60,7 +53,7 @@ pub struct Streams {
     memory: u64,
     /// The stream that last offered pages for drop-behind.
     offered: usize,
-    begins: ScanStarts,
+    heuristics: Heuristics,
 }
 
 impl Streams {
@@ -70,6 +63,12 @@ impl Streams {
             max,
             ..Streams::default()
         }
+    }
+
+    /// Use only these heuristics.
+    #[cfg(feature = "ablate")]
+    pub fn set_heuristics(&mut self, heuristics: Heuristics) {
+        self.heuristics = heuristics;
     }
 
     /// The latency of a read now, and how many pages of memory may hold readahead.
@@ -109,7 +108,8 @@ impl Streams {
             }
         }
         let (n, mut at) = found?;
-        if self.all[n].stride.abs() > 1 && self.density(n, page) > FULL / 2 {
+        let merges = self.heuristics.has(Heuristic::MergedStreams);
+        if merges && self.all[n].stride.abs() > 1 && self.density(n, page) > FULL / 2 {
             // It is a scan that looked sparse because some of its pages were in memory.
             self.all[n].go_over_all();
             at = self.all[n].position(page)?;
@@ -128,47 +128,12 @@ impl Streams {
         let stream = &mut self.all[n];
         let (least, most) = BLOCK;
         stream.block = (farthest / 8 + 1).next_power_of_two().clamp(least, most);
+        if !self.heuristics.has(Heuristic::MarkDistance) {
+            stream.block = least;
+        }
         let mappable = at + 1 + (2 * at).min(2 * stream.block);
         stream.mappable = stream.mappable.max(mappable);
-        if stream.lead.is_none() && at * stream.stride.unsigned_abs() >= FAR {
-            stream.lead = Some(0);
-            self.begins.add(stream.origin, stream.stride);
-        }
         Some(StreamId(n))
-    }
-
-    /// A program that filled its memory in order is likely to scan it in order. `run` was filled, the last `pages` of
-    /// it just now.
-    pub fn filled(&mut self, run: &PageRange, pages: u32) {
-        let length = len(run);
-        if length >= FAR && length - u64::from(pages) < FAR && self.max > 1 {
-            self.begins.add(run.start, 1);
-        }
-    }
-
-    /// A touch of an absent page that no stream expects. If a stream that went far has begun there, assume that another
-    /// one begins, unless the last such touch was followed by no stream.
-    pub fn begin_again(&mut self, page: Vpn, now: Nanos) {
-        let Some(stride) = self.begins.take(page) else {
-            return;
-        };
-        let at = |stream: &Stream| stream.page(stream.touched) == page;
-        let stopped = |stream: &Stream| stream.lead == Some(stream.touched) && at(stream);
-        if self.all.iter().any(stopped) {
-            return;
-        }
-        self.begins.add(page, stride);
-        let expects = |stream: &Stream| stream.expected(page) > Some(stream.touched);
-        if self.all.iter().any(expects) {
-            return;
-        }
-        let lead = (LEAD / stride.unsigned_abs()).max(PROVEN);
-        let StreamId(n) = self.begin(page, stride, now);
-        let stream = &mut self.all[n];
-        stream.origin = Vpn(page.0.wrapping_add_signed(-stride * lead as i64));
-        stream.lead = Some(lead);
-        (stream.before, stream.touched) = (lead - 1, lead - 1);
-        (stream.mappable, stream.seen, stream.ahead, stream.tail) = (lead, lead, lead, lead);
     }
 
     /// How much of the memory at `page` the streams with the direction of `n` take there, of [`FULL`].
@@ -205,9 +170,7 @@ impl Streams {
             room: u64::MAX,
             tail: 0,
             trial: None,
-            returns: Returns::Late,
-            takes: false,
-            lead: None,
+            heuristics: self.heuristics,
         };
         if self.all.len() < STREAMS {
             self.all.push(stream);
@@ -223,13 +186,19 @@ impl Streams {
     pub fn share(&self, now: Nanos) -> u64 {
         let has_share = |s: &&Stream| s.touched >= PROVEN && now.saturating_sub(s.last) < ASLEEP;
         let sharers = self.all.iter().filter(has_share).count().max(1) as u64;
+        if !self.heuristics.has(Heuristic::StreamShares) {
+            return self.memory.max(LEAST);
+        }
         (self.memory / sharers).max(LEAST)
     }
 
     /// How far a confirmed stream is read ahead of its last touch, in pages: one window, and the pages that it passes
     /// while that is read, within its `share`.
     fn farthest(&self, n: usize, share: u64) -> u64 {
-        let passed = 2 * self.latency / self.all[n].pace.max(FASTEST);
+        let passed = match self.heuristics.has(Heuristic::WindowByTime) {
+            true => 2 * self.latency / self.all[n].pace.max(FASTEST),
+            false => 0,
+        };
         (u64::from(self.max) + passed).min(share)
     }
 
@@ -279,7 +248,8 @@ impl Streams {
     /// pages are read one by one the difference shows: a second touch at this step means that it steps.
     pub fn saw_unit(&mut self, id: StreamId) {
         let stream = &mut self.all[id.0];
-        if stream.stride.unsigned_abs() >= LEAF_PAGES as u64 {
+        let hides = self.heuristics.has(Heuristic::HiddenStreams);
+        if hides && stream.stride.unsigned_abs() >= LEAF_PAGES as u64 {
             stream.hidden = 2;
         }
     }
@@ -318,7 +288,8 @@ impl Streams {
     pub fn weigh(&mut self, id: StreamId, region: &mut StrideProbe, now: Nanos) {
         let stream = &mut self.all[id.0];
         let step = stream.stride.unsigned_abs();
-        if !(DENSE + 1..=WIDE).contains(&step) || stream.touched < PROVEN {
+        let probes = self.heuristics.has(Heuristic::StrideProbe);
+        if !probes || !(DENSE + 1..=WIDE).contains(&step) || stream.touched < PROVEN {
             return;
         }
         let (origin, touched) = (stream.origin.0, stream.touched);
@@ -374,7 +345,7 @@ impl Streams {
         let stream = &mut self.all[id.0];
         let on_mark = stream.mark(stream.touched / stream.block) == stream.touched;
         stream.doubts = if on_mark { 0 } else { stream.doubts + unused };
-        if stream.doubts < DOUBTS {
+        if stream.doubts < DOUBTS || !self.heuristics.has(Heuristic::Doubts) {
             return true;
         }
         stream.ahead = stream.touched;
@@ -389,6 +360,9 @@ impl Streams {
         let stream = &mut self.all[id.0];
         let from = stream.seen.max(stream.touched + 1);
         let end = stream.mappable.min(stream.ahead);
+        if !self.heuristics.has(Heuristic::DirectMapping) {
+            return None;
+        }
         let count = end.checked_sub(from).filter(|&n| n > 0)?;
         stream.seen = end;
         Some(stream.run(from, count))
@@ -396,32 +370,19 @@ impl Streams {
 
     /// Drop-behind: up to `max` pages behind the stream that left most behind it, if it has passed over at least `long`
     /// pages, without the last `margin`; each is offered once. They are used up. A scan that does not fit in memory
-    /// would otherwise push out all other pages, and find none of its own when it begins again. If the pages that it
-    /// reads were in memory not long ago, that may be wrong, and every other call offers none; unless it `yields`, as
-    /// other processes have random faults, which cost far more than its own. Only active streams offer pages: pages
-    /// that a finished stream left in memory need not be read when the program begins again.
-    pub fn behind(
-        &mut self,
-        now: Nanos,
-        long: u64,
-        margin: u64,
-        max: u64,
-        yields: bool,
-    ) -> Option<Run> {
+    /// would otherwise push out all other pages, and find none of its own when it begins again. Only active streams
+    /// offer pages: pages that a finished stream left in memory need not be read when the program begins again.
+    pub fn behind(&mut self, now: Nanos, long: u64, margin: u64, max: u64) -> Option<Run> {
         let left = |s: &Stream| s.touched.saturating_sub(margin).saturating_sub(s.tail);
-        let goes_on = |s: &Stream| now.saturating_sub(s.last) < s.patience() && !s.is_at_end();
+        let any = !self.heuristics.has(Heuristic::DropBehindActive);
+        let goes_on =
+            |s: &Stream| any || now.saturating_sub(s.last) < s.patience() && !s.is_at_end();
         let all = self.all.iter_mut().enumerate();
         let long_ones = all.filter(|(_, s)| s.touched >= long && goes_on(s));
         let (n, stream) = long_ones.max_by_key(|(_, s)| left(s))?;
         self.offered = n;
         let count = left(stream).min(max);
-        let gives = match stream.returns {
-            Returns::Late => true,
-            Returns::Soon => yields,
-            Returns::AtOnce => false,
-        };
-        stream.takes = gives || !stream.takes;
-        if count == 0 || !stream.takes {
+        if count == 0 {
             return None;
         }
         let run = stream.run(stream.tail, count);
@@ -433,11 +394,6 @@ impl Streams {
     pub fn offer_drop_behind_again(&mut self, run: Run) {
         let stream = &mut self.all[self.offered];
         stream.tail = stream.tail.saturating_sub(run.count);
-    }
-
-    /// `id` reads a page that returns after that much was evicted.
-    pub fn reads(&mut self, id: StreamId, returns: Returns) {
-        self.all[id.0].returns = returns;
     }
 
     /// Whether an active stream has `page` before it.
@@ -457,7 +413,7 @@ impl Streams {
             {
                 stream.ahead = stream.ahead.min(at);
                 stream.seen = stream.seen.min(at);
-                stream.rests = true;
+                stream.rests = self.heuristics.has(Heuristic::ReadaheadRest);
             }
         }
     }
@@ -466,10 +422,11 @@ impl Streams {
     /// its touch.
     pub fn placing(&self, id: StreamId) -> impl Fn(Vpn) -> (bool, bool) + use<> {
         let stream = self.all[id.0];
+        let maps = self.heuristics.has(Heuristic::DirectMapping);
         move |page| {
             stream.position(page).map_or((false, false), |at| {
                 let mark = stream.mark(at / stream.block) == at;
-                (mark, !mark && at < stream.mappable)
+                (mark, maps && !mark && at < stream.mappable)
             })
         }
     }

@@ -13,6 +13,7 @@ pub(crate) mod unshare;
 pub(crate) mod wake;
 mod watermarks;
 
+use crate::heuristics::Heuristics;
 use crate::units::Vpn;
 use watermarks::Watermarks;
 
@@ -35,6 +36,7 @@ pub(crate) struct Reclaim {
     /// Pages evicted so far.
     evictions: u64,
     pass: Pass,
+    heuristics: Heuristics,
 }
 
 /// A pass of the clock hand over all pages: the counts at its begin.
@@ -55,7 +57,14 @@ impl Reclaim {
             awake: false,
             evictions: 0,
             pass: Pass::default(),
+            heuristics: Heuristics::default(),
         }
+    }
+
+    /// Use only these heuristics.
+    #[cfg(feature = "ablate")]
+    pub fn set_heuristics(&mut self, heuristics: Heuristics) {
+        self.heuristics = heuristics;
     }
 
     /// The clock hand begins a pass; `refaults` pages were touched so far that had been evicted while in use.

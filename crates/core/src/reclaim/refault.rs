@@ -1,11 +1,7 @@
 //! How soon a page comes back after its eviction, in pages that were evicted since (the refault distance).
 
 use super::Reclaim;
-use crate::readahead::streams::Returns;
 use crate::space::page_table::EVICTED_BITS;
-
-/// A page comes back at once if less than this part of the memory was evicted since.
-const AT_ONCE: u64 = 8;
 
 const fn low_bits(evictions: u32) -> u32 {
     evictions & ((1 << EVICTED_BITS) - 1)
@@ -21,18 +17,6 @@ impl Reclaim {
     pub fn evicted_since(&self, number: u32) -> u32 {
         low_bits((self.evictions as u32).wrapping_sub(number))
     }
-
-    /// How soon the page comes back that was evicted with this number; `resident` pages are mapped.
-    pub fn returns(&self, number: u32, resident: u64) -> Returns {
-        let distance = u64::from(self.evicted_since(number));
-        if distance < resident / AT_ONCE {
-            Returns::AtOnce
-        } else if distance < resident {
-            Returns::Soon
-        } else {
-            Returns::Late
-        }
-    }
 }
 
 #[cfg(test)]
@@ -44,16 +28,9 @@ mod tests {
         let mut reclaim = Reclaim::new(1000, 1000);
         reclaim.evictions = (1 << EVICTED_BITS) - 10;
         let number = reclaim.eviction_number();
-        for (pages, returns) in [
-            (99, Returns::AtOnce),
-            (1, Returns::Soon),
-            (699, Returns::Soon),
-        ] {
-            reclaim.on_evicted(pages);
-            assert_eq!(reclaim.returns(number, 800), returns);
-        }
+        reclaim.on_evicted(799);
+        assert_eq!(reclaim.evicted_since(number), 799);
         reclaim.on_evicted(1);
         assert_eq!(reclaim.evicted_since(number), 800);
-        assert_eq!(reclaim.returns(number, 800), Returns::Late);
     }
 }

@@ -5,6 +5,7 @@
 
 use super::Reclaim;
 use crate::frames::clusters::UNIT;
+use crate::heuristics::Heuristic;
 
 /// If this many pages are kept for units, reclaim evicts a unit as soon as one is taken: the disk always has writes.
 /// With fewer, it rests in between, and a scan finds more of its readahead.
@@ -45,6 +46,11 @@ impl Reclaim {
         self.awake = true;
     }
 
+    /// As [`Evicted::coming`].
+    fn coming(&self, evicted: &Evicted, flows: bool) -> u64 {
+        evicted.coming(flows && self.heuristics.has(Heuristic::ComingPages))
+    }
+
     fn wanted(&self, kept: u32) -> u64 {
         u64::from(self.marks.high + kept)
     }
@@ -52,7 +58,7 @@ impl Reclaim {
     /// Wake if memory is short: `headroom` pages are free, and `kept` pages are for units. Returns whether it woke.
     pub fn wake_if_short(&mut self, headroom: u64, kept: u32, evicted: &Evicted) -> bool {
         let short = match kept >= FLOWING {
-            true => headroom + evicted.coming(true) < self.wanted(kept),
+            true => headroom + self.coming(evicted, true) < self.wanted(kept),
             false => headroom < u64::from(self.marks.low + kept / 2),
         };
         let wakes = short && !self.awake;
@@ -68,7 +74,7 @@ impl Reclaim {
         evicted: &Evicted,
         excess: u64,
     ) -> bool {
-        let coming = evicted.coming(kept >= FLOWING);
+        let coming = self.coming(evicted, kept >= FLOWING);
         coming > 0 && headroom + coming >= self.wanted(kept) && excess <= coming
     }
 

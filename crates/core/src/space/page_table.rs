@@ -201,11 +201,6 @@ impl PageTable {
         self.resident
     }
 
-    /// Of those, the ones that are not part of huge pages.
-    pub fn resident_singles(&self) -> u64 {
-        self.resident - self.huge * LEAF
-    }
-
     /// Mapped pages that keep a slot.
     pub fn keeping(&self) -> u64 {
         self.keeping

@@ -3,7 +3,7 @@
 //! A pass walks the page table in order of address. A page behind the pass may get a slot on the area again (a write
 //! that was in flight, a page that could not be mapped). Passes therefore follow each other until the supervisor finds
 //! the area empty in all processes. While the program faults, few pages are in flight. A huge page is read whole, unless
-//! no memory comes free for it, or the system takes long to make one.
+//! no memory comes free for it.
 
 use crate::units::{LEAF_PAGES, Nanos, Vpn};
 
@@ -41,12 +41,6 @@ pub(crate) struct Config {
     pub longest_pause: Nanos,
     /// How often swapoff waits for room to transfer a unit, a pause each time.
     pub patience: u32,
-    /// The time that the system may take to make a huge page. If it took longer, the next units are read in single
-    /// pages. The host of a virtual machine may have to find all of its memory first, which it has already for pages
-    /// that were used before.
-    pub slow: Nanos,
-    /// Units that are read in single pages then: twice this many, and twice as many each time.
-    pub few: u32,
 }
 
 impl Config {
@@ -61,8 +55,6 @@ impl Config {
             pause: 1_000_000,
             longest_pause: 256_000_000,
             patience: 100,
-            slow: 500_000,
-            few: 32,
         }
     }
 }
@@ -91,9 +83,6 @@ pub(crate) struct Drain {
     starved: bool,
     /// Times in a row that no cluster was free for a unit.
     waits: u32,
-    /// Units that are to be read in single pages, as huge pages are slow to get; and how many were the last time.
-    singles: u32,
-    paused: u32,
 }
 
 impl Drain {
@@ -113,8 +102,6 @@ impl Drain {
             looked: None,
             starved: false,
             waits: 0,
-            singles: 0,
-            paused: 0,
         }
     }
 
@@ -123,7 +110,7 @@ impl Drain {
         self.area = Some(area);
         (self.cursor, self.looked, self.starved) = (Vpn(0), None, false);
         (self.idle, self.resume) = (0, 0);
-        (self.waits, self.singles, self.paused) = (0, 0, 0);
+        self.waits = 0;
     }
 
     /// `area` is not emptied any more.
@@ -240,13 +227,6 @@ impl Drain {
         self.pages > 0
     }
 
-    /// Whether the next unit is read in single pages, as huge pages were slow to get.
-    pub fn takes_singles(&mut self) -> bool {
-        let singles = self.singles > 0;
-        self.singles -= u32::from(singles);
-        singles
-    }
-
     /// No cluster is free for a unit. Returns whether to wait for one; `has_room`: the unit fits on another area.
     pub fn waits_for_cluster(&mut self, has_room: bool) -> bool {
         let waits = has_room && self.waits < self.config.patience;
@@ -254,14 +234,9 @@ impl Drain {
         waits
     }
 
-    /// A unit got a cluster, for which the system took this long.
-    pub fn on_cluster(&mut self, took: Nanos) {
+    /// A unit got a cluster.
+    pub fn on_cluster(&mut self) {
         self.waits = 0;
-        self.paused = match took > self.config.slow {
-            true => self.paused.max(self.config.few) * 2,
-            false => 0,
-        };
-        self.singles = self.paused;
     }
 }
 
@@ -306,24 +281,11 @@ mod tests {
     }
 
     #[test]
-    fn slow_huge_pages_are_left_out_for_longer_and_longer() {
-        let mut drain = drain();
-        let (slow, few) = (drain.config.slow, drain.config.few);
-        for times in [2, 4, 8] {
-            drain.on_cluster(slow + 1);
-            let singles = core::iter::from_fn(|| drain.takes_singles().then_some(()));
-            assert_eq!(singles.count() as u32, times * few);
-        }
-        drain.on_cluster(slow);
-        assert!(!drain.takes_singles());
-    }
-
-    #[test]
     fn a_unit_waits_for_a_cluster_for_a_limited_time() {
         let mut drain = drain();
         let waits = (0..1000).filter(|_| drain.waits_for_cluster(true)).count();
         assert_eq!(waits as u32, drain.config.patience);
-        drain.on_cluster(0);
+        drain.on_cluster();
         assert!(drain.waits_for_cluster(true));
         assert!(!drain.waits_for_cluster(false), "no room elsewhere");
     }

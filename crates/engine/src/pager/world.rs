@@ -88,8 +88,6 @@ pub struct Linux {
     /// The frame that was hashed last.
     hashed: Option<Frame>,
     unusual: Unusual,
-    /// How long the last huge page took to make.
-    fill_huge_took: Nanos,
     /// The first frame of the completed read, and the digests that a helper took of it.
     read_from: Frame,
     read_hashes: Vec<u64>,
@@ -161,7 +159,6 @@ impl Linux {
             misses_told: 0,
             hashed: None,
             unusual: Unusual::default(),
-            fill_huge_took: 0,
             read_from: Frame(0),
             read_hashes: Vec::with_capacity(LEAF_PAGES),
         };

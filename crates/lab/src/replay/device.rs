@@ -39,6 +39,8 @@ pub struct Device {
     pub bandwidth: u64,
     /// I/Os in parallel.
     pub channels: usize,
+    /// It reports completions when it has no further I/O, all at once.
+    pub batches: bool,
 }
 
 impl Device {
@@ -60,6 +62,7 @@ impl Device {
             seek,
             bandwidth,
             channels,
+            batches: false,
         }
     }
 }
@@ -135,6 +138,11 @@ impl Queue {
             wire: 0,
             end: 0,
         }
+    }
+
+    /// When the last I/O ends.
+    pub fn last_end(&self) -> Nanos {
+        self.wire
     }
 
     /// Submits an I/O of `pages` from `at` on at `now`. Returns its completion time.

@@ -3,7 +3,9 @@
 //! Each task executes its records in order, `think` nanoseconds per touch. The times of the trace are not used,
 //! because they contain the waits of the recording machine. A task that touches an absent page waits until the engine
 //! has mapped it, while the others continue: each has a CPU of its own, and so has the engine, which is one thread
-//! and does one thing at a time. The engine is the shipped core, driven in the order of the pager. All processes
+//! and does one thing at a time. With a
+//! number of CPUs ([`Setup::cpus`]) they share these: each slice of a task and each round of the engine takes the CPU that
+//! is free first. The engine is the shipped core, driven in the order of the pager. All processes
 //! share one memory manager. A page contains a number that changes with each write, and each touch is compared with
 //! the last write.
 //!
@@ -17,11 +19,11 @@ use foreswap_core::world::Mmu as _;
 use foreswap_core::{Config, Mm, Outcome, Swapoff, Thp};
 
 use super::device::{COSTS, Device};
-use super::world::Simulated;
+use super::world::{Simulated, System};
 use crate::trace::{Event, Found, Record};
 
 /// log2 of the pages of an address space, and log2 of the number of spaces: together they make addresses of 64 bits.
-const SPACE_SHIFT: u32 = 36;
+pub const SPACE_SHIFT: u32 = 36;
 const SPACES: u32 = 1 << 16;
 /// The most records that wait for their task.
 const AHEAD: usize = 1 << 16;
@@ -51,6 +53,13 @@ pub struct Setup {
     pub device: Device,
     /// Time of a task between two touches.
     pub think: Nanos,
+    /// CPUs that the tasks and the engine share; 0: each has its own.
+    pub cpus: usize,
+    /// The system below.
+    pub system: System,
+    /// The heuristics of the core that are in use.
+    #[cfg(feature = "ablate")]
+    pub heuristics: foreswap_core::heuristics::Heuristics,
 }
 
 /// The result.
@@ -94,22 +103,31 @@ pub struct Figures {
     pub lost: u64,
 }
 
+/// One step of a task.
 #[derive(Clone, Debug)]
-enum Op {
-    Touch { page: Vpn, write: bool },
+pub enum Op {
+    /// A touch of a byte of a page.
+    Touch {
+        page: Vpn,
+        byte: u16,
+        write: bool,
+    },
     Map(PageRange),
     Unmap(PageRange),
     Discard(PageRange),
     Move(PageRange, Vpn),
     End(u32),
+    /// swapoff begins.
+    #[cfg(feature = "ablate")]
+    Drain,
 }
 
 #[derive(Default)]
-struct Task {
+pub(super) struct Task {
     space: u32,
     /// When it continues.
-    ready: Nanos,
-    ops: VecDeque<Op>,
+    pub(super) ready: Nanos,
+    pub(super) ops: VecDeque<Op>,
     /// Since when it waits for the page of its first op.
     since: Option<Nanos>,
     /// It is in the list of runnable tasks.
@@ -119,19 +137,21 @@ struct Task {
 /// A running machine.
 pub struct Machine {
     setup: Setup,
-    mm: Mm,
-    w: Simulated,
-    tasks: Vec<Task>,
+    pub(super) mm: Mm,
+    pub(super) w: Simulated,
+    pub(super) tasks: Vec<Task>,
+    /// When each CPU becomes free.
+    cpus: Vec<Nanos>,
     /// Runnable tasks, by time.
     runnable: BTreeSet<(Nanos, u32)>,
     waiting: HashMap<Vpn, Vec<u32>>,
     living: HashMap<u32, u32>,
     /// Faults on their way to the engine.
-    messages: VecDeque<(Nanos, Vpn)>,
+    messages: VecDeque<(Nanos, Vpn, u16)>,
     /// The engine has more work at once.
     awake: bool,
     /// Waiting records.
-    queued: usize,
+    pub(super) queued: usize,
     /// The time of the last event.
     clock: Nanos,
     writes: u64,
@@ -162,10 +182,15 @@ impl Machine {
             thp: setup.thp,
             clusters,
         };
+        let mm = Mm::new(config, setup.memory);
+        #[cfg(feature = "ablate")]
+        let mm = mm.with_heuristics(setup.heuristics);
+        let (device, system) = (setup.device, setup.system);
         Machine {
             setup,
-            mm: Mm::new(config, setup.memory),
-            w: Simulated::new(setup.memory, frames, clusters, setup.device),
+            mm,
+            w: Simulated::new(setup.memory, frames, clusters, device, system),
+            cpus: vec![0; setup.cpus],
             tasks: Vec::new(),
             runnable: BTreeSet::new(),
             waiting: HashMap::new(),
@@ -193,13 +218,7 @@ impl Machine {
                     "address space {space} cannot be replayed; expected one below {SPACES}"
                 ));
             }
-            let ready = self.clock;
-            self.tasks.push(Task {
-                space: start.space,
-                ready,
-                ..Task::default()
-            });
-            *self.living.entry(start.space).or_default() += 1;
+            self.start(start.space);
             return Ok(());
         }
         let space = self
@@ -224,6 +243,7 @@ impl Machine {
                     record.task,
                     Op::Touch {
                         page: place(*page)?,
+                        byte: 0,
                         write,
                     },
                 )?;
@@ -231,7 +251,14 @@ impl Machine {
             // Mapped before it was touched, by a manager that predicted the touches.
             Event::Prefetched(pages) => {
                 for page in foreswap_core::units::pages(&range(pages)?) {
-                    self.push(record.task, Op::Touch { page, write: false })?;
+                    self.push(
+                        record.task,
+                        Op::Touch {
+                            page,
+                            byte: 0,
+                            write: false,
+                        },
+                    )?;
                 }
             }
             Event::Map(pages) => self.push(record.task, Op::Map(range(pages)?))?,
@@ -255,7 +282,18 @@ impl Machine {
         Ok(())
     }
 
-    fn push(&mut self, number: u32, op: Op) -> Result<(), String> {
+    /// A task begins.
+    pub(super) fn start(&mut self, space: u32) {
+        let ready = self.clock;
+        self.tasks.push(Task {
+            space,
+            ready,
+            ..Task::default()
+        });
+        *self.living.entry(space).or_default() += 1;
+    }
+
+    pub(super) fn push(&mut self, number: u32, op: Op) -> Result<(), String> {
         let clock = self.clock;
         let Some(task) = self.tasks.get_mut(number as usize) else {
             return Err(format!("task {number} has not started"));
@@ -314,15 +352,23 @@ impl Machine {
         if self.awake {
             return Some(self.w.now);
         }
-        let message = self.messages.front().map(|(at, _)| at + COSTS.wake_engine);
+        let message = self
+            .messages
+            .front()
+            .map(|(at, _, _)| at + COSTS.wake_engine);
         let end = self.w.next_end();
         let stalled = self.mm.is_stalled().then_some(self.w.now + STALLED);
-        let first = [message, end, stalled].into_iter().flatten().min()?;
+        let paused = self.mm.is_draining() && self.w.used_slots() > 0;
+        let drains = paused.then_some(self.w.now + STALLED);
+        let first = [message, end, stalled, drains]
+            .into_iter()
+            .flatten()
+            .min()?;
         Some(first.max(self.w.now))
     }
 
     /// Executes the next event.
-    fn step(&mut self) -> Result<(), String> {
+    pub(super) fn step(&mut self) -> Result<(), String> {
         let engine = self.engine_at();
         let task = self.runnable.first().copied();
         match (engine, task) {
@@ -354,17 +400,30 @@ impl Machine {
     /// A task runs until it waits or another event is due.
     fn run(&mut self, number: u32, until: Nanos) {
         self.stuck = 0;
-        self.tasks[number as usize].listed = false;
+        let task = &mut self.tasks[number as usize];
+        task.listed = false;
+        let cpu = (0..self.cpus.len()).min_by_key(|&cpu| self.cpus[cpu]);
+        if let Some(free) = cpu.map(|cpu| self.cpus[cpu]).filter(|&at| at > task.ready) {
+            task.ready = free;
+            return self.list(number);
+        }
+        self.run_slice(number, until);
+        if let Some(cpu) = cpu {
+            self.cpus[cpu] = self.tasks[number as usize].ready;
+        }
+    }
+
+    fn run_slice(&mut self, number: u32, until: Nanos) {
         loop {
             let task = &mut self.tasks[number as usize];
             let now = task.ready;
             self.clock = self.clock.max(now);
             let op = match task.ops.front() {
-                Some(Op::Touch { page, write }) => {
-                    let (page, write) = (*page, *write);
+                Some(Op::Touch { page, byte, write }) => {
+                    let (page, byte, write) = (*page, *byte, *write);
                     let Some(content) = self.w.pages.mapped(page) else {
                         task.since = Some(now);
-                        self.fault(number, page, now);
+                        self.fault(number, page, byte, now);
                         return;
                     };
                     // The first touch fills the page.
@@ -391,7 +450,7 @@ impl Machine {
     }
 
     /// A task waits for `page` from `now` on.
-    fn fault(&mut self, number: u32, page: Vpn, now: Nanos) {
+    fn fault(&mut self, number: u32, page: Vpn, byte: u16, now: Nanos) {
         if !self.mm.manages(page) {
             // No record tells the mapping: register whole leaves, which makes neighbours one VMA.
             let start = page.0 / LEAF_PAGES as u64 * LEAF_PAGES as u64;
@@ -399,7 +458,7 @@ impl Machine {
                 .adopt(&mut self.w, Vpn(start)..Vpn(start + LEAF_PAGES as u64), &[]);
         }
         self.waiting.entry(page).or_default().push(number);
-        self.messages.push_back((now, page));
+        self.messages.push_back((now, page, byte));
     }
 
     /// The address space changes.
@@ -409,6 +468,8 @@ impl Machine {
         }
         match op {
             Op::Touch { .. } => {}
+            #[cfg(feature = "ablate")]
+            Op::Drain => self.mm.drain(&mut self.w, 0),
             Op::Map(range) => self.mm.adopt(&mut self.w, range, &[]),
             Op::Unmap(range) => self.unmap(&range),
             Op::Discard(range) => {
@@ -439,15 +500,17 @@ impl Machine {
     /// One round of the engine's loop, in the pager's order.
     fn engine(&mut self, at: Nanos) {
         self.stuck += 1;
-        self.w.now = self.w.now.max(at) + COSTS.round;
+        let cpu = (0..self.cpus.len()).min_by_key(|&cpu| self.cpus[cpu]);
+        let free = cpu.map_or(0, |cpu| self.cpus[cpu]);
+        self.w.now = self.w.now.max(at).max(free) + COSTS.round;
         self.clock = self.clock.max(at);
-        while let Some(&(sent, page)) = self.messages.front()
+        while let Some(&(sent, page, byte)) = self.messages.front()
             && sent <= self.w.now
         {
             self.messages.pop_front();
             self.w.now += COSTS.message;
-            // The touched byte within the page is unknown.
-            if self.mm.on_fault(&mut self.w, page.address()) == Outcome::Unmanaged {
+            let address = page.address() + u64::from(byte);
+            if self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
                 self.w.wake(page);
             }
         }
@@ -458,6 +521,9 @@ impl Machine {
             self.mm.retry(&mut self.w);
         }
         self.awake = self.mm.run(&mut self.w);
+        if let Some(cpu) = cpu {
+            self.cpus[cpu] = self.w.now;
+        }
         self.wake();
     }
 

@@ -14,6 +14,10 @@ fn setup(memory: u64, readahead: Policy) -> Setup {
         thp: Thp::Never,
         device,
         think: 1000,
+        cpus: 0,
+        system: System::default(),
+        #[cfg(feature = "ablate")]
+        heuristics: Default::default(),
     }
 }
 
@@ -177,6 +181,7 @@ fn every_change_of_the_address_space_is_followed() {
         });
     }
     events.push(Event::End);
+    let mut splits = 0;
     for policy in [
         Policy::Streams(512),
         Policy::Cluster(8),
@@ -195,11 +200,14 @@ fn every_change_of_the_address_space_is_followed() {
                 "{figures:?}"
             );
             assert_eq!(thp == Thp::Always, figures.huge_in > 0, "{figures:?}");
-            assert_eq!(thp == Thp::Always, figures.splits > 0, "{figures:?}");
+            // Whether a unit is in memory when a part of it changes depends on the policy.
+            assert!(thp == Thp::Always || figures.splits == 0, "{figures:?}");
+            splits += figures.splits;
             // The same again, to the last digit.
             assert_eq!(run(), figures);
         }
     }
+    assert!(splits > 0);
 }
 
 #[test]

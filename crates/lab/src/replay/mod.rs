@@ -9,6 +9,8 @@ mod machine;
 mod pages;
 mod report;
 mod world;
+#[cfg(feature = "ablate")]
+pub mod worth;
 
 use std::io::Write;
 use std::num::NonZeroUsize;
@@ -26,6 +28,7 @@ use crate::trace::{Source, SourceOptions};
 use device::{Device, Kind};
 use machine::{Figures, Machine, Setup};
 use report::Report;
+use world::System;
 
 /// The least simulated memory, in pages (1 MiB).
 const LEAST: u64 = 256;
@@ -267,6 +270,10 @@ pub fn replay(args: &ReplayArgs, out: &mut impl Write, err: &mut impl Write) -> 
             thp: of.thp.mode(),
             device,
             think: args.think,
+            cpus: 0,
+            system: System::default(),
+            #[cfg(feature = "ablate")]
+            heuristics: Default::default(),
         };
         replay_one(args, setup, progress.clone()).map(|(figures, cut_off)| Run {
             of: *of,

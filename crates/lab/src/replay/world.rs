@@ -8,13 +8,23 @@ use std::collections::BinaryHeap;
 
 use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
 use foreswap_core::world::{
-    Digest, Done, IoId, IoResult, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
+    Digest, Disk, Done, IoId, IoResult, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
 };
 
 use super::area::{Area, SLOTS};
-use super::device::{COSTS, Device, Queue};
+use super::device::{COSTS, Device, Kind, Queue};
+use super::machine::SPACE_SHIFT;
 use super::pages::Pages;
 use crate::page_tables::{Clusters, HUGE, Table};
+
+/// What the system below has or lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct System {
+    /// The first pages of each address space cannot be moved.
+    pub locked: u64,
+    /// There are no huge pages.
+    pub fragmented: bool,
+}
 
 /// A frame without memory.
 const EMPTY: u64 = u64::MAX;
@@ -46,6 +56,8 @@ pub struct Simulated {
     frames: Vec<u64>,
     clusters: Clusters,
     area: Area,
+    device: Device,
+    system: System,
     queue: Queue,
     flights: Vec<Flight>,
     ends: BinaryHeap<Reverse<(Nanos, u64, u32)>>,
@@ -54,7 +66,7 @@ pub struct Simulated {
 
 impl Simulated {
     /// An empty machine with `limit` pages, `frames` for single pages and `clusters` for huge ones.
-    pub fn new(limit: u64, frames: u32, clusters: u32, device: Device) -> Self {
+    pub fn new(limit: u64, frames: u32, clusters: u32, device: Device, system: System) -> Self {
         let clusters = Clusters::new(frames, clusters);
         Simulated {
             now: 0,
@@ -68,6 +80,8 @@ impl Simulated {
             frames: vec![EMPTY; clusters.frames()],
             clusters,
             area: Area::default(),
+            device,
+            system,
             queue: Queue::new(device),
             flights: Vec::new(),
             ends: BinaryHeap::new(),
@@ -77,16 +91,17 @@ impl Simulated {
 
     /// When the next I/O ends.
     pub fn next_end(&self) -> Option<Nanos> {
-        self.ends.peek().map(|Reverse((at, _, _))| *at)
+        let first = self.ends.peek().map(|Reverse((at, _, _))| *at);
+        first.map(|at| match self.device.batches {
+            true => self.queue.last_end(),
+            false => at,
+        })
     }
 
     /// The next completed I/O.
     pub fn ended(&mut self) -> Option<(IoId, IoResult)> {
-        let &Reverse((at, _, io)) = self.ends.peek()?;
-        if at > self.now {
-            return None;
-        }
-        self.ends.pop();
+        self.next_end().filter(|&at| at <= self.now)?;
+        let Reverse((_, _, io)) = self.ends.pop()?;
         self.now += COSTS.io;
         let flight = std::mem::take(&mut self.flights[io as usize]);
         let slot = flight.slot?;
@@ -125,6 +140,16 @@ impl Simulated {
                 self.pages.set_table(page, Table::Small);
             }
         }
+    }
+
+    /// Whether `page` cannot be moved.
+    fn is_locked(&self, page: Vpn) -> bool {
+        page.0 % (1 << SPACE_SHIFT) < self.system.locked
+    }
+
+    /// Slots in use.
+    pub fn used_slots(&self) -> u64 {
+        self.area.used
     }
 
     fn spend(&mut self, n: u32, first: Nanos, more: Nanos) {
@@ -187,7 +212,7 @@ impl Simulated {
 impl Mmu for Simulated {
     fn move_out(&mut self, page: Vpn, frame: Frame, n: u32) -> Done {
         let (from, to) = (self.pages.table(page), self.clusters.get(frame));
-        if self.clusters.go_whole(page, frame, n, from, to) {
+        if !self.is_locked(page) && self.clusters.go_whole(page, frame, n, from, to) {
             self.now += COSTS.move_huge;
             for i in 0..n {
                 let page = page.plus(i.into());
@@ -202,6 +227,9 @@ impl Mmu for Simulated {
         self.each(n, |w, i| {
             let (page, frame) = (page.plus(i.into()), frame.plus(i));
             let content = w.pages.mapped(page).ok_or(Stop::Absent)?;
+            if w.is_locked(page) {
+                return Err(Stop::Fixed);
+            }
             w.page_alone(page);
             w.alone(frame);
             w.pages.unmap(page);
@@ -286,6 +314,10 @@ impl Mmu for Simulated {
     }
 
     fn fill_huge(&mut self, first: Frame) -> bool {
+        if self.system.fragmented {
+            self.now += COSTS.map;
+            return false;
+        }
         self.now += COSTS.fill_huge + COSTS.move_huge;
         for i in 0..HUGE {
             if *self.frame(first.plus(i)) != EMPTY {
@@ -320,6 +352,10 @@ impl Mmu for Simulated {
 
     fn collapse(&mut self, unit: Vpn) -> bool {
         if !self.pages.is_full(unit) {
+            return false;
+        }
+        if self.system.fragmented {
+            self.now += COSTS.map;
             return false;
         }
         self.now += match self.pages.table(unit) {
@@ -371,6 +407,10 @@ impl SwapMap for Simulated {
 
     fn used(&self, _: u8) -> u64 {
         self.area.used
+    }
+
+    fn compresses(&self, _: u8) -> bool {
+        self.device.kind == Kind::Ram
     }
 
     fn claim_cluster(&mut self, _: u8) -> Option<u32> {
@@ -450,11 +490,25 @@ impl World for Simulated {
     }
 
     fn notice(&mut self, notice: Notice) {
-        self.complain(format!("{notice:?}"));
+        // While swapoff empties the only area, no area accepts pages.
+        if notice != Notice::AreasFull {
+            self.complain(format!("{notice:?}"));
+        }
     }
 
     fn window(&mut self, pages: u64) {
         self.windows += pages;
+    }
+
+    fn disk(&self) -> Disk {
+        Disk {
+            begun: self.submitted,
+            left: self.ends.len() as u64,
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.next_end().is_some_and(|at| at <= self.now)
     }
 
     fn returns(&mut self, page: Vpn) {

@@ -2,10 +2,10 @@
 //!
 //! The kernel reports a partly completed ioctl as EAGAIN with the bytes done; trying the rest yields the actual reason.
 
-use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Vpn};
+use foreswap_core::units::{Frame, LEAF_PAGES, PAGE_SIZE, Vpn};
 use foreswap_core::world::{Digest, Done, Mmu, Stop};
 
-use super::{Linux, now, pause};
+use super::{Linux, pause};
 use crate::digest::prefetch;
 use crate::pager::frames::HUGE;
 use crate::pager::huge;
@@ -156,14 +156,8 @@ impl Mmu for Linux {
     }
 
     fn fill_huge(&mut self, first: Frame) -> bool {
-        let (to, began) = (self.arena.pointer(first) as usize, now());
-        let filled = self.huge.fill(&self.program, &self.quiet, to);
-        self.fill_huge_took = now().saturating_sub(began);
-        filled
-    }
-
-    fn fill_huge_took(&self) -> Nanos {
-        self.fill_huge_took
+        let to = self.arena.pointer(first) as usize;
+        self.huge.fill(&self.program, &self.quiet, to)
     }
 
     fn is_huge(&mut self, first: Frame) -> bool {
