@@ -2,7 +2,7 @@
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::Nanos;
-use foreswap_core::{Config, Swapoff, Thp};
+use foreswap_core::{Config, ReclaimPolicy, Swapoff, Thp};
 use serde::{Deserialize, Serialize};
 
 use crate::chance::Chance;
@@ -344,6 +344,7 @@ impl Plan {
                 Readahead::Trend(max) => Policy::Trend(max),
                 Readahead::Streams(max) => Policy::Streams(max),
             },
+            reclaim: ReclaimPolicy::default(),
             full_timeout: self.full_timeout,
             first_touch: self.first_touch,
             swapoff: match self.swapoff {

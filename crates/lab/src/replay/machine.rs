@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 use foreswap_core::world::Mmu as _;
-use foreswap_core::{Config, Mm, Outcome, Swapoff, Thp};
+use foreswap_core::{Config, Mm, Outcome, ReclaimPolicy, Swapoff, Thp};
 
 use super::device::{COSTS, Device};
 use super::world::Simulated;
@@ -156,6 +156,7 @@ impl Machine {
             frames,
             depth: DEPTH,
             readahead: setup.readahead,
+            reclaim: ReclaimPolicy::default(),
             full_timeout: FULL_TIMEOUT,
             first_touch: FIRST_TOUCH,
             swapoff: Swapoff::Stream,
