@@ -9,8 +9,12 @@
 pub(crate) mod chosen;
 mod clock;
 pub(crate) mod drop_behind;
+mod generations;
+mod lru;
+mod parts;
 pub(crate) mod policy;
 mod refault;
+mod s3fifo;
 pub(crate) mod unshare;
 pub(crate) mod wake;
 mod watermarks;
