@@ -21,7 +21,7 @@ use super::world::Simulated;
 use crate::trace::{Event, Found, Record};
 
 /// log2 of the pages of an address space, and log2 of the number of spaces: together they make addresses of 64 bits.
-const SPACE_SHIFT: u32 = 36;
+pub const SPACE_SHIFT: u32 = 36;
 const SPACES: u32 = 1 << 16;
 /// The most records that wait for their task.
 const AHEAD: usize = 1 << 16;
@@ -47,6 +47,8 @@ pub struct Setup {
     pub readahead: Policy,
     /// The huge page mode.
     pub thp: Thp,
+    /// The order of eviction.
+    pub reclaim: ReclaimPolicy,
     /// The device of the swap area.
     pub device: Device,
     /// Time of a task between two touches.
@@ -156,7 +158,7 @@ impl Machine {
             frames,
             depth: DEPTH,
             readahead: setup.readahead,
-            reclaim: ReclaimPolicy::default(),
+            reclaim: setup.reclaim,
             full_timeout: FULL_TIMEOUT,
             first_touch: FIRST_TOUCH,
             swapoff: Swapoff::Stream,
