@@ -34,6 +34,7 @@ pub use huge::Thp;
 pub use io::SLOTS_PER_IO;
 pub use mm::{Config, Mm, Outcome};
 pub use readahead::Hint;
+pub use reclaim::chosen::Policy as ReclaimPolicy;
 pub use space::Stored;
 pub use space::advice::Advice;
 pub use space::page_table::{Entry, Fill, Resident};

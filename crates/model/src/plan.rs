@@ -2,7 +2,7 @@
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::Nanos;
-use foreswap_core::{Config, Swapoff, Thp};
+use foreswap_core::{Config, ReclaimPolicy, Swapoff, Thp};
 use serde::{Deserialize, Serialize};
 
 use crate::chance::{Chance, mix};
@@ -50,6 +50,21 @@ pub enum Huge {
     Always,
 }
 
+/// [`ReclaimPolicy`] in a replay file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reclaim {
+    /// References.
+    #[default]
+    Clock,
+    /// Two lists.
+    Lru,
+    /// Generations.
+    Generations,
+    /// Two queues.
+    S3Fifo,
+}
+
 /// How often each kind of step is drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -82,6 +97,9 @@ pub struct Plan {
     pub queue: u32,
     /// Swap readahead.
     pub readahead: Readahead,
+    /// Which page is evicted next.
+    #[serde(default)]
+    pub reclaim: Reclaim,
     /// How long a fault waits for memory, in nanoseconds.
     pub full_timeout: Nanos,
     /// Largest batch of a first touch, in pages.
@@ -149,14 +167,22 @@ impl Plan {
     pub fn draw(seed: u64) -> Self {
         let chance = &mut Chance::new(seed);
         let plan = Self::draw_small(chance);
-        if !chance.one_in(700) {
-            return plan.with_huge_pages(chance).with_readers(chance);
-        }
-        let plan = Plan {
-            at_once: chance.below(4) == 0,
-            ..plan
+        let plan = match chance.one_in(700) {
+            false => plan.with_huge_pages(chance),
+            true => Plan {
+                at_once: chance.below(4) == 0,
+                ..plan
+            },
         };
-        plan.with_readers(chance)
+        Plan {
+            reclaim: chance.pick(&[
+                Reclaim::Clock,
+                Reclaim::Lru,
+                Reclaim::Generations,
+                Reclaim::S3Fifo,
+            ]),
+            ..plan.with_readers(chance)
+        }
     }
 
     /// With processes that fork, and share pages; every other machine has memory for one or some of them, and begins
@@ -205,6 +231,7 @@ impl Plan {
                 Readahead::Streams(64),
                 Readahead::Streams(512),
             ]),
+            reclaim: Reclaim::Clock,
             full_timeout: chance.pick(&[1_000, 50_000, 1_000_000, 1_000_000_000]),
             first_touch: chance.pick(&[1, 16, 256]),
             swapoff: chance.pick(&[
@@ -355,6 +382,12 @@ impl Plan {
                 Readahead::Cluster(max) => Policy::Cluster(max),
                 Readahead::Trend(max) => Policy::Trend(max),
                 Readahead::Streams(max) => Policy::Streams(max),
+            },
+            reclaim: match self.reclaim {
+                Reclaim::Clock => ReclaimPolicy::Clock,
+                Reclaim::Lru => ReclaimPolicy::Lru,
+                Reclaim::Generations => ReclaimPolicy::Generations,
+                Reclaim::S3Fifo => ReclaimPolicy::S3Fifo,
             },
             full_timeout: self.full_timeout,
             first_touch: self.first_touch,

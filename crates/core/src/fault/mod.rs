@@ -16,11 +16,6 @@ use out_of_memory::{Config, Ending, Shortage};
 
 use crate::units::{Nanos, PageRange, Vpn};
 
-/// References of a page that is needed again soon after its eviction.
-pub(crate) const REFS_REFAULT: u8 = 2;
-/// References of other pages that are mapped.
-pub(crate) const REFS_NEW: u8 = 1;
-
 /// A fault that has to be tried again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {

@@ -54,6 +54,8 @@ pub struct FrameDesc {
     pub wanted: bool,
     /// A little more memory would have kept the page in the program.
     pub refault: bool,
+    /// Pages that were evicted between the page's eviction and its read; `None`: it was not read since.
+    pub distance: Option<u32>,
     /// The program wants its memory free once it is on an area.
     pub leaves: bool,
     /// It was still in its frame when a thread touched it again.
@@ -79,6 +81,7 @@ pub const NOTHING: FrameDesc = FrameDesc {
     mark: false,
     wanted: false,
     refault: false,
+    distance: None,
     again: false,
     whole: false,
     leaves: false,

@@ -1,14 +1,17 @@
 //! Which pages are evicted, and how they leave the program.
 //!
-//! In this order: pages that the program declared cold, pages that a scan has passed (`drop_behind`), then the clock: the hand
-//! sweeps the page table by address, takes one reference per pass, and evicts a page that has none. A page that was just mapped
-//! for a thread stays for a moment. A huge page is evicted as a whole where it can be.
+//! In this order: pages that the program declared cold, pages that a scan has passed (`drop_behind`), then those that the
+//! policy names ([`crate::reclaim::policy`]) as a sweep goes over the page table by address. A page that was just mapped for a
+//! thread stays for a moment. A huge page is evicted as a whole where it can be.
 
 use super::Mm;
 use crate::fault::grace;
+use crate::frames::clusters::UNIT;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::heuristics::Heuristic;
 use crate::huge::unit_of;
+use crate::reclaim::chosen::{Chosen, with};
+use crate::reclaim::policy::ReclaimPolicy as _;
 use crate::reclaim::{REST, RUN};
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, LEAF_PAGES, Vpn};
@@ -16,7 +19,7 @@ use crate::world::{Sharing, Stop, World};
 
 /// Leaves that one call of [`Mm::evict`] looks at.
 const LEAVES_PER_PASS: usize = 512;
-/// How often the hand goes around in one call: a page has at most three references.
+/// How often the sweep goes around in one call: by then every policy has named a victim.
 const WRAPS: u32 = 4;
 
 impl Mm {
@@ -47,7 +50,8 @@ impl Mm {
             }
             let Some(leaf) = self.table.next_resident_leaf(self.reclaim.hand()) else {
                 wraps += 1;
-                self.reclaim.begin_pass(self.stats.refaults);
+                self.reclaim
+                    .begin_pass(self.stats.refaults, self.table.resident());
                 // Going on with victims in hand could choose a page twice.
                 if wraps > WRAPS || !victims.is_empty() {
                     break;
@@ -65,7 +69,7 @@ impl Mm {
                     break;
                 }
                 self.reclaim.set_hand(leaf.end);
-                if !self.table.age_huge(unit) || self.waiters.recent().is_in(unit, now) {
+                if !self.is_old_unit(unit) || self.waiters.recent().is_in(unit, now) {
                     continue;
                 }
                 let (gone, stop) = self.move_unit_out(w, unit, false);
@@ -78,9 +82,10 @@ impl Mm {
                 self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
             }
             let room = max as usize - victims.len();
-            let hand = self
-                .table
-                .sweep(&leaf, room, self.takes_shared(w), &mut victims);
+            let shared = self.takes_shared(w);
+            let table = &mut self.table;
+            let hand = with!(self.reclaim.policy_mut(), policy =>
+                table.sweep(&leaf, room, shared, |rank| policy.judge(rank, 1), &mut victims));
             self.reclaim.set_hand(hand);
         }
         #[cfg(feature = "planted")]
@@ -107,6 +112,12 @@ impl Mm {
         moved
     }
 
+    /// Whether the policy evicts a huge page now.
+    fn is_old_unit(&mut self, unit: Vpn) -> bool {
+        let policy = self.reclaim.policy_mut();
+        self.table.judge_huge(unit, |rank| policy.judge(rank, UNIT))
+    }
+
     /// Whether pages that others may share since a fork are evicted.
     fn takes_shared(&self, w: &impl World) -> bool {
         match w.sharing() {
@@ -116,7 +127,7 @@ impl Mm {
         }
     }
 
-    /// The clock hand found no page that could be moved: the first of the recently faulted pages can, if there are
+    /// The sweep found no page that could be moved: the first of the recently faulted pages can, if there are
     /// enough.
     pub(super) fn evict_recent_faults(&mut self, w: &mut impl World) {
         #[cfg(feature = "planted")]
@@ -264,14 +275,14 @@ impl Mm {
         {
             if let Entry::Resident(Resident {
                 slot: Some(slot),
-                refs,
+                rank,
                 found,
             }) = entry
             {
                 w.put(slot);
                 let resident = Resident {
                     slot: None,
-                    refs,
+                    rank,
                     found,
                 };
                 self.table.set(page, Entry::Resident(resident));

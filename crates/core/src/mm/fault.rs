@@ -5,16 +5,25 @@
 //! in the kernel; mapping its page wakes it. A fault that cannot be served now waits ([`crate::fault::Waiters`]).
 
 use super::{Mm, Outcome};
-use crate::fault::{Pending, REFS_NEW, REFS_REFAULT};
+use crate::fault::Pending;
 use crate::frames::clusters::List;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::heuristics::Heuristic;
-use crate::space::page_table::{Entry, Resident};
+use crate::reclaim::policy::Came;
+use crate::space::page_table::Entry;
 use crate::swap::slots;
 use crate::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, Slot, Vpn};
 use crate::world::{Stop, World};
 
 impl Mm {
+    /// How a page comes that was in a frame.
+    pub(super) fn returned(&self, desc: &FrameDesc) -> Came {
+        Came::Returned {
+            distance: desc.distance,
+            soon: (desc.again || desc.refault) && self.uses(Heuristic::RefaultReferences),
+        }
+    }
+
     /// A thread of the program touched the byte at `address` and found its page absent.
     pub fn on_fault(&mut self, w: &mut impl World, address: u64) -> Outcome {
         let pending = Pending {
@@ -102,8 +111,8 @@ impl Mm {
         let batch = (end.0 - page.0) as u32;
         let (mapped, stop) = self.map_zeros(w, page, batch);
         for n in 0..mapped {
-            let refs = u8::from(n == 0) * REFS_NEW;
-            self.set_mapped(w, page.plus(u64::from(n)), None, refs);
+            let came = if n == 0 { Came::Touched } else { Came::Beside };
+            self.set_mapped(w, page.plus(u64::from(n)), None, came);
         }
         if mapped > 0 {
             if let Some(vma) = self.vmas.find_mut(page) {
@@ -118,12 +127,7 @@ impl Mm {
             Some(Stop::Exists) => {
                 // Touched before it was adopted.
                 w.charge_existing(1);
-                let resident = Resident {
-                    slot: None,
-                    refs: REFS_NEW,
-                    found: true,
-                };
-                self.table.set(page, Entry::Resident(resident));
+                self.set_found(page);
                 w.wake(page);
                 Outcome::Served
             }
@@ -330,12 +334,6 @@ impl Mm {
         }
         let foreign = stop == Some(Stop::Exists);
         let again = desc.again;
-        let again_counts = again && self.uses(Heuristic::RefaultReferences);
-        let refs = if again_counts || desc.refault {
-            REFS_REFAULT
-        } else {
-            REFS_NEW
-        };
         let keeps = matches!(desc.state, State::Clean | State::Dirty) && !foreign;
         let mut slot = desc.slot.filter(|_| keeps);
         if slot.is_some_and(|slot| !self.keeps_slots(w, slot)) {
@@ -362,14 +360,9 @@ impl Mm {
             }
         }
         if foreign {
-            let resident = Resident {
-                slot: None,
-                refs,
-                found: true,
-            };
-            self.table.set(page, Entry::Resident(resident));
+            self.set_found(page);
         } else {
-            self.set_mapped(w, page, slot, refs);
+            self.set_mapped(w, page, slot, self.returned(&desc));
         }
         self.on_served(w, page, desc.since, again);
         Outcome::Served
@@ -415,10 +408,15 @@ impl Mm {
     }
 
     pub(super) fn begin_read(&mut self, page: Vpn, slot: Slot, frame: Frame, desc: FrameDesc) {
+        let distance = match self.table.get(page) {
+            Entry::Swapped { evicted, .. } => Some(self.reclaim.evicted_since(evicted)),
+            _ => None,
+        };
         let desc = FrameDesc {
             state: State::Reading,
             page: Some(page),
             slot: Some(slot),
+            distance,
             ..desc
         };
         self.frames.install(frame, desc);

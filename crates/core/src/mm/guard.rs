@@ -5,7 +5,8 @@
 //! guards in place; unmapping and moving take them along.
 
 use super::{Mm, Outcome};
-use crate::fault::{Pending, REFS_NEW};
+use crate::fault::Pending;
+use crate::reclaim::policy::Came;
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{PageRange, pages};
 use crate::world::{Stop, World};
@@ -74,7 +75,7 @@ impl Mm {
         }
         match stop {
             None => {
-                self.set_mapped(w, page, None, REFS_NEW);
+                self.set_mapped(w, page, None, Came::Touched);
                 self.stats.faults_zero += 1;
                 self.on_served(w, page, pending.since, false);
             }

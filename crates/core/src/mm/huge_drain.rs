@@ -7,6 +7,7 @@ use super::Mm;
 use crate::frames::clusters::{List, UNIT};
 use crate::frames::{NOTHING, State};
 use crate::huge::unit_of;
+use crate::reclaim::policy::Came;
 use crate::space::page_table::Entry;
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::{IoResult, Stop, World};
@@ -135,7 +136,7 @@ impl Mm {
             let slot = self.frames.get(first.plus(n)).slot;
             self.slots.put(w, slot);
             let page = unit.plus(n.into());
-            self.set_mapped(w, page, None, 0);
+            self.set_mapped(w, page, None, Came::Beside);
             if !all {
                 self.frames.set_empty(first.plus(n));
             }
@@ -144,7 +145,7 @@ impl Mm {
             let whole = self.came_whole(w, id, unit);
             self.frames.end_all(id, State::Empty);
             if whole {
-                self.table.make_huge(unit, 0);
+                self.make_huge(unit, Came::Beside);
             }
         }
         if all {

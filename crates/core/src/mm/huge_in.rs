@@ -1,7 +1,7 @@
 //! How a unit is mapped: by a first touch, by a read for a thread or a stream, or from its frames.
 
 use super::{Mm, Outcome};
-use crate::fault::{Pending, REFS_NEW, REFS_REFAULT};
+use crate::fault::Pending;
 use crate::frames::clusters::{ClusterId, List, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::heuristics::Heuristic;
@@ -9,6 +9,7 @@ use crate::huge::{Thp, may_wait, unit_of};
 use crate::io::SLOTS_PER_UNIT_IO;
 use crate::readahead::follow::Predictor;
 use crate::readahead::streams::StreamId;
+use crate::reclaim::policy::Came;
 use crate::space::page_table::{Entry, Fill};
 use crate::units::{Frame, Nanos, PageRange, Vpn, overlap};
 use crate::world::{Done, Stop, World};
@@ -82,13 +83,13 @@ impl Mm {
         }
         let done = w.move_in(self.frames.clusters().first(id), unit, UNIT);
         for n in 0..done.pages {
-            self.set_mapped(w, unit.plus(n.into()), None, 0);
+            self.set_mapped(w, unit.plus(n.into()), None, Came::Beside);
         }
         if done.pages == UNIT {
             let whole = self.came_whole(w, id, unit);
             self.frames.end_all(id, State::Empty);
             if whole {
-                self.table.make_huge(unit, REFS_NEW);
+                self.make_huge(unit, Came::Touched);
             }
             if let Some(vma) = self.vmas.find_mut(unit) {
                 if in_order {
@@ -330,7 +331,7 @@ impl Mm {
         self.frames.disband(id);
         for n in 0..done.pages {
             let desc = *self.frames.get(first.plus(n));
-            self.on_page_mapped(w, first.plus(n), &desc, REFS_NEW);
+            self.on_page_mapped(w, first.plus(n), &desc);
         }
         self.deliver_orphans(w);
         let served = wanted.0 - first.0 < done.pages;
@@ -341,7 +342,7 @@ impl Mm {
         }
     }
 
-    fn on_page_mapped(&mut self, w: &mut impl World, frame: Frame, desc: &FrameDesc, refs: u8) {
+    fn on_page_mapped(&mut self, w: &mut impl World, frame: Frame, desc: &FrameDesc) {
         let slot = desc.slot.filter(|&slot| self.keeps_slots(w, slot));
         if slot != desc.slot {
             self.slots.put(w, desc.slot);
@@ -350,7 +351,7 @@ impl Mm {
         let Some(page) = desc.page else {
             return;
         };
-        self.set_mapped(w, page, slot, refs);
+        self.set_mapped(w, page, slot, Came::Ahead);
         if desc.wanted {
             self.on_served(w, page, desc.since, desc.again);
         }
@@ -386,7 +387,7 @@ impl Mm {
             .get(first)
             .slot
             .is_some_and(|slot| self.keeps_slots(w, slot));
-        let (mut unseen, mut needed) = (0, false);
+        let (mut unseen, mut came) = (0, Came::Ahead);
         for n in 0..UNIT {
             let desc = *self.frames.get(first.plus(n));
             let slot = desc.slot.filter(|_| keeps);
@@ -395,18 +396,20 @@ impl Mm {
             }
             unseen += u64::from(desc.ahead);
             if desc.wanted {
-                needed |= desc.again || desc.refault;
+                // The first page that is needed again speaks for the unit.
+                if !matches!(came, Came::Returned { soon: true, .. }) {
+                    came = self.returned(&desc);
+                }
                 self.on_served(w, unit.plus(n.into()), desc.since, desc.again);
             }
-            self.set_mapped(w, unit.plus(n.into()), slot, 0);
+            self.set_mapped(w, unit.plus(n.into()), slot, Came::Beside);
         }
         let whole = self.came_whole(w, id, unit);
         self.frames.end_all(id, State::Empty);
         if whole {
             // The next unit of a stream has not proved that it is needed again.
-            let again = needed && unseen == 0 && self.uses(Heuristic::RefaultReferences);
-            self.table
-                .make_huge(unit, if again { REFS_REFAULT } else { REFS_NEW });
+            let came = if unseen == 0 { came } else { Came::Ahead };
+            self.make_huge(unit, came);
         }
         self.stats.ahead.unseen += unseen;
         if let Some(vma) = self.vmas.find_mut(unit) {

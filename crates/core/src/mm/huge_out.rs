@@ -1,12 +1,12 @@
 //! How a unit is evicted: collapsed, moved to a cluster, digested, written to slots of its own, or split.
 
 use super::Mm;
-use crate::fault::REFS_NEW;
 use crate::frames::clusters::{ClusterId, List, UNIT};
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::heuristics::Heuristic;
 use crate::huge::{stays_whole, unit_of, writes_all};
 use crate::reclaim::REST;
+use crate::reclaim::policy::{Came, ReclaimPolicy as _};
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{Frame, Slot, Vpn};
 use crate::world::{Digest, Stop, World};
@@ -28,7 +28,11 @@ impl Mm {
         }
         let done = w.collapse(unit);
         if done {
-            self.table.make_huge(unit, REFS_NEW);
+            let rank = match self.table.get(unit) {
+                Entry::Resident(first) => first.rank,
+                _ => 0,
+            };
+            self.make_huge(unit, Came::Joined(rank));
         } else if self.uses(Heuristic::LeanUnits) {
             self.huge.on_not_collapsed();
         }
@@ -334,9 +338,10 @@ impl Mm {
     /// Whether a page that a stream has passed can be evicted: of a huge page, only with its last one.
     pub(super) fn may_pass(&self, page: Vpn, next: Vpn) -> bool {
         if self.table.is_huge(page) {
-            return unit_of(page) != unit_of(next) && self.table.huge_refs(page) <= REFS_NEW;
+            let needed = self.reclaim.policy().is_needed(self.table.huge_rank(page));
+            return unit_of(page) != unit_of(next) && !needed;
         }
         let entry = self.table.get(page);
-        matches!(entry, Entry::Resident(Resident { refs, .. }) if refs <= REFS_NEW)
+        matches!(entry, Entry::Resident(Resident { rank, .. }) if !self.reclaim.policy().is_needed(rank))
     }
 }

@@ -41,6 +41,7 @@ use crate::readahead::byte_stride::ByteStrides;
 use crate::readahead::streams::Streams;
 use crate::readahead::{Hint, Policy, Shared};
 use crate::reclaim::Reclaim;
+use crate::reclaim::chosen::Policy as ReclaimPolicy;
 use crate::reclaim::unshare::Unsharing;
 use crate::space::advice::Advised;
 use crate::space::discarded::Discarded;
@@ -63,6 +64,8 @@ pub struct Config {
     pub depth: u32,
     /// Swap readahead policy.
     pub readahead: Policy,
+    /// Which page is evicted next.
+    pub reclaim: ReclaimPolicy,
     /// How long a fault waits for memory when no page can be freed.
     pub full_timeout: Nanos,
     /// Largest batch of a first touch, in pages.
@@ -157,7 +160,7 @@ impl Mm {
             drain: Drain::new(drain::Config::new(config.frames)),
             write_back: WriteBack::default(),
             io: IoScheduler::new(scheduler::Config::new(config.depth)),
-            reclaim: Reclaim::new(limit, config.frames),
+            reclaim: Reclaim::new(config.reclaim, limit, config.frames),
             unsharing: Unsharing::default(),
             waiters: Waiters::new(Patience::new(config.full_timeout)),
             streams: Streams::new(config.readahead.stream_window()),
@@ -248,14 +251,7 @@ impl Mm {
         let (mut found, shared) = (0, w.shares_found());
         for page in present.iter().flat_map(crate::units::pages) {
             if self.table.get(page) == Entry::Unmapped {
-                self.table.set(
-                    page,
-                    Entry::Resident(Resident {
-                        slot: None,
-                        refs: 1,
-                        found: true,
-                    }),
-                );
+                self.set_found(page);
                 if shared {
                     self.table.share(page);
                 }

@@ -8,7 +8,6 @@
 use alloc::vec::Vec;
 
 use super::Mm;
-use crate::fault::REFS_NEW;
 use crate::frames::clusters::List;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::heuristics::Heuristic;
@@ -18,6 +17,7 @@ use crate::readahead::byte_stride::ByteStrideId;
 use crate::readahead::follow::{Follow, Followed, Predictor};
 use crate::readahead::streams::{Run, StreamId};
 use crate::readahead::{Answer, Hint, Readahead as _, Touch, Window, budget};
+use crate::reclaim::policy::Came;
 use crate::space::page_table::Entry;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn};
 use crate::world::{Stop, World};
@@ -537,7 +537,7 @@ impl Mm {
             }
             unseen += u64::from(desc.ahead);
             self.frames.set_empty(frame);
-            self.set_mapped(w, page, slot, REFS_NEW);
+            self.set_mapped(w, page, slot, Came::Ahead);
         }
         let Some(&(page, _)) = mapped.first() else {
             return;

@@ -8,6 +8,7 @@ use super::{Mm, Outcome};
 use crate::fault::Pending;
 use crate::frames::clusters::ClusterId;
 use crate::frames::{FrameDesc, NOTHING, State};
+use crate::reclaim::policy::Came;
 use crate::space::page_table::{Entry, Fill};
 use crate::units::{Frame, LEAF_PAGES, Vpn};
 use crate::world::{Digest, World};
@@ -124,7 +125,7 @@ impl Mm {
                 Entry::SameFilled(_)
             ));
             self.frames.set_empty(frame.plus(i));
-            self.set_mapped(w, page.plus(i.into()), None, 0);
+            self.set_mapped(w, page.plus(i.into()), None, Came::Beside);
         }
         self.stats.first_touched += u64::from(done.pages);
         done.pages

@@ -13,7 +13,7 @@ use crate::fault::Pending;
 use crate::frames::State;
 use crate::frames::clusters::List;
 use crate::space::Stored;
-use crate::space::page_table::{Entry, Resident};
+use crate::space::page_table::Entry;
 use crate::units::Vpn;
 use crate::world::World;
 
@@ -95,13 +95,8 @@ impl Mm {
             return self.slots.put(w, slot);
         }
         if present {
-            let resident = Resident {
-                slot: None,
-                refs: 1,
-                found: true,
-            };
             self.slots.put(w, slot);
-            self.table.set(page, Entry::Resident(resident));
+            self.set_found(page);
             if w.shares_found() {
                 self.table.share(page);
             }

@@ -15,6 +15,7 @@ use super::Mm;
 use super::huge_drain::UnitAction;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::heuristics::Heuristic;
+use crate::reclaim::policy::Came;
 use crate::space::page_table::{Entry, Resident};
 use crate::swap::drain::{SLOTS_PER_SWAPOFF_IO, Swapoff};
 use crate::units::{Frame, Slot, Vpn};
@@ -339,7 +340,7 @@ impl Mm {
                 let slot = self.frames.get(at).slot;
                 self.slots.put(w, slot);
                 self.frames.set_empty(at);
-                self.set_mapped(w, page.plus(i.into()), None, 0);
+                self.set_mapped(w, page.plus(i.into()), None, Came::Beside);
             }
             rest = &rest[done.pages as usize..];
             if let (Some(stop), Some(&(page, frame))) = (done.stop, rest.first()) {
@@ -394,7 +395,7 @@ impl Mm {
         }
         self.slots.put(w, slot);
         self.frames.set_free(frame);
-        self.set_mapped(w, page, None, 0);
+        self.set_mapped(w, page, None, Came::Beside);
     }
 
     /// The page stays in its frame; a later pass tries again.

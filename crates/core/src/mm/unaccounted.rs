@@ -7,7 +7,8 @@
 //! touch raises SIGBUS, and the user is told. Zeros could be wrong bytes there.
 
 use super::{Mm, Outcome};
-use crate::fault::{Pending, REFS_NEW};
+use crate::fault::Pending;
+use crate::reclaim::policy::{Came, ReclaimPolicy as _};
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{Slot, Vpn};
 use crate::world::{Notice, Stop, World};
@@ -19,7 +20,7 @@ impl Mm {
         w: &mut impl World,
         page: Vpn,
         slot: Option<Slot>,
-        refs: u8,
+        came: Came,
     ) {
         #[cfg(feature = "planted")]
         if self.has(crate::planted::Bug::HastyLoss) {
@@ -30,8 +31,28 @@ impl Mm {
             w.on_copied(1);
         }
         let found = !self.discarded.is_empty() && self.discarded.has(page, w.now());
-        let resident = Resident { slot, refs, found };
+        let rank = self.reclaim.rank_mapped(came, self.table.resident());
+        let resident = Resident { slot, rank, found };
         self.table.set(page, Entry::Resident(resident));
+    }
+
+    /// The program's own page was found at `page`. It may be missing later for a good reason.
+    pub(super) fn set_found(&mut self, page: Vpn) {
+        let rank = self
+            .reclaim
+            .rank_mapped(Came::Touched, self.table.resident());
+        let resident = Resident {
+            slot: None,
+            rank,
+            found: true,
+        };
+        self.table.set(page, Entry::Resident(resident));
+    }
+
+    /// The pages of `unit` were mapped, and are one huge page.
+    pub(super) fn make_huge(&mut self, unit: Vpn, came: Came) {
+        let rank = self.reclaim.policy().rank(came, self.table.resident());
+        self.table.make_huge(unit, rank);
     }
 
     /// A message about a page that should be mapped: the message is old, or the page is gone. An attempt to map
@@ -53,7 +74,7 @@ impl Mm {
             Some(_) => w.wake(page),
             None if resident.found => {
                 self.slots.put(w, resident.slot);
-                self.set_mapped(w, page, None, REFS_NEW);
+                self.set_mapped(w, page, None, Came::Touched);
                 self.stats.faults_zero += 1;
             }
             None => self.on_missing(w, page),

@@ -1,20 +1,28 @@
 //! Which pages are evicted, and when.
 //!
-//! A clock hand sweeps the page table in order of address. A mapped page has references (more if it returned soon after
-//! its eviction). The hand takes one reference per pass, and evicts a page that has none. Pages that a large scan has
-//! passed are evicted first (drop-behind): the scan would push out all other pages and itself. An evicted page stays in
-//! its frame for a while. A touch there is cheap and serves as the reference bit. The digest tells whether a page is
-//! clean, so nothing depends on write protection. Background reclaim keeps a reserve of frames for faults; it runs
-//! while I/O is in flight and stops at the high mark.
+//! Reclaim sweeps the page table in order of address, and a policy ([`policy::ReclaimPolicy`]) says which of the pages
+//! are victims. Pages that a large scan has passed are evicted first (drop-behind): the scan would push out all other pages
+//! and itself. An evicted page stays in its frame for a while. A touch there is cheap and serves as the reference bit.
+//! The digest tells whether a page is clean, so nothing depends on write protection. Background reclaim keeps a reserve
+//! of frames for faults; it runs while I/O is in flight and stops at the high mark.
 
+pub(crate) mod chosen;
+mod clock;
 pub(crate) mod drop_behind;
+mod generations;
+mod lru;
+mod parts;
+pub(crate) mod policy;
 mod refault;
+mod s3fifo;
 pub(crate) mod unshare;
 pub(crate) mod wake;
 mod watermarks;
 
 use crate::heuristics::Heuristics;
 use crate::units::Vpn;
+use chosen::{Chosen, Policy};
+use policy::{Came, Rank, ReclaimPolicy as _};
 use watermarks::Watermarks;
 
 /// Passes that skip a leaf whose pages cannot be moved.
@@ -29,7 +37,8 @@ pub(crate) struct Reclaim {
     /// Frames for single pages.
     frames: u32,
     marks: Watermarks,
-    /// Position of the clock hand.
+    policy: Chosen,
+    /// Position of the sweep.
     hand: Vpn,
     /// Background reclaim is awake.
     awake: bool,
@@ -39,7 +48,7 @@ pub(crate) struct Reclaim {
     heuristics: Heuristics,
 }
 
-/// A pass of the clock hand over all pages: the counts at its begin.
+/// A pass of the sweep over all pages: the counts at its begin.
 #[derive(Default)]
 struct Pass {
     evictions: u64,
@@ -49,10 +58,11 @@ struct Pass {
 
 impl Reclaim {
     /// Nothing was evicted yet. The process can count on `memory` pages.
-    pub fn new(memory: u64, frames: u32) -> Self {
+    pub fn new(policy: Policy, memory: u64, frames: u32) -> Self {
         Reclaim {
             frames,
             marks: Watermarks::new(memory, frames),
+            policy: Chosen::new(policy),
             hand: Vpn(0),
             awake: false,
             evictions: 0,
@@ -67,11 +77,30 @@ impl Reclaim {
         self.heuristics = heuristics;
     }
 
-    /// The clock hand begins a pass; `refaults` pages were touched so far that had been evicted while in use.
-    pub fn begin_pass(&mut self, refaults: u64) {
+    /// The order of eviction.
+    pub fn policy(&self) -> &Chosen {
+        &self.policy
+    }
+
+    /// As [`Reclaim::policy`], to judge pages.
+    pub fn policy_mut(&mut self) -> &mut Chosen {
+        &mut self.policy
+    }
+
+    /// A page is mapped; returns its rank. `resident` pages are.
+    pub fn rank_mapped(&mut self, came: Came, resident: u64) -> Rank {
+        let rank = self.policy.rank(came, resident);
+        self.policy.on_mapped(rank, resident);
+        rank
+    }
+
+    /// The sweep begins a pass; `refaults` pages were touched so far that had been evicted while in use, and `resident`
+    /// are mapped.
+    pub fn begin_pass(&mut self, refaults: u64, resident: u64) {
         self.hand = Vpn(0);
         let evicted = self.evictions - self.pass.evictions;
         let returned = refaults - self.pass.refaults;
+        self.policy.begin_pass(evicted, resident);
         self.pass = Pass {
             evictions: self.evictions,
             refaults,
@@ -104,12 +133,12 @@ impl Reclaim {
         }
     }
 
-    /// Position of the clock hand.
+    /// Position of the sweep.
     pub fn hand(&self) -> Vpn {
         self.hand
     }
 
-    /// The clock hand continues at `page`.
+    /// The sweep continues at `page`.
     pub fn set_hand(&mut self, page: Vpn) {
         self.hand = page;
     }

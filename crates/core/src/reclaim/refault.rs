@@ -22,10 +22,11 @@ impl Reclaim {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reclaim::chosen::Policy;
 
     #[test]
     fn the_distance_is_that_of_the_counter_also_when_its_bits_wrap() {
-        let mut reclaim = Reclaim::new(1000, 1000);
+        let mut reclaim = Reclaim::new(Policy::Clock, 1000, 1000);
         reclaim.evictions = (1 << EVICTED_BITS) - 10;
         let number = reclaim.eviction_number();
         reclaim.on_evicted(799);

@@ -97,10 +97,11 @@ impl Reclaim {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reclaim::chosen::Policy;
 
     /// Low mark 256, high mark 512.
     fn reclaim() -> Reclaim {
-        Reclaim::new(512 * 64, 8192)
+        Reclaim::new(Policy::Clock, 512 * 64, 8192)
     }
 
     #[test]

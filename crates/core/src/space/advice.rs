@@ -162,7 +162,7 @@ impl Advised {
 
     /// Take up to `max` pages that the program called cold and that were not needed since.
     pub fn take_cold(&mut self, table: &PageTable, max: usize, found: &mut Vec<Vpn>) {
-        let cold = |entry| matches!(entry, Entry::Resident(Resident { refs: 0, .. }));
+        let cold = |entry| matches!(entry, Entry::Resident(Resident { rank: 0, .. }));
         self.cold.take(table, max, cold, found);
     }
 }

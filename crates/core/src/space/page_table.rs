@@ -1,7 +1,7 @@
 //! The page table: where the content of each managed page is.
 //!
 //! One 64-bit entry per page, in leaves of 512 that exist only where something was ever touched: a reserved but unused
-//! terabyte costs nothing. The clock hand of reclaim walks these leaves, and skips those whose counts show no resident
+//! terabyte costs nothing. Reclaim sweeps these leaves, and skips those whose counts show no resident
 //! page.
 
 mod bits;
@@ -46,8 +46,8 @@ pub enum Entry {
 pub struct Resident {
     /// A slot with the content that was read; still good if the digest says so.
     pub slot: Option<Slot>,
-    /// References: how many passes of the clock hand the page survives (0 to 3).
-    pub refs: u8,
+    /// How the reclaim policy ranks the page; 0: it is a victim at once.
+    pub rank: u16,
     /// The page may be missing for a good reason (see `mm::unaccounted`): it is older than the registration, or a discard
     /// is under way.
     pub found: bool,
@@ -69,16 +69,17 @@ const TAG_GUARDED: u64 = 6;
 const TAG_FOUND: u64 = 7;
 const PAYLOAD: u32 = 4;
 const SLOT_BITS: u32 = 36;
+const RANK_AT: u32 = PAYLOAD + SLOT_BITS;
 
-/// An entry packed in a word: tag in bits 0-2, "has a slot" in bit 3, slot, frame or fill from bit 4 on, references or
-/// eviction counter from bit 40 on.
+/// An entry packed in a word: tag in bits 0-2, "has a slot" in bit 3, slot, frame or fill from bit 4 on, rank or eviction
+/// counter from bit 40 on.
 fn pack(entry: Entry) -> u64 {
     match entry {
         Entry::Unmapped => 0,
-        Entry::Resident(Resident { slot, refs, found }) => {
+        Entry::Resident(Resident { slot, rank, found }) => {
             let slot = slot.map_or(0, |s| 8 | s.pack() << PAYLOAD);
             let tag = if found { TAG_FOUND } else { TAG_RESIDENT };
-            tag | slot | u64::from(refs) << (PAYLOAD + SLOT_BITS)
+            tag | slot | u64::from(rank) << RANK_AT
         }
         Entry::Cached(frame) => TAG_CACHED | u64::from(frame.0) << PAYLOAD,
         Entry::Swapped { slot, evicted } => {
@@ -98,7 +99,7 @@ fn unpack(word: u64) -> Entry {
             let slot = (word & 8 != 0).then(slot);
             Entry::Resident(Resident {
                 slot,
-                refs: high as u8,
+                rank: high as u16,
                 found: word & 7 == TAG_FOUND,
             })
         }
@@ -137,9 +138,9 @@ struct Leaf {
     guarded: u16,
     /// All pages are mapped, by one huge page as far as is known: they are evicted together.
     huge: bool,
-    /// References of a huge page: how many passes of the clock hand it survives.
-    refs: u8,
-    /// Passes of the clock hand that skip this leaf, as its pages could not be moved.
+    /// The rank of a huge page; its pages' own ranks count once it is split.
+    rank: u16,
+    /// Passes of reclaim that skip this leaf, as its pages could not be moved.
     rest: u8,
 }
 
@@ -155,7 +156,7 @@ impl Default for Leaf {
             swapped: 0,
             guarded: 0,
             huge: false,
-            refs: 0,
+            rank: 0,
             rest: 0,
         }
     }
@@ -272,14 +273,14 @@ impl PageTable {
         old
     }
 
-    /// The whole leaf that begins with `unit` is one huge page in the program from now on, with `refs` references. All
-    /// its pages are resident.
-    pub fn make_huge(&mut self, unit: Vpn, refs: u8) {
+    /// The whole leaf that begins with `unit` is one huge page in the program from now on, with this rank. All its
+    /// pages are resident.
+    pub fn make_huge(&mut self, unit: Vpn, rank: u16) {
         if let Some(leaf) = self.leaves.get_mut(split(unit).0)
             && usize::from(leaf.resident) == LEAF_PAGES
         {
             self.huge += u64::from(!core::mem::replace(&mut leaf.huge, true));
-            leaf.refs = refs;
+            leaf.rank = rank;
         }
     }
 
@@ -296,20 +297,22 @@ impl PageTable {
         self.leaves.get(split(page).0).is_some_and(|leaf| leaf.huge)
     }
 
-    /// References of the huge page of `page`.
-    pub fn huge_refs(&self, page: Vpn) -> u8 {
+    /// The rank of the huge page of `page`.
+    pub fn huge_rank(&self, page: Vpn) -> u16 {
         let leaf = self.leaves.get(split(page).0);
-        leaf.map_or(0, |leaf| leaf.refs)
+        leaf.map_or(0, |leaf| leaf.rank)
     }
 
-    /// The clock hand has come to a huge page. It loses a reference and stays, or is a victim if it has none.
-    pub fn age_huge(&mut self, unit: Vpn) -> bool {
+    /// Reclaim has come to a huge page. It is a victim, which is returned, or `judge` gives it a new rank.
+    pub fn judge_huge(&mut self, unit: Vpn, judge: impl FnOnce(u16) -> Option<u16>) -> bool {
         let Some(leaf) = self.leaves.get_mut(split(unit).0) else {
             return false;
         };
-        let goes = leaf.refs == 0;
-        leaf.refs = leaf.refs.saturating_sub(1);
-        goes
+        match judge(leaf.rank) {
+            None => return true,
+            Some(rank) => leaf.rank = rank,
+        }
+        false
     }
 
     /// Check the invariants; for tests. Returns a description of the first violation.
@@ -417,14 +420,14 @@ impl PageTable {
         range.end
     }
 
-    /// Clear the references of the resident pages of `range`.
+    /// The resident pages of `range` have rank 0.
     pub fn chill(&mut self, range: &PageRange) {
         let (first, last) = (range.start.0 / LEAF, range.end.0.div_ceil(LEAF));
         for (key, leaf) in self.leaves.range_mut(first..last.max(first)) {
-            leaf.refs = 0;
+            leaf.rank = 0;
             for i in leaf.mapped.within(0..LEAF_PAGES) {
                 if range.contains(&Vpn(key * LEAF + i as u64)) {
-                    leaf.words[i] &= (1 << (PAYLOAD + SLOT_BITS)) - 1;
+                    leaf.words[i] &= (1 << RANK_AT) - 1;
                 }
             }
         }
@@ -521,14 +524,15 @@ impl PageTable {
         }
     }
 
-    /// One step of the clock hand: a resident page with references loses one and stays; a page without is a victim.
-    /// Appends at most `max` victims of `range` to `victims`, in order; pages that a fork shares only if `shared_too`.
-    /// Returns the page after the last one looked at.
+    /// Reclaim has come to `range`, within one leaf: `judge` gives each resident page a new rank, or it is a victim.
+    /// Appends at most `max` victims to `victims`, in order; pages that a fork shares only if `shared_too`. Returns the
+    /// page after the last one looked at.
     pub fn sweep(
         &mut self,
         range: &PageRange,
         max: usize,
         shared_too: bool,
+        mut judge: impl FnMut(u16) -> Option<u16>,
         victims: &mut alloc::vec::Vec<Vpn>,
     ) -> Vpn {
         let (key, index) = split(range.start);
@@ -543,8 +547,9 @@ impl PageTable {
         let mut found = 0;
         for i in leaf.mapped.within(index..last) {
             let word = &mut leaf.words[i];
-            if *word >> (PAYLOAD + SLOT_BITS) > 0 {
-                *word -= 1 << (PAYLOAD + SLOT_BITS);
+            let (rank, low) = ((*word >> RANK_AT) as u16, *word & ((1 << RANK_AT) - 1));
+            if let Some(rank) = judge(rank) {
+                *word = low | u64::from(rank) << RANK_AT;
                 continue;
             }
             if !shared_too && leaf.shared.has(i) {

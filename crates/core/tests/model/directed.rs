@@ -3,7 +3,7 @@
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::Slot;
 use foreswap_core::world::Notice;
-use foreswap_core::{Config, Entry, Swapoff};
+use foreswap_core::{Config, Entry, ReclaimPolicy, Swapoff};
 use foreswap_model::{Access, Chaos, Fork, Mapping, Process, Setup, System};
 
 /// One process with all its pages adopted.
@@ -30,6 +30,7 @@ impl Machine {
             frames,
             depth: 128,
             readahead,
+            reclaim: ReclaimPolicy::default(),
             full_timeout: TIMEOUT,
             first_touch: 1,
             thp: foreswap_core::Thp::Never,

@@ -1,7 +1,7 @@
 //! Same-filled pages: they take no slot and no I/O, and their content is restored, wherever they move meanwhile.
 
 use foreswap_core::readahead::Policy;
-use foreswap_core::{Config, Entry, Swapoff, Thp};
+use foreswap_core::{Config, Entry, ReclaimPolicy, Swapoff, Thp};
 
 use super::directed::Machine;
 
@@ -14,6 +14,7 @@ fn machine(limit: u64, pages: usize, thp: Thp) -> Machine {
         frames: 2 * limit as u32,
         depth: 64,
         readahead: Policy::Streams(UNIT as u32),
+        reclaim: ReclaimPolicy::default(),
         full_timeout: 1_000_000,
         first_touch: 256,
         swapoff: Swapoff::Stream,

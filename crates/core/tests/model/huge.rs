@@ -3,7 +3,7 @@
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::stats::Stats;
-use foreswap_core::{Config, Entry, Swapoff, Thp};
+use foreswap_core::{Config, Entry, ReclaimPolicy, Swapoff, Thp};
 use foreswap_model::Access;
 
 use super::directed::Machine;
@@ -25,6 +25,7 @@ pub fn machine_with(thp: Thp, areas: &[u32]) -> Machine {
         frames: 4 * UNIT as u32,
         depth: 128,
         readahead: Policy::Streams(UNIT as u32),
+        reclaim: ReclaimPolicy::default(),
         full_timeout: 1_000_000,
         first_touch: 256,
         swapoff: Swapoff::Stream,

@@ -2,7 +2,7 @@
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::world::Notice;
-use foreswap_core::{Advice, Config, Entry, Swapoff};
+use foreswap_core::{Advice, Config, Entry, ReclaimPolicy, Swapoff};
 use foreswap_model::Access;
 
 use super::directed::{Machine, TIMEOUT};
@@ -14,6 +14,7 @@ fn machine(how: Swapoff, limit: u64, areas: &[u32], pages: usize) -> Machine {
         frames: 64,
         depth: 128,
         readahead: Policy::Vma(8),
+        reclaim: ReclaimPolicy::default(),
         full_timeout: TIMEOUT,
         first_touch: 1,
         thp: foreswap_core::Thp::Never,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::Slot;
-use foreswap_core::{Config, Stored};
+use foreswap_core::{Config, ReclaimPolicy, Stored};
 use foreswap_model::{Chaos, Process, Setup, System, View};
 
 /// Pages that are modelled; the number puts the first at a border of 2 MiB.
@@ -43,6 +43,7 @@ impl Swapped {
             frames: 4 * PAGES as u32,
             depth: 512,
             readahead,
+            reclaim: ReclaimPolicy::default(),
             full_timeout: 1_000_000,
             swapoff: foreswap_core::Swapoff::Stream,
             first_touch: 1,

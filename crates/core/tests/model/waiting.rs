@@ -3,7 +3,7 @@
 
 use foreswap_core::readahead::Policy;
 use foreswap_core::world::Notice;
-use foreswap_core::{Advice, Config, Entry, Swapoff, Thp};
+use foreswap_core::{Advice, Config, Entry, ReclaimPolicy, Swapoff, Thp};
 use foreswap_model::Access;
 
 use super::directed::{Machine, OTHER, TIMEOUT};
@@ -154,6 +154,7 @@ fn a_huge_page_that_a_thread_waited_for_stays_until_it_is_touched() {
         frames: 64,
         depth: 128,
         readahead: Policy::None,
+        reclaim: ReclaimPolicy::default(),
         full_timeout: TIMEOUT,
         first_touch: 512,
         thp: Thp::Always,

@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use foreswap_core::readahead::Policy;
 use foreswap_core::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 use foreswap_core::world::Mmu as _;
-use foreswap_core::{Config, Mm, Outcome, Swapoff, Thp};
+use foreswap_core::{Config, Mm, Outcome, ReclaimPolicy, Swapoff, Thp};
 
 use super::device::{COSTS, Device};
 use super::world::{Simulated, System};
@@ -49,6 +49,8 @@ pub struct Setup {
     pub readahead: Policy,
     /// The huge page mode.
     pub thp: Thp,
+    /// The order of eviction.
+    pub reclaim: ReclaimPolicy,
     /// The device of the swap area.
     pub device: Device,
     /// Time of a task between two touches.
@@ -176,6 +178,7 @@ impl Machine {
             frames,
             depth: DEPTH,
             readahead: setup.readahead,
+            reclaim: setup.reclaim,
             full_timeout: FULL_TIMEOUT,
             first_touch: FIRST_TOUCH,
             swapoff: Swapoff::Stream,

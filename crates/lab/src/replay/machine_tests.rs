@@ -12,6 +12,7 @@ fn setup(memory: u64, readahead: Policy) -> Setup {
         memory,
         readahead,
         thp: Thp::Never,
+        reclaim: ReclaimPolicy::Clock,
         device,
         think: 1000,
         cpus: 0,
@@ -235,4 +236,34 @@ fn pages_that_cannot_be_placed_are_named() {
         })
         .expect_err("too far");
     assert!(error.contains("page 0x1000000000"), "{error}");
+}
+
+/// A hot set of half the memory is touched at random. Beside it runs a scan of 3.5 times the memory, four pages per touch.
+#[test]
+fn a_small_queue_for_pages_that_came_once_keeps_a_hot_set() {
+    let memory = 2048;
+    let (mut events, mut state) = (Vec::new(), 1_u64);
+    for n in 0..120_000 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let page = match n % 5 {
+            0 => (state >> 33) % (memory / 2),
+            _ => 100_000 + n * 4 / 5 % (memory * 7 / 2),
+        };
+        events.push(Event::Touch {
+            page: Vpn(page),
+            found: crate::trace::Found::Unknown,
+            write: false,
+        });
+    }
+    let faults = |reclaim| {
+        let setup = Setup {
+            reclaim,
+            ..setup(memory, Policy::None)
+        };
+        replay(setup, &[events.clone()]).major
+    };
+    let (clock, queues) = (faults(ReclaimPolicy::Clock), faults(ReclaimPolicy::S3Fifo));
+    assert!(queues * 100 < clock * 95, "{queues} of {clock}");
 }

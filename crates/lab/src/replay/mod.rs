@@ -6,6 +6,7 @@
 mod area;
 mod device;
 mod machine;
+mod min;
 mod pages;
 mod report;
 mod world;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use foreswap_core::ReclaimPolicy;
 use foreswap_core::readahead::Policy;
 
 use crate::jobs;
@@ -27,6 +29,7 @@ use crate::size;
 use crate::trace::{Source, SourceOptions};
 use device::{Device, Kind};
 use machine::{Figures, Machine, Setup};
+use min::Min;
 use report::Report;
 use world::System;
 
@@ -68,6 +71,16 @@ pub struct ReplayArgs {
     )]
     thp: Vec<Thp>,
 
+    /// Orders of eviction to try
+    #[arg(
+        long,
+        value_enum,
+        value_name = "POLICIES",
+        value_delimiter = ',',
+        default_value = "clock"
+    )]
+    reclaim: Vec<Reclaim>,
+
     /// Largest readahead window, in pages [default: each policy's own]
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=512))]
     max_window: Option<u32>,
@@ -107,6 +120,9 @@ engine have a CPU of their own, and one device holds the swap area. The first to
 it; all processes share one memory. File reads are counted and left out. The times of the trace are
 not used. Every size is tried with every policy and every mode of huge pages; the machine always has
 a huge page. Two runs of the same trace print the same, whatever --jobs says.
+
+`of MIN` is the share of the major faults that Belady's MIN would have in as much memory: the order of eviction
+of one that knows the trace. It reads no page ahead, so that only runs with --readahead none stay below 100 %.
 
 A trace of `run --trace` lacks the touches of pages that were mapped: it says less of memory sizes
 below the limit under which it was recorded.
@@ -180,6 +196,35 @@ impl Thp {
     }
 }
 
+/// `--reclaim`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Reclaim {
+    /// References that a sweep takes
+    Clock,
+    /// Two lists, and refault distance
+    Lru,
+    /// The order of coming, and refault distance
+    Generations,
+    /// A small and a main queue
+    #[value(name = "s3fifo")]
+    S3Fifo,
+}
+
+impl Reclaim {
+    fn policy(self) -> ReclaimPolicy {
+        match self {
+            Reclaim::Clock => ReclaimPolicy::Clock,
+            Reclaim::Lru => ReclaimPolicy::Lru,
+            Reclaim::Generations => ReclaimPolicy::Generations,
+            Reclaim::S3Fifo => ReclaimPolicy::S3Fifo,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        self.policy().name()
+    }
+}
+
 fn memory(text: &str) -> Result<u64, String> {
     match size::pages(text)? {
         pages if pages < LEAST => Err(format!(
@@ -202,13 +247,27 @@ struct Combination {
     memory: u64,
     readahead: Readahead,
     thp: Thp,
+    reclaim: Reclaim,
 }
 
 /// One run.
 struct Run {
     of: Combination,
     figures: Figures,
+    /// Misses of Belady's MIN; `None`: the trace is too long.
+    min: Option<u64>,
     cut_off: bool,
+}
+
+/// The misses of MIN with each memory size.
+fn misses_of_min(args: &ReplayArgs) -> anyhow::Result<Option<Vec<u64>>> {
+    let wrong = on_file(&args.trace);
+    let mut source = Source::open(&args.trace, &args.source).map_err(&wrong)?;
+    let mut min = Min::default();
+    while let Some(record) = source.next().map_err(&wrong)? {
+        min.record(&record);
+    }
+    Ok(min.misses(&args.memory))
 }
 
 fn replay_one(
@@ -251,11 +310,14 @@ pub fn replay(args: &ReplayArgs, out: &mut impl Write, err: &mut impl Write) -> 
     let mut combinations = Vec::new();
     for &memory in &args.memory {
         for &readahead in &args.readahead {
-            combinations.extend(args.thp.iter().map(|&thp| Combination {
-                memory,
-                readahead,
-                thp,
-            }));
+            for &thp in &args.thp {
+                combinations.extend(args.reclaim.iter().map(|&reclaim| Combination {
+                    memory,
+                    readahead,
+                    thp,
+                    reclaim,
+                }));
+            }
         }
     }
     let wrong = on_file(&args.trace);
@@ -268,6 +330,7 @@ pub fn replay(args: &ReplayArgs, out: &mut impl Write, err: &mut impl Write) -> 
             memory: of.memory,
             readahead: of.readahead.policy(args.max_window),
             thp: of.thp.mode(),
+            reclaim: of.reclaim.policy(),
             device,
             think: args.think,
             cpus: 0,
@@ -278,12 +341,20 @@ pub fn replay(args: &ReplayArgs, out: &mut impl Write, err: &mut impl Write) -> 
         replay_one(args, setup, progress.clone()).map(|(figures, cut_off)| Run {
             of: *of,
             figures,
+            min: None,
             cut_off,
         })
     };
     let runs = jobs::each(jobs::number(args.jobs), &combinations, run);
     progress.end();
-    let runs = runs.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    let mut runs = runs.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(misses) = misses_of_min(args)? {
+        for run in &mut runs {
+            let sizes = args.memory.iter().zip(&misses);
+            let of_size = sizes.into_iter().find(|(size, _)| **size == run.of.memory);
+            run.min = of_size.map(|(_, &misses)| misses);
+        }
+    }
 
     let limit = Source::open(&args.trace, &args.source)
         .map_err(on_file(&args.trace))?
@@ -401,6 +472,43 @@ mod tests {
         );
         let drawn = std::fs::read_to_string(plot).expect("drawn");
         assert!(drawn.contains(">streams, adaptive</text>"), "{drawn}");
+    }
+
+    #[test]
+    fn orders_of_eviction_are_compared_with_min() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.csv");
+        let lines: String = (0..9000).map(|n| format!("{}\n", n % 600)).collect();
+        std::fs::write(&path, format!("page\n{lines}")).expect("written");
+        let path = path.to_str().expect("text");
+        let all = "clock,lru,generations,s3fifo";
+        let words = [
+            path,
+            "--memory",
+            "2M,4M",
+            "--readahead",
+            "none",
+            "--thp",
+            "never",
+            "--reclaim",
+        ];
+        let json = run(&[&words[..], &[all, "--json"]].concat()).expect("replayed");
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        for (n, reclaim) in all.split(',').enumerate() {
+            let (small, large) = (&json["runs"][n], &json["runs"][n + 4]);
+            assert_eq!(small["reclaim"], reclaim);
+            let share = small["min_ratio"].as_f64().expect("a share");
+            assert!(share > 0.05 && share < 1.0, "{small}");
+            assert_eq!(
+                (large["min_misses"].as_u64(), large["min_ratio"].as_f64()),
+                (Some(0), None)
+            );
+        }
+        let text = run(&[&words[..], &[all]].concat()).expect("replayed");
+        assert!(
+            text.contains("of MIN") && text.contains("generations"),
+            "{text}"
+        );
     }
 
     #[test]

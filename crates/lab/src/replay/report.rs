@@ -46,6 +46,14 @@ fn time(ns: Nanos) -> String {
     }
 }
 
+impl Run {
+    /// The share of its major faults that MIN would have; `None`: it has none, or MIN is unknown.
+    fn of_min(&self) -> Option<f64> {
+        let min = self.min.filter(|_| self.figures.major > 0)?;
+        Some(min as f64 / self.figures.major as f64)
+    }
+}
+
 impl Report<'_> {
     fn device_name(&self) -> String {
         let value = self.device.kind.to_possible_value();
@@ -69,11 +77,12 @@ impl Report<'_> {
         }
         writeln!(
             out,
-            "\n{:>10}  {:<9} {:<8} {:>11} {:>11} {:>11} {:>10} {:>9} {:>10} {:>9} {:>10} {:>9} {:>9} \
-             {:>9} {:>9} {:>9}",
+            "\n{:>10}  {:<9} {:<8} {:<11} {:>11} {:>11} {:>11} {:>10} {:>9} {:>10} {:>9} {:>10} {:>9} {:>9} \
+             {:>9} {:>9} {:>9} {:>9}",
             "memory",
             "readahead",
             "thp",
+            "reclaim",
             "time",
             "waited",
             "major",
@@ -87,21 +96,24 @@ impl Report<'_> {
             "huge in",
             "huge out",
             "splits",
+            "of MIN",
         )?;
         for run in self.runs {
             let figures = &run.figures;
             let found = 1.0 - ratio(figures.major, figures.touches);
+            let of_min = run.of_min();
             let hits = match figures.ahead {
                 0 => "-".into(),
                 ahead => format!("{:.2} %", 100.0 * ratio(figures.ahead_used, ahead)),
             };
             writeln!(
                 out,
-                "{:>10}  {:<9} {:<8} {:>11} {:>11} {:>11} {:>10} {:>9} {:>10} {:>9} {:>10} {:>9} {:>9} \
-                 {:>9} {:>9} {:>9}",
+                "{:>10}  {:<9} {:<8} {:<11} {:>11} {:>11} {:>11} {:>10} {:>9} {:>10} {:>9} {:>10} {:>9} {:>9} \
+                 {:>9} {:>9} {:>9} {:>9}",
                 humane(run.of.memory),
                 run.of.readahead.name(),
                 run.of.thp.name(),
+                run.of.reclaim.name(),
                 time(figures.elapsed),
                 time(figures.waited),
                 size::count(figures.major),
@@ -115,6 +127,7 @@ impl Report<'_> {
                 size::count(figures.huge_in),
                 size::count(figures.huge_out),
                 size::count(figures.splits),
+                of_min.map_or("-".into(), |share| format!("{:.2} %", 100.0 * share)),
             )?;
         }
         Ok(())
@@ -153,6 +166,9 @@ impl Report<'_> {
                 "memory_bytes": run.of.memory * PAGE,
                 "readahead": run.of.readahead.name(),
                 "thp": run.of.thp.name(),
+                "reclaim": run.of.reclaim.name(),
+                "min_misses": run.min,
+                "min_ratio": run.of_min(),
                 "elapsed_s": seconds(figures.elapsed),
                 "waited_s": seconds(figures.waited),
                 "touches": figures.touches,
@@ -195,12 +211,16 @@ impl Report<'_> {
         let mut lines: Vec<Line> = Vec::new();
         let thp = self.runs.first().map(|run| run.of.thp);
         let one_mode = self.runs.iter().all(|run| Some(run.of.thp) == thp);
+        let reclaim = self.runs.first().map(|run| run.of.reclaim);
+        let one_order = self.runs.iter().all(|run| Some(run.of.reclaim) == reclaim);
         for run in self.runs {
-            let readahead = run.of.readahead.name();
-            let name = match one_mode {
-                true => readahead.into(),
-                false => format!("{readahead}, {}", run.of.thp.name()),
-            };
+            let mut name = run.of.readahead.name().to_owned();
+            if !one_mode {
+                name = format!("{name}, {}", run.of.thp.name());
+            }
+            if !one_order {
+                name = format!("{name}, {}", run.of.reclaim.name());
+            }
             let point = (run.of.memory as f64, seconds(run.figures.elapsed));
             match lines.iter_mut().find(|line| line.name == name) {
                 Some(line) => line.points.push(point),

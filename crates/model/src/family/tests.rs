@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use foreswap_core::readahead::Policy;
-use foreswap_core::{Config, Swapoff, Thp};
+use foreswap_core::{Config, ReclaimPolicy, Swapoff, Thp};
 
 use super::*;
 use crate::process::Access;
@@ -16,6 +16,7 @@ fn parent(room: u64) -> (System, Process) {
         frames: 64,
         depth: 128,
         readahead: Policy::None,
+        reclaim: ReclaimPolicy::default(),
         full_timeout: 1_000_000_000,
         first_touch: 1,
         thp: Thp::Never,

@@ -1,6 +1,11 @@
 use super::*;
 use alloc::vec::Vec;
 
+/// As a clock judges.
+fn one_less(rank: u16) -> Option<u16> {
+    rank.checked_sub(1)
+}
+
 #[test]
 fn entries_survive_packing() {
     let slot = Slot {
@@ -11,12 +16,12 @@ fn entries_survive_packing() {
         Entry::Unmapped,
         Entry::Resident(Resident {
             slot: None,
-            refs: 3,
+            rank: 3,
             found: true,
         }),
         Entry::Resident(Resident {
             slot: Some(slot),
-            refs: 1,
+            rank: 1,
             found: false,
         }),
         Entry::Cached(Frame(u32::MAX)),
@@ -62,7 +67,7 @@ fn pages_on_an_area_are_found_in_order() {
     let mapped = |slot| {
         Entry::Resident(Resident {
             slot,
-            refs: 2,
+            rank: 2,
             found: false,
         })
     };
@@ -115,18 +120,18 @@ fn usage_counts_whole_and_cut_leaves() {
 fn a_search_crosses_leaves_and_chill_takes_all_credit() {
     let mut table = PageTable::default();
     for n in 500..530 {
-        let refs = (n % 4) as u8;
+        let rank = (n % 4) as u16;
         table.set(
             Vpn(n),
             Entry::Resident(Resident {
-                refs,
+                rank,
                 ..Resident::default()
             }),
         );
     }
     let search = |table: &PageTable, max| {
         let mut found = Vec::new();
-        let cold = |entry| matches!(entry, Entry::Resident(Resident { refs: 0, .. }));
+        let cold = |entry| matches!(entry, Entry::Resident(Resident { rank: 0, .. }));
         let next = table.search(&(Vpn(505)..Vpn(520)), max, cold, &mut found);
         (next.0, found.iter().map(|page| page.0).collect::<Vec<_>>())
     };
@@ -141,23 +146,23 @@ fn a_search_crosses_leaves_and_chill_takes_all_credit() {
 }
 
 #[test]
-fn the_hand_takes_credit_before_it_takes_pages() {
+fn a_sweep_ranks_the_pages_anew_and_names_victims() {
     let mut table = PageTable::default();
     for n in 0..4 {
-        let refs = u8::from(n == 1);
+        let rank = u16::from(n == 1);
         table.set(
             Vpn(n),
             Entry::Resident(Resident {
-                refs,
+                rank,
                 ..Resident::default()
             }),
         );
     }
     let mut victims = Vec::new();
-    let next = table.sweep(&(Vpn(0)..Vpn(512)), 2, true, &mut victims);
+    let next = table.sweep(&(Vpn(0)..Vpn(512)), 2, true, one_less, &mut victims);
     assert_eq!((next, victims.as_slice()), (Vpn(3), &[Vpn(0), Vpn(2)][..]));
     victims.clear();
-    table.sweep(&(Vpn(0)..Vpn(512)), 9, true, &mut victims);
+    table.sweep(&(Vpn(0)..Vpn(512)), 9, true, one_less, &mut victims);
     assert_eq!(victims.len(), 4);
 }
 
@@ -177,7 +182,7 @@ fn shared_pages_are_counted_and_left_alone_by_the_hand() {
         (5, 3)
     );
     let mut victims = Vec::new();
-    table.sweep(&(Vpn(0)..Vpn(512)), 9, false, &mut victims);
+    table.sweep(&(Vpn(0)..Vpn(512)), 9, false, one_less, &mut victims);
     assert_eq!(victims, [Vpn(5)]);
     assert_eq!(table.unshare(&(Vpn(511)..Vpn(1031))), 3);
     assert_eq!(table.unshare(&(Vpn(511)..Vpn(1031))), 0);

@@ -207,6 +207,7 @@ fn take(
         cpus,
         system,
         heuristics: Heuristics::without(off),
+        reclaim: foreswap_core::ReclaimPolicy::default(),
     };
     let (figures, time) = match input {
         Input::Workload(workload) => {

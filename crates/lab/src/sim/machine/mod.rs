@@ -19,7 +19,7 @@ use foreswap_core::kswapd::Defects;
 use foreswap_core::readahead::{Policy, file};
 use foreswap_core::units::{Nanos, PAGE_SIZE, PageRange, Vpn};
 use foreswap_core::world::{IoId, IoResult, Notice};
-use foreswap_core::{Advice, Config, Mm, Swapoff, Thp};
+use foreswap_core::{Advice, Config, Mm, ReclaimPolicy, Swapoff, Thp};
 
 use crate::page_tables::HUGE;
 use crate::sim::cpus::Cpus;
@@ -184,6 +184,7 @@ impl<P: Program> Machine<P> {
             frames,
             depth: depth as u32,
             readahead: setup.readahead,
+            reclaim: ReclaimPolicy::default(),
             full_timeout: 10_000_000_000,
             first_touch: setup.first_touch,
             swapoff: setup.swapoff,
