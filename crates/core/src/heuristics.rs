@@ -60,6 +60,8 @@ pub enum Heuristic {
     LeanUnits,
     /// After the system had no huge page, some tries do not ask.
     ScarceUnits,
+    /// During random faults the sweep splits huge pages.
+    SplitAtRandom,
     /// During random faults memory outside of clusters is kept.
     KeptSingles,
     /// Readahead that a stream is about to use is dropped last.
@@ -158,6 +160,7 @@ impl Heuristic {
         Heuristic::LeafRest,
         Heuristic::LeanUnits,
         Heuristic::ScarceUnits,
+        Heuristic::SplitAtRandom,
         Heuristic::KeptSingles,
         Heuristic::FarthestFirst,
         Heuristic::UnitPatience,

@@ -9,7 +9,7 @@ use crate::fault::grace;
 use crate::frames::clusters::UNIT;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::heuristics::Heuristic;
-use crate::huge::unit_of;
+use crate::huge::{Thp, unit_of};
 use crate::reclaim::chosen::{Chosen, with};
 use crate::reclaim::policy::ReclaimPolicy as _;
 use crate::reclaim::{REST, RUN};
@@ -36,7 +36,7 @@ impl Mm {
             return moved;
         }
         let chosen = !victims.is_empty();
-        let (mut wraps, now) = (0, w.now());
+        let (mut wraps, now, by_page) = (0, w.now(), self.goes_by_page());
         self.take_units(&mut victims);
         let units = core::mem::take(&mut self.buffers.units);
         for &unit in &units {
@@ -64,7 +64,11 @@ impl Mm {
                 self.reclaim.set_hand(leaf.end);
                 continue;
             }
-            if self.table.is_huge(unit) || leaf.start == unit && !shares && self.collapse(w, unit) {
+            if by_page {
+                self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
+            } else if self.table.is_huge(unit)
+                || leaf.start == unit && !shares && self.collapse(w, unit)
+            {
                 if self.awaits_cluster() {
                     break;
                 }
@@ -110,6 +114,14 @@ impl Mm {
         }
         self.buffers.victims = victims;
         moved
+    }
+
+    /// Whether the sweep splits huge pages and judges their pages one by one. Where faults are at random, some pages of
+    /// a huge page are in use and most are not: those in use come back from their frames one by one, and the others go.
+    fn goes_by_page(&self) -> bool {
+        self.config.thp == Thp::Adaptive
+            && self.faults_at_random()
+            && self.uses(Heuristic::SplitAtRandom)
     }
 
     /// Whether the policy evicts a huge page now.
