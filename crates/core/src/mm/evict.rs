@@ -232,6 +232,7 @@ impl Mm {
         leaves: bool,
     ) {
         self.reclaim.on_evicted(1);
+        self.streams.on_evicted(1);
         let copied = self.table.unshare(&(page..page.plus(1)));
         if copied > 0 {
             w.on_copied(copied);

@@ -81,6 +81,7 @@ impl Mm {
         self.frames.set_whole(id, whole);
         self.frames.begin_unit(id, unit, false, leaves);
         self.reclaim.on_evicted(UNIT);
+        self.streams.on_evicted(UNIT);
         let copied = self.table.unshare(&(unit..unit.plus(UNIT.into())));
         if copied > 0 {
             w.on_copied(copied);

@@ -8,10 +8,6 @@ use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 /// A stream that was not touched for this long has no share of the memory any more.
 pub(super) const ASLEEP: Nanos = 100_000_000;
 
-/// A stream is active if it was touched within the time in which it passes this many leaves, or within this time.
-const GOES_ON: u64 = 8;
-const GOES_ON_LEAST: Nanos = 20_000_000;
-
 /// One run of touches. Positions count its pages from `origin` on, in steps of `stride`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stream {
@@ -38,6 +34,8 @@ pub(super) struct Stream {
     pub(super) block: u64,
     /// When it was touched last, and its time per page, smoothed.
     pub(super) last: Nanos,
+    /// Pages that had been evicted by then.
+    pub(super) evictions: u64,
     pub(super) pace: Nanos,
     /// Positions that lie in its region, as far as is known.
     pub(super) room: u64,
@@ -70,11 +68,6 @@ impl Stream {
     /// Whether it has reached the last leaf of its region.
     pub(super) fn is_at_end(&self) -> bool {
         self.touched + LEAF_PAGES as u64 / self.stride.unsigned_abs() >= self.room
-    }
-
-    /// How long after a touch the program may still use pages that were read for it.
-    pub(super) fn patience(&self) -> Nanos {
-        (GOES_ON * self.pace * LEAF_PAGES as u64).clamp(GOES_ON_LEAST, ASLEEP)
     }
 
     pub(super) fn position(&self, page: Vpn) -> Option<u64> {

@@ -51,6 +51,8 @@ pub struct Streams {
     latency: Nanos,
     /// Pages of memory that may hold readahead.
     memory: u64,
+    /// Pages evicted so far.
+    evictions: u64,
     /// The stream that last offered pages for drop-behind.
     offered: usize,
     heuristics: Heuristics,
@@ -69,6 +71,11 @@ impl Streams {
     #[cfg(feature = "ablate")]
     pub fn set_heuristics(&mut self, heuristics: Heuristics) {
         self.heuristics = heuristics;
+    }
+
+    /// `pages` were evicted.
+    pub fn on_evicted(&mut self, pages: u32) {
+        self.evictions += u64::from(pages);
     }
 
     /// The latency of a read now, and how many pages of memory may hold readahead.
@@ -120,7 +127,7 @@ impl Streams {
         stream.pace = (3 * stream.pace.min(4 * pace) + pace) / 4;
         stream.present = stream.present.saturating_sub(at - stream.touched);
         stream.touched = at;
-        stream.last = now;
+        (stream.last, stream.evictions) = (now, self.evictions);
         stream.rests = false;
         stream.hidden = stream.hidden.saturating_sub(1);
         stream.ahead = stream.ahead.max(at + 1);
@@ -166,6 +173,7 @@ impl Streams {
             hidden: 0,
             block: BLOCK.0,
             last: now,
+            evictions: self.evictions,
             pace: 0,
             room: u64::MAX,
             tail: 0,
@@ -371,12 +379,14 @@ impl Streams {
     /// Drop-behind: up to `max` pages behind the stream that left most behind it, if it has passed over at least `long`
     /// pages, without the last `margin`; each is offered once. They are used up. A scan that does not fit in memory
     /// would otherwise push out all other pages, and find none of its own when it begins again. Only active streams
-    /// offer pages: pages that a finished stream left in memory need not be read when the program begins again.
-    pub fn behind(&mut self, now: Nanos, long: u64, margin: u64, max: u64) -> Option<Run> {
+    /// offer pages, those that were touched while the last `lately` pages were evicted: pages that a finished stream left
+    /// in memory need not be read when the program begins again. The time does not matter: a thread that waits for a
+    /// CPU touches nothing, and evicts nothing.
+    pub fn behind(&mut self, lately: u64, long: u64, margin: u64, max: u64) -> Option<Run> {
         let left = |s: &Stream| s.touched.saturating_sub(margin).saturating_sub(s.tail);
         let any = !self.heuristics.has(Heuristic::DropBehindActive);
-        let goes_on =
-            |s: &Stream| any || now.saturating_sub(s.last) < s.patience() && !s.is_at_end();
+        let now = self.evictions;
+        let goes_on = |s: &Stream| any || now - s.evictions < lately && !s.is_at_end();
         let all = self.all.iter_mut().enumerate();
         let long_ones = all.filter(|(_, s)| s.touched >= long && goes_on(s));
         let (n, stream) = long_ones.max_by_key(|(_, s)| left(s))?;
