@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::Mm;
 use crate::heuristics::Heuristic;
 use crate::huge::{Thp, unit_of};
-use crate::reclaim::drop_behind::{OFFERED, bounds, lately};
+use crate::reclaim::drop_behind::{Bounds, OFFERED};
 use crate::units::Vpn;
 use crate::world::World;
 
@@ -22,11 +22,10 @@ impl Mm {
             return true;
         }
         let yields = self.faults_at_random() && self.uses(Heuristic::DropBehindAtRandom);
-        let (long, margin) = bounds(self.table.resident(), yields);
-        let lately = lately(self.table.resident());
+        let bounds = Bounds::new(self.table.resident(), yields);
         let mut offered = 0;
         while offered < OFFERED {
-            let Some(run) = self.streams.behind(lately, long, margin, max.into()) else {
+            let Some(run) = self.streams.behind(&bounds, max.into()) else {
                 return true;
             };
             offered += run.count;

@@ -64,16 +64,17 @@ impl Mm {
                 self.reclaim.set_hand(leaf.end);
                 continue;
             }
+            let is_huge = self.table.is_huge(unit);
             if by_page {
                 self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
-            } else if self.table.is_huge(unit)
-                || leaf.start == unit && !shares && self.collapse(w, unit)
+            } else if is_huge
+                || leaf.start == unit && !shares && self.is_old_leaf(unit) && self.collapse(w, unit)
             {
                 if self.awaits_cluster() {
                     break;
                 }
                 self.reclaim.set_hand(leaf.end);
-                if !self.is_old_unit(unit) || self.waiters.recent().is_in(unit, now) {
+                if is_huge && !self.is_old_unit(unit) || self.waiters.recent().is_in(unit, now) {
                     continue;
                 }
                 let (gone, stop) = self.move_unit_out(w, unit, false);
@@ -122,6 +123,13 @@ impl Mm {
         self.config.thp == Thp::Adaptive
             && self.faults_at_random()
             && self.uses(Heuristic::SplitAtRandom)
+    }
+
+    /// Whether all pages of a leaf are mapped, and the policy evicts most of them now: then they go as a unit.
+    fn is_old_leaf(&mut self, unit: Vpn) -> bool {
+        let policy = self.reclaim.policy_mut();
+        let old = |rank: &u16| policy.judge(*rank, 0).is_none();
+        2 * self.table.ranks(unit).filter(old).count() >= LEAF_PAGES
     }
 
     /// Whether the policy evicts a huge page now.

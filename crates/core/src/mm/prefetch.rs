@@ -272,6 +272,15 @@ impl Mm {
         }
     }
 
+    /// A stream reads `page`: if more than the whole memory was evicted since that page was, the stream does not fit in
+    /// memory.
+    pub(super) fn note_distance(&mut self, id: StreamId, page: Vpn) {
+        if let Entry::Swapped { evicted, .. } = self.table.get(page) {
+            let distance = u64::from(self.reclaim.evicted_since(evicted));
+            self.streams.reads(id, distance >= self.table.resident());
+        }
+    }
+
     /// Begin to read the pages of `run` that are on an area, as far as there are frames and I/Os; the reads are
     /// appended to `batch`. Returns how much of the run need not be looked at again.
     fn read_run(
@@ -281,6 +290,7 @@ impl Mm {
         run: Run,
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
+        self.note_distance(id, run.first);
         let placing = self.streams.placing(id);
         let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);
         let mapped = |page: &Vpn| matches!(self.table.get(*page), Entry::Resident(_));

@@ -34,6 +34,8 @@ pub(super) struct Stream {
     pub(super) block: u64,
     /// When it was touched last, and its time per page, smoothed.
     pub(super) last: Nanos,
+    /// More than the whole memory was evicted between the eviction of its pages and their reads: it does not fit.
+    pub(super) exceeds_memory: bool,
     /// Pages that had been evicted by then.
     pub(super) evictions: u64,
     pub(super) pace: Nanos,

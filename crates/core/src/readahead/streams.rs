@@ -19,6 +19,7 @@ pub use super::run::Run;
 use super::stream::{ASLEEP, Stream};
 use super::stride_probe::{StrideProbe, WIDE};
 use crate::heuristics::{Heuristic, Heuristics};
+use crate::reclaim::drop_behind::Bounds;
 use crate::units::{LEAF_PAGES, Nanos, PageRange, Vpn};
 
 /// One of this many pages of a stream is left unmapped: the least and the most.
@@ -174,6 +175,7 @@ impl Streams {
             block: BLOCK.0,
             last: now,
             evictions: self.evictions,
+            exceeds_memory: false,
             pace: 0,
             room: u64::MAX,
             tail: 0,
@@ -376,28 +378,37 @@ impl Streams {
         Some(stream.run(from, count))
     }
 
-    /// Drop-behind: up to `max` pages behind the stream that left most behind it, if it has passed over at least `long`
-    /// pages, without the last `margin`; each is offered once. They are used up. A scan that does not fit in memory
-    /// would otherwise push out all other pages, and find none of its own when it begins again. Only active streams
-    /// offer pages, those that were touched while the last `lately` pages were evicted: pages that a finished stream left
-    /// in memory need not be read when the program begins again. The time does not matter: a thread that waits for a
-    /// CPU touches nothing, and evicts nothing.
-    pub fn behind(&mut self, lately: u64, long: u64, margin: u64, max: u64) -> Option<Run> {
-        let left = |s: &Stream| s.touched.saturating_sub(margin).saturating_sub(s.tail);
-        let any = !self.heuristics.has(Heuristic::DropBehindActive);
-        let now = self.evictions;
-        let goes_on = |s: &Stream| any || now - s.evictions < lately && !s.is_at_end();
-        let all = self.all.iter_mut().enumerate();
-        let long_ones = all.filter(|(_, s)| s.touched >= long && goes_on(s));
-        let (n, stream) = long_ones.max_by_key(|(_, s)| left(s))?;
+    /// Drop-behind: up to `max` pages behind the stream that left most behind it; each is offered once. They are used
+    /// up. A scan that does not fit in memory would otherwise push out all other pages, and find none of its own when it
+    /// begins again.
+    pub fn behind(&mut self, bounds: &Bounds, max: u64) -> Option<Run> {
+        let (now, any) = (
+            self.evictions,
+            !self.heuristics.has(Heuristic::DropBehindActive),
+        );
+        let left = |s: &Stream| {
+            let is_active = any || now - s.evictions < bounds.lately && !s.is_at_end();
+            let (long, margin) = bounds.of(s.exceeds_memory, is_active)?;
+            let left = s.touched.saturating_sub(margin).saturating_sub(s.tail);
+            (s.touched >= long).then_some(left)
+        };
+        let all = self.all.iter().enumerate();
+        let all = all.filter_map(|(n, s)| Some((n, left(s)?)));
+        let (n, count) = all.max_by_key(|&(_, left)| left)?;
         self.offered = n;
-        let count = left(stream).min(max);
+        let count = count.min(max);
         if count == 0 {
             return None;
         }
+        let stream = &mut self.all[n];
         let run = stream.run(stream.tail, count);
         stream.tail += count;
         Some(run)
+    }
+
+    /// `id` reads pages; whether more than the whole memory was evicted since they were.
+    pub fn reads(&mut self, id: StreamId, exceeds_memory: bool) {
+        self.all[id.0].exceeds_memory = exceeds_memory;
     }
 
     /// The pages that were offered last could not be taken yet.

@@ -354,6 +354,14 @@ impl PageTable {
         leaf.is_some_and(|leaf| usize::from(leaf.resident) == LEAF_PAGES)
     }
 
+    /// The ranks of the pages of the leaf of `page`, if all of them are mapped.
+    pub fn ranks(&self, page: Vpn) -> impl Iterator<Item = u16> {
+        let leaf = self.leaves.get(split(page).0);
+        let full = leaf.filter(|leaf| usize::from(leaf.resident) == LEAF_PAGES);
+        let words = full.into_iter().flat_map(|leaf| &leaf.words);
+        words.map(|word| (word >> RANK_AT) as u16)
+    }
+
     /// Whether the same word fills every page of the leaf of `page`.
     pub fn is_filled(&self, page: Vpn, fill: Fill) -> bool {
         let leaf = self.leaves.get(split(page).0);

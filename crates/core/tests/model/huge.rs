@@ -288,7 +288,7 @@ fn scans_come_in_whole_units(helpers: usize) {
     let again = touch_all(&mut m, 0..PAGES);
     // Pages that were never evicted before, or lay in pieces.
     assert!(
-        again.swap_out <= 2 * UNIT as u64,
+        again.swap_out <= 3 * UNIT as u64,
         "{} written",
         again.swap_out
     );
@@ -369,27 +369,21 @@ fn scattered_touches_read_single_pages() {
     m.end();
 }
 
-/// Units that were evicted during `touches` at random, of all pages or only of those that were `away` before.
-fn gone_at_random(touches: usize, helpers: usize, away: bool) -> u64 {
-    let mut m = filled(Thp::Adaptive);
-    m.p.space.helpers = helpers;
-    let before = m.p.mm.stats.huge_swap_out;
-    let mut there = vec![false; PAGES];
-    for at in m.resident() {
-        there[at] = away;
-    }
-    for at in (0..).map(scattered).filter(|&at| !there[at]).take(touches) {
-        assert_eq!(m.touch(at, None), Some(1000 + at as u64));
-    }
-    let gone = m.p.mm.stats.huge_swap_out - before;
-    m.end();
-    gone
-}
-
+/// Where faults are at random, the pages of huge pages go one by one, those that nobody touches.
 #[test]
 fn huge_pages_that_nobody_touches_make_room_for_random_misses() {
-    let gone = gone_at_random(8000, 1, true);
-    assert!(gone >= 10, "{gone} huge pages of 16 went");
+    let mut m = filled(Thp::Adaptive);
+    m.p.space.helpers = 1;
+    let before = m.resident();
+    let mut there = vec![false; PAGES];
+    before.iter().for_each(|&at| there[at] = true);
+    let away = (0..).map(scattered).filter(|&at| !there[at]);
+    for at in away.take(8000) {
+        assert_eq!(m.touch(at, None), Some(1000 + at as u64));
+    }
+    let stay = m.resident().iter().filter(|&&at| there[at]).count();
+    assert!(stay * 4 <= before.len(), "{stay} of {} stay", before.len());
+    m.end();
 }
 
 /// If parts of a leaf are in memory, a scan is seen with gaps, some of which look like strides. The reads of those
@@ -406,8 +400,8 @@ fn memory_touched_in_order_again_becomes_huge_again() {
             let stats = touch_all(&mut m, 0..PAGES);
             if scan > 1 {
                 let read = stats.swap_in as usize;
-                // A part of the pages that the previous scan read is still there: it is evicted last.
-                assert!(read * 20 <= PAGES * 17, "scan {scan} reads {read} pages");
+                // A part of the pages that the previous scan read is still there when this one begins.
+                assert!(read * 10 <= PAGES * 9, "scan {scan} reads {read} pages");
                 let whole = stats.huge_swap_in as usize * UNIT;
                 assert!(
                     whole * 10 >= (PAGES - LIMIT as usize) * 7,
