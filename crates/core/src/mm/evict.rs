@@ -1,9 +1,9 @@
 //! Which pages are evicted, and how they leave the program.
 //!
-//! In this order: pages that the program declared cold, pages that a scan has passed (`drop_behind`), then those that the
-//! policy names ([`crate::reclaim::policy`]) as a sweep goes over the page table by address. A page that was just mapped for a
-//! thread stays for a moment. A huge page is evicted as a whole, and a leaf most of whose pages are old becomes one for
-//! that, unless threads fault at random.
+//! In this order: pages that the program declared cold, pages that a scan has passed (`drop_behind`), then those that
+//! the policy names ([`crate::reclaim::policy`]) as a sweep goes over the page table by address. A page that was just
+//! mapped for a thread stays for a moment. A huge page is evicted as a whole, and a leaf most of whose pages are old
+//! becomes one for that, unless threads fault at random.
 
 use super::Mm;
 use crate::fault::grace;
