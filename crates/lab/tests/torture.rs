@@ -50,7 +50,7 @@ fn seeds_that_are_always_the_same() {
     for key in ["forks", "deaths", "swapoffs", "huge_pages"] {
         assert!(number(key) > 100, "{key}: {report}");
     }
-    assert!(number("huge_pages_drained") > 50, "{report}");
+    assert!(number("huge_pages_drained") > 20, "{report}");
 }
 
 /// A compressing area refused some pages of a huge page while a thread waited for it and the MMU said EAGAIN. It was
