@@ -132,7 +132,7 @@ impl Heuristics {
 #[cfg(feature = "ablate")]
 impl Heuristic {
     /// All of them.
-    pub const ALL: [Heuristic; 45] = [
+    pub const ALL: [Heuristic; 46] = [
         Heuristic::WindowByTime,
         Heuristic::DirectMapping,
         Heuristic::ScatteredMarks,

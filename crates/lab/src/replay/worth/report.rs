@@ -91,7 +91,7 @@ fn summary<'a>(ratios: &[&'a Ratio], of: fn(&Ratio) -> f64) -> Option<Summary<'a
     })
 }
 
-fn of_group<'a>(ratios: &'a [Ratio], group: usize, device: Option<usize>) -> Vec<&'a Ratio> {
+fn of_group(ratios: &[Ratio], group: usize, device: Option<usize>) -> Vec<&Ratio> {
     let fits = |ratio: &&Ratio| {
         ratio.run.off == group && device.is_none_or(|device| ratio.run.device == device)
     };
