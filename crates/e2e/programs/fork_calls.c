@@ -1,32 +1,13 @@
 /* fork and calls built on it, with most of the memory swapped out: the child sees the parent's memory as of the
  * fork, both continue to write, either ends first. The parent gets each child's verdict by its exit status. */
-#include "check.h"
+#include "forks.h"
 
 #include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
-#define REGION (48 * MIB)
-#define PRESSURE 128
-#define swapped_region(seed) swapped_memory(REGION, seed, PRESSURE)
-
 extern char **environ;
 static char *self;
-
-static pid_t forked(void)
-{
-    fflush(stdout);
-    pid_t pid = fork();
-    CHECK(pid >= 0, "fork");
-    return pid;
-}
-
-#define CHILD_WAS_RIGHT(pid, what)                                            \
-    do {                                                                      \
-        int child_code = reap(pid);                                           \
-        errno = 0;                                                            \
-        CHECK(child_code == 0, "%s ended with %d", what, child_code);         \
-    } while (0)
 
 /* Parent and child write their own values in turns with pressure. */
 static void diverge(char *p, uint64_t before, uint64_t mine)
@@ -49,7 +30,7 @@ static void child_sees_parent(void)
         _exit(0);
     }
     diverge(p, 1, 200);
-    CHILD_WAS_RIGHT(pid, "the child");
+    child_was_right(pid, "the child");
     VERIFY_PART(p, 0, REGION / 2, 202, "after the child");
 }
 
@@ -72,7 +53,7 @@ static void parent_exits_first(void)
         }
         _exit(0);
     }
-    CHILD_WAS_RIGHT(parent, "the one between");
+    child_was_right(parent, "the one between");
     close(done[1]);
     char verdict = 0;
     CHECK(read(done[0], &verdict, 1) == 1 && verdict == 'k', "the orphan did not finish");
@@ -88,7 +69,7 @@ static void child_exits_first(void)
             VERIFY_PART(p, i * PAGE * 100, PAGE * 100, 4, "a little of it");
             _exit(0);
         }
-        CHILD_WAS_RIGHT(pid, "a child");
+        child_was_right(pid, "a child");
         VERIFY(p, REGION, 4, "after a child");
         press(PRESSURE);
     }
@@ -107,7 +88,7 @@ static void generations(char *p, uint64_t seed, int left)
             _exit(0);
         }
         fill_part(p, 0, REGION / 4, 77);
-        CHILD_WAS_RIGHT(pid, "a descendant");
+        child_was_right(pid, "a descendant");
         VERIFY_PART(p, 0, REGION / 4, 77, "written beside the descendant");
         VERIFY_PART(p, REGION / 4, REGION - REGION / 4, seed + 1, "after the descendant");
     } else {
@@ -164,7 +145,7 @@ static void fork_while_threads_work(void)
         }
         if (i % 2)
             VERIFY(p, REGION, 6, "beside the child");
-        CHILD_WAS_RIGHT(pid, "a child");
+        child_was_right(pid, "a child");
     }
     stop = 1;
     for (int i = 0; i < 3; i++)
@@ -181,7 +162,7 @@ static void fork_and_exec(void)
             execl(self, self, "exec_target", (char *)NULL);
             _exit(97);
         }
-        CHILD_WAS_RIGHT(pid, "the executed program");
+        child_was_right(pid, "the executed program");
     }
     VERIFY(p, REGION, 7, "in the end");
 }
@@ -241,7 +222,7 @@ static void vfork_and_spawn(void)
         size_t wrong = wrong_words(p, 0, REGION, 11);
         _exit(wrong ? 96 : 0);
     }
-    CHILD_WAS_RIGHT(pid, "a vfork child that reads");
+    child_was_right(pid, "a vfork child that reads");
     VERIFY(p, REGION, 11, "in the end");
 }
 
@@ -257,7 +238,7 @@ static void many_forks(void)
             VERIFY_PART(p, REGION - 4 * MIB, 4 * MIB, 12, "inherited");
             _exit(0);
         }
-        CHILD_WAS_RIGHT(pid, "a child");
+        child_was_right(pid, "a child");
         if (i % 8 == 0) {
             fill(p, REGION, 12);
             press(PRESSURE / 2);
@@ -292,7 +273,7 @@ static void raw_forks(void)
             /* libc may be in an inconsistent state here: only plain memory is touched. */
             _exit(wrong_words(p, 0, REGION / 2, 1300 + i) ? 94 : 0);
         }
-        CHILD_WAS_RIGHT(pid, names[i]);
+        child_was_right(pid, names[i]);
         press(PRESSURE);
         VERIFY(p, REGION, 13, names[i]);
     }
@@ -316,7 +297,7 @@ static void siblings_share_the_limit(void)
         }
     }
     for (int i = 0; i < 3; i++)
-        CHILD_WAS_RIGHT(pids[i], "a sibling");
+        child_was_right(pids[i], "a sibling");
     VERIFY(p, REGION, 14, "in the end");
 }
 
@@ -366,7 +347,7 @@ static void killed_parent(void)
     usleep(100000);
     CHECK(kill(between, SIGKILL) == 0, "kill");
     CHECK(reap(between) == 128 + SIGKILL, "the killed one");
-    CHILD_WAS_RIGHT(orphan, "the orphan");
+    child_was_right(orphan, "the orphan");
     VERIFY(p, REGION, 16, "the first process");
 }
 
@@ -394,7 +375,7 @@ static void closes_everything(void)
             *verdict = wrong ? 2 : 1;
             _exit(0);
         }
-        CHILD_WAS_RIGHT(pid, "the daemon");
+        child_was_right(pid, "the daemon");
         CHECK(*verdict == 1, "the daemon's memory");
     }
     /* And the process itself, with its swapped memory. */
@@ -426,7 +407,7 @@ static void advice_for_children(void)
         VERIFY(wiped, 16 * MIB, 21, "written after it was wiped");
         _exit(0);
     }
-    CHILD_WAS_RIGHT(pid, "the child");
+    child_was_right(pid, "the child");
     VERIFY(wiped, 16 * MIB, 19, "wiped in the child only");
     VERIFY(kept_away, 16 * MIB, 20, "kept away from the child");
 }
@@ -442,7 +423,7 @@ static void shared_stays_shared(void)
         VERIFY(p, REGION, 22, "in the child");
         _exit(0);
     }
-    CHILD_WAS_RIGHT(pid, "the child");
+    child_was_right(pid, "the child");
     VERIFY(shared, 16 * MIB, 23, "what the child wrote");
     VERIFY(p, REGION, 22, "private memory");
 }
@@ -455,7 +436,7 @@ static void *forking_thread(void *p)
         diverge(p, 24, 2400);
         _exit(0);
     }
-    CHILD_WAS_RIGHT(pid, "the thread's child");
+    child_was_right(pid, "the thread's child");
     return NULL;
 }
 
@@ -507,7 +488,7 @@ static void failed_forks(void)
         diverge(p, 19, 1900);
         _exit(0);
     }
-    CHILD_WAS_RIGHT(pid, "the child");
+    child_was_right(pid, "the child");
     VERIFY(p, REGION, 19, "in the end");
 }
 

@@ -1,29 +1,10 @@
 /* Actions of a forked child before its engine boots, which it does not before it is needed. Each child changes its
  * memory, or its parent does, before it first touches swapped memory. */
-#include "check.h"
+#include "forks.h"
 
 #include <signal.h>
 #include <sys/prctl.h>
 #include <time.h>
-
-#define REGION (48 * MIB)
-#define PRESSURE 128
-#define swapped_region(seed) swapped_memory(REGION, seed, PRESSURE)
-
-static pid_t forked(void)
-{
-    fflush(stdout);
-    pid_t pid = fork();
-    CHECK(pid >= 0, "fork");
-    return pid;
-}
-
-static void child_was_right(pid_t pid, const char *what)
-{
-    int code = reap(pid);
-    errno = 0;
-    CHECK(code == 0, "%s ended with %d", what, code);
-}
 
 /* Children that execute another file, or exit. */
 static void storm(void)

@@ -1,27 +1,8 @@
 /* Many children at a time, and children whose parent ends at once. */
-#include "check.h"
+#include "forks.h"
 
 #include <sys/prctl.h>
 #include <time.h>
-
-#define REGION (48 * MIB)
-#define PRESSURE 128
-#define swapped_region(seed) swapped_memory(REGION, seed, PRESSURE)
-
-static pid_t forked(void)
-{
-    fflush(stdout);
-    pid_t pid = fork();
-    CHECK(pid >= 0, "fork");
-    return pid;
-}
-
-#define CHILD_WAS_RIGHT(pid, what)                                            \
-    do {                                                                      \
-        int child_code = reap(pid);                                           \
-        errno = 0;                                                            \
-        CHECK(child_code == 0, "%s ended with %d", what, child_code);         \
-    } while (0)
 
 /* Many children that live at the same time: each looks at some of the memory that is out, before and after the last of
  * them has been forked, and writes some. */
@@ -55,7 +36,7 @@ static void many_children_alive(void)
     press(PRESSURE);
     close(go[1]);
     for (int i = 0; i < CHILDREN; i++)
-        CHILD_WAS_RIGHT(pids[i], "a child");
+        child_was_right(pids[i], "a child");
     VERIFY(p, REGION, 26, "in the end");
 }
 
@@ -84,7 +65,7 @@ static void children_beyond_the_bound(void)
     VERIFY(p, REGION, 27, "after forks that failed");
     close(go[1]);
     for (int i = 0; i < born; i++)
-        CHILD_WAS_RIGHT(pids[i], "a child");
+        child_was_right(pids[i], "a child");
     int status;
     CHECK(wait(&status) == -1 && errno == ECHILD, "no child is left of a fork that failed");
     pid_t pid = forked();
@@ -92,7 +73,7 @@ static void children_beyond_the_bound(void)
         VERIFY(p, REGION, 27, "in a later child");
         _exit(0);
     }
-    CHILD_WAS_RIGHT(pid, "a later child");
+    child_was_right(pid, "a later child");
 }
 
 static uint64_t milliseconds(void)
