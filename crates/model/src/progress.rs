@@ -23,7 +23,7 @@ const MOST: Nanos = 3 * UNMOVABLE;
 /// The time subtracted for a served fault.
 const SERVED: Nanos = 2_000_000;
 /// Pages that a process may gain as the limit gives way repeatedly, although as many as the second constant could be
-/// moved: the 16 most recent are left alone, and some lie ahead of the clock hand, which also visits all immovable
+/// moved: the 16 most recent are left alone, and some lie ahead of the sweep, which also visits all immovable
 /// pages.
 const GAINED: u64 = 48;
 const MOVABLE: usize = 32;

@@ -3,7 +3,7 @@
 //! A thread that waited for its page needs a moment to wake up and touch it. If memory is so short that reclaim goes
 //! around all mapped pages in one call, it would find that very page. The thread would wait again and again: all faults
 //! are served, and no thread makes progress. The last few of these pages therefore stay for that moment. After it, they
-//! are the pages that are surely movable. Other pages may be locked, read-only or shared by a fork, and the clock hand
+//! are the pages that are surely movable. Other pages may be locked, read-only or shared by a fork, and the sweep
 //! would have to go around all of them. While they are fewer than threads may need at a time, the limit yields instead:
 //! otherwise the threads would take each other's pages.
 

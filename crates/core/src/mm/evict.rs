@@ -128,6 +128,9 @@ impl Mm {
 
     /// Whether all pages of a leaf are mapped, and the policy evicts most of them now: then they go as a unit.
     fn is_old_leaf(&mut self, unit: Vpn) -> bool {
+        if !self.has_huge_pages() {
+            return false;
+        }
         let policy = self.reclaim.policy_mut();
         let old = |rank: &u16| policy.judge(*rank, 0).is_none();
         2 * self.table.ranks(unit).filter(old).count() >= LEAF_PAGES

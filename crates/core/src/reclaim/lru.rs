@@ -25,14 +25,7 @@ impl ReclaimPolicy for Lru {
     fn rank(&self, came: Came, _resident: u64) -> Rank {
         let class = match came {
             Came::Joined(rank) if rank != 0 => return rank,
-            Came::Returned {
-                distance: None,
-                soon: true,
-            } => ACTIVE,
-            Came::Returned {
-                distance: Some(distance),
-                ..
-            } if u64::from(distance) <= self.active => ACTIVE,
+            _ if came.returned_within(self.active) => ACTIVE,
             _ => INACTIVE,
         };
         self.order.rank(class, 0)

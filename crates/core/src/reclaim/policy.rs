@@ -30,6 +30,23 @@ pub(crate) enum Came {
     Joined(Rank),
 }
 
+impl Came {
+    /// The page was touched in its frame, or up to `most` pages were evicted between its own eviction and its read.
+    pub fn returned_within(self, most: u64) -> bool {
+        match self {
+            Came::Returned {
+                distance: Some(distance),
+                ..
+            } => u64::from(distance) <= most,
+            Came::Returned {
+                distance: None,
+                soon,
+            } => soon,
+            _ => false,
+        }
+    }
+}
+
 /// An order of eviction.
 pub(crate) trait ReclaimPolicy {
     /// The rank of a page, or of a huge page whose pages were counted already. `resident` pages are mapped.

@@ -43,14 +43,7 @@ impl ReclaimPolicy for S3Fifo {
     fn rank(&self, came: Came, resident: u64) -> Rank {
         let class = match came {
             Came::Joined(rank) if rank != 0 => return rank,
-            Came::Returned {
-                distance: None,
-                soon: true,
-            } => MAIN,
-            Came::Returned {
-                distance: Some(distance),
-                ..
-            } if u64::from(distance) <= resident => MAIN,
+            _ if came.returned_within(resident) => MAIN,
             _ => SMALL,
         };
         self.order.rank(class, 0)

@@ -194,7 +194,7 @@ fn immovable_pages_do_not_delay_movable_ones() {
     }
     let away: Vec<_> = swapped(&m).into_iter().take(200).collect();
     // The limit yields to the first ones, as nothing can be moved. From then on these make room for each other,
-    // wherever the clock hand is.
+    // wherever the sweep is.
     for &at in &away {
         m.touch(at, None);
     }

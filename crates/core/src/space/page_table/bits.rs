@@ -1,4 +1,4 @@
-//! Bits for the 512 entries of a leaf: the clock hand and swapoff find few used entries without a look at the others.
+//! Bits for the 512 entries of a leaf: the sweep and swapoff find few used entries without a look at the others.
 
 use core::ops::Range;
 
