@@ -20,6 +20,8 @@ pub struct Bare {
     pub(crate) grant: Grant,
     /// Pages that may still be mapped before the driver is told.
     allowance: u64,
+    /// It grew while a fork was held, and is not charged for that yet.
+    grew_under_fork: bool,
     /// The most pages that were present at a fork, if there was one.
     forked_with: Option<u64>,
 }
@@ -52,8 +54,10 @@ impl Process {
     /// Pages that the program may touch although they are not charged: the thread that mapped them waits, or has waited
     /// long enough.
     pub(crate) fn uncharged(&self) -> u64 {
-        let granted = |bare: &Bare| self.touchable().saturating_sub(bare.grant.pages());
-        self.bare.as_ref().map_or(0, granted)
+        let grew = self.bare.as_ref().filter(|bare| bare.grew_under_fork);
+        grew.map_or(0, |bare| {
+            self.touchable().saturating_sub(bare.grant.pages())
+        })
     }
 
     /// Pages that others may share, of those that this process is charged for.
@@ -77,11 +81,12 @@ impl Process {
             pid,
         };
         if let Some(spare) = bare.grant.extend(&self.space.account, seat, need) {
-            bare.allowance = spare;
+            (bare.allowance, bare.grew_under_fork) = (spare, false);
             self.space.charged = sys.ledger[pid].charged;
             return true;
         }
         if self.forks.is_held() {
+            bare.grew_under_fork = true;
             return false;
         }
         self.arm(sys);

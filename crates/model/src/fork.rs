@@ -13,6 +13,11 @@ use crate::system::System;
 impl Process {
     /// A thread is about to fork; [`Process::try_snapshot`] continues when it is its turn.
     pub fn hold(&mut self, sys: &mut System) {
+        self.forking += 1;
+        self.begin_fork(sys);
+    }
+
+    fn begin_fork(&mut self, sys: &mut System) {
         if !self.forks.begin(()) {
             return;
         }
@@ -41,11 +46,12 @@ impl Process {
 
     /// The fork is over; the next one begins.
     fn release(&mut self, sys: &mut System) {
+        self.forking -= 1;
         let next = self.forks.release();
         self.call(sys, |mm, _| mm.release());
         self.extend_grant(sys);
         if next.is_some() {
-            self.hold(sys);
+            self.begin_fork(sys);
         }
     }
 

@@ -137,6 +137,8 @@ pub struct Process {
     pub fork: Fork,
     /// One fork at a time.
     pub(crate) forks: Hold<()>,
+    /// Threads that fork, or wait for their turn.
+    pub(crate) forking: u32,
     /// Its memory is not managed yet.
     pub(crate) bare: Option<Bare>,
     /// Its knowledge of its family.
@@ -180,6 +182,7 @@ impl Process {
             discards_since: None,
             fork: Fork::No,
             forks: Hold::default(),
+            forking: 0,
             bare: None,
             member: Member::default(),
             progress: Progress::default(),
@@ -449,7 +452,7 @@ impl Process {
         self.settled()
             && self.messages.is_empty()
             && self.fork == Fork::No
-            && self.forks.is_none()
+            && self.forking == 0
             && !self.forks.delays_growth()
             && self.waiting == 0
             && !self.mm.must_retry()

@@ -25,6 +25,7 @@ pub struct Steps {
     /// Its least setting.
     least: u32,
     huge: bool,
+    families: bool,
     rates: Rates,
     pattern: Pattern,
     at: u64,
@@ -46,6 +47,7 @@ impl Steps {
             limit: plan.limit as u32,
             least: if plan.clusters > 0 { 400 } else { 32 },
             huge: plan.clusters > 0,
+            families: plan.families,
             rates: plan.rates,
             pattern: Pattern::Forward,
             at: 0,
@@ -162,7 +164,15 @@ impl Steps {
             6 => Act::Pressure {
                 pages: chance.below(16) as u8,
             },
-            7..10 => Act::Fork,
+            7..10 => {
+                if self.families && chance.below(2) > 0 {
+                    // Other threads change the memory before the fork is over, or the child is known.
+                    let n = 8 * u16::from(n);
+                    self.script = vec![Act::Discard { page, n }, Act::Map { page, n }, Act::Fork];
+                    self.script.rotate_left(usize::from(page) % 2);
+                }
+                Act::Fork
+            }
             10 => Act::Die,
             // Lost pages leave holes in huge pages.
             11 | 12 | 20 | 21 if self.huge && !chance.one_in(100) => self.empty_units(),
