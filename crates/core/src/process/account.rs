@@ -27,6 +27,8 @@ pub struct Account<P> {
     wanted_by_others: u64,
     /// The others were told that this process lacks pages.
     has_asked: bool,
+    /// Pages that waiting writes would copy, and for which there is no room.
+    uncopied: u64,
     debt: Debt,
     debtors: Debtors<P>,
 }
@@ -38,6 +40,7 @@ impl<P> Default for Account<P> {
             target: None,
             wanted_by_others: 0,
             has_asked: false,
+            uncopied: 0,
             debt: Debt::default(),
             debtors: Debtors::default(),
         }
@@ -76,7 +79,8 @@ impl<P: Copy + PartialEq> Account<P> {
         ledger.uncharge(self.debt.on_gone(n));
     }
 
-    /// Pages that this process should evict.
+    /// Pages that this process should evict: it has more than its share and others lack them, or its writes wait for
+    /// room, which no fault takes from its free frames.
     pub fn excess(&self, ledger: &impl Ledger<Process = P>) -> u64 {
         let own = ledger.own();
         let found_unnoticed = self.target.map_or(0, |target| own.saturating_sub(target));
@@ -85,7 +89,9 @@ impl<P: Copy + PartialEq> Account<P> {
         let wanted = self.wanted_by_others.saturating_sub(free);
         let due = self.debt.due();
         let short = (charged + due).saturating_sub(limit) + wanted;
-        found_unnoticed.max(short.min((own + due).saturating_sub(Self::fair_share(ledger))))
+        let above_share = (own + due).saturating_sub(Self::fair_share(ledger));
+        let for_copies = self.uncopied.saturating_sub(free).min(own);
+        found_unnoticed.max(short.min(above_share)).max(for_copies)
     }
 
     /// `n` charged pages will be found later ([`Self::charge_existing`]).
@@ -233,6 +239,16 @@ impl<P: Copy + PartialEq> Account<P> {
         !self.debtors.is_empty()
     }
 
+    /// Pages that waiting writes would copy, and for which there was no room.
+    pub fn uncopied(&self) -> u64 {
+        self.uncopied
+    }
+
+    /// The writes that wait are tried again: those for which there is still no room will be counted.
+    pub(super) fn retry_copies(&mut self) {
+        self.uncopied = 0;
+    }
+
     /// Whether a write may copy `n` shared pages now; `anyway`: it has waited long enough.
     pub fn may_copy(
         &mut self,
@@ -256,6 +272,8 @@ impl<P: Copy + PartialEq> Account<P> {
             ledger.paid(self.debt.uncover(own));
             self.debt.on_own(n - own);
             self.debtors.ask(ledger, n - own);
+        } else {
+            self.uncopied += own;
         }
         is_paid || anyway
     }

@@ -60,8 +60,9 @@ impl Copies {
         self.waiting.extend(copies);
     }
 
-    /// No page is protected any more.
-    pub fn clear(&mut self) {
+    /// No page is protected any more: `account` needs no room for copies.
+    pub fn clear<P: core::marker::Copy + PartialEq>(&mut self, account: &mut Account<P>) {
+        account.retry_copies();
         self.waiting.clear();
     }
 
@@ -78,6 +79,7 @@ impl Copies {
         now: Nanos,
         pages: &mut impl Protected,
     ) -> bool {
+        account.retry_copies();
         let mut opened = Vpn(u64::MAX)..Vpn(u64::MAX);
         self.waiting.retain(|copy| {
             if opened.contains(&copy.page) {

@@ -235,15 +235,20 @@ fn a_childs_write_waits_until_its_batch_is_paid_for() {
     let seat = &mut run.seat(1);
     assert!(copies.step(&mut account, seat, 0, &mut pages));
     assert_eq!(core::mem::take(&mut pages.opened), [Vpn(3)..Vpn(4)]);
+    // It has no more than its share, and no page of its own.
+    assert_eq!((account.uncopied(), account.excess(seat)), (38, 0));
     // There is room for the 11 pages of the first batch; both of its writes go on.
     seat.run.charged[0] = 88;
     assert!(copies.step(&mut account, seat, 0, &mut pages));
     assert_eq!(core::mem::take(&mut pages.opened), [Vpn(0)..Vpn(16)]);
     assert_eq!((seat.own(), account.debt().owed()), (11, 39));
+    // It makes room for the other write from what it has itself, though that is less than its share.
+    assert_eq!((account.uncopied(), account.excess(seat)), (16, 11));
     // After its patience the limit gives way.
     assert!(!copies.step(&mut account, seat, SECOND, &mut pages));
     assert_eq!((seat.own(), account.debt().owed()), (27, 23));
     assert!(copies.is_empty());
+    assert_eq!((account.uncopied(), account.excess(seat)), (0, 0));
 }
 
 #[test]

@@ -143,14 +143,16 @@ impl Pager {
             || self.has_to_protect()
     }
 
-    /// Release writes as far as there is room for their copies.
-    pub(super) fn step_copies(&mut self) {
+    /// Release writes as far as there is room for their copies. Returns whether room has to be made for more of them
+    /// than before.
+    pub(super) fn step_copies(&mut self) -> bool {
         if self.w.is_protected() && !self.w.account.owes() && !self.w.account.has_debtors() {
             self.open_all();
         }
         if self.copies.is_empty() {
-            return;
+            return false;
         }
+        let before = self.w.account.uncopied();
         let mut seat = self.w.seat();
         let pages = &mut Pages {
             mm: &mut self.mm,
@@ -162,6 +164,7 @@ impl Pager {
         if waits {
             self.next_share = self.next_share.min(now() + ASK);
         }
+        self.w.account.uncopied() > before
     }
 
     /// Remove all protection, because all pages are paid for.
@@ -184,6 +187,6 @@ impl Pager {
         }
         self.w.protection = Protection::None;
         self.w.ledger.set_protects(self.w.me, false);
-        self.copies.clear();
+        self.copies.clear(&mut self.w.account);
     }
 }

@@ -244,7 +244,7 @@ impl Pager {
             // A failed submission stays queued; the next flush tries it again.
             let flushed = self.w.io.flush().is_ok();
             let more = self.mm.run(&mut self.w);
-            self.step_copies();
+            busy |= self.step_copies();
             self.step_fork();
             self.step_growth();
             let _ = self.w.io.flush();
