@@ -331,11 +331,18 @@ impl Process {
             mm: &mut self.mm,
             space: &mut self.space,
         };
+        let free = pages.mm.free_frames();
+        let (before, asked) = (seat.sys.charged, pages.space.account.uncopied());
         let mut account = std::mem::take(&mut pages.space.account);
         let copies = &mut self.member.copies;
         copies.step(&mut account, seat, now, pages);
         self.space.account = account;
         self.space.charged = sys.ledger[pid].charged;
+        let passed = sys.charged.saturating_sub(sys.limit.max(before));
+        assert!(
+            passed.min(asked) == 0 || free < passed,
+            "{passed} pages were copied beyond the limit, beside {free} free frames"
+        );
         sys.excuse();
         self.call(sys, |_, _| ());
     }
@@ -382,9 +389,34 @@ pub(crate) fn charged_for(sys: &System, processes: &[Process]) {
     let uncharged: u64 = processes.iter().map(Process::uncharged).sum();
     assert!(
         there <= sys.charged + debts + uncharged,
-        "{there} different pages are in memory, {} are charged and {debts} will be paid for",
+        "{there} different pages are in memory, {} are charged and {debts} will be paid for: {}",
         sys.charged,
+        processes
+            .iter()
+            .map(|process| process.account_state(sys))
+            .collect::<Vec<_>>()
+            .join("; "),
     );
+}
+
+impl Process {
+    /// Its account, for messages.
+    fn account_state(&self, sys: &System) -> String {
+        let words = &sys.ledger[self.space.pid];
+        let pages = || self.space.pages.iter();
+        format!(
+            "process {} (parent {:?}, bare: {}) has {} pages, {} of them shared, and {} charged; it owes {:?}, is asked for {} and published {} shared",
+            self.space.pid,
+            self.member.parent,
+            self.is_bare(),
+            pages().filter(|page| page.present.is_some()).count(),
+            pages().filter(|page| page.id > 0).count(),
+            words.charged,
+            self.space.account.debt(),
+            words.asked,
+            words.shared,
+        )
+    }
 }
 
 #[cfg(test)]

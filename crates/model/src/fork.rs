@@ -6,6 +6,7 @@ use foreswap_core::units::Vpn;
 use foreswap_core::{Advice, Stored};
 
 use crate::bare::Bare;
+use crate::family::Seat;
 use crate::process::{Fork, Process};
 use crate::space::Mapping;
 use crate::system::System;
@@ -22,6 +23,11 @@ impl Process {
             return;
         }
         self.space.returned.clear();
+        let pid = self.space.pid;
+        self.space.account.begin_fork(&mut Seat {
+            sys: &mut *sys,
+            pid,
+        });
         self.call(sys, |mm, _| mm.hold());
         self.fork = match self.is_bare() {
             true => self.fork_bare(),
@@ -48,6 +54,7 @@ impl Process {
     fn release(&mut self, sys: &mut System) {
         self.forking -= 1;
         let next = self.forks.release();
+        self.space.account.end_fork();
         self.call(sys, |mm, _| mm.release());
         self.extend_grant(sys);
         if next.is_some() {

@@ -33,6 +33,7 @@ use alloc::vec::Vec;
 
 use crate::fault::out_of_memory::Config as Patience;
 use crate::fault::{Pending, Waiters};
+use crate::frames::clusters::{List, UNIT};
 use crate::frames::{Frames, State};
 use crate::heuristics::{Heuristic, Heuristics};
 use crate::huge::{Huge, Thp};
@@ -208,6 +209,12 @@ impl Mm {
     /// At the last write no area accepted a page, and no slot is known to have become free since.
     pub fn is_out_of_slots(&self) -> bool {
         self.slots.are_full()
+    }
+
+    /// Frames whose memory is free, pages.
+    pub fn free_frames(&self) -> u64 {
+        let units = u64::from(self.frames.clusters().count(List::Free) * UNIT);
+        u64::from(self.frames.free()) + units
     }
 
     /// Pages that are mapped in the program.

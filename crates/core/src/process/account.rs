@@ -29,6 +29,8 @@ pub struct Account<P> {
     has_asked: bool,
     /// Pages that waiting writes would copy, and for which there is no room.
     uncopied: u64,
+    /// A fork is under way: its child may share all pages.
+    forks: bool,
     debt: Debt,
     debtors: Debtors<P>,
 }
@@ -41,6 +43,7 @@ impl<P> Default for Account<P> {
             wanted_by_others: 0,
             has_asked: false,
             uncopied: 0,
+            forks: false,
             debt: Debt::default(),
             debtors: Debtors::default(),
         }
@@ -90,7 +93,11 @@ impl<P: Copy + PartialEq> Account<P> {
         let due = self.debt.due();
         let short = (charged + due).saturating_sub(limit) + wanted;
         let above_share = (own + due).saturating_sub(Self::fair_share(ledger));
-        let for_copies = self.uncopied.saturating_sub(free).min(own);
+        // What it evicts pays for its due pages first.
+        let for_copies = match self.uncopied {
+            0 => 0,
+            n => (charged + due + n).saturating_sub(limit).min(own),
+        };
         found_unnoticed.max(short.min(above_share)).max(for_copies)
     }
 
@@ -175,6 +182,27 @@ impl<P: Copy + PartialEq> Account<P> {
         self.debt.on_due(due);
     }
 
+    /// This process is about to fork. The child may share all its pages at once, so the others must know of them now:
+    /// this process may end before it looks at its debts again.
+    pub fn begin_fork(&mut self, ledger: &mut impl LedgerMut<Process = P>) {
+        self.forks = true;
+        self.publish(ledger, 0, 0);
+    }
+
+    /// The fork is over, and the shared pages are marked.
+    pub fn end_fork(&mut self) {
+        self.forks = false;
+    }
+
+    /// Tell the others of the debt, and how many of the `shared` pages no other is charged for.
+    fn publish(&self, ledger: &mut impl LedgerMut<Process = P>, shared: u64, asked: u64) {
+        let paid = match self.forks {
+            true => ledger.own(),
+            false => shared.saturating_sub(self.debt.covered()),
+        };
+        ledger.set_debt(self.debt.owed(), self.debt.due(), paid, asked);
+    }
+
     /// All pages were found.
     pub fn close_debt(&mut self) {
         self.debt.close();
@@ -225,8 +253,7 @@ impl<P: Copy + PartialEq> Account<P> {
             self.debt.settle(due);
             ledger.paid(due);
         }
-        let paid = shared.saturating_sub(self.debt.covered());
-        ledger.set_debt(self.debt.owed(), self.debt.due(), paid, asked);
+        self.publish(ledger, shared, asked);
     }
 
     /// Look for the members of the family that have debts.

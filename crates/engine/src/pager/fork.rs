@@ -51,6 +51,7 @@ impl Pager {
         // The child's memory has a copy of it.
         let unasked = self.w.ledger.unasked(self.w.ledger.family(self.w.me));
         self.program.unasked.store(unasked, Relaxed);
+        self.w.account.begin_fork(&mut self.w.seat());
         if self.mode == Mode::Bare {
             self.mm.hold();
             // The child assumes that all its memory is mapped.
@@ -145,6 +146,7 @@ impl Pager {
         let child = self.child.take();
         let next = self.hold.release();
         self.mm.release();
+        self.w.account.end_fork();
         self.on_shared_anew();
         self.w.map.share_with(None);
         if let Some(snapshot) = self.w.snapshot.take() {
