@@ -89,9 +89,14 @@ impl<P: Copy + PartialEq> Debtors<P> {
             });
             ledger.ask_to_pay(debtor, pages);
         }
-        let may = self.paid >= n || anyway;
-        self.paid -= if may { n.min(self.paid) } else { 0 };
-        may
+        if self.paid < n && !anyway {
+            return false;
+        }
+        // What is copied before it is paid for is asked for on its own: the payment under way is for other pages.
+        let unpaid = n.saturating_sub(self.paid);
+        self.paid -= n - unpaid;
+        self.ask(ledger, unpaid);
+        true
     }
 
     /// Ask debtors to pay for `n` pages that this process is no longer charged for, or has copied already. A debtor that

@@ -283,6 +283,38 @@ fn a_parents_write_waits_until_a_child_has_paid() {
     assert_eq!(run.asked[1], 0);
 }
 
+/// What a write copies before it is paid for is asked for as well, beside the payment under way.
+#[test]
+fn a_late_payment_is_no_gift() {
+    let mut run = Run::new(1000, 2);
+    run.charged[0] = 1000;
+    let mut child = debtor(&mut run, 1, 1000);
+    child.pay(&mut run.seat(1), 1000);
+    let mut parent = Account::default();
+    parent.find_debtors(&run.seat(0));
+    assert!(!parent.may_copy(&mut run.seat(0), 16, false));
+    assert_eq!(run.asked[1], 256);
+    for late in 1..=40 {
+        assert!(parent.may_copy(&mut run.seat(0), 16, true));
+        assert_eq!(run.asked[1], 256 + 16 * late);
+    }
+}
+
+/// A process may end before it looks at its debts after a fork.
+#[test]
+fn a_fork_publishes_what_its_child_may_share() {
+    let mut run = Run::new(1000, 2);
+    run.charged[0] = 700;
+    let mut parent = Account::<usize>::default();
+    parent.begin_fork(&mut run.seat(0));
+    assert_eq!(run.shared[0], 700);
+    parent.pay(&mut run.seat(0), 0);
+    assert_eq!(run.shared[0], 700);
+    parent.end_fork();
+    parent.pay(&mut run.seat(0), 650);
+    assert_eq!(run.shared[0], 650);
+}
+
 #[test]
 fn a_writer_asks_the_next_debtor_when_one_has_nothing_left() {
     let mut run = Run::new(1000, 3);
