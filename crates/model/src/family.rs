@@ -326,6 +326,19 @@ impl Process {
                 page.wp = is_shared && page.mapping == Mapping::Managed && page.present.is_some();
             }
         }
+        self.step_copies(sys);
+    }
+
+    /// Writes go on for whose copies there is room.
+    pub(crate) fn step_copies(&mut self, sys: &mut System) {
+        if !sys.families || self.fork != Fork::No || self.member.copies.is_empty() {
+            return;
+        }
+        let pid = self.space.pid;
+        let seat = &mut Seat {
+            sys: &mut *sys,
+            pid,
+        };
         let now = seat.sys.now;
         let pages = &mut Pages {
             mm: &mut self.mm,

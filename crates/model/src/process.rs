@@ -431,7 +431,9 @@ impl Process {
 
     /// The core does background work.
     pub fn run(&mut self, sys: &mut System) -> bool {
-        self.call(sys, |mm, w| mm.run(w))
+        let more = self.call(sys, |mm, w| mm.run(w));
+        self.step_copies(sys);
+        more
     }
 
     /// The program gives advice for a range.
