@@ -351,9 +351,9 @@ impl Process {
         copies.step(&mut account, seat, now, pages);
         self.space.account = account;
         self.space.charged = sys.ledger[pid].charged;
-        let passed = sys.charged.saturating_sub(sys.limit.max(before));
+        let passed = sys.charged.saturating_sub(sys.limit);
         assert!(
-            passed.min(asked) == 0 || free < passed,
+            before > sys.limit || passed.min(asked) == 0 || free < passed,
             "{passed} pages were copied beyond the limit, beside {free} free frames"
         );
         sys.excuse();
