@@ -240,6 +240,39 @@ static void moves_as_one(void)
     }
 }
 
+/* Small mappings between large ones: the kernel joins all of them, and so it must when some are managed. */
+static void small_mappings(void)
+{
+    static const size_t sizes[] = {64 << 10, PAGE, 20 << 10, 2 * PAGE};
+    static char *all[40000];
+    enum { N = sizeof all / sizeof *all };
+    press(128);
+    for (int i = 0; i < N; i++) {
+        size_t size = sizes[i % 4];
+        all[i] = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(all[i] != MAP_FAILED, "mapping %d", i);
+        fill_part(all[i], size - PAGE, PAGE, i);
+    }
+    /* A page in the middle of others is replaced. */
+    for (int i = 0; i < N; i += 4) {
+        char *page = all[i] + 8 * PAGE;
+        CHECK(mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page, "mmap");
+        fill_part(page, 0, PAGE, -i);
+    }
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    uint64_t lines = 0;
+    while (maps && fgets(line, sizeof line, maps))
+        lines++;
+    note("mappings", lines);
+    press(128);
+    for (int i = 0; i < N; i++) {
+        VERIFY_PART(all[i], sizes[i % 4] - PAGE, PAGE, i, "a mapping");
+        if (i % 4 == 0)
+            VERIFY_PART(all[i] + 8 * PAGE, 0, PAGE, -i, "a page in the middle");
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct part parts[] = {
@@ -254,6 +287,7 @@ int main(int argc, char **argv)
         {"own_userfaultfd", own_userfaultfd},
         {"moves_as_one", moves_as_one},
         {"named_a_stack", named_a_stack},
+        {"small_mappings", small_mappings},
     };
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
 }

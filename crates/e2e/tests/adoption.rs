@@ -55,6 +55,15 @@ fn unlike_neighbours() {
     part("unlike_neighbours");
 }
 
+/// 40,000 small mappings, of which bare ones are joined.
+#[test]
+fn small_mappings() {
+    if let Some(outcome) = part("small_mappings") {
+        let mappings = outcome.note("mappings");
+        assert!(mappings < 10_000, "{mappings} mappings");
+    }
+}
+
 #[test]
 fn own_userfaultfd() {
     part("own_userfaultfd");

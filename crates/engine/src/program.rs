@@ -34,7 +34,8 @@ pub mod state {
 
 /// Requests over the doorbell: the number in word 0, arguments in the words after it.
 pub mod request {
-    /// Memory appeared at word 1, word 2 bytes of it, private and anonymous.
+    /// Memory appeared at word 1, word 2 bytes of it, private and anonymous. If they are fewer than [`super::SMALL`],
+    /// the memory is managed beside managed memory only.
     pub const GREW: u64 = 1;
     /// Unknown memory was seen at word 1.
     pub const SEEN: u64 = 2;
@@ -74,6 +75,9 @@ pub mod hold {
 pub const MADV_GUARD_INSTALL: c_int = 102;
 /// As [`MADV_GUARD_INSTALL`].
 pub const MADV_GUARD_REMOVE: c_int = 103;
+
+/// Mappings of fewer bytes are managed only beside managed memory.
+pub const SMALL: usize = 64 << 10;
 
 /// Bytes for the name of the supervisor's socket.
 pub const SOCKET_BYTES: usize = 108;

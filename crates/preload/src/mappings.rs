@@ -5,7 +5,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use foreswap::program::{MADV_GUARD_INSTALL, MADV_GUARD_REMOVE, own_pid, state};
+use foreswap::program::{MADV_GUARD_INSTALL, MADV_GUARD_REMOVE, SMALL, own_pid, state};
 use foreswap::sys::modules::StaticData;
 use foreswap::sys::mremap_lock::{MremapLock, Turn};
 use foreswap::sys::needed;
@@ -36,8 +36,8 @@ static MADVISE: Real = Real::new(c"madvise");
 static POSIX_MADVISE: Real = Real::new(c"posix_madvise");
 static PROCESS_MADVISE: Real = Real::new(c"process_madvise");
 
-/// Smaller mappings are left to the look at the maps.
-const SMALLEST: usize = 64 << 10;
+/// Smaller mappings are reported only once memory is managed: beside it they become managed as well.
+const SMALLEST: usize = SMALL;
 
 /// Counts earlier memory: static arrays, and mappings of other objects' constructors.
 pub fn note_what_is_there(known: &StaticData) {
@@ -95,7 +95,9 @@ pub extern "C" fn mmap(
 ) -> *mut c_void {
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let others = libc::MAP_HUGETLB | libc::MAP_GROWSDOWN;
-    let ours = flags & (anonymous | libc::MAP_SHARED | others) == anonymous && length >= SMALLEST;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let counts = length >= SMALLEST || is_managed() && protection & access == access;
+    let ours = flags & (anonymous | libc::MAP_SHARED | others) == anonymous && counts;
     // Pages requested at once must come through the pager, or they would not count. This also holds if the mapping
     // itself causes an engine to start, which happens after it is reported.
     let populate = ours && may_be_managed() && flags & libc::MAP_POPULATE != 0;
