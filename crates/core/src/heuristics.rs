@@ -52,8 +52,6 @@ pub enum Heuristic {
     ComingPages,
     /// Few pages are evicted at a time while a thread waits for a read.
     SmallBatches,
-    /// During random faults fewer pages are evicted ahead of their writes.
-    FewUnwritten,
     /// Leaves that cannot be moved are skipped for some passes.
     LeafRest,
     /// After a leaf could not be made a huge page, the next ones are left alone.
@@ -132,7 +130,7 @@ impl Heuristics {
 #[cfg(feature = "ablate")]
 impl Heuristic {
     /// All of them.
-    pub const ALL: [Heuristic; 46] = [
+    pub const ALL: [Heuristic; 45] = [
         Heuristic::WindowByTime,
         Heuristic::DirectMapping,
         Heuristic::ScatteredMarks,
@@ -156,7 +154,6 @@ impl Heuristic {
         Heuristic::KeptUnits,
         Heuristic::ComingPages,
         Heuristic::SmallBatches,
-        Heuristic::FewUnwritten,
         Heuristic::LeafRest,
         Heuristic::LeanUnits,
         Heuristic::ScarceUnits,

@@ -81,11 +81,9 @@ impl Mm {
         w.available() + u64::from(free) + u64::from(self.frames.clean())
     }
 
-    /// Enough pages are in writeback.
+    /// Enough pages are in writeback: more would not free memory sooner.
     pub(super) fn is_much_unwritten(&self) -> bool {
-        let unwritten = self.evicted().unwritten;
-        let at_random = self.faults_at_random() && self.uses(Heuristic::FewUnwritten);
-        self.reclaim.is_much_unwritten(unwritten, at_random)
+        self.frames.unwritten() >= self.reclaim.marks().writes
     }
 
     /// Return memory that other processes need more, or that a lower limit takes.

@@ -10,8 +10,6 @@ use crate::heuristics::Heuristic;
 /// If this many pages are kept for units, reclaim evicts a unit as soon as one is taken: the disk always has writes.
 /// With fewer, it rests in between, and a scan finds more of its readahead.
 const FLOWING: u32 = 4 * UNIT;
-/// During random faults, pages for this many times the high mark are in writeback at most.
-const AT_RANDOM: u32 = 2;
 
 /// Evicted pages that are no free memory yet.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,16 +80,6 @@ impl Reclaim {
     pub fn sleep_if_enough(&mut self, headroom: u64, kept: u32) {
         self.awake &= headroom < self.wanted(kept);
     }
-
-    /// Enough pages are in writeback: more would not free memory sooner. During random faults, a page that is evicted
-    /// too early may be the very next one to be needed.
-    pub fn is_much_unwritten(&self, unwritten: u32, at_random: bool) -> bool {
-        let most = match at_random {
-            true => (AT_RANDOM * self.marks.high).min(self.marks.writes),
-            false => self.marks.writes,
-        };
-        unwritten >= most
-    }
 }
 
 #[cfg(test)]
@@ -131,14 +119,5 @@ mod tests {
         assert!(reclaim.wake_if_short(wanted - 100, FLOWING, &evicted(199, false)));
         assert!(!reclaim.is_enough_coming(wanted - 1, FLOWING, &evicted(200, true), 0));
         assert!(!reclaim.is_enough_coming(wanted - 1, FLOWING - 1, &evicted(200, false), 0));
-    }
-
-    #[test]
-    fn during_random_faults_less_is_evicted_ahead_of_the_writes() {
-        let reclaim = reclaim();
-        assert!(!reclaim.is_much_unwritten(4095, false));
-        assert!(reclaim.is_much_unwritten(4096, false));
-        assert!(!reclaim.is_much_unwritten(1023, true));
-        assert!(reclaim.is_much_unwritten(1024, true));
     }
 }
