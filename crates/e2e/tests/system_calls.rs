@@ -2,7 +2,7 @@
 //! checks are in `programs/system_calls.c`.
 
 use foreswap_e2e::process::Scratch;
-use foreswap_e2e::{Job, Managed, Outcome, program, requirement};
+use foreswap_e2e::{Job, MIB, Managed, Outcome, Stats, program, requirement};
 
 /// Mebibytes.
 const LIMIT: u64 = 64;
@@ -68,6 +68,7 @@ fn gdb_attaches_and_detaches() {
     running.wait_for_output("ready");
     let pids = running.processes_named("system_calls");
     assert_eq!(pids.len(), 1, "the one process to attach to");
+    let core = scratch.join("core");
     for _ in 0..2 {
         let seen = Job::new(&gdb)
             .args(["--batch", "--quiet", "-nx", "-p"])
@@ -76,6 +77,8 @@ fn gdb_attaches_and_detaches() {
             .args(["-ex", "thread apply all backtrace 3"])
             .args(["-ex", "print/x gdb_resident"])
             .args(["-ex", "x/2gx gdb_region + 1048576"])
+            .arg("-ex")
+            .arg(format!("generate-core-file {}", core.display()))
             .args(["-ex", "detach"])
             .timeout(60)
             .run();
@@ -85,10 +88,21 @@ fn gdb_attaches_and_detaches() {
             seen.text(),
             seen.stderr
         );
+        small_core(&core);
     }
     std::fs::write(scratch.join("go-on"), "").expect("the signal to go on can be given");
     let outcome = running.wait().succeeded();
     assert_eq!(outcome.text(), "ready\nwaits_for_gdb: as it should be\n");
+    let shared = Stats::read(&stats).0["unmanaged_bytes"]["shared"].as_u64();
+    assert!(shared < Some(16 * MIB), "{shared:?} bytes of shared memory");
+}
+
+/// A core holds the memory of the program, and not that of foreswap, which a dump would allocate.
+#[track_caller]
+fn small_core(path: &std::path::Path) {
+    let size = std::fs::metadata(path).expect("a core").len();
+    std::fs::remove_file(path).expect("a core that is not needed");
+    assert!(size < 1024 * MIB, "a core of {size} bytes");
 }
 
 /// A core dump ends, and the status is that of the bare run.
@@ -105,4 +119,7 @@ fn core_dump_ends() {
     let outcome = Managed::limit(LIMIT).equals_bare(&job);
     assert_eq!(outcome.code(), 128 + 6);
     assert_eq!(outcome.text(), "about to abort\n");
+    for entry in std::fs::read_dir(scratch.path()).expect("the folder") {
+        small_core(&entry.expect("an entry").path());
+    }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use foreswap_store::ram::Ram;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 
 use super::layout::{AreaLayout, Header, Record};
 use super::mapping::{LedgerError, system};
@@ -73,6 +73,9 @@ impl Memory {
         // SAFETY: mapped just now.
         unsafe { own_memory::open_unlocked(base.as_ptr() as usize, bytes) }
             .map_err(system("mprotect"))?;
+        // A core dump reads all that is mapped, and a read of shared memory allocates it: gigabytes of empty records.
+        // SAFETY: advice that changes no content.
+        let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxDontDump) };
         Ok(memory)
     }
 
