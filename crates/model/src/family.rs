@@ -344,7 +344,9 @@ impl Process {
             mm: &mut self.mm,
             space: &mut self.space,
         };
-        let free = pages.mm.free_frames();
+        // Frames of due pages are not charged.
+        let due = pages.space.account.debt().due();
+        let free = pages.mm.free_frames().saturating_sub(due);
         let (before, asked) = (seat.sys.charged, pages.space.account.uncopied());
         let mut account = std::mem::take(&mut pages.space.account);
         let copies = &mut self.member.copies;
