@@ -36,9 +36,6 @@ static MADVISE: Real = Real::new(c"madvise");
 static POSIX_MADVISE: Real = Real::new(c"posix_madvise");
 static PROCESS_MADVISE: Real = Real::new(c"process_madvise");
 
-/// Smaller mappings are reported only once memory is managed: beside it they become managed as well.
-const SMALLEST: usize = SMALL;
-
 /// Counts earlier memory: static arrays, and mappings of other objects' constructors.
 pub fn note_what_is_there(known: &StaticData) {
     let data = Statm::open().ok().and_then(|statm| {
@@ -96,7 +93,8 @@ pub extern "C" fn mmap(
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let others = libc::MAP_HUGETLB | libc::MAP_GROWSDOWN;
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    let counts = length >= SMALLEST || is_managed() && protection & access == access;
+    // Small mappings are reported only once memory is managed: beside it they become managed as well.
+    let counts = length >= SMALL || is_managed() && protection & access == access;
     let ours = flags & (anonymous | libc::MAP_SHARED | others) == anonymous && counts;
     // Pages requested at once must come through the pager, or they would not count. This also holds if the mapping
     // itself causes an engine to start, which happens after it is reported.
@@ -189,7 +187,7 @@ pub extern "C" fn mremap(
             false => set_errno(libc::EFAULT),
         }
     }
-    if mapped != libc::MAP_FAILED && new_length > old_length && new_length >= SMALLEST {
+    if mapped != libc::MAP_FAILED && new_length > old_length && new_length >= SMALL {
         // Of unknown kind: the engine looks before it adopts.
         PROGRAM.seen(mapped as usize, new_length - old_length);
     }

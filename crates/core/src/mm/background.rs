@@ -77,13 +77,12 @@ impl Mm {
 
     /// Pages that a fault could have without waiting.
     pub(super) fn headroom(&self, w: &impl World) -> u64 {
-        let free = self.frames.free() + self.frames.clusters().count(List::Free) * UNIT;
-        w.available() + u64::from(free) + u64::from(self.frames.clean())
+        w.available() + self.free_frames() + u64::from(self.frames.clean())
     }
 
-    /// Enough pages are in writeback: more would not free memory sooner.
+    /// Enough pages are in writeback.
     pub(super) fn is_much_unwritten(&self) -> bool {
-        self.frames.unwritten() >= self.reclaim.marks().writes
+        self.reclaim.is_much_unwritten(self.frames.unwritten())
     }
 
     /// Return memory that other processes need more, or that a lower limit takes.

@@ -83,7 +83,7 @@ impl<P: Copy + PartialEq> Account<P> {
     }
 
     /// Pages that this process should evict: it has more than its share and others lack them, or its writes wait for
-    /// room, which no fault takes from its free frames.
+    /// room to copy, which its free frames do not give them.
     pub fn excess(&self, ledger: &impl Ledger<Process = P>) -> u64 {
         let own = ledger.own();
         let found_unnoticed = self.target.map_or(0, |target| own.saturating_sub(target));

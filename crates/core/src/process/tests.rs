@@ -285,7 +285,7 @@ fn a_parents_write_waits_until_a_child_has_paid() {
 
 /// What a write copies before it is paid for is asked for as well, beside the payment under way.
 #[test]
-fn a_late_payment_is_no_gift() {
+fn late_copies_are_asked_for_as_well() {
     let mut run = Run::new(1000, 2);
     run.charged[0] = 1000;
     let mut child = debtor(&mut run, 1, 1000);

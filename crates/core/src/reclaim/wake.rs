@@ -80,6 +80,11 @@ impl Reclaim {
     pub fn sleep_if_enough(&mut self, headroom: u64, kept: u32) {
         self.awake &= headroom < self.wanted(kept);
     }
+
+    /// Enough pages are in writeback: more would not free memory sooner.
+    pub fn is_much_unwritten(&self, unwritten: u32) -> bool {
+        unwritten >= self.marks.writes
+    }
 }
 
 #[cfg(test)]
@@ -119,5 +124,12 @@ mod tests {
         assert!(reclaim.wake_if_short(wanted - 100, FLOWING, &evicted(199, false)));
         assert!(!reclaim.is_enough_coming(wanted - 1, FLOWING, &evicted(200, true), 0));
         assert!(!reclaim.is_enough_coming(wanted - 1, FLOWING - 1, &evicted(200, false), 0));
+    }
+
+    #[test]
+    fn the_frames_bound_what_is_in_writeback() {
+        let reclaim = reclaim();
+        assert!(!reclaim.is_much_unwritten(4095));
+        assert!(reclaim.is_much_unwritten(4096));
     }
 }
