@@ -17,7 +17,6 @@ pub mod heuristics;
 mod heuristics;
 pub mod huge;
 mod io;
-pub mod kswapd;
 mod mm;
 #[cfg(feature = "planted")]
 pub mod planted;
@@ -35,6 +34,7 @@ pub use io::SLOTS_PER_IO;
 pub use mm::{Config, Mm, Outcome};
 pub use readahead::Hint;
 pub use reclaim::chosen::Policy as ReclaimPolicy;
+pub use reclaim::kswapd;
 pub use space::Stored;
 pub use space::advice::Advice;
 pub use space::page_table::{Entry, Fill, Resident};

@@ -97,6 +97,10 @@ pub trait Mmu {
     fn digest_read(&mut self, frame: Frame) -> Digest {
         self.digest_of(frame)
     }
+}
+
+/// Huge pages. A driver without them has none of these calls.
+pub trait HugeMmu {
     /// Back the 512 empty frames of a cluster, from `first` on, with one huge page. False: the system has no huge page.
     fn fill_huge(&mut self, first: Frame) -> bool {
         let _ = first;
@@ -217,14 +221,8 @@ pub trait SwapMap {
     fn release_cluster(&mut self, area: u8, cluster: u32);
     /// Use count of a slot.
     fn count(&self, slot: Slot) -> u32;
-    /// Take the first reference to a free slot of a claimed cluster.
-    fn get(&mut self, slot: Slot);
-    /// As [`SwapMap::get`] for `n` free slots of one claimed cluster, from `first` on.
-    fn get_all(&mut self, first: Slot, n: u32) {
-        for i in 0..n {
-            self.get(first.plus(i));
-        }
-    }
+    /// Take the first reference to each of `n` free slots of one claimed cluster, from `first` on.
+    fn get(&mut self, first: Slot, n: u32);
     /// Drop our reference.
     fn put(&mut self, slot: Slot);
     /// Take a reference on behalf of the child that is about to be forked.
@@ -335,16 +333,18 @@ pub struct Disk {
     pub left: u64,
 }
 
-/// Everything outside the core.
-pub trait World: Mmu + Store + SwapMap + Limit {
-    /// The clock.
+/// The clock.
+pub trait Clock {
+    /// Nanoseconds since any fixed moment; never less than before.
     fn now(&self) -> Nanos;
+}
+
+/// Everything outside the core.
+pub trait World: Mmu + HugeMmu + Store + SwapMap + Limit + Clock {
     /// Report an event to the user.
     fn notice(&mut self, notice: Notice);
-    /// A fault was served `took` nanoseconds after it arrived; `minor` when its page was in a frame.
-    fn served(&mut self, took: Nanos, minor: bool) {
-        let _ = (took, minor);
-    }
+    /// A fault was served `took` nanoseconds after it arrived.
+    fn served(&mut self, took: Nanos);
     /// Readahead chose a window of `pages`.
     fn window(&mut self, pages: u64) {
         let _ = pages;
@@ -353,12 +353,8 @@ pub trait World: Mmu + Store + SwapMap + Limit {
     fn disk(&self) -> Disk {
         Disk::default()
     }
-    /// This process has random faults now: other processes on the same disk should know.
-    fn faults_at_random(&mut self) {}
-    /// Other processes have random faults now.
-    fn others_fault_at_random(&self) -> bool {
-        false
-    }
+    /// Tell the other processes on the same disk whether this one has random faults now. Whether others have.
+    fn share_disk(&mut self, random_faults: bool) -> bool;
     /// An I/O has completed that a thread may wait for: other work is postponed. Cheap, as the core asks often.
     fn has_ended(&mut self) -> bool {
         false

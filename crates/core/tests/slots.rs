@@ -127,12 +127,18 @@ impl SwapMap for View<'_> {
         let area = &self.table.borrow().areas[usize::from(slot.area)];
         u32::from(area.holders[slot.index as usize].is_some())
     }
-    fn get(&mut self, slot: Slot) {
-        let area = &mut self.table.borrow_mut().areas[usize::from(slot.area)];
-        let owner = area.owners[slot.cluster() as usize];
-        assert_eq!(owner, Some(self.me), "{slot:?} is not in a cluster of ours");
-        let holder = &mut area.holders[slot.index as usize];
-        assert_eq!(holder.replace(self.me), None, "{slot:?} is in use");
+    fn get(&mut self, first: Slot, n: u32) {
+        let area = &mut self.table.borrow_mut().areas[usize::from(first.area)];
+        let owner = area.owners[first.cluster() as usize];
+        assert_eq!(
+            owner,
+            Some(self.me),
+            "{first:?} is not in a cluster of ours"
+        );
+        for slot in (0..n).map(|i| first.plus(i)) {
+            let holder = &mut area.holders[slot.index as usize];
+            assert_eq!(holder.replace(self.me), None, "{slot:?} is in use");
+        }
     }
     fn put(&mut self, slot: Slot) {
         let area = &mut self.table.borrow_mut().areas[usize::from(slot.area)];

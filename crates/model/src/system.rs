@@ -166,8 +166,10 @@ pub struct System {
     pub told: VecDeque<Notice>,
     /// A content with any of these bits is of an ordinary page; any other is same-filled.
     pub ordinary: u64,
-    /// Other processes have random faults.
+    /// Processes that are not simulated have random faults.
     pub others_fault_at_random: bool,
+    /// The process that has reported random faults last, and the time.
+    pub random_faults: Option<(usize, Nanos)>,
     /// The driver sees that an I/O has ended while the core works; all in flight have.
     pub ends_show: bool,
     /// Readahead windows by size.
@@ -208,6 +210,7 @@ impl System {
             told: VecDeque::new(),
             ordinary: FILLED - 1,
             others_fault_at_random: false,
+            random_faults: None,
             ends_show: false,
             windows: BTreeMap::new(),
             foreign: false,

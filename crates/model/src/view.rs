@@ -5,7 +5,9 @@ mod limit;
 mod swap_map;
 
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
-use foreswap_core::world::{Digest, Disk, Done, IoId, Mmu, Notice, Stop, Store, World};
+use foreswap_core::world::{
+    Clock, Digest, Disk, Done, HugeMmu, IoId, Mmu, Notice, Stop, Store, World,
+};
 
 use crate::space::{Mapping, Page, Space, Use};
 use crate::system::{GARBAGE, System};
@@ -14,6 +16,8 @@ use crate::system::{GARBAGE, System};
 pub const LATENCY: Nanos = 200_000;
 /// The longest time of a stalled I/O.
 const STALL: Nanos = 5_000_000_000;
+/// Time for which others on the disk heed the random faults of a process, as in the engine.
+const SHARED: Nanos = 50_000_000;
 
 /// One process' world, for one call of the core.
 pub struct View<'a> {
@@ -240,6 +244,37 @@ impl Mmu for View<'_> {
         }
     }
 
+    fn clear(&mut self, frame: Frame) {
+        self.idle(frame);
+        self.full(frame);
+        *self.frame(frame) = Some(0);
+    }
+
+    fn fill_with(&mut self, frame: Frame, word: u64) {
+        self.idle(frame);
+        self.full(frame);
+        *self.frame(frame) = Some(word);
+    }
+
+    fn digest_of(&mut self, frame: Frame) -> Digest {
+        self.full(frame);
+        let what = self.space.frame_use[frame.0 as usize];
+        assert_ne!(
+            what,
+            Use::Reading,
+            "{frame:?} is looked at while it is read"
+        );
+        let content = self.space.frames[frame.0 as usize].unwrap_or(0);
+        System::digest(content, self.sys.ordinary)
+    }
+
+    fn digest_read(&mut self, frame: Frame) -> Digest {
+        self.space.check_arrived(frame);
+        self.digest_of(frame)
+    }
+}
+
+impl HugeMmu for View<'_> {
     fn fill_huge(&mut self, first: Frame) -> bool {
         self.sys.note(9, u64::from(first.0), 0);
         if self.no_memory().is_err() {
@@ -285,35 +320,6 @@ impl Mmu for View<'_> {
         }
         self.space.collapsed += u32::from(done);
         done
-    }
-
-    fn clear(&mut self, frame: Frame) {
-        self.idle(frame);
-        self.full(frame);
-        *self.frame(frame) = Some(0);
-    }
-
-    fn fill_with(&mut self, frame: Frame, word: u64) {
-        self.idle(frame);
-        self.full(frame);
-        *self.frame(frame) = Some(word);
-    }
-
-    fn digest_of(&mut self, frame: Frame) -> Digest {
-        self.full(frame);
-        let what = self.space.frame_use[frame.0 as usize];
-        assert_ne!(
-            what,
-            Use::Reading,
-            "{frame:?} is looked at while it is read"
-        );
-        let content = self.space.frames[frame.0 as usize].unwrap_or(0);
-        System::digest(content, self.sys.ordinary)
-    }
-
-    fn digest_read(&mut self, frame: Frame) -> Digest {
-        self.space.check_arrived(frame);
-        self.digest_of(frame)
     }
 }
 
@@ -430,10 +436,6 @@ impl Store for View<'_> {
 }
 
 impl World for View<'_> {
-    fn now(&self) -> Nanos {
-        self.sys.now
-    }
-
     fn notice(&mut self, notice: Notice) {
         match notice {
             Notice::ReadFailed { slot, .. } | Notice::Corrupt { slot, .. } => {
@@ -456,12 +458,21 @@ impl World for View<'_> {
         self.sys.notices.push((self.space.pid, notice));
     }
 
+    fn served(&mut self, took: Nanos) {
+        assert!(took <= self.sys.now, "a fault took {took} ns");
+    }
+
     fn window(&mut self, pages: u64) {
         *self.sys.windows.entry(pages).or_default() += 1;
     }
 
-    fn others_fault_at_random(&self) -> bool {
-        self.sys.others_fault_at_random
+    fn share_disk(&mut self, random_faults: bool) -> bool {
+        if random_faults {
+            self.sys.random_faults = Some((self.space.pid, self.sys.now));
+        }
+        let other = self.sys.random_faults;
+        let other = other.filter(|&(pid, at)| pid != self.space.pid && self.sys.now - at < SHARED);
+        other.is_some() || self.sys.others_fault_at_random
     }
 
     fn has_ended(&mut self) -> bool {
@@ -483,5 +494,11 @@ impl World for View<'_> {
             begun: self.space.begun,
             left: ios.count() as u64,
         }
+    }
+}
+
+impl Clock for View<'_> {
+    fn now(&self) -> Nanos {
+        self.sys.now
     }
 }

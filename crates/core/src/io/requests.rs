@@ -9,6 +9,7 @@ use crate::world::IoId;
 struct Request {
     slot: Option<Slot>,
     write: bool,
+    /// The time at which the disk got it.
     since: Nanos,
     /// A read of swapoff.
     drain: bool,
@@ -22,7 +23,7 @@ struct Request {
 pub(crate) struct Requests {
     all: Vec<Request>,
     idle: Vec<IoId>,
-    /// Latency of a read, smoothed.
+    /// Time of a read from its dispatch to its end, smoothed.
     latency: Nanos,
 }
 
@@ -32,18 +33,12 @@ impl Requests {
         self.all.len() - self.idle.len()
     }
 
-    /// Latency of a read, smoothed.
+    /// Time of a read from its dispatch to its end, smoothed.
     pub fn latency(&self) -> Nanos {
         self.latency
     }
 
-    pub fn begin(
-        &mut self,
-        slot: Slot,
-        write: bool,
-        since: Nanos,
-        frames: impl Iterator<Item = Frame>,
-    ) -> IoId {
+    pub fn begin(&mut self, slot: Slot, write: bool, frames: impl Iterator<Item = Frame>) -> IoId {
         let io = self.idle.pop().unwrap_or_else(|| {
             self.all.push(Request::default());
             IoId(self.all.len() as u32 - 1)
@@ -51,12 +46,16 @@ impl Requests {
         let entry = &mut self.all[io.0 as usize];
         entry.slot = Some(slot);
         entry.write = write;
-        entry.since = since;
         entry.drain = false;
         entry.background = 0;
         entry.frames.clear();
         entry.frames.extend(frames);
         io
+    }
+
+    /// The disk has it since `now`.
+    pub fn set_since(&mut self, io: IoId, now: Nanos) {
+        self.all[io.0 as usize].since = now;
     }
 
     /// Mark a read as one of swapoff.

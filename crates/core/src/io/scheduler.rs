@@ -20,7 +20,7 @@ use super::random_faults::{RandomFaults, ReclaimClock};
 use super::requests::Requests;
 use crate::heuristics::{Heuristic, Heuristics};
 use crate::units::{Frame, Nanos, Slot};
-use crate::world::{Disk, IoId, Store};
+use crate::world::{Clock, Disk, IoId, Store};
 
 /// How much background I/O the disk may have.
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +141,7 @@ impl IoScheduler {
         self.requests.any_on(area)
     }
 
-    /// Time of a read from its beginning to its end, smoothed.
+    /// Time of a read from its dispatch to its end, smoothed.
     pub fn latency(&self) -> Nanos {
         self.requests.latency()
     }
@@ -225,19 +225,14 @@ impl IoScheduler {
         place && !self.synchronous_waits() && !self.holds_back
     }
 
-    /// A read that begins at `now`.
-    pub fn begin_read(
-        &mut self,
-        slot: Slot,
-        now: Nanos,
-        frames: impl Iterator<Item = Frame>,
-    ) -> IoId {
-        self.requests.begin(slot, false, now, frames)
+    /// A read. It counts for the latency from its dispatch on.
+    pub fn begin_read(&mut self, slot: Slot, frames: impl Iterator<Item = Frame>) -> IoId {
+        self.requests.begin(slot, false, frames)
     }
 
     /// A write.
     pub fn begin_write(&mut self, slot: Slot, frames: impl Iterator<Item = Frame>) -> IoId {
-        self.requests.begin(slot, true, 0, frames)
+        self.requests.begin(slot, true, frames)
     }
 
     /// Mark a read as one of swapoff.
@@ -265,7 +260,7 @@ impl IoScheduler {
     /// held back parts of a huge page.
     pub fn start_synchronous(
         &mut self,
-        queue: &mut impl Store,
+        queue: &mut (impl Store + Clock),
         contention: Contention,
         io: IoId,
         is_stale: impl Fn(Frame) -> bool,
@@ -284,7 +279,7 @@ impl IoScheduler {
 
     fn try_synchronous(
         &mut self,
-        queue: &mut impl Store,
+        queue: &mut (impl Store + Clock),
         contention: Contention,
         io: IoId,
         is_stale: impl Fn(Frame) -> bool,
@@ -297,14 +292,14 @@ impl IoScheduler {
     }
 
     /// Dispatch a read at once or not at all.
-    pub fn start_at_once(&mut self, queue: &mut impl Store, io: IoId) -> bool {
+    pub fn start_at_once(&mut self, queue: &mut (impl Store + Clock), io: IoId) -> bool {
         !self.synchronous_waits() && self.start(queue, io, false)
     }
 
     /// Dispatch a background request, now or later. False: the queue is full.
     pub fn start_background(
         &mut self,
-        queue: &mut impl Store,
+        queue: &mut (impl Store + Clock),
         contention: Contention,
         io: IoId,
     ) -> bool {
@@ -322,7 +317,7 @@ impl IoScheduler {
         started || waits
     }
 
-    fn start(&mut self, queue: &mut impl Store, io: IoId, background: bool) -> bool {
+    fn start(&mut self, queue: &mut (impl Store + Clock), io: IoId, background: bool) -> bool {
         let Some((slot, write)) = self.requests.what(io) else {
             return true;
         };
@@ -333,12 +328,15 @@ impl IoScheduler {
         if started && background {
             self.background_pages += self.requests.set_background(io);
         }
+        if started && !write {
+            self.requests.set_since(io, queue.now());
+        }
         started
     }
 
     fn start_unless_stale(
         &mut self,
-        queue: &mut impl Store,
+        queue: &mut (impl Store + Clock),
         io: IoId,
         background: bool,
         is_stale: impl Fn(Frame) -> bool,
@@ -357,7 +355,7 @@ impl IoScheduler {
     /// Dispatch the next synchronous read that waits. It stays at the front until [`IoScheduler::dispatched`].
     pub fn dispatch_synchronous(
         &mut self,
-        queue: &mut impl Store,
+        queue: &mut (impl Store + Clock),
         contention: Contention,
         is_stale: impl Fn(Frame) -> bool,
     ) -> Dispatch {
@@ -370,7 +368,7 @@ impl IoScheduler {
     /// As [`IoScheduler::dispatch_synchronous`], the next of the other requests, writes first.
     pub fn dispatch_background(
         &mut self,
-        queue: &mut impl Store,
+        queue: &mut (impl Store + Clock),
         contention: Contention,
         is_stale: impl Fn(Frame) -> bool,
     ) -> (Class, Dispatch) {

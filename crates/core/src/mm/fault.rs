@@ -49,10 +49,10 @@ impl Mm {
     }
 
     /// The page for which a thread waits since `since` has just been mapped.
-    pub(super) fn on_served(&mut self, w: &mut impl World, page: Vpn, since: Nanos, again: bool) {
+    pub(super) fn on_served(&mut self, w: &mut impl World, page: Vpn, since: Nanos) {
         let now = w.now();
         self.waiters.on_served(page, now);
-        w.served(now.saturating_sub(since), again);
+        w.served(now.saturating_sub(since));
     }
 
     /// Faults wait for the address space to settle.
@@ -120,7 +120,7 @@ impl Mm {
             }
             self.stats.faults_zero += 1;
             self.stats.first_touched += u64::from(mapped);
-            self.on_served(w, page, pending.since, false);
+            self.on_served(w, page, pending.since);
             return Outcome::Served;
         }
         match stop {
@@ -333,7 +333,6 @@ impl Mm {
             }
         }
         let foreign = stop == Some(Stop::Exists);
-        let again = desc.again;
         let keeps = matches!(desc.state, State::Clean | State::Dirty) && !foreign;
         let mut slot = desc.slot.filter(|_| keeps);
         if slot.is_some_and(|slot| !self.keeps_slots(w, slot)) {
@@ -364,7 +363,7 @@ impl Mm {
         } else {
             self.set_mapped(w, page, slot, self.returned(&desc));
         }
-        self.on_served(w, page, desc.since, again);
+        self.on_served(w, page, desc.since);
         Outcome::Served
     }
 

@@ -102,7 +102,7 @@ impl Mm {
                 Some(_) => self.stats.faults_minor += 1,
             }
             self.stats.first_touched += u64::from(UNIT);
-            self.on_served(w, pending.page, pending.since, false);
+            self.on_served(w, pending.page, pending.since);
             return Some(Outcome::Served);
         }
         for n in 0..done.pages {
@@ -354,7 +354,7 @@ impl Mm {
         };
         self.set_mapped(w, page, slot, Came::Ahead);
         if desc.wanted {
-            self.on_served(w, page, desc.since, desc.again);
+            self.on_served(w, page, desc.since);
         }
     }
 
@@ -401,7 +401,7 @@ impl Mm {
                 if !matches!(came, Came::Returned { soon: true, .. }) {
                     came = self.returned(&desc);
                 }
-                self.on_served(w, unit.plus(n.into()), desc.since, desc.again);
+                self.on_served(w, unit.plus(n.into()), desc.since);
             }
             self.set_mapped(w, unit.plus(n.into()), slot, Came::Beside);
         }

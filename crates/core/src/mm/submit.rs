@@ -63,12 +63,10 @@ impl Mm {
     /// Between two faults: look at the disk's state, and dispatch waiting requests.
     pub(super) fn schedule_io(&mut self, w: &mut impl World) {
         self.io.expire(w.now());
-        if self.faults_at_random() {
-            w.faults_at_random();
-        }
         let clock = self.reclaim_clock();
+        let others_fault = w.share_disk(self.faults_at_random());
         self.io
-            .observe(w.disk(), w.others_fault_at_random(), has_memory(w), clock);
+            .observe(w.disk(), others_fault, has_memory(w), clock);
         self.dispatch_waiting(w);
     }
 
@@ -181,7 +179,7 @@ impl Mm {
         frames: impl Iterator<Item = Frame>,
         awaited: bool,
     ) {
-        let io = self.io.begin_read(slot, w.now(), frames);
+        let io = self.io.begin_read(slot, frames);
         let wanted = |frame: &Frame| self.frames.get(*frame).wanted;
         // Parts of a huge page that no thread waits for yet are queued and counted with the part that a thread waits
         // for.

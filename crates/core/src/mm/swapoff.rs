@@ -260,11 +260,10 @@ impl Mm {
         batch.sort_unstable_by_key(|&(slot, _)| slot);
         let follows = |a: &(Slot, Frame), b: &(Slot, Frame)| a.0.plus(1) == b.0;
         let mut refused: Option<Vpn> = None;
-        let now = w.now();
         let runs = batch.chunk_by(follows);
         for run in runs.flat_map(|run| run.chunks(SLOTS_PER_SWAPOFF_IO)) {
             let frames = run.iter().map(|&(_, frame)| frame);
-            let io = self.io.begin_read(run[0].0, now, frames);
+            let io = self.io.begin_read(run[0].0, frames);
             if self.drain.may_read() && self.io.start_at_once(w, io) {
                 self.io.set_drain(io);
                 self.drain.begin_read(run.len());

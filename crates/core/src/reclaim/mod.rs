@@ -10,6 +10,7 @@ pub(crate) mod chosen;
 mod clock;
 pub(crate) mod drop_behind;
 mod generations;
+pub mod kswapd;
 mod lru;
 mod parts;
 pub(crate) mod policy;

@@ -138,7 +138,7 @@ impl Slots {
             if let Some(cluster) = map.claim_empty_cluster(area) {
                 let index = cluster * LEAF_PAGES as u32;
                 let first = Slot { area, index };
-                map.get_all(first, LEAF_PAGES as u32);
+                map.get(first, LEAF_PAGES as u32);
                 map.release_cluster(area, cluster);
                 return Some(first);
             }
@@ -213,7 +213,7 @@ impl Slots {
                 .count() as u32;
             state.current = Some((cluster, first + run - base));
             let first = Slot { area, index: first };
-            map.get_all(first, run);
+            map.get(first, run);
             return Some((first, run));
         }
     }
@@ -367,11 +367,13 @@ mod tests {
         fn count(&self, slot: Slot) -> u32 {
             self.counts[usize::from(slot.area)][slot.index as usize]
         }
-        fn get(&mut self, slot: Slot) {
-            assert_eq!(self.count(slot), 0, "{slot:?} is in use");
-            let ours = self.ours[usize::from(slot.area)][slot.cluster() as usize];
-            assert_eq!(ours, Some(true), "{slot:?} is not ours to take");
-            self.counts[usize::from(slot.area)][slot.index as usize] = 1;
+        fn get(&mut self, first: Slot, n: u32) {
+            for slot in (0..n).map(|i| first.plus(i)) {
+                assert_eq!(self.count(slot), 0, "{slot:?} is in use");
+                let ours = self.ours[usize::from(slot.area)][slot.cluster() as usize];
+                assert_eq!(ours, Some(true), "{slot:?} is not ours to take");
+                self.counts[usize::from(slot.area)][slot.index as usize] = 1;
+            }
         }
         fn put(&mut self, slot: Slot) {
             self.counts[usize::from(slot.area)][slot.index as usize] -= 1;

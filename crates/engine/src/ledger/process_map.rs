@@ -98,11 +98,7 @@ impl SwapMap for ProcessMap<'_> {
             .slot_count(AreaId(slot.area), SlotIndex(slot.index))
     }
 
-    fn get(&mut self, slot: Slot) {
-        self.get_all(slot, 1);
-    }
-
-    fn get_all(&mut self, first: Slot, n: u32) {
+    fn get(&mut self, first: Slot, n: u32) {
         let (area, slot) = (AreaId(first.area), SlotIndex(first.index));
         let were_free = self.ledger.slots_get(self.me, area, slot, n);
         // A dead program is better than one that reads another program's data, or its own from another place.

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 
 use foreswap_core::process::Account;
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, PAGE_SIZE, PageRange, Slot, Vpn};
-use foreswap_core::world::{Disk, Done, IoId, Notice, Store, World};
+use foreswap_core::world::{Clock, Disk, Done, IoId, Notice, Store, World};
 use foreswap_store::ring::{Io, IoVec, QueueError, RamHandle, WithRam};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -294,15 +294,11 @@ impl Store for Linux {
 }
 
 impl World for Linux {
-    fn now(&self) -> Nanos {
-        now()
-    }
-
     fn notice(&mut self, notice: Notice) {
         self.tell(notice);
     }
 
-    fn served(&mut self, took: Nanos, _minor: bool) {
+    fn served(&mut self, took: Nanos) {
         self.ledger.stats(self.me).on_fault_served(took);
     }
 
@@ -320,17 +316,14 @@ impl World for Linux {
         }
     }
 
-    fn faults_at_random(&mut self) {
+    fn share_disk(&mut self, random_faults: bool) -> bool {
         let now = now();
-        if now - self.misses_told > TOLD_EVERY {
+        if random_faults && now - self.misses_told > TOLD_EVERY {
             self.misses_told = now;
             self.ledger.set_missed(self.me, now);
         }
-    }
-
-    fn others_fault_at_random(&self) -> bool {
         let at = self.ledger.others_missed_at(self.me);
-        at > 0 && now().saturating_sub(at) < OTHERS_AT_RANDOM
+        at > 0 && now.saturating_sub(at) < OTHERS_AT_RANDOM
     }
 
     fn has_ended(&mut self) -> bool {
@@ -341,6 +334,12 @@ impl World for Linux {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.returns(page);
         }
+    }
+}
+
+impl Clock for Linux {
+    fn now(&self) -> Nanos {
+        now()
     }
 }
 

@@ -8,7 +8,8 @@ use std::collections::BinaryHeap;
 
 use foreswap_core::units::{Frame, Nanos, Slot, Vpn};
 use foreswap_core::world::{
-    Digest, Disk, Done, IoId, IoResult, Limit, Mmu, Notice, Stop, Store, SwapMap, World,
+    Clock, Digest, Disk, Done, HugeMmu, IoId, IoResult, Limit, Mmu, Notice, Stop, Store, SwapMap,
+    World,
 };
 
 use super::area::{Area, SLOTS};
@@ -313,6 +314,27 @@ impl Mmu for Simulated {
         }
     }
 
+    fn clear(&mut self, frame: Frame) {
+        self.now += COSTS.copy;
+        *self.frame(frame) = 0;
+    }
+
+    /// No page here is same-filled.
+    fn fill_with(&mut self, frame: Frame, word: u64) {
+        self.now += COSTS.copy;
+        *self.frame(frame) = word;
+    }
+
+    fn digest_of(&mut self, frame: Frame) -> Digest {
+        self.now += COSTS.digest;
+        match *self.frame(frame) {
+            0 => Digest::Zero,
+            content => Digest::Hash(content),
+        }
+    }
+}
+
+impl HugeMmu for Simulated {
     fn fill_huge(&mut self, first: Frame) -> bool {
         if self.system.fragmented {
             self.now += COSTS.map;
@@ -365,25 +387,6 @@ impl Mmu for Simulated {
         self.pages.set_table(unit, Table::Huge);
         true
     }
-
-    fn clear(&mut self, frame: Frame) {
-        self.now += COSTS.copy;
-        *self.frame(frame) = 0;
-    }
-
-    /// No page here is same-filled.
-    fn fill_with(&mut self, frame: Frame, word: u64) {
-        self.now += COSTS.copy;
-        *self.frame(frame) = word;
-    }
-
-    fn digest_of(&mut self, frame: Frame) -> Digest {
-        self.now += COSTS.digest;
-        match *self.frame(frame) {
-            0 => Digest::Zero,
-            content => Digest::Hash(content),
-        }
-    }
 }
 
 impl Store for Simulated {
@@ -429,8 +432,10 @@ impl SwapMap for Simulated {
         self.area.count(slot)
     }
 
-    fn get(&mut self, slot: Slot) {
-        self.area.get(slot);
+    fn get(&mut self, first: Slot, n: u32) {
+        for i in 0..n {
+            self.area.get(first.plus(i));
+        }
     }
 
     fn put(&mut self, slot: Slot) {
@@ -485,10 +490,6 @@ impl Limit for Simulated {
 }
 
 impl World for Simulated {
-    fn now(&self) -> Nanos {
-        self.now
-    }
-
     fn notice(&mut self, notice: Notice) {
         // While swapoff empties the only area, no area accepts pages.
         if notice != Notice::AreasFull {
@@ -511,7 +512,19 @@ impl World for Simulated {
         self.next_end().is_some_and(|at| at <= self.now)
     }
 
+    fn served(&mut self, _: Nanos) {}
+
+    fn share_disk(&mut self, _: bool) -> bool {
+        false
+    }
+
     fn returns(&mut self, page: Vpn) {
         self.complain(format!("{page:?} returns, though nobody forks"));
+    }
+}
+
+impl Clock for Simulated {
+    fn now(&self) -> Nanos {
+        self.now
     }
 }

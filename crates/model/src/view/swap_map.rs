@@ -46,18 +46,24 @@ impl SwapMap for View<'_> {
         self.sys.count(slot).into()
     }
 
-    fn get(&mut self, slot: Slot) {
-        assert_eq!(self.sys.count(slot), 0, "{slot:?} is in use");
-        assert_ne!(self.sys.draining, Some(slot.area), "{slot:?} is to be free");
-        let claims = &self.sys.areas[usize::from(slot.area)].claims;
-        let ours = Some(self.space.pid);
-        assert_eq!(
-            claims[slot.cluster() as usize],
-            ours,
-            "{slot:?} is of no cluster of ours"
+    fn get(&mut self, first: Slot, n: u32) {
+        assert_ne!(
+            self.sys.draining,
+            Some(first.area),
+            "{first:?} is to be free"
         );
-        self.sys.get(slot);
-        *self.space.refs_mut(slot) += 1;
+        for slot in (0..n).map(|i| first.plus(i)) {
+            assert_eq!(self.sys.count(slot), 0, "{slot:?} is in use");
+            let claims = &self.sys.areas[usize::from(slot.area)].claims;
+            let ours = Some(self.space.pid);
+            assert_eq!(
+                claims[slot.cluster() as usize],
+                ours,
+                "{slot:?} is of no cluster of ours"
+            );
+            self.sys.get(slot);
+            *self.space.refs_mut(slot) += 1;
+        }
     }
 
     fn put(&mut self, slot: Slot) {

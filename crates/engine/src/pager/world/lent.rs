@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use foreswap_core::units::{Frame, LEAF_PAGES, PAGE_SIZE};
-use foreswap_core::world::Mmu;
+use foreswap_core::world::{HugeMmu, Mmu};
 use rustix::mm::{Advice, madvise};
 
 use super::Linux;

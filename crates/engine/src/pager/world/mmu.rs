@@ -3,7 +3,7 @@
 //! The kernel reports a partly completed ioctl as EAGAIN with the bytes done; trying the rest yields the actual reason.
 
 use foreswap_core::units::{Frame, LEAF_PAGES, PAGE_SIZE, Vpn};
-use foreswap_core::world::{Digest, Done, Mmu, Stop};
+use foreswap_core::world::{Digest, Done, HugeMmu, Mmu, Stop};
 
 use super::{Linux, pause};
 use crate::digest::prefetch;
@@ -155,33 +155,6 @@ impl Mmu for Linux {
         })
     }
 
-    fn fill_huge(&mut self, first: Frame) -> bool {
-        let to = self.arena.pointer(first) as usize;
-        self.huge.fill(&self.program, &self.quiet, to)
-    }
-
-    fn is_huge(&mut self, first: Frame) -> bool {
-        self.huge.is_one(self.arena.pointer(first) as usize)
-    }
-
-    fn is_mapped_huge(&mut self, unit: Vpn) -> bool {
-        self.huge.is_one(unit.address() as usize)
-    }
-
-    fn rebuild(&mut self, first: Frame) {
-        let at = self.arena.pointer(first) as usize;
-        // A failure leaves page tables of small pages behind: huge pages are split there, nothing is lost.
-        if self.program.unregister(at, HUGE).is_ok() {
-            let renewed = self.arena.renew(first);
-            let registered = self.program.register_missing(at, HUGE);
-            debug_assert_eq!((renewed, registered), (Ok(()), Ok(())));
-        }
-    }
-
-    fn collapse(&mut self, unit: Vpn) -> bool {
-        huge::collapse(unit.address() as usize)
-    }
-
     fn release(&mut self, frame: Frame, n: u32) {
         let mut gone = 0;
         for _ in 0..RELEASE_TRIES {
@@ -220,6 +193,35 @@ impl Mmu for Linux {
             Some(&number) => Digest::Hash(number),
             None => self.digest_of(frame),
         }
+    }
+}
+
+impl HugeMmu for Linux {
+    fn fill_huge(&mut self, first: Frame) -> bool {
+        let to = self.arena.pointer(first) as usize;
+        self.huge.fill(&self.program, &self.quiet, to)
+    }
+
+    fn is_huge(&mut self, first: Frame) -> bool {
+        self.huge.is_one(self.arena.pointer(first) as usize)
+    }
+
+    fn is_mapped_huge(&mut self, unit: Vpn) -> bool {
+        self.huge.is_one(unit.address() as usize)
+    }
+
+    fn rebuild(&mut self, first: Frame) {
+        let at = self.arena.pointer(first) as usize;
+        // A failure leaves page tables of small pages behind: huge pages are split there, nothing is lost.
+        if self.program.unregister(at, HUGE).is_ok() {
+            let renewed = self.arena.renew(first);
+            let registered = self.program.register_missing(at, HUGE);
+            debug_assert_eq!((renewed, registered), (Ok(()), Ok(())));
+        }
+    }
+
+    fn collapse(&mut self, unit: Vpn) -> bool {
+        huge::collapse(unit.address() as usize)
     }
 }
 

@@ -45,12 +45,8 @@ impl SwapMap for Linux {
         self.map.count(slot)
     }
 
-    fn get(&mut self, slot: Slot) {
-        self.map.get(slot);
-    }
-
-    fn get_all(&mut self, first: Slot, n: u32) {
-        self.map.get_all(first, n);
+    fn get(&mut self, first: Slot, n: u32) {
+        self.map.get(first, n);
     }
 
     fn put(&mut self, slot: Slot) {

@@ -1,7 +1,7 @@
 //! The swap area with its map, the limit, and the core's other queries.
 
 use foreswap_core::units::{Frame, LEAF_PAGES, Nanos, Slot, Vpn};
-use foreswap_core::world::{IoId, Limit, Notice, Store, SwapMap, World};
+use foreswap_core::world::{Clock, IoId, Limit, Notice, Store, SwapMap, World};
 
 use super::{GARBAGE, HugeSwap, Memory};
 
@@ -60,12 +60,14 @@ impl SwapMap for Memory {
         self.area.counts[slot.index as usize].into()
     }
 
-    fn get(&mut self, slot: Slot) {
+    fn get(&mut self, first: Slot, n: u32) {
         let whole = self.huge_swap == HugeSwap::Whole;
-        self.taken.add(slot.index, whole);
-        self.area.counts[slot.index as usize] += 1;
-        self.area.cluster_used[slot.cluster() as usize] += 1;
-        self.area.used += 1;
+        for slot in (0..n).map(|i| first.plus(i)) {
+            self.taken.add(slot.index, whole);
+            self.area.counts[slot.index as usize] += 1;
+        }
+        self.area.cluster_used[first.cluster() as usize] += n as u16;
+        self.area.used += u64::from(n);
     }
 
     fn put(&mut self, slot: Slot) {
@@ -123,10 +125,6 @@ impl Limit for Memory {
 }
 
 impl World for Memory {
-    fn now(&self) -> Nanos {
-        self.now
-    }
-
     fn notice(&mut self, notice: Notice) {
         self.notices.push(notice);
     }
@@ -140,5 +138,17 @@ impl World for Memory {
         }
     }
 
+    fn served(&mut self, _: Nanos) {}
+
+    fn share_disk(&mut self, _: bool) -> bool {
+        false
+    }
+
     fn returns(&mut self, _: Vpn) {}
+}
+
+impl Clock for Memory {
+    fn now(&self) -> Nanos {
+        self.now
+    }
 }

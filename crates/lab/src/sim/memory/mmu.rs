@@ -1,7 +1,7 @@
 //! The core's operations on the machine's page tables.
 
 use foreswap_core::units::{Frame, Vpn};
-use foreswap_core::world::{Digest, Done, Mmu, Stop};
+use foreswap_core::world::{Digest, Done, HugeMmu, Mmu, Stop};
 
 use super::{ABSENT, GARBAGE, Memory, Step};
 use crate::page_tables::{HUGE, Table};
@@ -140,6 +140,16 @@ impl Mmu for Memory {
         self.frames[frame.0 as usize] = word;
     }
 
+    /// Free of charge: the modelled kernel has a dirty bit instead.
+    fn digest_of(&mut self, frame: Frame) -> Digest {
+        match self.frames[frame.0 as usize] {
+            0 => Digest::Zero,
+            content => Digest::Hash(content),
+        }
+    }
+}
+
+impl HugeMmu for Memory {
     /// One is always available: compaction is not modelled.
     fn fill_huge(&mut self, first: Frame) -> bool {
         self.cpu(self.costs.allocate + self.costs.zero * u64::from(HUGE));
@@ -179,13 +189,5 @@ impl Mmu for Memory {
             self.set_table(unit, Table::Huge);
         }
         true
-    }
-
-    /// Free of charge: the modelled kernel has a dirty bit instead.
-    fn digest_of(&mut self, frame: Frame) -> Digest {
-        match self.frames[frame.0 as usize] {
-            0 => Digest::Zero,
-            content => Digest::Hash(content),
-        }
     }
 }
