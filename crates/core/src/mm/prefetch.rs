@@ -35,11 +35,15 @@ impl Mm {
         let desc = *self.frames.get(frame);
         if desc.ahead {
             // One touch maps all of a unit: it stands for the other pages.
-            let mark = desc.mark || self.frames.unit_of(frame).is_some();
+            let whole = self.frames.unit_of(frame).is_some();
+            let mark = desc.mark || whole;
             self.end_ahead(page, &FrameDesc { mark, ..desc }, true);
             self.frames.use_ahead(frame);
             if let Some(vma) = self.vmas.find_mut(page) {
                 vma.was_foreseen(true);
+                if whole {
+                    vma.history.proof.on_unit();
+                }
             }
         }
         // Otherwise another thread was here first.
@@ -103,6 +107,9 @@ impl Mm {
         self.stats.ahead.end(desc.mark, used);
         if let Some(vma) = self.vmas.find_mut(page) {
             vma.ahead.end(desc.mark, used);
+            if desc.streamed {
+                vma.history.proof.end(desc.mark, used);
+            }
         }
     }
 
@@ -236,7 +243,7 @@ impl Mm {
                     continue;
                 }
                 let mut run = self.before_units(id, run);
-                if self.io.holds_back() {
+                if self.io.holds_back() || !self.streams.is_read(id) {
                     // It may continue over pages that are in memory.
                     let away = |page| matches!(self.table.get(page), Entry::Swapped { .. });
                     match run.pages().position(away) {

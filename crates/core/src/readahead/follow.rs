@@ -47,7 +47,8 @@ impl Follow {
         if let Some(id) = byte_strides.touch(&mut region.byte_strides, address, now) {
             return Some(Predictor::ByteStride(id));
         }
-        let stream = streams.find(&mut region.recent, address, now)?;
+        let needed = region.proof.needed();
+        let stream = streams.find(&mut region.recent, needed, address, now)?;
         Some(Predictor::Stream(stream))
     }
 }
@@ -65,8 +66,11 @@ impl Readahead for Follow {
     }
 
     fn on_miss(&self, history: &mut Followed<'_>, touch: &Touch) -> Answer<Predictor> {
-        if let Some(predictor) = self.predictor(history) {
-            return Answer::Follows(predictor);
+        match self.predictor(history) {
+            // It may be chance.
+            Some(Predictor::Stream(id)) if !history.streams.is_read(id) => history.streams.missed(id),
+            Some(predictor) => return Answer::Follows(predictor),
+            None => {}
         }
         let hinted = self.hint.window(touch, self.beside.max_window());
         let beside = || self.beside.on_miss(history.shared, history.region, touch);

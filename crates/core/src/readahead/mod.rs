@@ -14,6 +14,7 @@ pub(crate) mod follow;
 mod hint;
 mod none;
 mod policy;
+pub(crate) mod proof;
 mod recent;
 mod run;
 mod stream;
@@ -55,6 +56,8 @@ pub struct History {
     recent: recent::Recent,
     byte_strides: byte_stride::ByteStrideHistory,
     stride_probe: stride_probe::StrideProbe,
+    /// The evidence that streams must show.
+    pub(crate) proof: proof::Proof,
 }
 
 /// The state of all policies for all regions together.

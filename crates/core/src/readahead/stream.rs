@@ -16,6 +16,9 @@ pub(super) struct Stream {
     /// Position of the last touch, and of the one before it.
     pub(super) touched: u64,
     pub(super) before: u64,
+    /// Touches so far, and those after which it is read ahead ([`super::proof`]).
+    pub(super) touches: u32,
+    pub(super) needed: u32,
     /// Marks that it left out since one was touched.
     pub(super) doubts: u32,
     /// First position that may not be mapped before it is touched.

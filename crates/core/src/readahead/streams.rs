@@ -85,13 +85,19 @@ impl Streams {
     }
 
     /// A touch of an absent page that no stream expects: the stream that begins with it.
-    pub fn find(&mut self, recent: &mut Recent, address: u64, now: Nanos) -> Option<StreamId> {
+    pub fn find(
+        &mut self,
+        recent: &mut Recent,
+        needed: u32,
+        address: u64,
+        now: Nanos,
+    ) -> Option<StreamId> {
         if self.max <= 1 {
             return None;
         }
         let stride = recent.stride(address);
         recent.remember(address);
-        Some(self.begin(Vpn::of(address), stride?, now))
+        Some(self.begin(Vpn::of(address), stride?, needed, now))
     }
 
     /// A touch of an absent page: the stream that expects it, moved on to it.
@@ -124,6 +130,7 @@ impl Streams {
         }
         let stream = &mut self.all[n];
         stream.before = stream.touched;
+        stream.touches = stream.touches.saturating_add(1);
         let pace = now.saturating_sub(stream.last) / (at - stream.touched);
         stream.pace = (3 * stream.pace.min(4 * pace) + pace) / 4;
         stream.present = stream.present.saturating_sub(at - stream.touched);
@@ -158,13 +165,15 @@ impl Streams {
         streams.map(|s| FULL / s.stride.unsigned_abs()).sum()
     }
 
-    fn begin(&mut self, page: Vpn, stride: i64, now: Nanos) -> StreamId {
+    fn begin(&mut self, page: Vpn, stride: i64, needed: u32, now: Nanos) -> StreamId {
         let stream = Stream {
             // The previous touch is its beginning.
             origin: Vpn(page.0.wrapping_add_signed(-stride)),
             stride,
             touched: 1,
             before: 0,
+            touches: 2,
+            needed,
             doubts: 0,
             mappable: 2,
             seen: 2,
@@ -286,11 +295,19 @@ impl Streams {
         })
     }
 
+    /// Whether `id` has shown enough evidence to be read ahead. Until then it passes over pages in memory only, and
+    /// continues at the next absent page only.
+    pub fn is_read(&self, id: StreamId) -> bool {
+        let stream = &self.all[id.0];
+        stream.touches >= stream.needed
+    }
+
     /// Whether `id` is confirmed and huge pages are worth reading for it.
     pub fn is_dense(&self, id: StreamId) -> bool {
         let stream = &self.all[id.0];
         let dense = stream.stride.unsigned_abs() <= DENSE;
-        stream.touched >= PROVEN && (dense || stream.trial.is_some_and(|trial| trial.whole))
+        let confirmed = stream.touched >= PROVEN && self.is_read(id);
+        confirmed && (dense || stream.trial.is_some_and(|trial| trial.whole))
     }
 
     /// `id` has moved on: measure whether huge pages are worth reading, if that is not clear. `region` is the state of
