@@ -6,7 +6,8 @@
 //!
 //! - *Time*: the idle waits of threads. The core's patience ends once, then the limit gives way, and the pages that
 //!   came in then make room for the next. Time without waits is therefore subtracted, and a constant for each served
-//!   fault.
+//!   fault. While the limit gives way to another process, that process takes what comes free, and the time of others
+//!   does not count: the core's patience bounds each of their waits.
 //! - *The limit*: it gives way for as many pages as threads may need at a time. A larger gain, net of pages given
 //!   back, while other pages could be moved is a creeping limit.
 //! - *Work*: moves that the MMU refused.
@@ -88,6 +89,12 @@ impl Process {
         if self.has_other_reason(sys) {
             return self.excuse_crawl();
         }
+        let lately = |at| sys.now.saturating_sub(at) < UNMOVABLE;
+        let to_other = |&(pid, at): &(usize, _)| pid != self.space.pid && lately(at);
+        if sys.yielded.as_ref().is_some_and(to_other) {
+            self.progress.at = sys.now;
+            return;
+        }
         let progress = &mut self.progress;
         let since = sys.now.saturating_sub(progress.at);
         progress.kept = progress.kept.saturating_sub(since.saturating_sub(time)) + time;
@@ -107,7 +114,8 @@ impl Process {
     }
 
     /// The limit gave way, because nothing could be moved.
-    pub fn limit_yielded(&mut self, sys: &System) {
+    pub fn limit_yielded(&mut self, sys: &mut System) {
+        sys.yielded = Some((self.space.pid, sys.now));
         // The core was told to have less patience than its own.
         let hasty = self.setup.config.full_timeout < UNMOVABLE;
         if hasty || self.has_other_reason(sys) {

@@ -168,6 +168,8 @@ pub struct System {
     pub ordinary: u64,
     /// Processes that are not simulated have random faults.
     pub others_fault_at_random: bool,
+    /// The process to which the limit gave way last, and the time.
+    pub yielded: Option<(usize, Nanos)>,
     /// The process that has reported random faults last, and the time.
     pub random_faults: Option<(usize, Nanos)>,
     /// The driver sees that an I/O has ended while the core works; all in flight have.
@@ -211,6 +213,7 @@ impl System {
             ordinary: FILLED - 1,
             others_fault_at_random: false,
             random_faults: None,
+            yielded: None,
             ends_show: false,
             windows: BTreeMap::new(),
             foreign: false,

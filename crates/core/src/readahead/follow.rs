@@ -68,7 +68,9 @@ impl Readahead for Follow {
     fn on_miss(&self, history: &mut Followed<'_>, touch: &Touch) -> Answer<Predictor> {
         match self.predictor(history) {
             // It may be chance.
-            Some(Predictor::Stream(id)) if !history.streams.is_read(id) => history.streams.missed(id),
+            Some(Predictor::Stream(id)) if !history.streams.is_read(id) => {
+                history.streams.missed(id)
+            }
             Some(predictor) => return Answer::Follows(predictor),
             None => {}
         }
