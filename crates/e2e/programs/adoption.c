@@ -240,6 +240,45 @@ static void moves_as_one(void)
     }
 }
 
+/* A mapping that foreswap does not notice at once, below one that is managed: bare they are one mapping. Both have been
+ * touched by the time it is noticed, and the kernel never joins them then. */
+static void moves_with_neighbour(void)
+{
+    size_t size = 24 * MIB, sizes[] = {2 * size, 3 * size, size + MIB};
+    press(96);
+    for (int round = 0; round < 9; round++) {
+        char *space = mmap(NULL, 3 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *p, *raw;
+        CHECK(space != MAP_FAILED, "reserving");
+        p = mmap(space + size, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        CHECK(p == space + size, "mmap");
+        fill_part(p, 0, size, round);
+        register long flags __asm__("r10") = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, none __asm__("r8") = -1,
+                            at __asm__("r9") = 0;
+        __asm__ volatile("syscall" : "=a"(raw) : "a"(SYS_mmap), "D"(space), "S"(size), "d"(PROT_READ | PROT_WRITE),
+                         "r"(flags), "r"(none), "r"(at) : "rcx", "r11", "memory");
+        CHECK(raw == space, "mmap of the neighbour");
+        fill_part(raw, 0, size, round + 100);
+        size_t now = sizes[round % 3];
+        char *to = NULL;
+        if (round % 2) {
+            to = mmap(NULL, now, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            CHECK(to != MAP_FAILED, "the place");
+            fill_part(to, 0, MIB, 7);
+        }
+        char *moved = mremap(space, 2 * size, now, MREMAP_MAYMOVE | (to ? MREMAP_FIXED : 0), to);
+        CHECK(moved != MAP_FAILED && (!to || moved == to), "mremap in round %d", round);
+        CHECK(moved == space || msync(space, PAGE, MS_ASYNC) != 0, "the old place is still mapped");
+        press(64);
+        VERIFY_PART(moved, 0, size, round + 100, "the neighbour");
+        size_t second = now < 2 * size ? now - size : size;
+        VERIFY_PART(moved + size, 0, second, round, "the mapping");
+        if (now > 2 * size)
+            VERIFY_ZERO(moved + 2 * size, now - 2 * size, "what was added");
+        CHECK(munmap(moved, now) == 0, "munmap");
+        munmap(space, 3 * size);
+    }
+}
+
 /* Small mappings between large ones: the kernel joins all of them, and so it must when some are managed. */
 static void small_mappings(void)
 {
@@ -286,6 +325,7 @@ int main(int argc, char **argv)
         {"unlike_neighbours", unlike_neighbours},
         {"own_userfaultfd", own_userfaultfd},
         {"moves_as_one", moves_as_one},
+        {"moves_with_neighbour", moves_with_neighbour},
         {"named_a_stack", named_a_stack},
         {"small_mappings", small_mappings},
     };

@@ -70,6 +70,11 @@ fn own_userfaultfd() {
 }
 
 #[test]
+fn moves_with_neighbour() {
+    part("moves_with_neighbour");
+}
+
+#[test]
 fn named_a_stack() {
     part("named_a_stack");
 }

@@ -11,6 +11,7 @@ mod emulators;
 mod executables;
 mod forks;
 mod heap;
+mod in_parts;
 mod lends;
 mod listing;
 mod locks;

@@ -12,6 +12,7 @@ use foreswap::sys::needed;
 use foreswap::sys::process::Statm;
 
 use crate::PROGRAM;
+use crate::in_parts;
 use crate::real::{Real, forward};
 
 /// Look up the real functions now: later, a thread that holds the loader's lock may need them.
@@ -173,25 +174,34 @@ pub extern "C" fn mremap(
     flags: c_int,
     at: *mut c_void,
 ) -> *mut c_void {
-    let move_it = || {
-        let _turn = turn_to_move();
-        forward!(MREMAP =>
-            fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
-            old, old_length, new_length, flags, at)
-    };
-    let mut mapped = move_it();
+    let turn = turn_to_move();
+    let mut mapped = real_mremap(old, old_length, new_length, flags, at);
     // To the kernel it is several mappings, to the program it may be one.
     if mapped == libc::MAP_FAILED && errno() == libc::EFAULT {
-        match PROGRAM.joins(old as usize, old_length) {
-            true => mapped = move_it(),
-            false => set_errno(libc::EFAULT),
-        }
+        let mut call = in_parts::Call::of(old, old_length, new_length, flags, at);
+        call.skip_what_moved();
+        drop(turn);
+        let joined = PROGRAM.joins(call.old, call.length);
+        let _turn = turn_to_move();
+        mapped = call.end(joined);
     }
     if mapped != libc::MAP_FAILED && new_length > old_length && new_length >= SMALL {
         // Of unknown kind: the engine looks before it adopts.
         PROGRAM.seen(mapped as usize, new_length - old_length);
     }
     mapped
+}
+
+pub(crate) fn real_mremap(
+    old: *mut c_void,
+    old_length: usize,
+    new_length: usize,
+    flags: c_int,
+    at: *mut c_void,
+) -> *mut c_void {
+    forward!(MREMAP =>
+        fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
+        old, old_length, new_length, flags, at)
 }
 
 /// As the C library's. MADV_FREE lets the kernel drop pages later, without an event, when the memory may be managed;

@@ -188,16 +188,18 @@ impl Pager {
     }
 
     /// The kernel refused to move `bytes` of memory at `address` as a whole: it may have been adopted in parts.
-    /// Returns whether it is now adopted as a whole, as one mapping, if the program made it one mapping.
+    /// Returns whether it is now adopted as a whole, with one protection: if the program made it one mapping, the kernel
+    /// has one again, or the parts were touched before and stay apart.
     pub(super) fn on_join(&mut self, address: usize, bytes: usize) -> bool {
         let start = address / PAGE_SIZE * PAGE_SIZE;
         let end = address.saturating_add(bytes);
         let Some(end) = end.checked_next_multiple_of(PAGE_SIZE) else {
             return false;
         };
-        let mut at = start;
-        for vma in self.space.anonymous().unwrap_or_default() {
-            if vma.contains(&at) {
+        let (mut at, mut protection) = (start, None);
+        for vma in self.space.adoptable(PAGE_SIZE).unwrap_or_default() {
+            let its = (vma.read, vma.write, vma.exec);
+            if (vma.start..vma.end).contains(&at) && *protection.get_or_insert(its) == its {
                 at = vma.end;
             }
         }
