@@ -56,6 +56,8 @@ pub struct FrameDesc {
     pub refault: bool,
     /// Pages that were evicted between the page's eviction and its read; `None`: it was not read since.
     pub distance: Option<u32>,
+    /// The number of the last page that was evicted before its read.
+    pub arrived: u32,
     /// The program wants its memory free once it is on an area.
     pub leaves: bool,
     /// It was still in its frame when a thread touched it again.
@@ -82,6 +84,7 @@ pub const NOTHING: FrameDesc = FrameDesc {
     wanted: false,
     refault: false,
     distance: None,
+    arrived: 0,
     again: false,
     whole: false,
     leaves: false,

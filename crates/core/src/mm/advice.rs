@@ -57,7 +57,7 @@ impl Mm {
         match (desc.state, desc.page) {
             (State::Clean, Some(page)) if !desc.wanted => {
                 if desc.ahead {
-                    self.end_ahead(page, &desc, false);
+                    self.end_ahead(page, &desc);
                 }
                 self.leave_frame(frame);
             }
@@ -127,7 +127,7 @@ impl Mm {
         // They are moved to frames without memory.
         let short = batch.saturating_sub(self.frames.empty());
         if self.frames.free() < short {
-            self.drop_clean(short - self.frames.free());
+            self.drop_clean(w.now(), short - self.frames.free());
         }
         self.release_free(w, short);
         batch = batch.min(self.frames.empty());

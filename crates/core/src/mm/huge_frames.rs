@@ -116,7 +116,7 @@ impl Mm {
         {
             // Memory is in single pages: exchange it.
             if self.frames.free() < UNIT {
-                self.drop_singles(UNIT - self.frames.free());
+                self.drop_singles(w.now(), UNIT - self.frames.free());
             }
             self.release_free(w, UNIT);
             if self.back_cluster(w) {
@@ -220,7 +220,7 @@ impl Mm {
             let first = *self.frames.get(self.frames.clusters().first(id));
             if let Some(page) = first.page {
                 let mark = true;
-                self.end_ahead(page, &crate::frames::FrameDesc { mark, ..first }, false);
+                self.end_ahead(page, &crate::frames::FrameDesc { mark, ..first });
                 self.streams.dropped(page);
             }
         }

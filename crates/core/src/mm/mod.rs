@@ -377,7 +377,7 @@ impl Mm {
                 self.frames.single_out(frame);
                 let desc = *self.frames.get(frame);
                 if desc.ahead {
-                    self.end_ahead(page, &desc, false);
+                    self.end_ahead(page, &desc);
                 }
                 match desc.state {
                     #[cfg(feature = "planted")]

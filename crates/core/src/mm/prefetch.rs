@@ -18,9 +18,13 @@ use crate::readahead::follow::{Follow, Followed, Predictor};
 use crate::readahead::streams::{Run, StreamId};
 use crate::readahead::{Answer, Hint, Readahead as _, Touch, Window, budget};
 use crate::reclaim::policy::Came;
+use crate::reclaim::refault::MISS;
 use crate::space::page_table::Entry;
-use crate::units::{Frame, Nanos, PageRange, Slot, Vpn};
+use crate::units::{Frame, LEAF_PAGES, Nanos, PageRange, Slot, Vpn};
 use crate::world::{Stop, World};
+
+/// The work to read, map and evict a page, in parts of a miss.
+const HANDLING: u32 = MISS / 8;
 
 impl Mm {
     /// The one place where a touch that finds its page in a frame is looked up and counted. Returns the predictor that
@@ -33,30 +37,37 @@ impl Mm {
     ) -> Option<Predictor> {
         let page = Vpn::of(address);
         let desc = *self.frames.get(frame);
+        let whole = self.frames.unit_of(frame).is_some();
+        // One touch maps all of a unit: it stands for the other pages.
+        let mark = desc.mark || whole;
         if desc.ahead {
-            // One touch maps all of a unit: it stands for the other pages.
-            let whole = self.frames.unit_of(frame).is_some();
-            let mark = desc.mark || whole;
-            self.end_ahead(page, &FrameDesc { mark, ..desc }, true);
+            self.stats.ahead.end(mark, true);
             self.frames.use_ahead(frame);
-            if let Some(vma) = self.vmas.find_mut(page) {
-                vma.was_foreseen(true);
-                if whole {
-                    vma.history.proof.on_unit();
-                }
-            }
+            self.reclaim.on_return(desc.distance, self.table.resident());
         }
         // Otherwise another thread was here first.
         let at = (!desc.wanted).then(|| (address, w.now()));
+        let cost = self.cost_ahead(&desc);
         let predictor = self.ask_policy(page, at, |policy, history, region| {
             let touch = Touch {
                 page,
                 slot: desc.slot,
-                ahead: desc.ahead,
+                ahead: desc.ahead && !(desc.streamed && policy.is_own()),
                 region,
             };
             policy.on_hit(history, &touch)
-        })??;
+        })?;
+        if desc.ahead
+            && let Some(vma) = self.vmas.find_mut(page)
+        {
+            vma.ahead.end(mark, true);
+            vma.was_foreseen(true);
+            if desc.streamed {
+                let pages = if whole { LEAF_PAGES as u32 } else { 1 };
+                vma.history.proof.end(pages, desc.mark, true, cost);
+            }
+        }
+        let predictor = predictor?;
         let Predictor::Stream(id) = predictor else {
             return Some(predictor);
         };
@@ -102,13 +113,19 @@ impl Mm {
         self.streams.judge(id, unused)
     }
 
-    /// A page that readahead read is used, or is evicted unused.
-    pub(super) fn end_ahead(&mut self, page: Vpn, desc: &FrameDesc, used: bool) {
-        self.stats.ahead.end(desc.mark, used);
+    /// The misses, in parts of one, that a page has cost which readahead read.
+    fn cost_ahead(&self, desc: &FrameDesc) -> u32 {
+        HANDLING + self.reclaim.cost_since(desc.arrived, self.table.resident())
+    }
+
+    /// A page that readahead read is evicted unused.
+    pub(super) fn end_ahead(&mut self, page: Vpn, desc: &FrameDesc) {
+        self.stats.ahead.end(desc.mark, false);
+        let cost = self.cost_ahead(desc);
         if let Some(vma) = self.vmas.find_mut(page) {
-            vma.ahead.end(desc.mark, used);
+            vma.ahead.end(desc.mark, false);
             if desc.streamed {
-                vma.history.proof.end(desc.mark, used);
+                vma.history.proof.end(1, desc.mark, false, cost);
             }
         }
     }
@@ -468,7 +485,7 @@ impl Mm {
                 .frames
                 .clean()
                 .saturating_sub(self.reclaim.marks().reserve);
-            self.drop_clean(spare.min(wanted - self.frames.free()));
+            self.drop_clean(w.now(), spare.min(wanted - self.frames.free()));
         }
         let stale = self
             .frames

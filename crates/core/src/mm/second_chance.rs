@@ -1,7 +1,8 @@
 //! Pages that were evicted and are still in their frames: in which order they are forgotten.
 //!
 //! An evicted page stays in its frame for a while, where a touch costs a minor fault. A clean one is forgotten when its frame
-//! is needed. Pages that readahead read and that were not touched yet are forgotten last.
+//! is needed. Pages that streams read and that were not touched yet are forgotten last, unless they have waited for long
+//! and no stream is about to reach them.
 
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
@@ -9,10 +10,13 @@ use crate::frames::{FrameDesc, State};
 use crate::heuristics::Heuristic;
 use crate::units::Nanos;
 
+/// A page has waited for long when more than this part of the mapped memory was evicted since its read.
+const STALE_PART: u64 = 8;
+
 impl Mm {
     /// Drop up to `max` clean pages that no thread came back for; their frames become free.
-    pub(super) fn drop_clean(&mut self, max: u32) -> u32 {
-        let mut dropped = self.drop_singles(max);
+    pub(super) fn drop_clean(&mut self, now: Nanos, max: u32) -> u32 {
+        let mut dropped = self.drop_singles(now, max);
         while dropped < max
             && let Some(id) = self.frames.clusters().oldest(List::Clean)
             && self.drop_unit(id)
@@ -23,8 +27,8 @@ impl Mm {
     }
 
     /// As [`Mm::drop_clean`], but no units.
-    pub(super) fn drop_singles(&mut self, max: u32) -> u32 {
-        let mut dropped = 0;
+    pub(super) fn drop_singles(&mut self, now: Nanos, max: u32) -> u32 {
+        let mut dropped = self.drop_stale(now, max);
         while dropped < max
             && let Some(frame) = self.frames.oldest_clean()
         {
@@ -44,9 +48,31 @@ impl Mm {
                 return dropped;
             }
             if desc.ahead {
-                self.end_ahead(page, &desc, false);
+                self.end_ahead(page, &desc);
             }
             self.leave_frame(frame);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// Drop up to `max` pages that streams read long ago and that no stream is about to use.
+    fn drop_stale(&mut self, now: Nanos, max: u32) -> u32 {
+        let mut dropped = 0;
+        let most = self.table.resident() / STALE_PART;
+        while dropped < max
+            && let Some(oldest) = self.frames.oldest_ahead()
+        {
+            let desc = *self.frames.get(oldest);
+            let stale = u64::from(self.reclaim.evicted_since(desc.arrived)) > most;
+            let Some(page) = desc.page.filter(|_| stale && !desc.wanted) else {
+                break;
+            };
+            if self.streams.expects(page, now) {
+                break;
+            }
+            self.end_ahead(page, &desc);
+            self.leave_frame(oldest);
             dropped += 1;
         }
         dropped
@@ -68,7 +94,7 @@ impl Mm {
             let Some(page) = desc.page.filter(|_| !desc.wanted) else {
                 break;
             };
-            self.end_ahead(page, &desc, false);
+            self.end_ahead(page, &desc);
             self.streams.dropped(page);
             self.leave_frame(frame);
             dropped += 1;

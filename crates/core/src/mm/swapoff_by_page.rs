@@ -51,7 +51,7 @@ impl Mm {
                             let desc = *self.frames.get(frame);
                             if desc.ahead {
                                 // Used, but not seen.
-                                self.end_ahead(page, &desc, false);
+                                self.end_ahead(page, &desc);
                                 self.frames.use_ahead(frame);
                             }
                             self.place(w, &[(page, frame)]);

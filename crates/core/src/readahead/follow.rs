@@ -35,6 +35,11 @@ pub(crate) struct Follow {
 }
 
 impl Follow {
+    /// Whether it is foreswap's own policy, and none of the kernel's.
+    pub fn is_own(&self) -> bool {
+        matches!(self.beside, Policy::Streams(_))
+    }
+
     /// The pattern that the touch continues, moved on. A program that touches the region in no order continues nothing.
     pub fn predictor(&self, history: &mut Followed<'_>) -> Option<Predictor> {
         let (address, now) = self.at.filter(|_| self.hint != Hint::Random)?;

@@ -1,34 +1,36 @@
 //! How much evidence a region demands of a stream before it is read ahead.
 //!
 //! Chance makes streams, too: where threads touch a dense working set at random, two of the last touches are often
-//! neighbours, and a stray touch pulls a stream along. What is read for it costs memory that the working set needs.
-//! Whether a stream is one, only its further touches tell. A region in which readahead is used reads at the second
-//! touch. Where a part of it is evicted unused, a stream must show more touches that leave no absent page out, twice
-//! as many each time, until it is read at all; and half as many again for each stretch that is used. It costs nothing to
+//! neighbours, and a stray touch pulls a stream along. What is read for it takes memory from the working set. A hit is no
+//! proof: most pages of such a set are touched before they are evicted, whether readahead chose them or not. So each
+//! page has a price, in misses: its handling, and the misses that its memory would have saved until its touch or its end
+//! ([`crate::reclaim::Reclaim::cost_since`]). A hit earns one miss. Where a region loses, a stream must show twice as many
+//! touches that leave no absent page out, until it is not read at all; where it earns, half as many. It costs nothing to
 //! follow a stream that is not read.
 
+use crate::reclaim::refault::MISS;
 use crate::units::LEAF_PAGES;
 
 /// The touches after which a stream is read: the least, and the most (a huge page).
 const NEEDED: (u32, u32) = (2, LEAF_PAGES as u32);
-/// A mark stands for the pages of its block.
+/// A mark stands for this many pages.
 const MARK: i32 = 16;
-/// Pages read ahead and evicted unused, less a quarter of those used, after which twice the evidence is demanded.
-const WASTE: i32 = 64;
+/// The loss after which twice the evidence is demanded, and the gain after which half of it is: 64 misses.
+const STEP: i32 = 64 * MISS as i32;
 
 /// The evidence that a region demands.
 #[derive(Clone, Copy, Debug)]
 pub struct Proof {
     needed: u32,
-    /// Quarter pages: four for each page wasted, less one for each used.
-    waste: i32,
+    /// Losses less gains, in parts of a miss.
+    loss: i32,
 }
 
 impl Default for Proof {
     fn default() -> Self {
         Proof {
             needed: NEEDED.0,
-            waste: 0,
+            loss: 0,
         }
     }
 }
@@ -39,25 +41,21 @@ impl Proof {
         self.needed
     }
 
-    /// A huge page that was read whole is touched.
-    pub(crate) fn on_unit(&mut self) {
-        self.weigh(-(LEAF_PAGES as i32));
+    /// Of the pages that were read for a stream, `pages` are touched (`used`) or evicted untouched. Each has cost `cost`.
+    /// `mark`: a page that stands for its block.
+    pub(crate) fn end(&mut self, pages: u32, mark: bool, used: bool, cost: u32) {
+        let pages = pages as i32 * if mark { MARK } else { 1 };
+        let gain = if used { MISS } else { 0 };
+        self.weigh(pages * (cost as i32 - gain as i32));
     }
 
-    /// A page that was read for a stream is touched (`used`), or is evicted before that. `mark`: it stands for its
-    /// block.
-    pub(crate) fn end(&mut self, mark: bool, used: bool) {
-        let pages = if mark { MARK } else { 1 };
-        self.weigh(if used { -pages } else { 4 * pages });
-    }
-
-    fn weigh(&mut self, waste: i32) {
-        self.waste += waste;
+    fn weigh(&mut self, loss: i32) {
+        self.loss = self.loss.saturating_add(loss);
         let (least, most) = NEEDED;
-        if self.waste >= 4 * WASTE {
-            (self.needed, self.waste) = ((2 * self.needed).min(most), 0);
-        } else if self.waste <= -4 * WASTE {
-            (self.needed, self.waste) = ((self.needed / 2).max(least), 0);
+        if self.loss >= STEP {
+            (self.needed, self.loss) = ((2 * self.needed).min(most), 0);
+        } else if self.loss <= -STEP {
+            (self.needed, self.loss) = ((self.needed / 2).max(least), 0);
         }
     }
 }
@@ -66,23 +64,31 @@ impl Proof {
 mod tests {
     use super::*;
 
+    /// The evidence after `pages` pages, of which every `unused`th is evicted untouched, at this price.
+    fn needed(proof: &mut Proof, pages: u32, unused: u32, cost: u32) -> u32 {
+        (0..pages).for_each(|n| proof.end(1, false, n % unused > 0, cost));
+        proof.needed()
+    }
+
     #[test]
-    fn waste_doubles_the_evidence_and_use_halves_it() {
+    fn losses_double_the_evidence_and_gains_halve_it() {
         let mut proof = Proof::default();
-        for _ in 0..100 {
-            proof.end(true, true);
-        }
-        assert_eq!(proof.needed(), 2);
-        for _ in 0..5 {
-            proof.end(true, false);
-        }
-        assert_eq!(proof.needed(), 4);
-        (0..192).for_each(|_| proof.end(false, false));
-        assert_eq!(proof.needed(), 32);
-        // Four of five pages are used: it stays.
-        (0..1000).for_each(|n| proof.end(false, n % 5 > 0));
-        assert_eq!(proof.needed(), 32);
-        (0..800).for_each(|_| proof.end(false, true));
-        assert_eq!(proof.needed(), 4);
+        assert_eq!(needed(&mut proof, 1000, 2, MISS / 8), 2, "cheap");
+        let mut proof = Proof::default();
+        assert_eq!(needed(&mut proof, 64, 1, MISS), 4, "64 misses");
+        assert_eq!(needed(&mut proof, 64, 1, 2 * MISS), 16);
+        assert_eq!(
+            needed(&mut proof, 10_000, 2, MISS / 2),
+            16,
+            "hits pay exactly"
+        );
+        assert_eq!(
+            needed(&mut proof, 10_000, 2, MISS),
+            512,
+            "no more than a huge page"
+        );
+        proof.end(512, false, true, 0);
+        assert_eq!(proof.needed(), 256, "a huge page is used");
+        assert_eq!(needed(&mut proof, 10_000, 1 << 20, MISS / 4), 2);
     }
 }

@@ -14,7 +14,7 @@ pub mod kswapd;
 mod lru;
 mod parts;
 pub(crate) mod policy;
-mod refault;
+pub(crate) mod refault;
 mod s3fifo;
 pub(crate) mod unshare;
 pub(crate) mod wake;
@@ -45,6 +45,7 @@ pub(crate) struct Reclaim {
     awake: bool,
     /// Pages evicted so far.
     evictions: u64,
+    marginal: refault::Marginal,
     pass: Pass,
     heuristics: Heuristics,
 }
@@ -67,6 +68,7 @@ impl Reclaim {
             hand: Vpn(0),
             awake: false,
             evictions: 0,
+            marginal: refault::Marginal::default(),
             pass: Pass::default(),
             heuristics: Heuristics::default(),
         }
