@@ -30,6 +30,10 @@ pub enum Heuristic {
     BesideStreams,
     /// Active streams share the memory for readahead.
     StreamShares,
+    /// A region demands as much evidence of a stream as its readahead loses.
+    StreamProof,
+    /// Pages that streams read and left are dropped before evicted ones.
+    StaleReadahead,
     /// A stream waits for a number of frames instead of reading fewer pages.
     WorthwhileReads,
     /// Entries of the queue are reserved for faults and writes.
@@ -130,7 +134,7 @@ impl Heuristics {
 #[cfg(feature = "ablate")]
 impl Heuristic {
     /// All of them.
-    pub const ALL: [Heuristic; 45] = [
+    pub const ALL: [Heuristic; 47] = [
         Heuristic::WindowByTime,
         Heuristic::DirectMapping,
         Heuristic::ScatteredMarks,
@@ -143,6 +147,8 @@ impl Heuristic {
         Heuristic::ByteStrides,
         Heuristic::BesideStreams,
         Heuristic::StreamShares,
+        Heuristic::StreamProof,
+        Heuristic::StaleReadahead,
         Heuristic::WorthwhileReads,
         Heuristic::KeptEntries,
         Heuristic::WholeReads,

@@ -58,6 +58,9 @@ impl Mm {
 
     /// Drop up to `max` pages that streams read long ago and that no stream is about to use.
     fn drop_stale(&mut self, now: Nanos, max: u32) -> u32 {
+        if !self.uses(Heuristic::StaleReadahead) {
+            return 0;
+        }
         let mut dropped = 0;
         let most = self.table.resident() / STALE_PART;
         while dropped < max

@@ -299,7 +299,7 @@ impl Streams {
     /// continues at the next absent page only.
     pub fn is_read(&self, id: StreamId) -> bool {
         let stream = &self.all[id.0];
-        stream.touches >= stream.needed
+        stream.touches >= stream.needed || !self.heuristics.has(Heuristic::StreamProof)
     }
 
     /// Whether `id` is confirmed and huge pages are worth reading for it.
