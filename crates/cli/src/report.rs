@@ -38,7 +38,7 @@ pub struct Run {
     pub warned: bool,
     /// The processes' statistics.
     pub totals: Totals,
-    /// Managed processes that outlive the command.
+    /// Processes that outlive the command.
     pub left_running: usize,
 }
 
@@ -94,7 +94,8 @@ fn idle(run: &Run, limit: &str) -> String {
             "nothing was moved out: {peak} of memory, {total} that is not managed, limit {limit}"
         )
     } else {
-        format!("nothing needed managing: the peak stayed below {limit}")
+        let so_far = if run.left_running > 0 { " so far" } else { "" };
+        format!("nothing needed managing{so_far}: the peak stayed below {limit}")
     }
 }
 

@@ -220,7 +220,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         end = Event::Exited(CANNOT_START.into());
     }
 
-    let all_gone = supervisor.farewell()?;
+    let all_gone = supervisor.farewell(child.as_raw_nonzero().get())?;
     let ledger = supervisor.sessions.ledger();
     let run = Run {
         elapsed,
@@ -233,7 +233,10 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         warned: supervisor.voice.has_warned(),
         blind: elapsed > LONG && supervisor.watch.most_resident() == 0,
         totals: supervisor.sessions.totals_now(),
-        left_running: supervisor.sessions.managed() + supervisor.sessions.expected(),
+        left_running: match all_gone {
+            true => 0,
+            false => supervisor.left(),
+        },
     };
     if !supervisor.voice.is_quiet() {
         let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();

@@ -84,12 +84,13 @@ impl Supervisor {
         }
     }
 
-    /// Serves descendants that are about to end as well. True if none is left.
-    pub fn farewell(&mut self) -> io::Result<bool> {
+    /// Serves descendants of `command` that are about to end as well. True if none is left, managed or not: one that
+    /// is not may need memory later, and then a supervisor.
+    pub fn farewell(&mut self, command: i32) -> io::Result<bool> {
         let end = Instant::now() + FAREWELL;
         loop {
             self.serve(Some(&milliseconds(0)))?;
-            let gone = self.sessions.are_over();
+            let gone = self.sessions.are_over() && !self.watch.has_survivors(command);
             if gone || Instant::now() >= end {
                 return Ok(gone);
             }
@@ -98,9 +99,15 @@ impl Supervisor {
         }
     }
 
+    /// The number of processes that are left, managed or not.
+    pub fn left(&self) -> usize {
+        let managed = self.sessions.managed() + self.sessions.expected();
+        managed.max(self.watch.living())
+    }
+
     /// Serves until the last descendant has ended, and its transfers.
     pub fn until_all_have_ended(&mut self) -> io::Result<()> {
-        while !self.sessions.are_over() {
+        while !self.sessions.are_over() || self.watch.anybody_lives() {
             let timeout = self.timeout();
             self.serve(timeout.as_ref())?;
             // No process is left to receive them.

@@ -1,5 +1,6 @@
 //! Many forked children at a time, and children whose parent ends at once. The checks are in `programs/fork_many.c`.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use foreswap_e2e::process::Scratch;
@@ -56,10 +57,32 @@ fn daemon_of_a_parent_whose_memory_fits() {
     let scratch = Scratch::new(test);
     let verdict = scratch.join("verdict");
     let job = Job::new(path).arg("leaves_a_late_daemon").arg(&verdict);
-    let running = Managed::limit(LIMIT).start(&job, &scratch.join("stats.json"));
+    the_daemon_is_managed(&job, &scratch, &verdict);
+}
+
+/// The command needs no engine, starts a program that needs one, and ends at once.
+#[test]
+fn daemon_of_a_shell() {
+    let test = "daemon_of_a_shell";
+    let Some(path) = program::compile(test, "fork_many").filter(|_| requirement::root(test)) else {
+        return;
+    };
+    let scratch = Scratch::new(test);
+    for turn in 0..10 {
+        let verdict = scratch.join(&format!("verdict-{turn}"));
+        let script = format!("{} is_a_daemon {} &", path.display(), verdict.display());
+        let job = Job::new("/bin/sh").arg("-c").arg(script);
+        the_daemon_is_managed(&job, &scratch, &verdict);
+    }
+}
+
+/// A descendant outlives the command, fills more than the limit, and writes its `verdict`.
+#[track_caller]
+fn the_daemon_is_managed(job: &Job, scratch: &Scratch, verdict: &Path) {
+    let running = Managed::limit(LIMIT).start(job, &scratch.join("stats.json"));
     let deadline = Instant::now() + Duration::from_secs(60);
     let text = loop {
-        let text = std::fs::read_to_string(&verdict).unwrap_or_default();
+        let text = std::fs::read_to_string(verdict).unwrap_or_default();
         if text.ends_with('\n') {
             break text;
         }

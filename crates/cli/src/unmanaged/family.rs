@@ -309,6 +309,12 @@ impl Family {
         others.find(same).map(|(&other, _)| other)
     }
 
+    /// Whether a process or thread was created since `pid` was.
+    pub fn has_grown_since(&self, pid: i32) -> bool {
+        let last = last_pid().and_then(|last| number(last.as_bytes()));
+        last != Some(pid)
+    }
+
     /// Finds new children, if there can be any. True if there are.
     pub fn find_children(&mut self) -> bool {
         let last = last_pid();
