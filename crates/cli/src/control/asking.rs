@@ -143,12 +143,19 @@ pub fn all_runs() -> (Vec<Found>, Vec<AskError>) {
             }
             match list(&path, UnixStream::from(socket)) {
                 Ok(run) => found.push(Found { path, run }),
+                Err(AskError::Silent { .. }) if has_ended(&path) => {}
                 Err(error) => silent.push(error),
             }
         }
     }
     found.sort_by_key(|found| found.run.supervisor);
     (found, silent)
+}
+
+/// Whether the run has ended since its socket was found. Its socket then takes no connection, or is gone.
+fn has_ended(path: &Path) -> bool {
+    use rustix::io::Errno;
+    matches!(place::connect(path), Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 
 fn list(path: &Path, socket: UnixStream) -> Result<Run, AskError> {
@@ -182,4 +189,26 @@ pub fn ask(pid: i32, request: &Request) -> Result<Asked, AskError> {
         why: errno.to_string(),
     })?;
     Asked::new(&found.path, UnixStream::from(socket), request)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// `ps` is about to list a run that ends at that moment.
+    #[test]
+    fn a_run_that_ends_while_it_is_asked_is_no_run() {
+        let path = std::env::temp_dir().join(format!("foreswap-asking-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let socket = UnixStream::connect(&path).expect("a connection");
+        assert!(!has_ended(&path));
+        drop(listener);
+        let error = list(&path, socket).expect_err("nobody answers");
+        assert!(matches!(error, AskError::Silent { .. }), "{error}");
+        assert!(has_ended(&path), "the socket takes no connection");
+        std::fs::remove_file(&path).expect("its removal");
+        assert!(has_ended(&path), "the socket is gone");
+    }
 }
