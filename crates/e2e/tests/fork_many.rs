@@ -69,7 +69,7 @@ fn daemon_of_a_shell() {
     };
     let scratch = Scratch::new(test);
     for turn in 0..10 {
-        let verdict = scratch.join(&format!("verdict-{turn}"));
+        let verdict = scratch.join(format!("verdict-{turn}"));
         let script = format!("{} is_a_daemon {} &", path.display(), verdict.display());
         let job = Job::new("/bin/sh").arg("-c").arg(script);
         the_daemon_is_managed(&job, &scratch, &verdict);

@@ -14,8 +14,9 @@ const MOST: u64 = 8 * MISS as u64;
 /// Refaults at distances within this part of the memory in use count.
 const NEAR_PART: u64 = 4;
 
-/// How much the program misses the pages that are evicted: how many would not have missed if there were a little more
-/// memory. A page more for the time of `d` evictions saves about the refaults at distances up to `d`, of each page.
+/// The worth of a little more memory. The refaults at small distances are the misses that it would have saved: their
+/// density, over distance and evictions, times the evictions during which a page of memory is taken, is the cost of that
+/// page.
 #[derive(Default)]
 pub(super) struct Marginal {
     /// Refaults at small distances.
