@@ -127,7 +127,7 @@ impl Mm {
         // They are moved to frames without memory.
         let short = batch.saturating_sub(self.frames.empty());
         if self.frames.free() < short {
-            self.drop_clean(w.now(), short - self.frames.free());
+            self.drop_clean(short - self.frames.free());
         }
         self.release_free(w, short);
         batch = batch.min(self.frames.empty());

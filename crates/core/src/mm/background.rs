@@ -92,7 +92,7 @@ impl Mm {
             return;
         }
         if self.frames.free() < excess {
-            self.drop_clean(w.now(), excess - self.frames.free());
+            self.drop_clean(excess - self.frames.free());
         }
         let left = excess.saturating_sub(self.frames.free());
         self.release_free(w, excess);

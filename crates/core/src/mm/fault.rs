@@ -160,7 +160,7 @@ impl Mm {
         }
         if self.frames.free() < batch {
             // Pages that were written together are adjacent: dropped together they make a run.
-            self.drop_clean(w.now(), batch - self.frames.free());
+            self.drop_clean(batch - self.frames.free());
         }
         let Some((frame, n)) = self.obtain(w, batch) else {
             return (0, Some(Stop::NoMemory));
@@ -208,7 +208,7 @@ impl Mm {
             && self.uses(Heuristic::KeptSingles)
             && self.frames.clusters().count(List::Free) > 0;
         // A thread's page goes before the pages that streams will use.
-        if !self.drop_for_one(w.now()) && !cluster && self.drop_ahead(w.now(), 1) == 0 {
+        if !self.drop_for_one() && !cluster && self.drop_ahead(w.now(), 1) == 0 {
             if self.held {
                 // Nothing is evicted now; the fork will be over soon.
                 return None;
@@ -221,7 +221,7 @@ impl Mm {
                 }
             }
             if self.frames.free() == 0 {
-                self.drop_clean(w.now(), 1);
+                self.drop_clean(1);
             }
             self.submit_writes(w, true);
         }
@@ -232,9 +232,9 @@ impl Mm {
     }
 
     /// Drop clean pages until a frame is free, or a unit was dropped. The frames of a cluster give no single frame.
-    fn drop_for_one(&mut self, now: Nanos) -> bool {
-        while self.frames.free() == 0 && self.drop_singles(now, 1) > 0 {}
-        self.frames.free() > 0 || self.drop_clean(now, 1) > 0
+    fn drop_for_one(&mut self) -> bool {
+        while self.frames.free() == 0 && self.drop_singles(1) > 0 {}
+        self.frames.free() > 0 || self.drop_clean(1) > 0
     }
 
     /// Back empty frames with fresh memory, as far as the limit allows.

@@ -116,7 +116,7 @@ impl Mm {
         {
             // Memory is in single pages: exchange it.
             if self.frames.free() < UNIT {
-                self.drop_singles(w.now(), UNIT - self.frames.free());
+                self.drop_singles(UNIT - self.frames.free());
             }
             self.release_free(w, UNIT);
             if self.back_cluster(w) {

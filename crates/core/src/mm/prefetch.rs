@@ -485,7 +485,7 @@ impl Mm {
                 .frames
                 .clean()
                 .saturating_sub(self.reclaim.marks().reserve);
-            self.drop_clean(w.now(), spare.min(wanted - self.frames.free()));
+            self.drop_clean(spare.min(wanted - self.frames.free()));
         }
         let stale = self
             .frames

@@ -79,7 +79,7 @@ impl Mm {
         let wanted = 1 + (1..u64::from(batch)).take_while(alike).count() as u32;
         let batch = self.spared(w, wanted);
         if self.frames.free() < batch {
-            self.drop_clean(w.now(), batch - self.frames.free());
+            self.drop_clean(batch - self.frames.free());
         }
         let Some((frame, n)) = self.obtain(w, batch) else {
             return self.stall(w, pending);

@@ -15,8 +15,8 @@ const STALE_PART: u64 = 8;
 
 impl Mm {
     /// Drop up to `max` clean pages that no thread came back for; their frames become free.
-    pub(super) fn drop_clean(&mut self, now: Nanos, max: u32) -> u32 {
-        let mut dropped = self.drop_singles(now, max);
+    pub(super) fn drop_clean(&mut self, max: u32) -> u32 {
+        let mut dropped = self.drop_singles(max);
         while dropped < max
             && let Some(id) = self.frames.clusters().oldest(List::Clean)
             && self.drop_unit(id)
@@ -27,8 +27,8 @@ impl Mm {
     }
 
     /// As [`Mm::drop_clean`], but no units.
-    pub(super) fn drop_singles(&mut self, now: Nanos, max: u32) -> u32 {
-        let mut dropped = self.drop_stale(now, max);
+    pub(super) fn drop_singles(&mut self, max: u32) -> u32 {
+        let mut dropped = self.drop_stale(max);
         while dropped < max
             && let Some(frame) = self.frames.oldest_clean()
         {
@@ -57,7 +57,7 @@ impl Mm {
     }
 
     /// Drop up to `max` pages that streams read long ago and that no stream is about to use.
-    fn drop_stale(&mut self, now: Nanos, max: u32) -> u32 {
+    fn drop_stale(&mut self, max: u32) -> u32 {
         if !self.uses(Heuristic::StaleReadahead) {
             return 0;
         }
@@ -71,7 +71,7 @@ impl Mm {
             let Some(page) = desc.page.filter(|_| stale && !desc.wanted) else {
                 break;
             };
-            if self.streams.expects(page, now) {
+            if self.streams.may_reach(page) {
                 break;
             }
             self.end_ahead(page, &desc);

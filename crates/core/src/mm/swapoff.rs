@@ -128,7 +128,7 @@ impl Mm {
             return Some(run);
         }
         if self.frames.free() == 0 {
-            self.drop_clean(w.now(), max);
+            self.drop_clean(max);
         }
         if self.frames.free() == 0 {
             // All available memory is in clusters.

@@ -443,6 +443,15 @@ impl Streams {
         })
     }
 
+    /// Whether a stream has `page` before it, however long ago it was touched: its thread may wait for a slow disk. A
+    /// stream that has ended is followed only until others take its place.
+    pub fn may_reach(&self, page: Vpn) -> bool {
+        self.all.iter().any(|stream| {
+            let at = stream.expected(page);
+            at.is_some_and(|at| at > stream.touched && at < stream.ahead)
+        })
+    }
+
     /// Readahead of a page was dropped: streams that have it before them read it again.
     pub fn dropped(&mut self, page: Vpn) {
         for stream in &mut self.all {
