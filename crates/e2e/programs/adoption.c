@@ -279,6 +279,50 @@ static void moves_with_neighbour(void)
     }
 }
 
+static char state_of(char *at, size_t size, uint64_t seed)
+{
+    if (msync(at, size, MS_ASYNC) != 0)
+        return '-';
+    return wrong_words(at, 0, size, seed) == 0 ? 'a' + seed % 26 : '?';
+}
+
+/* Moves of memory that is not one mapping without foreswap either: holes, and neighbours of another protection. What the
+ * kernel moves, and what it leaves alone, is printed: since Linux 6.17 it moves several mappings to a fixed place. */
+static void moves_of_several(void)
+{
+    size_t third = 4 * MIB, all = 3 * third;
+    press(96);
+    for (int kind = 0; kind < 5; kind++) {
+        for (int fixed = 0; fixed < 2; fixed++) {
+            char *from = map(all), *to = map(all);
+            for (int i = 0; i < 3; i++) {
+                fill_part(from + i * third, 0, third, i);
+                fill_part(to + i * third, 0, third, 10 + i);
+            }
+            press(48);
+            if (kind == 0)
+                CHECK(munmap(from, all) == 0, "munmap");
+            else if (kind < 3)
+                CHECK(munmap(from + (kind - 1) * third, third) == 0, "munmap");
+            else
+                CHECK(mprotect(from + (kind - 3) * 2 * third, third, PROT_READ) == 0, "mprotect");
+            char *moved = mremap(from, all, all, MREMAP_MAYMOVE | (fixed ? MREMAP_FIXED : 0), to);
+            const char *result = moved == MAP_FAILED ? strerror(errno) : moved == to ? "moved" : "elsewhere";
+            printf("kind %d, fixed %d: %s, from ", kind, fixed, result);
+            for (int i = 0; i < 3; i++)
+                putchar(state_of(from + i * third, third, i));
+            printf(", to ");
+            for (int i = 0; i < 3; i++) {
+                char now = state_of(to + i * third, third, i);
+                putchar(now == '?' ? state_of(to + i * third, third, 10 + i) : now);
+            }
+            putchar('\n');
+            munmap(from, all);
+            munmap(to, all);
+        }
+    }
+}
+
 /* Small mappings between large ones: the kernel joins all of them, and so it must when some are managed. */
 static void small_mappings(void)
 {
@@ -326,6 +370,7 @@ int main(int argc, char **argv)
         {"own_userfaultfd", own_userfaultfd},
         {"moves_as_one", moves_as_one},
         {"moves_with_neighbour", moves_with_neighbour},
+        {"moves_of_several", moves_of_several},
         {"named_a_stack", named_a_stack},
         {"small_mappings", small_mappings},
     };

@@ -75,6 +75,11 @@ fn moves_with_neighbour() {
 }
 
 #[test]
+fn moves_of_several() {
+    part("moves_of_several");
+}
+
+#[test]
 fn named_a_stack() {
     part("named_a_stack");
 }

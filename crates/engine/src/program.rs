@@ -245,11 +245,17 @@ impl Program {
             || self.call([request::LET_GO, address as u64, bytes as u64, 0])[0] > 0
     }
 
-    /// The kernel did not accept the memory at `address`, `bytes` of it, as one mapping. Returns whether the engine's
-    /// registration in parts may have been the cause, and is repaired.
-    pub fn joins(&self, address: usize, bytes: usize) -> bool {
-        self.state.load(SeqCst) == state::ARMED
-            && self.call([request::JOIN, address as u64, bytes as u64, 0])[0] > 0
+    /// The kernel did not accept the memory at `address`, `bytes` of it, as one mapping: the engine's registration in
+    /// parts may be the cause, and is repaired.
+    pub fn joins(&self, address: usize, bytes: usize) -> Joined {
+        let [whole, start, end, _] = match self.state.load(SeqCst) {
+            state::ARMED => self.call([request::JOIN, address as u64, bytes as u64, 0]),
+            _ => [0; 4],
+        };
+        Joined {
+            whole: whole > 0,
+            next: start as usize..end as usize,
+        }
     }
 
     /// The heap returned `bytes`. Matters only before there is an engine, which sees it itself.
@@ -365,6 +371,15 @@ impl Program {
         let ring = unsafe { Ring::from_address(ring) };
         ring.and_then(|ring| ring.call(words)).unwrap_or([0; 4])
     }
+}
+
+/// The answer of [`Program::joins`].
+#[derive(Debug)]
+pub struct Joined {
+    /// All of it is managed, and may be one mapping to the program.
+    pub whole: bool,
+    /// The first mapping that ends behind the address; empty if there is none.
+    pub next: core::ops::Range<usize>,
 }
 
 /// The id of this process, from the kernel (a vfork child must not get a cached one).

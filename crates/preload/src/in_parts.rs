@@ -1,24 +1,27 @@
-//! `mremap` of memory that is one mapping to the program and several to the kernel.
+//! `mremap` of memory that the kernel sees as several mappings, and refused.
 //!
 //! The kernel joins neighbours only if their pages belong together. Memory that the program touched before foreswap
-//! noticed it, beside managed memory, stays a mapping of its own for ever, and `mremap` over both fails. Here its parts
-//! are moved one by one. The borders are found by trying: a part that is too long is refused without an effect.
+//! noticed it, beside managed memory, stays a mapping of its own for ever, and `mremap` over both fails with EFAULT. Here
+//! its mappings are moved one by one; the engine, which reads the maps, says where they end.
+//!
+//! Since Linux 6.17 the kernel itself moves several mappings to a fixed place without a change of size, and leaves holes
+//! between them alone. It stops with EFAULT at the first one that has a userfaultfd, if there are others. These are moved
+//! here as well, so that the program sees no difference.
 
 use core::ffi::{c_int, c_void};
 
-use crate::mappings::real_mremap;
+use crate::PROGRAM;
+use crate::mappings::{real_mremap, turn_to_move};
 
 const PAGE: usize = 4096;
 
-/// A call of `mremap` that the kernel has refused with EFAULT: what is left of it. Lengths are whole pages.
+/// The arguments of a call. Lengths are whole pages.
 pub struct Call {
-    pub old: usize,
-    pub length: usize,
+    old: usize,
+    length: usize,
     new: usize,
     flags: c_int,
     at: usize,
-    /// Bytes that have been moved already.
-    moved: usize,
 }
 
 impl Call {
@@ -29,87 +32,124 @@ impl Call {
             new: new.checked_next_multiple_of(PAGE).unwrap_or(0),
             flags,
             at: at as usize,
-            moved: 0,
         }
     }
 
-    fn is_fixed(&self) -> bool {
-        self.flags & libc::MREMAP_FIXED != 0
+    fn has(&self, flag: c_int) -> bool {
+        self.flags & flag != 0
     }
 
-    /// A move to a fixed place without a change of size may have moved the first part before it failed (since Linux 6.17).
-    pub fn skip_what_moved(&mut self) {
-        let resizes = self.length != self.new;
-        if self.length == 0 || resizes || !self.is_fixed() || is_mapped(self.old) {
-            return;
-        }
-        let (mut gone, mut there) = (1, self.length / PAGE);
-        while gone < there {
-            let middle = gone.midpoint(there);
-            match is_mapped(self.old + middle * PAGE) {
-                true => there = middle,
-                false => gone = middle + 1,
-            }
-        }
-        self.moved = gone * PAGE;
-        self.old += self.moved;
-        self.length -= self.moved;
+    /// Before the call: whether it is one for which the kernel may move several mappings.
+    pub fn may_be_several(&self) -> bool {
+        let only_moves = self.length == self.new && !self.has(libc::MREMAP_DONTUNMAP);
+        only_moves && self.has(libc::MREMAP_FIXED) && is_mapped(self.old)
     }
 
-    /// Once more, if all of it is managed (`joined`); moves are in turn. If it fails again, nothing has moved.
-    pub fn end(&self, joined: bool) -> *mut c_void {
-        let whole = self.new - self.moved;
-        let to = self.at + self.moved;
-        if joined {
-            let mapped = call(self.old, self.length, whole, self.flags, to);
-            if mapped != libc::MAP_FAILED as usize {
-                return pointer(mapped - self.moved);
-            }
-            if let Some(mapped) = self.in_parts(to, whole) {
-                return pointer(mapped - self.moved);
-            }
+    /// The kernel has refused the call with EFAULT. `several` is the answer of [`Call::may_be_several`] before it. Returns
+    /// the result, or the error number.
+    pub fn go_on(&self, several: bool) -> Result<usize, c_int> {
+        if several && (!is_mapped(self.old) || kernel_moves_several()) {
+            return self.move_several();
         }
-        if self.moved > 0 {
-            let back = move_all(self.at, self.moved, self.old - self.moved, self.moved);
-            debug_assert!(back.is_ok(), "the old place is free");
+        let movable = self.length > 0 && self.new > 0 && !self.has(libc::MREMAP_DONTUNMAP);
+        // To the kernel it is several mappings, to the program it may be one.
+        if !movable || !PROGRAM.joins(self.old, self.length).whole {
+            return Err(libc::EFAULT);
         }
-        // SAFETY: the calling thread's own.
-        unsafe { *libc::__errno_location() = libc::EFAULT };
-        libc::MAP_FAILED
+        if self.has(libc::MREMAP_FIXED) {
+            return self.move_to(self.at).map(|()| self.at);
+        }
+        if self.new <= self.length {
+            self.unmap_rest();
+            return Ok(self.old);
+        }
+        // The last mapping alone may have room.
+        let last = self.old + self.length - PAGE;
+        if call(last, PAGE, PAGE + self.new - self.length, 0, 0) {
+            return Ok(self.old);
+        }
+        if !self.has(libc::MREMAP_MAYMOVE) {
+            return Err(libc::ENOMEM);
+        }
+        let to = reserve(self.new).ok_or(libc::ENOMEM)?;
+        self.move_to(to)
+            .map(|()| to)
+            .inspect_err(|_| unmap(to, self.new))
     }
 
-    fn in_parts(&self, to: usize, whole: usize) -> Option<usize> {
-        let (old, length) = (self.old, self.length);
-        if self.flags & libc::MREMAP_DONTUNMAP != 0 || length == 0 || whole == 0 {
-            return None;
-        }
-        if !self.is_fixed() && whole >= length {
-            // The last part alone may have room.
-            let last = old + length - PAGE;
-            if call(last, PAGE, PAGE + whole - length, 0, 0) == last {
-                return Some(old);
+    /// Move everything to `to`. If a part is refused, all are moved back.
+    fn move_to(&self, to: usize) -> Result<(), c_int> {
+        let length = self.length.min(self.new);
+        let (mut done, mut result) = (0, Ok(()));
+        while done < length && result.is_ok() {
+            let part = mapping_at(self.old + done, length - done);
+            let last = done + part == length;
+            let extended = if last { self.new - done } else { part };
+            match part > 0 && fixed(self.old + done, part, extended, to + done) {
+                true => done += part,
+                false => result = Err(libc::EFAULT),
             }
         }
-        if self.flags & libc::MREMAP_MAYMOVE == 0 {
-            return None;
+        if result.is_ok() {
+            self.unmap_rest();
+            return result;
         }
-        let to = match self.is_fixed() {
-            true => to,
-            false => reserve(whole)?,
-        };
-        if let Err(moved) = move_all(old, length.min(whole), to, whole) {
-            let back = move_all(to, moved, old, moved);
-            debug_assert!(back.is_ok(), "the old place is free");
-            if !self.is_fixed() {
-                unmap(to, whole);
+        while done > 0 {
+            let part = mapping_at(to, done);
+            if part == 0 || !fixed(to + done - part, part, part, self.old + done - part) {
+                break;
             }
-            return None;
+            done -= part;
         }
-        if whole < length {
-            unmap(old + whole, length - whole);
-        }
-        Some(to)
+        result
     }
+
+    /// Move the mappings that the kernel has not moved. If one is refused, the others stay moved, as if the kernel had moved
+    /// them.
+    fn move_several(&self) -> Result<usize, c_int> {
+        let end = self.old + self.length;
+        let mut from = self.old;
+        while from < end {
+            let next = PROGRAM.joins(from, end - from).next;
+            if next.is_empty() || next.start >= end {
+                break;
+            }
+            let start = next.start.max(from);
+            let part = next.end.min(end) - start;
+            if !fixed(start, part, part, self.at + (start - self.old)) {
+                return Err(libc::EFAULT);
+            }
+            from = start + part;
+        }
+        Ok(self.at)
+    }
+
+    fn unmap_rest(&self) {
+        if self.new < self.length {
+            unmap(self.old + self.new, self.length - self.new);
+        }
+    }
+}
+
+/// Bytes of the mapping at `address`, at most `bytes`; 0 if there is none.
+fn mapping_at(address: usize, bytes: usize) -> usize {
+    let next = PROGRAM.joins(address, bytes).next;
+    match next.contains(&address) {
+        true => bytes.min(next.end - address),
+        false => 0,
+    }
+}
+
+/// Whether the kernel moves two mappings with one call: tried with two pages.
+fn kernel_moves_several() -> bool {
+    let Some(pages) = reserve(4 * PAGE) else {
+        return false;
+    };
+    // SAFETY: these pages were reserved here.
+    let differ = unsafe { libc::mprotect(pointer(pages + PAGE), PAGE, libc::PROT_READ) } == 0;
+    let moves = differ && fixed(pages, 2 * PAGE, 2 * PAGE, pages + 2 * PAGE);
+    unmap(pages, 4 * PAGE);
+    moves
 }
 
 fn is_mapped(at: usize) -> bool {
@@ -117,30 +157,14 @@ fn is_mapped(at: usize) -> bool {
     unsafe { libc::msync(pointer(at), PAGE, libc::MS_ASYNC) == 0 }
 }
 
-/// Move `length` bytes from `from` to `to`, and extend the last part so that all are `whole` bytes. `Err`: the bytes
-/// moved until a part was refused.
-fn move_all(from: usize, length: usize, to: usize, whole: usize) -> Result<(), usize> {
-    let mut done = 0;
-    let mut part = length;
-    while done < length {
-        let part_of_rest = part.min(length - done);
-        let last = done + part_of_rest == length;
-        let extended = if last { whole - done } else { part_of_rest };
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        if call(from + done, part_of_rest, extended, flags, to + done) == to + done {
-            done += part_of_rest;
-            part = length;
-        } else if part_of_rest > PAGE {
-            part = (part_of_rest / 2).next_multiple_of(PAGE);
-        } else {
-            return Err(done);
-        }
-    }
-    Ok(())
+fn fixed(old: usize, length: usize, new_length: usize, at: usize) -> bool {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    call(old, length, new_length, flags, at)
 }
 
-fn call(old: usize, length: usize, new_length: usize, flags: c_int, at: usize) -> usize {
-    real_mremap(pointer(old), length, new_length, flags, pointer(at)) as usize
+fn call(old: usize, length: usize, new_length: usize, flags: c_int, at: usize) -> bool {
+    let _turn = turn_to_move();
+    real_mremap(pointer(old), length, new_length, flags, pointer(at)) != libc::MAP_FAILED
 }
 
 fn reserve(bytes: usize) -> Option<usize> {

@@ -174,16 +174,19 @@ pub extern "C" fn mremap(
     flags: c_int,
     at: *mut c_void,
 ) -> *mut c_void {
+    let parts = is_managed().then(|| in_parts::Call::of(old, old_length, new_length, flags, at));
+    let several = parts.as_ref().is_some_and(in_parts::Call::may_be_several);
     let turn = turn_to_move();
     let mut mapped = real_mremap(old, old_length, new_length, flags, at);
-    // To the kernel it is several mappings, to the program it may be one.
-    if mapped == libc::MAP_FAILED && errno() == libc::EFAULT {
-        let mut call = in_parts::Call::of(old, old_length, new_length, flags, at);
-        call.skip_what_moved();
-        drop(turn);
-        let joined = PROGRAM.joins(call.old, call.length);
-        let _turn = turn_to_move();
-        mapped = call.end(joined);
+    drop(turn);
+    if let Some(parts) = parts
+        && mapped == libc::MAP_FAILED
+        && errno() == libc::EFAULT
+    {
+        match parts.go_on(several) {
+            Ok(moved) => mapped = core::ptr::without_provenance_mut(moved),
+            Err(error) => set_errno(error),
+        }
     }
     if mapped != libc::MAP_FAILED && new_length > old_length && new_length >= SMALL {
         // Of unknown kind: the engine looks before it adopts.

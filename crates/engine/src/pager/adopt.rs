@@ -13,11 +13,12 @@ use foreswap_core::world::Mmu;
 
 use super::boot::pages_of;
 use super::huge;
+use super::space::anonymous;
 use super::world::now;
 use super::{Mode, Pager, SOON};
 use crate::ledger::SeenKind;
-use crate::program::{SMALL, state};
-use crate::sys::maps::Vma;
+use crate::program::{Joined, SMALL, state};
+use crate::sys::maps::{self, Vma};
 
 /// The smallest VMA that a look at the maps adopts, in bytes.
 pub(super) const SMALLEST: usize = 128 << 10;
@@ -187,23 +188,27 @@ impl Pager {
         }
     }
 
-    /// The kernel refused to move `bytes` of memory at `address` as a whole: it may have been adopted in parts.
-    /// Returns whether it is now adopted as a whole, with one protection: if the program made it one mapping, the kernel
-    /// has one again, or the parts were touched before and stay apart.
-    pub(super) fn on_join(&mut self, address: usize, bytes: usize) -> bool {
+    /// The kernel refused to move `bytes` of memory at `address` as a whole: it may have been adopted in parts. Adopts all
+    /// of it, if it has one protection, as one mapping of the program has. The kernel then has one mapping again, or
+    /// several if the program had touched the parts before.
+    pub(super) fn on_join(&mut self, address: usize, bytes: usize) -> Joined {
         let start = address / PAGE_SIZE * PAGE_SIZE;
         let end = address.saturating_add(bytes);
-        let Some(end) = end.checked_next_multiple_of(PAGE_SIZE) else {
-            return false;
-        };
+        let end = end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(start);
         let (mut at, mut protection) = (start, None);
-        for vma in self.space.adoptable(PAGE_SIZE).unwrap_or_default() {
+        for vma in anonymous().unwrap_or_default() {
             let its = (vma.read, vma.write, vma.exec);
-            if (vma.start..vma.end).contains(&at) && *protection.get_or_insert(its) == its {
+            if vma.range().contains(&at) && *protection.get_or_insert(its) == its {
                 at = vma.end;
             }
         }
-        at >= end && self.adopt(start..end)
+        let whole = start < end && at >= end && self.adopt(start..end);
+        let vmas = maps::read().unwrap_or_default();
+        let next = vmas.iter().find(|vma| vma.end > start);
+        Joined {
+            whole,
+            next: next.map_or(0..0, Vma::range),
+        }
     }
 
     /// A fault on a page unknown to the core, with no event pending that explains it: a mapping grew in place, or
@@ -211,9 +216,9 @@ impl Pager {
     /// whatever its kind.
     pub(crate) fn on_unmanaged(&mut self, address: u64) {
         let at = Vpn::of(address).address() as usize;
-        let vmas = self.space.anonymous().unwrap_or_default();
-        if let Some(vma) = vmas.into_iter().find(|vma| vma.contains(&at)) {
-            self.adopt(vma);
+        let mut vmas = anonymous().unwrap_or_default().into_iter();
+        if let Some(vma) = vmas.find(|vma| vma.range().contains(&at)) {
+            self.adopt(vma.range());
         }
         if self.mm.on_fault(&mut self.w, address) == Outcome::Unmanaged {
             self.w.wake(Vpn::of(address));

@@ -38,11 +38,11 @@ pub(super) fn inherit(
     let w = &mut pager.w;
     // A region that another thread of the parent unmapped or moved at the last moment is absent, cut, or replaced.
     // Find its remains in the maps.
-    let vmas = pager.space.anonymous().map_err(system("reading maps"))?;
+    let vmas = super::space::anonymous().map_err(system("reading maps"))?;
     let mut regions: Vec<PageRange> = Vec::new();
     for (region, _) in snapshot.regions() {
         for vma in &vmas {
-            let part = overlap(&region, &pages_of(vma));
+            let part = overlap(&region, &pages_of(&vma.range()));
             let bytes = bytes_of(&part);
             if bytes.is_empty() {
                 continue;

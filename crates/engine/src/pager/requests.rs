@@ -58,7 +58,8 @@ impl Pager {
                 }
                 request::JOIN => {
                     let joined = self.on_join(words[1] as usize, words[2] as usize);
-                    self.answer(slot, [joined.into(), 0, 0, 0]);
+                    let next = [joined.next.start as u64, joined.next.end as u64];
+                    self.answer(slot, [joined.whole.into(), next[0], next[1], 0]);
                     continue;
                 }
                 request::EXECUTES => {

@@ -70,11 +70,6 @@ impl Space {
         threads.is_some_and(|number| number.trim_ascii() == b"1")
     }
 
-    /// All private anonymous memory except the engine's, in order of address.
-    pub(crate) fn anonymous(&self) -> Result<Vec<Range<usize>>, Errno> {
-        anonymous()
-    }
-
     /// The pages of `range` that exist.
     pub(crate) fn present(&mut self, range: &PageRange) -> Result<Vec<PageRange>, Errno> {
         self.look(range).map(|(present, _)| present)
@@ -116,12 +111,11 @@ impl Space {
 }
 
 /// All private anonymous memory of the calling process except the engine's, in order of address.
-pub(super) fn anonymous() -> Result<Vec<Range<usize>>, Errno> {
+pub(super) fn anonymous() -> Result<Vec<Vma>, Errno> {
     let own: Vec<_> = own_memory::ranges()
         .map(|own| own.start..own.start + own.len)
         .collect();
-    let vmas = maps::adoptable(&maps::read()?, 1, &own);
-    Ok(vmas.iter().map(|vma| vma.start..vma.end).collect())
+    Ok(maps::adoptable(&maps::read()?, 1, &own))
 }
 
 /// Applies `act` to each of `regions`. Where it fails, a part of the region may never have been managed, or another
@@ -142,7 +136,7 @@ pub(super) fn each_part<E>(
         }
         if vmas.is_none() {
             let found = anonymous().ok();
-            vmas = found.map(|found| found.iter().map(pages_of).collect());
+            vmas = found.map(|found| found.iter().map(|vma| pages_of(&vma.range())).collect());
         }
         let Some(vmas) = &vmas else {
             return Err(error);

@@ -58,6 +58,11 @@ pub struct Vma {
 }
 
 impl Vma {
+    /// Its addresses.
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+
     /// Bytes.
     pub fn bytes(&self) -> usize {
         self.end - self.start
