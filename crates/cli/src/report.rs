@@ -269,6 +269,23 @@ mod tests {
         );
     }
 
+    /// What goes on may still need it.
+    #[test]
+    fn a_small_command_that_leaves_processes_is_not_over() {
+        let text = block(
+            &Run {
+                limit_bytes: 1 << 30,
+                left_running: 2,
+                ..Run::default()
+            },
+            false,
+        );
+        assert_eq!(
+            text,
+            "foreswap: nothing needed managing so far: the peak stayed below 1 GiB\n  2 processes go on in the background, still within the limit\n"
+        );
+    }
+
     #[test]
     fn nothing_needed_managing_is_said_only_where_it_is_so() {
         let mut run = Run {

@@ -30,7 +30,7 @@ pub enum Heuristic {
     BesideStreams,
     /// Active streams share the memory for readahead.
     StreamShares,
-    /// A region demands as much evidence of a stream as its readahead loses.
+    /// A region that loses by readahead demands more touches of a stream.
     StreamProof,
     /// Pages that streams read and left are dropped before evicted ones.
     StaleReadahead,

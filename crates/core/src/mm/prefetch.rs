@@ -37,17 +37,11 @@ impl Mm {
     ) -> Option<Predictor> {
         let page = Vpn::of(address);
         let desc = *self.frames.get(frame);
-        let whole = self.frames.unit_of(frame).is_some();
-        // One touch maps all of a unit: it stands for the other pages.
-        let mark = desc.mark || whole;
         if desc.ahead {
-            self.stats.ahead.end(mark, true);
-            self.frames.use_ahead(frame);
-            self.reclaim.on_return(desc.distance, self.table.resident());
+            self.use_ahead(page, frame);
         }
         // Otherwise another thread was here first.
         let at = (!desc.wanted).then(|| (address, w.now()));
-        let cost = self.cost_ahead(&desc);
         let predictor = self.ask_policy(page, at, |policy, history, region| {
             let touch = Touch {
                 page,
@@ -56,18 +50,7 @@ impl Mm {
                 region,
             };
             policy.on_hit(history, &touch)
-        })?;
-        if desc.ahead
-            && let Some(vma) = self.vmas.find_mut(page)
-        {
-            vma.ahead.end(mark, true);
-            vma.was_foreseen(true);
-            if desc.streamed {
-                let pages = if whole { LEAF_PAGES as u32 } else { 1 };
-                vma.history.proof.end(pages, desc.mark, true, cost);
-            }
-        }
-        let predictor = predictor?;
+        })??;
         let Predictor::Stream(id) = predictor else {
             return Some(predictor);
         };
@@ -111,6 +94,26 @@ impl Mm {
         });
         let unused = unused.count() as u32;
         self.streams.judge(id, unused)
+    }
+
+    /// The first touch of a page that readahead read.
+    fn use_ahead(&mut self, page: Vpn, frame: Frame) {
+        let desc = *self.frames.get(frame);
+        let whole = self.frames.unit_of(frame).is_some();
+        // One touch maps all of a unit: it stands for the other pages.
+        let mark = desc.mark || whole;
+        self.stats.ahead.end(mark, true);
+        self.frames.use_ahead(frame);
+        let cost = self.cost_ahead(&desc);
+        self.reclaim.on_return(desc.distance, self.table.resident());
+        if let Some(vma) = self.vmas.find_mut(page) {
+            vma.ahead.end(mark, true);
+            vma.was_foreseen(true);
+            if desc.streamed {
+                let pages = if whole { LEAF_PAGES as u32 } else { 1 };
+                vma.history.proof.end(pages, desc.mark, true, cost);
+            }
+        }
     }
 
     /// The misses, in parts of one, that a page has cost which readahead read.

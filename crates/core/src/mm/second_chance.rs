@@ -2,7 +2,7 @@
 //!
 //! An evicted page stays in its frame for a while, where a touch costs a minor fault. A clean one is forgotten when its frame
 //! is needed. Pages that streams read and that were not touched yet are forgotten last, unless they have waited for long
-//! and no stream is about to reach them.
+//! and no stream may reach them.
 
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
@@ -56,7 +56,7 @@ impl Mm {
         dropped
     }
 
-    /// Drop up to `max` pages that streams read long ago and that no stream is about to use.
+    /// Drop up to `max` pages that streams read long ago and that no stream may reach.
     fn drop_stale(&mut self, max: u32) -> u32 {
         if !self.uses(Heuristic::StaleReadahead) {
             return 0;

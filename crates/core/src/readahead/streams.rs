@@ -434,22 +434,23 @@ impl Streams {
         stream.tail = stream.tail.saturating_sub(run.count);
     }
 
+    fn before(&self, page: Vpn) -> impl Iterator<Item = &Stream> {
+        self.all.iter().filter(move |stream| {
+            let at = stream.expected(page);
+            at.is_some_and(|at| at > stream.touched && at < stream.ahead)
+        })
+    }
+
     /// Whether an active stream has `page` before it.
     pub fn expects(&self, page: Vpn, now: Nanos) -> bool {
-        self.all.iter().any(|stream| {
-            let at = stream.expected(page);
-            let before_it = at.is_some_and(|at| at > stream.touched && at < stream.ahead);
-            before_it && now.saturating_sub(stream.last) < ASLEEP
-        })
+        let mut streams = self.before(page);
+        streams.any(|stream| now.saturating_sub(stream.last) < ASLEEP)
     }
 
     /// Whether a stream has `page` before it, however long ago it was touched: its thread may wait for a slow disk. A
     /// stream that has ended is followed only until others take its place.
     pub fn may_reach(&self, page: Vpn) -> bool {
-        self.all.iter().any(|stream| {
-            let at = stream.expected(page);
-            at.is_some_and(|at| at > stream.touched && at < stream.ahead)
-        })
+        self.before(page).next().is_some()
     }
 
     /// Readahead of a page was dropped: streams that have it before them read it again.
