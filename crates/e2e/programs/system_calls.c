@@ -480,10 +480,11 @@ static void signal_stack(void)
     CHECK(handler_runs > 4, "no signal came");
 }
 
-/* Another process reads and writes ours. */
+/* Another process reads and writes ours. Pushed out before the fork: what both have in memory is evicted last. */
 static void from_outside(void)
 {
     char *p = swapped_region(60);
+    push_out(p);
     int go[2], done[2];
     CHECK(pipe(go) == 0 && pipe(done) == 0, "pipe");
     pid_t parent = getpid(), child = fork();
@@ -503,7 +504,7 @@ static void from_outside(void)
 #ifdef PR_SET_PTRACER
     prctl(PR_SET_PTRACER, child, 0, 0, 0);
 #endif
-    push_out(p);
+    press(PRESSURE);
     char byte = 'g';
     CHECK(write(go[1], &byte, 1) == 1, "telling");
     close(done[1]);
