@@ -158,7 +158,7 @@ pub trait Store {
     /// Start to write. As [`Store::read`]. An area that compresses may refuse pages.
     fn write(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool;
     /// As [`Store::write`]; pages that do not compress are taken as they are.
-    fn write_as_it_is(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+    fn write_uncompressed(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
         self.write(io, slot, frames)
     }
     /// Begin to compute the digests of the 512 full frames of a cluster, from `first` on, beside the core's work.

@@ -131,7 +131,7 @@ impl Steps {
         let chance = &mut self.chance;
         let n = n as u8;
         match chance.below(30) {
-            // A guard disbands a huge page for good.
+            // A guard splits a huge page for good.
             28.. if self.huge && !chance.one_in(50) => self.empty_units(),
             28.. => Act::Guard {
                 page,

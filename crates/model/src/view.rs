@@ -430,7 +430,7 @@ impl Store for View<'_> {
         self.begin(io, slot, frames, true, false)
     }
 
-    fn write_as_it_is(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+    fn write_uncompressed(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
         self.begin(io, slot, frames, true, true)
     }
 }

@@ -40,7 +40,8 @@ impl Streams {
         self.mapped_of(page, pages, pages);
     }
 
-    /// As [`Streams::mapped`], when memory was available for only `pages` of `wanted`: the run grows by `pages`.
+    /// As [`Streams::mapped`], when memory was available for only `pages` of `wanted`: the run goes on after
+    /// `pages`, and its next batch still grows from `wanted`.
     pub fn mapped_of(&mut self, page: Vpn, pages: u32, wanted: u32) {
         let known = self.runs.iter().position(|run| run.next == Some(page));
         let n = known.unwrap_or_else(|| {

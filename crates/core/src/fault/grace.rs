@@ -2,10 +2,10 @@
 //!
 //! A thread that waited for its page needs a moment to wake up and touch it. If memory is so short that reclaim goes
 //! around all mapped pages in one call, it would find that very page. The thread would wait again and again: all faults
-//! are served, and no thread makes progress. The last few of these pages therefore stay for that moment. After it, they
-//! are the pages that are surely movable. Other pages may be locked, read-only or shared by a fork, and the sweep
-//! would have to go around all of them. While they are fewer than threads may need at a time, the limit yields instead:
-//! otherwise the threads would take each other's pages.
+//! are served, and no thread makes progress. The last few of these pages therefore stay for that moment. Later, when
+//! nothing else can be moved (pages may be locked, read-only or shared by a fork), these are evicted first, as they are
+//! known to be movable. While they are fewer than threads may need at a time, the limit yields instead: otherwise the
+//! threads would take each other's pages.
 
 use crate::units::{LEAF_PAGES, Nanos, Vpn};
 

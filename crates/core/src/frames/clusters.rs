@@ -43,7 +43,7 @@ pub struct Cluster {
     /// The first page of the unit whose content its frames hold, in order, if they do.
     pub unit: Option<Vpn>,
     /// Its memory, if there is any, is one huge page, as far as is known.
-    pub whole: bool,
+    pub is_thp: bool,
     /// A stream read it, and is to use it.
     pub ahead: bool,
     /// Its memory is to be free as soon as it is on an area.
@@ -85,7 +85,7 @@ impl Clusters {
     pub fn new(first: u32, count: u32) -> Self {
         let mut clusters = Clusters {
             first,
-            all: alloc::vec![Cluster { whole: true, ..Cluster::default() }; count as usize],
+            all: alloc::vec![Cluster { is_thp: true, ..Cluster::default() }; count as usize],
             bare: count * UNIT,
             ..Clusters::default()
         };

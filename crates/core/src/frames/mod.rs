@@ -6,7 +6,7 @@
 //! recycled, not freed.
 //!
 //! The frames of clusters (`clusters`) are behind the frames for single pages. The frames of a unit are on no
-//! list themselves; their cluster is, until the unit is disbanded.
+//! list themselves; their cluster is, until the unit is split.
 
 pub(crate) mod clusters;
 mod lists;
@@ -63,7 +63,7 @@ pub struct FrameDesc {
     /// It was still in its frame when a thread touched it again.
     pub again: bool,
     /// A compressing area has refused it: it needs another area.
-    pub whole: bool,
+    pub incompressible: bool,
     /// The page; `None` if it was discarded or mapped again while an I/O was in flight.
     pub page: Option<Vpn>,
     /// Its slot, present or future.
@@ -86,7 +86,7 @@ pub const NOTHING: FrameDesc = FrameDesc {
     distance: None,
     arrived: 0,
     again: false,
-    whole: false,
+    incompressible: false,
     leaves: false,
     page: None,
     slot: None,
@@ -96,7 +96,7 @@ pub const NOTHING: FrameDesc = FrameDesc {
 
 /// All frames.
 pub struct Frames {
-    holdings: Vec<FrameDesc>,
+    descs: Vec<FrameDesc>,
     empty: Runs,
     free: Runs,
     /// Clean pages.
@@ -112,7 +112,7 @@ pub struct Frames {
     awaited: u32,
     /// Frames for huge pages.
     clusters: Clusters,
-    /// Complete pages that a thread waits for, whose unit was disbanded.
+    /// Complete pages that a thread waits for, whose unit was split.
     orphans: Vec<Frame>,
     /// Frames of clusters with memory that is not needed, beside frames that hold pages.
     strays: Vec<Frame>,
@@ -126,7 +126,7 @@ impl Frames {
             empty.insert(frame);
         }
         Frames {
-            holdings: vec![NOTHING; (count + clusters * UNIT) as usize],
+            descs: vec![NOTHING; (count + clusters * UNIT) as usize],
             empty,
             free: Runs::new(count),
             clean: Queue::default(),
@@ -145,12 +145,12 @@ impl Frames {
 
     /// The descriptor of `frame`.
     pub fn get(&self, frame: Frame) -> &FrameDesc {
-        &self.holdings[frame.0 as usize]
+        &self.descs[frame.0 as usize]
     }
 
     /// All frames with their descriptors.
     pub fn iter(&self) -> impl Iterator<Item = (Frame, &FrameDesc)> {
-        self.holdings
+        self.descs
             .iter()
             .enumerate()
             .map(|(i, h)| (Frame(i as u32), h))
@@ -158,7 +158,7 @@ impl Frames {
 
     /// The descriptor, to change anything but its state.
     fn get_mut(&mut self, frame: Frame) -> &mut FrameDesc {
-        &mut self.holdings[frame.0 as usize]
+        &mut self.descs[frame.0 as usize]
     }
 
     /// Frames for single pages without memory.
@@ -173,7 +173,7 @@ impl Frames {
 
     /// Frames with memory.
     pub fn backed(&self) -> u32 {
-        self.holdings.len() as u32 - self.empty.count - self.clusters.bare()
+        self.descs.len() as u32 - self.empty.count - self.clusters.bare()
     }
 
     /// Pages that could be dropped at once, without those that streams are to use.
@@ -261,10 +261,10 @@ impl Frames {
     fn end(&mut self, frame: Frame, state: State) {
         let cluster = self.clusters.of(frame);
         if let Some(id) = cluster {
-            self.disband(id);
+            self.split_unit(id);
             if state == State::Empty {
                 // One page was taken out of it.
-                self.clusters.get_mut(id).whole = false;
+                self.clusters.get_mut(id).is_thp = false;
             }
         }
         self.leave(frame);
@@ -339,10 +339,10 @@ impl Frames {
         desc
     }
 
-    /// A write failed. `whole`: a compressing area has refused the page, or had no room for it.
-    pub fn on_write_failed(&mut self, frame: Frame, whole: Option<bool>) {
+    /// A write failed. `incompressible`: a compressing area has refused the page, or had no room for it.
+    pub fn on_write_failed(&mut self, frame: Frame, incompressible: Option<bool>) {
         let desc = self.get_mut(frame);
-        desc.whole = whole.unwrap_or(desc.whole);
+        desc.incompressible = incompressible.unwrap_or(desc.incompressible);
         self.clear_slot(frame, self.get(frame).digest);
     }
 
@@ -417,7 +417,7 @@ impl Frames {
         self.get_mut(frame).since = since;
     }
 
-    /// A complete page that a thread waits for, and whose unit was disbanded. Each is named once.
+    /// A complete page that a thread waits for, and whose unit was split. Each is named once.
     pub fn take_orphan(&mut self) -> Option<Frame> {
         while let Some(frame) = self.orphans.pop() {
             let desc = self.get(frame);

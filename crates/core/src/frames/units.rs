@@ -25,13 +25,13 @@ impl Frames {
 
     /// A taken cluster was repaired: it is empty, and can take a huge page.
     pub fn repair_cluster(&mut self, id: ClusterId) {
-        self.clusters.get_mut(id).whole = true;
+        self.clusters.get_mut(id).is_thp = true;
         self.end_all(id, State::Empty);
     }
 
     /// Whether the memory of a cluster is one huge page, as far as is known.
-    pub fn set_whole(&mut self, id: ClusterId, whole: bool) {
-        self.clusters.get_mut(id).whole = whole;
+    pub fn set_thp(&mut self, id: ClusterId, is_thp: bool) {
+        self.clusters.get_mut(id).is_thp = is_thp;
     }
 
     /// The memory of a taken cluster is not all zeros.
@@ -118,7 +118,7 @@ impl Frames {
     }
 
     /// The pages of a unit are single pages from now on.
-    pub fn disband(&mut self, id: ClusterId) {
+    pub fn split_unit(&mut self, id: ClusterId) {
         if self.clusters.get(id).unit.is_none() {
             return;
         }
@@ -139,10 +139,10 @@ impl Frames {
         }
     }
 
-    /// As [`Frames::disband`], for the unit of a frame.
+    /// As [`Frames::split_unit`], for the unit of a frame.
     pub fn single_out(&mut self, frame: Frame) {
         if let Some(id) = self.clusters.of(frame) {
-            self.disband(id);
+            self.split_unit(id);
         }
     }
 
@@ -153,7 +153,7 @@ impl Frames {
             self.clusters.take_off(id);
             return;
         }
-        let list = match (cluster.whole, u32::from(cluster.free)) {
+        let list = match (cluster.is_thp, u32::from(cluster.free)) {
             (true, 0) => List::Empty,
             (true, UNIT) => List::Free,
             _ => List::Fragmented,

@@ -6,7 +6,7 @@
 //! on an area only is read whole when a stream reaches it, and page by page when touches are scattered. A leaf whose
 //! pages came back one by one is made a huge page again when all of it is mapped and its region is touched in order.
 //!
-//! A page that cannot be moved, a failed read or a discard of a part disbands the unit: its pages continue as single
+//! A page that cannot be moved, a failed read or a discard of a part splits the unit: its pages continue as single
 //! pages, and nothing is lost.
 
 use crate::units::{LEAF_PAGES, Nanos, Vpn};

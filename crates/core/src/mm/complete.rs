@@ -95,7 +95,7 @@ impl Mm {
         let desc = self.frames.get(frame);
         if desc.wanted {
             self.deliver(w, frame);
-        } else if desc.whole && !self.held {
+        } else if desc.incompressible && !self.held {
             self.send_on(w, slot, frame);
         }
     }

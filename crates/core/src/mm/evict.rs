@@ -1,6 +1,7 @@
 //! Which pages are evicted, and how they leave the program.
 //!
-//! In this order: pages that the program declared cold, pages that a scan has passed (`drop_behind`), then those that
+//! In this order: a run whose shared pages were copied for that ([`crate::reclaim::unshare`]), pages that the program
+//! declared cold, pages that a scan has passed (`drop_behind`), then those that
 //! the policy names ([`crate::reclaim::policy`]) as a sweep goes over the page table by address. A page that was just
 //! mapped for a thread stays for a moment. A huge page is evicted as a whole, and a leaf most of whose pages are old
 //! becomes one for that, unless threads fault at random.
@@ -11,7 +12,7 @@ use crate::frames::clusters::UNIT;
 use crate::frames::{FrameDesc, NOTHING, State};
 use crate::heuristics::Heuristic;
 use crate::huge::{Thp, unit_of};
-use crate::reclaim::chosen::{Chosen, with};
+use crate::reclaim::any_policy::{AnyPolicy, with};
 use crate::reclaim::policy::ReclaimPolicy as _;
 use crate::reclaim::{REST, RUN};
 use crate::space::page_table::{Entry, Resident};
@@ -67,7 +68,7 @@ impl Mm {
             }
             let is_huge = self.table.is_huge(unit);
             if by_page {
-                self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
+                self.stats.huge_splits += u64::from(self.table.split_mapping(unit));
             } else if is_huge
                 || leaf.start == unit && !shares && self.is_old_leaf(unit) && self.collapse(w, unit)
             {
@@ -83,9 +84,9 @@ impl Mm {
                 if stop != Some(Stop::NoMemory) || self.clusters_come() {
                     continue;
                 }
-                // No cluster can take the unit: all hold pages of units that were disbanded. Split this one too, at
+                // No cluster can take the unit: all hold pages of units that were split. Split this one too, at
                 // once: otherwise the hand would find it a huge page again the next time.
-                self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
+                self.stats.huge_splits += u64::from(self.table.split_mapping(unit));
             }
             let room = max as usize - victims.len();
             let shared = self.takes_shared(w);
@@ -194,7 +195,7 @@ impl Mm {
     ) -> (u32, Option<Stop>) {
         let last = first.plus(u64::from(pages.saturating_sub(1)));
         for page in [first, last] {
-            self.stats.huge_splits += u64::from(self.table.unmake_huge(page));
+            self.stats.huge_splits += u64::from(self.table.split_mapping(page));
         }
         let (mut at, mut left, mut gone) = (first, pages, 0);
         while left > 0 {

@@ -141,7 +141,7 @@ impl Mm {
     }
 
     /// The part of a batch of `wanted` pages that may be mapped. The reserve for coming faults stays: beyond one page,
-    /// a batch takes only pages above the low mark.
+    /// a batch takes only pages above the reserve.
     pub(super) fn spared(&self, w: &impl World, wanted: u32) -> u32 {
         let spare = self
             .headroom(w)

@@ -130,7 +130,7 @@ impl Mm {
         }
         if !all {
             self.stats.huge_splits += 1;
-            self.frames.disband(id);
+            self.frames.split_unit(id);
         }
         for n in 0..done.pages {
             let slot = self.frames.get(first.plus(n)).slot;

@@ -232,7 +232,7 @@ impl Mm {
     }
 
     /// Tidy the clusters: the remaining memory of fragmented ones is returned, and pages are delivered whose unit was
-    /// disbanded while threads waited for them.
+    /// split while threads waited for them.
     pub(super) fn tidy(&mut self, w: &mut impl World) {
         self.deliver_orphans(w);
         while let Some(frame) = self.frames.take_stray() {

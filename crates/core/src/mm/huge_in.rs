@@ -271,7 +271,7 @@ impl Mm {
     fn unfinished(&mut self, id: ClusterId) {
         let without_slot = |frame| self.frames.get(frame).slot.is_none();
         if self.frames.clusters().frames(id).any(without_slot) {
-            self.frames.disband(id);
+            self.frames.split_unit(id);
         } else {
             self.frames.file(id);
         }
@@ -329,7 +329,7 @@ impl Mm {
             _ => {}
         }
         self.stats.huge_splits += 1;
-        self.frames.disband(id);
+        self.frames.split_unit(id);
         for n in 0..done.pages {
             let desc = *self.frames.get(first.plus(n));
             self.on_page_mapped(w, first.plus(n), &desc);
@@ -422,12 +422,12 @@ impl Mm {
     /// again: small pages would leave a fragmented cluster behind, and the next unit would need a fresh huge page. If
     /// it was split, its cluster has a page table of small pages now as well.
     pub(super) fn came_whole(&mut self, w: &mut impl World, id: ClusterId, unit: Vpn) -> bool {
-        let whole = self.frames.clusters().get(id).whole && w.is_mapped_huge(unit);
-        self.frames.set_whole(id, whole);
+        let whole = self.frames.clusters().get(id).is_thp && w.is_mapped_huge(unit);
+        self.frames.set_thp(id, whole);
         whole
     }
 
-    /// Deliver complete pages that threads wait for, and whose unit was disbanded.
+    /// Deliver complete pages that threads wait for, and whose unit was split.
     pub(super) fn deliver_orphans(&mut self, w: &mut impl World) {
         while let Some(frame) = self.frames.take_orphan() {
             self.deliver(w, frame);
@@ -440,7 +440,7 @@ impl Mm {
             let unit = unit_of(edge);
             let all = unit..unit.plus(UNIT.into());
             if overlap(&all, range) != all {
-                self.stats.huge_splits += u64::from(self.table.unmake_huge(edge));
+                self.stats.huge_splits += u64::from(self.table.split_mapping(edge));
             }
         }
     }

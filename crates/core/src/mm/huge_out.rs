@@ -54,10 +54,10 @@ impl Mm {
         let done = w.move_out(unit, first, UNIT);
         if done.pages < UNIT {
             if done.pages > 0 {
-                self.frames.set_whole(id, false);
+                self.frames.set_thp(id, false);
             }
             if done.stop != Some(Stop::Again) || done.pages > 0 {
-                self.stats.huge_splits += u64::from(self.table.unmake_huge(unit));
+                self.stats.huge_splits += u64::from(self.table.split_mapping(unit));
             }
             for n in 0..done.pages {
                 self.on_moved_out(w, unit.plus(n.into()), first.plus(n), leaves);
@@ -78,7 +78,7 @@ impl Mm {
             return (done.pages, done.stop);
         }
         let whole = w.is_huge(first);
-        self.frames.set_whole(id, whole);
+        self.frames.set_thp(id, whole);
         self.frames.begin_unit(id, unit, false, leaves);
         self.reclaim.on_evicted(UNIT);
         self.streams.on_evicted(UNIT);
@@ -119,7 +119,7 @@ impl Mm {
     }
 
     /// Decide by their digests which pages of an evicted unit are clean and which must be written. Meanwhile a discard
-    /// may have disbanded it, and threads may wait for it.
+    /// may have split it, and threads may wait for it.
     fn weigh_unit<W: World>(
         &mut self,
         w: &mut W,
@@ -147,7 +147,7 @@ impl Mm {
         }
         self.choose_slots(w, id);
         if let Some(frame) = wanted {
-            // If it was disbanded, `tidy` delivers the pages that threads wait for.
+            // If it was split, `deliver_orphans` below delivers the pages that threads wait for.
             if self.frames.clusters().get(id).unit.is_some() {
                 self.deliver_unit(w, id, unit, frame);
             }
@@ -155,7 +155,7 @@ impl Mm {
         }
     }
 
-    /// As [`Mm::weigh_unit`], if the unit was disbanded meanwhile.
+    /// As [`Mm::weigh_unit`], if the unit was split meanwhile.
     fn weigh_pages(&mut self, w: &mut impl World, id: ClusterId) {
         for frame in self.frames.clusters().frames(id) {
             let desc = *self.frames.get(frame);
@@ -193,7 +193,7 @@ impl Mm {
                 }
             }
             if !anew {
-                self.frames.disband(id);
+                self.frames.split_unit(id);
                 return;
             }
         }
@@ -239,7 +239,7 @@ impl Mm {
                 // No slot cluster is free, or some were refused while a thread waited for the unit.
                 None => {
                     self.stats.huge_splits += 1;
-                    self.frames.disband(id);
+                    self.frames.split_unit(id);
                     continue;
                 }
             };

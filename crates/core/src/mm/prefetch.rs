@@ -111,7 +111,7 @@ impl Mm {
             vma.was_foreseen(true);
             if desc.streamed {
                 let pages = if whole { LEAF_PAGES as u32 } else { 1 };
-                vma.history.proof.end(pages, desc.mark, true, cost);
+                vma.history.profit.end(pages, desc.mark, true, cost);
             }
         }
     }
@@ -128,7 +128,7 @@ impl Mm {
         if let Some(vma) = self.vmas.find_mut(page) {
             vma.ahead.end(desc.mark, false);
             if desc.streamed {
-                vma.history.proof.end(1, desc.mark, false, cost);
+                vma.history.profit.end(1, desc.mark, false, cost);
             }
         }
     }

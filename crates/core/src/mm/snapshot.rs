@@ -32,7 +32,7 @@ impl Mm {
         self.submit_writes(w, true);
         if self.slots.are_full() {
             while let Some(id) = self.frames.clusters().oldest(List::Dirty) {
-                self.frames.disband(id);
+                self.frames.split_unit(id);
             }
             let dirty: Vec<_> = self.frames.dirty().iter().copied().collect();
             for frame in dirty {

@@ -20,7 +20,7 @@ impl Mm {
             .moment_left(now, || self.enough_recent_faults())
     }
 
-    /// How long the oldest fault has waited so far.
+    /// When the oldest fault that waits for memory arrived.
     pub fn oldest_stalled(&self) -> Option<Nanos> {
         self.waiters.first().map(|pending| pending.since)
     }

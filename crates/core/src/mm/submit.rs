@@ -18,7 +18,7 @@ const BATCH: usize = 256;
 /// Pages that are worth a request.
 const WORTH_WRITING: usize = 64;
 /// Pages that are gathered before they are written while threads fault at random, and the largest part of reclaim's
-/// reserve that they may be.
+/// high mark that they may be.
 const GATHERED: u32 = 512;
 const GATHERED_PART: u32 = 2;
 
@@ -283,8 +283,8 @@ impl Mm {
         let without_slot = |frame: &&Frame| self.frames.get(**frame).slot.is_none();
         let mut oldest = self.frames.dirty().iter().take(BATCH).filter(without_slot);
         let first = oldest.clone().next();
-        let whole = first.is_some_and(|&frame| self.frames.get(frame).whole);
-        let alike = |frame: &&Frame| self.frames.get(**frame).whole == whole;
+        let whole = first.is_some_and(|&frame| self.frames.get(frame).incompressible);
+        let alike = |frame: &&Frame| self.frames.get(**frame).incompressible == whole;
         let oldest = oldest.by_ref().filter(alike);
         if !self.io.may_write() {
             return false;
@@ -294,7 +294,7 @@ impl Mm {
         frames.extend(oldest.copied().take(most));
         let max = frames.len() as u32;
         let take = |slots: &mut Slots, w: &mut _| match whole {
-            true => slots.take_whole(w, max),
+            true => slots.take_uncompressed(w, max),
             false => slots.take(w, max),
         };
         let Some((slot, n)) = take(&mut self.slots, w).or_else(|| {
@@ -310,7 +310,7 @@ impl Mm {
         let frames = &frames[..n as usize];
         let io = self.io.begin_write(slot, frames.iter().copied());
         let started = match whole {
-            true => w.write_as_it_is(io, slot, self.io.frames(io)),
+            true => w.write_uncompressed(io, slot, self.io.frames(io)),
             false => self.io.start_background(w, self.contention(), io),
         };
         if !started {

@@ -46,7 +46,7 @@ impl Mm {
             return false;
         }
         // Otherwise they would come back to the same area for ever.
-        if !self.slots.has_whole(w) {
+        if !self.slots.has_uncompressed(w) {
             self.write_back.stop();
             return false;
         }
@@ -72,7 +72,7 @@ impl Mm {
                         break;
                     };
                     let desc = FrameDesc {
-                        whole: true,
+                        incompressible: true,
                         ..NOTHING
                     };
                     self.begin_read(page, slot, frame, desc);

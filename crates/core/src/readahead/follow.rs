@@ -52,7 +52,7 @@ impl Follow {
         if let Some(id) = byte_strides.touch(&mut region.byte_strides, address, now) {
             return Some(Predictor::ByteStride(id));
         }
-        let needed = region.proof.needed();
+        let needed = region.profit.needed();
         let stream = streams.find(&mut region.recent, needed, address, now)?;
         Some(Predictor::Stream(stream))
     }

@@ -14,7 +14,7 @@ pub(crate) mod follow;
 mod hint;
 mod none;
 mod policy;
-pub(crate) mod proof;
+pub(crate) mod profit;
 mod recent;
 mod run;
 mod stream;
@@ -57,7 +57,7 @@ pub struct History {
     byte_strides: byte_stride::ByteStrideHistory,
     stride_probe: stride_probe::StrideProbe,
     /// The evidence that streams must show.
-    pub(crate) proof: proof::Proof,
+    pub(crate) profit: profit::Profit,
 }
 
 /// The state of all policies for all regions together.

@@ -16,7 +16,7 @@ pub(super) struct Stream {
     /// Position of the last touch, and of the one before it.
     pub(super) touched: u64,
     pub(super) before: u64,
-    /// Touches so far, and those after which it is read ahead ([`super::proof`]).
+    /// Touches so far, and those after which it is read ahead ([`super::profit`]).
     pub(super) touches: u32,
     pub(super) needed: u32,
     /// Marks that it left out since one was touched.
@@ -35,13 +35,12 @@ pub(super) struct Stream {
     pub(super) hidden: u32,
     /// One of this many pages is a mark; a power of two.
     pub(super) block: u64,
-    /// When it was touched last, and its time per page, smoothed.
+    /// When it was touched last, the number of pages that had been evicted by then, and its time per page, smoothed.
     pub(super) last: Nanos,
-    /// More than the whole memory was evicted between the eviction of its pages and their reads: it does not fit.
-    pub(super) exceeds_memory: bool,
-    /// Pages that had been evicted by then.
     pub(super) evictions: u64,
     pub(super) pace: Nanos,
+    /// More than the whole memory was evicted between the eviction of its pages and their reads: it does not fit.
+    pub(super) exceeds_memory: bool,
     /// Positions that lie in its region, as far as is known.
     pub(super) room: u64,
     /// First position behind it that was not offered for drop-behind.

@@ -253,8 +253,8 @@ impl Streams {
         (count > 0).then(|| stream.run(stream.ahead, count))
     }
 
-    /// `count` more pages of `id` were read, or need not be, as `present` of them are mapped. Not recorded if pages
-    /// before them had to be dropped for them.
+    /// `count` more pages of `id` were read, or need not be, as `present` of them are mapped. Ignored while the
+    /// stream rests: its nearer pages were dropped to make room.
     pub fn passed(&mut self, id: StreamId, count: u64, present: u64) {
         let stream = &mut self.all[id.0];
         if !stream.rests {

@@ -37,7 +37,7 @@ impl ReclaimPolicy for Clock {
         }
     }
 
-    fn on_mapped(&mut self, _tag: Rank, _resident: u64) {}
+    fn on_mapped(&mut self, _rank: Rank, _resident: u64) {}
 
     fn judge(&mut self, rank: Rank, _pages: u32) -> Option<Rank> {
         rank.checked_sub(1)

@@ -38,9 +38,8 @@ impl Bounds {
         }
     }
 
-    /// How many pages a stream must have passed, and how many of its last ones stay. `None`: no page of it is taken. The
-    /// pages that a finished stream left in memory need not be read when the program begins again, which matters if they
-    /// are most of its pages.
+    /// How many pages a stream must have passed, and how many of its last ones stay. `None`: no page of it is taken. A
+    /// finished stream that fits in memory keeps its pages: a repeat finds most of them there.
     pub fn of(&self, exceeds_memory: bool, is_active: bool) -> Option<(u64, u64)> {
         match (exceeds_memory, is_active) {
             (true, true) => Some(SHORT),

@@ -6,11 +6,11 @@
 //! The digest tells whether a page is clean, so nothing depends on write protection. Background reclaim keeps a reserve
 //! of frames for faults; it runs while I/O is in flight and stops at the high mark.
 
-pub(crate) mod chosen;
+pub(crate) mod any_policy;
 mod clock;
 pub(crate) mod drop_behind;
 mod generations;
-pub mod kswapd;
+pub mod linux_kswapd;
 mod lru;
 mod parts;
 pub(crate) mod policy;
@@ -22,7 +22,7 @@ mod watermarks;
 
 use crate::heuristics::Heuristics;
 use crate::units::Vpn;
-use chosen::{Chosen, Policy};
+use any_policy::{AnyPolicy, Policy};
 use policy::{Came, Rank, ReclaimPolicy as _};
 use watermarks::Watermarks;
 
@@ -38,7 +38,7 @@ pub(crate) struct Reclaim {
     /// Frames for single pages.
     frames: u32,
     marks: Watermarks,
-    policy: Chosen,
+    policy: AnyPolicy,
     /// Position of the sweep.
     hand: Vpn,
     /// Background reclaim is awake.
@@ -64,7 +64,7 @@ impl Reclaim {
         Reclaim {
             frames,
             marks: Watermarks::new(memory, frames),
-            policy: Chosen::new(policy),
+            policy: AnyPolicy::new(policy),
             hand: Vpn(0),
             awake: false,
             evictions: 0,
@@ -81,12 +81,12 @@ impl Reclaim {
     }
 
     /// The order of eviction.
-    pub fn policy(&self) -> &Chosen {
+    pub fn policy(&self) -> &AnyPolicy {
         &self.policy
     }
 
     /// As [`Reclaim::policy`], to judge pages.
-    pub fn policy_mut(&mut self) -> &mut Chosen {
+    pub fn policy_mut(&mut self) -> &mut AnyPolicy {
         &mut self.policy
     }
 

@@ -1,9 +1,8 @@
 //! First in, first out, in parts: the order in which policies other than the clock evict.
 //!
-//! A rank holds the number of a part and a class. Pages that are mapped one after the other are of the same part, until a
-//! 64th of memory is. A sweep counts the pages that it leaves, by class and age. The next sweep evicts those that are at
-//! least as old as the oldest eighth was. The order within that eighth is that of addresses, so that neighbours go
-//! together.
+//! A rank holds the number of a part and a class. A part is an age group: a new one begins when a further 64th of the mapped
+//! pages was mapped. A sweep counts the pages that it leaves, by class and age. The next sweep evicts each page that would
+//! have been in the oldest eighth then. The order within that eighth is that of addresses, so that neighbours go together.
 
 use super::policy::Rank;
 

@@ -52,8 +52,8 @@ impl Reclaim {
         }
     }
 
-    /// The misses, in parts of one ([`MISS`]), that a page costs which was read when the page `arrived` had been evicted
-    /// and occupies memory since: those that this memory would have saved.
+    /// The misses, in parts of one ([`MISS`]), that the memory of a page could have saved since it was read, at eviction
+    /// number `arrived`.
     pub fn cost_since(&self, arrived: u32, resident: u64) -> u32 {
         self.marginal
             .cost(self.evictions, self.evicted_since(arrived), resident)
@@ -73,7 +73,7 @@ impl Reclaim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reclaim::chosen::Policy;
+    use crate::reclaim::any_policy::Policy;
 
     #[test]
     fn memory_costs_what_it_would_have_saved() {

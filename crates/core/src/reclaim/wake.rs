@@ -90,7 +90,7 @@ impl Reclaim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reclaim::chosen::Policy;
+    use crate::reclaim::any_policy::Policy;
 
     /// Low mark 256, high mark 512.
     fn reclaim() -> Reclaim {

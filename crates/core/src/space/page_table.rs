@@ -285,7 +285,7 @@ impl PageTable {
     }
 
     /// The leaf of `page` is no longer a huge page. Returns whether it was one.
-    pub fn unmake_huge(&mut self, page: Vpn) -> bool {
+    pub fn split_mapping(&mut self, page: Vpn) -> bool {
         let leaf = self.leaves.get_mut(split(page).0);
         let was = leaf.is_some_and(|leaf| core::mem::take(&mut leaf.huge));
         self.huge -= u64::from(was);

@@ -17,8 +17,8 @@ const ENOSPC: i32 = 28;
 /// Requests that skip an area whose file system had no room.
 const REST: u32 = 16;
 
-/// Pages that were read keep their slots while less than this many quarters of the area are used; and where a write means
-/// compression, which costs more than the room.
+/// Pages that were read keep their slots while less than this many quarters of the area are used: two, and three where a
+/// second write means compression, which costs more than the room.
 const KEPT_QUARTERS: u64 = 2;
 const KEPT_QUARTERS_COMPRESSED: u64 = 3;
 
@@ -65,14 +65,14 @@ impl Slots {
     }
 
     /// As [`Slots::take`], for pages that do not compress: from an area that does not compress, if one has room.
-    pub fn take_whole(&mut self, map: &mut impl SwapMap, max: u32) -> Option<(Slot, u32)> {
+    pub fn take_uncompressed(&mut self, map: &mut impl SwapMap, max: u32) -> Option<(Slot, u32)> {
         self.take_where(map, max, |map, area| !map.compresses(area))
             .or_else(|| self.take(map, max))
     }
 
     /// Whether an area that does not compress has a slot for us. Slots may be free there but lie in clusters that other
     /// processes have claimed; the cluster of a slot that is found is ours.
-    pub fn has_whole(&mut self, map: &mut impl SwapMap) -> bool {
+    pub fn has_uncompressed(&mut self, map: &mut impl SwapMap) -> bool {
         let mut n = 0;
         while let Some(area) = map.nth(n) {
             if !map.compresses(area) && self.has_in(map, area) {

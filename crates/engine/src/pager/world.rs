@@ -258,7 +258,10 @@ impl Linux {
             match what {
                 Transfer::Read => self.io.read(token, area, offset, &self.iovecs),
                 Transfer::Write => self.io.write(token, area, offset, &self.iovecs),
-                Transfer::WriteAsItIs => self.io.write_as_it_is(token, area, offset, &self.iovecs),
+                Transfer::WriteAsItIs => {
+                    self.io
+                        .write_uncompressed(token, area, offset, &self.iovecs)
+                }
             }
         };
         debug_assert!(
@@ -278,7 +281,7 @@ impl Store for Linux {
         self.submit(Transfer::Write, io, slot, frames)
     }
 
-    fn write_as_it_is(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
+    fn write_uncompressed(&mut self, io: IoId, slot: Slot, frames: &[Frame]) -> bool {
         self.submit(Transfer::WriteAsItIs, io, slot, frames)
     }
 

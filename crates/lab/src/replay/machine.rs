@@ -95,7 +95,7 @@ pub struct Figures {
     pub huge_in: u64,
     /// Huge pages written whole.
     pub huge_out: u64,
-    /// Huge pages disbanded.
+    /// Huge pages split.
     pub splits: u64,
     /// Maximum of resident pages.
     pub peak: u64,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use foreswap_core::Swapoff;
-use foreswap_core::kswapd::Defects;
+use foreswap_core::linux_kswapd::Defects;
 use foreswap_core::readahead::{Policy, file};
 
 use crate::jobs;

@@ -262,7 +262,7 @@ impl WithRam {
     /// # Safety
     ///
     /// As for [`Io::write`].
-    pub unsafe fn write_as_it_is(
+    pub unsafe fn write_uncompressed(
         &mut self,
         token: u64,
         area: usize,

@@ -15,7 +15,7 @@ pub use error::SimError;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use foreswap_core::kswapd::Defects;
+use foreswap_core::linux_kswapd::Defects;
 use foreswap_core::readahead::{Policy, file};
 use foreswap_core::units::{Nanos, PAGE_SIZE, PageRange, Vpn};
 use foreswap_core::world::{IoId, IoResult, Notice};

@@ -3,7 +3,7 @@
 //! They are spin locks: a waiter uses its CPU, and gets the lock in order of request. Work under a lock is one access
 //! per page to the memory that describes it; the lock itself passes between CPUs in one cache line.
 
-use foreswap_core::kswapd::ZoneIndex;
+use foreswap_core::linux_kswapd::ZoneIndex;
 use foreswap_core::units::Nanos;
 
 use super::zones::ZONES;

@@ -1,7 +1,7 @@
 //! A machine with nodes, zones and a page cache, on which the core's background reclaim runs.
 //!
 //! On the machine of [`super::machine`] the core manages the memory of tasks. Here the core decides when a node's
-//! background reclaim works, naps and sleeps ([`foreswap_core::kswapd`]), and whether an allocation takes its page,
+//! background reclaim works, naps and sleeps ([`foreswap_core::linux_kswapd`]), and whether an allocation takes its page,
 //! wakes reclaim or reclaims directly. Around it is the environment of a kernel: nodes of zones ([`zones`]), lists of
 //! pages in use ([`lists`]), the locks of both ([`locks`]), files in memory with readahead and writeback ([`files`]),
 //! the disk's I/O scheduler ([`scheduler`]), each node's thread and the scan of a list's end ([`reclaim`]). Tasks
@@ -26,7 +26,7 @@ mod zones;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use foreswap_core::kswapd::{Allocation, Zone, allocate};
+use foreswap_core::linux_kswapd::{Allocation, Zone, allocate};
 use foreswap_core::units::Nanos;
 
 use super::device::Device;

@@ -4,11 +4,11 @@
 //! A scan frees clean pages. Pages that are dirty or under writeback make way: they move to the active list, and are
 //! freed as soon as they have been written (the kernel of seed 001, "mm: vmscan: move dirty pages out of the way
 //! until they're flushed"). If a scan meets only dirty pages, it wakes writeback. It records what it met in the
-//! node's flags ([`foreswap_core::kswapd::NodeFlags`]): with `dirty` the thread itself writes pages that it meets
+//! node's flags ([`foreswap_core::linux_kswapd::NodeFlags`]): with `dirty` the thread itself writes pages that it meets
 //! again, with `writeback` it waits when it meets pages under writeback again, with `congested` tasks wait for the
 //! disk, until it keeps up or a tenth of a second has passed. The core decides when the flags are cleared.
 
-use foreswap_core::kswapd::{
+use foreswap_core::linux_kswapd::{
     Action, Config, Defects, FIRST_PRIORITY, Kswapd, NAP, RECLAIM_BATCH, Reclaimed, Zone, ZoneIndex,
 };
 use foreswap_core::units::Nanos;

@@ -1,6 +1,6 @@
 //! Invariants of the machine with nodes and files, for any workload.
 
-use foreswap_core::kswapd::Defects;
+use foreswap_core::linux_kswapd::Defects;
 use foreswap_core::readahead::{Policy, file};
 
 use super::lists::List;

@@ -4,7 +4,9 @@
 //! the size of a huge page. A single frame is taken from a partly used block if there is one: whole blocks remain for
 //! huge pages. A block is whole again when its last frame is freed.
 
-use foreswap_core::kswapd::{DEFAULT_SCALE, MAX_ZONES, Watermarks, Zone, ZoneIndex, min_free};
+use foreswap_core::linux_kswapd::{
+    DEFAULT_SCALE, MAX_ZONES, Watermarks, Zone, ZoneIndex, min_free,
+};
 use foreswap_core::units::PAGE_SIZE;
 
 use crate::sim::machine::SimError;

@@ -31,7 +31,7 @@ const RANGE: u64 = 100;
 const SPECIAL: (u64, u64) = (75, 100);
 const SPECIAL_ROWS: u64 = 100;
 const DRAWS: u64 = 12;
-/// CPU time of a query, and of each of its blocks: MySQL and the client. Chosen such that two cores of the time do
+/// CPU time of a query, and of each of its blocks: MySQL and the client. AnyPolicy such that two cores of the time do
 /// some hundreds of such transactions a second from memory.
 const QUERY: Nanos = 150_000;
 const BLOCK_WORK: Nanos = 20_000;

@@ -263,7 +263,7 @@ fn a_ram_area_is_written_and_read_by_helpers() {
             assert!((0..512).all(|page| refused(page) == page.is_multiple_of(3)));
         });
         // SAFETY: the end is awaited.
-        unsafe { bench.io.write_as_it_is(2, 1, 0, &iov) }.expect("queued");
+        unsafe { bench.io.write_uncompressed(2, 1, 0, &iov) }.expect("queued");
         bench.await_ends(1, |_, ended| assert_eq!(ended.result, Ok(())));
         let mut back = vec![0; bytes.len()];
         bench.read(3, 1, 0, &mut back);
@@ -362,7 +362,7 @@ fn the_owner_does_waiting_jobs_in_parts() {
     let refused = |page: usize| refusal.pages[page / 64] >> (page % 64) & 1 != 0;
     assert!((0..512).all(|page| refused(page) == (page < 500 && page.is_multiple_of(3))));
     // SAFETY: the end is awaited.
-    unsafe { bench.io.write_as_it_is(3, 1, 0, &iov) }.expect("queued");
+    unsafe { bench.io.write_uncompressed(3, 1, 0, &iov) }.expect("queued");
     assert_eq!((done, bench.end_one_here()), (parts, (parts, all_well(3))));
     to.fill(0);
     bench.read(4, 1, 0, &mut to);

@@ -14,7 +14,7 @@
 //! The seed's three defects are switches ([`Defects`]); without any the machine is the repaired one.
 //!
 //! ```
-//! use foreswap_core::kswapd::{Action, Config, Kswapd, Reclaimed, Watermarks, Zone, ZoneIndex};
+//! use foreswap_core::linux_kswapd::{Action, Config, Kswapd, Reclaimed, Watermarks, Zone, ZoneIndex};
 //!
 //! let marks = Watermarks { min: 100, low: 125, high: 150 };
 //! let zone = |free| Zone { pages: 10_000, free, largest: Some(0), marks, ..Zone::default() };

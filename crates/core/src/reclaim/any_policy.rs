@@ -41,7 +41,7 @@ impl Policy {
 }
 
 /// The state of the policy.
-pub(crate) enum Chosen {
+pub(crate) enum AnyPolicy {
     Clock(Clock),
     Lru(Lru),
     Generations(Generations),
@@ -52,28 +52,28 @@ pub(crate) enum Chosen {
 macro_rules! with {
     ($chosen:expr, $policy:ident => $value:expr) => {
         match $chosen {
-            Chosen::Clock($policy) => $value,
-            Chosen::Lru($policy) => $value,
-            Chosen::Generations($policy) => $value,
-            Chosen::S3Fifo($policy) => $value,
+            AnyPolicy::Clock($policy) => $value,
+            AnyPolicy::Lru($policy) => $value,
+            AnyPolicy::Generations($policy) => $value,
+            AnyPolicy::S3Fifo($policy) => $value,
         }
     };
 }
 pub(crate) use with;
 
-impl Chosen {
+impl AnyPolicy {
     /// No page was mapped yet.
     pub fn new(policy: Policy) -> Self {
         match policy {
-            Policy::Clock => Chosen::Clock(Clock::default()),
-            Policy::Lru => Chosen::Lru(Lru::default()),
-            Policy::Generations => Chosen::Generations(Generations::default()),
-            Policy::S3Fifo => Chosen::S3Fifo(S3Fifo::default()),
+            Policy::Clock => AnyPolicy::Clock(Clock::default()),
+            Policy::Lru => AnyPolicy::Lru(Lru::default()),
+            Policy::Generations => AnyPolicy::Generations(Generations::default()),
+            Policy::S3Fifo => AnyPolicy::S3Fifo(S3Fifo::default()),
         }
     }
 }
 
-impl ReclaimPolicy for Chosen {
+impl ReclaimPolicy for AnyPolicy {
     fn rank(&self, came: Came, resident: u64) -> Rank {
         with!(self, policy => policy.rank(came, resident))
     }
@@ -116,7 +116,7 @@ mod tests {
     fn every_policy_names_all_pages_of_any_kind_within_few_passes() {
         for policy in Policy::ALL {
             for came in comings() {
-                let mut chosen = Chosen::new(policy);
+                let mut chosen = AnyPolicy::new(policy);
                 let mut ranks = Vec::new();
                 for _ in 0..100 {
                     let rank = chosen.rank(came, 100);
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_page_that_is_cold_goes_at_once() {
         for policy in Policy::ALL {
-            let mut chosen = Chosen::new(policy);
+            let mut chosen = AnyPolicy::new(policy);
             assert_eq!(chosen.judge(0, 1), None);
             assert!(!chosen.is_needed(0));
         }

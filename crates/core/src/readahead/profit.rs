@@ -1,11 +1,11 @@
-//! How much evidence a region demands of a stream before it is read ahead.
+//! Whether readahead pays in a region: how many touches in a row a stream needs there before it is read ahead.
 //!
 //! Chance makes streams, too: where threads touch a dense working set at random, two of the last touches are often
 //! neighbours, and a stray touch pulls a stream along. What is read for it takes memory from the working set. A hit is no
 //! proof: most pages of such a set are touched before they are evicted, whether readahead chose them or not. So each
 //! page has a price, in misses: its handling, and the misses that its memory would have saved until its touch or its end
-//! ([`crate::reclaim::Reclaim::cost_since`]). A hit earns one miss. Where a region loses, a stream must show twice as many
-//! touches that leave no absent page out; where it earns, half as many. It costs nothing to follow a stream that is not read.
+//! ([`crate::reclaim::Reclaim::cost_since`]). A hit earns one miss. Where a region loses, a stream needs twice as many
+//! touches in a row that skip no absent page; where it earns, half as many. It costs nothing to follow a stream that is not read.
 
 use crate::reclaim::refault::MISS;
 
@@ -19,22 +19,22 @@ const STEP: i32 = 64 * MISS as i32;
 
 /// The evidence that a region demands.
 #[derive(Clone, Copy, Debug)]
-pub struct Proof {
+pub struct Profit {
     needed: u32,
     /// Losses less gains, in parts of a miss.
     loss: i32,
 }
 
-impl Default for Proof {
+impl Default for Profit {
     fn default() -> Self {
-        Proof {
+        Profit {
             needed: NEEDED.0,
             loss: 0,
         }
     }
 }
 
-impl Proof {
+impl Profit {
     /// Touches without an absent page between them, after which a stream is read ahead.
     pub(super) fn needed(&self) -> u32 {
         self.needed
@@ -64,27 +64,27 @@ mod tests {
     use super::*;
 
     /// The evidence after `pages` pages, of which every `unused`th is evicted untouched, at this price.
-    fn needed(proof: &mut Proof, pages: u32, unused: u32, cost: u32) -> u32 {
-        (0..pages).for_each(|n| proof.end(1, false, n % unused > 0, cost));
-        proof.needed()
+    fn needed(profit: &mut Profit, pages: u32, unused: u32, cost: u32) -> u32 {
+        (0..pages).for_each(|n| profit.end(1, false, n % unused > 0, cost));
+        profit.needed()
     }
 
     #[test]
     fn losses_double_the_evidence_and_gains_halve_it() {
-        let mut proof = Proof::default();
-        assert_eq!(needed(&mut proof, 1000, 2, MISS / 8), 2, "cheap");
-        let mut proof = Proof::default();
-        assert_eq!(needed(&mut proof, 63, 1, MISS), 2);
-        assert_eq!(needed(&mut proof, 1, 1, MISS), 4, "64 misses");
-        assert_eq!(needed(&mut proof, 1000, 1, MISS), 4, "the most");
-        let mut proof = Proof::default();
-        assert_eq!(needed(&mut proof, 64, 1, MISS), 4);
+        let mut profit = Profit::default();
+        assert_eq!(needed(&mut profit, 1000, 2, MISS / 8), 2, "cheap");
+        let mut profit = Profit::default();
+        assert_eq!(needed(&mut profit, 63, 1, MISS), 2);
+        assert_eq!(needed(&mut profit, 1, 1, MISS), 4, "64 misses");
+        assert_eq!(needed(&mut profit, 1000, 1, MISS), 4, "the most");
+        let mut profit = Profit::default();
+        assert_eq!(needed(&mut profit, 64, 1, MISS), 4);
         assert_eq!(
-            needed(&mut proof, 10_000, 2, MISS / 2),
+            needed(&mut profit, 10_000, 2, MISS / 2),
             4,
             "hits pay exactly"
         );
-        proof.end(512, false, true, 0);
-        assert_eq!(proof.needed(), 2, "a huge page is used");
+        profit.end(512, false, true, 0);
+        assert_eq!(profit.needed(), 2, "a huge page is used");
     }
 }
