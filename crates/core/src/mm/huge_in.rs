@@ -195,7 +195,7 @@ impl Mm {
             self.reclaim.wake();
             return false;
         };
-        self.note_distance(stream, page);
+        self.note_distance(stream, page, UNIT.into());
         w.window(UNIT.into());
         self.count_ahead(unit, UNIT.into());
         self.read_unit(w, id, unit, Reader::Stream(stream));

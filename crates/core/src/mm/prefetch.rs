@@ -299,12 +299,13 @@ impl Mm {
         }
     }
 
-    /// A stream reads `page`: if more than the whole memory was evicted since that page was, the stream does not fit in
-    /// memory.
-    pub(super) fn note_distance(&mut self, id: StreamId, page: Vpn) {
+    /// A stream reads `count` pages from `page` on: if more than the whole memory was evicted since that page was, they do
+    /// not fit in memory.
+    pub(super) fn note_distance(&mut self, id: StreamId, page: Vpn, count: u64) {
         if let Entry::Swapped { evicted, .. } = self.table.get(page) {
             let distance = u64::from(self.reclaim.evicted_since(evicted));
-            self.streams.reads(id, distance >= self.table.resident());
+            self.streams
+                .reads(id, count, distance >= self.table.resident());
         }
     }
 
@@ -317,7 +318,7 @@ impl Mm {
         run: Run,
         batch: &mut Vec<(Slot, Frame)>,
     ) -> u64 {
-        self.note_distance(id, run.first);
+        self.note_distance(id, run.first, run.count);
         let placing = self.streams.placing(id);
         let passed = self.read_pages(w, run.pages(), run.falling, placing, batch);
         let mapped = |page: &Vpn| matches!(self.table.get(*page), Entry::Resident(_));

@@ -39,8 +39,9 @@ pub(super) struct Stream {
     pub(super) last: Nanos,
     pub(super) evictions: u64,
     pub(super) pace: Nanos,
-    /// More than the whole memory was evicted between the eviction of its pages and their reads: it does not fit.
-    pub(super) exceeds_memory: bool,
+    /// Pages that were read after more than the whole memory had been evicted since they were, less the others. What
+    /// lingered in memory before it was evicted, as a scan's last pages may, comes back sooner than the rest.
+    pub(super) beyond_memory: i64,
     /// Positions that lie in its region, as far as is known.
     pub(super) room: u64,
     /// First position behind it that was not offered for drop-behind.
@@ -67,6 +68,11 @@ impl Stream {
         (self.seen, self.ahead) = (self.touched + 1, self.touched + 1);
         (self.mappable, self.room) = (self.mappable * step, u64::MAX);
         (self.present, self.trial) = (0, None);
+    }
+
+    /// It does not fit in memory: that holds for most of its pages.
+    pub(super) fn exceeds_memory(&self) -> bool {
+        self.beyond_memory > 0
     }
 
     /// Whether it has reached the last leaf of its region.

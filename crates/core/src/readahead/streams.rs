@@ -38,6 +38,9 @@ const PROVEN: u64 = 16;
 const DOUBTS: u32 = 2;
 /// Measure of a stream that takes every page.
 const FULL: u64 = 64;
+/// A proven stream is not replaced before this part of the memory for readahead was evicted since its last touch.
+const REPLACED_PART: u64 = 2;
+
 /// Identifies a stream; a later stream may take its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamId(usize);
@@ -184,7 +187,7 @@ impl Streams {
             block: BLOCK.0,
             last: now,
             evictions: self.evictions,
-            exceeds_memory: false,
+            beyond_memory: 0,
             pace: 0,
             room: u64::MAX,
             tail: 0,
@@ -195,7 +198,12 @@ impl Streams {
             self.all.push(stream);
             return StreamId(self.all.len() - 1);
         }
-        let oldest = self.all.iter().enumerate().min_by_key(|(_, s)| s.last);
+        // Where touches are at random, chance begins streams faster than a scan of huge pages shows touches.
+        let stays = |s: &Stream| {
+            s.touched >= PROVEN && self.evictions - s.evictions < self.memory / REPLACED_PART
+        };
+        let all = self.all.iter().enumerate();
+        let oldest = all.min_by_key(|(_, s)| (stays(s), s.last));
         let place = oldest.map_or(0, |(n, _)| n);
         self.all[place] = stream;
         StreamId(place)
@@ -405,7 +413,7 @@ impl Streams {
         );
         let left = |s: &Stream| {
             let is_active = any || now - s.evictions < bounds.lately && !s.is_at_end();
-            let (long, margin) = bounds.of(s.exceeds_memory, is_active)?;
+            let (long, margin) = bounds.of(s.exceeds_memory(), is_active)?;
             let left = s.touched.saturating_sub(margin).saturating_sub(s.tail);
             (s.touched >= long).then_some(left)
         };
@@ -423,9 +431,10 @@ impl Streams {
         Some(run)
     }
 
-    /// `id` reads pages; whether more than the whole memory was evicted since they were.
-    pub fn reads(&mut self, id: StreamId, exceeds_memory: bool) {
-        self.all[id.0].exceeds_memory = exceeds_memory;
+    /// `id` reads `count` pages; whether more than the whole memory was evicted since they were.
+    pub fn reads(&mut self, id: StreamId, count: u64, beyond_memory: bool) {
+        let count = count as i64;
+        self.all[id.0].beyond_memory += if beyond_memory { count } else { -count };
     }
 
     /// The pages that were offered last could not be taken yet.
@@ -477,5 +486,55 @@ impl Streams {
                 (mark, maps && !mark && at < stream.mappable)
             })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A scan that has touched the pages below `to`, and the streams that follow it.
+    fn scan(to: u64) -> (Streams, StreamId) {
+        let (mut streams, mut recent) = (Streams::new(512), Recent::default());
+        streams.set_means(1, 1024);
+        let mut found = None;
+        for page in 0..to {
+            let next = streams.advance(Vpn(page), page);
+            let address = Vpn(page).address();
+            found = next.or_else(|| streams.find(&mut recent, 2, address, page));
+        }
+        (streams, found.expect("a scan is a stream"))
+    }
+
+    /// `count` pairs of neighbours far away.
+    fn touch_by_chance(streams: &mut Streams, count: u64, now: Nanos) {
+        for n in 0..count {
+            let mut recent = Recent::default();
+            for page in [1 << 30 | n << 12, 1 << 30 | n << 12 | 1] {
+                streams.find(&mut recent, 2, Vpn(page).address(), now + n);
+            }
+        }
+    }
+
+    #[test]
+    fn chance_replaces_no_scan_that_goes_on() {
+        let (mut streams, id) = scan(100);
+        touch_by_chance(&mut streams, 1000, 1000);
+        assert_eq!(streams.advance(Vpn(100), 5000), Some(id));
+        streams.on_evicted(512);
+        touch_by_chance(&mut streams, 1000, 6000);
+        assert_eq!(streams.advance(Vpn(101), 9000), None, "it has ended");
+    }
+
+    #[test]
+    fn most_pages_of_a_scan_tell_whether_it_fits() {
+        let (mut streams, id) = scan(4000);
+        let bounds = Bounds::new(1 << 20, false);
+        assert!(streams.behind(&bounds, 64).is_none(), "it is not long");
+        streams.reads(id, 3000, true);
+        streams.reads(id, 512, false);
+        assert!(streams.behind(&bounds, 64).is_some(), "it does not fit");
+        streams.reads(id, 2488, false);
+        assert!(streams.behind(&bounds, 64).is_none(), "it fits");
     }
 }
