@@ -397,6 +397,14 @@ impl Sessions {
         together.max(self.totals.stats.engine_bytes)
     }
 
+    /// The time in which processes, ended and living, waited for pages that more memory would have kept. Processes that
+    /// wait at the same time count each for itself.
+    pub fn stalled_ns(&self) -> u64 {
+        let records = self.ledger.records_in_use();
+        let stalled = |record| self.ledger.stats(record).stalled_ns.load(Ordering::Relaxed);
+        records.map(stalled).sum::<u64>() + self.totals.stats.stalled_ns
+    }
+
     /// The sums over ended and living processes.
     pub fn totals_now(&self) -> Totals {
         let mut stats = self.totals.stats.clone();

@@ -33,6 +33,7 @@ pub use huge::Thp;
 pub use io::SLOTS_PER_IO;
 pub use mm::{Config, Mm, Outcome};
 pub use readahead::Hint;
+pub use reclaim::auto_limit;
 pub use reclaim::chosen::Policy as ReclaimPolicy;
 pub use reclaim::kswapd;
 pub use space::Stored;

@@ -6,6 +6,7 @@
 //! The digest tells whether a page is clean, so nothing depends on write protection. Background reclaim keeps a reserve
 //! of frames for faults; it runs while I/O is in flight and stops at the high mark.
 
+pub mod auto_limit;
 pub(crate) mod chosen;
 mod clock;
 pub(crate) mod drop_behind;

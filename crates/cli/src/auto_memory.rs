@@ -1,0 +1,150 @@
+//! `--memory auto`: the supervisor asks `foreswap_core::auto_limit` ten times a second for the limit of the run.
+
+use std::time::{Duration, Instant};
+
+use foreswap::ledger::Ledger;
+use foreswap_core::auto_limit::{AutoLimit, Bounds, Config, Seen};
+use foreswap_store::area::PAGE_BYTES;
+use serde::{Deserialize, Serialize};
+
+use crate::memory::Scopes;
+use crate::memory_setting::Limits;
+use crate::size::humane;
+
+/// Memory must be back within a second, writes included. A tick costs about 50 us: 0.05 % of a CPU.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The bounds of a limit that is not fixed, for `ps` and the reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Auto {
+    /// The least limit.
+    pub least_bytes: u64,
+    /// The most.
+    pub most_bytes: u64,
+    /// The run was not short of memory so far: its limit is what the machine can spare.
+    pub is_open: bool,
+}
+
+impl Auto {
+    /// `64 MiB..1 GiB`.
+    pub fn bounds(&self) -> String {
+        format!("{}..{}", humane(self.least_bytes), humane(self.most_bytes))
+    }
+}
+
+/// The limit of a run: fixed, or not.
+#[derive(Debug)]
+pub struct AutoMemory {
+    scopes: Scopes,
+    machine: Option<AutoLimit>,
+    last: Instant,
+    /// At the last tick: the stall time of all processes, and of all tasks on the machine.
+    stalled: u64,
+    pressed: u64,
+}
+
+impl AutoMemory {
+    /// With the limit to begin with, in bytes.
+    pub fn new(limits: &Limits) -> (Self, u64) {
+        let scopes = Scopes::find();
+        let machine = limits.is_auto.then(|| begin(limits, &scopes));
+        let first = machine.as_ref().map(AutoLimit::limit);
+        let auto = Self {
+            pressed: scopes.pressed(),
+            scopes,
+            machine,
+            last: Instant::now(),
+            stalled: 0,
+        };
+        (auto, first.map_or(limits.most, |pages| pages * PAGE_BYTES))
+    }
+
+    /// From now on. Returns the new limit, in bytes.
+    pub fn set(&mut self, limits: &Limits, ledger: &Ledger, stalled: u64) -> u64 {
+        ledger.set_bound_pages(limits.most / PAGE_BYTES);
+        self.machine = None;
+        let mut limit = limits.most / PAGE_BYTES;
+        if limits.is_auto {
+            let machine = begin(limits, &self.scopes);
+            // What it holds already is not free any more.
+            limit = machine.ceiling(ledger.charged_pages(), &self.scopes.now());
+            self.machine = Some(machine);
+            self.begin_tick(stalled);
+        }
+        ledger.set_limit_pages(limit);
+        limit * PAGE_BYTES
+    }
+
+    /// The bounds, if the limit is not fixed.
+    pub fn bounds(&self) -> Option<Auto> {
+        let machine = self.machine.as_ref()?;
+        let bounds = machine.bounds();
+        Some(Auto {
+            least_bytes: bounds.least * PAGE_BYTES,
+            most_bytes: bounds.most * PAGE_BYTES,
+            is_open: machine.is_open(),
+        })
+    }
+
+    /// Pages that the limit could be: it is not raised in advance.
+    pub fn ceiling(&self, ledger: &Ledger) -> u64 {
+        let limit = ledger.limit_pages();
+        let Some(machine) = &self.machine else {
+            return limit;
+        };
+        let scopes = self.scopes.now();
+        limit.max(machine.ceiling(ledger.charged_pages(), &scopes))
+    }
+
+    /// When it is to be looked at again.
+    pub fn due_in(&self) -> Option<Duration> {
+        self.machine.as_ref()?;
+        Some(TICK.saturating_sub(self.last.elapsed()))
+    }
+
+    /// Whether it is time.
+    pub fn is_due(&self) -> bool {
+        self.due_in().is_some_and(|due| due.is_zero())
+    }
+
+    fn begin_tick(&mut self, stalled: u64) -> (Duration, u64, u64) {
+        let elapsed = self.last.elapsed();
+        self.last = Instant::now();
+        let pressed = self.scopes.pressed();
+        let was_stalled = std::mem::replace(&mut self.stalled, stalled);
+        let was_pressed = std::mem::replace(&mut self.pressed, pressed);
+        // A process that ends may take a moment's stall time with it.
+        let stalled = stalled.saturating_sub(was_stalled);
+        (elapsed, stalled, pressed.saturating_sub(was_pressed))
+    }
+
+    /// Sets the limit anew. `stalled` is the stall time of all processes so far, in nanoseconds; an area
+    /// that is emptied `needs_room`.
+    pub fn look(&mut self, ledger: &Ledger, stalled: u64, needs_room: bool) {
+        let (elapsed, stalled, pressed) = self.begin_tick(stalled);
+        let Some(machine) = &mut self.machine else {
+            return;
+        };
+        let scopes = self.scopes.now();
+        let seen = Seen {
+            elapsed: elapsed.as_nanos() as u64,
+            stalled,
+            charged: ledger.charged_pages(),
+            scopes: &scopes,
+            pressed,
+            needs_room,
+        };
+        let limit = machine.tick(&seen);
+        if limit != ledger.limit_pages() {
+            ledger.set_limit_pages(limit);
+        }
+    }
+}
+
+fn begin(limits: &Limits, scopes: &Scopes) -> AutoLimit {
+    let bounds = Bounds {
+        least: limits.least / PAGE_BYTES,
+        most: limits.most / PAGE_BYTES,
+    };
+    AutoLimit::new(Config::default(), bounds, &scopes.now())
+}
