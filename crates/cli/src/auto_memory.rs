@@ -21,8 +21,8 @@ pub struct Auto {
     pub least_bytes: u64,
     /// The most.
     pub most_bytes: u64,
-    /// The run was not short of memory so far: its limit is what the machine can spare.
-    pub is_open: bool,
+    /// The limit at the last moment without stalls or growth for some seconds, if there was one.
+    pub settled_bytes: Option<u64>,
 }
 
 impl Auto {
@@ -82,7 +82,7 @@ impl AutoMemory {
         Some(Auto {
             least_bytes: bounds.least * PAGE_BYTES,
             most_bytes: bounds.most * PAGE_BYTES,
-            is_open: machine.is_open(),
+            settled_bytes: machine.settled().map(|pages| pages * PAGE_BYTES),
         })
     }
 

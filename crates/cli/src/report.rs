@@ -157,10 +157,9 @@ pub fn block(run: &Run, coloured: bool) -> String {
             let _ = writeln!(text, "{}", row.trim_end());
         };
         if let Some(auto) = run.auto {
-            let now = humane(run.limit_bytes);
-            let first = match auto.is_open {
-                true => format!("never short, {now}"),
-                false => format!("settled on {now}"),
+            let first = match auto.settled_bytes {
+                Some(bytes) => format!("settled on {}", humane(bytes)),
+                None => format!("{} at the end", humane(run.limit_bytes)),
             };
             line(
                 "limit",
@@ -370,17 +369,17 @@ mod tests {
     #[test]
     fn a_limit_that_is_not_fixed_says_what_it_settled_on() {
         let mut run = busy();
-        run.limit_bytes = 212 << 20;
+        run.limit_bytes = 300 << 20;
         run.peak_bytes = 800 << 20;
         let auto = Auto {
             least_bytes: 64 << 20,
             most_bytes: 1 << 30,
-            is_open: false,
+            settled_bytes: Some(212 << 20),
         };
         run.auto = Some(auto);
         let text = block(&run, false);
         for part in [
-            "limit 212 MiB (auto)",
+            "limit 300 MiB (auto)",
             "settled on 212 MiB",
             "auto, 64 MiB..1 GiB",
         ] {
@@ -389,10 +388,10 @@ mod tests {
         assert!(!text.contains("above the limit"), "{text}");
         assert!(text.lines().all(|line| line.len() < 90), "{text}");
         run.auto = Some(Auto {
-            is_open: true,
+            settled_bytes: None,
             ..auto
         });
-        assert!(block(&run, false).contains("never short, 212 MiB"));
+        assert!(block(&run, false).contains("300 MiB at the end"));
     }
 
     #[test]

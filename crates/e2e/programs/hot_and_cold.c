@@ -24,7 +24,7 @@ int main(int argc, char **argv)
     while (touches % 4096 || access(argv[3], F_OK) != 0) {
         state = mix(state);
         size_t i = all ? state % pages : first + state % (pages - first);
-        uint64_t *word = (uint64_t *)(p + i * PAGE) + state / pages % (PAGE / 8);
+        volatile uint64_t *word = (volatile uint64_t *)(p + i * PAGE) + state / pages % (PAGE / 8);
         uint64_t value = *word;
         *word = value;
         touches++;

@@ -403,7 +403,7 @@ mod tests {
             auto: Some(Auto {
                 least_bytes: 64 << 20,
                 most_bytes: 1 << 30,
-                is_open: false,
+                settled_bytes: None,
             }),
             ..run.clone()
         };

@@ -136,6 +136,8 @@ pub struct AutoLimit {
     /// The most pages held lately: in this interval, and before.
     peak: u64,
     mark: u64,
+    /// The limit at the last moment without stalls or growth for a while.
+    settled: Option<u64>,
 }
 
 /// What the scopes have to spare, and what they miss.
@@ -168,6 +170,7 @@ impl AutoLimit {
             unfollowed: 0,
             peak: 0,
             mark: 0,
+            settled: None,
         };
         let room = machine.room(scopes, false, false);
         machine.limit = machine.within(room.spare.max(room.modest).min(room.most));
@@ -179,9 +182,10 @@ impl AutoLimit {
         self.limit
     }
 
-    /// Nothing was taken from the run so far, or since its last burst: the limit is what the machine can spare.
-    pub fn is_open(&self) -> bool {
-        self.open
+    /// The limit when the run was last without stalls and growth for some seconds, if it was ever after a probe. What a
+    /// program does in its last moments says little of what it needs.
+    pub fn settled(&self) -> Option<u64> {
+        self.settled
     }
 
     /// The bounds.
@@ -262,6 +266,9 @@ impl AutoLimit {
             self.on_interval(seen.charged);
         }
         self.keep_to_the_room(before, seen.charged, room);
+        if !self.open && self.quiet >= self.config.rest {
+            self.settled = Some(self.limit);
+        }
         self.limit
     }
 
