@@ -40,7 +40,18 @@ pub struct AutoMemory {
     last: Instant,
     /// At the last tick: the stall time of all processes, and of all tasks on the machine.
     stalled: u64,
+    faults: u64,
     pressed: u64,
+}
+
+/// What the processes of the run have waited for so far, ended ones included.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waits {
+    /// The time in which a thread waited for a page that more memory would have kept, in nanoseconds. Processes that
+    /// wait at the same time count each for itself.
+    pub stalled_ns: u64,
+    /// Faults that read from an area.
+    pub major: u64,
 }
 
 impl AutoMemory {
@@ -55,12 +66,13 @@ impl AutoMemory {
             machine,
             last: Instant::now(),
             stalled: 0,
+            faults: 0,
         };
         (auto, first.map_or(limits.most, |pages| pages * PAGE_BYTES))
     }
 
     /// From now on. Returns the new limit, in bytes.
-    pub fn set(&mut self, limits: &Limits, ledger: &Ledger, stalled: u64) -> u64 {
+    pub fn set(&mut self, limits: &Limits, ledger: &Ledger, waits: Waits) -> u64 {
         ledger.set_bound_pages(limits.most / PAGE_BYTES);
         self.machine = None;
         let mut limit = limits.most / PAGE_BYTES;
@@ -69,7 +81,7 @@ impl AutoMemory {
             // What it holds already is not free any more.
             limit = machine.ceiling(ledger.charged_pages(), &self.scopes.now());
             self.machine = Some(machine);
-            self.begin_tick(stalled);
+            self.begin_tick(waits);
         }
         ledger.set_limit_pages(limit);
         limit * PAGE_BYTES
@@ -107,28 +119,32 @@ impl AutoMemory {
         self.due_in().is_some_and(|due| due.is_zero())
     }
 
-    fn begin_tick(&mut self, stalled: u64) -> (Duration, u64, u64) {
+    /// The time, the waits and the pressure since the last tick.
+    fn begin_tick(&mut self, waits: Waits) -> (Duration, Waits, u64) {
         let elapsed = self.last.elapsed();
         self.last = Instant::now();
         let pressed = self.scopes.pressed();
-        let was_stalled = std::mem::replace(&mut self.stalled, stalled);
         let was_pressed = std::mem::replace(&mut self.pressed, pressed);
-        // A process that ends may take a moment's stall time with it.
-        let stalled = stalled.saturating_sub(was_stalled);
-        (elapsed, stalled, pressed.saturating_sub(was_pressed))
+        // A process that ends may take a moment's waits with it.
+        let new = Waits {
+            stalled_ns: waits.stalled_ns.saturating_sub(self.stalled),
+            major: waits.major.saturating_sub(self.faults),
+        };
+        (self.stalled, self.faults) = (waits.stalled_ns, waits.major);
+        (elapsed, new, pressed.saturating_sub(was_pressed))
     }
 
-    /// Sets the limit anew. `stalled` is the stall time of all processes so far, in nanoseconds; an area
-    /// that is emptied `needs_room`.
-    pub fn look(&mut self, ledger: &Ledger, stalled: u64, needs_room: bool) {
-        let (elapsed, stalled, pressed) = self.begin_tick(stalled);
+    /// Sets the limit anew. An area that is being emptied `needs_room`.
+    pub fn look(&mut self, ledger: &Ledger, waits: Waits, needs_room: bool) {
+        let (elapsed, waits, pressed) = self.begin_tick(waits);
         let Some(machine) = &mut self.machine else {
             return;
         };
         let scopes = self.scopes.now();
         let seen = Seen {
             elapsed: elapsed.as_nanos() as u64,
-            stalled,
+            stalled: waits.stalled_ns,
+            faults: waits.major,
             charged: ledger.charged_pages(),
             scopes: &scopes,
             pressed,

@@ -228,9 +228,9 @@ impl Supervisor {
             self.voice.remark(Severity::Error, &problem);
         }
         if self.auto.is_due() {
-            let stalled = self.sessions.stalled_ns();
+            let waits = self.sessions.waits();
             let drains = self.changes.needs_room();
-            self.auto.look(self.sessions.ledger(), stalled, drains);
+            self.auto.look(self.sessions.ledger(), waits, drains);
         }
         self.look(false);
         self.kill_late();

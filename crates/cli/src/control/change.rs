@@ -160,8 +160,8 @@ fn set_memory(text: &str, parts: &mut Parts<'_>) -> Reply {
     let ledger = parts.sessions.ledger();
     let before = ledger.limit_pages() * PAGE_BYTES;
     let was_auto = parts.auto.bounds().is_some();
-    let stalled = parts.sessions.stalled_ns();
-    let bytes = parts.auto.set(&limits, ledger, stalled);
+    let waits = parts.sessions.waits();
+    let bytes = parts.auto.set(&limits, ledger, waits);
     let now = match parts.auto.bounds() {
         Some(auto) => format!("auto ({}), {} now", auto.bounds(), humane(bytes)),
         None => format!("{} now", humane(bytes)),

@@ -91,6 +91,7 @@ impl Machine {
             let set = limit.tick(&Seen {
                 elapsed: TICK,
                 stalled,
+                faults: stalled / 100_000,
                 charged: program.held,
                 scopes: &scopes,
                 pressed: 0,
@@ -158,7 +159,7 @@ fn a_program_that_grows_is_not_probed() {
 #[test]
 fn idle_memory_leaves_and_the_limit_rests_at_the_working_set() {
     let mut machine = alone(200 * MIB, 600 * MIB);
-    machine.seconds(60);
+    machine.seconds(90);
     let limit = machine.limit(0);
     assert!(limit < 300 * MIB && limit > 180 * MIB, "{}", limit / MIB);
     let (mut low, mut high) = (u64::MAX, 0);
@@ -177,6 +178,19 @@ fn idle_memory_leaves_and_the_limit_rests_at_the_working_set() {
     machine.seconds(1);
     let settled = machine.runs[0].1.settled().expect("it has");
     assert!((low..=high).contains(&settled), "{settled}");
+}
+
+#[test]
+fn a_program_that_needs_all_of_it_loses_little() {
+    for size in [400 * MIB, 8 * GIB] {
+        let mut machine = alone(size, 0);
+        machine.seconds(30);
+        let stalled = machine.runs[0].0.stalled;
+        assert!(stalled < SECOND / 2, "{} ms", stalled / 1_000_000);
+        machine.seconds(270);
+        let stalled = machine.runs[0].0.stalled;
+        assert!(stalled < 300 * SECOND / 200, "{} ms", stalled / 1_000_000);
+    }
 }
 
 #[test]
@@ -261,6 +275,7 @@ fn a_run_in_pain_keeps_what_it_has_while_others_have_a_little() {
         limit.tick(&Seen {
             elapsed: TICK,
             stalled,
+            faults: 0,
             charged: 4 * GIB,
             scopes: available,
             pressed: 0,
@@ -278,6 +293,7 @@ fn a_run_in_pain_keeps_what_it_has_while_others_have_a_little() {
     let set = limit.tick(&Seen {
         elapsed: TICK,
         stalled: 0,
+        faults: 0,
         charged: 4 * GIB,
         scopes: &between,
         pressed: TICK / 10,
@@ -367,6 +383,7 @@ fn an_area_that_is_emptied_gets_room() {
         limit.tick(&Seen {
             elapsed: TICK,
             stalled: 0,
+            faults: 0,
             charged: program.held,
             scopes: &scopes,
             pressed: 0,
@@ -410,6 +427,7 @@ fn odd_input_stays_within_the_bounds() {
             let set = limit.tick(&Seen {
                 elapsed: random(2) * random(10 * SECOND),
                 stalled: random(2) * random(20 * SECOND),
+                faults: random(2) * random(1 << 20),
                 charged: random(2) * random(16 * GIB),
                 scopes: &scopes[..known.min(2)],
                 pressed: random(2) * random(SECOND),
@@ -432,6 +450,7 @@ fn odd_input_stays_within_the_bounds() {
         limit.tick(&Seen {
             elapsed: Nanos::MAX,
             stalled: Nanos::MAX,
+            faults: u64::MAX,
             charged: u64::MAX / 2,
             scopes: &[huge],
             pressed: Nanos::MAX,
