@@ -262,7 +262,7 @@ impl Supervisor {
                     let ledger = self.sessions.ledger();
                     let bounds = self.auto.bounds();
                     let run = list::run(ledger, &stats, self.command, &self.watch, bounds);
-                    self.control.say(client, &Reply::Run(run), true);
+                    self.control.say(client, &Reply::Run(Box::new(run)), true);
                 }
                 Ok(request) => {
                     let mut parts = Parts {

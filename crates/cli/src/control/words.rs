@@ -40,7 +40,7 @@ pub enum Request {
 #[serde(tag = "is", rename_all = "lowercase")]
 pub enum Reply {
     /// The answer to [`Request::Ps`].
-    Run(Run),
+    Run(Box<Run>),
     /// Progress; more replies follow.
     Progress(Progress),
     /// It is done.
