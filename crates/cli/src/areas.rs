@@ -8,6 +8,7 @@ use foreswap::ledger::{
 };
 use foreswap_store::area::{self, AreaError, AreaSpec, OpenArea, PAGE_BYTES};
 
+use crate::memory_setting::Limits;
 use crate::size::{Size, SizeError, humane};
 use crate::{memory, voice};
 
@@ -35,7 +36,11 @@ pub enum AreasError {
 }
 
 /// Opens every area named, or the default one, in order.
-pub fn open(named: &[String], size: Option<u64>, limit: u64) -> Result<Vec<OpenArea>, AreasError> {
+pub fn open(
+    named: &[String],
+    size: Option<u64>,
+    limits: &Limits,
+) -> Result<Vec<OpenArea>, AreasError> {
     if named.len() > MAX_AREAS {
         return Err(AreasError::TooMany(named.len()));
     }
@@ -50,8 +55,11 @@ pub fn open(named: &[String], size: Option<u64>, limit: u64) -> Result<Vec<OpenA
     specs
         .iter()
         .map(|spec| {
-            let mut area = open_one(spec, size, limit)?;
-            area.notes.extend(too_much(spec, limit));
+            let mut area = open_one(spec, size, limits.most)?;
+            if !limits.is_auto {
+                // Otherwise the limit makes room.
+                area.notes.extend(too_much(spec, limits.most));
+            }
             Ok(area)
         })
         .collect()

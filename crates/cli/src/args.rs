@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use foreswap::ledger::{IoBackend, ReadaheadPolicy, ThpMode};
 use foreswap_store::ring::MOST_HELPERS;
 
+use crate::memory_setting;
 use crate::size::{self, Size};
 
 /// Run programs in less memory than they want.
@@ -81,6 +82,7 @@ const AFTER_HELP: &str = "\
 Examples:
   foreswap run --memory 1G -- sort big.txt
   foreswap run --memory 40% --stats run.json -- python3 job.py
+  foreswap run --memory auto -- ./simulation
   foreswap run --memory 512M --swap /mnt/nvme --swap-size 20G -- ./simulation
   foreswap run --memory 1G --swap ram:512M --swap /var/tmp -- ./simulation
 
@@ -97,8 +99,12 @@ pub struct RunArgs {
     ///
     /// 512M, 1.5G, 64KiB (powers of two), a number of bytes, or 40% of the available memory
     /// (the machine's, or the cgroup's limit if that is less).
-    #[arg(long, short = 'm', value_name = "SIZE")]
-    pub memory: Size,
+    ///
+    /// `auto` gives COMMAND what the machine can spare: all that it needs while there is room, less when
+    /// other programs need memory, and after some seconds no more than it uses. 512M..8G is auto
+    /// within bounds.
+    #[arg(long, short = 'm', value_name = "SIZE|auto|MIN..MAX")]
+    pub memory: memory_setting::Setting,
 
     /// Where the rest goes: a directory, a file, a block device or ram:SIZE; may be repeated
     ///
@@ -205,13 +211,14 @@ pub struct PsArgs {
 #[command(after_help = "\
 Example: foreswap set 4711 memory=512M
 
-A lower limit makes the programs give memory back at once; a higher one they use as they need it.")]
+A lower limit makes the programs give memory back at once; a higher one they use as they need it.
+A size ends `auto`, and `auto` or MIN..MAX begins it, also on a run that began with a size.")]
 pub struct SetArgs {
     /// The pid of a managed program, or of its `foreswap run`
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: i32,
 
-    /// memory=SIZE: the limit, as `run --memory` takes it (512M, 1.5G, 40%)
+    /// memory=SIZE: the limit, as `run --memory` takes it (512M, 1.5G, 40%, auto, 512M..8G)
     #[arg(value_name = "memory=SIZE", value_parser = setting)]
     pub setting: Setting,
 }
@@ -225,9 +232,10 @@ pub struct Setting {
 
 fn setting(text: &str) -> Result<Setting, String> {
     let Some(("memory", size)) = text.split_once('=') else {
-        return Err("expected memory=SIZE, such as memory=512M".into());
+        return Err("expected memory=SIZE, such as memory=512M or memory=auto".into());
     };
-    size.parse::<Size>().map_err(|error| error.to_string())?;
+    size.parse::<memory_setting::Setting>()
+        .map_err(|error| error.to_string())?;
     Ok(Setting {
         memory: size.to_owned(),
     })
@@ -375,7 +383,10 @@ mod tests {
         assert!(!args.quiet);
         let args = run(&["-m", "40%", "ls", "--stats", "x"]).expect("valid without --");
         assert_eq!(args.command, ["ls", "--stats", "x"]);
-        assert_eq!(args.memory, Size::OfMemory(0.4));
+        assert_eq!(
+            args.memory,
+            memory_setting::Setting::Fixed(Size::OfMemory(0.4))
+        );
         assert!(args.stats.is_none());
         // Each policy has a largest window of its own.
         assert_eq!(args.max_window, None);
@@ -392,7 +403,9 @@ mod tests {
     #[test]
     fn settings_are_checked_before_anybody_is_asked() {
         let parse = |line: &[&str]| Cli::try_parse_from(line).map_err(|e| e.to_string());
-        assert!(parse(&["foreswap", "set", "1", "memory=40%"]).is_ok());
+        for setting in ["memory=40%", "memory=auto", "memory=1G..2G"] {
+            assert!(parse(&["foreswap", "set", "1", setting]).is_ok());
+        }
         for (line, words) in [
             (
                 ["foreswap", "set", "1", "memory=lots"],

@@ -3,11 +3,13 @@
 mod area_file;
 mod areas;
 mod args;
+mod auto_memory;
 mod command;
 mod control;
 mod inherited;
 mod listeners;
 mod memory;
+mod memory_setting;
 mod preload;
 mod program;
 mod reaping;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use foreswap::ledger::OverLimit;
 use foreswap_store::area::PAGE_BYTES;
 
+use crate::auto_memory::Auto;
 use crate::sessions::Totals;
 use crate::size::{humane, humane_ns};
 use crate::stats_file::ratio;
@@ -21,8 +22,10 @@ pub struct Run {
     pub elapsed: Duration,
     /// Of the command, as a shell reports it.
     pub exit_status: i32,
-    /// The memory limit.
+    /// The memory limit at the end.
     pub limit_bytes: u64,
+    /// Its bounds, if it was not fixed.
+    pub auto: Option<Auto>,
     /// The maximum charge: the resident managed memory.
     pub peak_bytes: u64,
     /// Its excess over the limit.
@@ -40,6 +43,13 @@ pub struct Run {
     pub totals: Totals,
     /// Processes that outlive the command.
     pub left_running: usize,
+}
+
+impl Run {
+    /// The most that the limit could be. One that is not fixed moves below that.
+    fn bound(&self) -> u64 {
+        self.auto.map_or(self.limit_bytes, |auto| auto.most_bytes)
+    }
 }
 
 /// A count with thousands separators.
@@ -66,7 +76,7 @@ fn of_kind(run: &Run, kind: Kind) -> String {
 /// The text for a run without managed memory: whether none was needed.
 fn idle(run: &Run, limit: &str) -> String {
     let total = humane(run.unmanaged.total);
-    if run.unmanaged.total > run.limit_bytes {
+    if run.unmanaged.total > run.bound() {
         let kinds = run.unmanaged.main_kinds();
         let kinds: Vec<String> = kinds.iter().map(|&kind| of_kind(run, kind)).collect();
         let kinds = kinds.join(", ");
@@ -88,7 +98,7 @@ fn idle(run: &Run, limit: &str) -> String {
         format!("nothing was managed, and what is not cannot be seen in /proc; limit {limit}")
     } else if run.warned {
         format!("nothing was managed, {total} were not, limit {limit}")
-    } else if run.peak_bytes + run.unmanaged.total > run.limit_bytes {
+    } else if run.peak_bytes + run.unmanaged.total > run.bound() {
         let peak = humane(run.peak_bytes);
         format!(
             "nothing was moved out: {peak} of memory, {total} that is not managed, limit {limit}"
@@ -101,7 +111,7 @@ fn idle(run: &Run, limit: &str) -> String {
 
 /// Why the charge exceeded the limit.
 fn why_over(run: &Run) -> &'static str {
-    let over = run.peak_bytes - run.limit_bytes;
+    let over = run.peak_bytes - run.bound();
     let OverLimit {
         for_forks,
         for_present,
@@ -123,7 +133,10 @@ pub fn block(run: &Run, coloured: bool) -> String {
     } else {
         ("", "", "")
     };
-    let limit = humane(run.limit_bytes);
+    let limit = match run.auto {
+        Some(_) => format!("{} (auto)", humane(run.limit_bytes)),
+        None => humane(run.limit_bytes),
+    };
     let mut text = String::new();
     // The size is published less often than the counters: a short life may show only in these.
     let worked = stats.faults_major + stats.faults_minor + stats.faults_zero + stats.swap_out_bytes;
@@ -143,6 +156,16 @@ pub fn block(run: &Run, coloured: bool) -> String {
             let row = format!("  {dim}{label:<10}{plain} {first:<20} {second:<20} {third}");
             let _ = writeln!(text, "{}", row.trim_end());
         };
+        if let Some(auto) = run.auto {
+            let first = match auto.settled_bytes {
+                Some(bytes) => format!("settled on {}", humane(bytes)),
+                None => format!("{} at the end", humane(run.limit_bytes)),
+            };
+            line(
+                "limit",
+                [first, format!("auto, {}", auto.bounds()), String::new()],
+            );
+        }
         line(
             "faults",
             [
@@ -189,8 +212,8 @@ pub fn block(run: &Run, coloured: bool) -> String {
             );
         }
     }
-    if run.peak_bytes > run.limit_bytes {
-        let over = humane(run.peak_bytes - run.limit_bytes);
+    if run.peak_bytes > run.bound() {
+        let over = humane(run.peak_bytes - run.bound());
         let why = why_over(run);
         let _ = writeln!(
             text,
@@ -200,7 +223,7 @@ pub fn block(run: &Run, coloured: bool) -> String {
     }
     if run.left_running > 0 {
         let left = plural(run.left_running as u64, "process goes", "processes go");
-        let within = if run.unmanaged.total > run.limit_bytes {
+        let within = if run.unmanaged.total > run.bound() {
             ""
         } else {
             ", still within the limit"
@@ -341,6 +364,34 @@ mod tests {
             "{text}"
         );
         assert!(text.lines().all(|line| line.len() < 100), "{text}");
+    }
+
+    #[test]
+    fn a_limit_that_is_not_fixed_says_what_it_settled_on() {
+        let mut run = busy();
+        run.limit_bytes = 300 << 20;
+        run.peak_bytes = 800 << 20;
+        let auto = Auto {
+            least_bytes: 64 << 20,
+            most_bytes: 1 << 30,
+            settled_bytes: Some(212 << 20),
+        };
+        run.auto = Some(auto);
+        let text = block(&run, false);
+        for part in [
+            "limit 300 MiB (auto)",
+            "settled on 212 MiB",
+            "auto, 64 MiB..1 GiB",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        assert!(!text.contains("above the limit"), "{text}");
+        assert!(text.lines().all(|line| line.len() < 90), "{text}");
+        run.auto = Some(Auto {
+            settled_bytes: None,
+            ..auto
+        });
+        assert!(block(&run, false).contains("300 MiB at the end"));
     }
 
     #[test]

@@ -16,26 +16,25 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::areas::Areas;
 use crate::args::{Io, RunArgs};
+use crate::auto_memory::AutoMemory;
 use crate::command::{self, Event};
 use crate::control::change::Changes;
 use crate::control::server::Control;
 use crate::listeners::Listeners;
+use crate::memory_setting::Limits;
 use crate::program::{self, ProgramError};
 use crate::recording::Recording;
 use crate::report::{self, Run};
 use crate::sessions::Sessions;
 use crate::signals::{self, Signals};
-use crate::size::{Size, humane};
 use crate::stats_file::StatsFile;
 use crate::supervisor::Supervisor;
 use crate::unmanaged::Watch;
 use crate::voice::{self, Voice};
-use crate::{areas, inherited, memory, preload, reaping};
+use crate::{areas, inherited, preload, reaping};
 
 /// The exit status if foreswap itself failed, as with env and timeout.
 const CANNOT_START: u8 = 125;
-/// Below this, programs only swap, and the engine's staging does not fit.
-const MIN_LIMIT: u64 = 16 << 20;
 /// A command that runs longer than this was looked at, if possible.
 const LONG: Duration = Duration::from_secs(1);
 const MAX_THRESHOLD: u64 = 8 << 20;
@@ -62,11 +61,11 @@ struct Prepared {
     recording: Option<Recording>,
     areas: Vec<OpenArea>,
     io: IoBackend,
-    limit: u64,
+    limits: Limits,
 }
 
 fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
-    let limit = check_limit("--memory ", args.memory)?;
+    let limits = args.memory.resolve("--memory ")?;
     let stats = args.stats.as_deref().map(StatsFile::check).transpose()?;
     let name = args
         .command
@@ -82,7 +81,7 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
             "--io uring was asked for, but {why}; leave --io out and threads take its place"
         );
     }
-    let mut areas = areas::open(&args.swap, args.swap_size, limit)?;
+    let mut areas = areas::open(&args.swap, args.swap_size, &limits)?;
     let (io, why_not) = areas::backend(args.io.into(), &mut areas);
     match why_not {
         Some(why) if args.io == Io::Uring => anyhow::bail!(
@@ -94,7 +93,7 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
     let recording = args
         .trace
         .as_deref()
-        .map(|path| Recording::create(path, limit / PAGE_BYTES))
+        .map(|path| Recording::create(path, limits.most / PAGE_BYTES))
         .transpose()?;
     for note in areas.iter().flat_map(|area| &area.notes) {
         voice.remark(Severity::Note, note);
@@ -106,30 +105,8 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
         recording,
         areas,
         io,
-        limit,
+        limits,
     })
-}
-
-/// The limit in bytes, in whole pages, if it is usable; `option` is the user's spelling.
-pub fn check_limit(option: &str, size: Size) -> anyhow::Result<u64> {
-    let memory = memory::available();
-    let limit = size.resolve(memory);
-    if limit < MIN_LIMIT {
-        anyhow::bail!(
-            "{option}{} is below what can work; the least is {}, such as {option}16M",
-            humane(limit),
-            humane(MIN_LIMIT)
-        );
-    }
-    if limit > memory {
-        anyhow::bail!(
-            "{option}{} is more than the {} of memory available here; \
-             give less, such as {option}80%",
-            humane(limit),
-            humane(memory)
-        );
-    }
-    Ok(limit / PAGE_BYTES * PAGE_BYTES)
 }
 
 /// One helper per CPU beside the program's.
@@ -141,12 +118,13 @@ fn default_helpers() -> u32 {
 fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let mut voice = Voice::new(args.quiet);
     let prepared = prepare(args, &mut voice)?;
-    let threshold = MAX_THRESHOLD.min(prepared.limit / 16);
+    let (auto, limit) = AutoMemory::new(&prepared.limits);
+    let threshold = MAX_THRESHOLD.min(prepared.limits.least / 16);
     let described = prepared.areas.iter().enumerate();
     let readahead = ReadaheadPolicy::from(args.readahead);
     let max_window = args.max_window;
     let ledger = Ledger::create(&LedgerSpec {
-        limit_pages: prepared.limit / PAGE_BYTES,
+        limit_pages: limit / PAGE_BYTES,
         options: Options {
             readahead,
             thp: args.thp.into(),
@@ -160,6 +138,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
             .map(|(order, area)| areas::describe(area, areas::priority(order)))
             .collect::<Result<_, _>>()?,
     })?;
+    ledger.set_bound_pages(prepared.limits.most / PAGE_BYTES);
     let mut areas = Areas::default();
     let mut files = Vec::new();
     for (number, area) in (0..).map(AreaId).zip(prepared.areas) {
@@ -187,6 +166,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         control,
         changes: Changes::default(),
         areas,
+        auto,
         command: None,
         watch: Watch::new(format!("{SOCKET_VARIABLE}={name}")),
         strict: args.strict,
@@ -226,6 +206,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         elapsed,
         exit_status: end.status(),
         limit_bytes: ledger.limit_pages() * PAGE_BYTES,
+        auto: supervisor.auto.bounds(),
         peak_bytes: ledger.peak_charged_pages() * PAGE_BYTES,
         over: ledger.over_limit(),
         unmanaged: *supervisor.watch.peak(),
@@ -274,7 +255,7 @@ fn most_resident_of_children() -> u64 {
 /// kind is unknown.
 fn unseen(supervisor: &Supervisor, before: u64) -> u64 {
     let most = most_resident_of_children();
-    let limit = supervisor.sessions.ledger().limit_pages() * PAGE_BYTES;
+    let limit = supervisor.sessions.ledger().bound_pages() * PAGE_BYTES;
     let seen = supervisor.watch.most_resident();
     // A process from before the command does not belong to it.
     if most > before && most > limit && most > seen + seen / 4 {

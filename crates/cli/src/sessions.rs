@@ -21,6 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::area_file::AreaFile;
+use crate::auto_memory::Waits;
 use crate::recording::Recording;
 use crate::voice::Voice;
 use crate::widows::{self, Widows};
@@ -395,6 +396,21 @@ impl Sessions {
         };
         let together: u64 = records.map(engine).sum();
         together.max(self.totals.stats.engine_bytes)
+    }
+
+    /// What all processes, ended and living, have waited for.
+    pub fn waits(&self) -> Waits {
+        let ended = &self.totals.stats;
+        let mut waits = Waits {
+            stalled_ns: ended.stalled_ns,
+            major: ended.faults_major,
+        };
+        for record in self.ledger.records_in_use() {
+            let stats = self.ledger.stats(record);
+            waits.stalled_ns += stats.stalled_ns.load(Ordering::Relaxed);
+            waits.major += stats.faults_major.load(Ordering::Relaxed);
+        }
+        waits
     }
 
     /// The sums over ended and living processes.

@@ -16,6 +16,7 @@ use foreswap_store::area::PAGE_BYTES;
 use rustix::fs::Access;
 use serde::Serialize;
 
+use crate::auto_memory::Auto;
 use crate::report::Run;
 use crate::unmanaged::Unmanaged;
 
@@ -150,7 +151,11 @@ struct Report {
     elapsed_s: f64,
     exit_status: i32,
     processes: u64,
+    /// At the end.
     memory_limit_bytes: u64,
+    /// The bounds of a limit that is not fixed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_auto: Option<Auto>,
     managed_bytes: u64,
     peak_resident_bytes: u64,
     engine_bytes: u64,
@@ -180,6 +185,8 @@ struct Report {
     fault_ns_p50: u64,
     fault_ns_p99: u64,
     fault_ns_max: u64,
+    /// Time in which a thread waited for a page that more memory would have kept.
+    stalled_ns: u64,
     window_histogram: BTreeMap<usize, u64>,
     vmas: Vec<Vma>,
 }
@@ -234,6 +241,7 @@ impl Report {
             exit_status: run.exit_status,
             processes: run.totals.processes,
             memory_limit_bytes: run.limit_bytes,
+            memory_auto: run.auto,
             managed_bytes: stats.managed_bytes,
             peak_resident_bytes: run.peak_bytes,
             engine_bytes: stats.engine_bytes,
@@ -264,6 +272,7 @@ impl Report {
             fault_ns_p50: stats.fault_ns_percentile(0.5),
             fault_ns_p99: stats.fault_ns_percentile(0.99),
             fault_ns_max: stats.fault_ns_max,
+            stalled_ns: stats.stalled_ns,
             window_histogram: (0..)
                 .zip(stats.windows.iter().copied())
                 .filter(|&(_, count)| count != 0)

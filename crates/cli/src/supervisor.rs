@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
 use crate::areas::Areas;
+use crate::auto_memory::AutoMemory;
 use crate::command::{self, Event};
 use crate::control::change::{Changes, Parts};
 use crate::control::list;
@@ -49,6 +50,8 @@ pub struct Supervisor {
     pub changes: Changes,
     /// The open swap areas.
     pub areas: Areas,
+    /// The limit, if it is not fixed.
+    pub auto: AutoMemory,
     /// The command, while it runs.
     pub command: Option<Pid>,
     /// The processes' memory.
@@ -127,6 +130,7 @@ impl Supervisor {
         let ending = self.ending.map(|_| KILLING_STEP);
         let times = look.into_iter().chain(self.sessions.retry());
         let times = times.chain(self.control.timeout()).chain(ending);
+        let times = times.chain(self.auto.due_in());
         // Rounded up: no busy loop for a time that is nearly over.
         times.min().map(|time| timespec(time + MILLISECOND))
     }
@@ -223,6 +227,11 @@ impl Supervisor {
         {
             self.voice.remark(Severity::Error, &problem);
         }
+        if self.auto.is_due() {
+            let waits = self.sessions.waits();
+            let drains = self.changes.needs_room();
+            self.auto.look(self.sessions.ledger(), waits, drains);
+        }
         self.look(false);
         self.kill_late();
         self.serve_control();
@@ -251,14 +260,16 @@ impl Supervisor {
                     self.look(true);
                     let stats = self.sessions.totals_now().stats;
                     let ledger = self.sessions.ledger();
-                    let run = list::run(ledger, &stats, self.command, &self.watch);
-                    self.control.say(client, &Reply::Run(run), true);
+                    let bounds = self.auto.bounds();
+                    let run = list::run(ledger, &stats, self.command, &self.watch, bounds);
+                    self.control.say(client, &Reply::Run(Box::new(run)), true);
                 }
                 Ok(request) => {
                     let mut parts = Parts {
                         control: &mut self.control,
                         sessions: &mut self.sessions,
                         areas: &mut self.areas,
+                        auto: &mut self.auto,
                     };
                     self.changes.on_request(client, request, &mut parts);
                 }
@@ -269,6 +280,7 @@ impl Supervisor {
             control: &mut self.control,
             sessions: &mut self.sessions,
             areas: &mut self.areas,
+            auto: &mut self.auto,
         };
         self.changes.step(&mut parts);
     }

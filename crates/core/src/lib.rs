@@ -34,6 +34,7 @@ pub use io::SLOTS_PER_IO;
 pub use mm::{Config, Mm, Outcome};
 pub use readahead::Hint;
 pub use reclaim::any_policy::Policy as ReclaimPolicy;
+pub use reclaim::auto_limit;
 pub use reclaim::linux_kswapd;
 pub use space::Stored;
 pub use space::advice::Advice;

@@ -99,6 +99,7 @@ const ENGINE: u64 = 16 * MIB;
 #[derive(Clone)]
 pub struct Managed {
     limit: u64,
+    memory: String,
     options: Vec<OsString>,
     quiet: bool,
     wrapper: Vec<OsString>,
@@ -110,10 +111,19 @@ impl Managed {
     pub fn limit(mebibytes: u64) -> Self {
         Self {
             limit: mebibytes * MIB,
+            memory: format!("{mebibytes}M"),
             options: Vec::new(),
             quiet: true,
             wrapper: Vec::new(),
             binary: binary(),
+        }
+    }
+
+    /// With `--memory {memory}`, and `--quiet`.
+    pub fn memory(memory: &str) -> Self {
+        Self {
+            memory: memory.to_owned(),
+            ..Self::limit(0)
         }
     }
 
@@ -151,7 +161,7 @@ impl Managed {
         line.push(self.binary.clone().into_os_string());
         line.push("run".into());
         line.push("--memory".into());
-        line.push(format!("{}M", self.limit / MIB).into());
+        line.push(self.memory.clone().into());
         line.push("--stats".into());
         line.push(stats.as_os_str().to_owned());
         line.extend(self.options.iter().cloned());

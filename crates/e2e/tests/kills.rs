@@ -48,10 +48,11 @@ fn kill_after(
     test: &str,
     job: &Job,
     delay: Duration,
+    managed: Managed,
     victims: fn(&Running) -> Vec<rustix::process::Pid>,
 ) {
     let (folder, scratch) = (Scratch::new(test), Scratch::new("stats"));
-    let running = Managed::limit(LIMIT)
+    let running = managed
         .options(["--swap".as_ref(), folder.path().as_os_str()])
         .start(job, &scratch.join("stats.json"));
     std::thread::sleep(delay);
@@ -67,6 +68,10 @@ fn kill_after(
     nothing_is_left(&tag, supervisor, &folder);
 }
 
+fn fixed() -> Managed {
+    Managed::limit(LIMIT)
+}
+
 /// Delays from before the first instruction to deep in the swapping.
 fn delays() -> impl Iterator<Item = Duration> {
     (0..14u64).map(|i| Duration::from_millis(i * i * 4))
@@ -79,7 +84,7 @@ fn of_the_command() {
     };
     let job = Job::new(path).arg("swaps_for_ever").timeout(60);
     for delay in delays() {
-        kill_after("kill_command", &job, delay, |running| {
+        kill_after("kill_command", &job, delay, fixed(), |running| {
             loop {
                 let pids = running.processes_named("small");
                 if !pids.is_empty() {
@@ -98,7 +103,21 @@ fn of_the_supervisor() {
     };
     let job = Job::new(path).arg("swaps_for_ever").timeout(60);
     for delay in delays() {
-        kill_after("kill_supervisor", &job, delay, |running| {
+        kill_after("kill_supervisor", &job, delay, fixed(), |running| {
+            vec![running.pid()]
+        });
+    }
+}
+
+#[test]
+fn of_a_supervisor_that_changes_the_limit() {
+    let Some(path) = program::compile("of_a_supervisor_that_changes_the_limit", "small") else {
+        return;
+    };
+    let job = Job::new(path).arg("swaps_for_ever").timeout(60);
+    for delay in [1, 30, 150, 250, 400].map(Duration::from_millis) {
+        let auto = Managed::memory("16M..64M");
+        kill_after("kill_auto", &job, delay, auto, |running| {
             vec![running.pid()]
         });
     }
@@ -111,7 +130,7 @@ fn of_everything_at_once() {
     };
     let job = Job::new(path).arg("fork_while_threads_work").timeout(60);
     for delay in delays().skip(2) {
-        kill_after("kill_all", &job, delay, |running| {
+        kill_after("kill_all", &job, delay, fixed(), |running| {
             let mut pids = running.processes();
             pids.push(running.pid());
             pids

@@ -162,7 +162,7 @@ fn list(path: &Path, socket: UnixStream) -> Result<Run, AskError> {
     let mut asked = Asked::new(path, socket, &Request::Ps)?;
     asked.set_patience(LIST);
     match asked.next()? {
-        Some(Reply::Run(run)) => Ok(run),
+        Some(Reply::Run(run)) => Ok(*run),
         _ => Err(AskError::Silent {
             path: path.to_path_buf(),
             why: format!("nothing came for {} s; is it stopped?", LIST.as_secs()),

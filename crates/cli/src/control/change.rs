@@ -15,9 +15,10 @@ use super::list;
 use super::server::Control;
 use super::words::{Area, Progress, Reply, Request};
 use crate::areas::{self, Areas};
-use crate::run;
+use crate::auto_memory::AutoMemory;
+use crate::memory_setting::Setting;
 use crate::sessions::Sessions;
-use crate::size::{Size, humane};
+use crate::size::humane;
 
 /// The interval of progress reports.
 const TELL: Duration = Duration::from_millis(100);
@@ -73,6 +74,8 @@ pub struct Parts<'a> {
     pub sessions: &'a mut Sessions,
     /// The open areas.
     pub areas: &'a mut Areas,
+    /// The limit, if it is not fixed.
+    pub auto: &'a mut AutoMemory,
 }
 
 fn done(text: String) -> Reply {
@@ -87,6 +90,12 @@ impl Changes {
     /// Whether to look again soon.
     pub fn is_busy(&self) -> bool {
         self.job.is_some()
+    }
+
+    /// An area is being emptied, into memory as far as there is room.
+    pub fn needs_room(&self) -> bool {
+        let job = self.job.as_ref();
+        job.is_some_and(|job| matches!(job.stage, Stage::Draining))
     }
 
     /// A client made a request other than a list.
@@ -140,24 +149,29 @@ impl Changes {
 }
 
 fn set_memory(text: &str, parts: &mut Parts<'_>) -> Reply {
-    let size = match text.parse::<Size>() {
-        Ok(size) => size,
+    let setting = match text.parse::<Setting>() {
+        Ok(setting) => setting,
         Err(why) => return error(format!("memory={text}: {why}")),
     };
-    match run::check_limit("memory=", size) {
-        Err(why) => error(why.to_string()),
-        Ok(bytes) => {
-            let ledger = parts.sessions.ledger();
-            let before = ledger.limit_pages() * PAGE_BYTES;
-            ledger.set_limit_pages(bytes / PAGE_BYTES);
-            done(format!(
-                "the limit is {} now; it was {}, {} are resident",
-                humane(bytes),
-                humane(before),
-                humane(ledger.charged_pages() * PAGE_BYTES)
-            ))
-        }
-    }
+    let limits = match setting.resolve("memory=") {
+        Ok(limits) => limits,
+        Err(why) => return error(why.to_string()),
+    };
+    let ledger = parts.sessions.ledger();
+    let before = ledger.limit_pages() * PAGE_BYTES;
+    let was_auto = parts.auto.bounds().is_some();
+    let waits = parts.sessions.waits();
+    let bytes = parts.auto.set(&limits, ledger, waits);
+    let now = match parts.auto.bounds() {
+        Some(auto) => format!("auto ({}), {} now", auto.bounds(), humane(bytes)),
+        None => format!("{} now", humane(bytes)),
+    };
+    let was = if was_auto { "auto, " } else { "" };
+    done(format!(
+        "the limit is {now}; it was {was}{}, {} are resident",
+        humane(before),
+        humane(ledger.charged_pages() * PAGE_BYTES)
+    ))
 }
 
 fn begin_on(
@@ -176,7 +190,7 @@ fn begin_on(
     }
     let lowest = there.iter().map(|area| area.priority).min().unwrap_or(0);
     let priority = priority.unwrap_or(lowest.saturating_sub(1));
-    let limit = ledger.limit_pages() * PAGE_BYTES;
+    let limit = ledger.bound_pages() * PAGE_BYTES;
     let say = |error: &dyn std::error::Error| error.to_string();
     let spec = areas::parse(path).map_err(|e| say(&e))?;
     let mut open = area::open(&spec, size, limit).map_err(|e| say(&e))?;
@@ -255,9 +269,9 @@ fn find(there: &[Area], wanted: Option<&[String; 2]>) -> Result<Area, String> {
 }
 
 /// Why the pages on `area` fit nowhere else, with the figures.
-fn does_not_fit(area: &Area, sessions: &Sessions) -> Option<String> {
+fn does_not_fit(area: &Area, sessions: &Sessions, auto: &AutoMemory) -> Option<String> {
     let ledger = sessions.ledger();
-    let limit = ledger.limit_pages();
+    let limit = auto.ceiling(ledger);
     let each = (limit / RESERVE_SHARE).clamp(RESERVE_LEAST, RESERVE_MOST);
     let reserve = each * u64::from(ledger.live());
     let memory = limit.saturating_sub(ledger.charged_pages() + reserve) * PAGE_BYTES;
@@ -295,7 +309,7 @@ fn begin_off(
 ) -> Result<Job, String> {
     let ledger = parts.sessions.ledger();
     let area = find(&list::areas(ledger), wanted)?;
-    if let Some(why) = does_not_fit(&area, parts.sessions) {
+    if let Some(why) = does_not_fit(&area, parts.sessions, parts.auto) {
         return Err(why);
     }
     let number = AreaId(area.number);
@@ -427,7 +441,7 @@ impl Job {
             && let Some(area) = list::areas(ledger)
                 .into_iter()
                 .find(|area| area.number == self.area.0)
-            && let Some(why) = does_not_fit(&area, parts.sessions)
+            && let Some(why) = does_not_fit(&area, parts.sessions, parts.auto)
         {
             format!("given up: {why}")
         } else {

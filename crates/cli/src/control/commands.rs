@@ -97,6 +97,15 @@ fn columns(rows: &[Vec<String>]) -> String {
     text
 }
 
+/// The limit, and whether it changes by itself.
+fn limit(run: &Run) -> String {
+    let now = humane(run.limit_bytes);
+    match run.auto {
+        Some(_) => format!("auto, {now}"),
+        None => now,
+    }
+}
+
 fn table(runs: &[Run]) -> String {
     let heads = |names: &[&str]| -> Vec<Vec<String>> {
         vec![names.iter().map(|&name| name.to_owned()).collect()]
@@ -128,7 +137,7 @@ fn table(runs: &[Run]) -> String {
                 supervisor.clone(),
                 short(&process.command),
                 humane(process.resident_bytes),
-                humane(run.limit_bytes),
+                limit(run),
                 humane(process.swap_bytes),
                 humane(process.unmanaged_bytes.total),
                 ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
@@ -141,7 +150,7 @@ fn table(runs: &[Run]) -> String {
                 supervisor.clone(),
                 short(&other.command),
                 none(),
-                humane(run.limit_bytes),
+                limit(run),
                 none(),
                 humane(other.unmanaged_bytes.total),
                 none(),
@@ -158,7 +167,7 @@ fn table(runs: &[Run]) -> String {
                 supervisor.clone(),
                 short(&run.command),
                 none(),
-                humane(run.limit_bytes),
+                limit(run),
                 none(),
                 humane(run.unmanaged_bytes.total),
                 none(),
@@ -329,6 +338,7 @@ impl Shown {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auto_memory::Auto;
     use crate::control::words::{Area, Memory, Other, Process};
     use crate::unmanaged::Unmanaged;
 
@@ -339,6 +349,7 @@ mod tests {
             command_pid: Some(101),
             command: "python3 job.py".into(),
             limit_bytes: 256 << 20,
+            auto: None,
             resident_bytes: 200 << 20,
             processes: vec![Process {
                 pid: 101,
@@ -388,6 +399,15 @@ mod tests {
             ],
             totals: None,
         };
+        let auto = Run {
+            auto: Some(Auto {
+                least_bytes: 64 << 20,
+                most_bytes: 1 << 30,
+                settled_bytes: None,
+            }),
+            ..run.clone()
+        };
+        assert!(table(&[auto]).contains("  auto, 256 MiB  "));
         let text = table(&[run]);
         assert!(!text.contains('\x1b'), "{text:?}");
         let lines: Vec<&str> = text.lines().collect();

@@ -7,6 +7,7 @@ use foreswap_store::area::PAGE_BYTES;
 use rustix::process::Pid;
 
 use super::words::{Area, Memory, Other, Process, Run, Totals};
+use crate::auto_memory::Auto;
 use crate::unmanaged::{Now, Watch};
 
 /// The most characters of a command line.
@@ -79,7 +80,13 @@ pub fn areas(ledger: &Ledger) -> Vec<Area> {
 }
 
 /// The data of `foreswap ps` for a run; `stats` is the sum over all its processes so far.
-pub fn run(ledger: &Ledger, stats: &StatsSnapshot, command: Option<Pid>, watch: &Watch) -> Run {
+pub fn run(
+    ledger: &Ledger,
+    stats: &StatsSnapshot,
+    command: Option<Pid>,
+    watch: &Watch,
+    auto: Option<Auto>,
+) -> Run {
     let now = watch.now();
     let live = |record: &ProcId| ledger.state(*record) == ProcessState::Live;
     let records = ledger.records_in_use().filter(live);
@@ -104,6 +111,7 @@ pub fn run(ledger: &Ledger, stats: &StatsSnapshot, command: Option<Pid>, watch: 
         command_pid,
         command: command_pid.map_or_else(String::new, |pid| command_of(pid.cast_unsigned())),
         limit_bytes: ledger.limit_pages() * PAGE_BYTES,
+        auto,
         resident_bytes: ledger.charged_pages() * PAGE_BYTES,
         unmanaged_bytes: now.sum,
         processes,

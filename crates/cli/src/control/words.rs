@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::auto_memory::Auto;
 use crate::unmanaged::Unmanaged;
 
 /// The most bytes of a line.
@@ -39,7 +40,7 @@ pub enum Request {
 #[serde(tag = "is", rename_all = "lowercase")]
 pub enum Reply {
     /// The answer to [`Request::Ps`].
-    Run(Run),
+    Run(Box<Run>),
     /// Progress; more replies follow.
     Progress(Progress),
     /// It is done.
@@ -74,8 +75,11 @@ pub struct Run {
     pub command_pid: Option<i32>,
     /// The command line.
     pub command: String,
-    /// The limit.
+    /// The limit now.
     pub limit_bytes: u64,
+    /// Its bounds, if it is not fixed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto: Option<Auto>,
     /// Managed memory held by all processes.
     pub resident_bytes: u64,
     /// Unmanaged memory of the processes.

@@ -141,7 +141,8 @@ impl Watch {
         let began = Instant::now();
         let cpu = cpu_time();
         let new = self.find(connected);
-        let limit = ledger.limit_pages() * PAGE_BYTES;
+        // A limit that is not fixed comes and goes with what is managed.
+        let limit = ledger.bound_pages() * PAGE_BYTES;
         let charged = self.charged(ledger, early);
         let moved = self.read_quick(limit);
         let close = self.read_mappings(limit, &charged);

@@ -7,12 +7,14 @@
 pub(crate) mod first_touch;
 pub(crate) mod grace;
 pub(crate) mod out_of_memory;
+pub(crate) mod stall;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use grace::{GRACE, RecentFaults};
 use out_of_memory::{Config, Ending, Shortage};
+use stall::StallTime;
 
 use crate::units::{Nanos, PageRange, Vpn};
 
@@ -54,6 +56,7 @@ pub(crate) struct Waiters {
     recent: RecentFaults,
     /// Until then the limit yields at once, as no page could be evicted lately.
     yields_until: Nanos,
+    stalls: StallTime,
 }
 
 impl Waiters {
@@ -65,7 +68,18 @@ impl Waiters {
             stalled: VecDeque::new(),
             recent: RecentFaults::default(),
             yields_until: 0,
+            stalls: StallTime::default(),
         }
+    }
+
+    /// A thread waited since `since`, and a larger limit would have spared it that.
+    pub fn on_stall(&mut self, since: Nanos, now: Nanos) {
+        self.stalls.add(since, now);
+    }
+
+    /// The time in which at least one thread waited like that.
+    pub fn stall_time(&self) -> Nanos {
+        self.stalls.total()
     }
 
     /// A fault waits for the address space to settle.

@@ -52,7 +52,23 @@ impl Mm {
     pub(super) fn on_served(&mut self, w: &mut impl World, page: Vpn, since: Nanos) {
         let now = w.now();
         self.waiters.on_served(page, now);
+        self.waiters.on_stall(since, now);
         w.served(now.saturating_sub(since));
+    }
+
+    /// As [`Mm::on_served`], for a page that was never there. The wait is due to the limit only while memory is short.
+    pub(super) fn on_touched(&mut self, w: &mut impl World, pending: &Pending) {
+        let now = w.now();
+        self.waiters.on_served(pending.page, now);
+        if pending.stalled.is_some() || self.reclaim.is_awake() {
+            self.waiters.on_stall(pending.since, now);
+        }
+        w.served(now.saturating_sub(pending.since));
+    }
+
+    /// The time in which at least one thread waited for a page that more memory would have kept.
+    pub fn stall_time(&self) -> Nanos {
+        self.waiters.stall_time()
     }
 
     /// Faults wait for the address space to settle.
@@ -120,7 +136,7 @@ impl Mm {
             }
             self.stats.faults_zero += 1;
             self.stats.first_touched += u64::from(mapped);
-            self.on_served(w, page, pending.since);
+            self.on_touched(w, &pending);
             return Outcome::Served;
         }
         match stop {

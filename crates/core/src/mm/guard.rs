@@ -77,7 +77,7 @@ impl Mm {
             None => {
                 self.set_mapped(w, page, None, Came::Touched);
                 self.stats.faults_zero += 1;
-                self.on_served(w, page, pending.since);
+                self.on_touched(w, &pending);
             }
             Some(Stop::Again | Stop::Busy) => return self.again(pending),
             Some(_) => w.wake(page),

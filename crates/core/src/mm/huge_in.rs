@@ -102,7 +102,10 @@ impl Mm {
                 Some(_) => self.stats.faults_minor += 1,
             }
             self.stats.first_touched += u64::from(UNIT);
-            self.on_served(w, pending.page, pending.since);
+            match fill {
+                None => self.on_touched(w, &pending),
+                Some(_) => self.on_served(w, pending.page, pending.since),
+            }
             return Some(Outcome::Served);
         }
         for n in 0..done.pages {

@@ -7,6 +7,7 @@
 //! of frames for faults; it runs while I/O is in flight and stops at the high mark.
 
 pub(crate) mod any_policy;
+pub mod auto_limit;
 mod clock;
 pub(crate) mod drop_behind;
 mod generations;

@@ -67,6 +67,18 @@ impl Ledger {
         self.raise_pressure();
     }
 
+    /// The most pages that the limit becomes without a request of the user: sizes that are chosen once follow from it.
+    /// Not less than the limit.
+    pub fn bound_pages(&self) -> u64 {
+        let bound = self.header().bound_pages.load(Relaxed);
+        bound.max(self.limit_pages())
+    }
+
+    /// Changes that.
+    pub fn set_bound_pages(&self, bound: u64) {
+        self.header().bound_pages.store(bound, Relaxed);
+    }
+
     /// Pages charged now, over all processes.
     pub fn charged_pages(&self) -> u64 {
         pages(self.header().charge.charged.load(Relaxed))

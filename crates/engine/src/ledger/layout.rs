@@ -27,7 +27,7 @@ pub const AREA_RAM: u32 = 2;
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
-pub(super) const VERSION: u32 = 13;
+pub(super) const VERSION: u32 = 14;
 const PAGE: u64 = 4096;
 
 /// The first bytes of the ledger.
@@ -41,6 +41,8 @@ pub(super) struct Header {
     pub(super) total_bytes: AtomicU64,
     pub(super) start_ns: AtomicU64,
     pub(super) limit_pages: AtomicU64,
+    /// The most that the limit becomes without a request of the user.
+    pub(super) bound_pages: AtomicU64,
     /// The key of the run's digests.
     pub(super) digest_key: [AtomicU64; 2],
     pub(super) options: OptionWords,

@@ -239,6 +239,7 @@ impl Ledger {
         header.total_bytes.store(LEDGER_BYTES, Relaxed);
         header.start_ns.store(monotonic_ns(), Relaxed);
         header.limit_pages.store(spec.limit_pages, Relaxed);
+        header.bound_pages.store(spec.limit_pages, Relaxed);
         header.options.store(&spec.options);
         for word in &header.digest_key {
             // A hasher of the standard library has random keys.

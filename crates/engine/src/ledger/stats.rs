@@ -84,6 +84,8 @@ pub struct StatsRecord {
     pub engine_bytes: AtomicU64,
     /// Slowest fault, ns.
     pub fault_ns_max: AtomicU64,
+    /// Time in which at least one thread waited for a page that more memory would have kept, ns.
+    pub stalled_ns: AtomicU64,
     vma_count: AtomicU32,
     /// Pages shared with other processes of the family and not charged to this one.
     pub(super) owed_pages: AtomicU32,
@@ -104,7 +106,7 @@ pub struct StatsRecord {
     vmas: [VmaWords; MAX_VMAS],
 }
 
-const COUNTERS: usize = 24;
+const COUNTERS: usize = 25;
 const _: () = assert!(
     size_of::<StatsRecord>()
         == COUNTERS * 8 + 32 + LATENCY_BUCKETS * 8 + WINDOW_BUCKETS * 8 + MAX_VMAS * 48
@@ -224,6 +226,7 @@ impl StatsRecord {
             &self.refaults,
             &self.engine_bytes,
             &self.fault_ns_max,
+            &self.stalled_ns,
         ]
     }
 
@@ -254,6 +257,7 @@ impl StatsRecord {
             refaults: get(&self.refaults),
             engine_bytes: get(&self.engine_bytes),
             fault_ns_max: get(&self.fault_ns_max),
+            stalled_ns: get(&self.stalled_ns),
             latency: self.latency.iter().map(get).collect(),
             windows: self.windows.iter().map(get).collect(),
             vmas: self.vmas[..used]
@@ -316,6 +320,7 @@ pub struct StatsSnapshot {
     pub refaults: u64,
     pub engine_bytes: u64,
     pub fault_ns_max: u64,
+    pub stalled_ns: u64,
     pub latency: Vec<u64>,
     pub windows: Vec<u64>,
     pub vmas: Vec<VmaStats>,
@@ -346,6 +351,7 @@ impl StatsSnapshot {
         self.refaults += other.refaults;
         self.engine_bytes += other.engine_bytes;
         self.fault_ns_max = self.fault_ns_max.max(other.fault_ns_max);
+        self.stalled_ns += other.stalled_ns;
         add_buckets(&mut self.latency, &other.latency);
         add_buckets(&mut self.windows, &other.windows);
         self.vmas.extend_from_slice(&other.vmas);

@@ -296,8 +296,9 @@ fn boot(
         }
     }
 
-    let limit = ledger.limit_pages();
-    let frames = (limit / 4)
+    // The limit may grow to this.
+    let bound = ledger.bound_pages();
+    let frames = (bound / 4)
         .clamp(512, 32768)
         .next_multiple_of(LEAF_PAGES as u64) as u32;
     let thp = match options.thp {
@@ -307,7 +308,7 @@ fn boot(
     };
     let clusters = match thp {
         Thp::Never => 0,
-        Thp::Adaptive | Thp::Always => huge::clusters(limit),
+        Thp::Adaptive | Thp::Always => huge::clusters(bound),
     };
     let arena =
         Arena::new(frames + clusters * LEAF_PAGES as u32).map_err(system("mmap of the frames"))?;
@@ -399,7 +400,7 @@ fn boot(
         clusters,
     };
     let space = Space::open(program, rings).map_err(system("opening /proc/self"))?;
-    let mm = Mm::new(config, limit);
+    let mm = Mm::new(config, ledger.limit_pages());
     let mut pager = Pager::new(program, doorbell, mm, w, bell, welcome.areas, space);
     (pager.announced, pager.office) = (Some(announced), office);
     watch::start(&pager, host).map_err(system("clone of the watcher"))?;

@@ -30,6 +30,7 @@ pub fn counters(ledger: &Ledger, me: ProcId, mm: &Mm, engine_bytes: u64) {
         (from.kswapd_wakeups, &to.kswapd_wakeups),
         (from.direct_reclaims, &to.direct_reclaims),
         (from.refaults, &to.refaults),
+        (mm.stall_time(), &to.stalled_ns),
         (engine_bytes, &to.engine_bytes),
     ] {
         word.store(value, Relaxed);
