@@ -19,6 +19,7 @@ mod signals;
 mod size;
 mod stats_file;
 mod supervisor;
+mod turns;
 mod unmanaged;
 mod voice;
 mod widows;

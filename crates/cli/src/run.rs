@@ -15,7 +15,7 @@ use foreswap_store::ring::MOST_HELPERS;
 use rustix::process::{Resource, Rlimit};
 
 use crate::areas::Areas;
-use crate::args::{Io, RunArgs};
+use crate::args::{Io, RunArgs, Switch};
 use crate::command::{self, Event};
 use crate::control::change::Changes;
 use crate::control::server::Control;
@@ -28,6 +28,7 @@ use crate::signals::{self, Signals};
 use crate::size::{Size, humane};
 use crate::stats_file::StatsFile;
 use crate::supervisor::Supervisor;
+use crate::turns::Turns;
 use crate::unmanaged::Watch;
 use crate::voice::{self, Voice};
 use crate::{areas, inherited, memory, preload, reaping};
@@ -189,6 +190,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         areas,
         command: None,
         watch: Watch::new(format!("{SOCKET_VARIABLE}={name}")),
+        turns: (args.load_control == Switch::On).then(Turns::new),
         strict: args.strict,
         ending: None,
     };

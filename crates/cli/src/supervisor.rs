@@ -18,6 +18,7 @@ use crate::control::words::{Reply, Request};
 use crate::listeners::Listeners;
 use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
+use crate::turns::Turns;
 use crate::unmanaged::Watch;
 use crate::voice::{self, Voice};
 use crate::{reaping, recording};
@@ -53,6 +54,8 @@ pub struct Supervisor {
     pub command: Option<Pid>,
     /// The processes' memory.
     pub watch: Watch,
+    /// Load control, if it is wanted.
+    pub turns: Option<Turns>,
     /// Unmanaged memory above the limit ends the run.
     pub strict: bool,
     /// When that began.
@@ -127,6 +130,7 @@ impl Supervisor {
         let ending = self.ending.map(|_| KILLING_STEP);
         let times = look.into_iter().chain(self.sessions.retry());
         let times = times.chain(self.control.timeout()).chain(ending);
+        let times = times.chain(self.turns.as_ref().map(Turns::due_in));
         // Rounded up: no busy loop for a time that is nearly over.
         times.min().map(|time| timespec(time + MILLISECOND))
     }
@@ -222,6 +226,9 @@ impl Supervisor {
             && let Some(problem) = recording.look()
         {
             self.voice.remark(Severity::Error, &problem);
+        }
+        if let Some(turns) = &mut self.turns {
+            turns.look(self.sessions.ledger(), self.changes.is_busy());
         }
         self.look(false);
         self.kill_late();

@@ -7,6 +7,7 @@ use foreswap_store::area::PAGE_BYTES;
 use rustix::process::Pid;
 
 use super::words::{Area, Memory, Other, Process, Run, Totals};
+use crate::turns;
 use crate::unmanaged::{Now, Watch};
 
 /// The most characters of a command line.
@@ -47,6 +48,7 @@ fn process(ledger: &Ledger, record: ProcId, watch: &Watch, now: &Now) -> Process
         readahead_hit_ratio: (read > 0).then(|| hits as f64 / read as f64),
         faults_major: stats.faults_major.load(Relaxed),
         unmanaged_bytes: unmanaged.map(|(_, bytes)| *bytes).unwrap_or_default(),
+        waits_for_memory: turns::waits(ledger, record),
     }
 }
 

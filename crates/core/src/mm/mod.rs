@@ -25,6 +25,7 @@ mod stalled;
 mod submit;
 mod swapoff;
 mod swapoff_by_page;
+mod turn;
 mod unaccounted;
 mod unshare;
 mod write_back;

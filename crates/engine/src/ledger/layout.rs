@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use super::options::OptionWords;
 use super::process_set::ProcessSet;
 use super::stats::StatsRecord;
+use super::turns::TurnWords;
 
 /// Processes that can be managed at a time. All tables that it sizes are sparse, and no loop visits all of it.
 pub const MAX_PROCESSES: usize = 4096;
@@ -27,7 +28,7 @@ pub const AREA_RAM: u32 = 2;
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
-pub(super) const VERSION: u32 = 13;
+pub(super) const VERSION: u32 = 14;
 const PAGE: u64 = 4096;
 
 /// The first bytes of the ledger.
@@ -105,6 +106,8 @@ pub(super) struct Record {
     pub(super) wanted: AtomicU64,
     /// The slot operation in progress, see `slots`.
     pub(super) intent: AtomicU64,
+    /// Load control, see `turns`.
+    pub(super) turn: TurnWords,
     pub(super) stats: StatsRecord,
 }
 
