@@ -140,6 +140,8 @@ pub struct Mm {
     huge: Huge,
     /// Counters since the start.
     pub stats: Stats,
+    /// What the process lost while it waited for its turn.
+    refill: Option<turn::Refill>,
     buffers: Buffers,
     heuristics: Heuristics,
     #[cfg(feature = "planted")]
@@ -170,6 +172,7 @@ impl Mm {
             policies: Shared::default(),
             huge: Huge::default(),
             stats: Stats::default(),
+            refill: None,
             buffers: Buffers::default(),
             heuristics: Heuristics::default(),
             #[cfg(feature = "planted")]

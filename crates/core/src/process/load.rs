@@ -150,6 +150,8 @@ pub struct Load<P> {
     looked: Nanos,
     /// Spans with large losses, one after the other.
     lossy: u32,
+    /// Spans with small losses while it is on.
+    quiet: u32,
     /// No judgement before then: memory changes hands.
     settles: Nanos,
     /// The part of the limit, in percent, that those with a turn may need together.
@@ -159,8 +161,9 @@ pub struct Load<P> {
 
 /// The stretch at most: processes that need a quarter of what they have allocated.
 const MOST_STRETCH: u64 = 400;
-/// It rises by this in a span without losses, and falls to three quarters in one with large ones.
-const RISE: u64 = 5;
+/// It falls to three quarters in a span with large losses, and rises by one after this many spans without losses: a try
+/// that fails costs the memory of a process twice, and what processes need is mostly what they have allocated.
+const RISES: u32 = 4;
 
 impl<P: Copy + PartialEq> Load<P> {
     /// Load control is off.
@@ -172,6 +175,7 @@ impl<P: Copy + PartialEq> Load<P> {
             span_began: 0,
             looked: 0,
             lossy: 0,
+            quiet: 0,
             settles: 0,
             stretch: 100,
             is_on: false,
@@ -200,6 +204,10 @@ impl<P: Copy + PartialEq> Load<P> {
         self.meet(now, seen);
         let mut changed = self.leave_idle(now);
         let span = now.saturating_sub(self.span_began);
+        if self.is_on {
+            // A newcomer may take much memory until the end of the span.
+            self.enter(now, self.config.span);
+        }
         if span >= self.config.span {
             changed |= self.judge(now, span);
             self.span_began = now;
@@ -300,20 +308,22 @@ impl<P: Copy + PartialEq> Load<P> {
             ..
         } = self.config;
         if lost * little <= worked && self.is_on && now >= self.settles {
-            self.stretch = (self.stretch + RISE).min(MOST_STRETCH);
+            self.quiet += 1;
+            if self.quiet.is_multiple_of(RISES) {
+                self.stretch = (self.stretch + 1).min(MOST_STRETCH);
+            }
         }
         let several = if self.is_on { self.having() } else { n } > 1;
         let lossy = several && n > 0 && lost * much >= worked && lost * much_of_time >= n * span;
         self.lossy = if lossy { self.lossy + 1 } else { 0 };
         if self.is_on {
-            self.enter(now, span);
             return lossy && now >= self.settles && self.drop_some(now);
         }
         if self.lossy < self.config.spans {
             return false;
         }
         self.is_on = true;
-        self.stretch = 100;
+        self.stretch = MOST_STRETCH;
         self.enter(now, span);
         // All have a turn at first.
         for member in &mut self.members {
@@ -352,7 +362,7 @@ impl<P: Copy + PartialEq> Load<P> {
     /// Those that have a turn lose much: the last of them wait.
     fn drop_some(&mut self, now: Nanos) -> bool {
         let stretched = self.needs() * 100 / self.limit.max(1);
-        self.stretch = (stretched.min(MOST_STRETCH) * 3 / 4).max(100);
+        self.stretch = (stretched.min(self.stretch) * 3 / 4).max(100);
         let mut changed = false;
         while self.having() > 1 && (!changed || self.needs() > self.room()) {
             let last = self.members.iter_mut().rev().find(|member| member.has());

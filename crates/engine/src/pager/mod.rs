@@ -518,6 +518,7 @@ impl Pager {
             || self.has_to_pay()
             || self.w.account.shrinks()
             || self.mm.has_to_drain()
+            || self.mm.is_refilling()
             || self.hold.delays_growth()
         {
             SOON
