@@ -163,12 +163,14 @@ impl<P: Copy + PartialEq> Account<P> {
     /// `least`.
     pub fn ask(&mut self, ledger: &mut impl LedgerMut<Process = P>, needy: bool, least: u64) {
         let share = Self::fair_share(ledger);
-        let most = match ledger.granted() {
-            Some(_) => MOST_GRANTED,
-            None => MOST_WANTED,
+        let is_granted = ledger.granted().is_some();
+        let most = if is_granted {
+            MOST_GRANTED
+        } else {
+            MOST_WANTED
         };
         let missing = share.saturating_sub(ledger.own()).min(most);
-        let lacks_much = share.saturating_sub(ledger.own()) > share / MUCH;
+        let lacks_much = is_granted || share.saturating_sub(ledger.own()) > share / MUCH;
         let for_use = match needy && lacks_much && ledger.live() > 1 {
             true => missing,
             false => 0,

@@ -456,17 +456,20 @@ impl Pager {
     }
 
     /// From time to time, report whether this process lacks memory, and check whether others do.
-    fn share(&mut self, now: Nanos) {
-        if now >= self.next_share {
+    fn share(&mut self, at: Nanos) {
+        if at >= self.next_share {
             let interval = if self.has_to_pay() { OWING } else { SHARING };
-            self.next_share = now + interval;
+            self.next_share = at + interval;
             self.settle_debts();
             publish::demand(self.w.ledger, self.w.me, &self.mm);
             let stalled = self.mm.is_stalled();
             let stats = &self.mm.stats;
             let faults = stats.faults_major + stats.faults_minor + stats.faults_zero;
             let goes_on = faults != core::mem::replace(&mut self.shared_at, faults);
-            let needy = stalled || goes_on && self.mm.is_reclaiming();
+            // The memory of those that wait is taken before its own.
+            let turn = self.w.ledger.turn(self.w.me, now);
+            let takes = self.mm.is_reclaiming() || matches!(turn, Turn::Has(_));
+            let needy = stalled || goes_on && takes;
             let waits = stalled || !self.copies.is_empty();
             let least = if waits { STALLED_WANT } else { 0 };
             let mut seat = self.w.seat();
@@ -475,7 +478,7 @@ impl Pager {
         }
         if self.w.ledger.pressure() != self.pressure {
             self.settle_debts();
-            self.periodic(now);
+            self.periodic(at);
         }
     }
 
