@@ -130,7 +130,10 @@ impl Steps {
         let (page, n) = self.stretch(8);
         let chance = &mut self.chance;
         let n = n as u8;
-        match chance.below(30) {
+        match chance.below(32) {
+            30.. => Act::Turn {
+                rounds: chance.pick(&[0, 2, 10, 60]),
+            },
             // A guard disbands a huge page for good.
             28.. if self.huge && !chance.one_in(50) => self.empty_units(),
             28.. => Act::Guard {
