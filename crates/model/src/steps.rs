@@ -131,7 +131,7 @@ impl Steps {
         let chance = &mut self.chance;
         let n = n as u8;
         match chance.below(32) {
-            30.. => Act::Turn {
+            30.. if !self.families => Act::Turn {
                 rounds: chance.pick(&[0, 2, 10, 60]),
             },
             // A guard disbands a huge page for good.
