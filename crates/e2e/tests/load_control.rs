@@ -14,13 +14,14 @@ use serde_json::Value;
 
 /// Four processes of 40 MiB.
 fn four(program: &Path, scratch: &Scratch, touches: u32) -> Job {
+    fs::create_dir(scratch.join("run")).expect("a folder");
     let one = format!(
         "{} 40 {touches} {}",
         program.display(),
         scratch.join("sums").display()
     );
     Job::shell(&format!("{one} & {one} & {one} & {one} & wait"))
-        .env("XDG_RUNTIME_DIR", scratch.path())
+        .env("XDG_RUNTIME_DIR", scratch.join("run"))
         .timeout(150)
 }
 
@@ -28,7 +29,7 @@ fn four(program: &Path, scratch: &Scratch, touches: u32) -> Job {
 fn waiting(scratch: &Scratch) -> usize {
     let output = Command::new(binary())
         .args(["ps", "--json"])
-        .env("XDG_RUNTIME_DIR", scratch.path())
+        .env("XDG_RUNTIME_DIR", scratch.join("run"))
         .output()
         .expect("ps runs");
     let runs: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();

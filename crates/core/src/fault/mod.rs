@@ -100,9 +100,11 @@ impl Waiters {
         self.has_no_turn = waits;
     }
 
-    /// A fault waits for the turn of this process.
+    /// A fault waits for the turn of this process. A thread that signals interrupt raises its fault again each time.
     pub fn wait_for_turn(&mut self, pending: Pending) {
-        self.turn.push(pending);
+        if self.turn.iter().all(|other| other.page != pending.page) {
+            self.turn.push(pending);
+        }
     }
 
     /// The number of faults that do.
