@@ -68,7 +68,7 @@ impl Turns {
         }
         let short = ledger.charged_pages() >= ledger.limit_pages() / 8 * 7;
         let several = ledger.live() > 1;
-        let is_quiet = !self.load.is_on() && !(short && several);
+        let is_quiet = !(self.load.is_on() || short && several);
         self.next = Instant::now() + if is_quiet { SELDOM } else { EVERY };
         if is_quiet {
             return;
