@@ -152,6 +152,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = size::duration)]
     pub full_timeout: Duration,
 
+    /// Whether some processes wait while the working sets of all do not fit together
+    ///
+    /// Without it, all of them wait for the disk then. With it, as many as fit have the memory, and the others wait for
+    /// their turn. `foreswap ps` shows who waits.
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = Switch::On)]
+    pub load_control: Switch,
+
     /// How swap areas are read and written
     #[arg(long, value_enum, value_name = "BACKEND", default_value_t = Io::Auto)]
     pub io: Io,
@@ -284,6 +291,15 @@ fn absolute(text: &str) -> Result<u64, String> {
             Err("a swap area is not a part of memory; expected a size such as 20G".into())
         }
     }
+}
+
+/// `--load-control`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Yes
+    On,
+    /// No
+    Off,
 }
 
 /// `--thp`.

@@ -21,6 +21,7 @@ mod signals;
 mod size;
 mod stats_file;
 mod supervisor;
+mod turns;
 mod unmanaged;
 mod voice;
 mod widows;

@@ -15,7 +15,7 @@ use foreswap_store::ring::MOST_HELPERS;
 use rustix::process::{Resource, Rlimit};
 
 use crate::areas::Areas;
-use crate::args::{Io, RunArgs};
+use crate::args::{Io, RunArgs, Switch};
 use crate::auto_memory::AutoMemory;
 use crate::command::{self, Event};
 use crate::control::change::Changes;
@@ -29,6 +29,7 @@ use crate::sessions::Sessions;
 use crate::signals::{self, Signals};
 use crate::stats_file::StatsFile;
 use crate::supervisor::Supervisor;
+use crate::turns::Turns;
 use crate::unmanaged::Watch;
 use crate::voice::{self, Voice};
 use crate::{areas, inherited, preload, reaping};
@@ -169,6 +170,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         auto,
         command: None,
         watch: Watch::new(format!("{SOCKET_VARIABLE}={name}")),
+        turns: (args.load_control == Switch::On).then(Turns::new),
         strict: args.strict,
         ending: None,
     };

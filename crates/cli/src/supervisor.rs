@@ -19,6 +19,7 @@ use crate::control::words::{Reply, Request};
 use crate::listeners::Listeners;
 use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
+use crate::turns::Turns;
 use crate::unmanaged::Watch;
 use crate::voice::{self, Voice};
 use crate::{reaping, recording};
@@ -56,6 +57,8 @@ pub struct Supervisor {
     pub command: Option<Pid>,
     /// The processes' memory.
     pub watch: Watch,
+    /// Load control, if it is wanted.
+    pub turns: Option<Turns>,
     /// Unmanaged memory above the limit ends the run.
     pub strict: bool,
     /// When that began.
@@ -131,6 +134,7 @@ impl Supervisor {
         let times = look.into_iter().chain(self.sessions.retry());
         let times = times.chain(self.control.timeout()).chain(ending);
         let times = times.chain(self.auto.due_in());
+        let times = times.chain(self.turns.as_ref().map(Turns::due_in));
         // Rounded up: no busy loop for a time that is nearly over.
         times.min().map(|time| timespec(time + MILLISECOND))
     }
@@ -231,6 +235,9 @@ impl Supervisor {
             let waits = self.sessions.waits();
             let drains = self.changes.needs_room();
             self.auto.look(self.sessions.ledger(), waits, drains);
+        }
+        if let Some(turns) = &mut self.turns {
+            turns.look(self.sessions.ledger(), self.changes.is_busy());
         }
         self.look(false);
         self.kill_late();

@@ -82,4 +82,9 @@ pub struct Stats {
     pub direct_reclaims: u64,
     /// Major faults on pages that a little more memory would have kept.
     pub refaults: u64,
+    /// Time that threads waited for pages that all the memory of the run would have kept here, in nanoseconds, and how
+    /// many such waits there were: what the process loses to the others.
+    pub lost_ns: u64,
+    /// See above.
+    pub losses: u64,
 }

@@ -341,6 +341,10 @@ impl Machine {
             Act::Unshare => process.unshare(),
             Act::Retry if process.mm.must_retry() => process.call(sys, |mm, w| mm.retry(w)),
             Act::Drive => self.drive(n),
+            Act::Turn { rounds } => {
+                process.without_turn = rounds;
+                process.set_turn(sys);
+            }
             Act::Advise { page, n, says } => {
                 let advice = match says {
                     Says::Normal => Advice::Use(Hint::Normal),

@@ -82,7 +82,7 @@ impl Process {
         let refused = self.space.unlucky;
         self.space.unlucky &= !naps;
         let unlucky = refused && self.space.flights.is_empty();
-        if self.waiting == 0 || self.space.changing > 0 {
+        if self.waiting == 0 || self.space.changing > 0 || self.without_turn > 0 {
             return;
         }
         let idle = self.space.flights.is_empty();

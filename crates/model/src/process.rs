@@ -139,6 +139,8 @@ pub struct Process {
     pub(crate) forks: Hold<()>,
     /// Threads that fork, or wait for their turn.
     pub(crate) forking: u32,
+    /// Load control lets it wait for so many more calls of [`Process::run`].
+    pub(crate) without_turn: u8,
     /// Its memory is not managed yet.
     pub(crate) bare: Option<Bare>,
     /// Its knowledge of its family.
@@ -183,6 +185,7 @@ impl Process {
             fork: Fork::No,
             forks: Hold::default(),
             forking: 0,
+            without_turn: 0,
             bare: None,
             member: Member::default(),
             progress: Progress::default(),
@@ -431,9 +434,20 @@ impl Process {
 
     /// The core does background work.
     pub fn run(&mut self, sys: &mut System) -> bool {
+        if self.without_turn > 0 {
+            self.without_turn -= 1;
+            self.set_turn(sys);
+        }
         let more = self.call(sys, |mm, w| mm.run(w));
         self.step_copies(sys);
         more
+    }
+
+    /// The core is told whether faults wait for the turn of this process.
+    pub(crate) fn set_turn(&mut self, sys: &mut System) {
+        let waits = self.without_turn > 0;
+        self.excuse_crawl();
+        self.call(sys, |mm, w| mm.set_waits_for_turn(w, waits));
     }
 
     /// The program gives advice for a range.

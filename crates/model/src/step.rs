@@ -183,6 +183,11 @@ pub enum Act {
         /// It has removed its own write permission.
         protected: bool,
     },
+    /// Load control lets the process wait.
+    Turn {
+        /// For so many rounds of its driver.
+        rounds: u8,
+    },
     /// The process dies.
     Die,
     /// Another user fills the areas, or goes.

@@ -132,10 +132,14 @@ fn table(runs: &[Run]) -> String {
         let supervisor = run.supervisor.to_string();
         for process in &run.processes {
             let ratio = process.readahead_hit_ratio;
+            let waits = match process.waits_for_memory {
+                true => " (waiting for memory)",
+                false => "",
+            };
             programs.push(vec![
                 process.pid.to_string(),
                 supervisor.clone(),
-                short(&process.command),
+                short(&process.command) + waits,
                 humane(process.resident_bytes),
                 limit(run),
                 humane(process.swap_bytes),
@@ -363,6 +367,7 @@ mod tests {
                     total: 3 << 20,
                     ..Unmanaged::default()
                 },
+                waits_for_memory: false,
             }],
             unmanaged_bytes: Unmanaged::default(),
             others: vec![Other {

@@ -8,6 +8,7 @@ use rustix::process::Pid;
 
 use super::words::{Area, Memory, Other, Process, Run, Totals};
 use crate::auto_memory::Auto;
+use crate::turns;
 use crate::unmanaged::{Now, Watch};
 
 /// The most characters of a command line.
@@ -48,6 +49,7 @@ fn process(ledger: &Ledger, record: ProcId, watch: &Watch, now: &Now) -> Process
         readahead_hit_ratio: (read > 0).then(|| hits as f64 / read as f64),
         faults_major: stats.faults_major.load(Relaxed),
         unmanaged_bytes: unmanaged.map(|(_, bytes)| *bytes).unwrap_or_default(),
+        waits_for_memory: turns::waits(ledger, record),
     }
 }
 

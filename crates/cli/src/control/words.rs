@@ -130,6 +130,9 @@ pub struct Process {
     /// Its unmanaged memory.
     #[serde(default)]
     pub unmanaged_bytes: Unmanaged,
+    /// Load control lets it wait for memory.
+    #[serde(default)]
+    pub waits_for_memory: bool,
 }
 
 /// A process of the run without an engine.

@@ -1,7 +1,8 @@
 //! Faults that wait, and how long.
 //!
-//! A fault that cannot be served now waits in one of two queues: `retry` until the address space has settled, or
-//! `stalled` for memory. The faults of the second are served in the order in which they reached the core. A fault that
+//! A fault that cannot be served now waits in one of three queues: `retry` until the address space has settled, `turn`
+//! until load control lets the process have memory, or `stalled` for memory. The faults of the last are served in the
+//! order in which they reached the core. A fault that
 //! has to wait a second time keeps its old place, so that no fault is overtaken for ever.
 
 pub(crate) mod first_touch;
@@ -50,6 +51,10 @@ pub(crate) struct Waiters {
     config: Config,
     /// Faults that found the address space changing.
     retry: Vec<Pending>,
+    /// Faults that wait for the turn of this process.
+    turn: Vec<Pending>,
+    /// It waits for its turn.
+    has_no_turn: bool,
     /// Faults that found no memory, in order.
     stalled: VecDeque<Pending>,
     /// Pages that were mapped for threads a moment ago.
@@ -65,6 +70,8 @@ impl Waiters {
         Waiters {
             config,
             retry: Vec::new(),
+            turn: Vec::new(),
+            has_no_turn: false,
             stalled: VecDeque::new(),
             recent: RecentFaults::default(),
             yields_until: 0,
@@ -97,6 +104,33 @@ impl Waiters {
         core::mem::take(&mut self.retry)
     }
 
+    /// Whether faults that need memory wait for the turn of this process.
+    pub fn has_no_turn(&self) -> bool {
+        self.has_no_turn
+    }
+
+    /// Load control lets this process wait, or not.
+    pub fn set_no_turn(&mut self, waits: bool) {
+        self.has_no_turn = waits;
+    }
+
+    /// A fault waits for the turn of this process. A thread that signals interrupt raises its fault again each time.
+    pub fn wait_for_turn(&mut self, pending: Pending) {
+        if self.turn.iter().all(|other| other.page != pending.page) {
+            self.turn.push(pending);
+        }
+    }
+
+    /// The number of faults that do.
+    pub fn waiting_for_turn(&self) -> usize {
+        self.turn.len()
+    }
+
+    /// It is its turn: the faults that waited for it.
+    pub fn take_turn(&mut self) -> Vec<Pending> {
+        core::mem::take(&mut self.turn)
+    }
+
     /// Forget the faults on pages of `range`. `wake` is called for each.
     pub fn forget(&mut self, range: &PageRange, mut wake: impl FnMut(Vpn)) {
         let mut keep = |pending: &Pending| {
@@ -107,6 +141,7 @@ impl Waiters {
             keep
         };
         self.retry.retain(&mut keep);
+        self.turn.retain(&mut keep);
         self.stalled.retain(&mut keep);
     }
 

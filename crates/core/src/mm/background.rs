@@ -32,7 +32,7 @@ impl Mm {
         }
         let mut moved = self.page_out(w);
         let asked = moved > 0;
-        let read = self.read_needed(w);
+        let read = self.read_needed(w) || self.refill_step(w);
         if self.reclaim.is_awake() || w.excess() > 0 {
             let (headroom, evicted) = (self.headroom(w), self.evicted());
             let soon = self

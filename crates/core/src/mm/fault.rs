@@ -81,7 +81,12 @@ impl Mm {
         if self.vmas.find(page).is_none() {
             return Outcome::Unmanaged;
         }
-        match self.table.get(page) {
+        let entry = self.table.get(page);
+        if self.has_to_wait(entry) {
+            self.waiters.wait_for_turn(pending);
+            return Outcome::Waits;
+        }
+        match entry {
             Entry::Unmapped => self.first_touch(w, pending),
             Entry::SameFilled(fill) => self.on_filled(w, pending, fill),
             Entry::Resident(resident) => self.on_present(w, pending, resident),
@@ -379,6 +384,7 @@ impl Mm {
         } else {
             self.set_mapped(w, page, slot, self.returned(&desc));
         }
+        self.count_loss(w, &desc);
         self.on_served(w, page, desc.since);
         Outcome::Served
     }

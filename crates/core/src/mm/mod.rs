@@ -25,6 +25,7 @@ mod submit;
 mod swap_cache;
 mod swapoff;
 mod swapoff_by_page;
+mod turn;
 mod unaccounted;
 mod unshare;
 mod write_back;
@@ -139,6 +140,8 @@ pub struct Mm {
     huge: Huge,
     /// Counters since the start.
     pub stats: Stats,
+    /// What the process lost while it waited for its turn.
+    refill: Option<turn::Refill>,
     buffers: Buffers,
     heuristics: Heuristics,
     #[cfg(feature = "planted")]
@@ -169,6 +172,7 @@ impl Mm {
             policies: Shared::default(),
             huge: Huge::default(),
             stats: Stats::default(),
+            refill: None,
             buffers: Buffers::default(),
             heuristics: Heuristics::default(),
             #[cfg(feature = "planted")]

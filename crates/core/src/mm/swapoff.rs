@@ -108,7 +108,7 @@ impl Mm {
     }
 
     /// Pages that may be taken without the memory that faults need.
-    fn spare(&self, w: &impl World) -> u32 {
+    pub(super) fn spare(&self, w: &impl World) -> u32 {
         let spare = self
             .headroom(w)
             .saturating_sub(self.reclaim.marks().low.into());

@@ -2,7 +2,8 @@
 //!
 //! The limit is one for all processes of a run. A process may use all of it while no other lacks memory. When others
 //! do, a process that has its fair share (the limit divided by the number of processes) leaves the free pages to them,
-//! and evicts what it has above its share.
+//! and evicts what it has above its share. While load control is on ([`super::Load`]), it says what the share of each
+//! process is.
 
 use super::debt::Debt;
 use super::debtors::Debtors;
@@ -13,6 +14,8 @@ use crate::world::Sharing;
 const SLACK: u64 = 32;
 /// The most pages that a process asks of the others at a time: those of a huge page (2 MiB).
 const MOST_WANTED: u64 = 512;
+/// The same for a process whose turn has come: 16 MiB, so that hundreds of MiB change hands within a second.
+const MOST_GRANTED: u64 = 4096;
 /// A process that lacks less than this part of its share asks for nothing.
 const MUCH: u64 = 8;
 
@@ -136,7 +139,8 @@ impl<P: Copy + PartialEq> Account<P> {
 impl<P: Copy + PartialEq> Account<P> {
     /// Pages for each process when all need more.
     fn fair_share(ledger: &impl Ledger<Process = P>) -> u64 {
-        ledger.limit() / ledger.live().max(1)
+        let share = || ledger.limit() / ledger.live().max(1);
+        ledger.granted().unwrap_or_else(share)
     }
 
     /// Pages that this process can count on: its charge or its share of the limit, the larger of the two.
@@ -159,8 +163,14 @@ impl<P: Copy + PartialEq> Account<P> {
     /// `least`.
     pub fn ask(&mut self, ledger: &mut impl LedgerMut<Process = P>, needy: bool, least: u64) {
         let share = Self::fair_share(ledger);
-        let missing = share.saturating_sub(ledger.own()).min(MOST_WANTED);
-        let lacks_much = share.saturating_sub(ledger.own()) > share / MUCH;
+        let is_granted = ledger.granted().is_some();
+        let most = if is_granted {
+            MOST_GRANTED
+        } else {
+            MOST_WANTED
+        };
+        let missing = share.saturating_sub(ledger.own()).min(most);
+        let lacks_much = is_granted || share.saturating_sub(ledger.own()) > share / MUCH;
         let for_use = match needy && lacks_much && ledger.live() > 1 {
             true => missing,
             false => 0,

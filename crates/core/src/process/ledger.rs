@@ -14,6 +14,10 @@ pub trait Ledger {
     fn own(&self) -> u64;
     /// The number of processes.
     fn live(&self) -> u64;
+    /// The pages that load control grants to this process, while it does.
+    fn granted(&self) -> Option<u64> {
+        None
+    }
     /// Pages that other processes lack.
     fn wanted_by_others(&self) -> u64;
     /// Pages that the other members of the family have asked this process to pay for, and that it has not acknowledged.

@@ -3,7 +3,7 @@
 //!
 //! All processes of a run share one limit ([`Ledger`]). [`Account`] decides how much of it this process uses, asks for
 //! and gives back. [`Grant`] decides whether the memory of a process needs to be managed. [`Hold`] admits one fork at a
-//! time. The pages that a fork shares exist once: the parent is charged for them, the child owes for them ([`Debt`]),
+//! time. [`Load`] lets some processes wait for memory while not all can work in it. The pages that a fork shares exist once: the parent is charged for them, the child owes for them ([`Debt`]),
 //! and a write that would copy one waits until the copy is paid for ([`Copies`]). A driver carries the decisions out;
 //! the torture lab does too.
 
@@ -14,6 +14,7 @@ mod debtors;
 mod grant;
 mod hold;
 mod ledger;
+mod load;
 #[cfg(test)]
 mod tests;
 
@@ -24,3 +25,4 @@ pub use debtors::Debtors;
 pub use grant::Grant;
 pub use hold::{Hold, Stage};
 pub use ledger::{Ledger, LedgerMut};
+pub use load::{Config as LoadConfig, Load, Seen, Turn};

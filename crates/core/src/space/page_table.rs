@@ -182,6 +182,8 @@ pub struct PageTable {
     leaves: Directory<Leaf>,
     resident: u64,
     keeping: u64,
+    /// Pages that are on an area only.
+    swapped: u64,
     /// Leaves that are huge pages.
     huge: u64,
     /// Mapped pages that another process may share.
@@ -205,6 +207,11 @@ impl PageTable {
     /// Mapped pages that keep a slot.
     pub fn keeping(&self) -> u64 {
         self.keeping
+    }
+
+    /// Pages that are on an area only.
+    pub fn swapped(&self) -> u64 {
+        self.swapped
     }
 
     /// Bytes of memory that the table takes.
@@ -264,6 +271,8 @@ impl PageTable {
         }
         self.resident = self.resident + after.0 - before.0;
         self.keeping = self.keeping + after.1 - before.1;
+        let swapped = |entry| u64::from(matches!(entry, Entry::Swapped { .. }));
+        self.swapped = self.swapped + swapped(entry) - swapped(old);
         if after.0 == 0 {
             self.huge -= u64::from(core::mem::take(&mut leaf.huge));
         }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use super::options::OptionWords;
 use super::process_set::ProcessSet;
 use super::stats::StatsRecord;
+use super::turns::TurnWords;
 
 /// Processes that can be managed at a time. All tables that it sizes are sparse, and no loop visits all of it.
 pub const MAX_PROCESSES: usize = 4096;
@@ -107,6 +108,8 @@ pub(super) struct Record {
     pub(super) wanted: AtomicU64,
     /// The slot operation in progress, see `slots`.
     pub(super) intent: AtomicU64,
+    /// Load control, see `turns`.
+    pub(super) turn: TurnWords,
     pub(super) stats: StatsRecord,
 }
 

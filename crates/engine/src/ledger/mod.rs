@@ -22,6 +22,7 @@ mod ring;
 mod slots;
 mod stats;
 mod tables;
+mod turns;
 
 pub use charge::OverLimit;
 pub use debts::DebtState;
@@ -35,6 +36,7 @@ pub use records::{Cleanup, Ended, ProcessState};
 pub use ring::{Ring, Seen, SeenKind};
 pub use slots::Put;
 pub use stats::{MAX_VMAS, StatsRecord, StatsSnapshot, VmaStats, VmaWords, WINDOW_BUCKETS, count};
+pub use turns::Demand;
 
 /// A process record of the ledger: its index, below [`MAX_PROCESSES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

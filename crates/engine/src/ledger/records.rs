@@ -136,6 +136,7 @@ impl Ledger {
             .parent
             .store(parent.map_or(0, |p| p.index() as u32 + 1), Relaxed);
         record.stats.clear();
+        self.clear_turn(process);
         record.peak_charged.store(0, Relaxed);
         self.set_state(process, ProcessState::Reserved);
         Some(process)

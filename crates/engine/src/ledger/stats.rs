@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// VMAs that a process can describe; the others are left out. A record has three pages in all.
-pub const MAX_VMAS: usize = 63;
+pub const MAX_VMAS: usize = 62;
 /// Readahead windows are 0 to 512 pages, each with its own count.
 pub const WINDOW_BUCKETS: usize = 513;
 /// Linear steps per power of two in the latency histogram: at most 6 % off.

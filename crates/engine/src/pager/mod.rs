@@ -37,7 +37,7 @@ mod world;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use foreswap_core::process::{Copies, Grant, Hold};
+use foreswap_core::process::{Copies, Grant, Hold, Turn};
 use foreswap_core::units::{Frame, Nanos, PageRange, Vpn, len};
 use foreswap_core::world::{IoId, IoResult, Limit as _, Refusal};
 use foreswap_core::{Mm, Outcome};
@@ -256,6 +256,7 @@ impl Pager {
             let reads = stats.swap_read_ios;
             self.placement.look(now, ahead, reads, draining);
             self.share(now);
+            self.follow_turn();
             if now >= self.next_look {
                 // Also under load: unnoticed memory is not charged.
                 self.periodic(now);
@@ -447,17 +448,28 @@ impl Pager {
         }
     }
 
+    /// Load control lets this process wait, or go on: its faults that need memory wait for its turn.
+    fn follow_turn(&mut self) {
+        let turn = self.w.ledger.turn(self.w.me, now);
+        let waits = matches!(turn, Turn::Waits(_)) && self.hold.is_none();
+        self.mm.set_waits_for_turn(&mut self.w, waits);
+    }
+
     /// From time to time, report whether this process lacks memory, and check whether others do.
-    fn share(&mut self, now: Nanos) {
-        if now >= self.next_share {
+    fn share(&mut self, at: Nanos) {
+        if at >= self.next_share {
             let interval = if self.has_to_pay() { OWING } else { SHARING };
-            self.next_share = now + interval;
+            self.next_share = at + interval;
             self.settle_debts();
+            publish::demand(self.w.ledger, self.w.me, &self.mm);
             let stalled = self.mm.is_stalled();
             let stats = &self.mm.stats;
             let faults = stats.faults_major + stats.faults_minor + stats.faults_zero;
             let goes_on = faults != core::mem::replace(&mut self.shared_at, faults);
-            let needy = stalled || goes_on && self.mm.is_reclaiming();
+            // The memory of those that wait is taken before its own.
+            let turn = self.w.ledger.turn(self.w.me, now);
+            let takes = self.mm.is_reclaiming() || matches!(turn, Turn::Has(_));
+            let needy = stalled || goes_on && takes;
             let waits = stalled || !self.copies.is_empty();
             let least = if waits { STALLED_WANT } else { 0 };
             let mut seat = self.w.seat();
@@ -466,7 +478,7 @@ impl Pager {
         }
         if self.w.ledger.pressure() != self.pressure {
             self.settle_debts();
-            self.periodic(now);
+            self.periodic(at);
         }
     }
 
@@ -509,6 +521,7 @@ impl Pager {
             || self.has_to_pay()
             || self.w.account.shrinks()
             || self.mm.has_to_drain()
+            || self.mm.is_refilling()
             || self.hold.delays_growth()
         {
             SOON

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use foreswap_core::Mm;
 use foreswap_core::units::{PAGE_SIZE, len};
 
-use crate::ledger::{Ledger, ProcId, VmaStats};
+use crate::ledger::{Demand, Ledger, ProcId, VmaStats};
 
 /// Copy the counters into the ledger; cheap enough for every turn of the loop.
 pub fn counters(ledger: &Ledger, me: ProcId, mm: &Mm, engine_bytes: u64) {
@@ -36,6 +36,17 @@ pub fn counters(ledger: &Ledger, me: ProcId, mm: &Mm, engine_bytes: u64) {
         word.store(value, Relaxed);
     }
     to.set_resident(ledger.process_charged(me) * page);
+}
+
+/// What load control has to know; cheap.
+pub fn demand(ledger: &Ledger, me: ProcId, mm: &Mm) {
+    let demand = Demand {
+        needs: mm.needed(),
+        lost: mm.stats.lost_ns,
+        losses: mm.stats.losses,
+        waiting: mm.waiting_for_turn() as u32,
+    };
+    ledger.set_demand(me, &demand);
 }
 
 /// The largest regions with their usage. Walks the page table, which is too slow for every turn of the loop.

@@ -2,6 +2,7 @@
 
 use foreswap_core::process;
 
+use super::now;
 use crate::ledger::{DebtState, Ledger, ProcId};
 
 /// The place of this process in the ledger.
@@ -30,6 +31,13 @@ impl process::Ledger for Seat {
 
     fn live(&self) -> u64 {
         self.ledger.live().into()
+    }
+
+    fn granted(&self) -> Option<u64> {
+        match self.ledger.turn(self.me, now) {
+            process::Turn::Free => None,
+            process::Turn::Has(pages) | process::Turn::Waits(pages) => Some(pages),
+        }
     }
 
     fn wanted_by_others(&self) -> u64 {

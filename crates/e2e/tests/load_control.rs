@@ -1,0 +1,113 @@
+//! Load control: processes whose working sets do not fit together wait in turn, and nothing else changes.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foreswap_e2e::foreswap::binary;
+use foreswap_e2e::process::{Running, Scratch, processes_with_tag};
+use foreswap_e2e::{Job, Managed, program};
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+
+/// Four processes of 40 MiB.
+fn four(program: &Path, scratch: &Scratch, touches: u32) -> Job {
+    fs::create_dir(scratch.join("run")).expect("a folder");
+    let one = format!(
+        "{} 40 {touches} {}",
+        program.display(),
+        scratch.join("sums").display()
+    );
+    Job::shell(&format!("{one} & {one} & {one} & {one} & wait"))
+        .env("XDG_RUNTIME_DIR", scratch.join("run"))
+        .timeout(150)
+}
+
+/// The number of processes of the run that wait for memory.
+fn waiting(scratch: &Scratch) -> usize {
+    let output = Command::new(binary())
+        .args(["ps", "--json"])
+        .env("XDG_RUNTIME_DIR", scratch.join("run"))
+        .output()
+        .expect("ps runs");
+    let runs: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let processes = runs[0]["processes"].as_array().cloned().unwrap_or_default();
+    let waits = |process: &&Value| process["waits_for_memory"] == true;
+    processes.iter().filter(waits).count()
+}
+
+fn until_some_wait(running: &mut Running, scratch: &Scratch) {
+    let start = Instant::now();
+    while waiting(scratch) == 0 {
+        assert!(!running.has_ended(), "nobody waited");
+        assert!(start.elapsed() < Duration::from_secs(60), "nobody waits");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The sums of the processes that have ended well.
+fn sums(scratch: &Scratch) -> Vec<String> {
+    let text = fs::read_to_string(scratch.join("sums")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn processes_that_do_not_fit_wait_in_turn() {
+    let test = "processes_that_do_not_fit_wait_in_turn";
+    let Some(program) = program::compile(test, "thrash") else {
+        return;
+    };
+    let scratch = Scratch::new("load_control");
+    let job = four(&program, &scratch, 400_000);
+    let mut running = Managed::limit(64).start(&job, &scratch.join("stats.json"));
+    until_some_wait(&mut running, &scratch);
+    running.wait().succeeded();
+    let sums = sums(&scratch);
+    assert_eq!(sums.len(), 4, "each of them ended well");
+    assert!(sums.iter().all(|sum| *sum == sums[0]), "{sums:?}");
+}
+
+/// Nobody renews the decisions then.
+#[test]
+fn without_a_supervisor_nobody_waits() {
+    let test = "without_a_supervisor_nobody_waits";
+    let Some(program) = program::compile(test, "thrash") else {
+        return;
+    };
+    let scratch = Scratch::new("load_control");
+    let job = four(&program, &scratch, 200_000);
+    let mut running = Managed::limit(64).start(&job, &scratch.join("stats.json"));
+    until_some_wait(&mut running, &scratch);
+    let tag = running.tag().to_owned();
+    kill_process(running.pid(), Signal::KILL).expect("it runs");
+    let start = Instant::now();
+    while sums(&scratch).len() < 4 && start.elapsed() < Duration::from_secs(120) {
+        thread::sleep(Duration::from_millis(100));
+    }
+    let found = sums(&scratch);
+    for pid in processes_with_tag(&tag) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    assert_eq!(found.len(), 4, "all go on without a supervisor");
+    assert!(found.iter().all(|sum| *sum == found[0]), "{found:?}");
+}
+
+#[test]
+fn it_can_be_turned_off() {
+    let Some(program) = program::compile("it_can_be_turned_off", "thrash") else {
+        return;
+    };
+    let scratch = Scratch::new("load_control");
+    let job = four(&program, &scratch, 40_000);
+    let mut running = Managed::limit(64)
+        .options(["--load-control", "off"])
+        .start(&job, &scratch.join("stats.json"));
+    while !running.has_ended() {
+        assert_eq!(waiting(&scratch), 0);
+        thread::sleep(Duration::from_millis(100));
+    }
+    running.wait().succeeded();
+    assert_eq!(sums(&scratch).len(), 4);
+}
