@@ -293,6 +293,7 @@ impl<P: Copy + PartialEq> Account<P> {
         n: u64,
         anyway: bool,
     ) -> bool {
+        self.debt.on_unasked(ledger.unasked());
         let own = n.min(self.debt.covered());
         if own == 0 {
             let may = n == 0 || self.debtors.may_copy(ledger, n, anyway);
@@ -317,6 +318,7 @@ impl<P: Copy + PartialEq> Account<P> {
 
     /// `n` shared pages are copied now: they are to be evicted, or were copied unseen.
     pub fn on_copied(&mut self, ledger: &mut impl LedgerMut<Process = P>, n: u64) {
+        self.debt.on_unasked(ledger.unasked());
         let own = self.debt.on_copied(n);
         if own > 0 && ledger.try_charge(own) {
             self.debt.settle(own);
@@ -330,8 +332,10 @@ impl<P: Copy + PartialEq> Account<P> {
         self.debtors.ask(ledger, n);
     }
 
-    /// `n` mapped pages that others may share are gone here.
+    /// `n` mapped pages that others may share are gone here. What nobody is charged for any more is no page that others
+    /// are charged for: a child that was forked since does not know of it.
     pub fn let_go(&mut self, ledger: &mut impl LedgerMut<Process = P>, n: u64) {
+        self.debt.on_unasked(ledger.unasked());
         let left = n - self.debt.uncover(n);
         ledger.uncharge(self.debt.on_left(left));
         self.debtors.ask(ledger, left);

@@ -391,6 +391,24 @@ fn a_process_that_drops_a_shared_page_passes_its_charge_on() {
     assert_eq!((run.charged[2], second.debt().owed()), (50, 0));
 }
 
+/// Who was charged for them has ended, and this process has not looked since. A child that it forked meanwhile does not
+/// know of that: its pages are charged to nobody when this process lets them go.
+#[test]
+fn pages_that_nobody_is_charged_for_any_more_are_passed_on() {
+    let mut run = Run::new(100, 2);
+    let mut parent = debtor(&mut run, 0, 3);
+    run.unasked = 3;
+    let mut child = Account::default();
+    child.begin_debt(0, 3);
+    child.charge_existing(&mut run.seat(1), 3);
+    child.close_debt();
+    run.owed[1] = 3;
+    parent.find_debtors(&run.seat(0));
+    parent.let_go(&mut run.seat(0), 1);
+    assert_eq!(run.asked[1], 1);
+    assert_eq!((parent.debt().due(), parent.debt().covered()), (2, 0));
+}
+
 #[test]
 fn a_debtor_that_copies_to_evict_needs_no_room() {
     let mut run = Run::new(54, 2);
