@@ -445,7 +445,7 @@ static void raw_calls(void)
     fill(q, REGION, 32);
     press(PRESSURE);
     char *moved = (char *)kernel(SYS_mremap, (long)q, REGION, 2 * REGION, MREMAP_MAYMOVE, 0, 0);
-    CHECK((long)moved > 0, "mremap");
+    CHECK((long)moved > 0, "mremap gave %ld", (long)moved);
     VERIFY(moved, REGION, 32, "mapped and moved by raw calls");
     VERIFY_ZERO(moved + REGION, REGION, "grown by a raw call");
     VERIFY_PART(p, 2 * THIRD, THIRD, 31, "the rest, again");
