@@ -3,7 +3,7 @@
 Prints one JSON object. Nothing here knows of swap: g++ and make are those of the system. The sources are written below
 DIRECTORY, into a folder that is removed at the end. The object files of all turns must be equal: `digest` is of them.
 
-Arguments: DIRECTORY JOBS DEPTH; DEPTH is the depth of the templates (60), which the memory follows.
+Arguments: DIRECTORY JOBS.
 """
 
 import hashlib
@@ -82,11 +82,11 @@ all: {objects}
 """
 
 
-def main(directory, jobs, depth):
+def main(directory, jobs):
     with tempfile.TemporaryDirectory(prefix="foreswap-bench-build-", dir=directory) as folder:
         folder = pathlib.Path(folder)
         for n in range(FILES):
-            numbers = {"SEED": n + 2, "DEPTH": depth + 2 * n, "KINDS": 10 + n % 3}
+            numbers = {"SEED": n + 2, "DEPTH": 60 + 2 * n, "KINDS": 10 + n % 3}
             defines = "".join(f"#define {name} {value}\n" for name, value in numbers.items())
             (folder / f"f{n}.cc").write_text(defines + SOURCE)
         objects = [f"f{n}.o" for n in range(FILES)]
@@ -102,4 +102,4 @@ def main(directory, jobs, depth):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]))

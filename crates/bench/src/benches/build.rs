@@ -20,8 +20,6 @@ const TURNS: u32 = 3;
 const LIMIT: u64 = 640 << 20;
 const SWAP: u64 = 4 << 30;
 const JOBS: u32 = 4;
-/// The depth of the templates, for which a compiler needs 320 to 360 MiB.
-const DEPTH: u32 = 60;
 /// The targets: time relative to the kernel at its best, and to the bare build.
 const BOUND: f64 = 0.8;
 const BARE_BOUND: f64 = 3.0;
@@ -46,7 +44,6 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
         script.0.clone().into(),
         session.directory.clone().into(),
         jobs.to_string().into(),
-        DEPTH.to_string().into(),
     ];
     let order = peers(args, &[PeerName::Kernel, PeerName::Bare]);
     let results = turns::in_turns(session, &order, turns, |_, _| words.clone(), read)?;
@@ -56,7 +53,7 @@ pub fn run(args: &BenchArgs, session: &mut Session) -> anyhow::Result<Report> {
         "make -j{jobs} of eight C++ files in {}, medians of {turns} turns",
         humane(session.limit),
     );
-    let parameters = json!({ "jobs": jobs, "depth": DEPTH, "memory_limit_bytes": session.limit, "turns": turns,
+    let parameters = json!({ "jobs": jobs, "memory_limit_bytes": session.limit, "turns": turns,
         "run_options": session.foreswap.more });
     let mut report = new_report("build", title, session, parameters);
     report.peers = results;
