@@ -6,8 +6,8 @@
 //! of foreswap: the same executable with the same arguments runs bare, under `foreswap run`, or in a memory cgroup on
 //! the kernel's own swap.
 //!
-//! `usemem/`, `workset/`, `hold.rs`, `forks.rs`, `allocs.rs` and `linpack.py` (run by Python) are workloads. `disk.rs` measures a
-//! swap area's device, `slots/` the slot allocator and `digest.rs` the page hash alone. `peer/` runs a workload under
+//! `usemem/`, `workset/`, `hold.rs`, `forks.rs`, `allocs.rs`, and `linpack.py` and `build.py` (run by Python) are
+//! workloads. `disk.rs` measures a swap area's device, `slots/` the slot allocator and `digest.rs` the page hash alone. `peer/` runs a workload under
 //! one memory management, `system/` changes the machine for a peer and undoes it. `benches/` decides which runs there
 //! are, and `report/` makes tables, targets and JSON of them.
 

@@ -161,6 +161,17 @@ fn linpack_is_right_under_foreswap() {
     );
 }
 
+/// The bench compares the object files.
+#[test]
+#[ignore = "make test-full"]
+fn build_is_equal_under_foreswap() {
+    let (text, report) = report("build --turns 1 --against bare");
+    assert!(
+        median(&report, 0, "swap_in_bytes") > f64::from(1 << 20),
+        "{text}"
+    );
+}
+
 #[test]
 fn swapoff_brings_a_program_back_under_foreswap() {
     let (text, report) = report("swapoff --total 96M --memory 32M --turns 1 --against foreswap");

@@ -52,6 +52,8 @@ pub enum BenchName {
     Forks,
     /// Work that changes: scans after random touches, a hot set beside a scan, skewed touches, phases
     Workset,
+    /// make -j4 (--tasks) of eight C++ files whose compilers fit one at a time, not together
+    Build,
     /// The time that `foreswap run` adds to the start of /bin/true
     Startup,
     /// The time that a fault adds to the disk's own 4 KiB latency

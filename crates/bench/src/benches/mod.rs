@@ -2,6 +2,7 @@
 
 mod areas;
 mod asked;
+mod build;
 mod combined;
 mod device;
 mod digest;
@@ -45,6 +46,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let result = prepare(&args).and_then(|mut session| {
         let report = match name {
             BenchName::Fits => fits::run(&args, &mut session),
+            BenchName::Build => build::run(&args, &mut session),
             BenchName::Forks => forks::run(&args, &mut session),
             BenchName::Workset => workset::run(&args, &mut session),
             BenchName::Startup => startup::run(&args, &mut session),
