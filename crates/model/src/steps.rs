@@ -131,8 +131,7 @@ impl Steps {
         let chance = &mut self.chance;
         let n = n as u8;
         match chance.below(32) {
-            // In families, seed 22 at this step's first version passed the limit by a page: see the commit "Torture: load
-            // control lets processes wait".
+            // Not in families: there one run passed the limit by a page (docs/LAB.md).
             30.. if !self.families => Act::Turn {
                 rounds: chance.pick(&[0, 2, 10, 60]),
             },

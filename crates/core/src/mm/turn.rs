@@ -39,10 +39,14 @@ impl Mm {
     /// This process `waits` for its turn, or not. A driver that tells it to wait tells it to go on later, in any case.
     pub fn set_waits_for_turn(&mut self, w: &mut impl World, waits: bool) {
         let waited = self.waiters.has_no_turn();
+        if !waits && !waited {
+            // As a rule: this is asked in each turn of the driver's loop.
+            return;
+        }
         self.waiters.set_no_turn(waits);
         if waits {
             self.refill = None;
-        } else if waited {
+        } else {
             self.refill = Some(Refill {
                 at: Vpn(0),
                 evictions: self.reclaim.evictions(),
