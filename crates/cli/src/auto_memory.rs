@@ -134,7 +134,7 @@ impl AutoMemory {
         (elapsed, new, pressed.saturating_sub(was_pressed))
     }
 
-    /// Sets the limit anew. An area that is being emptied `needs_room`.
+    /// Sets the limit anew. An area that is being emptied, and processes that wait for their turn, need room.
     pub fn look(&mut self, ledger: &Ledger, waits: Waits, needs_room: bool) {
         let (elapsed, waits, pressed) = self.begin_tick(waits);
         let Some(machine) = &mut self.machine else {

@@ -233,8 +233,9 @@ impl Supervisor {
         }
         if self.auto.is_due() {
             let waits = self.sessions.waits();
-            let drains = self.changes.needs_room();
-            self.auto.look(self.sessions.ledger(), waits, drains);
+            let wait = self.turns.as_ref().is_some_and(Turns::is_on);
+            let needs_room = self.changes.needs_room() || wait;
+            self.auto.look(self.sessions.ledger(), waits, needs_room);
         }
         if let Some(turns) = &mut self.turns {
             turns.look(self.sessions.ledger(), self.changes.is_busy());

@@ -61,6 +61,11 @@ impl Turns {
         self.next.saturating_duration_since(Instant::now())
     }
 
+    /// Whether some process waits. Its wait shows in no fault that is served.
+    pub fn is_on(&self) -> bool {
+        self.load.is_on()
+    }
+
     /// Looks, if a look is due. `suspended`: nobody waits now.
     pub fn look(&mut self, ledger: &Ledger, suspended: bool) {
         if !self.due_in().is_zero() {

@@ -120,7 +120,7 @@ pub struct Seen<'a> {
     pub scopes: &'a [Scope],
     /// The time in which tasks on the machine waited for memory, if the kernel reports it.
     pub pressed: Nanos,
-    /// Something other than faults waits for room: an area that is being emptied.
+    /// Something other than faults waits for room: an area that is being emptied, or processes that wait for their turn.
     pub needs_room: bool,
 }
 
