@@ -191,9 +191,12 @@ impl Sessions {
         self.sessions.len()
     }
 
-    /// The processes of all connections, as far as this namespace knows them.
+    /// The processes that engines have named, as far as this namespace knows them. Whoever has only connected may be
+    /// any process of this user.
     pub fn pids(&self) -> Vec<i32> {
-        let pids = self.sessions.iter().map(|session| session.pid);
+        let named = self.sessions.iter();
+        let named = named.filter(|session| session.process.is_some());
+        let pids = named.map(|session| session.pid);
         pids.map(|pid| pid.as_raw_nonzero().get()).collect()
     }
 

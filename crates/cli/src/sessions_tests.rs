@@ -294,6 +294,19 @@ fn a_connection_may_come_over_another() {
     assert_eq!(supervisor.state(welcome.record), ProcessState::Live);
 }
 
+/// It is not counted as a process of the run, nor ended with it.
+#[test]
+fn who_only_connects_is_a_stranger() {
+    let mut supervisor = supervisor("stranger");
+    let stranger = Client::connect(&supervisor.name).expect("connected");
+    supervisor.serve_until(|sessions| sessions.open() == 1);
+    assert!(supervisor.sessions.pids().is_empty());
+    let (_client, _welcome) = supervisor.engine();
+    let us = std::process::id().cast_signed();
+    assert_eq!(supervisor.sessions.pids(), [us]);
+    drop(stranger);
+}
+
 #[test]
 fn nobody_takes_what_was_reserved_for_another() {
     let mut supervisor = supervisor("strange");

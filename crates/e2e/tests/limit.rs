@@ -59,7 +59,9 @@ impl Held {
             .env("XDG_RUNTIME_DIR", self.scratch.join("run"))
             .output()
             .expect("foreswap starts");
-        let runs: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let runs: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}, {}: {said}", output.status));
         runs[0].clone()
     }
 

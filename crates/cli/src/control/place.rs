@@ -169,23 +169,20 @@ pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// The control sockets in a folder; sockets without a listener are removed.
+/// The control sockets in a folder. Sockets of processes that have ended are removed, of all kinds.
 pub fn sweep(folder: &Path) -> Vec<(PathBuf, OwnedFd)> {
     let mut live = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
-        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
-        if !is_socket || path.extension() != Some(OsStr::new("sock")) {
-            if is_socket && protocol::is_forsaken(&path) {
-                let _ = fs::remove_file(path);
-            }
+        if !entry.file_type().is_ok_and(|kind| kind.is_socket()) {
             continue;
         }
-        match connect(&path) {
-            Ok(socket) => live.push((path, socket)),
-            Err(Errno::CONNREFUSED) => _ = fs::remove_file(path),
-            // Busy for a moment, or gone.
-            Err(_) => {}
+        if protocol::is_forsaken(&path) {
+            let _ = fs::remove_file(path);
+        } else if path.extension() == Some(OsStr::new("sock"))
+            && let Ok(socket) = connect(&path)
+        {
+            live.push((path, socket));
         }
     }
     live
@@ -250,9 +247,22 @@ mod tests {
         let path = top.path().join("foreswap-1-0");
         let listener = protocol::listen_at(&path).expect("a socket");
         assert!(sweep(top.path()).is_empty() && path.exists());
+        let connection = rustix::net::accept(&listener).map(drop);
+        assert_eq!(connection, Err(Errno::AGAIN), "the run was not asked");
         drop(listener);
         sweep(top.path());
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_does_not_listen_yet_is_left() {
+        let top = tempfile::tempdir().expect("a temporary directory");
+        let path = top.path().join("1.sock");
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None);
+        let socket = socket.expect("a socket");
+        let address = SocketAddrUnix::new(&path).expect("an address");
+        rustix::net::bind(&socket, &address).expect("its place");
+        assert!(sweep(top.path()).is_empty() && path.exists());
     }
 
     #[test]

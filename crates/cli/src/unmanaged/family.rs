@@ -275,6 +275,21 @@ impl Family {
         true
     }
 
+    /// The number of living processes. Those that share memory count once, also while their representative has ended
+    /// and no look has found another.
+    pub fn living(&self) -> usize {
+        let lives = |pid: i32| {
+            let quick = self.members.get(&pid).and_then(Member::quick);
+            quick.is_some_and(|quick| quick.resident > 0)
+        };
+        let each = self.members.iter().map(|(&pid, member)| {
+            let with = member.shares_with.filter(|&with| lives(with));
+            with.unwrap_or(pid)
+        });
+        let each: std::collections::BTreeSet<i32> = each.filter(|&pid| lives(pid)).collect();
+        each.len()
+    }
+
     /// Forgets ended processes, and updates which share memory.
     pub fn drop_dead(&mut self, dead: &[i32]) {
         for pid in dead {
@@ -500,6 +515,19 @@ mod tests {
             family.stands_for(first.0.id().cast_signed()),
             first.0.id().cast_signed()
         );
+        // Two that share memory and the shell; then the two alone.
+        assert_eq!(family.living(), 2);
+        let shell = first.0.id().cast_signed();
+        drop(first);
+        assert_eq!(family.living(), 1);
+        // No look has found yet that the representative has ended.
+        family.members.remove(&us);
+        family
+            .members
+            .get_mut(&beside)
+            .expect("a member")
+            .shares_with = Some(shell);
+        assert_eq!(family.living(), 1);
         // The program is gone, or has executed another one: the remaining process represents the memory.
         family.drop_dead(&[us]);
         assert_eq!(family.stands_for(beside), beside);

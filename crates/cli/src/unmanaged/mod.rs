@@ -19,7 +19,7 @@ use foreswap::ledger::{Ledger, ProcessState};
 use foreswap_store::area::PAGE_BYTES;
 use rustix::process::Signal;
 
-use self::family::{Family, Member};
+use self::family::Family;
 pub use self::figures::{Kind, Unmanaged};
 use self::pace::Pace;
 use self::seen::{Charged, Mapped, Seen};
@@ -183,7 +183,7 @@ impl Watch {
     /// Whether a process of the run is left.
     pub fn anybody_lives(&mut self) -> bool {
         self.family.find_children();
-        self.living() > 0
+        self.family.living() > 0
     }
 
     /// As [`Watch::anybody_lives`], once `command` has ended: also a process whose parent was never looked at.
@@ -193,17 +193,12 @@ impl Watch {
         }
         self.family.find_children();
         self.family.find_strays();
-        self.living() > 0
+        self.family.living() > 0
     }
 
-    /// The number of known processes that live.
+    /// The number of known processes that live, see [`Family::living`].
     pub fn living(&self) -> usize {
-        let members = self.family.members();
-        let lives = |(_, member): &(i32, &Member)| {
-            let quick = member.quick();
-            member.shares_with.is_none() && quick.is_some_and(|quick| quick.resident > 0)
-        };
-        members.filter(lives).count()
+        self.family.living()
     }
 
     fn find(&mut self, connected: &[i32]) -> bool {

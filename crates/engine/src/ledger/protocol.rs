@@ -435,14 +435,16 @@ fn listen_on(address: &SocketAddrUnix) -> Result<OwnedFd, ProtocolError> {
     Ok(socket)
 }
 
-/// Whether no process listens any more on a socket that [`listen_at`] created.
+/// Whether the process that created the socket at `path` has closed it. The listener does not notice the question: a
+/// connection would be one of the run, and a datagram socket cannot connect to a socket of another type.
 pub fn is_forsaken(path: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
     let connected = socket.and_then(|socket| {
         let address = SocketAddrUnix::new(path)?;
         rustix::net::connect(&socket, &address)
     });
+    // A socket that exists, whether it listens yet or not, refuses by its type.
     connected == Err(Errno::CONNREFUSED)
 }
 
