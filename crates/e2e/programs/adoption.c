@@ -356,6 +356,95 @@ static void small_mappings(void)
     }
 }
 
+enum { PIECE = 64 << 10, OWNERS = 3 };
+
+struct owner {
+    pthread_t thread;
+    char *reserved;
+    int pieces;
+    uint64_t seed;
+};
+
+/* Past the C library and its wrappers. */
+static char *past_libc(long number, const void *a, long b, long c, long d, long e)
+{
+    char *result;
+    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = 0;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+static char *map_piece(char *at, int flags)
+{
+    return past_libc(SYS_mmap, at, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1);
+}
+
+/* Maps piece by piece of a reservation past the C library, and touches each at once. One piece in eight is memory that
+ * was filled elsewhere and moves there. */
+static void *fill_reserved(void *argument)
+{
+    struct owner *owner = argument;
+    for (int i = 0; i < owner->pieces; i++) {
+        char *piece = owner->reserved + (size_t)i * PIECE;
+        if (i % 8 == 7) {
+            char *elsewhere = map_piece(NULL, 0);
+            CHECK((intptr_t)elsewhere > 0, "a piece elsewhere");
+            fill(elsewhere, PIECE, owner->seed + i);
+            sched_yield();
+            int flags = MREMAP_MAYMOVE | MREMAP_FIXED;
+            char *moved = past_libc(SYS_mremap, elsewhere, PIECE, PIECE, flags, (intptr_t)piece);
+            CHECK(moved == piece, "its move");
+        } else {
+            CHECK(map_piece(piece, MAP_FIXED) == piece, "piece %d", i);
+            fill(piece, PIECE, owner->seed + i);
+        }
+    }
+    return NULL;
+}
+
+/* As an allocator does that reserves addresses: of sanitizers, of Go. Twice, as the second round replaces memory that
+ * is out. */
+static void reserve_and_fill(int n, int pieces)
+{
+    struct owner owners[OWNERS];
+    press(128);
+    for (int i = 0; i < n; i++) {
+        char *at = mmap(NULL, (size_t)pieces * PIECE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        CHECK(at != MAP_FAILED, "a reservation");
+        owners[i] = (struct owner){.reserved = at, .pieces = pieces, .seed = 1000000 * i};
+    }
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < n; i++) {
+            owners[i].seed += 10000;
+            CHECK(pthread_create(&owners[i].thread, NULL, fill_reserved, &owners[i]) == 0, "a thread");
+        }
+        for (int i = 0; i < n; i++)
+            pthread_join(owners[i].thread, NULL);
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < pieces; k++)
+                VERIFY(owners[i].reserved + (size_t)k * PIECE, PIECE, owners[i].seed + k, "a piece");
+    }
+}
+
+/* 300 MiB in blocks, each filled when it is allocated. */
+static void many_blocks(void)
+{
+    enum { BLOCKS = 75000, SIZE = 4000 };
+    static char *blocks[BLOCKS];
+    press(100);
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = malloc(SIZE);
+        fill(blocks[i], SIZE, i);
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        VERIFY(blocks[i], SIZE, i, "a block");
+}
+
+static void reserved_by_threads(void) { reserve_and_fill(OWNERS, 1600); }
+
 int main(int argc, char **argv)
 {
     const struct part parts[] = {
@@ -373,6 +462,8 @@ int main(int argc, char **argv)
         {"moves_of_several", moves_of_several},
         {"named_a_stack", named_a_stack},
         {"small_mappings", small_mappings},
+        {"many_blocks", many_blocks},
+        {"reserved_by_threads", reserved_by_threads},
     };
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
 }

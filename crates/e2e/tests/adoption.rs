@@ -64,6 +64,36 @@ fn small_mappings() {
     }
 }
 
+/// The allocator of a sanitizer maps its pieces of a reservation past the C library, when they are about to be used.
+#[test]
+fn blocks_of_the_leak_sanitizer() {
+    let test = "blocks_of_the_leak_sanitizer";
+    let Some(path) = program::compile_with(test, "adoption", &["-fsanitize=leak"]) else {
+        return;
+    };
+    let job = Job::new(path).arg("many_blocks");
+    let job = job.env("LSAN_OPTIONS", "detect_leaks=0");
+    near_limit(&Managed::limit(LIMIT).equals_bare_swapping(&job));
+}
+
+/// Three threads map pieces of reservations past the C library at once, and fill them at full speed. Their calls leave
+/// the pager little time in which it can move pages: the limit may be passed, and is named.
+#[test]
+fn reserved_by_threads() {
+    let Some(path) = program::compile("reserved_by_threads", "adoption") else {
+        return;
+    };
+    let job = Job::new(path).arg("reserved_by_threads");
+    let outcome = Managed::limit(LIMIT).equals_bare_swapping(&job);
+    let passed = outcome.note("peak_kib") * 1024 > LIMIT * MIB + BESIDE_LIMIT;
+    let stats = outcome.stats.expect("statistics");
+    let named = stats.0["over_limit_bytes"]["present"]
+        .as_u64()
+        .expect("bytes");
+    let unmanaged = stats.0["unmanaged_bytes"]["total"].as_u64().expect("bytes");
+    assert!(!passed || named + unmanaged > 16 * MIB, "{}", stats.0);
+}
+
 #[test]
 fn own_userfaultfd() {
     part("own_userfaultfd");

@@ -239,6 +239,12 @@ fn an_unread_event_makes_every_ioctl_say_again() {
     while !uffd.mmap_changing() {
         thread::yield_now();
     }
+    // Another descriptor tells registered memory all the same, and changes nothing.
+    let quiet = Uffd::open(Features::empty()).expect("userfaultfd");
+    let other = map(1);
+    assert!(quiet.is_registered(area) && !quiet.is_registered(other));
+    assert!(!uffd.is_registered(area), "this one has to wait");
+    assert_eq!(peek(other), 0);
     assert_eq!(
         uffd.zeropage(area, PAGE),
         Err(Short {

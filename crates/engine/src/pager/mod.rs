@@ -24,6 +24,7 @@ mod panic;
 mod placement;
 mod publish;
 mod record;
+mod replaced;
 mod requests;
 mod snapshot;
 mod space;
@@ -141,6 +142,8 @@ pub(crate) struct Pager {
     early_calls: Vec<SlotIndex>,
     /// Faults on unknown memory, while pending events may explain it.
     unknown: Vec<u64>,
+    /// Managed memory that was unmapped and may have been replaced.
+    replaced: replaced::Replaced,
     completions: Vec<Completion>,
     pulse: Arc<watch::Pulse>,
     pressure: u32,
@@ -205,6 +208,7 @@ impl Pager {
             copies: Copies::default(),
             early_calls: Vec::new(),
             unknown: Vec::new(),
+            replaced: replaced::Replaced::default(),
             completions: Vec::with_capacity(MAX_DEPTH as usize),
             pulse: Arc::new(watch::Pulse::default()),
             pressure,
@@ -337,7 +341,11 @@ impl Pager {
                         self.w.record(|to| to.change(SeenKind::Discard, &range));
                         self.mm.discard(&mut self.w, &range);
                     }
-                    Event::Unmap { start, end } => self.on_unmap(adopt::pages(start, end)),
+                    Event::Unmap { start, end } => {
+                        let range = adopt::pages(start, end);
+                        self.register_replaced(range.clone());
+                        self.on_unmap(range);
+                    }
                     Event::Remap { from, to, len } => {
                         let (from, to) = (adopt::pages(from, from + len), Vpn::of(to as u64));
                         self.on_move(&from, to);
@@ -345,6 +353,8 @@ impl Pager {
                     Event::Fork { .. } | Event::Unknown(_) => {}
                 }
             }
+            // Before the released threads touch much of it.
+            self.adopt_replaced();
             any |= count > 0;
             // Bounded, or threads that keep raising events would delay the faults.
             if count < at_once || reads == MESSAGES {
@@ -513,7 +523,8 @@ impl Pager {
 
     /// Sleep until an event arrives.
     fn wait(&mut self) {
-        let unsettled = self.mm.must_retry() || self.mm.is_stalled() || !self.unknown.is_empty();
+        let unknown = !self.unknown.is_empty() || self.replaced.is_expected();
+        let unsettled = self.mm.must_retry() || self.mm.is_stalled() || unknown;
         let timeout = if unsettled && self.w.program.mmap_changing() {
             SETTLING
         } else if unsettled

@@ -9,6 +9,7 @@ pub mod host;
 pub mod interrupts;
 pub(crate) mod limits;
 pub mod locks;
+pub mod mapping_at;
 pub mod maps;
 pub mod modules;
 pub mod mremap_lock;

@@ -24,6 +24,8 @@ use access::new_descriptor;
 pub use access::{Features, UffdError};
 pub use message::{Event, Events, FaultFlags, RawMsg};
 
+const PAGE: usize = 4096;
+
 bitflags::bitflags! {
     /// The faults that a range reports.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +94,7 @@ const COPY: Opcode = opcode::read_write::<k::uffdio_copy>(0xAA, 0x03);
 const ZEROPAGE: Opcode = opcode::read_write::<k::uffdio_zeropage>(0xAA, 0x04);
 const MOVE: Opcode = opcode::read_write::<k::uffdio_move>(0xAA, 0x05);
 const WRITEPROTECT: Opcode = opcode::read_write::<k::uffdio_writeprotect>(0xAA, 0x06);
+const CONTINUE: Opcode = opcode::read_write::<k::uffdio_continue>(0xAA, 0x07);
 const POISON: Opcode = opcode::read_write::<k::uffdio_poison>(0xAA, 0x08);
 const API: Opcode = opcode::read_write::<k::uffdio_api>(0xAA, 0x3F);
 const MOVE_ALLOW_SRC_HOLES: u64 = 1 << 1;
@@ -296,6 +299,18 @@ impl Uffd {
             zeropage: 0,
         };
         self.call::<ZEROPAGE, _>(&mut nothing) == Err(Errno::AGAIN)
+    }
+
+    /// Whether private anonymous memory at `address` is registered, here or elsewhere. One system call without effect:
+    /// such memory has no page cache from which UFFDIO_CONTINUE could map a page, and the kernel says so only of a
+    /// registered range. Of a descriptor without events, the answer does not wait for those of another.
+    pub fn is_registered(&self, address: usize) -> bool {
+        let mut page = k::uffdio_continue {
+            range: range(address, PAGE),
+            mode: 0,
+            mapped: 0,
+        };
+        self.call::<CONTINUE, _>(&mut page) == Err(Errno::INVAL)
     }
 
     /// Reads pending messages without waiting; if there are none, the iterator is empty.

@@ -10,13 +10,12 @@ use std::ops::Range;
 
 use foreswap_core::units::{Nanos, PAGE_SIZE, Vpn};
 use foreswap_core::world::{Done, Stop};
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
 use super::mmu::{bytes, retry_partial};
 use super::{Linux, now};
-use crate::sys::{handed, process};
+use crate::sys::mapping_at::MappingAt;
+use crate::sys::process;
 
 /// How long the program's set of protection keys is cached.
 const KEYS_HOLD: Nanos = 1_000_000_000;
@@ -38,7 +37,7 @@ const PLAIN: Protection = Protection {
 /// The program's unusual mappings, as far as known.
 #[derive(Default)]
 pub(super) struct Unusual {
-    maps: Option<OwnedFd>,
+    mapping_at: MappingAt,
     /// The last unusual mapping used.
     last: Option<(Range<usize>, Protection)>,
     /// The program's protection keys at present.
@@ -46,48 +45,7 @@ pub(super) struct Unusual {
     keys_at: Nanos,
 }
 
-/// The kernel's `struct procmap_query`.
-#[repr(C)]
-#[derive(Default)]
-struct Query {
-    size: u64,
-    flags: u64,
-    address: u64,
-    start: u64,
-    end: u64,
-    vma_flags: u64,
-    rest: [u64; 7],
-}
-
-const PROCMAP_QUERY: Opcode = opcode::read_write::<Query>(b'f', 17);
-const WRITABLE: u64 = 2;
-const EXECUTABLE: u64 = 4;
-
 impl Unusual {
-    /// The mapping at `address`: its range, and whether it is executable. `None` if it is not writable, or if the
-    /// kernel (before Linux 6.11) cannot tell.
-    fn mapping(&mut self, address: usize) -> Option<(Range<usize>, bool)> {
-        if self.maps.is_none() {
-            self.maps = handed::open_in_proc(c"/proc/thread-self/maps").ok();
-        }
-        let mut query = Query {
-            size: size_of::<Query>() as u64,
-            address: address as u64,
-            ..Query::default()
-        };
-        // SAFETY: the request is paired with its structure, which outlives the call.
-        unsafe {
-            ioctl(
-                self.maps.as_ref()?,
-                Updater::<PROCMAP_QUERY, _>::new(&mut query),
-            )
-        }
-        .ok()?;
-        let range = query.start as usize..query.end as usize;
-        let executable = query.vma_flags & EXECUTABLE != 0;
-        (query.vma_flags & WRITABLE != 0).then_some((range, executable))
-    }
-
     /// The keys that the program has allocated, probed on a page of the engine.
     fn keys(&mut self, page: usize) -> &[i32] {
         let now = now();
@@ -158,9 +116,10 @@ impl Linux {
         if !is_refused(&done) {
             return done;
         }
-        let Some((range, exec)) = self.unusual.mapping(at) else {
+        let Some(mapping) = self.unusual.mapping_at.find(at).filter(|at| at.writable) else {
             return done;
         };
+        let (range, exec) = (mapping.range, mapping.executable);
         let mut tried = Vec::new();
         if exec {
             tried.push(Protection { exec, key: 0 });

@@ -1,0 +1,89 @@
+//! Managed memory that was unmapped because other memory took its place.
+//!
+//! Allocators of sanitizers and language runtimes reserve addresses and map parts of them with MAP_FIXED, past the C
+//! library. The kernel reports the end of the old memory when the new one is there, and the call waits until the
+//! report is read. The pager therefore registers the new memory before the program has touched more than a few of its
+//! pages. A look at the map (`unnoticed`) would come too late: such programs touch a gigabyte a second.
+
+use foreswap_core::units::{PAGE_SIZE, PageRange, overlap};
+
+use super::Pager;
+use super::adopt::pages;
+use super::boot::{bytes_of, pages_of};
+use crate::sys::mapping_at::MappingAt;
+use crate::sys::own_memory;
+
+/// The most ranges that are to be examined: while other calls never end, all wait. A look at the map finds the rest.
+const MOST: usize = 256;
+
+/// The ranges that are to be examined.
+#[derive(Default)]
+pub(super) struct Replaced {
+    /// Each with whether it was registered before.
+    ranges: Vec<(PageRange, bool)>,
+    mapping_at: MappingAt,
+}
+
+impl Replaced {
+    fn expect(&mut self, range: PageRange, was_known: bool) {
+        if self.ranges.len() < MOST {
+            self.ranges.push((range, was_known));
+        }
+    }
+
+    /// Whether a range is to be examined.
+    pub(super) fn is_expected(&self) -> bool {
+        !self.ranges.is_empty()
+    }
+
+    /// The private memory that is at the start of `range` now, as far as it is in `range`.
+    fn memory_in(&mut self, range: &PageRange) -> Option<PageRange> {
+        let mapping = self.mapping_at.find(bytes_of(range).start)?;
+        let mut engines = own_memory::ranges();
+        let ours = |own: own_memory::Own| {
+            let own = pages(own.start, (own.start + own.len).next_multiple_of(PAGE_SIZE));
+            !overlap(&own, range).is_empty()
+        };
+        let found = overlap(&pages_of(&mapping.range), range);
+        (mapping.anonymous && !engines.any(ours)).then_some(found)
+    }
+}
+
+impl Pager {
+    /// `range` was unmapped: register the memory that is there now, if there is any, at once, as the thread that mapped
+    /// it runs again. [`Pager::adopt_replaced`] reports it to the core, which has not heard of the end of the old
+    /// memory yet.
+    pub(super) fn register_replaced(&mut self, range: PageRange) {
+        // Nothing may be registered during a fork: a later look at the map finds it.
+        if !self.hold.is_none() {
+            return;
+        }
+        let Some(found) = self.replaced.memory_in(&range) else {
+            return;
+        };
+        let bytes = bytes_of(&found);
+        // While an event is pending, registered memory may have moved here, and its pages are known at their old
+        // place.
+        let is_known = self.w.quiet.is_registered(bytes.start);
+        if !is_known {
+            // A refusal is repeated at adoption, which handles it.
+            let _ = self.w.register(bytes.start, bytes.end - bytes.start);
+        }
+        self.replaced.expect(found, is_known);
+    }
+
+    /// Adopt the memory that took the place of unmapped memory.
+    pub(super) fn adopt_replaced(&mut self) {
+        if !self.replaced.is_expected() {
+            return;
+        }
+        let changing = self.w.program.mmap_changing();
+        for (range, was_known) in core::mem::take(&mut self.replaced.ranges) {
+            if was_known && changing {
+                self.replaced.expect(range, was_known);
+            } else {
+                self.adopt(bytes_of(&range));
+            }
+        }
+    }
+}
