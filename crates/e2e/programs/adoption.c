@@ -212,8 +212,8 @@ static void named_a_stack(void)
     VERIFY(p, size, 4, "as of a stack");
 }
 
-/* Memory that is found when a part of it has been touched is taken over in pieces. The program may still move and
- * resize it as a whole, which the kernel refuses if the pieces differ. */
+/* Memory that is found when a part of it has been touched stays one mapping: the program may move and resize it as a
+ * whole. */
 static void moves_as_one(void)
 {
     size_t size = 48 * MIB, step = 3 * MIB, touched = MIB / 2;
@@ -246,7 +246,7 @@ static void moves_with_neighbour(void)
 {
     size_t size = 24 * MIB, sizes[] = {2 * size, 3 * size, size + MIB};
     press(96);
-    for (int round = 0; round < 9; round++) {
+    for (int round = 0; round < 12; round++) {
         char *space = mmap(NULL, 3 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *p, *raw;
         CHECK(space != MAP_FAILED, "reserving");
         p = mmap(space + size, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -259,15 +259,22 @@ static void moves_with_neighbour(void)
         CHECK(raw == space, "mmap of the neighbour");
         fill_part(raw, 0, size, round + 100);
         size_t now = sizes[round % 3];
+        int stays = round >= 9;
+        if (stays)
+            now = 2 * size;
         char *to = NULL;
         if (round % 2) {
             to = mmap(NULL, now, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             CHECK(to != MAP_FAILED, "the place");
             fill_part(to, 0, MIB, 7);
         }
-        char *moved = mremap(space, 2 * size, now, MREMAP_MAYMOVE | (to ? MREMAP_FIXED : 0), to);
+        int how = MREMAP_MAYMOVE | (to ? MREMAP_FIXED : 0) | (stays ? MREMAP_DONTUNMAP : 0);
+        char *moved = mremap(space, 2 * size, now, how, to);
         CHECK(moved != MAP_FAILED && (!to || moved == to), "mremap in round %d", round);
-        CHECK(moved == space || msync(space, PAGE, MS_ASYNC) != 0, "the old place is still mapped");
+        if (stays)
+            VERIFY_ZERO(space, 2 * size, "the old place");
+        else
+            CHECK(moved == space || msync(space, PAGE, MS_ASYNC) != 0, "the old place is still mapped");
         press(64);
         VERIFY_PART(moved, 0, size, round + 100, "the neighbour");
         size_t second = now < 2 * size ? now - size : size;

@@ -457,6 +457,136 @@ static void raw_calls(void)
     VERIFY(through, REGION, 33, "mapped by syscall()");
 }
 
+/* Reads and writes the pages of a region that does not fit, so that memory is short all the time. */
+static struct {
+    char *base;
+    size_t size;
+    int stop;
+} busy;
+
+static void *keep_busy(void *unused)
+{
+    size_t pages = busy.size / PAGE;
+    for (size_t i = 1; !__atomic_load_n(&busy.stop, __ATOMIC_RELAXED); i++)
+        ((volatile uint64_t *)(busy.base + mix(i) % pages * PAGE))[1]++;
+    return unused;
+}
+
+/* Mappings of the region, by the kernel's map. */
+static int mappings_of(const char *base, size_t size)
+{
+    int count = 0;
+    char line[512];
+    unsigned long start, end;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    CHECK(maps != NULL, "the map");
+    while (fgets(line, sizeof line, maps) != NULL)
+        count += sscanf(line, "%lx-%lx", &start, &end) == 2 && start < (uintptr_t)base + size && end > (uintptr_t)base;
+    fclose(maps);
+    return count;
+}
+
+/* Fresh memory, mapped and touched past every wrapper, is one mapping to the kernel at any time: while it is noticed,
+ * and while room is made for it. Calls that the kernel refuses for several mappings succeed. */
+static void raw_mremap(void)
+{
+    size_t half = 8 * MIB, gap = 3 * MIB;
+    int fixed = MREMAP_MAYMOVE | MREMAP_FIXED, stays = MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
+    busy.size = PRESSURE * MIB;
+    busy.base = map(busy.size);
+    fill(busy.base, busy.size, 36);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, keep_busy, NULL) == 0, "a thread");
+    for (int round = 0; round < 48; round++) {
+        size_t size = 2 * half + gap + round % 8 * MIB, now = size;
+        char *space = mmap(NULL, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(space != MAP_FAILED, "reserving");
+        char *p = (char *)kernel(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *to;
+        CHECK((long)p > 0, "mmap");
+        fill_part(p, 0, half, round);
+        fill_part(p, half + gap, half, round);
+        /* From at once to after it was noticed and paid for. */
+        for (int look = 0; look < round / 4 % 12 * 4; look++) {
+            int count = mappings_of(p, size);
+            CHECK(count == 1, "%d mappings at look %d in round %d", count, look, round);
+            usleep(1000);
+        }
+        if (round % 4 == 0)
+            to = (char *)kernel(SYS_mremap, (long)p, size, now = 2 * size, MREMAP_MAYMOVE, 0, 0);
+        else if (round % 4 == 1)
+            to = (char *)kernel(SYS_mremap, (long)p, size, size, fixed, (long)space, 0);
+        else if (round % 4 == 2)
+            to = (char *)kernel(SYS_mremap, (long)p, size, size, stays, 0, 0);
+        else
+            to = (char *)kernel(SYS_mremap, (long)p, size, now = half + gap, fixed, (long)space, 0);
+        CHECK((long)to > 0, "mremap gave %ld in round %d", (long)to, round);
+        if (round % 4 == 2) {
+            VERIFY_ZERO(p, size, "the old place");
+            CHECK(munmap(p, size) == 0, "munmap of the old place");
+        }
+        VERIFY_PART(to, 0, half, round, "the first part");
+        VERIFY_ZERO(to + half, gap, "the gap");
+        if (now >= size) {
+            VERIFY_PART(to, half + gap, half, round, "the last part");
+            VERIFY_ZERO(to + 2 * half + gap, now - 2 * half - gap, "what was added");
+        }
+        CHECK(munmap(to, now) == 0, "munmap");
+        munmap(space, 2 * size);
+    }
+    __atomic_store_n(&busy.stop, 1, __ATOMIC_RELAXED);
+    CHECK(pthread_join(thread, NULL) == 0, "the thread");
+}
+
+/* Memory that a raw call puts in the place of managed memory of the same size, while nothing else changes. */
+static void raw_replaced(void)
+{
+    size_t pages = PRESSURE * MIB / PAGE;
+    char *p = map(REGION), *other = map(pages * PAGE);
+    fill(other, pages * PAGE, 43);
+    fill(p, REGION, 37);
+    usleep(500000);
+    char *again = (char *)kernel(SYS_mmap, (long)p, REGION, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    CHECK(again == p, "mmap");
+    fill(p, REGION, 38);
+    usleep(500000);
+    for (size_t i = 0; i < pages; i++)
+        fill_part(other, i * 20011 % pages * PAGE, PAGE, 44);
+    VERIFY(other, pages * PAGE, 44, "other memory");
+    note_absent("absent", p, REGION);
+    VERIFY(p, REGION, 38, "mapped over managed memory");
+}
+
+/* A mapping beside one that a fork has shared, when the child has ended. */
+static void joins_after_fork(void)
+{
+    char *space = mmap(NULL, 2 * REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(space != MAP_FAILED && munmap(space, 2 * REGION) == 0, "a free place");
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    char *p = mmap(space + REGION, REGION, PROT_READ | PROT_WRITE, flags, -1, 0);
+    CHECK(p == space + REGION, "mmap");
+    press(PRESSURE);
+    fill(p, REGION, 39);
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+        usleep(500000);
+        VERIFY(p, REGION, 39, "in the child");
+        _exit(0);
+    }
+    usleep(300000);
+    fill_part(p, 0, REGION, 41);
+    CHECK(reap(child) == 0, "the child");
+    usleep(500000);
+    char *below = mmap(space, REGION, PROT_READ | PROT_WRITE, flags, -1, 0);
+    CHECK(below == space, "mmap below");
+    fill(below, REGION, 42);
+    char *moved = (char *)kernel(SYS_mremap, (long)space, 2 * REGION, 2 * REGION, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0, 0);
+    CHECK((long)moved > 0, "mremap gave %ld", (long)moved);
+    VERIFY(moved, REGION, 42, "the new mapping");
+    VERIFY(moved + REGION, REGION, 41, "the mapping above");
+}
+
 static const struct part parts[] = {
     {"munmap_partial", munmap_partial},
     {"dontneed", dontneed},
@@ -481,6 +611,9 @@ static const struct part parts[] = {
     {"map_populate", map_populate},
     {"unmap_everything", unmap_everything},
     {"raw_calls", raw_calls},
+    {"raw_mremap", raw_mremap},
+    {"raw_replaced", raw_replaced},
+    {"joins_after_fork", joins_after_fork},
 };
 
 int main(int argc, char **argv)

@@ -1,7 +1,7 @@
 //! Memory calls of a program on memory that is swapped out: each must have the same effect as without foreswap. The
 //! checks are in the C programs; they are run bare and at a third of their memory, and must have the same output.
 
-use foreswap_e2e::{Job, MIB, Managed, program};
+use foreswap_e2e::{Job, MIB, Managed, Outcome, program};
 
 /// Mebibytes; every part uses about three times as much.
 const LIMIT: u64 = 64;
@@ -11,7 +11,7 @@ const LIMIT: u64 = 64;
 const BESIDE_LIMIT: u64 = (16 + 2 + 6) * MIB;
 
 #[track_caller]
-fn part(program: &str, name: &str) -> Option<foreswap_e2e::Outcome> {
+fn part(program: &str, name: &str) -> Option<Outcome> {
     let path = program::compile(name, program)?;
     let outcome = Managed::limit(LIMIT).equals_bare_swapping(&Job::new(path).arg(name));
     Some(outcome)
@@ -67,15 +67,36 @@ parts!(swapped_part of "mapping_calls":
 
 /// Memory that a program maps past every wrapper of libc is noticed late. The limit may be exceeded until then, and is
 /// not checked here.
-#[test]
-fn raw_calls() {
-    let Some(path) = program::compile("raw_calls", "mapping_calls") else {
-        return;
-    };
-    let job = Job::new(path).arg("raw_calls");
+#[track_caller]
+fn raw(name: &str) -> Option<Outcome> {
+    let path = program::compile(name, "mapping_calls")?;
+    let job = Job::new(path).arg(name);
     let outcome = Managed::limit(LIMIT).run(&job).succeeded();
     outcome.equals(&job.run());
     outcome.swapped();
+    Some(outcome)
+}
+
+#[test]
+fn raw_calls() {
+    raw("raw_calls");
+}
+
+#[test]
+fn raw_mremap() {
+    raw("raw_mremap");
+}
+
+#[test]
+fn raw_replaced() {
+    if let Some(outcome) = raw("raw_replaced") {
+        assert!(outcome.note("absent") > 1024, "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn joins_after_fork() {
+    raw("joins_after_fork");
 }
 
 // These keep more than the limit in memory by their nature (locked or populated pages, page tables of a huge region,

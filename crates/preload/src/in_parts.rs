@@ -45,13 +45,26 @@ impl Call {
         only_moves && self.has(libc::MREMAP_FIXED) && is_mapped(self.old)
     }
 
-    /// The kernel has refused the call with EFAULT. `several` is the answer of [`Call::may_be_several`] before it. Returns
+    /// Whether the call moves several mappings of one protection and leaves them mapped: it must not be tried first. The
+    /// kernel may move some before it refuses the others, and nothing shows which.
+    pub fn leaves_several(&self) -> bool {
+        self.has(libc::MREMAP_DONTUNMAP)
+            && self.has(libc::MREMAP_FIXED)
+            && self.length > 0
+            && self.length == self.new
+            && mapping_at(self.old, self.length) < self.length
+            && PROGRAM.joins(self.old, self.length).whole
+    }
+
+    /// The kernel has refused the call with EFAULT, or would. `several` is the answer of [`Call::may_be_several`] before it. Returns
     /// the result, or the error number.
     pub fn go_on(&self, several: bool) -> Result<usize, c_int> {
         if several && (!is_mapped(self.old) || kernel_moves_several()) {
             return self.move_several();
         }
-        let movable = self.length > 0 && self.new > 0 && !self.has(libc::MREMAP_DONTUNMAP);
+        let resizes = self.length != self.new;
+        let movable =
+            self.length > 0 && self.new > 0 && !(resizes && self.has(libc::MREMAP_DONTUNMAP));
         // To the kernel it is several mappings, to the program it may be one.
         if !movable || !PROGRAM.joins(self.old, self.length).whole {
             return Err(libc::EFAULT);
@@ -59,13 +72,7 @@ impl Call {
         if self.has(libc::MREMAP_FIXED) {
             return self.move_to(self.at).map(|()| self.at);
         }
-        if self.new <= self.length {
-            self.unmap_rest();
-            return Ok(self.old);
-        }
-        // The last mapping alone may have room.
-        let last = self.old + self.length - PAGE;
-        if call(last, PAGE, PAGE + self.new - self.length, 0, 0) {
+        if !self.has(libc::MREMAP_DONTUNMAP) && self.resize_in_place() {
             return Ok(self.old);
         }
         if !self.has(libc::MREMAP_MAYMOVE) {
@@ -77,6 +84,16 @@ impl Call {
             .inspect_err(|_| unmap(to, self.new))
     }
 
+    fn resize_in_place(&self) -> bool {
+        if self.new <= self.length {
+            self.unmap_rest();
+            return true;
+        }
+        // The last mapping alone may have room.
+        let last = self.old + self.length - PAGE;
+        call(last, PAGE, PAGE + self.new - self.length, 0, 0)
+    }
+
     /// Move everything to `to`. If a part is refused, all are moved back.
     fn move_to(&self, to: usize) -> Result<(), c_int> {
         let length = self.length.min(self.new);
@@ -85,7 +102,8 @@ impl Call {
             let part = mapping_at(self.old + done, length - done);
             let last = done + part == length;
             let extended = if last { self.new - done } else { part };
-            match part > 0 && fixed(self.old + done, part, extended, to + done) {
+            let stays = self.flags & libc::MREMAP_DONTUNMAP;
+            match part > 0 && fixed(self.old + done, part, extended, to + done, stays) {
                 true => done += part,
                 false => result = Err(libc::EFAULT),
             }
@@ -96,7 +114,7 @@ impl Call {
         }
         while done > 0 {
             let part = mapping_at(to, done);
-            if part == 0 || !fixed(to + done - part, part, part, self.old + done - part) {
+            if part == 0 || !fixed(to + done - part, part, part, self.old + done - part, 0) {
                 break;
             }
             done -= part;
@@ -116,7 +134,7 @@ impl Call {
             }
             let start = next.start.max(from);
             let part = next.end.min(end) - start;
-            if !fixed(start, part, part, self.at + (start - self.old)) {
+            if !fixed(start, part, part, self.at + (start - self.old), 0) {
                 return Err(libc::EFAULT);
             }
             from = start + part;
@@ -147,7 +165,7 @@ fn kernel_moves_several() -> bool {
     };
     // SAFETY: these pages were reserved here.
     let differ = unsafe { libc::mprotect(pointer(pages + PAGE), PAGE, libc::PROT_READ) } == 0;
-    let moves = differ && fixed(pages, 2 * PAGE, 2 * PAGE, pages + 2 * PAGE);
+    let moves = differ && fixed(pages, 2 * PAGE, 2 * PAGE, pages + 2 * PAGE, 0);
     unmap(pages, 4 * PAGE);
     moves
 }
@@ -157,8 +175,8 @@ fn is_mapped(at: usize) -> bool {
     unsafe { libc::msync(pointer(at), PAGE, libc::MS_ASYNC) == 0 }
 }
 
-fn fixed(old: usize, length: usize, new_length: usize, at: usize) -> bool {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+fn fixed(old: usize, length: usize, new_length: usize, at: usize, stays: c_int) -> bool {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | stays;
     call(old, length, new_length, flags, at)
 }
 

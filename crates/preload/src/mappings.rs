@@ -176,12 +176,15 @@ pub extern "C" fn mremap(
 ) -> *mut c_void {
     let parts = is_managed().then(|| in_parts::Call::of(old, old_length, new_length, flags, at));
     let several = parts.as_ref().is_some_and(in_parts::Call::may_be_several);
-    let turn = turn_to_move();
-    let mut mapped = real_mremap(old, old_length, new_length, flags, at);
-    drop(turn);
+    let in_parts_only = parts.as_ref().is_some_and(in_parts::Call::leaves_several);
+    let mut mapped = libc::MAP_FAILED;
+    if !in_parts_only {
+        let _turn = turn_to_move();
+        mapped = real_mremap(old, old_length, new_length, flags, at);
+    }
     if let Some(parts) = parts
         && mapped == libc::MAP_FAILED
-        && errno() == libc::EFAULT
+        && (in_parts_only || errno() == libc::EFAULT)
     {
         match parts.go_on(several) {
             Ok(moved) => mapped = core::ptr::without_provenance_mut(moved),

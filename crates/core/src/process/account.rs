@@ -7,7 +7,9 @@
 
 use super::debt::Debt;
 use super::debtors::Debtors;
+use super::found::Found;
 use super::ledger::{Ledger, LedgerMut};
+use crate::units::Nanos;
 use crate::world::Sharing;
 
 /// Pages of the limit that no process charges in advance: room for charges that come at the same time.
@@ -24,8 +26,8 @@ const MUCH: u64 = 8;
 pub struct Account<P> {
     /// Pages charged in advance and not used yet.
     prepaid: u64,
-    /// Charged pages should shrink to this number, to make room for memory that came unnoticed.
-    target: Option<u64>,
+    /// Pages that came unnoticed, and wait for room.
+    found: Found,
     /// Pages that other processes lacked at the last look.
     wanted_by_others: u64,
     /// The others were told that this process lacks pages.
@@ -42,7 +44,7 @@ impl<P> Default for Account<P> {
     fn default() -> Self {
         Account {
             prepaid: 0,
-            target: None,
+            found: Found::default(),
             wanted_by_others: 0,
             has_asked: false,
             uncopied: 0,
@@ -60,8 +62,13 @@ impl<P: Copy + PartialEq> Account<P> {
         self.wanted_by_others = ledger.wanted_by_others();
     }
 
-    /// Pages that could be charged now.
+    /// Pages that could be charged now. Pages that were found come first.
     pub fn available(&self, ledger: &impl Ledger<Process = P>) -> u64 {
+        self.room(ledger).saturating_sub(self.found.unpaid())
+    }
+
+    /// Pages of the limit that this process may take.
+    fn room(&self, ledger: &impl Ledger<Process = P>) -> u64 {
         let taken = ledger.charged() + SLACK + self.kept_for_others(ledger);
         ledger.limit().saturating_sub(taken)
     }
@@ -71,37 +78,39 @@ impl<P: Copy + PartialEq> Account<P> {
         n <= self.available(ledger) && ledger.try_charge(n)
     }
 
-    /// Charge `n` pages that exist already: they are prepaid, or part of the debt, or charged whatever the limit.
+    /// Charge `n` pages that exist already: they are prepaid, or part of the debt, or came unnoticed and wait for room, or
+    /// are charged whatever the limit.
     pub fn charge_existing(&mut self, ledger: &mut impl LedgerMut<Process = P>, n: u64) {
         let paid = n.min(self.prepaid);
         self.prepaid -= paid;
-        if !self.debt.takes(n - paid) {
+        if !self.debt.takes(n - paid) && !self.found.takes(n - paid) {
             ledger.charge_anyway(n - paid);
         }
     }
 
     /// `n` pages are gone that no other process shares.
     pub fn uncharge(&mut self, ledger: &mut impl LedgerMut<Process = P>, n: u64) {
-        ledger.uncharge(self.debt.on_gone(n));
+        let left = self.found.on_gone(n);
+        ledger.uncharge(self.debt.on_gone(left));
     }
 
-    /// Pages that this process should evict: it has more than its share and others lack them, or its writes wait for
-    /// room to copy, which its free frames do not give them.
+    /// Pages that this process should evict: it found pages that are not charged, or it has more than its share and others
+    /// lack them, or its writes wait for room to copy, which its free frames do not give them.
     pub fn excess(&self, ledger: &impl Ledger<Process = P>) -> u64 {
-        let own = ledger.own();
-        let found_unnoticed = self.target.map_or(0, |target| own.saturating_sub(target));
-        let (limit, charged) = (ledger.limit(), ledger.charged());
+        let (limit, charged, found) = (ledger.limit(), ledger.charged(), self.found.unpaid());
         let free = limit.saturating_sub(charged);
         let wanted = self.wanted_by_others.saturating_sub(free);
-        let due = self.debt.due();
-        let short = (charged + due).saturating_sub(limit) + wanted;
-        let above_share = (own + due).saturating_sub(Self::fair_share(ledger));
-        // What it evicts pays for its due pages first.
+        let uncharged = self.debt.due() + found;
+        let short = (charged + uncharged).saturating_sub(limit) + wanted;
+        let above_share = (ledger.own() + uncharged).saturating_sub(Self::fair_share(ledger));
+        // What it evicts pays for its found and due pages first.
         let for_copies = match self.uncopied {
             0 => 0,
-            n => (charged + due + n).saturating_sub(limit).min(own),
+            n => (charged + uncharged + n)
+                .saturating_sub(limit)
+                .min(ledger.own()),
         };
-        found_unnoticed.max(short.min(above_share)).max(for_copies)
+        found.max(short.min(above_share)).max(for_copies)
     }
 
     /// `n` charged pages will be found later ([`Self::charge_existing`]).
@@ -118,20 +127,41 @@ impl<P: Copy + PartialEq> Account<P> {
     pub fn return_prepaid(&mut self, ledger: &mut impl LedgerMut<Process = P>) {
         ledger.uncharge(core::mem::take(&mut self.prepaid));
     }
+}
 
-    /// Make room for `missing` pages that came unnoticed.
-    pub fn shrink_by(&mut self, ledger: &impl Ledger<Process = P>, missing: u64) {
-        self.target = Some(ledger.own().saturating_sub(missing));
+/// Memory that came unnoticed.
+impl<P: Copy + PartialEq> Account<P> {
+    /// Pages that are found until [`Self::close_found`] came unnoticed: they wait for room.
+    pub fn open_found(&mut self, now: Nanos) {
+        self.found.open(now);
     }
 
-    /// They have room now, or have gone.
-    pub fn stop_shrinking(&mut self) {
-        self.target = None;
+    /// All of them were found.
+    pub fn close_found(&mut self) {
+        self.found.close();
     }
 
-    /// Whether room is being made for pages that came unnoticed.
-    pub fn shrinks(&self) -> bool {
-        self.target.is_some()
+    /// Pages that came unnoticed and are not charged yet.
+    pub fn unpaid(&self) -> u64 {
+        self.found.unpaid()
+    }
+
+    /// Charge the pages that came unnoticed, as far as there is room; all of them if no room is made any more.
+    pub fn pay_for_found(&mut self, ledger: &mut impl LedgerMut<Process = P>, now: Nanos) {
+        let n = self.found.unpaid().min(self.room(ledger));
+        if n > 0 && ledger.try_charge(n) {
+            self.found.settle(n);
+        }
+        if self.found.waits_in_vain(now) {
+            self.charge_found(ledger);
+        }
+    }
+
+    /// Charge them whatever the limit.
+    fn charge_found(&mut self, ledger: &mut impl LedgerMut<Process = P>) {
+        let n = self.found.unpaid();
+        self.found.settle(n);
+        ledger.charge_anyway(n);
     }
 }
 
@@ -159,8 +189,8 @@ impl<P: Copy + PartialEq> Account<P> {
         }
     }
 
-    /// Tell the others how many pages this process lacks of its share, if it is `needy`, and of its due debt; at least
-    /// `least`.
+    /// Tell the others how many pages this process lacks of its share, if it is `needy`, and for the pages that it has and
+    /// is not charged for; at least `least`.
     pub fn ask(&mut self, ledger: &mut impl LedgerMut<Process = P>, needy: bool, least: u64) {
         let share = Self::fair_share(ledger);
         let is_granted = ledger.granted().is_some();
@@ -175,7 +205,8 @@ impl<P: Copy + PartialEq> Account<P> {
             true => missing,
             false => 0,
         };
-        let wanted = for_use.max(missing.min(self.debt.due())).max(least);
+        let uncharged = self.debt.due() + self.found.unpaid();
+        let wanted = for_use.max(missing.min(uncharged)).max(least);
         if wanted > 0 || self.has_asked {
             ledger.set_wanted(wanted);
             self.has_asked = wanted > 0;
@@ -193,8 +224,9 @@ impl<P: Copy + PartialEq> Account<P> {
     }
 
     /// This process is about to fork. The child may share all its pages at once, so the others must know of them now:
-    /// this process may end before it looks at its debts again.
+    /// this process may end before it looks at its debts again. For each of them, somebody must be charged.
     pub fn begin_fork(&mut self, ledger: &mut impl LedgerMut<Process = P>) {
+        self.charge_found(ledger);
         self.forks = true;
         self.publish(ledger, 0, 0);
     }

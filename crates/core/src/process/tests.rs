@@ -448,3 +448,77 @@ fn a_process_with_its_share_leaves_the_rest_to_those_that_lack_some() {
     small.ask(&mut run.seat(1), false, 0);
     assert_eq!(run.wanted[1], 0);
 }
+
+const MILLISECOND: u64 = SECOND / 1000;
+
+/// A process with `charged` pages in a run with this limit, that has found `n` pages.
+fn finder(run: &mut Run, charged: u64, n: u64) -> Account<usize> {
+    let mut account = Account::default();
+    account.charge_existing(&mut run.seat(0), charged);
+    account.open_found(0);
+    account.charge_existing(&mut run.seat(0), n);
+    account.close_found();
+    account
+}
+
+#[test]
+fn found_pages_are_charged_as_room_is_made() {
+    let mut run = Run::new(1000, 1);
+    let mut account = finder(&mut run, 900, 200);
+    assert_eq!((run.charged[0], account.unpaid()), (900, 200));
+    // The free pages are for them, not for others.
+    assert_eq!(account.available(&run.seat(0)), 0);
+    assert!(!account.try_charge(&mut run.seat(0), 1));
+    account.pay_for_found(&mut run.seat(0), 0);
+    let charged = run.charged[0];
+    assert!(charged > 900 && charged <= 1000);
+    assert_eq!(charged + account.unpaid(), 1100);
+    let left = account.unpaid();
+    assert_eq!(account.excess(&run.seat(0)), left);
+    // The memory of a page that is gone pays for a found page.
+    account.uncharge(&mut run.seat(0), left - 10);
+    assert_eq!((run.charged[0], account.unpaid()), (charged, 10));
+    account.uncharge(&mut run.seat(0), 60);
+    assert_eq!((run.charged[0], account.unpaid()), (charged - 50, 0));
+    assert_eq!(account.excess(&run.seat(0)), 0);
+    // Later pages are charged at once.
+    account.charge_existing(&mut run.seat(0), 100);
+    assert_eq!((run.charged[0], account.unpaid()), (charged + 50, 0));
+}
+
+#[test]
+fn found_pages_are_charged_above_the_limit_if_no_room_is_made() {
+    let mut run = Run::new(1000, 1);
+    let mut account = finder(&mut run, 1000, 200);
+    account.pay_for_found(&mut run.seat(0), 150 * MILLISECOND);
+    account.uncharge(&mut run.seat(0), 1);
+    account.pay_for_found(&mut run.seat(0), 190 * MILLISECOND);
+    account.pay_for_found(&mut run.seat(0), 380 * MILLISECOND);
+    assert_eq!((run.charged[0], account.unpaid()), (1000, 199));
+    account.pay_for_found(&mut run.seat(0), 390 * MILLISECOND);
+    assert_eq!((run.charged[0], account.unpaid()), (1199, 0));
+}
+
+/// A child may share the found pages, and believes that others are charged for them.
+#[test]
+fn found_pages_are_charged_before_a_fork() {
+    let mut run = Run::new(1000, 2);
+    let mut account = finder(&mut run, 1000, 200);
+    account.begin_fork(&mut run.seat(0));
+    assert_eq!(
+        (account.unpaid(), run.charged[0], run.shared[0]),
+        (0, 1200, 1200)
+    );
+}
+
+#[test]
+fn others_are_asked_for_the_room_that_found_pages_need() {
+    let mut run = Run::new(1000, 2);
+    run.charged[1] = 900;
+    let mut account = finder(&mut run, 100, 200);
+    account.ask(&mut run.seat(0), false, 0);
+    assert_eq!(run.wanted[0], 200);
+    let mut other = Account::<usize>::default();
+    other.refresh(&run.seat(1));
+    assert_eq!(other.excess(&run.seat(1)), 200);
+}

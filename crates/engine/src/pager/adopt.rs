@@ -127,7 +127,7 @@ impl Pager {
     }
 
     /// Uncharge the pages that were charged in advance and not found.
-    pub(super) fn return_prepaid(&mut self) {
+    fn return_prepaid(&mut self) {
         let mut seat = self.w.seat();
         self.w.account.return_prepaid(&mut seat);
     }

@@ -419,7 +419,7 @@ fn boot(
         pager.join_family(if joined { family } else { 0 });
         pager.w.copying = copying;
         pager.w.account.begin_debt(copied, unasked);
-        pager.w.protection = protection.unwrap_or_default();
+        pager.w.set_protection(protection.unwrap_or_default());
     } else {
         pager.join_family(0);
     }

@@ -111,7 +111,8 @@ impl Pager {
         }
         if self.mode == super::Mode::Armed {
             let regions = self.mm.regions().map(|vma| vma.range.clone());
-            self.w.protection = protect(&self.w.program, regions);
+            let protection = protect(&self.w.program, regions);
+            self.w.set_protection(protection);
             let is_whole = self.w.protection == Protection::Whole;
             self.w.ledger.set_protects(self.w.me, is_whole);
         }
@@ -120,7 +121,7 @@ impl Pager {
     /// A fork shares all pages that are mapped, also those that are not protected, or not any more.
     pub(super) fn on_shared_anew(&mut self) {
         if self.w.protection == Protection::Whole {
-            self.w.protection = Protection::Partial;
+            self.w.set_protection(Protection::Partial);
             self.w.ledger.set_protects(self.w.me, false);
         }
         // The others must know how many pages they would have to pay for if this process ends.
@@ -181,11 +182,9 @@ impl Pager {
         }
         for region in &regions {
             let bytes = bytes_of(region);
-            // With the same flags as memory registered later, so that the kernel merges the mappings.
-            let _ = uffd.register_missing(bytes.start, bytes.len());
             let _ = uffd.wake(bytes.start, bytes.len());
         }
-        self.w.protection = Protection::None;
+        self.w.set_protection(Protection::None);
         self.w.ledger.set_protects(self.w.me, false);
         self.copies.clear(&mut self.w.account);
     }

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use foreswap_core::process::{Copies, Grant, Hold, Turn};
-use foreswap_core::units::{Frame, Nanos, PageRange, Vpn, len};
+use foreswap_core::units::{Frame, Nanos, PAGE_SIZE, PageRange, Vpn, len};
 use foreswap_core::world::{IoId, IoResult, Limit as _, Refusal};
 use foreswap_core::{Mm, Outcome};
 use foreswap_store::ring::{Completion, Io, IoError, MAX_DEPTH};
@@ -155,11 +155,10 @@ pub(crate) struct Pager {
     next_share: Nanos,
     /// Faults at the last check of shares: a process without faults needs no memory.
     shared_at: u64,
+    /// The kernel's count of data, less what the program has unmapped since: another count means that memory came.
     data_bytes: u64,
     /// Memory that the program is about to serve itself, and how long it is left alone.
     let_go: Vec<(PageRange, Nanos)>,
-    /// Looks since unnoticed memory began to wait for room; 0 if none waits.
-    room_wanted: u32,
 }
 
 /// How long the pager waits for the address space to settle.
@@ -218,7 +217,6 @@ impl Pager {
             next_share: 0,
             shared_at: 0,
             data_bytes: 0,
-            room_wanted: 0,
             let_go: Vec::new(),
         }
     }
@@ -406,6 +404,8 @@ impl Pager {
             self.w.forget_in_snapshot(&part);
             self.w.record(|to| to.change(SeenKind::Unmap, &part));
             self.mm.unmap(&mut self.w, &part);
+            // Memory that came in its place unnoticed is as large.
+            self.data_bytes = self.data_bytes.wrapping_sub(len(&part) * PAGE_SIZE as u64);
         }
     }
 
@@ -530,7 +530,7 @@ impl Pager {
         } else if unsettled
             || self.hold.is_quieting()
             || self.has_to_pay()
-            || self.w.account.shrinks()
+            || self.w.account.unpaid() > 0
             || self.mm.has_to_drain()
             || self.mm.is_refilling()
             || self.hold.delays_growth()

@@ -2,18 +2,17 @@
 //! no wrapper sees.
 //!
 //! The pager checks the kernel's count of data pages a few times a second, also under load, and reads the map when
-//! the count has changed. The interval depends on whether the last look found something. The untouched part of a new
-//! region is registered at once, which stops unmanaged growth. Its present pages follow in pieces, as reclaim makes
-//! room for them.
+//! the count has changed. The interval depends on whether the last look found something. A mapping with new memory is
+//! registered as a whole, which stops unmanaged growth, and is one mapping for the kernel at any time: it refuses
+//! mremap over several. The core knows all its present pages from then on and may evict them. They are charged as
+//! room is made (`Account::pay_for_found`).
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use foreswap_core::units::{Nanos, PageRange, len};
-use foreswap_core::world::Limit;
+use foreswap_core::units::{Nanos, len};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::adopt::{SMALLEST, pages};
-use super::boot::bytes_of;
 use super::world::now;
 use super::{IDLE, Mode, Pager, SOON};
 
@@ -23,14 +22,6 @@ pub(super) const LOOKS_SOON: Nanos = 5_000_000;
 const LOOKS_AT_BYPASS: Nanos = 20_000_000;
 /// The interval is at least this multiple of the time of a look, but at most [`IDLE`].
 const PART: u64 = 32;
-/// Looks, 5 ms apart, for which present memory waits for room while none is made.
-const ROOM_LOOKS: u32 = 40;
-/// Pages paid for at a time.
-const PIECE: u64 = 1024;
-/// Gaps of at least this many untouched pages are registered first. Each cut adds a mapping until the pages between
-/// are registered too.
-const HOLE: u64 = 256;
-
 impl Pager {
     /// The interval is short after a find, and grows while nothing is found.
     pub(super) fn look_for_growth(&mut self, at: Nanos) {
@@ -46,20 +37,21 @@ impl Pager {
         } else {
             seldom.min(2 * self.look_every)
         };
-        if self.room_wanted == 0 {
+        if self.w.account.unpaid() == 0 {
             // In CPU time: other load does not make a look more expensive.
             let took = cpu_time() - began;
             self.next_look = self.next_look.max(now() + (PART * took).min(IDLE));
         }
     }
 
-    /// Whether unmanaged memory has appeared.
+    /// Whether unmanaged memory has appeared, or waits for room.
     fn has_grown_unnoticed(&mut self) -> bool {
         self.expire_children();
+        self.pay_for_found();
+        let waits = self.w.account.unpaid() > 0;
         let data = self.space.data_bytes().unwrap_or(self.data_bytes);
-        let unchanged = data == self.data_bytes && self.room_wanted == 0;
-        if unchanged || !self.hold.is_none() {
-            return false;
+        if data == self.data_bytes || !self.hold.is_none() {
+            return waits;
         }
         if self.mode == Mode::Bare {
             self.data_bytes = data;
@@ -69,93 +61,34 @@ impl Pager {
             return self.grant.pages() != before;
         }
         let Ok(vmas) = self.space.adoptable(SMALLEST) else {
-            return false;
+            return waits;
         };
         if self.w.program.mmap_changing() {
             // Memory that looks new may have moved there, while its pages are still known at the old place.
             self.next_look = now() + SOON;
-            return false;
+            return waits;
         }
         self.data_bytes = data;
-        let (mut found, mut waits) = (false, false);
+        let mut found = false;
+        self.w.account.open_found(now());
         for vma in vmas {
             let range = pages(vma.start, vma.end);
-            let mut at = range.start;
-            let known = self.mm.managed_in(&range);
-            for known in known.into_iter().chain([range.end..range.end]) {
-                if at < known.start {
-                    let (some, left) = self.adopt_in_pieces(&(at..known.start), !waits);
-                    found |= some;
-                    waits |= left;
-                }
-                at = known.end;
+            let known: u64 = self.mm.managed_in(&range).iter().map(len).sum();
+            if known < len(&range) {
+                found |= self.adopt(vma.range());
             }
         }
-        // The waiting memory is managed, or has gone.
-        if !waits && self.room_wanted != 0 {
-            self.room_wanted = 0;
-            self.w.account.stop_shrinking();
-        }
-        if !waits {
-            self.return_prepaid();
-        }
-        found || waits
+        self.w.account.close_found();
+        self.pay_for_found();
+        found || self.w.account.unpaid() > 0
     }
 
-    /// Adopt the untouched part of `range`, and its present pages if there is room. Returns whether anything was
-    /// adopted, and whether something waits for room.
-    fn adopt_in_pieces(&mut self, range: &PageRange, may_pay: bool) -> (bool, bool) {
-        let present = self.space.present(range).unwrap_or_default();
-        let mut touched: Vec<PageRange> = Vec::new();
-        for run in present {
-            match touched.last_mut() {
-                Some(last) if run.start.0 - last.end.0 < HOLE => last.end = run.end,
-                _ => touched.push(run),
-            }
+    /// Charge the pages that were found, as far as there is room. While some are left, the next look comes soon.
+    fn pay_for_found(&mut self) {
+        self.w.account.pay_for_found(&mut self.w.seat(), now());
+        if self.w.account.unpaid() > 0 {
+            self.next_look = self.next_look.min(now() + SOON);
         }
-        let (mut found, mut at) = (false, range.start);
-        for part in touched.iter().cloned().chain([range.end..range.end]) {
-            if at < part.start {
-                found |= self.adopt(bytes_of(&(at..part.start)));
-            }
-            at = part.end;
-        }
-        for part in touched {
-            let mut at = part.start;
-            while at < part.end {
-                let piece = at..at.plus(PIECE.min(part.end.0 - at.0));
-                if !may_pay || !self.has_room_for(&piece) {
-                    return (found, true);
-                }
-                found |= self.adopt(bytes_of(&piece));
-                at = piece.end;
-            }
-        }
-        (found, false)
-    }
-
-    /// Pay for the present pages of `range`. If they do not fit, reclaim makes room and the next look comes soon;
-    /// after several looks without room they are adopted anyway.
-    fn has_room_for(&mut self, range: &PageRange) -> bool {
-        let present = self.space.present(range).unwrap_or_default();
-        let known = self.mm.usage(range).0;
-        let new = present.iter().map(len).sum::<u64>().saturating_sub(known);
-        let missing = new.saturating_sub(self.w.account.prepaid());
-        // Take free pages at once, or a fault would.
-        let free = missing.min(self.w.available());
-        if self.w.ledger.try_charge(self.w.me, free) {
-            self.w.account.prepay(free);
-            self.room_wanted = if free > 0 { 1 } else { self.room_wanted };
-        }
-        let missing = new.saturating_sub(self.w.account.prepaid());
-        if missing == 0 || self.room_wanted >= ROOM_LOOKS {
-            return true;
-        }
-        self.room_wanted += 1;
-        let seat = self.w.seat();
-        self.w.account.shrink_by(&seat, missing);
-        self.next_look = now() + SOON;
-        false
     }
 }
 

@@ -78,6 +78,8 @@ pub struct Linux {
     pub copying: Copying,
     /// The write protection of pages that forks share.
     pub protection: Protection,
+    /// Memory was registered for write protection.
+    was_protected: bool,
     /// The slots of the run's areas.
     pub map: ProcessMap<'static>,
     /// Where slot 0 of each area begins, in bytes.
@@ -153,6 +155,7 @@ impl Linux {
             account: Account::default(),
             copying: Copying::default(),
             protection: Protection::None,
+            was_protected: false,
             map: ProcessMap::new(ledger, me),
             first_bytes: [0; MAX_AREAS],
             iovecs: Vec::with_capacity(foreswap_core::SLOTS_PER_IO),

@@ -126,9 +126,16 @@ impl Linux {
         matches!(self.protection, Protection::Partial | Protection::Whole)
     }
 
-    /// Register memory of the program, always in the same mode.
+    /// Pages are write-protected from now on, or no longer.
+    pub fn set_protection(&mut self, protection: Protection) {
+        self.protection = protection;
+        self.was_protected |= self.is_protected();
+    }
+
+    /// Register memory of the program, always in the same mode, or the kernel would not join its mappings. It keeps a mode
+    /// that memory once had.
     pub fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
-        let mode = match self.is_protected() {
+        let mode = match self.was_protected {
             true => Mode::MISSING | Mode::WP,
             false => Mode::MISSING,
         };
