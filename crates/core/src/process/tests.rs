@@ -340,6 +340,24 @@ fn a_writer_asks_the_next_debtor_when_one_has_nothing_left() {
     assert!(!parent.has_debtors() && parent.may_copy(&mut run.seat(0), 100, false));
 }
 
+/// The known debtor has paid for all, and a second child has not looked at its debts yet: it shares the pages too.
+#[test]
+fn a_copy_that_no_known_debtor_pays_for_is_paid_for_by_a_later_one() {
+    let mut run = Run::new(1000, 3);
+    run.charged[0] = 300;
+    let mut first = debtor(&mut run, 1, 8);
+    run.owed[1] = 8;
+    let mut parent = Account::default();
+    parent.find_debtors(&run.seat(0));
+    let mut second = debtor(&mut run, 2, 300);
+    first.pay(&mut run.seat(1), 8);
+    assert_eq!(run.owed, [0, 0, 0]);
+    assert!(parent.may_copy(&mut run.seat(0), 16, false));
+    run.limit = 400;
+    second.pay(&mut run.seat(2), 300);
+    assert_eq!((run.charged[2], second.debt().owed()), (16, 284));
+}
+
 #[test]
 fn payments_of_an_ended_debtor_count_no_more() {
     let mut run = Run::new(1000, 3);
