@@ -326,10 +326,10 @@ impl Process {
                 page.wp = is_shared && page.mapping == Mapping::Managed && page.present.is_some();
             }
         }
-        self.step_copies(sys);
     }
 
-    /// Writes go on for whose copies there is room.
+    /// Writes go on for whose copies there is room. As in the engine, the core has done its background work since the
+    /// last call: it has given back the frames that came free for them.
     pub(crate) fn step_copies(&mut self, sys: &mut System) {
         if !sys.families || self.fork != Fork::No || self.member.copies.is_empty() {
             return;
