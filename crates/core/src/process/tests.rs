@@ -315,6 +315,21 @@ fn a_fork_publishes_what_its_child_may_share() {
     assert_eq!(run.shared[0], 650);
 }
 
+/// The same for pages that it is about to pay for: nobody else is charged for them.
+#[test]
+fn a_fork_publishes_what_is_due_as_well() {
+    let mut run = Run::new(100, 2);
+    run.charged[0] = 90;
+    let mut parent = debtor(&mut run, 1, 50);
+    run.asked[1] = 20;
+    parent.pay(&mut run.seat(1), 50);
+    assert_eq!((run.charged[1], run.due[1], run.shared[1]), (10, 10, 20));
+    // What nobody was asked for, it pays for as well.
+    run.unasked = 5;
+    let unasked = parent.begin_fork(&mut run.seat(1));
+    assert_eq!((unasked, run.due[1], run.shared[1]), (5, 15, 25));
+}
+
 #[test]
 fn a_writer_asks_the_next_debtor_when_one_has_nothing_left() {
     let mut run = Run::new(1000, 3);
