@@ -10,6 +10,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
 
+use foreswap_core::units::PAGE_SIZE;
 use rustix::thread::futex::{self, Timespec};
 
 use crate::sys::arena_alloc::EngineAlloc;
@@ -76,8 +77,8 @@ pub const MADV_GUARD_INSTALL: c_int = 102;
 /// As [`MADV_GUARD_INSTALL`].
 pub const MADV_GUARD_REMOVE: c_int = 103;
 
-/// Mappings of fewer bytes are managed only beside managed memory.
-pub const SMALL: usize = 64 << 10;
+/// Mappings of fewer bytes are managed only beside managed memory ([`foreswap_core::Mm::takes_new`]).
+pub const SMALL: usize = foreswap_core::SMALL as usize * PAGE_SIZE;
 
 /// Bytes for the name of the supervisor's socket.
 pub const SOCKET_BYTES: usize = 108;

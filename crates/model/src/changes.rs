@@ -78,7 +78,7 @@ pub fn change(process: &mut Process, sys: &mut System, act: Act) {
             }
             let pages = &process.space.pages[range.clone()];
             if process.settled() && pages.iter().all(|page| page.mapping != Mapping::None) {
-                process.adopt(sys, range);
+                process.ring(sys, range);
             }
         }
         _ => {}
@@ -100,6 +100,13 @@ impl Process {
                     ..Cell::default()
                 };
             }
+        }
+    }
+
+    /// The doorbell tells of new mappings of a managed process: the driver adopts what the core takes.
+    pub fn ring(&mut self, sys: &mut System, range: Range<usize>) {
+        if self.mm.takes_new(&self.space.range(&range)) {
+            self.adopt(sys, range);
         }
     }
 

@@ -49,6 +49,8 @@ pub struct Member {
     own: u64,
     /// The others know its debt.
     is_known: bool,
+    /// The family's count of unasked pages for its next child.
+    pub unasked: u64,
 }
 
 /// The ledger as one process sees it.
@@ -208,9 +210,10 @@ impl System {
         self.ledger[pid].live = true;
     }
 
-    /// A process that was charged for `charged` pages has ended: the others of its family may still have some.
+    /// A process has ended: the others of its family may still have pages that it was charged for, or was asked to pay
+    /// for.
     pub(crate) fn pass_on(&mut self, pid: usize) {
-        let mut left = self.ledger[pid].shared;
+        let mut left = self.ledger[pid].shared + self.ledger[pid].asked;
         self.ledger[pid] = Words::default();
         let seat = &mut Seat { sys: self, pid };
         for debtor in seat.debtors().collect::<Vec<_>>() {
@@ -326,10 +329,10 @@ impl Process {
                 page.wp = is_shared && page.mapping == Mapping::Managed && page.present.is_some();
             }
         }
-        self.step_copies(sys);
     }
 
-    /// Writes go on for whose copies there is room.
+    /// Writes go on for whose copies there is room. As in the engine, the core has done its background work since the
+    /// last call: it has given back the frames that came free for them.
     pub(crate) fn step_copies(&mut self, sys: &mut System) {
         if !sys.families || self.fork != Fork::No || self.member.copies.is_empty() {
             return;

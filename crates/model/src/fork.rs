@@ -24,7 +24,7 @@ impl Process {
         }
         self.space.returned.clear();
         let pid = self.space.pid;
-        self.space.account.begin_fork(&mut Seat {
+        self.member.unasked = self.space.account.begin_fork(&mut Seat {
             sys: &mut *sys,
             pid,
         });
@@ -126,7 +126,7 @@ impl Process {
         child.space.lenient = true;
         child.fork = Fork::Held;
         if sys.families {
-            child.space.account.begin_debt(0, sys.unasked);
+            child.space.account.begin_debt(0, self.member.unasked);
         }
         if self.is_bare() {
             child.bare = Some(Bare::default());

@@ -364,7 +364,8 @@ impl Process {
                 ..wait
             };
             self.waiting += u32::from(self.threads[thread].replace(wait).is_none());
-            self.wait_for_copy(at, wait.since);
+            // A fault of its own: how long the thread has waited for the page does not count.
+            self.wait_for_copy(at, sys.now);
             return Access::Waits;
         }
         if let Some(value) = write {

@@ -131,8 +131,7 @@ impl Steps {
         let chance = &mut self.chance;
         let n = n as u8;
         match chance.below(32) {
-            // Not in families: there one run passed the limit by a page (docs/LAB.md).
-            30.. if !self.families => Act::Turn {
+            30.. => Act::Turn {
                 rounds: chance.pick(&[0, 2, 10, 60]),
             },
             // A guard splits a huge page for good.

@@ -57,6 +57,9 @@ use crate::swap::write_back::WriteBack;
 use crate::units::{Frame, Nanos, PageRange, Slot, Vpn, len};
 use crate::world::{Limit, SwapMap, World};
 
+/// New mappings of fewer pages (64 KiB) are managed beside managed memory only.
+pub const SMALL: u64 = 16;
+
 /// Parameters that are chosen at the start.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -234,6 +237,13 @@ impl Mm {
     /// Whether `page` is in a managed region.
     pub fn manages(&self, page: Vpn) -> bool {
         self.vmas.find(page).is_some()
+    }
+
+    /// Whether a new mapping at `range` is to be managed. A small one is left alone, except beside managed memory: between
+    /// managed parts it would keep the kernel from joining them. It has to be registered before it is touched.
+    pub fn takes_new(&self, range: &PageRange) -> bool {
+        let before = Vpn(range.start.0.saturating_sub(1));
+        len(range) >= SMALL || self.manages(before) || self.manages(range.end)
     }
 
     /// All managed regions.

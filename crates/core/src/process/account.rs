@@ -217,18 +217,22 @@ impl<P: Copy + PartialEq> Account<P> {
 /// Pages that forks share: see [`Debt`].
 impl<P: Copy + PartialEq> Account<P> {
     /// This process is a forked child: it owes for the pages that it finds in memory. `due` of them are to be paid for
-    /// at once; `unasked` is the family's count at the fork.
+    /// at once; `unasked` is the family's count at the fork ([`Self::begin_fork`] of the parent).
     pub fn begin_debt(&mut self, due: u64, unasked: u64) {
         self.debt.begin(unasked);
         self.debt.on_due(due);
     }
 
     /// This process is about to fork. The child may share all its pages at once, so the others must know of them now:
-    /// this process may end before it looks at its debts again. For each of them, somebody must be charged.
-    pub fn begin_fork(&mut self, ledger: &mut impl LedgerMut<Process = P>) {
+    /// this process may end before it looks at its debts again. For each of them, somebody must be charged. Returns the
+    /// family's count of unasked pages for the child's [`Self::begin_debt`]: what is counted from now on, this process
+    /// may not live to pay.
+    pub fn begin_fork(&mut self, ledger: &mut impl LedgerMut<Process = P>) -> u64 {
         self.charge_found(ledger);
         self.forks = true;
+        self.debt.on_unasked(ledger.unasked());
         self.publish(ledger, 0, 0);
+        self.debt.unasked()
     }
 
     /// The fork is over, and the shared pages are marked.
@@ -236,10 +240,11 @@ impl<P: Copy + PartialEq> Account<P> {
         self.forks = false;
     }
 
-    /// Tell the others of the debt, and how many of the `shared` pages no other is charged for.
+    /// Tell the others of the debt, and how many of the `shared` pages no other is charged for: this process is, or is
+    /// about to be.
     fn publish(&self, ledger: &mut impl LedgerMut<Process = P>, shared: u64, asked: u64) {
         let paid = match self.forks {
-            true => ledger.own(),
+            true => ledger.own() + self.debt.due(),
             false => shared.saturating_sub(self.debt.covered()),
         };
         ledger.set_debt(self.debt.owed(), self.debt.due(), paid, asked);

@@ -52,36 +52,50 @@ impl<P: Copy + PartialEq> Debtors<P> {
         self.found.is_empty()
     }
 
-    /// Whether `n` shared pages may be copied: debtors have paid for as many (and are asked to if not), or there is
-    /// none, or `anyway`.
+    /// Whether `n` shared pages may be copied: debtors have paid for as many (and are asked to if not), or owe nothing
+    /// any more, or `anyway`.
     pub(super) fn may_copy(
         &mut self,
         ledger: &mut impl LedgerMut<Process = P>,
         n: u64,
         anyway: bool,
     ) -> bool {
-        if let Some(asked) = self.asked {
-            let paid: u64 = ledger
-                .paid_by(asked.debtor)
-                .wrapping_sub(asked.before)
-                .into();
-            if paid >= asked.pages || ledger.is_even(asked.debtor) {
-                self.asked = None;
-                self.paid += paid.min(asked.pages);
-            }
-        }
+        self.look_at_payment(ledger);
         if self.asked.is_none() && self.paid < n.max(AT_ONCE / 2) {
-            let debts = self
-                .found
-                .iter()
-                .map(|&debtor| (debtor, ledger.owed_by(debtor)));
-            let largest = debts.max_by_key(|&(_, owed)| owed);
-            let Some((debtor, owed)) = largest.filter(|&(_, owed)| owed > 0) else {
-                // All that they owe is being paid for.
-                return anyway || self.found.iter().all(|&debtor| ledger.is_even(debtor));
-            };
-            let pages = owed.min(AT_ONCE);
-            let before = ledger.paid_by(debtor);
+            self.ask_for_copies(ledger);
+        }
+        let waits = || !self.found.iter().all(|&debtor| ledger.is_even(debtor));
+        if self.paid < n && !anyway && waits() {
+            return false;
+        }
+        // What is copied before it is paid for is asked for on its own: the payment under way is for other pages. If the
+        // known debtors owe no more, a child that has not published its debt yet may still share these pages.
+        let unpaid = n.saturating_sub(self.paid);
+        self.paid -= n - unpaid;
+        self.ask(ledger, unpaid);
+        true
+    }
+
+    /// The pages that the asked debtor has paid for may be copied, if it has paid for all.
+    fn look_at_payment(&mut self, ledger: &impl Ledger<Process = P>) {
+        let Some(asked) = self.asked else {
+            return;
+        };
+        let paid = ledger.paid_by(asked.debtor).wrapping_sub(asked.before);
+        let paid = asked.pages.min(paid.into());
+        if paid == asked.pages || ledger.is_even(asked.debtor) {
+            self.asked = None;
+            self.paid += paid;
+        }
+    }
+
+    /// Ask the debtor that owes most, if one owes anything that it was not asked for.
+    fn ask_for_copies(&mut self, ledger: &mut impl LedgerMut<Process = P>) {
+        let debts = self.found.iter();
+        let debts = debts.map(|&debtor| (debtor, ledger.owed_by(debtor)));
+        let largest = debts.max_by_key(|&(_, owed)| owed);
+        if let Some((debtor, owed)) = largest.filter(|&(_, owed)| owed > 0) {
+            let (before, pages) = (ledger.paid_by(debtor), owed.min(AT_ONCE));
             self.asked = Some(Asked {
                 debtor,
                 before,
@@ -89,14 +103,6 @@ impl<P: Copy + PartialEq> Debtors<P> {
             });
             ledger.ask_to_pay(debtor, pages);
         }
-        if self.paid < n && !anyway {
-            return false;
-        }
-        // What is copied before it is paid for is asked for on its own: the payment under way is for other pages.
-        let unpaid = n.saturating_sub(self.paid);
-        self.paid -= n - unpaid;
-        self.ask(ledger, unpaid);
-        true
     }
 
     /// Ask debtors to pay for `n` pages that this process is no longer charged for, or has copied already. A debtor that

@@ -315,6 +315,21 @@ fn a_fork_publishes_what_its_child_may_share() {
     assert_eq!(run.shared[0], 650);
 }
 
+/// The same for pages that it is about to pay for: nobody else is charged for them.
+#[test]
+fn a_fork_publishes_what_is_due_as_well() {
+    let mut run = Run::new(100, 2);
+    run.charged[0] = 90;
+    let mut parent = debtor(&mut run, 1, 50);
+    run.asked[1] = 20;
+    parent.pay(&mut run.seat(1), 50);
+    assert_eq!((run.charged[1], run.due[1], run.shared[1]), (10, 10, 20));
+    // What nobody was asked for, it pays for as well.
+    run.unasked = 5;
+    let unasked = parent.begin_fork(&mut run.seat(1));
+    assert_eq!((unasked, run.due[1], run.shared[1]), (5, 15, 25));
+}
+
 #[test]
 fn a_writer_asks_the_next_debtor_when_one_has_nothing_left() {
     let mut run = Run::new(1000, 3);
@@ -338,6 +353,24 @@ fn a_writer_asks_the_next_debtor_when_one_has_nothing_left() {
     // Nobody owes anything any more: all members are charged for all that they have.
     parent.find_debtors(&run.seat(0));
     assert!(!parent.has_debtors() && parent.may_copy(&mut run.seat(0), 100, false));
+}
+
+/// The known debtor has paid for all, and a second child has not looked at its debts yet: it shares the pages too.
+#[test]
+fn a_copy_that_no_known_debtor_pays_for_is_paid_for_by_a_later_one() {
+    let mut run = Run::new(1000, 3);
+    run.charged[0] = 300;
+    let mut first = debtor(&mut run, 1, 8);
+    run.owed[1] = 8;
+    let mut parent = Account::default();
+    parent.find_debtors(&run.seat(0));
+    let mut second = debtor(&mut run, 2, 300);
+    first.pay(&mut run.seat(1), 8);
+    assert_eq!(run.owed, [0, 0, 0]);
+    assert!(parent.may_copy(&mut run.seat(0), 16, false));
+    run.limit = 400;
+    second.pay(&mut run.seat(2), 300);
+    assert_eq!((run.charged[2], second.debt().owed()), (16, 284));
 }
 
 #[test]

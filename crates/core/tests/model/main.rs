@@ -7,6 +7,7 @@ mod compressed;
 mod directed;
 mod file_vectors;
 mod filled;
+mod growth;
 mod huge;
 mod huge_swapoff;
 mod random;

@@ -133,9 +133,12 @@ impl Ledger {
     }
 
     /// Supervisor: `process` has ended, and its charge is returned. The others of its family may still
-    /// have the shared pages among that: those with debts are asked to pay.
+    /// have the shared pages among that, and those that it was asked to pay for: those with debts are asked to pay.
     pub(super) fn pass_on(&self, process: ProcId) {
-        let mut left: u64 = self.stats(process).shared_pages.swap(0, Relaxed).into();
+        let stats = self.stats(process);
+        let [shared, asked] =
+            [&stats.shared_pages, &stats.asked_pages].map(|word| word.swap(0, Relaxed));
+        let mut left = u64::from(shared) + u64::from(asked);
         for debtor in self.debtors(process) {
             let pages = left.min(self.owed_unasked(debtor));
             if pages > 0 {

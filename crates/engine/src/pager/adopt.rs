@@ -17,7 +17,7 @@ use super::space::anonymous;
 use super::world::now;
 use super::{Mode, Pager, SOON};
 use crate::ledger::SeenKind;
-use crate::program::{Joined, SMALL, state};
+use crate::program::{Joined, state};
 use crate::sys::maps::{self, Vma};
 
 /// The smallest VMA that a look at the maps adopts, in bytes.
@@ -156,18 +156,10 @@ impl Pager {
         }
         let start = address / PAGE_SIZE * PAGE_SIZE;
         let end = (address + bytes).next_multiple_of(PAGE_SIZE);
-        // A small mapping between managed ones would keep the kernel from joining them, and must be registered before
-        // it is touched: then it joins both.
-        if bytes >= SMALL || self.is_beside_managed(&pages(start, end)) {
+        if self.mm.takes_new(&pages(start, end)) {
             self.adopt(start..end);
         }
         true
-    }
-
-    /// Whether the page before or after `range` is managed.
-    fn is_beside_managed(&self, range: &PageRange) -> bool {
-        let before = Vpn(range.start.0.saturating_sub(1));
-        self.mm.manages(before) || self.mm.manages(range.end)
     }
 
     /// The program uses memory at `address` that is unknown to the pager. False: the thread must wait.

@@ -49,9 +49,8 @@ impl Pager {
             let _ = handover::begin(self.program, self.office.take());
         }
         // The child's memory has a copy of it.
-        let unasked = self.w.ledger.unasked(self.w.ledger.family(self.w.me));
+        let unasked = self.w.account.begin_fork(&mut self.w.seat());
         self.program.unasked.store(unasked, Relaxed);
-        self.w.account.begin_fork(&mut self.w.seat());
         if self.mode == Mode::Bare {
             self.mm.hold();
             // The child assumes that all its memory is mapped.

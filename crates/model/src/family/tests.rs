@@ -4,14 +4,15 @@ use foreswap_core::readahead::Policy;
 use foreswap_core::{Config, ReclaimPolicy, Swapoff, Thp};
 
 use super::*;
+use crate::changes::give_back;
 use crate::process::Access;
 use crate::setup::Setup;
+use crate::step::Act;
 use crate::system::Chaos;
 
 const PAGES: usize = 1200;
 
-/// A process that has written to all its pages, and its machine: all fits, with `room` pages more.
-fn parent(room: u64) -> (System, Process) {
+fn setup() -> Setup {
     let config = Config {
         frames: 64,
         depth: 128,
@@ -23,10 +24,21 @@ fn parent(room: u64) -> (System, Process) {
         clusters: 0,
         swapoff: Swapoff::Stream,
     };
+    Setup::new(config, PAGES)
+}
+
+/// A machine on which all pages of a process fit, with `room` pages more.
+fn machine(room: u64) -> System {
     let mut sys = System::new(PAGES as u64 + room, &[4096], Chaos::default());
     sys.ordinary = u64::MAX;
     sys.families = true;
-    let mut parent = Process::new(&mut sys, Setup::new(config, PAGES));
+    sys
+}
+
+/// A process that has written to all its pages, and its machine.
+fn parent(room: u64) -> (System, Process) {
+    let mut sys = machine(room);
+    let mut parent = Process::new(&mut sys, setup());
     parent.map(0..PAGES);
     parent.adopt(&mut sys, 0..PAGES);
     let mut family = vec![parent];
@@ -94,5 +106,39 @@ fn a_second_fork_protects_what_the_first_had_opened() {
     fork(&mut sys, &mut family);
     meet(&mut sys, &mut family);
     write(&mut sys, &mut family, 0..PAGES / 2, 20_000);
+    charged_for(&sys, &family);
+}
+
+/// A process that was asked to pay ends before it looks at that: the others pay.
+#[test]
+fn what_an_ended_process_was_asked_for_others_pay() {
+    let (mut sys, parent) = parent(400);
+    let mut family = vec![parent];
+    fork(&mut sys, &mut family);
+    meet(&mut sys, &mut family);
+    fork(&mut sys, &mut family);
+    meet(&mut sys, &mut family);
+    // Both children owe for all. The parent lets most pages go, and asks the first child.
+    let (asks, rest) = family.split_at_mut(1);
+    give_back(&mut asks[0], &mut sys, 0..PAGES / 2);
+    assert!(sys.ledger[rest[0].space.pid].asked >= 600);
+    charged_for(&sys, &family);
+    family.remove(1).exit(&mut sys);
+    charged_for(&sys, &family);
+}
+
+/// A process that is not managed yet lets pages go that its child shares. Its grant paid for them, and goes with them.
+#[test]
+fn what_a_process_lets_go_before_it_is_managed_its_child_pays_for() {
+    let (mut sys, mut family) = (machine(400), Vec::new());
+    let mut first = Process::new(&mut sys, setup());
+    first.begin_bare(&mut sys, 0..PAGES);
+    family.push(first);
+    write(&mut sys, &mut family, 0..PAGES, 1);
+    fork(&mut sys, &mut family);
+    assert!(family[0].is_bare());
+    family[0].change_bare(&mut sys, Act::Discard { page: 0, n: 600 }, 0..600);
+    meet(&mut sys, &mut family);
+    assert!(!family[0].is_bare());
     charged_for(&sys, &family);
 }

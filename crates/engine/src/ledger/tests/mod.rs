@@ -555,3 +555,24 @@ fn records_live_and_end() {
     while ledger.reserve(None).is_some() {}
     assert_eq!(ledger.records_in_use().count(), MAX_PROCESSES);
 }
+
+/// What an ended process was charged for, or was asked to pay for and had not looked at, the others pay for.
+#[test]
+fn the_debts_of_an_ended_process_pass_to_its_family() {
+    let ledger = ledger(1000, &[512]);
+    let [parent, child] = [process(&ledger), process(&ledger)];
+    let family = ledger.new_family();
+    for member in [parent, child] {
+        ledger.set_family(member, family);
+    }
+    let debt = |owed, shared| DebtState {
+        owed,
+        due: 0,
+        shared,
+    };
+    ledger.set_debt(parent, debt(20, 3), 0);
+    ledger.set_debt(child, debt(9, 0), 0);
+    ledger.ask_to_pay(parent, 8);
+    ledger.pass_on(parent);
+    assert_eq!((ledger.asked(child), ledger.unasked(family)), (9, 2));
+}
