@@ -115,6 +115,7 @@ fn why_over(run: &Run) -> &'static str {
     let OverLimit {
         for_forks,
         for_present,
+        ..
     } = run.over;
     if for_forks.max(for_present) * PAGE_BYTES < over {
         "it was lowered"
@@ -219,6 +220,14 @@ pub fn block(run: &Run, coloured: bool) -> String {
             text,
             "  {dim}{:<10}{plain} {over} above the limit: {why}",
             "peak"
+        );
+    }
+    if run.over.for_found > 0 {
+        let over = humane(run.over.for_found * PAGE_BYTES);
+        let _ = writeln!(
+            text,
+            "  {dim}{:<10}{plain} {over} above the limit for a moment: memory mapped past the C library",
+            "found"
         );
     }
     if run.left_running > 0 {
@@ -348,6 +357,10 @@ mod tests {
         );
     }
 
+    fn text_says_found(run: &Run) -> bool {
+        block(run, false).contains("20 MiB above the limit for a moment: memory mapped past")
+    }
+
     #[test]
     fn a_peak_above_the_limit_is_explained() {
         let mut run = busy();
@@ -356,6 +369,9 @@ mod tests {
         assert!(block(&run, false).contains("14 MiB above the limit: it was lowered"));
         run.over.for_present = (14 << 20) / PAGE_BYTES;
         assert!(block(&run, false).contains("there before"));
+        assert!(!text_says_found(&run));
+        run.over.for_found = (20 << 20) / PAGE_BYTES;
+        assert!(text_says_found(&run));
         run.over.for_forks = (15 << 20) / PAGE_BYTES;
         run.unmanaged.count(Kind::Locked, 30 << 20);
         let text = block(&run, false);

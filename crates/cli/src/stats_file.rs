@@ -197,6 +197,8 @@ struct Over {
     forks: u64,
     /// Pages that were present before they were managed, or in place of immovable ones.
     present: u64,
+    /// With pages that came unnoticed and waited for room; they are not in `peak_resident_bytes`.
+    found: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -249,6 +251,7 @@ impl Report {
             over_limit_bytes: Over {
                 forks: run.over.for_forks * PAGE_BYTES,
                 present: run.over.for_present * PAGE_BYTES,
+                found: run.over.for_found * PAGE_BYTES,
             },
             faults_major: stats.faults_major,
             faults_minor: stats.faults_minor,

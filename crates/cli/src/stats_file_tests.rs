@@ -39,7 +39,7 @@ fn every_promised_key_is_there() {
     for key in "total shared locked executable stacks files unknown".split(' ') {
         assert!(found["unmanaged_bytes"][key].is_number(), "{key}");
     }
-    for key in ["forks", "present"] {
+    for key in ["forks", "present", "found"] {
         assert!(found["over_limit_bytes"][key].is_number(), "{key}");
     }
     assert_eq!(found["window_histogram"], serde_json::json!({ "2": 7 }));

@@ -87,7 +87,7 @@ fn reserved_by_threads() {
     let outcome = Managed::limit(LIMIT).equals_bare_swapping(&job);
     let passed = outcome.note("peak_kib") * 1024 > LIMIT * MIB + BESIDE_LIMIT;
     let stats = outcome.stats.expect("statistics");
-    let named = stats.0["over_limit_bytes"]["present"]
+    let named = stats.0["over_limit_bytes"]["found"]
         .as_u64()
         .expect("bytes");
     let unmanaged = stats.0["unmanaged_bytes"]["total"].as_u64().expect("bytes");

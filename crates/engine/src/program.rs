@@ -124,6 +124,8 @@ pub struct Program {
     pub lifted: [AtomicU64; 2],
     /// The program can map memory past the C library: see [`crate::lookout`].
     pub bypasses: AtomicBool,
+    /// Calls of the C library that put memory in the place of other memory, and report it before they return.
+    pub replacing: AtomicU32,
     /// Threads whose creation began, and threads that are created: in between, a stack is not recognisable.
     pub threads: [AtomicU32; 2],
     /// The C library's control blocks of the threads.
@@ -158,6 +160,7 @@ impl Program {
             lends: AtomicBool::new(false),
             lifted: [const { AtomicU64::new(0) }; 2],
             bypasses: AtomicBool::new(false),
+            replacing: AtomicU32::new(0),
             threads: [const { AtomicU32::new(0) }; 2],
             control_blocks: ControlBlocks::new(),
             socket: [const { AtomicU32::new(0) }; SOCKET_BYTES / 4],

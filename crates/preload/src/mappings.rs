@@ -67,9 +67,10 @@ pub fn release_moves() {
     MOVES.leave();
 }
 
-/// In a fork child: the thread that moved memory is absent.
+/// In a fork child: the threads that moved or mapped memory are absent.
 pub fn reset_mremap_lock() {
     MOVES.reset();
+    PROGRAM.replacing.store(0, Relaxed);
 }
 
 fn is_managed() -> bool {
@@ -105,11 +106,22 @@ pub extern "C" fn mmap(
     } else {
         flags
     };
+    let replaces = ours && flags & libc::MAP_FIXED != 0 && is_managed();
+    if replaces {
+        PROGRAM.replacing.fetch_add(1, Relaxed);
+    }
     let mapped = forward!(MMAP =>
         fn(*mut c_void, usize, c_int, c_int, c_int, libc::off_t) -> *mut c_void;
         at, length, protection, flags, fd, offset);
-    if ours && mapped != libc::MAP_FAILED {
+    let is_new = ours && mapped != libc::MAP_FAILED;
+    if is_new {
         PROGRAM.grew(mapped as usize, length);
+    }
+    if replaces {
+        // A fork child of this moment counts from zero.
+        PROGRAM.replacing.fetch_sub(1, Relaxed);
+    }
+    if is_new {
         if populate {
             // A hint, as the flag was: memory that is not writable stays as it is.
             let errno = errno();

@@ -37,6 +37,8 @@ pub struct OverLimit {
     /// For pages that are resident regardless of the limit: present before they were managed, or in place of
     /// immovable pages.
     pub for_present: u64,
+    /// With pages that came unnoticed and wait for room: they are not in the sum.
+    pub for_found: u64,
 }
 
 /// Marks a charge in progress as long as it lives.
@@ -116,12 +118,22 @@ impl Ledger {
         }
     }
 
+    /// `n` pages are resident that came unnoticed and are not charged.
+    pub fn note_found(&self, n: u64) {
+        let over = (self.charged_pages() + n).saturating_sub(self.limit_pages());
+        if n > 0 && over > 0 {
+            let words = &self.header().charge;
+            words.over_for_found.fetch_max(over, Relaxed);
+        }
+    }
+
     /// The excess over the limit, by cause.
     pub fn over_limit(&self) -> OverLimit {
         let words = &self.header().charge;
         OverLimit {
             for_forks: words.over_for_forks.load(Relaxed),
             for_present: words.over_for_present.load(Relaxed),
+            for_found: words.over_for_found.load(Relaxed),
         }
     }
 

@@ -28,7 +28,7 @@ pub const AREA_RAM: u32 = 2;
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
-pub(super) const VERSION: u32 = 14;
+pub(super) const VERSION: u32 = 15;
 const PAGE: u64 = 4096;
 
 /// The first bytes of the ledger.
@@ -71,9 +71,11 @@ pub(super) struct ChargeWords {
     /// When a process last had random faults, in nanoseconds, and which process.
     pub(super) missed_at: AtomicU64,
     pub(super) missed_by: AtomicU32,
-    /// The maximum excess of the sum over the limit, for a fork child and for pages that are resident anyway.
+    /// The maximum excess of the sum over the limit, for a fork child, for pages that are resident anyway, and with
+    /// pages that came unnoticed and are not in the sum.
     pub(super) over_for_forks: AtomicU64,
     pub(super) over_for_present: AtomicU64,
+    pub(super) over_for_found: AtomicU64,
 }
 
 /// One swap area.

@@ -5,14 +5,21 @@
 //! report is read. The pager therefore registers the new memory before the program has touched more than a few of its
 //! pages. A look at the map (`unnoticed`) would come too late: such programs touch a gigabyte a second.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use foreswap_core::units::{PAGE_SIZE, PageRange, overlap};
 
 use super::Pager;
 use super::adopt::pages;
 use super::boot::{bytes_of, pages_of};
+use super::world::now;
 use crate::sys::mapping_at::MappingAt;
 use crate::sys::own_memory;
 
+/// With more mappings, memory is left to the next look at the map. A page that the program touched before its memory was
+/// registered keeps the kernel from joining that memory with its neighbour: at full speed, each piece is a mapping. What
+/// comes between two looks is one. The kernel's bound is 65,530 by default.
+const MAPPINGS: usize = 16 << 10;
 /// The most ranges that are to be examined: while other calls never end, all wait. A look at the map finds the rest.
 const MOST: usize = 256;
 
@@ -54,8 +61,10 @@ impl Pager {
     /// it runs again. [`Pager::adopt_replaced`] reports it to the core, which has not heard of the end of the old
     /// memory yet.
     pub(super) fn register_replaced(&mut self, range: PageRange) {
-        // Nothing may be registered during a fork: a later look at the map finds it.
-        if !self.hold.is_none() {
+        // Nothing may be registered during a fork: a later look at the map finds it. The C library's calls report what
+        // they map.
+        let is_reported = self.program.replacing.load(Relaxed) != 0;
+        if !self.hold.is_none() || is_reported || self.space.mappings >= MAPPINGS {
             return;
         }
         let Some(found) = self.replaced.memory_in(&range) else {
@@ -78,12 +87,16 @@ impl Pager {
             return;
         }
         let changing = self.w.program.mmap_changing();
+        self.w.account.open_found(now());
         for (range, was_known) in core::mem::take(&mut self.replaced.ranges) {
             if was_known && changing {
                 self.replaced.expect(range, was_known);
             } else {
                 self.adopt(bytes_of(&range));
+                self.space.mappings += 1;
             }
         }
+        self.w.account.close_found();
+        self.pay_for_found();
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Space {
     statm: Statm,
     /// Mappings of the engine's own ring.
     rings: usize,
+    /// The process' mappings at the last look, and those that were added since.
+    pub(super) mappings: usize,
 }
 
 impl Space {
@@ -31,6 +33,7 @@ impl Space {
             code: modules::loaded().of_engine().collect(),
             statm: Statm::open()?,
             rings,
+            mappings: 0,
         })
     }
 
@@ -41,6 +44,7 @@ impl Space {
     pub(crate) fn adoptable(&mut self, smallest: usize) -> Result<Vec<Vma>, Errno> {
         let before = self.program.threads_made();
         let mut vmas = maps::read()?;
+        self.mappings = vmas.len();
         if maps::rings(&vmas) > self.rings {
             // A ring that a library made without the C library: see `world/lent.rs`.
             self.program.about_to_lend();

@@ -84,7 +84,8 @@ impl Pager {
     }
 
     /// Charge the pages that were found, as far as there is room. While some are left, the next look comes soon.
-    fn pay_for_found(&mut self) {
+    pub(super) fn pay_for_found(&mut self) {
+        self.w.ledger.note_found(self.w.account.unpaid());
         self.w.account.pay_for_found(&mut self.w.seat(), now());
         if self.w.account.unpaid() > 0 {
             self.next_look = self.next_look.min(now() + SOON);

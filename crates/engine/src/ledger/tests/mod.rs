@@ -182,6 +182,7 @@ fn the_limit_is_never_passed() {
     let over = OverLimit {
         for_forks: 0,
         for_present: 5,
+        for_found: 0,
     };
     assert_eq!(ledger.over_limit(), over);
     let child = ledger.reserve(Some(one)).expect("a record");
@@ -195,6 +196,11 @@ fn the_limit_is_never_passed() {
         }
     );
     ledger.uncharge(one, 1000);
+    ledger.note_found(60);
+    assert_eq!(ledger.over_limit().for_found, 0);
+    ledger.note_found(63);
+    ledger.note_found(62);
+    assert_eq!(ledger.over_limit().for_found, 3);
     assert_eq!(
         (ledger.process_charged(one), ledger.charged_pages()),
         (0, 40)
