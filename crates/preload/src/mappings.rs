@@ -118,16 +118,13 @@ pub extern "C" fn mmap(
         PROGRAM.grew(mapped as usize, length);
     }
     if replaces {
-        // A fork child of this moment counts from zero.
         PROGRAM.replacing.fetch_sub(1, Relaxed);
     }
-    if is_new {
-        if populate {
-            // A hint, as the flag was: memory that is not writable stays as it is.
-            let errno = errno();
-            real_madvise(mapped, length, libc::MADV_POPULATE_WRITE);
-            set_errno(errno);
-        }
+    if is_new && populate {
+        // A hint, as the flag was: memory that is not writable stays as it is.
+        let errno = errno();
+        real_madvise(mapped, length, libc::MADV_POPULATE_WRITE);
+        set_errno(errno);
     }
     mapped
 }
