@@ -72,8 +72,16 @@ fn blocks_of_the_leak_sanitizer() {
         return;
     };
     let job = Job::new(path).arg("many_blocks");
-    let job = job.env("LSAN_OPTIONS", "detect_leaks=0");
-    near_limit(&Managed::limit(LIMIT).equals_bare_swapping(&job));
+    near_limit(&found_late(&job.env("LSAN_OPTIONS", "detect_leaks=0")));
+}
+
+/// Memory that is found late may be charged above the limit, if nothing leaves for a moment.
+#[track_caller]
+fn found_late(job: &Job) -> Outcome {
+    let outcome = Managed::limit(LIMIT).run(job).succeeded();
+    assert_eq!(outcome.text(), job.run().succeeded().text());
+    outcome.swapped();
+    outcome
 }
 
 /// Three threads map pieces of reservations past the C library at once, and fill them at full speed. Their calls leave
@@ -84,14 +92,15 @@ fn reserved_by_threads() {
         return;
     };
     let job = Job::new(path).arg("reserved_by_threads");
-    let outcome = Managed::limit(LIMIT).equals_bare_swapping(&job);
+    let outcome = found_late(&job);
     let passed = outcome.note("peak_kib") * 1024 > LIMIT * MIB + BESIDE_LIMIT;
-    let stats = outcome.stats.expect("statistics");
-    let named = stats.0["over_limit_bytes"]["found"]
-        .as_u64()
-        .expect("bytes");
-    let unmanaged = stats.0["unmanaged_bytes"]["total"].as_u64().expect("bytes");
-    assert!(!passed || named + unmanaged > 16 * MIB, "{}", stats.0);
+    let stats = &outcome.stats().0;
+    let over = &stats["over_limit_bytes"];
+    let mut named = stats["unmanaged_bytes"]["total"].as_u64().expect("bytes");
+    for cause in ["present", "found"] {
+        named += over[cause].as_u64().expect("bytes");
+    }
+    assert!(!passed || named > BESIDE_LIMIT / 2, "{stats}");
 }
 
 #[test]
