@@ -57,7 +57,8 @@ if __name__ == "__main__":
     if method == "fork":
         shared = build(kind, mebibytes, 3)
     context = multiprocessing.get_context(method)
-    with context.Pool(workers) as pool:
+    # A process that took a second task would find the array as its first one left it.
+    with context.Pool(workers, maxtasksperchild=1) as pool:
         tasks = [(worker, workers, method, kind, mebibytes) for worker in range(workers)]
         for worker, value in sorted(pool.map(in_worker, tasks, chunksize=1)):
             print("worker", worker, value)
