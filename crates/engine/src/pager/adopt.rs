@@ -139,14 +139,19 @@ impl Pager {
         }
         let registered = self.w.register(range.start, range.end - range.start);
         if registered.is_ok() {
-            // A region marked only in part would be several mappings. The program's refusal of huge pages is
-            // respected, even if its range is no longer known.
-            if self.mm.has_huge_pages() && !self.program.no_huge.load(Relaxed) {
-                huge::prefer(&range);
-            }
-            self.manage(&range);
+            self.on_registered(&range);
         }
         registered.is_ok()
+    }
+
+    /// `range` is registered: it is managed from now on.
+    pub(super) fn on_registered(&mut self, range: &std::ops::Range<usize>) {
+        // A region marked only in part would be several mappings. The program's refusal of huge pages is respected,
+        // even if its range is no longer known.
+        if self.mm.has_huge_pages() && !self.program.no_huge.load(Relaxed) {
+            huge::prefer(range);
+        }
+        self.manage(range);
     }
 
     /// The program's memory grew by `bytes` at `address`. False: the thread must wait.

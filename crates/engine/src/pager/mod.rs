@@ -142,7 +142,7 @@ pub(crate) struct Pager {
     early_calls: Vec<SlotIndex>,
     /// Faults on unknown memory, while pending events may explain it.
     unknown: Vec<u64>,
-    /// Managed memory that was unmapped and may have been replaced.
+    /// Memory that took the place of managed memory.
     replaced: replaced::Replaced,
     completions: Vec<Completion>,
     pulse: Arc<watch::Pulse>,
@@ -341,7 +341,7 @@ impl Pager {
                     }
                     Event::Unmap { start, end } => {
                         let range = adopt::pages(start, end);
-                        self.register_replaced(range.clone());
+                        self.register_replaced(&range);
                         self.on_unmap(range);
                     }
                     Event::Remap { from, to, len } => {
@@ -523,8 +523,7 @@ impl Pager {
 
     /// Sleep until an event arrives.
     fn wait(&mut self) {
-        let unknown = !self.unknown.is_empty() || self.replaced.is_expected();
-        let unsettled = self.mm.must_retry() || self.mm.is_stalled() || unknown;
+        let unsettled = self.mm.must_retry() || self.mm.is_stalled() || !self.unknown.is_empty();
         let timeout = if unsettled && self.w.program.mmap_changing() {
             SETTLING
         } else if unsettled

@@ -20,29 +20,16 @@ use crate::sys::own_memory;
 /// registered keeps the kernel from joining that memory with its neighbour: at full speed, each piece is a mapping. What
 /// comes between two looks is one. The kernel's bound is 65,530 by default.
 const MAPPINGS: usize = 16 << 10;
-/// The most ranges that are to be examined: while other calls never end, all wait. A look at the map finds the rest.
-const MOST: usize = 256;
 
-/// The ranges that are to be examined.
+/// The memory that was registered in the place of other memory.
 #[derive(Default)]
 pub(super) struct Replaced {
-    /// Each with whether it was registered before.
-    ranges: Vec<(PageRange, bool)>,
+    /// The core has not heard of it yet.
+    registered: Vec<PageRange>,
     mapping_at: MappingAt,
 }
 
 impl Replaced {
-    fn expect(&mut self, range: PageRange, was_known: bool) {
-        if self.ranges.len() < MOST {
-            self.ranges.push((range, was_known));
-        }
-    }
-
-    /// Whether a range is to be examined.
-    pub(super) fn is_expected(&self) -> bool {
-        !self.ranges.is_empty()
-    }
-
     /// The private memory that is at the start of `range` now, as far as it is in `range`.
     fn memory_in(&mut self, range: &PageRange) -> Option<PageRange> {
         let mapping = self.mapping_at.find(bytes_of(range).start)?;
@@ -60,41 +47,37 @@ impl Pager {
     /// `range` was unmapped: register the memory that is there now, if there is any, at once, as the thread that mapped
     /// it runs again. [`Pager::adopt_replaced`] reports it to the core, which has not heard of the end of the old
     /// memory yet.
-    pub(super) fn register_replaced(&mut self, range: PageRange) {
-        // Nothing may be registered during a fork: a later look at the map finds it. The C library's calls report what
-        // they map.
+    pub(super) fn register_replaced(&mut self, range: &PageRange) {
+        // Nothing may be registered during a fork, a new thread's stack is not recognised yet, and the C library's calls
+        // report what they map. A later look at the map finds what is left.
         let is_reported = self.program.replacing.load(Relaxed) != 0;
-        if !self.hold.is_none() || is_reported || self.space.mappings >= MAPPINGS {
+        let may_be_stack = self.program.threads_made().is_none();
+        let many = self.space.mappings >= MAPPINGS;
+        if !self.hold.is_none() || may_be_stack || is_reported || many {
             return;
         }
-        let Some(found) = self.replaced.memory_in(&range) else {
+        let Some(found) = self.replaced.memory_in(range) else {
             return;
         };
         let bytes = bytes_of(&found);
-        // While an event is pending, registered memory may have moved here, and its pages are known at their old
-        // place.
-        let is_known = self.w.quiet.is_registered(bytes.start);
-        if !is_known {
-            // A refusal is repeated at adoption, which handles it.
-            let _ = self.w.register(bytes.start, bytes.end - bytes.start);
-        }
-        self.replaced.expect(found, is_known);
-    }
-
-    /// Adopt the memory that took the place of unmapped memory.
-    pub(super) fn adopt_replaced(&mut self) {
-        if !self.replaced.is_expected() {
+        // Registered memory has moved here: its pages are known at their old place, until the event of the move is read.
+        if self.is_let_go(&found) || self.w.quiet.is_registered(bytes.start) {
             return;
         }
-        let changing = self.w.program.mmap_changing();
+        if self.w.register(bytes.start, bytes.len()).is_ok() {
+            self.replaced.registered.push(found);
+            self.space.mappings += 1;
+        }
+    }
+
+    /// Report what was registered to the core. Its pages wait for room, as they came unnoticed.
+    pub(super) fn adopt_replaced(&mut self) {
+        if self.replaced.registered.is_empty() {
+            return;
+        }
         self.w.account.open_found(now());
-        for (range, was_known) in core::mem::take(&mut self.replaced.ranges) {
-            if was_known && changing {
-                self.replaced.expect(range, was_known);
-            } else {
-                self.adopt(bytes_of(&range));
-                self.space.mappings += 1;
-            }
+        for range in core::mem::take(&mut self.replaced.registered) {
+            self.on_registered(&bytes_of(&range));
         }
         self.w.account.close_found();
         self.pay_for_found();
