@@ -120,6 +120,62 @@ fn raw_forks() {
     part("raw_forks");
 }
 
+/// Forks by inline assembly, which the kernel alone reports. Their memory is charged and cannot be evicted: the limit
+/// gives way, and the user is told.
+#[track_caller]
+fn past_libc(name: &str, managed: Managed) -> Option<Outcome> {
+    let path = program::compile(name, "fork_past_libc")?;
+    let job = Job::new(path).arg(name);
+    let outcome = managed.talkative().run(&job).succeeded();
+    outcome.equals(&job.run());
+    outcome.swapped();
+    let told = "forked by a system call of its own";
+    assert!(outcome.stderr.contains(told), "said: {}", outcome.stderr);
+    Some(outcome)
+}
+
+#[test]
+fn past_libc_reads_and_writes() {
+    past_libc("reads_and_writes", Managed::limit(LIMIT));
+}
+
+/// Their content is in an area in memory.
+#[test]
+fn past_libc_with_a_ram_area() {
+    let area = ["--swap", "ram:512M"];
+    past_libc("reads_and_writes", Managed::limit(LIMIT).options(area));
+}
+
+#[test]
+fn past_libc_moves() {
+    past_libc("moves", Managed::limit(LIMIT));
+}
+
+#[test]
+fn past_libc_children_of_children() {
+    past_libc("children_of_children", Managed::limit(LIMIT));
+}
+
+#[test]
+fn past_libc_parent_leaves() {
+    past_libc("parent_leaves", Managed::limit(LIMIT));
+}
+
+/// Slots that such children held must be free when they have ended or executed a file.
+#[test]
+fn past_libc_many_in_little_swap() {
+    let little = ["--swap-size", "224M", "--full-timeout", "5s"];
+    past_libc("many", Managed::limit(LIMIT).options(little));
+}
+
+#[test]
+fn past_libc_beside_moves() {
+    if let Some(outcome) = past_libc("beside_moves", Managed::limit(LIMIT)) {
+        let looked = outcome.note("looked");
+        assert!(looked > 10, "children could look {looked} times only");
+    }
+}
+
 #[test]
 fn siblings_share_the_limit() {
     part_of(4, "siblings_share_the_limit");

@@ -373,7 +373,12 @@ impl Program {
         // SAFETY: the ring is set before the state says that there is an engine, and lives until the
         // process ends; a fork child forgets it first.
         let ring = unsafe { Ring::from_address(ring) };
-        ring.and_then(|ring| ring.call(words)).unwrap_or([0; 4])
+        let answer = ring.and_then(|ring| ring.call(words));
+        if answer.is_none() && self.pid.load(Relaxed) != own_pid() {
+            // The child of a fork past the C library: it has no engine.
+            self.set_state(state::FAILED);
+        }
+        answer.unwrap_or([0; 4])
     }
 }
 

@@ -30,6 +30,8 @@ mod unaccounted;
 mod unshare;
 mod write_back;
 
+pub use snapshot::Place;
+
 use alloc::vec::Vec;
 
 use crate::fault::out_of_memory::Config as Patience;
@@ -254,6 +256,11 @@ impl Mm {
     /// Pages of `range` that are mapped, and pages that are in a frame or on an area.
     pub fn usage(&self, range: &PageRange) -> (u64, u64) {
         self.table.usage(range)
+    }
+
+    /// Whether any page of `range` was touched and not discarded since.
+    pub fn has_content(&self, range: &PageRange) -> bool {
+        self.table.next_used(range.start, range.end).is_some()
     }
 
     /// Where `page` is.

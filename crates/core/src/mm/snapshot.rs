@@ -14,8 +14,19 @@ use crate::frames::State;
 use crate::frames::clusters::List;
 use crate::space::Stored;
 use crate::space::page_table::Entry;
-use crate::units::Vpn;
+use crate::units::{Frame, Vpn};
 use crate::world::World;
+
+/// Where the content of an unmapped page is while memory is not quiet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// On an area, or nowhere as a word fills it.
+    Stored(Stored),
+    /// In a frame, of which no slot holds a copy yet.
+    Frame(Frame),
+    /// Lost.
+    Nowhere,
+}
 
 impl Mm {
     /// Evict nothing from now on.
@@ -62,6 +73,36 @@ impl Mm {
             out.extend(stored.map(|stored| (page, stored)));
             at = page.plus(1);
         }
+    }
+
+    /// The process has forked without notice: as [`Mm::unmapped`], while memory is not quiet. The child shares all pages
+    /// that are mapped.
+    pub fn forked_without_notice(&mut self) -> Vec<(Vpn, Place)> {
+        let mut unmapped = Vec::new();
+        let mut at = Vpn(0);
+        while let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX)) {
+            let place = match entry {
+                Entry::Swapped { slot, .. } => Some(Place::Stored(Stored::In(slot))),
+                Entry::SameFilled(fill) => {
+                    Some(Place::Stored(Stored::Filled(self.table.word_of(fill))))
+                }
+                Entry::Cached(frame) => {
+                    let desc = self.frames.get(frame);
+                    Some(match (desc.state, desc.slot) {
+                        (State::Clean | State::Reading, Some(slot)) => {
+                            Place::Stored(Stored::In(slot))
+                        }
+                        _ => Place::Frame(frame),
+                    })
+                }
+                Entry::Poisoned => Some(Place::Nowhere),
+                Entry::Unmapped | Entry::Resident(_) | Entry::Guarded => None,
+            };
+            unmapped.extend(place.map(|place| (page, place)));
+            at = page.plus(1);
+        }
+        self.table.share_all();
+        unmapped
     }
 
     /// Take a reference for the child to each slot of the snapshot.

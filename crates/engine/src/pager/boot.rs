@@ -27,7 +27,7 @@ use super::space::Space;
 use super::unshare::Unsharer;
 use super::workers::{DEPTH, helpers_of, open_io};
 use super::world::{Lent, Linux, Zeros};
-use super::{Mode, Pager, guard, handover, inherit, panic, watch};
+use super::{Mode, Pager, guard, guests, handover, inherit, panic, watch};
 use crate::digest::number_in_order;
 use crate::ledger::protocol::{Client, ProtocolError, Severity, Welcome};
 use crate::ledger::{Ledger, ProcId, ReadaheadPolicy, ThpMode};
@@ -169,7 +169,7 @@ extern "C" fn enter(_: *mut c_void) {
     // SAFETY: the address is 0 or a snapshot that the parent wrote, which is still mapped.
     let mut inherited = unsafe { Snapshot::find(snapshot) };
     let mut early = None;
-    let (mut host, mut has_pages) = (None, false);
+    let (mut host, mut has_pages, mut heard) = (None, false, Heard::default());
     // Its parent's engine waits for this one.
     let mut expecting = Some(program.board.load(Relaxed)).filter(|_| origin != FRESH);
     let booted = match closed {
@@ -189,8 +189,9 @@ extern "C" fn enter(_: *mut c_void) {
                 }
                 host = early.host.try_clone().ok();
                 has_pages = inherited.as_ref().is_some_and(Snapshot::has_pages);
+                heard = core::mem::take(&mut early.heard);
             }
-            boot(program, origin != FRESH, inherited, early)
+            boot(program, origin != FRESH, inherited, early, &mut heard)
         }
         Err(errno) => Err(BootError::System {
             what: "close_range",
@@ -227,6 +228,7 @@ extern "C" fn enter(_: *mut c_void) {
             program.set_state(state::FAILED);
         }
     }
+    guests::lose(program, heard);
     // Together with the threads that were already started.
     process::exit(0)
 }
@@ -236,6 +238,7 @@ fn boot(
     forked: bool,
     inherited: Option<Snapshot>,
     early: Option<Early>,
+    heard: &mut Heard,
 ) -> Result<Pager, BootError> {
     let is_early = early.is_some();
     let protection = early.as_ref().map(|early| early.protection);
@@ -276,7 +279,6 @@ fn boot(
         doorbell,
         keeper,
         calls,
-        heard,
     } = nest;
     let ledger: &'static Ledger = Box::leak(Box::new(welcome.ledger));
     let me = welcome.record;
@@ -448,7 +450,6 @@ struct Nest {
     doorbell: Doorbell,
     keeper: Option<Uring>,
     calls: Vec<SlotIndex>,
-    heard: Heard,
 }
 
 impl Nest {
@@ -463,7 +464,6 @@ impl Nest {
             doorbell: early.doorbell,
             keeper: early.ring,
             calls: early.calls,
-            heard: early.heard,
         };
         Ok((nest, early.client))
     }
@@ -481,7 +481,6 @@ impl Nest {
             doorbell,
             keeper: None,
             calls: Vec::new(),
-            heard: Heard::default(),
         })
     }
 }

@@ -95,6 +95,7 @@ impl Pager {
     }
 
     fn let_fork(&mut self, slot: SlotIndex, words: [u64; 4]) {
+        self.fork_seen = false;
         handover::expect_child(self.program.board.load(Relaxed));
         self.answer(slot, words);
     }

@@ -87,11 +87,15 @@ impl Arena {
         unsafe { words.write([word; PAGE_SIZE / 8]) }
     }
 
-    /// Digest of a frame that has memory.
-    pub fn digest(&self, frame: Frame) -> Digest {
+    /// The content of a frame that has memory.
+    pub fn page(&self, frame: Frame) -> &[u8; PAGE_SIZE] {
         // SAFETY: as for `clear`; a frame that is being written to an area is only read.
-        let page = unsafe { &*self.pointer(frame).cast::<[u8; PAGE_SIZE]>() };
-        digest_of(page)
+        unsafe { &*self.pointer(frame).cast::<[u8; PAGE_SIZE]>() }
+    }
+
+    /// Its digest.
+    pub fn digest(&self, frame: Frame) -> Digest {
+        digest_of(self.page(frame))
     }
 
     /// How many frames there are.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
-use super::handover;
+use super::{guests, handover};
 use crate::ledger::protocol::{self, Client, Message};
 use crate::program::Program;
 use crate::sys::host::Host;
@@ -77,12 +77,14 @@ extern "C" fn work(argument: *mut c_void) {
                 Some(heir) => guard.host = heir,
                 None => {
                     handover::await_children(guard.program.board.load(Relaxed));
+                    guests::see_off();
                     process::exit(0)
                 }
             }
         }
         if guard.host.has_left() {
             handover::await_children(guard.program.board.load(Relaxed));
+            guests::see_off();
             // It continues without the engine and its old memory. Without a supervisor there is no receiver.
             let _ = protocol::send(&guard.supervisor, &Message::Bye, &[]);
             process::exit(0);

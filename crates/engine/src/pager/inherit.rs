@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
 use super::boot::{BootError, bytes_of, pages_of, system};
-use super::lazy::Heard;
+use super::lazy::{Heard, once_it_is_free};
 use super::snapshot::{Fate, Snapshot};
 use super::{Mode, Pager};
 use crate::ledger::SeenKind;
@@ -22,15 +22,15 @@ use crate::sys::maps;
 pub(super) fn inherit(
     pager: &mut Pager,
     mut snapshot: Snapshot,
-    mut heard: Heard,
+    heard: &mut Heard,
     is_early: bool,
 ) -> Result<(), BootError> {
     if is_early {
         heard.settle(&pager.w.program, &mut snapshot);
     }
-    pager.faults = heard.faults;
-    pager.copies.extend(heard.copies);
-    pager.overdue = heard.overdue;
+    pager.faults = core::mem::take(&mut heard.faults);
+    pager.copies.extend(core::mem::take(&mut heard.copies));
+    pager.overdue = core::mem::take(&mut heard.overdue);
     if snapshot.is_spoilt() {
         return Err(BootError::Spoilt);
     }
@@ -47,7 +47,7 @@ pub(super) fn inherit(
             if bytes.is_empty() {
                 continue;
             }
-            match w.register(bytes.start, bytes.len()) {
+            match once_it_is_free(|| w.register(bytes.start, bytes.len())) {
                 Ok(()) => regions.push(part),
                 // Memory of a kind that was never managed.
                 Err(Errno::INVAL) => {}
@@ -118,6 +118,9 @@ pub(super) fn inherit(
         pager.arm_all();
     }
     debug_assert!(pager.w.available() <= pager.w.limit());
+    for child in heard.forked.drain(..) {
+        pager.take_guest(child, heard.changed_since);
+    }
     Ok(())
 }
 

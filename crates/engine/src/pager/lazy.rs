@@ -25,6 +25,7 @@ use super::adopt::pages;
 use super::boot::bytes_of;
 use super::copies::{self, Protection};
 use super::copying::Copying;
+use super::guests::{Child, Needed};
 use super::moves::{Move, Overdue};
 use super::snapshot::Snapshot;
 use super::world::now;
@@ -71,6 +72,25 @@ pub(super) struct Early {
     pub copied: u64,
 }
 
+/// Notes of where the unmapped pages of a process are, which follow what the process does to its memory.
+pub(super) trait Notes {
+    /// The content of the pages in `range` is gone.
+    fn forget(&mut self, range: &PageRange);
+
+    /// Memory moved; content at the target is gone.
+    fn moves_to(&mut self, moved: &Move);
+}
+
+impl Notes for Snapshot {
+    fn forget(&mut self, range: &PageRange) {
+        Snapshot::forget(self, range);
+    }
+
+    fn moves_to(&mut self, moved: &Move) {
+        Snapshot::moves_to(self, moved);
+    }
+}
+
 /// Events of the program's memory.
 #[derive(Default)]
 pub(super) struct Heard {
@@ -81,7 +101,11 @@ pub(super) struct Heard {
     /// Unmap events that are expected and have no effect.
     pub overdue: Overdue,
     /// The registered regions.
-    regions: Vec<PageRange>,
+    pub regions: Vec<PageRange>,
+    /// The process has forked without notice: the memory of each child.
+    pub forked: Vec<Child>,
+    /// It has changed its memory since.
+    pub changed_since: bool,
 }
 
 /// Lets the child run, if it can do without a full engine for now. `None`: it cannot, and nothing was done.
@@ -150,20 +174,38 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
     })
 }
 
-/// Opens a userfaultfd for the program's memory, with write protection if the kernel supports it.
+/// Opens a userfaultfd for the program's memory: with write protection if the kernel supports it, and with events for
+/// forks if this process has the right (CAP_SYS_PTRACE).
 pub(super) fn open_uffd() -> Result<Uffd, UffdError> {
-    let can_protect = Features::NEEDED | Features::PAGEFAULT_FLAG_WP;
-    Uffd::open(can_protect).or_else(|_| Uffd::open(Features::NEEDED))
+    let protects = Features::NEEDED | Features::PAGEFAULT_FLAG_WP;
+    let forks = Features::EVENT_FORK;
+    let wanted = [protects | forks, protects, Features::NEEDED | forks];
+    let opened = wanted
+        .into_iter()
+        .find_map(|features| Uffd::open(features).ok());
+    opened.map_or_else(|| Uffd::open(Features::NEEDED), Ok)
 }
 
 /// Registers the present parts of `regions`. INVAL: memory of a kind that was never managed.
 fn register(uffd: &Uffd, regions: &[PageRange]) -> Option<()> {
     space::each_part(
         regions.iter().cloned(),
-        |bytes| uffd.register_missing(bytes.start, bytes.len()),
+        |bytes| once_it_is_free(|| uffd.register_missing(bytes.start, bytes.len())),
         |error| *error != Errno::INVAL,
     )
     .ok()
+}
+
+/// Tries again while the registration of the fork itself still holds the memory: the parent's engine ends it when it has
+/// read the event (`Pager::on_fork`).
+pub(super) fn once_it_is_free(register: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+    let began = now();
+    loop {
+        match register() {
+            Err(Errno::BUSY) if now() - began < SETTLES => rustix::thread::sched_yield(),
+            other => return other,
+        }
+    }
 }
 
 /// Drops pages that the child touched before they were registered, although the snapshot has their content. The
@@ -200,7 +242,7 @@ impl Early {
             }
             if let (Some(uffd), Some(snapshot)) = (&self.program, snapshot.as_deref_mut()) {
                 self.heard.read(uffd, snapshot);
-                if !snapshot.has_room_for_moves() {
+                if !snapshot.has_room_for_moves() || !self.heard.forked.is_empty() {
                     break;
                 }
             }
@@ -227,7 +269,8 @@ impl Early {
             }
         }
         program.spare.store(0, Relaxed);
-        if let Some(snapshot) = snapshot {
+        // After a fork there is no time: once the supervisor sees the end of this process, its record is gone.
+        if let Some(snapshot) = snapshot.filter(|_| self.heard.forked.is_empty()) {
             self.protection = self.protect(snapshot);
         }
     }
@@ -293,6 +336,14 @@ impl Early {
 }
 
 impl Heard {
+    /// For memory of which `regions` are registered.
+    pub(super) fn of(regions: Vec<PageRange>) -> Self {
+        Heard {
+            regions,
+            ..Heard::default()
+        }
+    }
+
     /// Reads events until none is pending or in progress. Memory then matches the snapshot.
     pub(super) fn settle(&mut self, uffd: &Uffd, snapshot: &mut Snapshot) {
         let began = now();
@@ -305,12 +356,16 @@ impl Heard {
         }
     }
 
-    /// Reads events of the program's memory: changes are marked in the snapshot, faults are kept.
-    fn read(&mut self, uffd: &Uffd, snapshot: &mut Snapshot) {
+    /// Reads events of the process' memory, up to a fork: changes are noted, faults are kept.
+    pub(super) fn read(&mut self, uffd: &Uffd, notes: &mut impl Notes) {
         // One at a time: reading an event releases the call that caused it.
         let mut buffer = [RawMsg::ZERO; 1];
+        let _needed = Needed::new();
         while let Ok(mut events) = uffd.read(&mut buffer) {
-            match events.next() {
+            let event = events.next();
+            let changes = !matches!(event, None | Some(Event::Fault { .. } | Event::Fork { .. }));
+            self.changed_since |= changes && !self.forked.is_empty();
+            match event {
                 None => break,
                 Some(Event::Fault { addr, flags, .. }) if flags.wp => {
                     self.copies.push(copies::at(addr as u64));
@@ -318,10 +373,10 @@ impl Heard {
                 Some(Event::Fault { addr, flags, tid }) => {
                     self.faults.push((addr as u64, tid, flags.write));
                 }
-                Some(Event::Remove { start, end }) => snapshot.forget(&pages(start, end)),
+                Some(Event::Remove { start, end }) => notes.forget(&pages(start, end)),
                 Some(Event::Unmap { start, end }) => {
                     for part in self.overdue.rest_of(pages(start, end)) {
-                        snapshot.forget(&part);
+                        notes.forget(&part);
                         let left = self.regions.iter().flat_map(|known| without(known, &part));
                         self.regions = left.collect();
                     }
@@ -337,11 +392,15 @@ impl Heard {
                         }
                     }
                     self.overdue.expect(moved.from.clone());
-                    snapshot.moves_to(&moved);
+                    notes.moves_to(&moved);
                     let after = self.regions.iter().flat_map(|known| moved.after(known));
                     self.regions = after.collect();
                 }
-                Some(Event::Fork { .. } | Event::Unknown(_)) => {}
+                Some(Event::Fork { fd }) => {
+                    self.forked.push(Child::of(fd));
+                    break;
+                }
+                Some(Event::Unknown(_)) => {}
             }
         }
         if !self.overdue.is_empty() && !uffd.mmap_changing() {

@@ -13,6 +13,7 @@ mod copying;
 mod fork;
 mod frames;
 mod guard;
+mod guests;
 mod handover;
 mod huge;
 mod inherit;
@@ -47,7 +48,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 pub use boot::{Origin, renounce_parent, start};
+use guests::{Guest, Needed};
 pub use handover::child_is_up;
+use moves::Move;
 use placement::Placement;
 use snapshot::Sheet;
 use world::{DIGEST, Linux, now};
@@ -110,6 +113,8 @@ pub(crate) struct Pager {
     expected: Vec<fork::Expected>,
     /// Forks so far.
     forks: u64,
+    /// The kernel has reported the fork that is held.
+    fork_seen: bool,
     placement: Placement,
     /// When polling for a completion began; 0 when not polling.
     polling_since: Nanos,
@@ -138,6 +143,10 @@ pub(crate) struct Pager {
     overdue: moves::Overdue,
     /// Writes to pages that are not paid for.
     copies: Copies,
+    /// Children of forks past the C library that are not served yet.
+    guests: Vec<Guest>,
+    /// Moves since the address space last was at rest.
+    moved_recently: Vec<guests::Recent>,
     /// Calls that arrived before the pager existed.
     early_calls: Vec<SlotIndex>,
     /// Faults on unknown memory, while pending events may explain it.
@@ -190,6 +199,7 @@ impl Pager {
             sheet: None,
             expected: Vec::new(),
             forks: 0,
+            fork_seen: false,
             placement: Placement::new(program.pid.load(Relaxed)),
             polling_since: 0,
             space,
@@ -205,6 +215,8 @@ impl Pager {
             faults: Vec::with_capacity(MESSAGES),
             overdue: moves::Overdue::default(),
             copies: Copies::default(),
+            guests: Vec::new(),
+            moved_recently: Vec::new(),
             early_calls: Vec::new(),
             unknown: Vec::new(),
             replaced: replaced::Replaced::default(),
@@ -321,6 +333,7 @@ impl Pager {
         // its move is noted.
         let at_once = if self.hold.is_held() { 1 } else { MESSAGES };
         let (mut any, mut reads) = (false, 0);
+        let _needed = Needed::new();
         while let Ok(events) = self.w.program.read(&mut buffer[..at_once]) {
             let mut count = 0;
             reads += 1;
@@ -348,7 +361,8 @@ impl Pager {
                         let (from, to) = (adopt::pages(from, from + len), Vpn::of(to as u64));
                         self.on_move(&from, to);
                     }
-                    Event::Fork { .. } | Event::Unknown(_) => {}
+                    Event::Fork { fd } => self.on_fork(fd),
+                    Event::Unknown(_) => {}
                 }
             }
             // Before the released threads touch much of it.
@@ -362,6 +376,7 @@ impl Pager {
         if !self.overdue.is_empty() && !self.w.program.mmap_changing() {
             self.overdue.clear();
         }
+        self.begin_guests();
         let mut faults = core::mem::take(&mut self.faults);
         for (address, tid, write) in faults.drain(..) {
             self.placement.on_fault(tid);
@@ -391,7 +406,12 @@ impl Pager {
         // The kernel also reports the old place as unmapped. The event is expected here, and not mistaken for a late
         // event of the same place.
         self.overdue.expect(from.clone());
-        self.w.move_in_snapshot(from, to);
+        let moved = Move {
+            from: from.clone(),
+            to,
+        };
+        self.w.move_in_snapshot(&moved);
+        self.note_move(moved);
         self.w.record(|record| {
             record.moves(from, to);
             record.change(SeenKind::Unmap, from);
@@ -523,7 +543,10 @@ impl Pager {
 
     /// Sleep until an event arrives.
     fn wait(&mut self) {
-        let unsettled = self.mm.must_retry() || self.mm.is_stalled() || !self.unknown.is_empty();
+        let unsettled = self.mm.must_retry()
+            || self.mm.is_stalled()
+            || !self.unknown.is_empty()
+            || !self.guests.is_empty();
         let timeout = if unsettled && self.w.program.mmap_changing() {
             SETTLING
         } else if unsettled

@@ -38,13 +38,17 @@ impl Move {
         parts.filter(|part| len(part) > 0)
     }
 
-    /// The parts in which the content of `range` lay before the move. New memory at the old place had no place.
-    pub fn before(&self, range: &PageRange) -> impl Iterator<Item = PageRange> + use<> {
-        let back = Move {
+    /// The move that undoes this one.
+    pub fn reversed(&self) -> Move {
+        Move {
             from: self.target(),
             to: self.from.start,
-        };
-        back.after(range)
+        }
+    }
+
+    /// The parts in which the content of `range` lay before the move. New memory at the old place had no place.
+    pub fn before(&self, range: &PageRange) -> impl Iterator<Item = PageRange> + use<> {
+        self.reversed().after(range)
     }
 }
 

@@ -61,7 +61,7 @@ impl Pager {
         };
         let bytes = bytes_of(&found);
         // Registered memory has moved here: its pages are known at their old place, until the event of the move is read.
-        if self.is_let_go(&found) || self.w.quiet.is_registered(bytes.start) {
+        if self.is_let_go(&found) || self.w.quiet.is_registered(bytes.start) == Some(true) {
             return;
         }
         if self.w.register(bytes.start, bytes.len()).is_ok() {

@@ -233,10 +233,9 @@ impl Linux {
     }
 
     /// Memory that the program moves while a fork is held is at its new place in the child.
-    pub fn move_in_snapshot(&mut self, from: &PageRange, to: Vpn) {
+    pub fn move_in_snapshot(&mut self, moved: &Move) {
         if let Some(snapshot) = &mut self.snapshot {
-            let from = from.clone();
-            snapshot.moves_to(&Move { from, to });
+            snapshot.moves_to(moved);
         }
     }
 

@@ -122,6 +122,9 @@ impl Program {
             return;
         }
         let [answer, snapshot, ..] = self.call([request::HOLD, 0, 0, 0]);
+        if answer == 0 && self.state.load(Acquire) == state::FAILED {
+            return;
+        }
         fork.snapshot.store(snapshot as usize, Relaxed);
         fork.counted.store(answer != 0, Relaxed);
         // Without an answer, the child's missing pages are unknown.

@@ -106,6 +106,11 @@ pub struct Uffd {
 }
 
 impl Uffd {
+    /// The userfaultfd that a fork event brought ([`Event::Fork`]): for the memory of the child.
+    pub const fn of_child(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
     /// Opens a userfaultfd with exactly `features`: by the device first, then by the system call.
     pub fn open(features: Features) -> Result<Self, UffdError> {
         let uffd = Self {
@@ -301,16 +306,30 @@ impl Uffd {
         self.call::<ZEROPAGE, _>(&mut nothing) == Err(Errno::AGAIN)
     }
 
-    /// Whether private anonymous memory at `address` is registered, here or elsewhere. One system call without effect:
-    /// such memory has no page cache from which UFFDIO_CONTINUE could map a page, and the kernel says so only of a
-    /// registered range. Of a descriptor without events, the answer does not wait for those of another.
-    pub fn is_registered(&self, address: usize) -> bool {
+    /// Whether private anonymous memory at `address` is registered, here or elsewhere; `None` while the memory changes.
+    /// One system call without effect: such memory has no page cache from which UFFDIO_CONTINUE could map a page, and the
+    /// kernel says so only of a registered range. Of a descriptor without events, the answer does not wait for those of
+    /// another.
+    pub fn is_registered(&self, address: usize) -> Option<bool> {
+        match self.continue_at(address) {
+            Err(Errno::AGAIN) => None,
+            other => Some(other == Err(Errno::INVAL)),
+        }
+    }
+
+    /// Whether the memory still exists: its process has not ended or executed a file. Without effect on registered
+    /// memory at `address`, as above.
+    pub fn exists(&self, address: usize) -> bool {
+        self.continue_at(address) != Err(Errno::SRCH)
+    }
+
+    fn continue_at(&self, address: usize) -> Result<(), Errno> {
         let mut page = k::uffdio_continue {
             range: range(address, PAGE),
             mode: 0,
             mapped: 0,
         };
-        self.call::<CONTINUE, _>(&mut page) == Err(Errno::INVAL)
+        self.call::<CONTINUE, _>(&mut page)
     }
 
     /// Reads pending messages without waiting; if there are none, the iterator is empty.

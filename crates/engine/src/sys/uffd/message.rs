@@ -67,7 +67,8 @@ pub enum Event {
         /// Bytes that moved: the old length, also when the mapping grew.
         len: usize,
     },
-    /// The process forked; the child's memory reports to this descriptor.
+    /// The process forked; the child's memory reports to this descriptor. The fork has copied the memory, and the thread
+    /// waits for this message to be read. Since the copy, no ioctl has succeeded.
     Fork {
         /// The child's userfaultfd.
         fd: OwnedFd,

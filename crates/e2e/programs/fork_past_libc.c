@@ -1,0 +1,232 @@
+/* Forks by inline assembly, of which nobody is told, with most of the memory swapped out. The children use plain memory
+ * and system calls of their own, as the C library may be in any state there. */
+#include "forks.h"
+
+#include <sys/prctl.h>
+
+static long raw(long number, long a, long b, long c, long d, long e)
+{
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    __asm__ volatile("syscall"
+                     : "+a"(number)
+                     : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
+                     : "rcx", "r11", "memory");
+    return number;
+}
+
+static pid_t by_fork(void) { return raw(SYS_fork, 0, 0, 0, 0, 0); }
+static pid_t by_clone(void) { return raw(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
+static pid_t by_clone3(void)
+{
+    uint64_t arguments[11] = {0};
+    arguments[4] = SIGCHLD;
+    return raw(SYS_clone3, (long)arguments, sizeof arguments, 0, 0, 0);
+}
+
+static pid_t (*const ways[])(void) = {by_fork, by_clone, by_clone3};
+static const char *const names[] = {"fork", "clone", "clone3"};
+
+static void ends(int status) { raw(SYS_exit_group, status, 0, 0, 0, 0); }
+
+/* What a child does: reads all, writes a part, and changes its address space. Returns 0, or what was wrong. */
+static int works_alone(char *p, uint64_t seed, uint64_t mine)
+{
+    if (wrong_words(p, 0, REGION, seed))
+        return 91;
+    fill_part(p, 0, REGION / 4, mine);
+    char *quarter = p + REGION / 4;
+    if (raw(SYS_madvise, (long)quarter, REGION / 4, MADV_DONTNEED, 0, 0))
+        return 92;
+    for (size_t i = 0; i < REGION / 4; i += PAGE)
+        if (quarter[i])
+            return 93;
+    return wrong_words(p, 0, REGION / 4, mine) || wrong_words(p, REGION / 2, REGION / 2, seed) ? 94 : 0;
+}
+
+static void reads_and_writes(void)
+{
+    char *p = swapped_region(1);
+    for (int i = 0; i < 3; i++) {
+        fflush(stdout);
+        pid_t pid = ways[i]();
+        CHECK(pid >= 0, "%s", names[i]);
+        if (pid == 0)
+            ends(works_alone(p, 1 + i, 100 + i));
+        fill(p, REGION, 2 + i);
+        press(PRESSURE);
+        child_was_right(pid, names[i]);
+        VERIFY(p, REGION, 2 + i, names[i]);
+    }
+}
+
+/* Memory that moves before it is touched: within the child, and in it. */
+static void moves(void)
+{
+    char *p = swapped_region(10), *to = map(REGION);
+    pid_t pid = by_fork();
+    if (pid == 0) {
+        long moved = raw(SYS_mremap, (long)p, REGION, REGION, MREMAP_MAYMOVE | MREMAP_FIXED, (long)to);
+        if (moved != (long)to || wrong_words(to, 0, REGION, 10))
+            ends(91);
+        /* The old place is new memory. */
+        long again = raw(SYS_mremap, (long)to, REGION / 2, REGION / 2, MREMAP_MAYMOVE | MREMAP_FIXED, (long)p);
+        if (again != (long)p || wrong_words(p, 0, REGION / 2, 10) || wrong_words(to, REGION / 2, REGION / 2, 10))
+            ends(92);
+        if (raw(SYS_munmap, (long)p, REGION / 2, 0, 0, 0))
+            ends(93);
+        ends(0);
+    }
+    child_was_right(pid, "a child that moves memory");
+    press(PRESSURE);
+    VERIFY(p, REGION, 10, "the parent");
+}
+
+/* Children of children, the last one by the C library. */
+static void generations(char *p, int left)
+{
+    fill_part(p, left * MIB, MIB, 200 + left);
+    fflush(stdout);
+    pid_t pid = left > 1 ? ways[left % 3]() : fork();
+    if (pid == 0) {
+        if (wrong_words(p, left * MIB, MIB, 200 + left) || wrong_words(p, 8 * MIB, REGION - 8 * MIB, 20))
+            ends(91);
+        if (left > 1)
+            generations(p, left - 1);
+        ends(0);
+    }
+    int status = -1;
+    raw(SYS_wait4, pid, (long)&status, 0, 0, 0);
+    if (status != 0 || wrong_words(p, 8 * MIB, REGION - 8 * MIB, 20))
+        ends(status ? 95 : 96);
+}
+
+static void children_of_children(void)
+{
+    char *p = swapped_region(20);
+    pid_t pid = forked();
+    if (pid == 0) {
+        generations(p, 4);
+        ends(0);
+    }
+    child_was_right(pid, "the generations");
+    VERIFY(p, REGION, 20, "the parent");
+}
+
+/* The parent ends, or executes a file, while the child needs its pages: with an engine, and before it has one. */
+static void parent_leaves(void)
+{
+    char *p = swapped_region(30);
+    for (int way = 0; way < 4; way++) {
+        int done[2];
+        CHECK(pipe(done) == 0, "pipe");
+        pid_t parent = forked();
+        if (parent == 0) {
+            if (way & 1) {
+                VERIFY(p, REGION, 30, "a child by the C library");
+                press(PRESSURE);
+            }
+            if (by_clone() == 0) {
+                raw(SYS_close, done[0], 0, 0, 0, 0);
+                usleep(20000);
+                raw(SYS_write, done[1], (long)(works_alone(p, 30, 31) ? "w" : "r"), 1, 0, 0);
+                ends(0);
+            }
+            if (way & 2)
+                execl("/bin/true", "true", NULL);
+            _exit(0);
+        }
+        child_was_right(parent, "the one between");
+        close(done[1]);
+        char verdict = 0;
+        ssize_t got = read(done[0], &verdict, 1);
+        /* Where its parent had no engine and has ended at once, the content may be lost, which ends the orphan. */
+        CHECK(got == 1 ? verdict == 'r' : got == 0 && !(way & 1), "the orphan of way %d: %c", way, verdict);
+        close(done[0]);
+    }
+    VERIFY(p, REGION, 30, "the first process");
+}
+
+/* Slots that such children held must be free: run with little swap. */
+static void many(void)
+{
+    char *p = swapped_region(40);
+    for (int i = 0; i < 30; i++) {
+        pid_t pid = ways[i % 3]();
+        if (pid == 0) {
+            if (i % 3 == 0)
+                raw(SYS_execve, (long)"/bin/true", (long)(char *[]){"true", NULL}, (long)(char *[]){NULL}, 0, 0);
+            ends(wrong_words(p, REGION - 4 * MIB, 4 * MIB, 40 + i) ? 91 : 0);
+        }
+        child_was_right(pid, "a child");
+        fill(p, REGION, 41 + i);
+    }
+    VERIFY(p, REGION, 70, "in the end");
+}
+
+static volatile int stop;
+
+static char *region_of_thread;
+static char *volatile whole;
+
+/* Moves a region to and fro; the pointer is set while it is whole. */
+static void *mover(void *unused)
+{
+    (void)unused;
+    char *at = region_of_thread, *free_place = map(REGION);
+    while (!stop) {
+        whole = NULL;
+        CHECK(mremap(at, REGION, REGION, MREMAP_MAYMOVE | MREMAP_FIXED, free_place) == free_place, "mremap");
+        char *old = at;
+        at = free_place;
+        whole = at;
+        free_place = mmap(old, REGION, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        CHECK(free_place == old, "mapping the old place");
+        usleep(mix((uintptr_t)at) % 1000);
+    }
+    region_of_thread = at;
+    return NULL;
+}
+
+/* Other threads change the address space. The kernel's report of a move may be read after that of the fork. */
+static void beside_moves(void)
+{
+    region_of_thread = swapped_region(50);
+    char *p = swapped_region(51);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, mover, NULL) == 0, "thread");
+    size_t looked = 0;
+    for (int i = 0; i < 60; i++) {
+        usleep(mix(i) % 2000);
+        while (!whole)
+            usleep(50);
+        pid_t pid = ways[i % 3]();
+        if (pid == 0) {
+            char *at = whole;
+            if (at && wrong_words(at, i % 40 * MIB, MIB, 50))
+                ends(91);
+            if (wrong_words(p, i % 40 * MIB, MIB, 51))
+                ends(92);
+            ends(at ? 0 : 80);
+        }
+        int code = reap(pid);
+        CHECK(code == 0 || code == 80, "a child ended with %d", code);
+        looked += code == 0;
+    }
+    stop = 1;
+    pthread_join(thread, NULL);
+    note("looked", looked);
+    VERIFY(region_of_thread, REGION, 50, "what moved");
+    VERIFY(p, REGION, 51, "what did not");
+}
+
+static const struct part parts[] = {
+    {"reads_and_writes", reads_and_writes}, {"moves", moves},
+    {"children_of_children", children_of_children}, {"parent_leaves", parent_leaves},
+    {"many", many}, {"beside_moves", beside_moves},
+};
+
+int main(int argc, char **argv)
+{
+    return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
+}

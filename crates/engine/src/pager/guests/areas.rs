@@ -1,0 +1,120 @@
+//! The swap areas, as the thread of a guest reads them, and its record in the ledger.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use foreswap_core::units::{PAGE_SIZE, Slot};
+use foreswap_store::ram::Reader;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+
+use crate::digest::digest_of;
+use crate::ledger::protocol::{self, Message};
+use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, SlotIndex};
+
+/// A record of the ledger, reserved for a guest and its own children. It is returned with the last of them.
+pub(super) struct Reserved {
+    pub(super) record: ProcId,
+    pub(super) ledger: &'static Ledger,
+    /// The parent's connection.
+    pub(super) supervisor: OwnedFd,
+    /// Slots that several of these memories lack, and the number of the others.
+    pub(super) shared: Mutex<BTreeMap<u64, u32>>,
+}
+
+impl Reserved {
+    /// A memory needs the slot no longer.
+    pub(super) fn put(&self, slot: Slot) {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        match shared.get_mut(&slot.pack()) {
+            Some(others) if *others > 1 => *others -= 1,
+            Some(_) => _ = shared.remove(&slot.pack()),
+            None => {
+                let (area, index) = (AreaId(slot.area), SlotIndex(slot.index));
+                self.ledger.slot_put(self.record, area, index);
+            }
+        }
+    }
+
+    /// Another memory needs the slot.
+    pub(super) fn share(&self, slot: Slot) {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        *shared.entry(slot.pack()).or_default() += 1;
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let (record, child) = (self.record, None);
+        // Without a supervisor, the record does not matter.
+        let _ = protocol::send(&self.supervisor, &Message::Reap { record, child }, &[]);
+    }
+}
+
+/// The areas, as one thread reads them.
+pub(super) struct Areas {
+    pub(super) ledger: &'static Ledger,
+    files: Vec<(AreaId, OwnedFd)>,
+    /// The readers of areas in memory.
+    readers: [Option<Reader>; MAX_AREAS],
+}
+
+impl Areas {
+    pub(super) fn open<'a>(
+        ledger: &'static Ledger,
+        own: impl Iterator<Item = (AreaId, &'a OwnedFd)>,
+    ) -> Result<Self, Errno> {
+        let files = own.map(|(area, file)| Ok((area, rustix::io::dup(file)?)));
+        Ok(Areas {
+            ledger,
+            files: files.collect::<Result<_, Errno>>()?,
+            readers: [const { None }; MAX_AREAS],
+        })
+    }
+
+    pub(super) fn try_clone(&self) -> Result<Self, Errno> {
+        let files = self.files.iter().map(|(area, file)| (*area, file));
+        Self::open(self.ledger, files)
+    }
+
+    /// Reads slots from `first` on. Returns for how many the content is there, and is what was written.
+    pub(super) fn read(&mut self, first: Slot, pages: &mut [Page]) -> usize {
+        let area = AreaId(first.area);
+        let got = match self.ledger.ram(area) {
+            Some(ram) => {
+                let reader = &mut self.readers[usize::from(first.area)];
+                let reader = reader.get_or_insert_with(|| Reader::new(ram.method()));
+                let mut slots = (first.index..).zip(&mut *pages);
+                let is_read =
+                    |(slot, page): (u32, &mut Page)| reader.read(ram, slot, &mut page.0).is_ok();
+                slots
+                    .by_ref()
+                    .map(is_read)
+                    .take_while(|is_read| *is_read)
+                    .count()
+            }
+            None => self.read_file(first, pages).unwrap_or(0),
+        };
+        let digests = (first.index..).map(|slot| self.ledger.digest(area, SlotIndex(slot)));
+        let read = pages[..got].iter().zip(digests);
+        read.take_while(|(page, digest)| digest_of(&page.0).number() == *digest)
+            .count()
+    }
+
+    fn read_file(&self, first: Slot, pages: &mut [Page]) -> Option<usize> {
+        let area = AreaId(first.area);
+        let (_, file) = self.files.iter().find(|(known, _)| *known == area)?;
+        let start = self.ledger.area_info(area)?.first_byte;
+        let at = start + u64::from(first.index) * PAGE_SIZE as u64;
+        // SAFETY: pages are plain bytes without gaps.
+        let bytes = unsafe {
+            core::slice::from_raw_parts_mut(pages.as_mut_ptr().cast::<u8>(), size_of_val(pages))
+        };
+        Some(rustix::io::pread(file, bytes, at).ok()? / PAGE_SIZE)
+    }
+}
+
+/// A page to copy from, into which direct I/O may read.
+#[derive(Clone)]
+#[repr(C, align(4096))]
+pub(super) struct Page(pub(super) [u8; PAGE_SIZE]);

@@ -1,0 +1,234 @@
+//! Children of forks past the C library.
+//!
+//! A program that forks by a system call of its own tells nobody. The kernel reports such a fork after it has copied
+//! the address space, with a userfaultfd for the memory of the child (UFFD_EVENT_FORK, which requires
+//! CAP_SYS_PTRACE). No page can have come or gone in between, as the kernel refuses all userfaultfd operations until
+//! the event is read. The page table therefore tells which pages the child lacks, and where their content is.
+//!
+//! No engine can be put beside the child, since only the child could start it. It is a *guest* of its parent's engine:
+//! a thread brings its pages when it touches them, and evicts none. A record of the ledger holds its references to
+//! slots, and is charged for the pages that were brought. A page whose content cannot be found is poisoned. If the
+//! parent ends, or an area is drained, the thread brings all pages that are left.
+
+mod areas;
+mod lacking;
+mod serve;
+
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use foreswap_core::{Place, Stored};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+
+use super::Pager;
+use super::lazy::Heard;
+use super::moves::Move;
+use crate::ledger::protocol::{Client, Severity};
+use crate::ledger::{AreaId, SlotIndex};
+use crate::program::Program;
+use crate::sys::uffd::Uffd;
+use areas::{Areas, Reserved};
+use lacking::Content;
+pub(super) use serve::{Guest, Recent};
+
+/// How often a guest is looked at.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+/// How long the pager waits for the supervisor's answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Guests of this engine, and threads that read reports.
+static GUESTS: AtomicUsize = AtomicUsize::new(0);
+/// The program has ended: guests get all their pages.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// The program has ended: returns when no guest needs the engine any more.
+pub(super) fn see_off() {
+    ENDS.store(true, SeqCst);
+    while GUESTS.load(SeqCst) > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Keeps the engine from ending: a guest needs it, or a report of one may have been read.
+pub(super) struct Needed(());
+
+impl Needed {
+    pub(super) fn new() -> Self {
+        GUESTS.fetch_add(1, SeqCst);
+        Needed(())
+    }
+}
+
+impl Drop for Needed {
+    fn drop(&mut self) {
+        GUESTS.fetch_sub(1, SeqCst);
+    }
+}
+
+/// The memory of a child whose fork was not announced.
+pub(super) struct Child {
+    uffd: Uffd,
+    _needed: Needed,
+}
+
+impl Child {
+    /// The memory that the report of a fork brought.
+    pub(super) fn of(fd: OwnedFd) -> Self {
+        Child {
+            uffd: Uffd::of_child(fd),
+            _needed: Needed::new(),
+        }
+    }
+}
+
+impl Pager {
+    /// The kernel reports a fork. That of a thread that announced it needs nothing: the child registers its memory
+    /// itself once this descriptor is closed.
+    pub(super) fn on_fork(&mut self, child: OwnedFd) {
+        if self.hold.is_held() && !core::mem::replace(&mut self.fork_seen, true) {
+            return;
+        }
+        self.take_guest(Child::of(child), false);
+    }
+
+    /// Serve the child of a fork that was not announced. `is_lost`: the content of its missing pages is not known.
+    pub(super) fn take_guest(&mut self, child: Child, is_lost: bool) {
+        // First what is in frames, as frames change from now on.
+        let unmapped = self.mm.forked_without_notice();
+        let mut in_slots = Vec::new();
+        let mut pages = Vec::with_capacity(unmapped.len());
+        for (page, place) in unmapped.into_iter().filter(|_| !is_lost) {
+            let content = match place {
+                Place::Stored(Stored::In(slot)) => {
+                    in_slots.push((pages.len(), slot));
+                    Content::Nowhere
+                }
+                Place::Stored(Stored::Filled(word)) => Content::Filled(word),
+                Place::Frame(frame) => Content::Bytes(Box::new(*self.w.arena.page(frame))),
+                Place::Nowhere => Content::Nowhere,
+            };
+            pages.push((page, content));
+        }
+        self.on_shared_anew();
+        let reserved = match in_slots.is_empty() {
+            true => None,
+            false => self.reserve_for_guest(),
+        };
+        if let Some(reserved) = &reserved {
+            for (at, slot) in in_slots {
+                let (area, index) = (AreaId(slot.area), SlotIndex(slot.index));
+                let ledger = self.w.ledger;
+                if ledger.share(self.w.me, reserved.record, area, index) {
+                    pages[at].1 = Content::Slot(slot);
+                }
+            }
+        }
+        let regions = self.mm.regions().map(|vma| vma.range.clone()).collect();
+        let own = self.areas.iter().map(|(area, files)| (*area, &files.own));
+        let areas = match is_lost {
+            true => None,
+            false => Areas::open(self.w.ledger, own).ok(),
+        };
+        let mut guest = Guest::new(child, regions, pages, areas, reserved);
+        for recent in self.moved_recently.iter().rev() {
+            guest.parent_had_moved(recent);
+        }
+        self.guests.push(guest);
+    }
+
+    /// Guests begin once no earlier change of the parent's memory can be unread.
+    pub(super) fn begin_guests(&mut self) {
+        if self.guests.is_empty() && self.moved_recently.is_empty() {
+            return;
+        }
+        if self.w.program.mmap_changing() {
+            return;
+        }
+        self.moved_recently.clear();
+        for guest in core::mem::take(&mut self.guests) {
+            let pid = self.w.pid;
+            let text = match guest.start() {
+                Ok(()) => format!(
+                    "process {pid} forked by a system call of its own, not by the C library: the child runs unmanaged \
+                     (it gets its swapped pages, and none of its pages is moved out)"
+                ),
+                Err(errno) => format!(
+                    "process {pid} forked by a system call of its own, and its child reads zeros for swapped pages: no \
+                     thread could be started to serve it ({errno})"
+                ),
+            };
+            if let Some(client) = &self.w.client {
+                // Without a supervisor there is no reader.
+                let _ = client.log(Severity::Warning, &text);
+            }
+        }
+    }
+
+    /// Memory of the program moves. The kernel queues the reports of a move and of a fork in an order that need not be
+    /// that of the events: both are made, and then reported, and threads of the program do both at a time.
+    pub(super) fn note_move(&mut self, moved: Move) {
+        for guest in &mut self.guests {
+            guest.parent_moved(&moved);
+        }
+        let overwrote = self.mm.has_content(&moved.target());
+        self.moved_recently.push(Recent { moved, overwrote });
+    }
+
+    /// A record from the supervisor, at once. `None`: there is none.
+    fn reserve_for_guest(&mut self) -> Option<Arc<Reserved>> {
+        let began = Instant::now();
+        // An announced fork may have asked already.
+        while self.reserving {
+            self.step_fork();
+            if self.reserving && !await_answer(self.w.client.as_ref()?, began) {
+                return None;
+            }
+        }
+        let client = self.w.client.as_mut()?;
+        client.ask_to_reserve().ok()?;
+        let record = loop {
+            match client.reserved() {
+                Some(answer) => break answer.ok()?,
+                None if !await_answer(client, began) => return None,
+                None => {}
+            }
+        };
+        Some(Arc::new(Reserved {
+            record,
+            ledger: self.w.ledger,
+            supervisor: rustix::io::dup(client.fd()).ok()?,
+            shared: Mutex::default(),
+        }))
+    }
+}
+
+/// Waits for a message of the supervisor. False if it takes too long.
+fn await_answer(client: &Client, began: Instant) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(client.fd(), PollFlags::IN)];
+    let _ = poll(&mut fds, Some(&LOOK));
+    began.elapsed() < PATIENCE
+}
+
+/// The process has forked, but has no engine: its children lose what it had on areas. Returns when they have ended.
+pub(super) fn lose(program: &Program, heard: Heard) {
+    for child in heard.forked {
+        let guest = Guest::new(child, heard.regions.clone(), Vec::new(), None, None);
+        // If there is no thread, its descriptor is closed: see `Pager::begin_guests`.
+        let _ = guest.start();
+        let pid = program.pid.load(Relaxed);
+        let text = format!(
+            "process {pid} forked by a system call of its own and ended: its child has lost its swapped pages, a touch of \
+             them raises SIGBUS"
+        );
+        // Without a supervisor there is no receiver.
+        let _ = Client::connect(&program.socket_name())
+            .and_then(|client| client.log(Severity::Error, &text));
+    }
+    see_off();
+}

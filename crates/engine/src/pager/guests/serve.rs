@@ -1,0 +1,346 @@
+//! The thread that serves a guest.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use foreswap_core::units::{PAGE_SIZE, PageRange, Slot, Vpn};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use super::areas::{Areas, Page, Reserved};
+use super::lacking::{Content, Lacking};
+use super::{Child, ENDS, LOOK};
+use crate::ledger::{AreaId, AreaState};
+use crate::pager::boot::bytes_of;
+use crate::pager::lazy::{Heard, Notes as _};
+use crate::pager::moves::Move;
+use crate::sys::thread;
+use crate::sys::uffd::{Outcome, Why};
+
+/// The most pages that one fault brings.
+const AROUND: usize = 16;
+/// The most pages of one read when all are brought.
+const MOST: usize = 64;
+
+/// The memory of a guest, and what the thread that serves it knows.
+pub(in crate::pager) struct Guest {
+    child: Child,
+    lacking: Lacking,
+    heard: Heard,
+    areas: Option<Areas>,
+    /// `None`: it lacks nothing that is in a slot.
+    reserved: Option<Arc<Reserved>>,
+    /// Pages charged for it.
+    charged: u64,
+    /// The content of its missing pages is not known.
+    is_lost: bool,
+    buffer: Vec<Page>,
+}
+
+/// A move of the parent's memory whose thread may not have gone on yet.
+pub(in crate::pager) struct Recent {
+    pub(super) moved: Move,
+    /// There was content at the target.
+    pub(super) overwrote: bool,
+}
+
+/// The end of a guest, or of its memory.
+struct Ended;
+
+extern "C" fn work(argument: *mut c_void) {
+    // SAFETY: `start` made the pointer from a box and gave it to this thread alone.
+    let mut guest = unsafe { Box::from_raw(argument.cast::<Guest>()) };
+    while guest.step().is_ok() {}
+    guest.leave();
+}
+
+impl Guest {
+    /// The child with the memory `child`, of which `regions` are registered, and which lacks `pages`, in order of address.
+    /// Without `areas` it is not known what its missing pages hold.
+    pub(super) fn new(
+        child: Child,
+        regions: Vec<PageRange>,
+        pages: Vec<(Vpn, Content)>,
+        areas: Option<Areas>,
+        reserved: Option<Arc<Reserved>>,
+    ) -> Self {
+        Guest {
+            child,
+            lacking: Lacking::of(pages),
+            heard: Heard::of(regions),
+            is_lost: areas.is_none(),
+            areas,
+            reserved,
+            charged: 0,
+            buffer: vec![Page([0; PAGE_SIZE]); MOST],
+        }
+    }
+
+    /// Serve it on a thread of its own.
+    pub(super) fn start(self) -> Result<(), Errno> {
+        let argument = Box::into_raw(Box::new(self)).cast::<c_void>();
+        // SAFETY: `work` keeps to the rules for engine threads and gets its argument alone.
+        let spawned = unsafe { thread::spawn(c"fs-guest", 128 << 10, true, work, argument) };
+        spawned.map(drop).inspect_err(|_| {
+            // SAFETY: the thread did not start, so the argument was not used.
+            drop(unsafe { Box::from_raw(argument.cast::<Guest>()) });
+        })
+    }
+
+    /// Serve what has arrived, and wait for more.
+    fn step(&mut self) -> Result<(), Ended> {
+        self.read();
+        for write in core::mem::take(&mut self.heard.copies) {
+            self.open(write.page)?;
+        }
+        for (address, ..) in core::mem::take(&mut self.heard.faults) {
+            self.bring(Vpn::of(address))?;
+        }
+        self.bring_what_must_come()?;
+        let mut fds = [PollFd::new(&self.child.uffd, PollFlags::IN)];
+        match poll(&mut fds, Some(&LOOK)) {
+            Ok(0) => self.check(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Read events. Children of the guest become guests.
+    fn read(&mut self) {
+        loop {
+            self.heard.read(&self.child.uffd, &mut self.lacking);
+            let less = core::mem::take(&mut self.lacking.discarded).min(self.charged);
+            self.charged -= less;
+            if let Some(reserved) = &self.reserved {
+                reserved.ledger.uncharge(reserved.record, less);
+                let put = core::mem::take(&mut self.lacking.put);
+                put.into_iter().for_each(|slot| reserved.put(slot));
+            }
+            let Some(child) = self.heard.forked.pop() else {
+                return;
+            };
+            self.take_guest(child);
+        }
+    }
+
+    fn take_guest(&self, child: Child) {
+        let areas = self.areas.as_ref().map(Areas::try_clone);
+        let areas = areas.and_then(Result::ok);
+        let pages = self.lacking.pages.clone();
+        if let Some(reserved) = &self.reserved {
+            for (_, content) in &pages {
+                if let Content::Slot(slot) = content {
+                    reserved.share(*slot);
+                }
+            }
+        }
+        let areas = areas.filter(|_| !self.is_lost);
+        let regions = self.heard.regions.clone();
+        let guest = Guest::new(child, regions, pages, areas, self.reserved.clone());
+        // If it cannot be served, its descriptor is closed: see `Pager::take_guest`.
+        let _ = guest.start();
+    }
+
+    /// The parent reports a move after the fork. If the old place is gone in the child, it was before.
+    pub(super) fn parent_moved(&mut self, moved: &Move) {
+        match self.child.uffd.is_registered(bytes_of(&moved.from).start) {
+            Some(true) => {}
+            Some(false) => self.moves(moved),
+            // The child is changing its memory at this moment.
+            None => self.is_lost = true,
+        }
+    }
+
+    /// The parent reported a move before the fork. If the old place is there in the child, it was after.
+    pub(super) fn parent_had_moved(&mut self, recent: &Recent) {
+        match self
+            .child
+            .uffd
+            .is_registered(bytes_of(&recent.moved.from).start)
+        {
+            Some(false) => {}
+            Some(true) if !recent.overwrote => self.moves(&recent.moved.reversed()),
+            Some(true) | None => self.is_lost = true,
+        }
+    }
+
+    fn moves(&mut self, moved: &Move) {
+        self.lacking.moves_to(moved);
+        let known = self.heard.regions.iter();
+        self.heard.regions = known.flat_map(|known| moved.after(known)).collect();
+    }
+
+    /// A write to a page that was write-protected in the parent.
+    fn open(&mut self, page: Vpn) -> Result<(), Ended> {
+        let bytes = bytes_of(&(page..page.plus(1)));
+        self.repeat(&page, |guest| {
+            guest
+                .child
+                .uffd
+                .writeprotect(bytes.start, bytes.len(), false)
+        })
+    }
+
+    /// Bring the page of a fault, and those behind it.
+    fn bring(&mut self, page: Vpn) -> Result<(), Ended> {
+        match self.lacking.find(page).filter(|_| !self.is_lost) {
+            Some(at) => self.bring_run(at, AROUND),
+            None => {
+                let at = page.address() as usize;
+                let filled = |guest: &mut Self| match guest.is_lost {
+                    true => guest.child.uffd.poison(at, PAGE_SIZE),
+                    false => guest.child.uffd.zeropage(at, PAGE_SIZE),
+                };
+                self.repeat(&page, filled)?;
+                self.charge(1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Bring the page of entry `at`, and at most `most` in all with those behind it.
+    fn bring_run(&mut self, at: usize, most: usize) -> Result<(), Ended> {
+        let page = self.lacking.pages[at].0;
+        let n = self.gather(at, self.lacking.run(at, most));
+        let start = page.address() as usize;
+        if n == 0 {
+            self.repeat(&page, |guest| guest.child.uffd.poison(start, PAGE_SIZE))?;
+            self.settle(&(page..page.plus(1)));
+            return Ok(());
+        }
+        // Page by page where the guest has changed its memory meanwhile.
+        let whole = n * PAGE_SIZE;
+        let source = self.buffer.as_ptr().cast::<c_void>();
+        // SAFETY: the buffer holds `n` pages; the destination is memory of another process.
+        if unsafe { self.child.uffd.copy(start, source, whole) }.is_ok() {
+            self.settle(&(page..page.plus(n as u64)));
+            self.charge(n as u64);
+            return Ok(());
+        }
+        self.repeat(&page, |guest| {
+            // What it discarded since reads as zeros.
+            match guest.lacking.find(page) {
+                // SAFETY: as above, for the first page.
+                Some(_) => unsafe { guest.child.uffd.copy(start, source, PAGE_SIZE) },
+                None => guest.child.uffd.zeropage(start, PAGE_SIZE),
+            }
+        })?;
+        self.settle(&(page..page.plus(1)));
+        self.charge(1);
+        Ok(())
+    }
+
+    /// Put the content of the entries from `at` on into the buffer. Returns for how many it is known.
+    fn gather(&mut self, at: usize, most: usize) -> usize {
+        let mut n = 0;
+        while n < most {
+            let left = &self.lacking.pages[at + n..at + most];
+            let to = &mut self.buffer[n..most];
+            match &left[0].1 {
+                Content::Slot(first) => {
+                    let follows = |(i, (_, content)): (u32, &(Vpn, Content))| {
+                        let index = first.index + i;
+                        matches!(content, Content::Slot(slot) if *slot == Slot { index, ..*first })
+                    };
+                    let run = (0..).zip(left).take_while(|entry| follows(*entry)).count();
+                    let areas = self.areas.as_mut();
+                    let got = areas.map_or(0, |areas| areas.read(*first, &mut to[..run]));
+                    n += got;
+                    if got < run {
+                        break;
+                    }
+                    continue;
+                }
+                Content::Filled(word) => to[0].0.as_chunks_mut::<8>().0.fill(word.to_ne_bytes()),
+                Content::Bytes(bytes) => to[0].0 = **bytes,
+                Content::Nowhere | Content::Settled => break,
+            }
+            n += 1;
+        }
+        n
+    }
+
+    /// Repeat an operation on `page` until the memory is not changing.
+    fn repeat(&mut self, page: &Vpn, act: impl Fn(&mut Self) -> Outcome) -> Result<(), Ended> {
+        loop {
+            let Err(short) = act(self) else {
+                return Ok(());
+            };
+            match short.why {
+                Why::Again => {
+                    self.read();
+                    rustix::thread::sched_yield();
+                }
+                Why::Gone => return Err(Ended),
+                // The page is there, or the memory is not registered any more.
+                _ => {
+                    let _ = self.child.uffd.wake(page.address() as usize, PAGE_SIZE);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self, range: &PageRange) {
+        self.lacking
+            .span(range)
+            .for_each(|at| self.lacking.settle(at));
+    }
+
+    fn charge(&mut self, n: u64) {
+        if let Some(reserved) = &self.reserved {
+            reserved.ledger.charge_anyway(reserved.record, n);
+            self.charged += n;
+        }
+    }
+
+    /// Bring what is on an area that is drained, and everything if the parent has ended.
+    fn bring_what_must_come(&mut self) -> Result<(), Ended> {
+        let Some(areas) = self.areas.as_ref().filter(|_| !self.is_lost) else {
+            return Ok(());
+        };
+        let (ledger, ends) = (areas.ledger, ENDS.load(SeqCst));
+        let is_drained = |area: AreaId| ledger.area_state(area) == AreaState::Draining;
+        if !ends && !ledger.areas().any(is_drained) {
+            return Ok(());
+        }
+        let mut at = 0;
+        while at < self.lacking.pages.len() {
+            let must_come = match &self.lacking.pages[at].1 {
+                Content::Settled => false,
+                Content::Slot(slot) => ends || is_drained(AreaId(slot.area)),
+                _ => ends,
+            };
+            match must_come {
+                true => self.bring_run(at, MOST)?,
+                false => at += 1,
+            }
+            if !self.heard.faults.is_empty() || !self.heard.copies.is_empty() {
+                // Threads come first.
+                return Ok(());
+            }
+        }
+        if ends { Err(Ended) } else { Ok(()) }
+    }
+
+    /// Whether the guest still has its memory.
+    fn check(&self) -> Result<(), Ended> {
+        let region = self.heard.regions.first().ok_or(Ended)?;
+        match self.child.uffd.exists(region.start.address() as usize) {
+            true => Ok(()),
+            false => Err(Ended),
+        }
+    }
+
+    /// The guest has ended, or has all its pages.
+    fn leave(&mut self) {
+        let Some(reserved) = &self.reserved else {
+            return;
+        };
+        reserved.ledger.uncharge(reserved.record, self.charged);
+        let left = 0..self.lacking.pages.len();
+        left.for_each(|at| self.lacking.settle(at));
+        let put = core::mem::take(&mut self.lacking.put);
+        put.into_iter().for_each(|slot| reserved.put(slot));
+    }
+}
