@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 
-use foreswap_core::process::{Copy, Ledger, LedgerMut, Opening, Protected};
+use foreswap_core::process::{Copy, FULL_WEIGHT, Ledger, LedgerMut, Opening, Protected};
 use foreswap_core::units::{PageRange, Vpn};
 use foreswap_core::{Mm, process};
 
@@ -24,6 +24,8 @@ pub struct Words {
     live: bool,
     pub(crate) charged: u64,
     wanted: u64,
+    /// How much its weight is below the full one.
+    idleness: u64,
     asked: u64,
     owed: u64,
     due: u64,
@@ -93,6 +95,12 @@ impl<S: Deref<Target = System>> Ledger for Seat<S> {
         self.sys.ledger.iter().filter(|words| words.live).count() as u64
     }
 
+    fn weights_of_others(&self) -> u64 {
+        let others = self.sys.ledger.iter().enumerate();
+        let live = others.filter(|(pid, words)| *pid != self.pid && words.live);
+        live.map(|(_, words)| FULL_WEIGHT - words.idleness).sum()
+    }
+
     fn wanted_by_others(&self) -> u64 {
         let all: u64 = self.sys.ledger.iter().map(|words| words.wanted).sum();
         all - self.words().wanted
@@ -150,8 +158,12 @@ impl<S: DerefMut<Target = System>> LedgerMut for Seat<S> {
         self.sys.ledger[self.pid].charged -= n;
     }
 
-    fn set_wanted(&mut self, n: u64) {
+    fn set_wanted(&mut self, n: u64, _anew: bool) {
         self.sys.ledger[self.pid].wanted = n;
+    }
+
+    fn set_weight(&mut self, weight: u64) {
+        self.sys.ledger[self.pid].idleness = FULL_WEIGHT - weight;
     }
 
     fn set_debt(&mut self, owed: u64, due: u64, shared: u64, asked: u64) {
@@ -310,6 +322,9 @@ impl Process {
             account.on_due(unseen);
         }
         self.member.is_known = true;
+        // What a process runs beside its faults is not simulated.
+        let now = seat.sys.now;
+        account.look_at_activity(seat, now, 0, needy);
         account.refresh(seat);
         account.pay(seat, shared);
         account.find_debtors(seat);

@@ -1,10 +1,11 @@
 //! How much memory this process uses, asks of the others, and gives back to them.
 //!
 //! The limit is one for all processes of a run. A process may use all of it while no other lacks memory. When others
-//! do, a process that has its fair share (the limit divided by the number of processes) leaves the free pages to them,
-//! and evicts what it has above its share. While load control is on ([`super::Load`]), it says what the share of each
+//! do, a process that has its fair share (the limit divided by the number of processes, of which those that sleep count
+//! less: see `activity`) leaves the free pages to them, and evicts what it has above its share. While load control is on ([`super::Load`]), it says what the share of each
 //! process is.
 
+use super::activity::{Activity, FULL_WEIGHT};
 use super::debt::Debt;
 use super::debtors::Debtors;
 use super::found::Found;
@@ -30,8 +31,13 @@ pub struct Account<P> {
     found: Found,
     /// Pages that other processes lacked at the last look.
     wanted_by_others: u64,
+    /// The weights of the others at the last look; `None` before it.
+    weights: Option<u64>,
+    activity: Activity,
     /// The others were told that this process lacks pages.
     has_asked: bool,
+    /// The charge of this process at that time.
+    had: u64,
     /// Pages that waiting writes would copy, and for which there is no room.
     uncopied: u64,
     /// A fork is under way: its child may share all pages.
@@ -46,7 +52,10 @@ impl<P> Default for Account<P> {
             prepaid: 0,
             found: Found::default(),
             wanted_by_others: 0,
+            weights: None,
+            activity: Activity::default(),
             has_asked: false,
+            had: 0,
             uncopied: 0,
             forks: false,
             debt: Debt::default(),
@@ -60,6 +69,7 @@ impl<P: Copy + PartialEq> Account<P> {
     /// Look at the needs of the others, which are too costly to look at for each charge.
     pub fn refresh(&mut self, ledger: &impl Ledger<Process = P>) {
         self.wanted_by_others = ledger.wanted_by_others();
+        self.weights = Some(ledger.weights_of_others());
     }
 
     /// Pages that could be charged now. Pages that were found come first.
@@ -102,7 +112,7 @@ impl<P: Copy + PartialEq> Account<P> {
         let wanted = self.wanted_by_others.saturating_sub(free);
         let uncharged = self.debt.due() + found;
         let short = (charged + uncharged).saturating_sub(limit) + wanted;
-        let above_share = (ledger.own() + uncharged).saturating_sub(Self::fair_share(ledger));
+        let above_share = (ledger.own() + uncharged).saturating_sub(self.fair_share(ledger));
         // What it evicts pays for its found and due pages first.
         let for_copies = match self.uncopied {
             0 => 0,
@@ -167,21 +177,41 @@ impl<P: Copy + PartialEq> Account<P> {
 
 /// The fair share.
 impl<P: Copy + PartialEq> Account<P> {
-    /// Pages for each process when all need more.
-    fn fair_share(ledger: &impl Ledger<Process = P>) -> u64 {
-        let share = || ledger.limit() / ledger.live().max(1);
+    /// Pages for this process when all need more.
+    fn fair_share(&self, ledger: &impl Ledger<Process = P>) -> u64 {
+        let share = || {
+            let own = self.activity.weight();
+            let equal = || ledger.live().saturating_sub(1) * FULL_WEIGHT;
+            let others = self.weights.unwrap_or_else(equal);
+            ledger.limit() * own / (own + others)
+        };
         ledger.granted().unwrap_or_else(share)
+    }
+
+    /// At `now`, the process has run for `ran` in all; whether it has `faulted` since the last look.
+    pub fn look_at_activity(
+        &mut self,
+        ledger: &mut impl LedgerMut<Process = P>,
+        now: Nanos,
+        ran: Nanos,
+        faulted: bool,
+    ) {
+        let before = self.activity.weight();
+        self.activity.look(now, ran, faulted);
+        if self.activity.weight() != before {
+            ledger.set_weight(self.activity.weight());
+        }
     }
 
     /// Pages that this process can count on: its charge or its share of the limit, the larger of the two.
     pub fn share(&self, ledger: &impl Ledger<Process = P>) -> u64 {
-        let share = Self::fair_share(ledger);
+        let share = self.fair_share(ledger);
         ledger.own().max(share).min(ledger.limit())
     }
 
     /// A process that has its share leaves room to the others.
     fn kept_for_others(&self, ledger: &impl Ledger<Process = P>) -> u64 {
-        let has_share = || ledger.own() >= Self::fair_share(ledger).saturating_sub(SLACK);
+        let has_share = || ledger.own() >= self.fair_share(ledger).saturating_sub(SLACK);
         if self.wanted_by_others > 0 && has_share() {
             self.wanted_by_others
         } else {
@@ -192,7 +222,7 @@ impl<P: Copy + PartialEq> Account<P> {
     /// Tell the others how many pages this process lacks of its share, if it is `needy`, and for the pages that it has and
     /// is not charged for; at least `least`.
     pub fn ask(&mut self, ledger: &mut impl LedgerMut<Process = P>, needy: bool, least: u64) {
-        let share = Self::fair_share(ledger);
+        let share = self.fair_share(ledger);
         let is_granted = ledger.granted().is_some();
         let most = if is_granted {
             MOST_GRANTED
@@ -208,7 +238,9 @@ impl<P: Copy + PartialEq> Account<P> {
         let uncharged = self.debt.due() + self.found.unpaid();
         let wanted = for_use.max(missing.min(uncharged)).max(least);
         if wanted > 0 || self.has_asked {
-            ledger.set_wanted(wanted);
+            // What the others gave is taken: without a call, they would look at it again a quarter of a second later.
+            let took = ledger.own() > core::mem::replace(&mut self.had, ledger.own());
+            ledger.set_wanted(wanted, took && wanted > 0);
             self.has_asked = wanted > 0;
         }
     }

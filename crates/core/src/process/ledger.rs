@@ -14,6 +14,8 @@ pub trait Ledger {
     fn own(&self) -> u64;
     /// The number of processes.
     fn live(&self) -> u64;
+    /// The weights of the other processes ([`LedgerMut::set_weight`]), added.
+    fn weights_of_others(&self) -> u64;
     /// The pages that load control grants to this process, while it does.
     fn granted(&self) -> Option<u64> {
         None
@@ -42,8 +44,10 @@ pub trait LedgerMut: Ledger {
     fn charge_anyway(&mut self, n: u64);
     /// Uncharge `n` pages, at most those of this process.
     fn uncharge(&mut self, n: u64);
-    /// Tell the others how much this process lacks; 0: nothing.
-    fn set_wanted(&mut self, n: u64);
+    /// Tell the others how much this process lacks; 0: nothing. `anew`: they look at it even if it is no more than before.
+    fn set_wanted(&mut self, n: u64, anew: bool);
+    /// What this process counts when the limit is divided, at most [`super::FULL_WEIGHT`].
+    fn set_weight(&mut self, weight: u64);
     /// Publish the debt of this process, the part of it that is due, and the shared pages that no other is charged for.
     /// Acknowledge `asked` pages of the requests.
     fn set_debt(&mut self, owed: u64, due: u64, shared: u64, asked: u64);

@@ -9,6 +9,7 @@
 //! out; the torture lab does too.
 
 mod account;
+mod activity;
 mod copies;
 mod debt;
 mod debtors;
@@ -21,6 +22,7 @@ mod load;
 mod tests;
 
 pub use account::Account;
+pub use activity::FULL_WEIGHT;
 pub use copies::{Copies, Copy, Opening, Protected};
 pub use debt::Debt;
 pub use debtors::Debtors;

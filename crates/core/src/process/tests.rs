@@ -17,6 +17,7 @@ struct Run {
     due: Vec<u64>,
     paid: Vec<u32>,
     unasked: u64,
+    weights: Vec<u64>,
 }
 
 impl Run {
@@ -27,6 +28,7 @@ impl Run {
             wanted: vec![0; processes],
             asked: vec![0; processes],
             owed: vec![0; processes],
+            weights: vec![FULL_WEIGHT; processes],
             shared: vec![0; processes],
             due: vec![0; processes],
             paid: vec![0; processes],
@@ -61,6 +63,10 @@ impl Ledger for Seat<'_> {
 
     fn live(&self) -> u64 {
         self.run.charged.len() as u64
+    }
+
+    fn weights_of_others(&self) -> u64 {
+        self.run.weights.iter().sum::<u64>() - self.run.weights[self.me]
     }
 
     fn wanted_by_others(&self) -> u64 {
@@ -109,8 +115,12 @@ impl LedgerMut for Seat<'_> {
         self.run.charged[self.me] -= n.min(self.own());
     }
 
-    fn set_wanted(&mut self, n: u64) {
+    fn set_wanted(&mut self, n: u64, _anew: bool) {
         self.run.wanted[self.me] = n;
+    }
+
+    fn set_weight(&mut self, weight: u64) {
+        self.run.weights[self.me] = weight;
     }
 
     fn set_debt(&mut self, owed: u64, due: u64, shared: u64, asked: u64) {
@@ -178,6 +188,42 @@ fn debtor(run: &mut Run, me: usize, n: u64) -> Account<usize> {
     account.charge_existing(&mut run.seat(me), n);
     account.close_debt();
     account
+}
+
+#[test]
+fn a_process_that_sleeps_leaves_its_memory_to_one_that_lacks_it() {
+    let mut run = Run::new(1000, 2);
+    let (mut sleeps, mut works) = (Account::default(), Account::default());
+    for account in [&mut sleeps, &mut works] {
+        account.refresh(&run.seat(0));
+    }
+    assert!(run.seat(0).try_charge(500) && run.seat(1).try_charge(500));
+    works.ask(&mut run.seat(1), true, 0);
+    sleeps.refresh(&run.seat(0));
+    assert_eq!(sleeps.excess(&run.seat(0)), 0, "both have their share");
+    for second in 1..10 {
+        sleeps.look_at_activity(&mut run.seat(0), second * SECOND, 0, false);
+        works.look_at_activity(&mut run.seat(1), second * SECOND, second * SECOND, true);
+    }
+    for (me, account) in [(0, &mut sleeps), (1, &mut works)] {
+        account.refresh(&run.seat(me));
+    }
+    works.ask(&mut run.seat(1), true, 0);
+    sleeps.refresh(&run.seat(0));
+    // Of 65 parts of 1000 pages, 64 are for the one that works.
+    assert_eq!(run.wanted[1], 984 - 500);
+    assert_eq!(sleeps.excess(&run.seat(0)), 984 - 500);
+    assert_eq!(
+        sleeps.share(&run.seat(0)),
+        500,
+        "it keeps what nobody takes"
+    );
+    // It wakes up, and its share is that of the others at once.
+    sleeps.look_at_activity(&mut run.seat(0), 11 * SECOND, 0, true);
+    assert_eq!(sleeps.excess(&run.seat(0)), 0);
+    works.refresh(&run.seat(1));
+    works.ask(&mut run.seat(1), true, 0);
+    assert_eq!(run.wanted[1], 0);
 }
 
 #[test]

@@ -36,6 +36,8 @@ for ($round = 0; $round < 3; $round++) {
 }
 for ($child = 0; $child < 2; $child++) {
     [$here, $there] = stream_socket_pair(STREAM_PF_UNIX, STREAM_SOCK_STREAM, 0);
+    // Without this, PHP stops reading after a minute and returns what it has.
+    stream_set_timeout($here, 3600);
     $pid = pcntl_fork();
     if ($pid === 0) {
         fclose($here);

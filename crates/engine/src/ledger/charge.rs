@@ -224,8 +224,8 @@ impl Ledger {
     }
 
     /// Sets the number of pages that this process lacks (0: none); other processes read it in
-    /// [`Ledger::wanted_by_others`]. A new need wakes them.
-    pub fn set_wanted(&self, process: ProcId, n: u64) {
+    /// [`Ledger::wanted_by_others`]. A greater need wakes them, and so does one that comes `anew`.
+    pub fn set_wanted(&self, process: ProcId, n: u64, anew: bool) {
         let wanting = &self.header().wanting;
         if n > 0 {
             wanting.insert(process);
@@ -234,7 +234,7 @@ impl Ledger {
         if n == 0 {
             wanting.remove(process);
         }
-        if n > before {
+        if n > before || anew {
             self.raise_pressure();
         }
     }

@@ -7,10 +7,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use foreswap_core::process::Turn;
+use foreswap_core::process::{FULL_WEIGHT, Turn};
 
 use super::ProcId;
 use super::mapping::Ledger;
+use super::records::ProcessState;
 
 /// How long a decision holds, in nanoseconds.
 const HOLDS: u64 = 2_000_000_000;
@@ -29,6 +30,8 @@ pub(super) struct TurnWords {
     waiting: AtomicU32,
     /// Not zero: it waits. Written by the supervisor.
     waits: AtomicU32,
+    /// How much its weight is below the full one, written by its engine.
+    idleness: AtomicU64,
 }
 
 /// What an engine tells of its process.
@@ -95,8 +98,25 @@ impl Ledger {
         }
     }
 
+    /// What `process` counts when the limit is divided.
+    pub fn set_weight(&self, process: ProcId, weight: u64) {
+        let idleness = FULL_WEIGHT.saturating_sub(weight);
+        let words = &self.record(process).turn;
+        words.idleness.store(idleness, Relaxed);
+    }
+
+    /// What all processes but this one count.
+    pub fn weights_of_others(&self, process: ProcId) -> u64 {
+        let others = self.header().in_use.members();
+        let live =
+            others.filter(|&other| other != process && self.state(other) == ProcessState::Live);
+        live.map(|other| FULL_WEIGHT.saturating_sub(self.record(other).turn.idleness.load(Relaxed)))
+            .sum()
+    }
+
     pub(super) fn clear_turn(&self, process: ProcId) {
         self.set_demand(process, &Demand::default());
         self.set_turn(process, Turn::Free, 0);
+        self.set_weight(process, FULL_WEIGHT);
     }
 }

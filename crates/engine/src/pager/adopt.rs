@@ -96,10 +96,10 @@ impl Pager {
             if missing == 0 || looks >= START_LOOKS || !waits {
                 break;
             }
-            ledger.set_wanted(me, missing);
+            ledger.set_wanted(me, missing, false);
             std::thread::sleep(std::time::Duration::from_nanos(SOON));
         }
-        ledger.set_wanted(me, 0);
+        ledger.set_wanted(me, 0, false);
     }
 
     /// Manage all memory from now on, even if it fits.

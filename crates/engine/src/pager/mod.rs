@@ -59,8 +59,8 @@ use crate::ledger::protocol::{AreaFiles, AreaOrder, Client};
 use crate::ledger::{AreaId, ProcId, SeenKind};
 use crate::program::Program;
 use crate::sys::doorbell::{Doorbell, SlotIndex};
-use crate::sys::limits;
 use crate::sys::uffd::{Event, RawMsg};
+use crate::sys::{limits, process};
 
 /// Messages per read.
 const MESSAGES: usize = 64;
@@ -162,8 +162,9 @@ pub(crate) struct Pager {
     /// When the regions are published next.
     next_publish: Nanos,
     next_share: Nanos,
-    /// Faults at the last check of shares: a process without faults needs no memory.
+    /// Faults at the last check of shares: a process without faults needs no memory. And wake-ups of background reclaim.
     shared_at: u64,
+    woke_at: u64,
     /// The kernel's count of data, less what the program has unmapped since: another count means that memory came.
     data_bytes: u64,
     /// Memory that the program is about to serve itself, and how long it is left alone.
@@ -228,6 +229,7 @@ impl Pager {
             next_publish: 0,
             next_share: 0,
             shared_at: 0,
+            woke_at: 0,
             data_bytes: 0,
             let_go: Vec::new(),
         }
@@ -496,13 +498,19 @@ impl Pager {
             let stats = &self.mm.stats;
             let faults = stats.faults_major + stats.faults_minor + stats.faults_zero;
             let goes_on = faults != core::mem::replace(&mut self.shared_at, faults);
+            let ran = process::cpu_time(self.w.pid);
+            let works = stalled || goes_on || !self.copies.is_empty();
+            let mut seat = self.w.seat();
+            self.w.account.look_at_activity(&mut seat, at, ran, works);
             // The memory of those that wait is taken before its own.
             let turn = self.w.ledger.turn(self.w.me, now);
-            let takes = self.mm.is_reclaiming() || matches!(turn, Turn::Has(_));
+            // Background reclaim may sleep at this instant, although each fault wakes it.
+            let woke = self.mm.stats.kswapd_wakeups;
+            let reclaims = self.woke_at != core::mem::replace(&mut self.woke_at, woke);
+            let takes = reclaims || self.mm.is_reclaiming() || matches!(turn, Turn::Has(_));
             let needy = stalled || goes_on && takes;
             let waits = stalled || !self.copies.is_empty();
             let least = if waits { STALLED_WANT } else { 0 };
-            let mut seat = self.w.seat();
             self.w.account.ask(&mut seat, needy, least);
             self.follow_share();
         }

@@ -111,11 +111,13 @@ impl Limit for View<'_> {
     }
 
     fn excess(&self) -> u64 {
-        let mut over = self.sys.charged.saturating_sub(self.sys.limit);
+        let pressure = self.sys.pressure[self.space.pid];
         if self.sys.families {
-            over = self.space.account.excess(&self.seat());
+            // Frames of due pages are not charged, and can be given back.
+            let own = pressure.min(self.space.charged);
+            return self.space.account.excess(&self.seat()).max(own);
         }
-        over.max(self.sys.pressure[self.space.pid])
-            .min(self.space.charged)
+        let over = self.sys.charged.saturating_sub(self.sys.limit);
+        over.max(pressure).min(self.space.charged)
     }
 }

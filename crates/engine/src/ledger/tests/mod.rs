@@ -243,14 +243,14 @@ fn need_is_heard_by_others() {
     let ledger = ledger(100, &[512]);
     let (one, other) = (process(&ledger), process(&ledger));
     let before = ledger.pressure();
-    ledger.set_wanted(one, 7);
+    ledger.set_wanted(one, 7, false);
     assert_ne!(ledger.pressure(), before);
     assert_eq!(
         (ledger.wanted_by_others(other), ledger.wanted_by_others(one)),
         (7, 0)
     );
     let now = ledger.pressure();
-    ledger.set_wanted(one, 0);
+    ledger.set_wanted(one, 0, false);
     assert_eq!(ledger.pressure(), now, "less need wakes nobody");
     let mapped = attach(&ledger);
     std::thread::scope(|scope| {

@@ -33,6 +33,10 @@ impl process::Ledger for Seat {
         self.ledger.live().into()
     }
 
+    fn weights_of_others(&self) -> u64 {
+        self.ledger.weights_of_others(self.me)
+    }
+
     fn granted(&self) -> Option<u64> {
         match self.ledger.turn(self.me, now) {
             process::Turn::Free => None,
@@ -82,8 +86,12 @@ impl process::LedgerMut for Seat {
         self.ledger.uncharge(self.me, n);
     }
 
-    fn set_wanted(&mut self, n: u64) {
-        self.ledger.set_wanted(self.me, n);
+    fn set_wanted(&mut self, n: u64, anew: bool) {
+        self.ledger.set_wanted(self.me, n, anew);
+    }
+
+    fn set_weight(&mut self, weight: u64) {
+        self.ledger.set_weight(self.me, weight);
     }
 
     fn set_debt(&mut self, owed: u64, due: u64, shared: u64, asked: u64) {
