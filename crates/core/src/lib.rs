@@ -32,14 +32,14 @@ pub mod world;
 pub use huge::Thp;
 pub use io::SLOTS_PER_IO;
 
-pub use mm::{Config, Mm, Outcome, Place, SMALL};
+pub use mm::{Config, Mm, Outcome, SMALL};
 pub use readahead::Hint;
 pub use reclaim::any_policy::Policy as ReclaimPolicy;
 pub use reclaim::auto_limit;
 pub use reclaim::linux_kswapd;
-pub use space::Stored;
 pub use space::advice::Advice;
 pub use space::page_table::{Entry, Fill, Resident};
 pub use space::vma::Vma;
+pub use space::{Place, Stored};
 pub use swap::drain::{SLOTS_PER_SWAPOFF_IO, Swapoff};
 pub use swap::slots::Slots;

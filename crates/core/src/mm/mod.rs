@@ -30,8 +30,6 @@ mod unaccounted;
 mod unshare;
 mod write_back;
 
-pub use snapshot::Place;
-
 use alloc::vec::Vec;
 
 use crate::fault::out_of_memory::Config as Patience;

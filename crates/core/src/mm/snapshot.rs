@@ -12,21 +12,10 @@ use super::Mm;
 use crate::fault::Pending;
 use crate::frames::State;
 use crate::frames::clusters::List;
-use crate::space::Stored;
 use crate::space::page_table::Entry;
-use crate::units::{Frame, Vpn};
+use crate::space::{Place, Stored};
+use crate::units::Vpn;
 use crate::world::World;
-
-/// Where the content of an unmapped page is while memory is not quiet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// On an area, or nowhere as a word fills it.
-    Stored(Stored),
-    /// In a frame, of which no slot holds a copy yet.
-    Frame(Frame),
-    /// Lost.
-    Nowhere,
-}
 
 impl Mm {
     /// Evict nothing from now on.

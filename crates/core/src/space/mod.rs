@@ -8,7 +8,7 @@ pub(crate) mod discarded;
 pub(crate) mod page_table;
 pub(crate) mod vma;
 
-use crate::units::Slot;
+use crate::units::{Frame, Slot};
 
 /// Where the content of an unmapped page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,4 +17,15 @@ pub enum Stored {
     In(Slot),
     /// Nowhere: each aligned 8 bytes hold this number.
     Filled(u64),
+}
+
+/// Where the content of an unmapped page is while memory is not quiet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// On an area, or nowhere as a word fills it.
+    Stored(Stored),
+    /// In a frame, of which no slot holds a copy yet.
+    Frame(Frame),
+    /// Lost.
+    Nowhere,
 }
