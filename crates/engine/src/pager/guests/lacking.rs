@@ -49,7 +49,7 @@ impl Lacking {
         at.ok().filter(|&at| !self.is_settled(at))
     }
 
-    fn is_settled(&self, at: usize) -> bool {
+    pub(super) fn is_settled(&self, at: usize) -> bool {
         matches!(self.pages[at].1, Content::Settled)
     }
 

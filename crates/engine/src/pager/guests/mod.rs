@@ -120,6 +120,12 @@ impl Pager {
             true => None,
             false => self.reserve_for_guest(),
         };
+        if reserved.is_none() && !in_slots.is_empty() {
+            self.say_of_guest(
+                Severity::Error,
+                "its child has lost its swapped pages, as no record is free for it: a touch of them raises SIGBUS",
+            );
+        }
         if let Some(reserved) = &reserved {
             for (at, slot) in in_slots {
                 let (area, index) = (AreaId(slot.area), SlotIndex(slot.index));
@@ -152,21 +158,29 @@ impl Pager {
         }
         self.moved_recently.clear();
         for guest in core::mem::take(&mut self.guests) {
-            let pid = self.w.pid;
-            let text = match guest.start() {
-                Ok(()) => format!(
-                    "process {pid} forked by a system call of its own, not by the C library: the child runs unmanaged \
-                     (it gets its swapped pages, and none of its pages is moved out)"
+            match guest.start() {
+                Ok(()) => self.say_of_guest(
+                    Severity::Warning,
+                    "the child runs unmanaged (it gets its swapped pages, and none of its pages is moved out)",
                 ),
-                Err(errno) => format!(
-                    "process {pid} forked by a system call of its own, and its child reads zeros for swapped pages: no \
-                     thread could be started to serve it ({errno})"
-                ),
-            };
-            if let Some(client) = &self.w.client {
-                // Without a supervisor there is no reader.
-                let _ = client.log(Severity::Warning, &text);
+                Err(errno) => {
+                    let text = format!(
+                        "its child reads zeros for swapped pages: no thread could be started to serve it ({errno})"
+                    );
+                    self.say_of_guest(Severity::Error, &text);
+                }
             }
+        }
+    }
+
+    fn say_of_guest(&self, severity: Severity, text: &str) {
+        let pid = self.w.pid;
+        let text = format!(
+            "process {pid} forked by a system call of its own, not by the C library: {text}"
+        );
+        if let Some(client) = &self.w.client {
+            // Without a supervisor there is no reader.
+            let _ = client.log(severity, &text);
         }
     }
 

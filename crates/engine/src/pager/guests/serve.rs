@@ -95,7 +95,7 @@ impl Guest {
             self.open(write.page)?;
         }
         for (address, ..) in core::mem::take(&mut self.heard.faults) {
-            self.bring(Vpn::of(address))?;
+            self.bring(Vpn::of(address), AROUND)?;
         }
         self.bring_what_must_come()?;
         let mut fds = [PollFd::new(&self.child.uffd, PollFlags::IN)];
@@ -173,61 +173,44 @@ impl Guest {
     /// A write to a page that was write-protected in the parent.
     fn open(&mut self, page: Vpn) -> Result<(), Ended> {
         let bytes = bytes_of(&(page..page.plus(1)));
-        self.repeat(&page, |guest| {
-            guest
-                .child
-                .uffd
-                .writeprotect(bytes.start, bytes.len(), false)
+        self.repeat(page, |guest| {
+            let uffd = &guest.child.uffd;
+            uffd.writeprotect(bytes.start, bytes.len(), false)
         })
     }
 
-    /// Bring the page of a fault, and those behind it.
-    fn bring(&mut self, page: Vpn) -> Result<(), Ended> {
-        match self.lacking.find(page).filter(|_| !self.is_lost) {
-            Some(at) => self.bring_run(at, AROUND),
-            None => {
-                let at = page.address() as usize;
-                let filled = |guest: &mut Self| match guest.is_lost {
-                    true => guest.child.uffd.poison(at, PAGE_SIZE),
-                    false => guest.child.uffd.zeropage(at, PAGE_SIZE),
-                };
-                self.repeat(&page, filled)?;
-                self.charge(1);
-                Ok(())
-            }
-        }
+    /// Bring `page`, and what the guest lacks behind it, at most `most` pages in all.
+    fn bring(&mut self, page: Vpn, most: usize) -> Result<(), Ended> {
+        self.repeat(page, |guest| guest.try_to_bring(page, most))?;
+        // It is there, or there is no place for it any more.
+        self.settle(&(page..page.plus(1)));
+        Ok(())
     }
 
-    /// Bring the page of entry `at`, and at most `most` in all with those behind it.
-    fn bring_run(&mut self, at: usize, most: usize) -> Result<(), Ended> {
-        let page = self.lacking.pages[at].0;
-        let n = self.gather(at, self.lacking.run(at, most));
+    fn try_to_bring(&mut self, page: Vpn, most: usize) -> Outcome {
         let start = page.address() as usize;
-        if n == 0 {
-            self.repeat(&page, |guest| guest.child.uffd.poison(start, PAGE_SIZE))?;
-            self.settle(&(page..page.plus(1)));
-            return Ok(());
+        if self.is_lost {
+            return self.child.uffd.poison(start, PAGE_SIZE);
         }
-        // Page by page where the guest has changed its memory meanwhile.
-        let whole = n * PAGE_SIZE;
+        let Some(at) = self.lacking.find(page) else {
+            let brought = self.child.uffd.zeropage(start, PAGE_SIZE);
+            self.charge(brought.is_ok().into());
+            return brought;
+        };
+        let n = self.gather(at, self.lacking.run(at, most));
+        if n == 0 {
+            return self.child.uffd.poison(start, PAGE_SIZE);
+        }
         let source = self.buffer.as_ptr().cast::<c_void>();
         // SAFETY: the buffer holds `n` pages; the destination is memory of another process.
-        if unsafe { self.child.uffd.copy(start, source, whole) }.is_ok() {
-            self.settle(&(page..page.plus(n as u64)));
-            self.charge(n as u64);
-            return Ok(());
-        }
-        self.repeat(&page, |guest| {
-            // What it discarded since reads as zeros.
-            match guest.lacking.find(page) {
-                // SAFETY: as above, for the first page.
-                Some(_) => unsafe { guest.child.uffd.copy(start, source, PAGE_SIZE) },
-                None => guest.child.uffd.zeropage(start, PAGE_SIZE),
-            }
-        })?;
-        self.settle(&(page..page.plus(1)));
-        self.charge(1);
-        Ok(())
+        let brought = unsafe { self.child.uffd.copy(start, source, n * PAGE_SIZE) };
+        let done = match &brought {
+            Ok(()) => n as u64,
+            Err(short) => (short.done / PAGE_SIZE) as u64,
+        };
+        self.settle(&(page..page.plus(done)));
+        self.charge(done);
+        brought
     }
 
     /// Put the content of the entries from `at` on into the buffer. Returns for how many it is known.
@@ -260,8 +243,8 @@ impl Guest {
         n
     }
 
-    /// Repeat an operation on `page` until the memory is not changing.
-    fn repeat(&mut self, page: &Vpn, act: impl Fn(&mut Self) -> Outcome) -> Result<(), Ended> {
+    /// Repeat an operation on `page` until the memory is not changing. What it changed is known before the next try.
+    fn repeat(&mut self, page: Vpn, act: impl Fn(&mut Self) -> Outcome) -> Result<(), Ended> {
         loop {
             let Err(short) = act(self) else {
                 return Ok(());
@@ -306,13 +289,14 @@ impl Guest {
         }
         let mut at = 0;
         while at < self.lacking.pages.len() {
-            let must_come = match &self.lacking.pages[at].1 {
+            let (page, content) = &self.lacking.pages[at];
+            let must_come = match content {
                 Content::Settled => false,
                 Content::Slot(slot) => ends || is_drained(AreaId(slot.area)),
                 _ => ends,
             };
             match must_come {
-                true => self.bring_run(at, MOST)?,
+                true => self.bring(*page, MOST)?,
                 false => at += 1,
             }
             if !self.heard.faults.is_empty() || !self.heard.copies.is_empty() {
@@ -320,7 +304,9 @@ impl Guest {
                 return Ok(());
             }
         }
-        if ends { Err(Ended) } else { Ok(()) }
+        // Memory may have moved meanwhile, to a place that was passed.
+        let lacks = (0..self.lacking.pages.len()).any(|at| !self.lacking.is_settled(at));
+        if ends && !lacks { Err(Ended) } else { Ok(()) }
     }
 
     /// Whether the guest still has its memory.
