@@ -47,7 +47,6 @@ parts!(
     own_limits
     signal_stack
     from_outside
-    own_proc_mem
     threads_fault_at_once
 );
 

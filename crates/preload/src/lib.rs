@@ -16,7 +16,6 @@ mod lends;
 mod listing;
 mod locks;
 mod mappings;
-mod proc_mem;
 mod real;
 mod rlimits;
 mod robust;
@@ -53,7 +52,6 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     forks::look_up();
     locks::look_up();
     lends::look_up();
-    proc_mem::look_up();
     listing::look_up();
     userfaults::look_up();
     rlimits::look_up();
