@@ -31,7 +31,6 @@ pub mod world;
 
 pub use huge::Thp;
 pub use io::SLOTS_PER_IO;
-
 pub use mm::{Config, Mm, Outcome, SMALL};
 pub use readahead::Hint;
 pub use reclaim::any_policy::Policy as ReclaimPolicy;

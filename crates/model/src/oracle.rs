@@ -1,6 +1,6 @@
 //! The rules for a process: cheap checks after every call of the core, and full checks from time to time.
 
-use foreswap_core::Entry;
+use foreswap_core::{Entry, Place, Stored};
 
 use crate::process::Process;
 use crate::space::Mapping;
@@ -42,6 +42,7 @@ impl Process {
         }
         self.check_references();
         self.check_presence();
+        self.check_places(sys);
         self.check_hints();
     }
 
@@ -82,6 +83,33 @@ impl Process {
                     matches!(entry, Entry::Resident(_)),
                     "page {at} is mapped, the core has {entry:?}"
                 );
+            }
+        }
+    }
+
+    /// A process that forks at this moment, without notice, finds the content of each absent page where the core says.
+    fn check_places(&self, sys: &System) {
+        for (page, place) in self.mm.places() {
+            let cell = &self.cells[self.space.at(page)];
+            let content = match place {
+                Place::Stored(Stored::In(slot)) => {
+                    let (area, slot) = (&sys.areas[usize::from(slot.area)], slot.index as usize);
+                    let content = area.content[slot];
+                    // The device has damaged it, which a reader notices.
+                    (System::digest(content, sys.ordinary).number() == area.digests[slot])
+                        .then_some(content)
+                }
+                Place::Stored(Stored::Filled(word)) => Some(word),
+                Place::Frame(frame) => self.space.frames[frame.0 as usize],
+                Place::Nowhere => None,
+            };
+            let is_certain = !cell.lost
+                && !cell.maybe_zero
+                && !cell.discarding
+                && !cell.taken
+                && cell.changing == 0;
+            if let Some(content) = content.filter(|_| is_certain) {
+                assert_eq!(content, cell.value, "{page:?} is said to be in {place:?}");
             }
         }
     }

@@ -45,53 +45,49 @@ impl Mm {
         self.frames.unwritten() == 0 && !self.waiters.retries().iter().any(unmarked)
     }
 
-    /// Every page that is not mapped and not zero, in order of address, and the place of its content.
+    /// Every page that is not mapped and not zero, in order of address, and the place of its content. Memory is quiet.
     pub fn unmapped(&self, out: &mut Vec<(Vpn, Stored)>) {
-        let mut at = Vpn(0);
-        while let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX)) {
-            let stored = match entry {
-                Entry::Swapped { slot, .. } => Some(Stored::In(slot)),
-                Entry::SameFilled(fill) => Some(Stored::Filled(self.table.word_of(fill))),
-                Entry::Cached(frame) => {
-                    let desc = self.frames.get(frame);
-                    debug_assert!(matches!(desc.state, State::Clean | State::Reading));
-                    desc.slot.map(Stored::In)
-                }
-                Entry::Unmapped | Entry::Resident(_) | Entry::Poisoned | Entry::Guarded => None,
-            };
-            out.extend(stored.map(|stored| (page, stored)));
-            at = page.plus(1);
-        }
+        out.extend(self.places().filter_map(|(page, place)| {
+            debug_assert!(!matches!(place, Place::Frame(_)), "{page:?} is not quiet");
+            match place {
+                Place::Stored(stored) => Some((page, stored)),
+                Place::Frame(_) | Place::Nowhere => None,
+            }
+        }));
     }
 
-    /// The process has forked without notice: as [`Mm::unmapped`], while memory is not quiet. The child shares all pages
-    /// that are mapped.
-    pub fn forked_without_notice(&mut self) -> Vec<(Vpn, Place)> {
-        let mut unmapped = Vec::new();
+    /// As [`Mm::unmapped`], at any time.
+    pub fn places(&self) -> impl Iterator<Item = (Vpn, Place)> {
         let mut at = Vpn(0);
-        while let Some((page, entry)) = self.table.next_used(at, Vpn(u64::MAX)) {
+        let used = core::iter::from_fn(move || {
+            let (page, entry) = self.table.next_used(at, Vpn(u64::MAX))?;
+            at = page.plus(1);
+            Some((page, entry))
+        });
+        used.filter_map(|(page, entry)| {
             let place = match entry {
-                Entry::Swapped { slot, .. } => Some(Place::Stored(Stored::In(slot))),
-                Entry::SameFilled(fill) => {
-                    Some(Place::Stored(Stored::Filled(self.table.word_of(fill))))
-                }
+                Entry::Swapped { slot, .. } => Place::Stored(Stored::In(slot)),
+                Entry::SameFilled(fill) => Place::Stored(Stored::Filled(self.table.word_of(fill))),
                 Entry::Cached(frame) => {
                     let desc = self.frames.get(frame);
-                    Some(match (desc.state, desc.slot) {
+                    match (desc.state, desc.slot) {
                         (State::Clean | State::Reading, Some(slot)) => {
                             Place::Stored(Stored::In(slot))
                         }
                         _ => Place::Frame(frame),
-                    })
+                    }
                 }
-                Entry::Poisoned => Some(Place::Nowhere),
-                Entry::Unmapped | Entry::Resident(_) | Entry::Guarded => None,
+                Entry::Poisoned => Place::Nowhere,
+                Entry::Unmapped | Entry::Resident(_) | Entry::Guarded => return None,
             };
-            unmapped.extend(place.map(|place| (page, place)));
-            at = page.plus(1);
-        }
+            Some((page, place))
+        })
+    }
+
+    /// The process has forked without notice: its child shares all pages that are mapped, and lacks all others
+    /// ([`Mm::places`]).
+    pub fn forked_without_notice(&mut self) {
         self.table.share_all();
-        unmapped
     }
 
     /// Take a reference for the child to each slot of the snapshot.

@@ -2,8 +2,8 @@
 //!
 //! The limit is one for all processes of a run. A process may use all of it while no other lacks memory. When others
 //! do, a process that has its fair share (the limit divided by the number of processes, of which those that sleep count
-//! less: see `activity`) leaves the free pages to them, and evicts what it has above its share. While load control is on ([`super::Load`]), it says what the share of each
-//! process is.
+//! less: see `activity`) leaves the free pages to them, and evicts what it has above its share. While load control is on
+//! ([`super::Load`]), it says what the share of each process is.
 
 use super::activity::{Activity, FULL_WEIGHT};
 use super::debt::Debt;

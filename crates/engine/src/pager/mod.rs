@@ -145,8 +145,8 @@ pub(crate) struct Pager {
     copies: Copies,
     /// Children of forks past the C library that are not served yet.
     guests: Vec<Guest>,
-    /// Moves since the address space last was at rest.
-    moved_recently: Vec<guests::Recent>,
+    /// Changes since the address space last was at rest.
+    changed_recently: Vec<guests::Recent>,
     /// Calls that arrived before the pager existed.
     early_calls: Vec<SlotIndex>,
     /// Faults on unknown memory, while pending events may explain it.
@@ -217,7 +217,7 @@ impl Pager {
             overdue: moves::Overdue::default(),
             copies: Copies::default(),
             guests: Vec::new(),
-            moved_recently: Vec::new(),
+            changed_recently: Vec::new(),
             early_calls: Vec::new(),
             unknown: Vec::new(),
             replaced: replaced::Replaced::default(),
@@ -425,6 +425,7 @@ impl Pager {
         for part in self.overdue.rest_of(range) {
             self.w.forget_in_snapshot(&part);
             self.w.record(|to| to.change(SeenKind::Unmap, &part));
+            self.note_unmapped(&part);
             self.mm.unmap(&mut self.w, &part);
             // Memory that came in its place unnoticed is as large.
             self.data_bytes = self.data_bytes.wrapping_sub(len(&part) * PAGE_SIZE as u64);

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use foreswap_core::units::PageRange;
 use foreswap_core::{Place, Stored};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -39,6 +40,8 @@ const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,
 };
+/// Changes of the parent's memory that are remembered. A thread makes one at a time, and waits until it is reported.
+const MOST_RECENT: usize = 1024;
 /// How long the pager waits for the supervisor's answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -100,10 +103,8 @@ impl Pager {
     /// Serve the child of a fork that was not announced. `is_lost`: the content of its missing pages is not known.
     pub(super) fn take_guest(&mut self, child: Child, is_lost: bool) {
         // First what is in frames, as frames change from now on.
-        let unmapped = self.mm.forked_without_notice();
-        let mut in_slots = Vec::new();
-        let mut pages = Vec::with_capacity(unmapped.len());
-        for (page, place) in unmapped.into_iter().filter(|_| !is_lost) {
+        let (mut pages, mut in_slots) = (Vec::new(), Vec::new());
+        for (page, place) in self.mm.places().filter(|_| !is_lost) {
             let content = match place {
                 Place::Stored(Stored::In(slot)) => {
                     in_slots.push((pages.len(), slot));
@@ -115,6 +116,7 @@ impl Pager {
             };
             pages.push((page, content));
         }
+        self.mm.forked_without_notice();
         self.on_shared_anew();
         let reserved = match in_slots.is_empty() {
             true => None,
@@ -142,34 +144,28 @@ impl Pager {
             false => Areas::open(self.w.ledger, own).ok(),
         };
         let mut guest = Guest::new(child, regions, pages, areas, reserved);
-        for recent in self.moved_recently.iter().rev() {
-            guest.parent_had_moved(recent);
-        }
+        guest.parent_had_changed(&self.changed_recently);
         self.guests.push(guest);
     }
 
     /// Guests begin once no earlier change of the parent's memory can be unread.
     pub(super) fn begin_guests(&mut self) {
-        if self.guests.is_empty() && self.moved_recently.is_empty() {
+        if self.guests.is_empty() && self.changed_recently.is_empty() {
             return;
         }
         if self.w.program.mmap_changing() {
             return;
         }
-        self.moved_recently.clear();
-        for guest in core::mem::take(&mut self.guests) {
-            match guest.start() {
-                Ok(()) => self.say_of_guest(
-                    Severity::Warning,
-                    "the child runs unmanaged (it gets its swapped pages, and none of its pages is moved out)",
-                ),
-                Err(errno) => {
-                    let text = format!(
-                        "its child reads zeros for swapped pages: no thread could be started to serve it ({errno})"
-                    );
-                    self.say_of_guest(Severity::Error, &text);
-                }
-            }
+        self.changed_recently.clear();
+        let begun = self.guests.len();
+        // One for which there is no thread waits for its pages, and is tried again.
+        let guests = core::mem::take(&mut self.guests).into_iter();
+        self.guests = guests.filter_map(Guest::start).collect();
+        if self.guests.len() < begun {
+            self.say_of_guest(
+                Severity::Warning,
+                "the child runs unmanaged (it gets its swapped pages, and none of its pages is moved out)",
+            );
         }
     }
 
@@ -184,14 +180,27 @@ impl Pager {
         }
     }
 
-    /// Memory of the program moves. The kernel queues the reports of a move and of a fork in an order that need not be
+    /// Memory of the program moves. The kernel queues the reports of a change and of a fork in an order that need not be
     /// that of the events: both are made, and then reported, and threads of the program do both at a time.
     pub(super) fn note_move(&mut self, moved: Move) {
         for guest in &mut self.guests {
             guest.parent_moved(&moved);
         }
-        let overwrote = self.mm.has_content(&moved.target());
-        self.moved_recently.push(Recent { moved, overwrote });
+        self.note(Recent::Moved(moved));
+    }
+
+    /// Memory of the program is unmapped.
+    pub(super) fn note_unmapped(&mut self, range: &PageRange) {
+        if self.mm.has_content(range) {
+            self.note(Recent::Unmapped(range.clone()));
+        }
+    }
+
+    fn note(&mut self, recent: Recent) {
+        if self.changed_recently.len() >= MOST_RECENT {
+            self.changed_recently.remove(0);
+        }
+        self.changed_recently.push(recent);
     }
 
     /// A record from the supervisor, at once. `None`: there is none.
@@ -232,9 +241,16 @@ fn await_answer(client: &Client, began: Instant) -> bool {
 /// The process has forked, but has no engine: its children lose what it had on areas. Returns when they have ended.
 pub(super) fn lose(program: &Program, heard: Heard) {
     for child in heard.forked {
-        let guest = Guest::new(child, heard.regions.clone(), Vec::new(), None, None);
-        // If there is no thread, its descriptor is closed: see `Pager::begin_guests`.
-        let _ = guest.start();
+        let mut unserved = Some(Guest::new(
+            child,
+            heard.regions.clone(),
+            Vec::new(),
+            None,
+            None,
+        ));
+        while let Some(guest) = unserved {
+            unserved = guest.start();
+        }
         let pid = program.pid.load(Relaxed);
         let text = format!(
             "process {pid} forked by a system call of its own and ended: its child has lost its swapped pages, a touch of \

@@ -4,9 +4,8 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use foreswap_core::units::{PAGE_SIZE, PageRange, Slot, Vpn};
+use foreswap_core::units::{PAGE_SIZE, PageRange, Slot, Vpn, len, overlap};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 
 use super::areas::{Areas, Page, Reserved};
 use super::lacking::{Content, Lacking};
@@ -35,14 +34,17 @@ pub(in crate::pager) struct Guest {
     charged: u64,
     /// The content of its missing pages is not known.
     is_lost: bool,
+    /// Its children, while there is no thread for them.
+    children: Vec<Guest>,
     buffer: Vec<Page>,
 }
 
-/// A move of the parent's memory whose thread may not have gone on yet.
-pub(in crate::pager) struct Recent {
-    pub(super) moved: Move,
-    /// There was content at the target.
-    pub(super) overwrote: bool,
+/// A change of the parent's memory whose thread may not have gone on yet.
+pub(in crate::pager) enum Recent {
+    /// Memory moved.
+    Moved(Move),
+    /// Memory with content was unmapped.
+    Unmapped(PageRange),
 }
 
 /// The end of a guest, or of its memory.
@@ -73,18 +75,19 @@ impl Guest {
             areas,
             reserved,
             charged: 0,
+            children: Vec::new(),
             buffer: vec![Page([0; PAGE_SIZE]); MOST],
         }
     }
 
-    /// Serve it on a thread of its own.
-    pub(super) fn start(self) -> Result<(), Errno> {
+    /// Serve it on a thread of its own. Without one, it is returned.
+    pub(super) fn start(self) -> Option<Self> {
         let argument = Box::into_raw(Box::new(self)).cast::<c_void>();
         // SAFETY: `work` keeps to the rules for engine threads and gets its argument alone.
         let spawned = unsafe { thread::spawn(c"fs-guest", 128 << 10, true, work, argument) };
-        spawned.map(drop).inspect_err(|_| {
+        spawned.is_err().then(|| {
             // SAFETY: the thread did not start, so the argument was not used.
-            drop(unsafe { Box::from_raw(argument.cast::<Guest>()) });
+            *unsafe { Box::from_raw(argument.cast::<Guest>()) }
         })
     }
 
@@ -117,13 +120,15 @@ impl Guest {
                 put.into_iter().for_each(|slot| reserved.put(slot));
             }
             let Some(child) = self.heard.forked.pop() else {
-                return;
+                break;
             };
             self.take_guest(child);
         }
+        let children = core::mem::take(&mut self.children).into_iter();
+        self.children = children.filter_map(Guest::start).collect();
     }
 
-    fn take_guest(&self, child: Child) {
+    fn take_guest(&mut self, child: Child) {
         let areas = self.areas.as_ref().map(Areas::try_clone);
         let areas = areas.and_then(Result::ok);
         let pages = self.lacking.pages.clone();
@@ -137,8 +142,7 @@ impl Guest {
         let areas = areas.filter(|_| !self.is_lost);
         let regions = self.heard.regions.clone();
         let guest = Guest::new(child, regions, pages, areas, self.reserved.clone());
-        // If it cannot be served, its descriptor is closed: see `Pager::take_guest`.
-        let _ = guest.start();
+        self.children.push(guest);
     }
 
     /// The parent reports a move after the fork. If the old place is gone in the child, it was before.
@@ -151,16 +155,20 @@ impl Guest {
         }
     }
 
-    /// The parent reported a move before the fork. If the old place is there in the child, it was after.
-    pub(super) fn parent_had_moved(&mut self, recent: &Recent) {
-        match self
-            .child
-            .uffd
-            .is_registered(bytes_of(&recent.moved.from).start)
-        {
-            Some(false) => {}
-            Some(true) if !recent.overwrote => self.moves(&recent.moved.reversed()),
-            Some(true) | None => self.is_lost = true,
+    /// The parent reported these changes before the fork. If the old place of a move is there in the child, it was after.
+    /// What it replaced is lost. Memory that was unmapped alone is not looked at: no child can know that it is there.
+    pub(super) fn parent_had_changed(&mut self, recent: &[Recent]) {
+        for change in recent.iter().rev() {
+            let Recent::Moved(moved) = change else {
+                continue;
+            };
+            let target = moved.target();
+            let is_replaced = |other: &Recent| matches!(other, Recent::Unmapped(range) if len(&overlap(range, &target)) > 0);
+            match self.child.uffd.is_registered(bytes_of(&moved.from).start) {
+                Some(false) => {}
+                Some(true) if !recent.iter().any(is_replaced) => self.moves(&moved.reversed()),
+                Some(true) | None => self.is_lost = true,
+            }
         }
     }
 
@@ -306,7 +314,11 @@ impl Guest {
         }
         // Memory may have moved meanwhile, to a place that was passed.
         let lacks = (0..self.lacking.pages.len()).any(|at| !self.lacking.is_settled(at));
-        if ends && !lacks { Err(Ended) } else { Ok(()) }
+        if ends && !lacks && self.children.is_empty() {
+            Err(Ended)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether the guest still has its memory.
