@@ -579,7 +579,41 @@ static void dumps_core(void)
     abort();
 }
 
+/* A program reads and writes its own memory by /proc/self/mem, as runtimes do that write code; also where it is read-only,
+ * was never touched, or is not there. */
+static void own_proc_mem(void)
+{
+    char *p = swapped_memory(REGION, 31, PRESSURE), *fresh = map(4 * MIB), buffer[3 * PAGE];
+    int fd = open("/proc/self/mem", O_RDWR);
+    CHECK(fd >= 0, "opening /proc/self/mem");
+    for (size_t at = 0; at + sizeof buffer <= REGION; at += 64 * 1024) {
+        ssize_t got = pread(fd, buffer, sizeof buffer, (off_t)(uintptr_t)(p + at));
+        CHECK(got > 0 && memcmp(buffer, p + at, got) == 0, "pread at %zu: %zd", at, got);
+    }
+    press(PRESSURE);
+    CHECK(lseek(fd, (off_t)(uintptr_t)(p + 100 * PAGE), SEEK_SET) > 0, "lseek");
+    CHECK(read(fd, buffer, PAGE) == PAGE && memcmp(buffer, p + 100 * PAGE, PAGE) == 0, "read");
+    press(PRESSURE);
+    CHECK(mprotect(p, REGION / 2, PROT_READ) == 0, "mprotect");
+    memset(buffer, 'w', PAGE);
+    for (size_t at = 0; at < REGION; at += MIB)
+        CHECK(pwrite(fd, buffer, PAGE, (off_t)(uintptr_t)(p + at)) == PAGE, "pwrite at %zu", at);
+    CHECK(pwrite(fd, buffer, PAGE, (off_t)(uintptr_t)(fresh + MIB)) == PAGE, "pwrite to new memory");
+    CHECK(pread(fd, buffer + PAGE, PAGE, (off_t)(uintptr_t)(fresh + 2 * MIB)) == PAGE, "pread of new memory");
+    press(PRESSURE);
+    for (size_t at = 0; at < REGION; at += MIB) {
+        CHECK(memcmp(p + at, buffer, PAGE) == 0, "what was written at %zu", at);
+        VERIFY_PART(p, at + PAGE, MIB - PAGE, 31, "beside it");
+    }
+    CHECK(memcmp(fresh + MIB, buffer, PAGE) == 0 && fresh[2 * MIB] == 0, "new memory");
+    CHECK(munmap(fresh, 4 * MIB) == 0, "munmap");
+    errno = 0;
+    CHECK(pread(fd, buffer, PAGE, (off_t)(uintptr_t)fresh) == -1 && errno == EIO, "pread of nothing");
+    close(fd);
+}
+
 static const struct part parts[] = {
+    {"own_proc_mem", own_proc_mem},
     {"files", files},
     {"direct_files", direct_files},
     {"sockets", sockets},

@@ -47,6 +47,7 @@ parts!(
     own_limits
     signal_stack
     from_outside
+    own_proc_mem
     threads_fault_at_once
 );
 

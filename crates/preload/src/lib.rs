@@ -16,6 +16,7 @@ mod lends;
 mod listing;
 mod locks;
 mod mappings;
+mod proc_mem;
 mod real;
 mod rlimits;
 mod robust;
@@ -52,6 +53,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     forks::look_up();
     locks::look_up();
     lends::look_up();
+    proc_mem::look_up();
     listing::look_up();
     userfaults::look_up();
     rlimits::look_up();
@@ -69,8 +71,8 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
         return;
     }
     let data = modules::static_data();
-    // SAFETY: constructors run before any thread of ours, and may use the linker.
-    unsafe { modules::bind_to_libc(&data) };
+    // SAFETY: constructors run before any thread of ours.
+    unsafe { modules::bind_to_libc(&data, proc_mem::NAMES) };
     if PROGRAM.configure(socket.to_bytes(), threshold.unwrap_or(THRESHOLD)) {
         forks::begin();
         mappings::note_what_is_there(&data);

@@ -4,6 +4,7 @@ pub mod arena_alloc;
 pub mod beside;
 pub mod cpu;
 pub mod doorbell;
+pub mod elf;
 pub mod handed;
 pub mod host;
 pub mod interrupts;

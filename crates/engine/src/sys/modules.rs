@@ -20,19 +20,9 @@ use std::sync::Once;
 
 use rustix::mm::{MprotectFlags, mprotect};
 
+use super::elf::Symbols;
+
 const PAGE: usize = 4096;
-const DT_NULL: usize = 0;
-const DT_PLTRELSZ: usize = 2;
-const DT_STRTAB: usize = 5;
-const DT_SYMTAB: usize = 6;
-const DT_RELA: usize = 7;
-const DT_RELASZ: usize = 8;
-const DT_JMPREL: usize = 23;
-const DT_RELACOUNT: usize = 0x6fff_fff9;
-const STT_FUNC: u8 = 2;
-const R_X86_64_64: u32 = 1;
-const R_X86_64_GLOB_DAT: u32 = 6;
-const R_X86_64_JUMP_SLOT: u32 = 7;
 /// The most modules that are recorded; further ones are left out.
 const MOST: usize = 512;
 
@@ -160,7 +150,9 @@ impl Modules {
             }
         };
         // SAFETY: the caller's promise.
-        unsafe { relocations(self.own, mark) };
+        if let Some(own) = unsafe { Symbols::of(self.own) } {
+            own.relocations(mark);
+        }
     }
 
     fn add_locals(&mut self, locals: ThreadLocals) {
@@ -171,102 +163,32 @@ impl Modules {
     }
 }
 
-/// Calls `found` for each address that the linker has put into this module: its name, whether it is a function's, and
-/// its place.
+/// Binds the functions that this module calls to the C library's definitions: those that resolved to other modules, and
+/// those of `past_own`, which this module defines for the program alone. `data` is the result of [`static_data`].
 ///
 /// # Safety
-/// `own` are the load address of this module and that of its dynamic section, or zeros.
-unsafe fn relocations(own: (usize, usize), mut found: impl FnMut(&CStr, bool, *mut usize)) {
-    let (base, mut dynamic) = own;
-    if dynamic == 0 {
-        return;
-    }
-    let [mut rela, mut rela_len, mut relative, mut plt, mut plt_len] = [0; 5];
-    let [mut symbols, mut strings] = [0; 2];
-    loop {
-        // SAFETY: the section's entries are read up to the one that ends it.
-        let [tag, value] = unsafe { core::ptr::without_provenance::<[usize; 2]>(dynamic).read() };
-        match tag {
-            DT_NULL => break,
-            DT_RELA => rela = value,
-            DT_RELASZ => rela_len = value,
-            DT_RELACOUNT => relative = value,
-            DT_JMPREL => plt = value,
-            DT_PLTRELSZ => plt_len = value,
-            DT_SYMTAB => symbols = value,
-            DT_STRTAB => strings = value,
-            _ => {}
-        }
-        dynamic += size_of::<[usize; 2]>();
-    }
-    // Some linkers leave the section as it is in the file.
-    let [rela, plt, symbols, strings] =
-        [rela, plt, symbols, strings].map(|at| if at < base { at + base } else { at });
-    for (table, first, len) in [(rela, relative, rela_len), (plt, 0, plt_len)] {
-        for index in first..len / size_of::<libc::Elf64_Rela>() {
-            // SAFETY: one of the table's entries, a symbol that it names, and that one's name.
-            let (entry, name, is_function) = unsafe {
-                let entry = core::ptr::without_provenance::<libc::Elf64_Rela>(table)
-                    .add(index)
-                    .read();
-                let symbol = core::ptr::without_provenance::<libc::Elf64_Sym>(symbols)
-                    .add((entry.r_info >> 32) as usize)
-                    .read();
-                let name = strings + symbol.st_name as usize;
-                let name = CStr::from_ptr(core::ptr::without_provenance(name));
-                (entry, name, symbol.st_info & 0xf == STT_FUNC)
-            };
-            let kind = entry.r_info as u32;
-            if matches!(kind, R_X86_64_64 | R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT) {
-                let place = base.wrapping_add(entry.r_offset as usize);
-                found(name, is_function, core::ptr::without_provenance_mut(place));
-            }
-        }
-    }
-}
-
-/// Whether another module in `data` precedes the C library for the functions that engine threads use most.
-fn is_intercepted(data: &StaticData) -> bool {
-    let used = [
-        libc::memcpy as *const () as usize,
-        libc::memmove as *const () as usize,
-        libc::memset as *const () as usize,
-        libc::memcmp as *const () as usize,
-        libc::strlen as *const () as usize,
-        libc::read as *const () as usize,
-        libc::write as *const () as usize,
-        libc::close as *const () as usize,
-    ];
-    used.iter()
-        .any(|at| !(data.libc.0..data.libc.1).contains(at))
-}
-
-/// Replaces resolved names by the C library's definitions, if any of them resolved elsewhere. `data` is the result of
-/// [`static_data`].
-///
-/// # Safety
-/// No other thread runs code of this module, and the calling thread may use the dynamic linker.
-pub unsafe fn bind_to_libc(data: &StaticData) {
+/// No other thread runs code of this module.
+pub unsafe fn bind_to_libc(data: &StaticData, past_own: &[&CStr]) {
     // Memory must be freed by the allocator that returned it.
     const PROGRAMS: &CStr = c"free";
-    if !is_intercepted(data) {
+    // SAFETY: the linker's answers for loaded modules; neither leaves.
+    let (own, libc) = unsafe { (Symbols::of(data.own_module), Symbols::of(data.libc_module)) };
+    let (Some(own), Some(libc)) = (own, libc) else {
         return;
-    }
-    // SAFETY: opens a loaded library.
-    let libc = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
-    if libc.is_null() {
-        return;
-    }
-    let bind = |name: &CStr, is_function: bool, slot: *mut usize| {
-        // SAFETY: a word of this module's that the linker has set; the name is one.
-        let (target, real) = unsafe { (slot.read_unaligned(), libc::dlsym(libc, name.as_ptr())) };
-        let real = real as usize;
-        // Names that this module defines have resolved to this module, as for the program.
-        let stays =
-            !is_function || name == PROGRAMS || (data.here.0..data.here.1).contains(&target);
-        if stays || target == 0 || real == 0 || real == target {
+    };
+    let within = |range: (usize, usize), at: usize| (range.0..range.1).contains(&at);
+    own.relocations(|name: &CStr, is_function: bool, slot: *mut usize| {
+        // SAFETY: a word of this module's that the linker has set.
+        let target = unsafe { slot.read_unaligned() };
+        let stays = within(data.libc, target)
+            // Other names that this module defines resolved to this module, as for the program.
+            || within(data.here, target) && !past_own.contains(&name);
+        if stays || target == 0 || !is_function || name == PROGRAMS {
             return;
         }
+        let Some(real) = libc.function(name) else {
+            return;
+        };
         let page = core::ptr::without_provenance_mut(slot as usize / PAGE * PAGE);
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the page is this module's, and was closed to writing by the linker.
@@ -275,9 +197,7 @@ pub unsafe fn bind_to_libc(data: &StaticData) {
                 slot.write_unaligned(real);
             }
         }
-    };
-    // SAFETY: the caller's promise.
-    unsafe { relocations(data.own_module, bind) };
+    });
 }
 
 fn loaded_segments(headers: &[libc::Elf64_Phdr]) -> impl Iterator<Item = &libc::Elf64_Phdr> {
@@ -338,8 +258,9 @@ pub struct StaticData {
     /// The ranges of this module and of the C library.
     here: (usize, usize),
     libc: (usize, usize),
-    /// The load address of this module, and its dynamic section.
+    /// The load addresses of these modules, and their dynamic sections.
     own_module: (usize, usize),
+    libc_module: (usize, usize),
 }
 
 /// Looks at the static data of all modules. Takes a lock of the dynamic linker.
@@ -369,6 +290,7 @@ unsafe extern "C" fn add_static_data(
         data.own_module = (base, dynamic_section(base, headers));
         data.here = extent(base, headers);
     } else if holds(base, headers, libc::__errno_location as *const () as usize) {
+        data.libc_module = (base, dynamic_section(base, headers));
         data.libc = extent(base, headers);
     }
     for header in loaded_segments(headers).filter(|header| header.p_flags & libc::PF_W != 0) {
