@@ -219,7 +219,7 @@ struct part {
 
 __attribute__((unused)) static int run_part(const struct part *parts, size_t count, int argc, char **argv)
 {
-    CHECK(environ && getenv("PATH"), "the environment");
+    CHECK(environ, "no environment");
     CHECK(strcmp(program_invocation_name, argv[0]) == 0, "named %s", program_invocation_name);
     for (size_t i = 0; i < count; i++) {
         if (argc > 1 && strcmp(parts[i].name, argv[1]) == 0) {
