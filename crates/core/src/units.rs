@@ -80,7 +80,11 @@ impl Frame {
     }
 }
 
-/// A page-sized place on a swap area.
+/// The number of the area that stands for mapped files: its slots are pages of files. Nothing is written to it, and no
+/// reference to its slots is counted.
+pub const FILES: u8 = 15;
+
+/// A page-sized place on a swap area, or a page of a mapped file ([`FILES`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Slot {
     /// The area, in order of priority.
@@ -96,6 +100,16 @@ impl Slot {
             area: self.area,
             index: self.index + n,
         }
+    }
+
+    /// The page of a mapped file with this number.
+    pub const fn of_file(index: u32) -> Self {
+        Slot { area: FILES, index }
+    }
+
+    /// Whether it is a page of a mapped file.
+    pub const fn is_file(self) -> bool {
+        self.area == FILES
     }
 
     /// The slot cluster (512 slots) that contains it.

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use foreswap_core::units::Slot;
+
 use crate::events::Event;
 use crate::process::{Cell, Fork, Process};
 use crate::space::{Mapping, Page};
@@ -36,7 +38,8 @@ pub fn change(process: &mut Process, sys: &mut System, act: Act) {
     | Act::Guard { page, n, .. }
     | Act::Unmap { page, n }
     | Act::Remap { page, n, .. }
-    | Act::Map { page, n }) = act
+    | Act::Map { page, n }
+    | Act::MapFile { page, n, .. }) = act
     else {
         return;
     };
@@ -68,9 +71,16 @@ pub fn change(process: &mut Process, sys: &mut System, act: Act) {
                 process.remap(range, to);
             }
         }
-        Act::Free { .. } if !busy && !fixed => process.silently_discard(range),
+        // The kernel refuses MADV_FREE in mappings of files.
+        Act::Free { .. } if !busy && !fixed && !process.has_file(&range) => {
+            process.silently_discard(range);
+        }
         Act::Guard { on, told, .. } if !busy && !fixed && managed && process.settled() => {
-            process.guard(sys, &range, on, on || told);
+            let told = on || told || process.has_file(&range);
+            process.guard(sys, &range, on, told);
+        }
+        Act::MapFile { file, .. } if !busy && process.settled() => {
+            process.map_file(sys, range, file.into());
         }
         Act::Map { .. } => {
             if !process.busy(&range) || sys.chance.one_in(300) {
@@ -101,6 +111,30 @@ impl Process {
                 };
             }
         }
+    }
+
+    /// mmap of a file, from its page `file` on, in place of what is unmapped. The driver is told before the thread goes on.
+    pub fn map_file(&mut self, sys: &mut System, range: Range<usize>, file: u32) {
+        let pages = &self.space.pages[range.clone()];
+        if pages.iter().any(|page| page.mapping != Mapping::None) {
+            return;
+        }
+        self.map(range.clone());
+        for (at, index) in range.clone().zip(file..) {
+            let cell = &mut self.cells[at];
+            cell.file = Some(index);
+            cell.value = cell.base();
+        }
+        self.adopt(sys, range.clone());
+        let range = self.space.range(&range);
+        self.call(sys, |mm, _| mm.map_file(&range, Slot::of_file(file)));
+    }
+
+    /// Whether a page of `range` is of a file.
+    fn has_file(&self, range: &Range<usize>) -> bool {
+        self.cells[range.clone()]
+            .iter()
+            .any(|cell| cell.file.is_some())
     }
 
     /// The doorbell tells of new mappings of a managed process: the driver adopts what the core takes.
@@ -149,6 +183,8 @@ impl Process {
                 };
                 *cell = Cell {
                     changing: cell.changing,
+                    file: cell.file,
+                    value: cell.base(),
                     ..Cell::default()
                 };
             }

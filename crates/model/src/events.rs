@@ -102,7 +102,7 @@ impl Process {
             cell.discarding = false;
             cell.taken = false;
             if !cell.written {
-                cell.value = 0;
+                cell.value = cell.base();
                 cell.maybe_zero = false;
             }
             cell.written = false;

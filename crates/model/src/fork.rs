@@ -110,6 +110,11 @@ impl Process {
         for slot in self.space.shares.drain(..) {
             *child.space.refs_mut(slot) += 1;
         }
+        let of_files = self
+            .mm
+            .regions()
+            .filter_map(|vma| Some((vma.range.clone(), vma.backing()?)));
+        let of_files: Vec<_> = of_files.collect();
         let regions = self.mm.regions().map(|vma| (vma.range.clone(), vma.hint));
         let regions: Vec<_> = regions.collect();
         let mut present = Vec::new();
@@ -143,6 +148,9 @@ impl Process {
             }
             if let Some((first, _)) = regions.first() {
                 mm.adopt(w, first.clone(), &present);
+            }
+            for (range, first) in &of_files {
+                mm.map_file(range, *first);
             }
             for guard in &guards {
                 mm.guard(w, guard);

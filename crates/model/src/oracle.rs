@@ -92,6 +92,9 @@ impl Process {
         for (page, place) in self.mm.places() {
             let cell = &self.cells[self.space.at(page)];
             let content = match place {
+                Place::Stored(Stored::In(slot)) if slot.is_file() => {
+                    Some(System::file_content(slot.index))
+                }
                 Place::Stored(Stored::In(slot)) => {
                     let (area, slot) = (&sys.areas[usize::from(slot.area)], slot.index as usize);
                     let content = area.content[slot];
@@ -121,7 +124,10 @@ impl Process {
             let (start, end) = (self.space.at(vma.range.start), self.space.at(vma.range.end));
             let wrong = (start..end).find(|&at| self.hints[at] != vma.hint);
             assert_eq!(wrong, None, "this page's region has a wrong hint");
-            let meets = before.filter(|before| before.range.end == vma.range.start);
+            let is_file = |vma: &foreswap_core::Vma| vma.backing().is_some();
+            let meets = before.filter(|before| {
+                before.range.end == vma.range.start && !is_file(before) && !is_file(vma)
+            });
             assert!(
                 meets.is_none_or(|before| before.hint != vma.hint),
                 "two regions meet at {:?} and are not one",

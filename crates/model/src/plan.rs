@@ -140,6 +140,9 @@ pub struct Plan {
     /// The first process is not managed until its memory does not fit, or others need it.
     #[serde(default)]
     pub bare: bool,
+    /// Programs map files.
+    #[serde(default)]
+    pub files: bool,
     /// The bug that is planted in the core.
     #[cfg(feature = "planted")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -148,6 +151,9 @@ pub struct Plan {
 
 /// The least limit where processes are charged by their account, which keeps some pages back.
 pub(crate) const FAMILY_LIMIT: u64 = 192;
+
+/// Tells the draw of `Plan::files` from others.
+const FILES: u64 = 0xf11e5;
 
 /// The bounds of the values of a replay file, which prevent failures of the machine itself.
 const BOUNDS: [(&str, u64, u64); 9] = [
@@ -181,6 +187,8 @@ impl Plan {
                 Reclaim::Generations,
                 Reclaim::S3Fifo,
             ]),
+            // A draw of its own: the others stay as they were.
+            files: mix(seed ^ FILES).is_multiple_of(4),
             ..plan.with_readers(chance)
         }
     }
@@ -266,6 +274,7 @@ impl Plan {
             at_once: false,
             families: false,
             bare: false,
+            files: false,
             #[cfg(feature = "planted")]
             plant: None,
         }

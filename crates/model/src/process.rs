@@ -40,7 +40,7 @@ use crate::view::View;
 pub struct Cell {
     /// The last written value.
     pub value: u64,
-    /// Zero is valid too: a discard ran beside the write.
+    /// Zero, or the file's content, is valid too: a discard ran beside the write.
     pub maybe_zero: bool,
     /// A discard of the page is in progress.
     pub discarding: bool,
@@ -52,6 +52,15 @@ pub struct Cell {
     pub lost: bool,
     /// The kernel took the page without an event, and it was not discarded since.
     pub taken: bool,
+    /// The page of a file that is mapped here.
+    pub file: Option<u32>,
+}
+
+impl Cell {
+    /// The content of the page if nothing was written to it.
+    pub fn base(&self) -> u64 {
+        self.file.map_or(0, System::file_content)
+    }
 }
 
 /// A thread that waits for a page.
@@ -377,9 +386,9 @@ impl Process {
             cell.written = cell.discarding;
             return Access::Done;
         }
-        if content == 0 && cell.maybe_zero {
+        if content == cell.base() && cell.maybe_zero {
             if !cell.discarding {
-                cell.value = 0;
+                cell.value = content;
                 cell.maybe_zero = false;
             }
         } else {

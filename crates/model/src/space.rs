@@ -357,6 +357,9 @@ impl Space {
         let flight = self.flights.remove(at);
         self.stalls -= u32::from(flight.stalls);
         let first = flight.slot.unwrap_or(Slot { area: 0, index: 0 });
+        if first.is_file() {
+            return Some(self.read_file(sys, flight, first));
+        }
         let trouble = sys.trouble(pages);
         let area = &mut sys.areas[usize::from(first.area)];
         let compresses = first.area == 0 && sys.compressing;
@@ -445,6 +448,38 @@ impl Space {
         let io = IoId(flight.io);
         self.idle.push(flight);
         Some(Ended::Io(io, result))
+    }
+
+    /// A read of a file has ended. Nobody can tell whether its bytes are right.
+    fn read_file(&mut self, sys: &mut System, flight: Flight, first: Slot) -> Ended {
+        let failed = sys.chance.one_in(sys.chaos.read_error);
+        for (i, &frame) in (0..).zip(&flight.frames) {
+            let (here, slot) = (frame.0 as usize, first.plus(i));
+            self.frame_use[here] = Use::Idle;
+            if self.lingers > 0 {
+                self.lingering.insert(frame.0, self.lingers);
+            }
+            self.frames[here] = Some(match failed {
+                true => GARBAGE,
+                false => System::file_content(slot.index),
+            });
+            if failed {
+                sys.spoiled.insert(slot);
+            }
+        }
+        let io = IoId(flight.io);
+        if !failed {
+            self.note_arrived(&flight.frames);
+        }
+        self.idle.push(flight);
+        Ended::Io(
+            io,
+            if failed {
+                IoResult::Failed(5)
+            } else {
+                IoResult::Ok
+            },
+        )
     }
 
     fn end_digest(&mut self, at: usize) -> Frame {

@@ -137,6 +137,15 @@ pub enum Act {
         /// The number.
         n: u16,
     },
+    /// mmap of a file, where nothing is mapped.
+    MapFile {
+        /// The first page.
+        page: u16,
+        /// The number.
+        n: u16,
+        /// The page of the file.
+        file: u16,
+    },
     /// madvise.
     Advise {
         /// The first page.

@@ -26,6 +26,7 @@ pub struct Steps {
     least: u32,
     huge: bool,
     families: bool,
+    files: bool,
     rates: Rates,
     pattern: Pattern,
     at: u64,
@@ -48,6 +49,7 @@ impl Steps {
             least: if plan.clusters > 0 { 400 } else { 32 },
             huge: plan.clusters > 0,
             families: plan.families,
+            files: plan.files,
             rates: plan.rates,
             pattern: Pattern::Forward,
             at: 0,
@@ -111,7 +113,31 @@ impl Steps {
         (page, 1 + self.chance.below(most.max(1)) as u16)
     }
 
+    /// A file takes the place of what is there, and is read.
+    fn map_file(&mut self) -> Act {
+        let (page, n) = match self.huge {
+            true => {
+                let unit = LEAF_PAGES as u64;
+                let first = self.pages / 3 % unit;
+                let units = 1 + self.chance.below(2);
+                (first as u16, (units * unit) as u16)
+            }
+            false => self.stretch(self.pages / 3),
+        };
+        let file = self.chance.pick(&[0, 512, 1024, 1000, 77]);
+        let mut acts = vec![Act::Quiet { rounds: 3 }, Act::MapFile { page, n, file }];
+        if self.chance.below(2) > 0 {
+            acts.push(Act::Burst { page, n, stride: 1 });
+        }
+        acts.reverse();
+        self.script = acts;
+        Act::Unmap { page, n }
+    }
+
     fn change(&mut self) -> Act {
+        if self.files && self.chance.below(3) == 0 {
+            return self.map_file();
+        }
         let (page, n) = self.stretch(self.pages / 5);
         match self.chance.below(10) {
             0..4 => Act::Discard { page, n },

@@ -359,6 +359,12 @@ impl View<'_> {
             let slot = slot.plus(i);
             self.idle(frame);
             self.full(frame);
+            if slot.is_file() {
+                assert!(!write, "{slot:?} is written, which is of a file");
+                self.space.frame_use[frame.0 as usize] = Use::Reading;
+                *self.frame(frame) = Some(GARBAGE);
+                continue;
+            }
             assert!(*self.space.refs_mut(slot) > 0, "I/O on {slot:?}, not ours");
             let what = &mut self.space.frame_use[frame.0 as usize];
             let area = &mut self.sys.areas[usize::from(slot.area)];
@@ -443,7 +449,9 @@ impl World for View<'_> {
                     self.sys.spoiled.contains(&slot),
                     "{notice:?}, though the device did nothing wrong"
                 );
-                *self.space.bad_mut(slot) += 1;
+                if !slot.is_file() {
+                    *self.space.bad_mut(slot) += 1;
+                }
             }
             Notice::OutOfMemory { page } => {
                 let trouble = self.sys.write_failed || self.sys.chaos.queue_full > 0;

@@ -77,6 +77,10 @@ impl Mm {
             IoResult::Failed(error) => Some(Notice::ReadFailed { slot, page, error }),
             #[cfg(feature = "planted")]
             IoResult::Ok if self.has(crate::planted::Bug::UncheckedDigest) => None,
+            IoResult::Ok if slot.is_file() => {
+                self.files.note(slot, w.digest_read(frame).number());
+                None
+            }
             IoResult::Ok if w.digest_read(frame).number() != w.digest(slot) => {
                 Some(Notice::Corrupt { slot, page })
             }

@@ -255,14 +255,14 @@ impl Mm {
             _ => None,
         };
         let digest = w.digest_of(frame);
-        if let Some(entry) = self.needs_no_slot(digest) {
+        if let Some(entry) = self.needs_no_slot(page, digest) {
             self.slots.put(w, slot);
             self.table.set(page, entry);
             self.frames.set_free(frame);
             return;
         }
         let hash = digest.number();
-        let clean = slot.filter(|&slot| w.digest(slot) == hash);
+        let clean = slot.filter(|&slot| self.holds(w, slot, hash));
         #[cfg(feature = "planted")]
         let clean = match self.has(crate::planted::Bug::KeptClean) {
             true => slot,
@@ -304,6 +304,7 @@ impl Mm {
                 rank,
                 found,
             }) = entry
+                && !slot.is_file()
             {
                 w.put(slot);
                 let resident = Resident {

@@ -391,7 +391,8 @@ impl Mm {
 
     /// Whether a page that was read from `slot` keeps it, to save a later write.
     pub(super) fn keeps_slots(&self, w: &impl World, slot: Slot) -> bool {
-        !self.drains(slot.area) && slots::keeps(w, slot.area) && self.uses(Heuristic::KeptSlots)
+        let keeps = || !self.drains(slot.area) && slots::keeps(w, slot.area);
+        slot.is_file() || keeps() && self.uses(Heuristic::KeptSlots)
     }
 
     fn on_swapped(

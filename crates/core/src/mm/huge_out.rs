@@ -134,7 +134,7 @@ impl Mm {
                 continue;
             }
             let digest = digest_of(w, frame).number();
-            let clean = slot.is_some_and(|slot| w.digest(slot) == digest);
+            let clean = slot.is_some_and(|slot| self.holds(w, slot, digest));
             self.frames.set_digest(frame, digest, clean);
         }
         let Some(unit) = self.frames.clusters().get(id).unit else {
@@ -206,7 +206,7 @@ impl Mm {
     /// Whether a unit has a slot cluster that it can be written to again.
     fn has_home(&self, w: &impl World, id: ClusterId) -> bool {
         let first = self.frames.get(self.frames.clusters().first(id)).slot;
-        let Some(first) = first.filter(|slot| !self.drains(slot.area)) else {
+        let Some(first) = first.filter(|slot| !slot.is_file() && !self.drains(slot.area)) else {
             return false;
         };
         let mut frames = (0..).zip(self.frames.clusters().frames(id));

@@ -12,6 +12,7 @@ mod complete;
 mod drop_behind;
 mod evict;
 mod fault;
+mod files;
 mod guard;
 mod huge_drain;
 mod huge_frames;
@@ -51,6 +52,7 @@ use crate::space::page_table::{Entry, PageTable, Resident};
 use crate::space::vma::Vmas;
 use crate::stats::Stats;
 use crate::swap::drain::{self, Drain, Swapoff};
+use crate::swap::files::FileDigests;
 use crate::swap::owners::Owners;
 use crate::swap::slots::Slots;
 use crate::swap::write_back::WriteBack;
@@ -124,6 +126,8 @@ pub struct Mm {
     slots: Slots,
     /// The page of each slot, if a policy asks for it.
     owners: Owners,
+    /// The content of file pages.
+    files: FileDigests,
     /// swapoff.
     drain: Drain,
     /// How cold pages leave an area that compresses.
@@ -164,6 +168,7 @@ impl Mm {
             frames: Frames::new(config.frames, config.clusters),
             slots: Slots::default(),
             owners: Owners::new(config.readahead.goes_by_slot()),
+            files: FileDigests::default(),
             drain: Drain::new(drain::Config::new(config.frames)),
             write_back: WriteBack::default(),
             io: IoScheduler::new(scheduler::Config::new(config.depth)),
@@ -303,7 +308,7 @@ impl Mm {
         }
     }
 
-    /// The program discarded the content of `range`; it reads as zeros from now on.
+    /// The program discarded the content of `range`; it reads as zeros from now on, or as the file that it maps.
     pub fn discard(&mut self, w: &mut impl World, range: &PageRange) {
         self.discarded.note(range, w.now());
         self.forget_all(w, range, |entry| entry != Entry::Guarded);
@@ -333,6 +338,7 @@ impl Mm {
 
     /// `range` was unmapped.
     pub fn unmap(&mut self, w: &mut impl World, range: &PageRange) {
+        self.leave_files(range);
         self.forget_all(w, range, |_| true);
         self.vmas.remove(range);
     }
@@ -347,6 +353,7 @@ impl Mm {
             let moved = target(part.start)..target(part.end);
             self.vmas.insert(moved.clone());
             self.vmas.set_hint(&moved, hint);
+            self.vmas.set_backing(&moved, self.file_page(part.start));
             let mut at = part.start;
             while let Some((page, entry)) = self.table.next_used(at, part.end) {
                 let shared = self.table.unshare(&(page..page.plus(1))) > 0;
@@ -384,10 +391,11 @@ impl Mm {
 
     /// Drop the content of one page, wherever it is.
     fn forget(&mut self, w: &mut impl World, page: Vpn, entry: Entry) {
+        let now = self.without_content(page);
         if let Entry::Resident(Resident { slot, .. }) = entry {
-            return self.forget_resident(w, page, slot, Entry::Unmapped);
+            return self.forget_resident(w, page, slot, now);
         }
-        self.table.set(page, Entry::Unmapped);
+        self.table.set(page, now);
         match entry {
             Entry::Unmapped | Entry::SameFilled(_) | Entry::Poisoned | Entry::Guarded => {}
             Entry::Resident(_) => {}
@@ -467,7 +475,7 @@ impl Mm {
         self.slots.give_back(w);
     }
 
-    /// Every slot reference that is held, once each; for tests.
+    /// Every slot reference that is held, once each, but of no file page, as these are not counted; for tests.
     pub fn references(&self, out: &mut Vec<Slot>) {
         out.extend(self.frames.iter().filter_map(|(_, desc)| desc.slot));
         for (_, entry) in self.table.iter() {
@@ -481,6 +489,7 @@ impl Mm {
                 | Entry::Guarded => {}
             }
         }
+        out.retain(|slot| !slot.is_file());
     }
 
     /// Check the invariants; for tests. Returns a description of the first violation.
@@ -489,6 +498,7 @@ impl Mm {
             return Err("the charge is not what is resident");
         }
         self.table.check()?;
+        let is_free = |slot: Slot| !slot.is_file() && w.count(slot) == 0;
         for (frame, desc) in self.frames.iter() {
             if let Some((id, unit)) = self.frames.unit_of(frame) {
                 let n = frame.0 - self.frames.clusters().first(id).0;
@@ -509,7 +519,7 @@ impl Mm {
                 State::Reading | State::Writing if desc.page.is_some() && !cached => {
                     return Err("a page in flight is not in the table");
                 }
-                State::Clean if desc.slot.is_none_or(|s| w.count(s) == 0) => {
+                State::Clean if desc.slot.is_none_or(is_free) => {
                     return Err("a clean page has no slot");
                 }
                 _ => {}
@@ -525,8 +535,11 @@ impl Mm {
                 }
                 _ => None,
             };
-            if slot.is_some_and(|s| w.count(s) == 0) {
+            if slot.is_some_and(is_free) {
                 return Err("a page's slot is free");
+            }
+            if entry == Entry::Unmapped && self.file_page(page).is_some() {
+                return Err("a page of a file reads as zeros");
             }
             while vmas.next_if(|vma| vma.range.end <= page).is_some() {}
             if vmas.peek().is_none_or(|vma| page < vma.range.start) {

@@ -15,8 +15,13 @@ use crate::world::{Digest, World};
 
 impl Mm {
     /// If the digest alone determines the content, the entry for it; the page counts as dropped.
-    pub(super) fn needs_no_slot(&mut self, digest: Digest) -> Option<Entry> {
+    pub(super) fn needs_no_slot(&mut self, page: Vpn, digest: Digest) -> Option<Entry> {
         match digest {
+            Digest::Zero if self.file_page(page).is_some() => {
+                let fill = self.table.fill_of(0)?;
+                self.stats.filled_drops += 1;
+                Some(Entry::SameFilled(fill))
+            }
             Digest::Zero => {
                 self.stats.zero_drops += 1;
                 Some(Entry::Unmapped)
@@ -41,14 +46,16 @@ impl Mm {
         // The stored number does not tell the kind of the pages; all have the same kind.
         let digest = w.digest_of(first);
         for frame in self.frames.clusters().frames(id) {
-            let Some(entry) = self.needs_no_slot(digest) else {
+            let FrameDesc { page, slot, .. } = *self.frames.get(frame);
+            let Some(page) = page else {
+                self.slots.put(w, slot);
+                continue;
+            };
+            let Some(entry) = self.needs_no_slot(page, digest) else {
                 return false;
             };
-            let FrameDesc { page, slot, .. } = *self.frames.get(frame);
             self.slots.put(w, slot);
-            if let Some(page) = page {
-                self.table.set(page, entry);
-            }
+            self.table.set(page, entry);
         }
         self.frames.end_all(id, State::Free);
         true

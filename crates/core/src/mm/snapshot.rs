@@ -46,10 +46,13 @@ impl Mm {
     }
 
     /// Every page that is not mapped and not zero, in order of address, and the place of its content. Memory is quiet.
+    /// Pages of mapped files that were not written to are left out: the child knows them by its regions
+    /// ([`Mm::map_file`]).
     pub fn unmapped(&self, out: &mut Vec<(Vpn, Stored)>) {
         out.extend(self.places().filter_map(|(page, place)| {
             debug_assert!(!matches!(place, Place::Frame(_)), "{page:?} is not quiet");
             match place {
+                Place::Stored(Stored::In(slot)) if self.file_page(page) == Some(slot) => None,
                 Place::Stored(stored) => Some((page, stored)),
                 Place::Frame(_) | Place::Nowhere => None,
             }
@@ -98,7 +101,9 @@ impl Mm {
             false => pages,
         };
         for &(_, stored) in pages {
-            if let Stored::In(slot) = stored {
+            if let Stored::In(slot) = stored
+                && !slot.is_file()
+            {
                 w.share(slot);
             }
         }

@@ -64,6 +64,11 @@ impl Mm {
         resident: Resident,
     ) -> Outcome {
         let page = pending.page;
+        let is_file = self.file_page(page).is_some();
+        if resident.found && is_file {
+            self.forget_resident(w, page, resident.slot, self.without_content(page));
+            return self.serve(w, pending);
+        }
         let tried = if resident.found {
             w.zero_in(page, 1)
         } else {
@@ -88,7 +93,7 @@ impl Mm {
             return;
         };
         if found {
-            self.forget_resident(w, page, slot, Entry::Unmapped);
+            self.forget_resident(w, page, slot, self.without_content(page));
         } else {
             self.forget_resident(w, page, slot, Entry::Poisoned);
             w.notice(Notice::Unaccounted { page });

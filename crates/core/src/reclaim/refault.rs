@@ -64,6 +64,11 @@ impl Reclaim {
         low_bits(self.evictions as u32)
     }
 
+    /// The number of a page that was not evicted, as of a file: as far away as numbers can be.
+    pub fn long_ago(&self) -> u32 {
+        low_bits((self.evictions as u32).wrapping_sub(1 << (EVICTED_BITS - 1)))
+    }
+
     /// Pages that were evicted after the one with this number.
     pub fn evicted_since(&self, number: u32) -> u32 {
         low_bits((self.evictions as u32).wrapping_sub(number))

@@ -19,13 +19,13 @@ use crate::units::{Frame, LEAF_PAGES, PageRange, Slot, Vpn};
 /// Where a page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
-    /// Never touched, or discarded: reads as zeros.
+    /// Never touched, or discarded: reads as zeros. No page of a mapped file has this entry.
     Unmapped,
     /// Mapped in the program.
     Resident(Resident),
     /// In a frame of the engine: being read, kept for a second chance, or waiting to be written.
     Cached(Frame),
-    /// On a swap area only.
+    /// On a swap area only, or in a mapped file only.
     Swapped {
         /// Its slot.
         slot: Slot,
@@ -204,7 +204,7 @@ impl PageTable {
         self.resident
     }
 
-    /// Mapped pages that keep a slot.
+    /// Mapped pages that keep a slot of an area.
     pub fn keeping(&self) -> u64 {
         self.keeping
     }
@@ -259,7 +259,9 @@ impl PageTable {
         leaf.count(old, -1);
         leaf.count(entry, 1);
         let counted = |entry| match entry {
-            Entry::Resident(Resident { slot, .. }) => (1, u64::from(slot.is_some())),
+            Entry::Resident(Resident { slot, .. }) => {
+                (1, u64::from(slot.is_some_and(|slot| !slot.is_file())))
+            }
             _ => (0, 0),
         };
         let (before, after) = (counted(old), counted(entry));
@@ -271,7 +273,8 @@ impl PageTable {
         }
         self.resident = self.resident + after.0 - before.0;
         self.keeping = self.keeping + after.1 - before.1;
-        let swapped = |entry| u64::from(matches!(entry, Entry::Swapped { .. }));
+        let swapped =
+            |entry| u64::from(matches!(entry, Entry::Swapped { slot, .. } if !slot.is_file()));
         self.swapped = self.swapped + swapped(entry) - swapped(old);
         if after.0 == 0 {
             self.huge -= u64::from(core::mem::take(&mut leaf.huge));

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use crate::fault::first_touch::Streams;
 use crate::readahead::{Hint, History, Policy};
 use crate::stats::Ahead;
-use crate::units::{PageRange, Vpn, len, overlap};
+use crate::units::{PageRange, Slot, Vpn, len, overlap};
 
 /// One managed region.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Vma {
     local: u8,
     /// It is memory of a file, for example of a tmpfs.
     file: bool,
+    /// It maps a file: the page of the file that its first page has.
+    backing: Option<Slot>,
 }
 
 /// The highest `Vma::local`.
@@ -46,7 +48,20 @@ impl Vma {
             ahead: Ahead::default(),
             local: 0,
             file: false,
+            backing: None,
         }
+    }
+
+    /// The page of the mapped file that its first page has; `None` if it maps no file.
+    pub fn backing(&self) -> Option<Slot> {
+        self.backing
+    }
+
+    /// The page of the mapped file that is at `page`.
+    pub fn place_of(&self, page: Vpn) -> Option<Slot> {
+        let first = self.backing?;
+        let n = page.0.checked_sub(self.range.start.0)?;
+        (page < self.range.end).then(|| first.plus(n as u32))
     }
 
     /// Its readahead policy. The kernel reads ahead by slot, not by address, in memory of files.
@@ -142,7 +157,17 @@ impl Vmas {
         ) else {
             return;
         };
-        let alike = before.hint == after.hint && before.file == after.file;
+        let follows = match before.backing {
+            // A region that ends with the last page of the numbers has no next one.
+            Some(first) => {
+                let next = u64::from(first.index) + len(&before.range);
+                after
+                    .backing
+                    .is_some_and(|slot| u64::from(slot.index) == next)
+            }
+            None => after.backing.is_none(),
+        };
+        let alike = before.hint == after.hint && before.file == after.file && follows;
         if before.range.end != page || !alike {
             return;
         }
@@ -164,6 +189,7 @@ impl Vmas {
             range: page..vma.range.end,
             // Counted once: with the first part.
             ahead: Ahead::default(),
+            backing: vma.place_of(page),
             ..vma.clone()
         };
         vma.range.end = page;
@@ -178,6 +204,14 @@ impl Vmas {
     /// `range` is memory of a file.
     pub fn set_file(&mut self, range: &PageRange) {
         self.change(range, |vma| vma.file = true);
+    }
+
+    /// `range` maps a file, whose page `first` is at its start; `None`: no file any more.
+    pub fn set_backing(&mut self, range: &PageRange, first: Option<Slot>) {
+        self.change(range, |vma| {
+            let at = (vma.range.start.0 - range.start.0) as u32;
+            vma.backing = first.map(|first| first.plus(at));
+        });
     }
 
     /// Change the parts of regions that lie in `range`.
@@ -288,6 +322,32 @@ mod tests {
         assert_eq!(hints(&vmas)[2], (12, 14, Normal));
         vmas.set_hint(&range(0, 100), Normal);
         assert_eq!(hints(&vmas), [(5, 45, Normal)]);
+    }
+
+    #[test]
+    fn parts_of_a_mapped_file_know_their_place_in_it() {
+        let mut vmas = Vmas::default();
+        vmas.insert(range(0, 100));
+        vmas.set_backing(&range(20, 60), Some(Slot::of_file(1000)));
+        assert_eq!(ranges(&vmas), [(0, 20), (20, 60), (60, 100)]);
+        let place = |vmas: &Vmas, page| vmas.find(Vpn(page))?.place_of(Vpn(page));
+        let index = |vmas: &Vmas, page| place(vmas, page).map(|slot| slot.index);
+        assert_eq!(index(&vmas, 19), None);
+        assert_eq!(index(&vmas, 20), Some(1000));
+        vmas.set_hint(&range(30, 40), Hint::Random);
+        assert_eq!(index(&vmas, 39), Some(1019));
+        vmas.set_hint(&range(30, 40), Hint::Normal);
+        assert_eq!(ranges(&vmas), [(0, 20), (20, 60), (60, 100)]);
+        vmas.remove(&range(25, 26));
+        assert_eq!(index(&vmas, 26), Some(1006));
+        // Another part of the file, and another file, beside it.
+        vmas.insert(range(25, 26));
+        vmas.set_backing(&range(25, 26), Some(Slot::of_file(1004)));
+        assert_eq!(ranges(&vmas)[1..4], [(20, 25), (25, 26), (26, 60)]);
+        vmas.set_backing(&range(25, 26), Some(Slot::of_file(1005)));
+        assert_eq!(ranges(&vmas), [(0, 20), (20, 60), (60, 100)]);
+        vmas.set_backing(&range(0, 100), None);
+        assert_eq!(ranges(&vmas), [(0, 100)]);
     }
 
     #[test]

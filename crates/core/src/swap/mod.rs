@@ -2,6 +2,7 @@
 //! up is relieved.
 
 pub(crate) mod drain;
+pub(crate) mod files;
 pub(crate) mod owners;
 pub(crate) mod slots;
 pub(crate) mod write_back;

@@ -220,7 +220,7 @@ impl Slots {
 
     /// Drop our reference to a slot, if there is one.
     pub fn put(&mut self, map: &mut impl SwapMap, slot: Option<Slot>) {
-        if let Some(slot) = slot {
+        if let Some(slot) = slot.filter(|slot| !slot.is_file()) {
             map.put(slot);
             self.full = false;
         }
@@ -263,7 +263,9 @@ impl Slots {
 
     /// Keep a slot that failed from reuse.
     pub fn keep_bad(&mut self, slot: Slot) {
-        self.bad.push(slot);
+        if !slot.is_file() {
+            self.bad.push(slot);
+        }
     }
 
     /// No slot of `area` will be used any more: drop the references to those that failed.

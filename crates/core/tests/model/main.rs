@@ -6,6 +6,7 @@ mod at_once;
 mod compressed;
 mod directed;
 mod file_vectors;
+mod files;
 mod filled;
 mod growth;
 mod huge;
