@@ -113,7 +113,7 @@ fn a_child_has_the_file_and_what_its_parent_wrote() {
     if let Fork::Taken(pages) = &m.p.fork {
         let untouched = pages.iter().filter(|(page, _)| {
             let at = m.p.space.at(*page);
-            at < PAGES / 2 && at % 5 != 0 && content(at) != 0
+            at < PAGES / 2 && !at.is_multiple_of(5) && content(at) != 0
         });
         assert_eq!(untouched.count(), 0, "a page of the file was handed over");
     }
