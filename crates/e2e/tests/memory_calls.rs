@@ -140,3 +140,29 @@ fn shrinks_and_grows() {
         "{present} pages of the heap in memory, {most} are allowed"
     );
 }
+
+/// The calls go through a library that defines them too, as tcmalloc does.
+#[test]
+fn through_another_object() {
+    let test = "through_another_object";
+    let Some(library) = program::compile_with(test, "interposer", &["-shared", "-fPIC"]) else {
+        return;
+    };
+    for (program, name) in [
+        ("mapping_calls", "munmap_partial"),
+        ("mapping_calls", "dontneed"),
+        ("mapping_calls", "mremap_grow"),
+        ("mapping_calls", "mremap_move"),
+        ("mapping_calls", "map_fixed"),
+        ("mapping_calls", "mlock_all"),
+        ("mapping_calls", "advice"),
+        ("fork_calls", "child_sees_parent"),
+        ("system_calls", "own_proc_mem"),
+    ] {
+        let Some(path) = program::compile(test, program) else {
+            return;
+        };
+        let job = Job::new(path).arg(name).env("LD_PRELOAD", &library);
+        Managed::limit(LIMIT).equals_bare_swapping(&job);
+    }
+}

@@ -11,7 +11,7 @@ use foreswap::program::state;
 use foreswap::sys::thread::thread_pointer;
 
 use crate::real::{Real, forward};
-use crate::{PROGRAM, lends, locks, mappings, userfaults};
+use crate::{PROGRAM, lends, locks, mappings, nested, userfaults};
 
 /// Look up the real functions now: later, a thread that holds the loader's lock may need them.
 pub fn look_up() {
@@ -158,29 +158,34 @@ pub unsafe extern "C" fn syscall(
     f: usize,
 ) -> c_long {
     match number {
+        // Another object's function that one of ours has called.
+        _ if nested::is_passed_on(number) => {
+            return forward!(SYSCALL =>
+                fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long; number, a, b, c, d, e, f);
+        }
         libc::SYS_madvise => {
-            return mappings::madvise(a as *mut c_void, b, c as c_int).into();
+            return mappings::advise(a as *mut c_void, b, c as c_int).into();
         }
         libc::SYS_mremap => {
             let (old, new) = (a as *mut c_void, e as *mut c_void);
-            return mappings::mremap(old, b, c, d as c_int, new) as c_long;
+            return mappings::remap(old, b, c, d as c_int, new) as c_long;
         }
         libc::SYS_process_madvise => {
             let (pidfd, ranges) = (a as c_int, b as *const libc::iovec);
             // SAFETY: as for the system call.
-            return unsafe { mappings::process_madvise(pidfd, ranges, c, d as c_int, e as c_uint) }
+            return unsafe { mappings::advise_process(pidfd, ranges, c, d as c_int, e as c_uint) }
                 as c_long;
         }
         libc::SYS_mmap => {
             let at = a as *mut c_void;
             let (access, flags, file) = (c as c_int, d as c_int, e as c_int);
-            return mappings::mmap(at, b, access, flags, file, f as libc::off_t) as c_long;
+            return mappings::map(at, b, access, flags, file, f as libc::off_t) as c_long;
         }
         libc::SYS_ioctl => {
             // SAFETY: as the program asked.
-            return unsafe { userfaults::ioctl(a as c_int, b as _, c as *mut c_void) }.into();
+            return unsafe { userfaults::control(a as c_int, b as _, c as *mut c_void) }.into();
         }
-        libc::SYS_mlockall => return locks::mlockall(a as c_int).into(),
+        libc::SYS_mlockall => return locks::lock_all(a as c_int).into(),
         _ => {}
     }
     lends::on_syscall(number, [a, b, c, d]);

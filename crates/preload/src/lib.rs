@@ -16,6 +16,7 @@ mod lends;
 mod listing;
 mod locks;
 mod mappings;
+mod nested;
 mod proc_mem;
 mod real;
 mod rlimits;
@@ -72,7 +73,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     }
     let data = modules::static_data();
     // SAFETY: constructors run before any thread of ours.
-    unsafe { modules::bind_to_libc(&data, proc_mem::NAMES) };
+    unsafe { modules::bind_to_libc(&data, mappings::NAMES) };
     if PROGRAM.configure(socket.to_bytes(), threshold.unwrap_or(THRESHOLD)) {
         forks::begin();
         mappings::note_what_is_there(&data);

@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use foreswap::program::state;
 use foreswap::sys::{locks, own_memory};
 
+use crate::nested::pass_on;
 use crate::real::{Real, forward};
 use crate::{PROGRAM, heap};
 
@@ -26,6 +27,11 @@ static MLOCKALL: Real = Real::new(c"mlockall");
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub extern "C" fn mlockall(flags: c_int) -> c_int {
+    lock_all(flags)
+}
+
+/// See [`mlockall`] and [`crate::mappings::map`].
+pub fn lock_all(flags: c_int) -> c_int {
     let may_start = PROGRAM.threshold.load(Relaxed) != u64::MAX;
     if flags & libc::MCL_CURRENT == 0 || !may_start {
         return real(flags);
@@ -51,7 +57,10 @@ pub extern "C" fn mlockall(flags: c_int) -> c_int {
 }
 
 fn real(flags: c_int) -> c_int {
-    forward!(MLOCKALL => fn(c_int) -> c_int; flags)
+    pass_on(
+        libc::SYS_mlockall,
+        || forward!(MLOCKALL => fn(c_int) -> c_int; flags),
+    )
 }
 
 fn is_out_of_memory() -> bool {

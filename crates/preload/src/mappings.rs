@@ -2,7 +2,7 @@
 //!
 //! The kernel reports unmapping, discards and moves to the engine; only new memory has to be reported here.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use foreswap::program::{MADV_GUARD_INSTALL, MADV_GUARD_REMOVE, SMALL, own_pid, state};
@@ -13,7 +13,25 @@ use foreswap::sys::process::Statm;
 
 use crate::PROGRAM;
 use crate::in_parts;
+use crate::nested::{self, pass_on};
 use crate::real::{Real, forward};
+
+/// Functions of this object that the engine uses as well: its own calls go to the C library.
+pub const NAMES: &[&CStr] = &[
+    c"mmap",
+    c"mmap64",
+    c"munmap",
+    c"mremap",
+    c"madvise",
+    c"ioctl",
+    c"syscall",
+    c"read",
+    c"write",
+    c"pread",
+    c"pread64",
+    c"pwrite",
+    c"pwrite64",
+];
 
 /// Look up the real functions now: later, a thread that holds the loader's lock may need them.
 pub fn look_up() {
@@ -70,6 +88,7 @@ pub fn release_moves() {
 /// In a fork child: the threads that moved or mapped memory are absent.
 pub fn reset_mremap_lock() {
     MOVES.reset();
+    nested::reset();
     PROGRAM.replacing.store(0, Relaxed);
 }
 
@@ -85,6 +104,18 @@ fn may_be_managed() -> bool {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub extern "C" fn mmap(
+    at: *mut c_void,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    map(at, length, protection, flags, fd, offset)
+}
+
+/// See [`mmap`]. Inside this object the functions are called by these names: the others may be bound anew (`NAMES`).
+pub fn map(
     at: *mut c_void,
     length: usize,
     protection: c_int,
@@ -110,9 +141,11 @@ pub extern "C" fn mmap(
     if replaces {
         PROGRAM.replacing.fetch_add(1, Relaxed);
     }
-    let mapped = forward!(MMAP =>
-        fn(*mut c_void, usize, c_int, c_int, c_int, libc::off_t) -> *mut c_void;
-        at, length, protection, flags, fd, offset);
+    let mapped = pass_on(libc::SYS_mmap, || {
+        forward!(MMAP =>
+            fn(*mut c_void, usize, c_int, c_int, c_int, libc::off_t) -> *mut c_void;
+            at, length, protection, flags, fd, offset)
+    });
     let is_new = ours && mapped != libc::MAP_FAILED;
     if is_new {
         PROGRAM.grew(mapped as usize, length);
@@ -139,7 +172,7 @@ pub extern "C" fn mmap64(
     fd: c_int,
     offset: libc::off_t,
 ) -> *mut c_void {
-    mmap(at, length, protection, flags, fd, offset)
+    map(at, length, protection, flags, fd, offset)
 }
 
 /// The end of the addresses that a program can unmap with four-level page tables. With five levels, memory lies
@@ -183,6 +216,17 @@ pub extern "C" fn mremap(
     flags: c_int,
     at: *mut c_void,
 ) -> *mut c_void {
+    remap(old, old_length, new_length, flags, at)
+}
+
+/// See [`mremap`] and [`map`].
+pub fn remap(
+    old: *mut c_void,
+    old_length: usize,
+    new_length: usize,
+    flags: c_int,
+    at: *mut c_void,
+) -> *mut c_void {
     let parts = is_managed().then(|| in_parts::Call::of(old, old_length, new_length, flags, at));
     let several = parts.as_ref().is_some_and(in_parts::Call::may_be_several);
     let in_parts_only = parts.as_ref().is_some_and(in_parts::Call::leaves_several);
@@ -214,9 +258,11 @@ pub(crate) fn real_mremap(
     flags: c_int,
     at: *mut c_void,
 ) -> *mut c_void {
-    forward!(MREMAP =>
-        fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
-        old, old_length, new_length, flags, at)
+    pass_on(libc::SYS_mremap, || {
+        forward!(MREMAP =>
+            fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
+            old, old_length, new_length, flags, at)
+    })
 }
 
 /// As the C library's. MADV_FREE lets the kernel drop pages later, without an event, when the memory may be managed;
@@ -224,6 +270,11 @@ pub(crate) fn real_mremap(
 /// is told of advice for future use once the kernel has accepted it.
 #[unsafe(no_mangle)]
 pub extern "C" fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
+    advise(at, length, advice)
+}
+
+/// See [`madvise`] and [`map`].
+pub fn advise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
     match advice {
         // Before it takes effect, in case another thread forks right after.
         libc::MADV_WIPEONFORK => PROGRAM.wipes.store(true, Relaxed),
@@ -277,16 +328,33 @@ pub unsafe extern "C" fn process_madvise(
     advice: c_int,
     flags: c_uint,
 ) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { advise_process(pidfd, ranges, count, advice, flags) }
+}
+
+/// See [`process_madvise`] and [`map`].
+///
+/// # Safety
+/// As for the C library's.
+pub unsafe fn advise_process(
+    pidfd: c_int,
+    ranges: *const libc::iovec,
+    count: usize,
+    advice: c_int,
+    flags: c_uint,
+) -> isize {
     if flags != 0 || count > MOST_RANGES || ranges.is_null() || !is_ours(pidfd) {
-        return forward!(PROCESS_MADVISE =>
-            fn(c_int, *const libc::iovec, usize, c_int, c_uint) -> isize;
-            pidfd, ranges, count, advice, flags);
+        return pass_on(libc::SYS_process_madvise, || {
+            forward!(PROCESS_MADVISE =>
+                fn(c_int, *const libc::iovec, usize, c_int, c_uint) -> isize;
+                pidfd, ranges, count, advice, flags)
+        });
     }
     let mut done = 0;
     for n in 0..count {
         // SAFETY: the caller's promise; the kernel reads the ranges as well.
         let range = unsafe { ranges.add(n).read() };
-        if madvise(range.iov_base, range.iov_len, advice) != 0 {
+        if advise(range.iov_base, range.iov_len, advice) != 0 {
             return if done > 0 { done } else { -1 };
         }
         done += range.iov_len.cast_signed();
@@ -354,15 +422,20 @@ pub fn bring_in(at: usize, bytes: usize) {
 }
 
 fn real_madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
-    forward!(MADVISE => fn(*mut c_void, usize, c_int) -> c_int; at, length, advice)
+    pass_on(
+        libc::SYS_madvise,
+        || forward!(MADVISE => fn(*mut c_void, usize, c_int) -> c_int; at, length, advice),
+    )
 }
 
 /// As the C library's, which makes the system call itself and returns the error number.
 #[unsafe(no_mangle)]
 pub extern "C" fn posix_madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
     remember(advice);
-    let result = forward!(POSIX_MADVISE => fn(*mut c_void, usize, c_int) -> c_int;
-        at, length, advice);
+    let result = pass_on(
+        libc::SYS_madvise,
+        || forward!(POSIX_MADVISE => fn(*mut c_void, usize, c_int) -> c_int; at, length, advice),
+    );
     // The numbers are those of `madvise`, except POSIX_MADV_DONTNEED, which does nothing.
     if is_advice(advice) && matches!(result, 0 | libc::ENOMEM) {
         PROGRAM.advised(at as usize, length, advice);

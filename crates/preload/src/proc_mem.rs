@@ -4,7 +4,7 @@
 //! page: it returns EIO where one is absent. If a read or write fails with EIO and the descriptor is of this kind, the
 //! pages are brought in, and the call is made again.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{c_int, c_void};
 
 use crate::real::{Real, forward};
 
@@ -20,16 +20,6 @@ static PREAD: Real = Real::new(c"pread");
 static PREAD64: Real = Real::new(c"pread64");
 static PWRITE: Real = Real::new(c"pwrite");
 static PWRITE64: Real = Real::new(c"pwrite64");
-
-/// The functions of this module. The engine's own calls go past them.
-pub const NAMES: &[&CStr] = &[
-    c"read",
-    c"write",
-    c"pread",
-    c"pread64",
-    c"pwrite",
-    c"pwrite64",
-];
 
 /// Look up the real functions now, as for `lends`.
 pub fn look_up() {

@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_ulong, c_void};
 use foreswap::program::state;
 
 use crate::PROGRAM;
+use crate::nested::pass_on;
 use crate::real::{Real, forward};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -33,8 +34,22 @@ const ROUNDS: u32 = 5;
 /// As for the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let result = forward!(IOCTL => fn(c_int, c_ulong, *mut c_void) -> c_int;
-        file, request, argument);
+    // SAFETY: the caller's promise.
+    unsafe { control(file, request, argument) }
+}
+
+/// See [`ioctl`] and [`crate::mappings::map`].
+///
+/// # Safety
+/// As for the C library's.
+pub unsafe fn control(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let real = || {
+        pass_on(
+            libc::SYS_ioctl,
+            || forward!(IOCTL => fn(c_int, c_ulong, *mut c_void) -> c_int; file, request, argument),
+        )
+    };
+    let result = real();
     if request != UFFDIO_REGISTER || result != -1 || PROGRAM.state.load(Relaxed) != state::ARMED {
         return result;
     }
@@ -51,8 +66,7 @@ pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_v
         if !let_go(start, bytes) {
             break;
         }
-        let result = forward!(IOCTL => fn(c_int, c_ulong, *mut c_void) -> c_int;
-            file, request, argument);
+        let result = real();
         // SAFETY: as above.
         if result != -1 || unsafe { *libc::__errno_location() } != libc::EBUSY {
             return result;

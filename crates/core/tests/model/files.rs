@@ -34,7 +34,12 @@ fn a_file_is_read_and_never_written() {
     let stats = &m.p.mm.stats;
     assert!(stats.swap_in > 400, "{} pages were read", stats.swap_in);
     assert_eq!(stats.swap_out, 0);
-    assert!(stats.ahead.used > 0, "readahead: {:?}, {} read", stats.ahead, stats.swap_in);
+    assert!(
+        stats.ahead.used > 0,
+        "readahead: {:?}, {} read",
+        stats.ahead,
+        stats.swap_in
+    );
     m.p.check(&mut m.sys);
 }
 
