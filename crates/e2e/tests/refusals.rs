@@ -304,7 +304,7 @@ fn said_of<'a>(outcome: &'a Outcome, path: &Path) -> Vec<&'a str> {
     lines.filter(|line| line.starts_with(&start)).collect()
 }
 
-/// Programs started by a managed one that gain privileges, or lost the environment that makes them managed.
+/// Programs started by a managed one that gain privileges, or are not wanted to be managed.
 #[test]
 fn descendants_that_escape_are_named() {
     let test = "descendants_that_escape_are_named";
@@ -312,20 +312,18 @@ fn descendants_that_escape_are_named() {
     let Some(small) = copy_of_small(&scratch, test, &[]) else {
         return;
     };
-    let script = "\"$0\" tasks; env -i \"$0\" tasks; env -i \"$0\" tasks; \
-                  env -u FORESWAP_SOCKET \"$0\" tasks; \
-                  env LD_PRELOAD=/lib/x86_64-linux-gnu/libm.so.6 /bin/true; echo '1 tasks'";
+    let script = "\"$0\" tasks; env FORESWAP_SOCKET= \"$0\" tasks; env FORESWAP_SOCKET= \"$0\" tasks; \
+                  env -i FORESWAP_SOCKET= /bin/true; \"$0\" tasks; echo '1 tasks'";
     let outcome = Managed::limit(64)
         .talkative()
         .run(&Job::shell(script).arg(&small));
     assert_eq!(outcome.text().matches("1 tasks").count(), 5);
     let said = said_of(&outcome, &small);
-    assert_eq!(said.len(), 2, "said {:?}", outcome.stderr);
-    assert!(said[0].contains("LD_PRELOAD"), "{said:?}");
-    assert!(said[1].contains("FORESWAP_SOCKET"), "{said:?}");
-    // Another object alone.
+    assert_eq!(said.len(), 1, "said {:?}", outcome.stderr);
+    assert!(said[0].contains("FORESWAP_SOCKET"), "{said:?}");
     let said = said_of(&outcome, Path::new("/bin/true"));
     assert_eq!(said.len(), 1, "said {:?}", outcome.stderr);
+    assert!(said[0].contains("LD_PRELOAD"), "{said:?}");
 
     if !requirement::root(test) {
         return;
@@ -338,6 +336,45 @@ fn descendants_that_escape_are_named() {
     let said = said_of(&outcome, &small);
     assert_eq!(said.len(), 1, "said {:?}", outcome.stderr);
     assert!(said[0].contains("setuid"), "{said:?}");
+}
+
+/// A program whose environment is replaced is managed all the same.
+#[test]
+fn a_replaced_environment_is_completed() {
+    let test = "a_replaced_environment_is_completed";
+    let (Some(executes), Some(calls)) = (
+        program::compile(test, "exec_environment"),
+        program::compile(test, "mapping_calls"),
+    ) else {
+        return;
+    };
+    let managed = Managed::limit(64);
+    for way in [
+        "execve",
+        "execle",
+        "execvpe",
+        "fexecve",
+        "execveat",
+        "posix_spawn",
+        "posix_spawnp",
+        "vfork",
+        "execl",
+        "execl_long",
+        "execlp",
+        "execv",
+        "execvp",
+    ] {
+        let job = Job::new(&executes).arg(way).arg(&calls).arg("dontneed");
+        managed.equals_bare_swapping(&job);
+    }
+    for script in [
+        "env -i \"$0\" dontneed",
+        "env LD_PRELOAD=/lib/x86_64-linux-gnu/libm.so.6 \"$0\" dontneed",
+        "env -u FORESWAP_SOCKET -u FORESWAP_THRESHOLD \"$0\" dontneed",
+        "unset LD_PRELOAD; \"$0\" dontneed",
+    ] {
+        managed.equals_bare_swapping(&Job::shell(script).arg(&calls));
+    }
 }
 
 /// Every way to start a program is seen, in children of vfork as well, and fails as it always did. Programs that can be

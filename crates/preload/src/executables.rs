@@ -1,14 +1,15 @@
 //! The exec family: a program is examined before it is executed, and reported if it escapes.
 //!
 //! A statically linked program, a program that gains privileges, or one of another C library does not load this
-//! object. Neither does a program whose environment lost the variable that names it. Such programs run as always, but
-//! unmanaged, and the user has to know. Calls within the C library do not pass here: each function of the family is
-//! interposed.
+//! object. Such programs run as always, but unmanaged, and the user has to know. A program whose environment lost the
+//! variable that names this object gets it back (`environment`). Calls within the C library do not pass here: each
+//! function of the family is interposed.
 //!
 //! All this runs on the program's threads between fork and exec, also in vfork children that borrow their parent's
 //! memory: only system calls that preserve errno, and a few KiB of stack.
 
 mod calls;
+mod environment;
 
 use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
@@ -23,6 +24,7 @@ use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, getgid, getuid};
 
 use crate::PROGRAM;
+use environment::Lacks;
 
 /// The loader's path of this object; valid as long as the object is loaded.
 static OBJECT: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
@@ -242,90 +244,68 @@ fn gain_is_forbidden(file: Option<&OwnedFd>) -> bool {
     file.is_some_and(no_setuid) || rustix::thread::no_new_privs().unwrap_or(false)
 }
 
-/// Examines the program of an exec, and reports it if it escapes. False if there is none. `shell`: a file of unknown
-/// format will go to the shell.
+/// How the program of an exec is looked at.
+#[derive(Clone, Copy)]
+struct Look {
+    /// A file of unknown format will go to the shell.
+    shell: bool,
+    /// What the environment lacks can be put in.
+    may_change: bool,
+}
+
+/// For functions that take the environment from the caller or the program.
+const CHANGES: Look = Look {
+    shell: false,
+    may_change: true,
+};
+/// For those that take it from the program by themselves.
+const AS_IT_IS: Look = Look {
+    shell: false,
+    may_change: false,
+};
+
+/// Examines the program of an exec, and reports it if it escapes. `None` if there is none.
 ///
 /// # Safety
 /// `environment` is null or a list of strings.
 unsafe fn look(
     folder: BorrowedFd<'_>,
     path: &CStr,
-    shell: bool,
+    how: Look,
     environment: Strings,
     depth: u32,
-) -> bool {
+) -> Option<Lacks> {
     let mut interpreter = [0; LINE_BYTES];
     let next = match inspect(folder, path, &mut interpreter) {
-        Found::Nothing => return false,
+        Found::Nothing => return None,
         Found::Loads => {
             // SAFETY: the caller's promise.
-            if let Some(lost) = unsafe { lost(environment) } {
-                tell(path, lost);
+            let lacks = unsafe { environment::lacks(environment, how.may_change) };
+            match lacks {
+                Lacks::Nothing | Lacks::Ours => {}
+                Lacks::Object => tell(path, NO_OBJECT),
+                Lacks::Socket => tell(path, NO_SOCKET),
             }
-            return true;
+            return Some(lacks);
         }
         Found::Escapes(why) => {
             tell(path, why);
-            return true;
+            return Some(Lacks::Nothing);
         }
         Found::Script => CStr::from_bytes_until_nul(&interpreter).unwrap_or(c""),
-        Found::Text if shell => c"/bin/sh",
-        Found::Text => return true,
+        Found::Text if how.shell => c"/bin/sh",
+        Found::Text => return Some(Lacks::Nothing),
     };
-    if depth < DEEPEST {
+    let how = Look {
+        shell: false,
+        ..how
+    };
+    let found = match depth < DEEPEST {
         // SAFETY: the caller's promise.
-        unsafe { look(CWD, next, false, environment, depth + 1) };
-    }
-    true
-}
-
-/// The part of the new program's environment that is missing for it to be managed.
-///
-/// # Safety
-/// `environment` is null or a list of strings.
-unsafe fn lost(mut environment: Strings) -> Option<&'static [u8]> {
-    let (mut object, mut socket) = (false, false);
-    while !environment.is_null() {
-        // SAFETY: an element of the list, whose end is not passed.
-        let entry = unsafe { environment.read() };
-        if entry.is_null() {
-            break;
-        }
-        // SAFETY: an element that is not null is a string.
-        let first = unsafe { entry.read() }.cast_unsigned();
-        if first == b'L' || first == b'F' {
-            // SAFETY: as above.
-            let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
-            object |= entry.strip_prefix(b"LD_PRELOAD=").is_some_and(names_us);
-            let name = entry.strip_prefix(b"FORESWAP_SOCKET=");
-            socket |= name.is_some_and(|name| !name.is_empty());
-        }
-        // SAFETY: the null at the end comes after this element.
-        environment = unsafe { environment.add(1) };
-    }
-    match (object, socket) {
-        (false, _) => Some(NO_OBJECT),
-        (true, false) => Some(NO_SOCKET),
-        (true, true) => None,
-    }
-}
-
-/// Whether a value of LD_PRELOAD contains this object, or another copy of it.
-fn names_us(value: &[u8]) -> bool {
-    let object = OBJECT.load(Relaxed);
-    if object.is_null() {
-        return true;
-    }
-    // SAFETY: the dynamic linker's string.
-    let object = unsafe { CStr::from_ptr(object) }.to_bytes();
-    let name = |path: &'_ [u8]| {
-        path.iter()
-            .rposition(|&byte| byte == b'/')
-            .map_or(0, |at| at + 1)
+        true => unsafe { look(CWD, next, how, environment, depth + 1) },
+        false => None,
     };
-    let own = &object[name(object)..];
-    let mut entries = value.split(|byte| b" \t\n:".contains(byte));
-    entries.any(|entry| &entry[name(entry)..] == own)
+    Some(found.unwrap_or(Lacks::Nothing))
 }
 
 /// Reports, through the supervisor, that `path` runs unmanaged; the supervisor prints it once.
@@ -382,11 +362,13 @@ fn is_configured() -> bool {
 ///
 /// # Safety
 /// As for `execve`.
-unsafe fn before(path: *const c_char, environment: Strings) {
-    if is_configured() && !path.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { look(CWD, CStr::from_ptr(path), false, environment, 0) };
+unsafe fn before(path: *const c_char, how: Look, environment: Strings) -> Lacks {
+    if !is_configured() || path.is_null() {
+        return Lacks::Nothing;
     }
+    // SAFETY: the caller's promise.
+    let found = unsafe { look(CWD, CStr::from_ptr(path), how, environment, 0) };
+    found.unwrap_or(Lacks::Nothing)
 }
 
 /// Before the program `name` is searched in PATH and executed.
@@ -394,16 +376,16 @@ unsafe fn before(path: *const c_char, environment: Strings) {
 /// # Safety
 /// As for `execvpe`.
 #[inline(never)]
-unsafe fn before_search(name: *const c_char, shell: bool, environment: Strings) {
+unsafe fn before_search(name: *const c_char, how: Look, environment: Strings) -> Lacks {
     if !is_configured() || name.is_null() {
-        return;
+        return Lacks::Nothing;
     }
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     if name.to_bytes().contains(&b'/') {
         // SAFETY: as above.
-        unsafe { look(CWD, name, shell, environment, 0) };
-        return;
+        let found = unsafe { look(CWD, name, how, environment, 0) };
+        return found.unwrap_or(Lacks::Nothing);
     }
     // SAFETY: the real function reads the variable in the same way.
     let search = unsafe { libc::getenv(c"PATH".as_ptr()) };
@@ -419,10 +401,11 @@ unsafe fn before_search(name: *const c_char, shell: bool, environment: Strings) 
             continue;
         };
         // SAFETY: as above.
-        if unsafe { look(CWD, path, shell, environment, 0) } {
-            return;
+        if let Some(lacks) = unsafe { look(CWD, path, how, environment, 0) } {
+            return lacks;
         }
     }
+    Lacks::Nothing
 }
 
 fn join<'a>(room: &'a mut [u8; PATH_BYTES], folder: &[u8], name: &CStr) -> Option<&'a CStr> {
@@ -439,9 +422,9 @@ fn join<'a>(room: &'a mut [u8; PATH_BYTES], folder: &[u8], name: &CStr) -> Optio
 ///
 /// # Safety
 /// As for `fexecve`.
-unsafe fn before_file(file: c_int, environment: Strings) {
+unsafe fn before_file(file: c_int, environment: Strings) -> Lacks {
     if !is_configured() || file < 0 {
-        return;
+        return Lacks::Nothing;
     }
     // This path is readable even if the file was opened only for execution.
     let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
@@ -452,8 +435,10 @@ unsafe fn before_file(file: c_int, environment: Strings) {
         *byte = b'0' + (rest % 10) as u8;
         rest /= 10;
     }
-    if let Ok(path) = CStr::from_bytes_until_nul(&path) {
-        // SAFETY: the caller's promise.
-        unsafe { look(CWD, path, false, environment, 0) };
-    }
+    let Ok(path) = CStr::from_bytes_until_nul(&path) else {
+        return Lacks::Nothing;
+    };
+    // SAFETY: the caller's promise.
+    let found = unsafe { look(CWD, path, CHANGES, environment, 0) };
+    found.unwrap_or(Lacks::Nothing)
 }

@@ -6,7 +6,11 @@ use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 
-use super::{Strings, before, before_file, before_search, is_configured, look, own_environment};
+use super::environment::{Lacks, with_ours};
+use super::{
+    AS_IT_IS, CHANGES, Look, Strings, before, before_file, before_search, is_configured, look,
+    own_environment,
+};
 use crate::real::{Real, forward, missing};
 use crate::{PROGRAM, rlimits};
 
@@ -23,6 +27,12 @@ static POSIX_SPAWN: Real = Real::new(c"posix_spawn");
 static POSIX_SPAWNP: Real = Real::new(c"posix_spawnp");
 static SYSTEM: Real = Real::new(c"system");
 static POPEN: Real = Real::new(c"popen");
+
+/// The functions that search in PATH let the shell try what is no program.
+const SEARCHES: Look = Look {
+    shell: true,
+    ..CHANGES
+};
 
 /// Looks up all of them.
 pub fn look_up() {
@@ -48,46 +58,64 @@ pub fn look_up() {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, args: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { before(path, environment) };
+    let lacks = unsafe { before(path, CHANGES, environment) };
     PROGRAM.executes();
     let _as_set = rlimits::lower();
-    forward!(EXECVE => fn(*const c_char, Strings, Strings) -> c_int; path, args, environment)
+    let execute = |environment| forward!(EXECVE => fn(*const c_char, Strings, Strings) -> c_int; path, args, environment);
+    // SAFETY: as above.
+    unsafe { with_ours(lacks, environment, execute) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execv(path: *const c_char, args: Strings) -> c_int {
+    let environment = own_environment();
     // SAFETY: the caller's promise.
-    unsafe { before(path, own_environment()) };
+    let lacks = unsafe { before(path, CHANGES, environment) };
     PROGRAM.executes();
     let _as_set = rlimits::lower();
-    forward!(EXECV => fn(*const c_char, Strings) -> c_int; path, args)
+    if lacks == Lacks::Nothing {
+        return forward!(EXECV => fn(*const c_char, Strings) -> c_int; path, args);
+    }
+    let execute = |environment| forward!(EXECVE => fn(*const c_char, Strings, Strings) -> c_int; path, args, environment);
+    // SAFETY: as above.
+    unsafe { with_ours(lacks, environment, execute) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvp(name: *const c_char, args: Strings) -> c_int {
+    let environment = own_environment();
     // SAFETY: the caller's promise.
-    unsafe { before_search(name, true, own_environment()) };
+    let lacks = unsafe { before_search(name, SEARCHES, environment) };
     PROGRAM.executes();
     let _as_set = rlimits::lower();
-    forward!(EXECVP => fn(*const c_char, Strings) -> c_int; name, args)
+    if lacks == Lacks::Nothing {
+        return forward!(EXECVP => fn(*const c_char, Strings) -> c_int; name, args);
+    }
+    let execute = |environment| forward!(EXECVPE => fn(*const c_char, Strings, Strings) -> c_int; name, args, environment);
+    // SAFETY: as above.
+    unsafe { with_ours(lacks, environment, execute) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvpe(name: *const c_char, args: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { before_search(name, true, environment) };
+    let lacks = unsafe { before_search(name, SEARCHES, environment) };
     PROGRAM.executes();
     let _as_set = rlimits::lower();
-    forward!(EXECVPE => fn(*const c_char, Strings, Strings) -> c_int; name, args, environment)
+    let execute = |environment| forward!(EXECVPE => fn(*const c_char, Strings, Strings) -> c_int; name, args, environment);
+    // SAFETY: as above.
+    unsafe { with_ours(lacks, environment, execute) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fexecve(file: c_int, args: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { before_file(file, environment) };
+    let lacks = unsafe { before_file(file, environment) };
     PROGRAM.executes();
     let _as_set = rlimits::lower();
-    forward!(FEXECVE => fn(c_int, Strings, Strings) -> c_int; file, args, environment)
+    let execute = |environment| forward!(FEXECVE => fn(c_int, Strings, Strings) -> c_int; file, args, environment);
+    // SAFETY: as above.
+    unsafe { with_ours(lacks, environment, execute) }
 }
 
 #[unsafe(no_mangle)]
@@ -98,21 +126,27 @@ unsafe extern "C" fn execveat(
     environment: Strings,
     flags: c_int,
 ) -> c_int {
+    let mut lacks = Lacks::Nothing;
     if is_configured() && !path.is_null() && folder != -1 {
         // SAFETY: the caller's promise; a descriptor that is not open makes the calls on it fail.
         unsafe {
             let name = CStr::from_ptr(path);
             if name.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
-                before_file(folder, environment);
+                lacks = before_file(folder, environment);
             } else {
-                look(BorrowedFd::borrow_raw(folder), name, false, environment, 0);
+                let folder = BorrowedFd::borrow_raw(folder);
+                lacks = look(folder, name, CHANGES, environment, 0).unwrap_or(lacks);
             }
         }
     }
     PROGRAM.executes();
     let _as_set = rlimits::lower();
-    forward!(EXECVEAT => fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int;
-        folder, path, args, environment, flags)
+    let execute = |environment| {
+        forward!(EXECVEAT => fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int;
+            folder, path, args, environment, flags)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with_ours(lacks, environment, execute) }
 }
 
 #[unsafe(no_mangle)]
@@ -125,10 +159,14 @@ unsafe extern "C" fn posix_spawn(
     environment: Strings,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { before(path, environment) };
-    forward!(POSIX_SPAWN =>
-        fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
-        pid, path, actions, attributes, args, environment)
+    let lacks = unsafe { before(path, CHANGES, environment) };
+    let spawn = |environment| {
+        forward!(POSIX_SPAWN =>
+            fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
+            pid, path, actions, attributes, args, environment)
+    };
+    // SAFETY: as above.
+    unsafe { with_ours(lacks, environment, spawn) }
 }
 
 #[unsafe(no_mangle)]
@@ -141,10 +179,14 @@ unsafe extern "C" fn posix_spawnp(
     environment: Strings,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { before_search(name, false, environment) };
-    forward!(POSIX_SPAWNP =>
-        fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
-        pid, name, actions, attributes, args, environment)
+    let lacks = unsafe { before_search(name, CHANGES, environment) };
+    let spawn = |environment| {
+        forward!(POSIX_SPAWNP =>
+            fn(*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
+            pid, name, actions, attributes, args, environment)
+    };
+    // SAFETY: as above.
+    unsafe { with_ours(lacks, environment, spawn) }
 }
 
 // Starts the shell.
@@ -152,7 +194,7 @@ unsafe extern "C" fn posix_spawnp(
 unsafe extern "C" fn system(command: *const c_char) -> c_int {
     if !command.is_null() {
         // SAFETY: a string and the program's environment.
-        unsafe { before(c"/bin/sh".as_ptr(), own_environment()) };
+        unsafe { before(c"/bin/sh".as_ptr(), AS_IT_IS, own_environment()) };
     }
     forward!(SYSTEM => fn(*const c_char) -> c_int; command)
 }
@@ -161,7 +203,7 @@ unsafe extern "C" fn system(command: *const c_char) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut c_void {
     // SAFETY: a string and the program's environment.
-    unsafe { before(c"/bin/sh".as_ptr(), own_environment()) };
+    unsafe { before(c"/bin/sh".as_ptr(), AS_IT_IS, own_environment()) };
     forward!(POPEN => fn(*const c_char, *const c_char) -> *mut c_void; command, kind)
 }
 
@@ -206,33 +248,106 @@ variadic!(execl, before_execl);
 variadic!(execlp, before_execlp);
 variadic!(execle, before_execle);
 
+/// The most arguments of a variadic call whose environment is changed.
+const MOST_ARGUMENTS: usize = 120;
+
+/// The arguments of a variadic function.
+#[derive(Clone, Copy)]
+struct Arguments(*const usize);
+
+impl Arguments {
+    /// # Safety
+    /// The caller passed this one.
+    unsafe fn get(self, index: usize) -> usize {
+        let stacked = index.checked_sub(IN_REGISTERS);
+        let at = stacked.map_or(index, |index| ON_STACK + index);
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(at).read() }
+    }
+
+    /// The index of the null that ends the new program's arguments.
+    ///
+    /// # Safety
+    /// They have one.
+    unsafe fn end(self) -> usize {
+        let mut index = 1;
+        // SAFETY: nothing is read beyond the null.
+        while unsafe { self.get(index) } != 0 {
+            index += 1;
+        }
+        index
+    }
+
+    /// Executes with a changed environment what the caller is about to execute without. Returns if that fails: the
+    /// caller's call then fails in the same way.
+    ///
+    /// # Safety
+    /// As for the variadic functions.
+    #[inline(never)]
+    unsafe fn execute(
+        self,
+        lacks: Lacks,
+        environment: Strings,
+        execute: impl FnOnce(*const c_char, Strings, Strings) -> c_int,
+    ) {
+        let mut list = [core::ptr::null::<c_char>(); MOST_ARGUMENTS + 1];
+        // SAFETY: the caller's promise.
+        unsafe {
+            let end = self.end();
+            if lacks != Lacks::Ours || end > MOST_ARGUMENTS {
+                return;
+            }
+            for index in 1..end {
+                list[index - 1] = self.get(index) as *const c_char;
+            }
+            let path = self.get(0) as *const c_char;
+            with_ours(lacks, environment, |environment| {
+                execute(path, list.as_ptr(), environment)
+            });
+        }
+    }
+}
+
+fn real_execve(path: *const c_char, args: Strings, environment: Strings) -> c_int {
+    forward!(EXECVE => fn(*const c_char, Strings, Strings) -> c_int; path, args, environment)
+}
+
+fn real_execvpe(name: *const c_char, args: Strings, environment: Strings) -> c_int {
+    forward!(EXECVPE => fn(*const c_char, Strings, Strings) -> c_int; name, args, environment)
+}
+
 unsafe extern "C" fn before_execl(arguments: *const usize) -> *mut c_void {
+    let (arguments, environment) = (Arguments(arguments), own_environment());
+    let real = found(&EXECL);
     // SAFETY: the first argument is the path.
-    unsafe { before(arguments.read() as *const c_char, own_environment()) };
-    found(&EXECL)
+    unsafe {
+        let lacks = before(arguments.get(0) as *const c_char, CHANGES, environment);
+        arguments.execute(lacks, environment, real_execve);
+    }
+    real
 }
 
 unsafe extern "C" fn before_execlp(arguments: *const usize) -> *mut c_void {
+    let (arguments, environment) = (Arguments(arguments), own_environment());
+    let real = found(&EXECLP);
     // SAFETY: the first argument is the name.
-    unsafe { before_search(arguments.read() as *const c_char, true, own_environment()) };
-    found(&EXECLP)
+    unsafe {
+        let lacks = before_search(arguments.get(0) as *const c_char, SEARCHES, environment);
+        arguments.execute(lacks, environment, real_execvpe);
+    }
+    real
 }
 
 unsafe extern "C" fn before_execle(arguments: *const usize) -> *mut c_void {
-    let argument = |index: usize| {
-        let stacked = index
-            .checked_sub(IN_REGISTERS)
-            .map(|index| ON_STACK + index);
-        // SAFETY: it is not read beyond the environment, which comes after the null.
-        unsafe { arguments.add(stacked.unwrap_or(index)).read() }
-    };
-    let mut index = 1;
-    while argument(index) != 0 {
-        index += 1;
+    let arguments = Arguments(arguments);
+    let real = found(&EXECLE);
+    // SAFETY: the environment comes after the null.
+    unsafe {
+        let environment = arguments.get(arguments.end() + 1) as Strings;
+        let lacks = before(arguments.get(0) as *const c_char, CHANGES, environment);
+        arguments.execute(lacks, environment, real_execve);
     }
-    // SAFETY: the caller's promise.
-    unsafe { before(argument(0) as *const c_char, argument(index + 1) as Strings) };
-    found(&EXECLE)
+    real
 }
 
 fn found(real: &Real) -> *mut c_void {
