@@ -192,6 +192,13 @@ pub struct RunArgs {
     #[arg(long)]
     pub strict: bool,
 
+    /// Manage processes of COMMAND that run as other users as well
+    ///
+    /// For a container's entry point that gives up root before it starts a server. All processes of a run share the
+    /// swap areas: each of them can then read what the others have swapped out, also those of root.
+    #[arg(long)]
+    pub other_users: bool,
+
     /// Print nothing but errors
     #[arg(long, short)]
     pub quiet: bool,

@@ -147,7 +147,8 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         files.push((number, OwnedFd::from(area.file.try_clone()?)));
         areas.add(number, area);
     }
-    let sessions = Sessions::new(ledger, files, prepared.recording);
+    let mut sessions = Sessions::new(ledger, files, prepared.recording);
+    sessions.other_users = args.other_users;
     let (listeners, name) = Listeners::open()?;
     inherited::wait_for_children();
     inherited::allow_files();

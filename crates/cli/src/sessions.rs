@@ -17,8 +17,9 @@ use foreswap::ledger::protocol::{
     self, AreaOrder, AreaStep, Message, ProtocolError, Received, Refusal, Severity,
 };
 use foreswap::ledger::{AreaId, Cleanup, Ledger, ProcId, ProcessState, StatsSnapshot};
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::{Pid, PidfdFlags, Uid};
 
 use crate::area_file::AreaFile;
 use crate::auto_memory::Waits;
@@ -50,6 +51,8 @@ struct Session {
     record: Option<ProcId>,
     /// It connected directly.
     is_direct: bool,
+    /// The user of the engine.
+    user: Uid,
     /// A pidfd of the process, once it is known which one the engine serves.
     process: Option<OwnedFd>,
     /// Descriptors held open for it.
@@ -101,6 +104,8 @@ pub struct Sessions {
     reservations: HashMap<ProcId, Reservation>,
     /// See [`ORPHAN`].
     orphans_wait: Duration,
+    /// Processes that run as other users are managed.
+    pub other_users: bool,
     /// Dead processes whose clean-up was obstructed, or whose last transfers are in progress.
     unfinished: Vec<ProcId>,
     /// Since when there are any.
@@ -145,6 +150,7 @@ impl Sessions {
             sessions: Vec::new(),
             reservations: HashMap::new(),
             orphans_wait: ORPHAN,
+            other_users: false,
             unfinished: Vec::new(),
             unfinished_since: None,
             widows: Widows::default(),
@@ -261,15 +267,19 @@ impl Sessions {
             let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else {
                 continue;
             };
-            if peer.uid != rustix::process::geteuid() && !peer.uid.is_root() {
+            let is_other = peer.uid != rustix::process::geteuid() && !peer.uid.is_root();
+            if is_other && !self.other_users {
                 let (pid, user) = (peer.pid.as_raw_nonzero(), peer.uid.as_raw());
                 voice.remark(
                     Severity::Warning,
-                    &format!("process {pid} runs as another user ({user}) and is not managed"),
+                    &format!(
+                        "process {pid} runs as another user ({user}) and is not managed; --other-users \
+                         manages it, if each process of the run may read the swapped memory of all"
+                    ),
                 );
                 continue;
             }
-            self.add(socket, peer.pid, true);
+            self.add(socket, peer.pid, peer.uid, true);
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::Severity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, pidfd_send_signal};
+use rustix::process::{Pid, Signal, Uid, pidfd_send_signal};
 
 use crate::voice::Voice;
 
@@ -89,6 +89,16 @@ pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     line.trim().parse().ok().and_then(Pid::from_raw)
+}
+
+/// The effective user of the process with this pidfd; `None` if it has ended or is not visible here.
+pub fn user_of(process: &OwnedFd) -> Option<Uid> {
+    let pid = pid_of(process)?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let user = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    // Otherwise the number may belong to another process by now.
+    (!has_ended(process)).then(|| Uid::from_raw(user))
 }
 
 #[cfg(test)]

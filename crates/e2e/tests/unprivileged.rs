@@ -141,3 +141,34 @@ fn without_access_the_error_says_what_to_do() {
         );
     }
 }
+
+/// The command of a run by root changes to another user before it needs an engine, as the entry points of containers do.
+#[test]
+fn other_users_of_a_run() {
+    let test = "other_users_of_a_run";
+    let Some(setpriv) = requirement::command(test, "setpriv").filter(|_| restricted(test)) else {
+        return;
+    };
+    let Some(copies) = Copies::new(test, &["mapping_calls", "fork_calls"]) else {
+        return;
+    };
+    for (program, part) in [
+        ("mapping_calls", "dontneed"),
+        ("fork_calls", "child_sees_parent"),
+        ("fork_calls", "grandchildren"),
+    ] {
+        let job = Job::new(&setpriv)
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(copies.folder.join(program))
+            .arg(part)
+            .cwd(copies.folder.join("work"));
+        let managed = Managed::limit(LIMIT).binary(copies.folder.join("foreswap"));
+        same_as_bare(&managed.clone().options(["--other-users"]), &job);
+        let outcome = managed.talkative().run(&job).succeeded();
+        assert!(
+            outcome.stderr.contains("--other-users"),
+            "{}",
+            outcome.stderr
+        );
+    }
+}

@@ -66,6 +66,7 @@ impl Sessions {
             }
             (Message::AreaDone { order, ok }, Some(_)) => self.on_area_done(index, order, ok),
             (Message::Connect, _) => return self.on_another(index),
+            (Message::Device, Some(_)) => return self.on_device(index),
             (Message::Keep, Some(_)) => self.sessions[index].kept = fds,
             (Message::Starved { area }, Some(_)) => self.starved = Some(area),
             // Other messages are invalid at this time.
@@ -102,11 +103,12 @@ impl Sessions {
             &Message::Connected,
             &[theirs.as_fd()],
         );
-        self.add(ours, self.sessions[index].pid, false);
+        let Session { pid, user, .. } = self.sessions[index];
+        self.add(ours, pid, user, false);
         sent.is_ok()
     }
 
-    pub(super) fn add(&mut self, socket: OwnedFd, pid: Pid, is_direct: bool) {
+    pub(super) fn add(&mut self, socket: OwnedFd, pid: Pid, user: Uid, is_direct: bool) {
         self.next_id += 1;
         self.sessions.push(Session {
             id: self.next_id,
@@ -115,14 +117,36 @@ impl Sessions {
             same_namespace: true,
             record: None,
             is_direct,
+            user,
             process: None,
             kept: Vec::new(),
         });
     }
 
+    /// The engine of another user's process needs the device of userfaultfd. A descriptor of it gives access to the
+    /// holder's own memory alone.
+    fn on_device(&mut self, index: usize) -> bool {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let device = rustix::fs::open(c"/dev/userfaultfd", flags, Mode::empty());
+        match device.ok().filter(|_| self.other_users) {
+            Some(device) => {
+                let socket = &self.sessions[index].socket;
+                protocol::send(socket, &Message::DeviceOpen, &[device.as_fd()]).is_ok()
+            }
+            None => self.answer(index, &Message::Refused(Refusal::NoDevice)),
+        }
+    }
+
     /// The engine named the process it serves, `pid` in that process' own namespace.
     fn on_introduction(&mut self, index: usize, process: OwnedFd, pid: u32) {
         let session = &mut self.sessions[index];
+        if self.other_users
+            && !session.user.is_root()
+            && widows::user_of(&process) != Some(session.user)
+        {
+            // The supervisor ends this process if its engine is killed: nobody may name another user's.
+            return;
+        }
         // An invisible pid belongs to an ended process, or cannot be used here.
         if let Some(seen) = widows::pid_of(&process) {
             session.pid = seen;

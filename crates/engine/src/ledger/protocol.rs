@@ -126,6 +126,10 @@ pub enum Message {
     Connect,
     /// Supervisor: it is attached.
     Connected,
+    /// Engine: I may not open /dev/userfaultfd, as my program runs as another user.
+    Device,
+    /// Supervisor: it is attached, open.
+    DeviceOpen,
     /// Engine: while this area is drained, a fault finds no memory, and no other area has room.
     Starved {
         /// The area.
@@ -200,6 +204,9 @@ pub enum Refusal {
     /// The reserved record does not exist (any more).
     #[error("no record is reserved for this process")]
     NotReserved,
+    /// The process may not use the device.
+    #[error("/dev/userfaultfd is not for this process")]
+    NoDevice,
 }
 
 /// Why an exchange failed.
@@ -289,6 +296,8 @@ impl Packet {
             Message::Keep => (12, [0; 3], ""),
             Message::Connect => (13, [0; 3], ""),
             Message::Connected => (14, [0; 3], ""),
+            Message::Device => (16, [0; 3], ""),
+            Message::DeviceOpen => (17, [0; 3], ""),
             Message::Unused { parent, record } => {
                 let [parent, record] = [parent, record].map(|record| from_record(Some(*record)));
                 (15, [parent, record, 0], "")
@@ -324,6 +333,7 @@ impl Packet {
                 0 => Refusal::Version,
                 1 => Refusal::TooManyProcesses,
                 2 => Refusal::TooFewDescriptors,
+                4 => Refusal::NoDevice,
                 _ => Refusal::NotReserved,
             }),
             4 => Message::Log {
@@ -354,6 +364,8 @@ impl Packet {
             12 => Message::Keep,
             13 => Message::Connect,
             14 => Message::Connected,
+            16 => Message::Device,
+            17 => Message::DeviceOpen,
             15 => Message::Unused {
                 parent: ProcId::new(first)?,
                 record: ProcId::new(second)?,

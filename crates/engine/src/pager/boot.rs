@@ -34,10 +34,11 @@ use crate::ledger::{Ledger, ProcId, ReadaheadPolicy, ThpMode};
 use crate::program::{Program, say, state};
 use crate::sys::cpu::Cpus;
 use crate::sys::doorbell::{Doorbell, SlotIndex};
+use crate::sys::handed::{self, Handed};
 use crate::sys::host::Host;
 use crate::sys::own_memory::{self, Kind};
 use crate::sys::uffd::{Features, Uffd, UffdError};
-use crate::sys::{beside, handed, limits, maps, process};
+use crate::sys::{beside, limits, maps, process};
 
 /// The name of the engine's process. It differs from the command's: `pkill foreswap` is meant for the run.
 const NAME: &core::ffi::CStr = c"fs-pager";
@@ -268,7 +269,14 @@ fn boot(
         }
         None => {
             let host = Host::open(program.pid.load(Relaxed)).map_err(system("pidfd_open"))?;
-            let (client, office, welcome) = join(program, &host, records)?;
+            let (mut client, office, welcome) = join(program, &host, records)?;
+            if !rustix::process::geteuid().is_root()
+                && matches!(lazy::open_uffd(), Err(UffdError::NoPermission { .. }))
+                && let Ok(device) = client.device()
+            {
+                // The program runs as another user than the supervisor.
+                handed::hold(Handed::Userfaultfd, device);
+            }
             (Nest::new(program, host)?, client, office, welcome)
         }
     };

@@ -81,6 +81,17 @@ impl Client {
         .ok_or(ProtocolError::Malformed)
     }
 
+    /// Asks for /dev/userfaultfd, for a process that may not open it.
+    pub fn device(&mut self) -> Result<OwnedFd, ProtocolError> {
+        send(&self.socket, &Message::Device, &[])?;
+        let answer = self.answer()?;
+        match answer.message {
+            Message::DeviceOpen => answer.fds.into_iter().next(),
+            _ => None,
+        }
+        .ok_or(ProtocolError::Malformed)
+    }
+
     /// Says hello for the process `host`: a fork child names its `parent`'s record, and its own if that was reserved.
     pub fn hello(
         &mut self,
