@@ -25,7 +25,7 @@ pub enum AreaError {
     /// There is no such file.
     #[error(
         "swap area {}: it does not exist; name a directory, or create the file first: \
-         `install -m 600 /dev/null {}`", path.display(), path.display()
+         `install -m 600 /dev/null {}`", path.display(), quoted(path)
     )]
     NotFound {
         /// The area.
@@ -242,5 +242,28 @@ fn limit_text(limit: Option<u64>) -> String {
     match limit {
         Some(bytes) => format!("{bytes} bytes"),
         None => "the file system's".to_owned(),
+    }
+}
+
+/// A path as a word of a command for a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
+    match text.chars().all(is_plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedies_are_words_of_a_shell() {
+        let quoted = |path: &str| quoted(Path::new(path));
+        assert_eq!(quoted("/tmp/area-1.img"), "/tmp/area-1.img");
+        assert_eq!(quoted("/tmp/a b"), "'/tmp/a b'");
+        assert_eq!(quoted("/tmp/it's"), r"'/tmp/it'\''s'");
     }
 }

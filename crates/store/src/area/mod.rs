@@ -455,7 +455,11 @@ fn create_and_unlink(directory: &Path, extra: OFlags) -> Result<File, Errno> {
         }
         break;
     }
-    result.map(File::from)
+    match result {
+        // Such as /proc.
+        Err(Errno::NOENT) if directory.is_dir() => Err(Errno::ACCESS),
+        other => other.map(File::from),
+    }
 }
 
 fn lock(file: &File, path: &Path) -> Result<(), AreaError> {
