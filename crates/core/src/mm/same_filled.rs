@@ -45,6 +45,16 @@ impl Mm {
         }
         // The stored number does not tell the kind of the pages; all have the same kind.
         let digest = w.digest_of(first);
+        let pages = self
+            .frames
+            .clusters()
+            .frames(id)
+            .filter_map(|frame| self.frames.get(frame).page);
+        let has_file = pages.into_iter().any(|page| self.file_page(page).is_some());
+        // All of it is dropped, or nothing: only the word of zeros may be missing for some of the pages.
+        if has_file && digest == Digest::Zero && self.table.fill_of(0).is_none() {
+            return false;
+        }
         for frame in self.frames.clusters().frames(id) {
             let FrameDesc { page, slot, .. } = *self.frames.get(frame);
             let Some(page) = page else {
