@@ -1,7 +1,7 @@
 # foreswap: `make demo` shows it at work, `make test` runs every test.
 # Both set up what they need first (scripts/setup).
 
-.PHONY: build test test-full unit e2e demo setup setup-full lint clean help
+.PHONY: build test test-full unit e2e demo deb wheel setup setup-full lint clean help
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
@@ -14,12 +14,20 @@ help:
 	@echo "make test       every test (sizes that fit a small machine)"
 	@echo "make test-full  the end-to-end tests at their full sizes, and those of more programs"
 	@echo "make build      $(TARGET)/release/foreswap and libforeswap_preload.so"
+	@echo "make deb        $(TARGET)/packages/foreswap_VERSION_amd64.deb"
+	@echo "make wheel      $(TARGET)/packages/foreswap-VERSION-...whl, for pip"
 	@echo "make lint       format, clippy, rustdoc, licences, the core's purity, the documents"
 	@echo "make setup      install what tests and demo need"
 
 build:
 	@command -v $(CARGO) >/dev/null || { echo "cargo not found: install the Rust toolchain (1.95 or newer), https://rustup.rs" >&2; exit 1; }
 	$(CARGO) build --release --locked -p foreswap-cli -p foreswap-preload
+
+deb:
+	@scripts/package-deb
+
+wheel:
+	@scripts/package-wheel
 
 setup:
 	@scripts/setup
@@ -56,4 +64,4 @@ lint:
 
 clean:
 	$(CARGO) clean
-	rm -rf .venv .venv-full
+	rm -rf .venv .venv-full python/build python/*.egg-info

@@ -20,7 +20,11 @@ use crate::size::{self, Size};
     name = "foreswap",
     version,
     max_term_width = 100,
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  foreswap run --memory 1G -- sort big.txt
+  foreswap ps"
 )]
 pub struct Cli {
     /// What to do.
@@ -210,6 +214,10 @@ pub struct RunArgs {
 
 /// `foreswap ps`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  foreswap ps
+  foreswap ps 4711 --json")]
 pub struct PsArgs {
     /// As JSON: a list of runs, each with its processes, areas and totals, all sizes in bytes
     #[arg(long)]
@@ -223,7 +231,9 @@ pub struct PsArgs {
 /// `foreswap set`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example: foreswap set 4711 memory=512M
+Examples:
+  foreswap set 4711 memory=512M
+  foreswap set 4711 memory=auto
 
 A lower limit makes the programs give memory back at once; a higher one they use as they need it.
 A size ends `auto`, and `auto` or MIN..MAX begins it, also on a run that began with a size.")]
@@ -257,6 +267,10 @@ fn setting(text: &str) -> Result<Setting, String> {
 
 /// `foreswap swapon`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  foreswap swapon 4711 /mnt/nvme --priority 5
+  foreswap swapon 4711 ram:512M")]
 pub struct SwaponArgs {
     /// The pid of a managed program, or of its `foreswap run`
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
@@ -278,6 +292,10 @@ pub struct SwaponArgs {
 /// `foreswap swapoff`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Examples:
+  foreswap swapoff 4711
+  foreswap swapoff 4711 /mnt/nvme
+
 What is on the area comes back into memory, or moves to another area where the limit has no room, in
 competition with the program, which goes first. Where neither has room, swapoff refuses and says how
 much is missing. Ctrl-C takes it back: the area is in use as before.")]
@@ -479,67 +497,8 @@ mod tests {
         assert!(run(&["--memory", "1G"]).is_err());
         assert!(run(&["--", "ls"]).is_err());
     }
-
-    /// The commands of the documents, complete: lines of code blocks and the benches of tables, with the names that stand
-    /// for a process or a size replaced.
-    fn documented() -> Vec<String> {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
-        let files = [
-            "README.md",
-            "docs/BENCH.md",
-            "docs/FIGURES.md",
-            "docs/LAB.md",
-            "docs/TRACES.md",
-        ];
-        let mut commands = Vec::new();
-        for file in files {
-            let text = std::fs::read_to_string(format!("{root}{file}")).expect("a document");
-            for line in text.lines() {
-                let prompt = line
-                    .trim_start()
-                    .strip_prefix(['$', '#'])
-                    .map(str::trim_start);
-                commands.extend(
-                    prompt
-                        .filter(|rest| rest.starts_with("foreswap "))
-                        .map(str::to_owned),
-                );
-                let bench =
-                    |part: &&str| part.starts_with("foreswap bench ") && part.contains(" --");
-                commands.extend(line.split('`').filter(bench).map(str::to_owned));
-            }
-        }
-        commands.extend(
-            AFTER_HELP
-                .lines()
-                .map(str::trim)
-                .filter(|line| line.starts_with("foreswap "))
-                .map(str::to_owned),
-        );
-        commands
-    }
-
-    #[test]
-    fn the_commands_of_the_documents_are_accepted() {
-        let commands = documented();
-        assert!(
-            commands.len() > 50,
-            "{} commands were found",
-            commands.len()
-        );
-        for command in commands {
-            let line = command.split(" #").next().unwrap_or_default();
-            let words = line.split_whitespace().map(|word| match word {
-                "PID" | "[PID]" => "1",
-                "SEED" => "all",
-                word => word,
-            });
-            let parsed = Cli::read(words);
-            assert!(
-                parsed.is_ok(),
-                "{command}: {}",
-                parsed.expect_err("refused")
-            );
-        }
-    }
 }
+
+#[cfg(test)]
+#[path = "documented_tests.rs"]
+mod documented_tests;

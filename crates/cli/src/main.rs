@@ -1,52 +1,7 @@
-//! The `foreswap` command.
-
-mod area_file;
-mod areas;
-mod args;
-mod auto_memory;
-mod command;
-mod control;
-mod inherited;
-mod listeners;
-mod memory;
-mod memory_setting;
-mod preload;
-mod program;
-mod reaping;
-mod recording;
-mod report;
-mod run;
-mod sessions;
-mod signals;
-mod size;
-mod stats_file;
-mod supervisor;
-mod turns;
-mod unmanaged;
-mod voice;
-mod widows;
+//! The executable of the `foreswap` command.
 
 use std::process::ExitCode;
 
-use args::{Cli, Subcommands};
-use control::commands;
-
 fn main() -> ExitCode {
-    let result = match Cli::read(std::env::args_os())
-        .unwrap_or_else(|error| error.exit())
-        .command
-    {
-        Subcommands::Run(args) => return run::run(&args),
-        Subcommands::Ps(args) => return commands::ps(&args),
-        Subcommands::Set(args) => return commands::set(&args),
-        Subcommands::Swapon(args) => return commands::swapon(&args),
-        Subcommands::Swapoff(args) => return commands::swapoff(&args),
-        Subcommands::Bench(args) => foreswap_bench::bench(*args),
-        Subcommands::Lab(args) => foreswap_lab::lab(args),
-        Subcommands::Workload(args) => foreswap_bench::workload(*args),
-    };
-    result.unwrap_or_else(|error| {
-        voice::error(&format!("{error:#}"));
-        ExitCode::FAILURE
-    })
+    foreswap_cli::main()
 }

@@ -34,7 +34,13 @@ use trace::{Source, SourceOptions, Target, TraceError};
 
 /// `foreswap lab`.
 #[derive(Debug, Args)]
-#[command(arg_required_else_help = true)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  foreswap lab mrc job.trace --plot job.svg
+  foreswap lab reproduce all"
+)]
 pub struct LabArgs {
     #[command(subcommand)]
     command: LabCommand,
@@ -66,6 +72,9 @@ enum LabCommand {
 
 /// `foreswap lab convert`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  foreswap lab convert job.trace job.csv")]
 struct ConvertArgs {
     /// A trace: of `run --trace`, CSV, or libCacheSim's oracleGeneral
     #[arg(value_name = "TRACE")]
@@ -129,6 +138,9 @@ pub(crate) fn remark_trace(
 }
 
 const DECISIONS_HELP: &str = "\
+Example:
+  foreswap lab decisions vma.jsonl cluster.jsonl.gz
+
 Recordings of swap readahead (policies vma and cluster) are replayed touch by touch; a decision is
 a miss and the pages that are read for it. Recordings of file readahead (policy linux) are replayed
 read by read; a decision is a miss or a mark that is met, the window that is set and what is read.

@@ -59,9 +59,11 @@ unsafe extern "C" {
     fn __libc_calloc(count: usize, size: usize) -> *mut c_void;
     /// The break as the C library knows it.
     static __curbrk: AtomicUsize;
-    /// 0 once there was a second thread.
-    static __libc_single_threaded: AtomicU8;
 }
+
+/// The C library's `__libc_single_threaded`: 0 once there was a second thread. It has it since 2.32: it is looked up, so
+/// that the object can be loaded beside an older one. Null before the look-up, and where there is none.
+static SINGLE_THREADED: AtomicPtr<AtomicU8> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The largest block for the short way: the size limit of the C library's thread cache.
 const SMALL: usize = 1032;
@@ -149,6 +151,10 @@ fn note_linker() {
 
 /// The object was loaded.
 pub fn begin() {
+    // The first definition in the search order: an executable may have a copy, which is then the one in use.
+    // SAFETY: the name is zero-terminated.
+    let single = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    SINGLE_THREADED.store(single.cast(), Relaxed);
     // Makes the C library ask the kernel.
     let here = forward!(SBRK => fn(isize) -> *mut c_void; 0) as usize;
     HEAP_END.store(here, Relaxed);
@@ -177,8 +183,9 @@ fn open_short_way() {
     if SCATTERED.load(Relaxed) || HEAP_START.load(Relaxed) == usize::MAX {
         return;
     }
-    // SAFETY: the C library's variable; only read.
-    let single = unsafe { __libc_single_threaded.load(Relaxed) } != 0;
+    // SAFETY: null or the C library's variable, which stays; only read.
+    let single = unsafe { SINGLE_THREADED.load(Relaxed).as_ref() };
+    let single = single.is_some_and(|single| single.load(Relaxed) != 0);
     // Other allocators may take small blocks from elsewhere than the break.
     if single && OWN_LAYOUT.load(Relaxed) {
         BREAK_SEEN.store(follow_break(), Relaxed);

@@ -95,6 +95,10 @@ impl PeerName {
 
 /// `foreswap bench`.
 #[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  foreswap bench seq-read --turns 5 --seconds 3 --against kernel
+  foreswap bench rand-write --memory 256M --json figures.json")]
 pub struct BenchArgs {
     /// The bench to run
     #[arg(value_enum, required_unless_present = "undo")]

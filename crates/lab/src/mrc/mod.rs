@@ -60,6 +60,9 @@ pub struct MrcArgs {
 }
 
 const HELP: &str = "\
+Example:
+  foreswap lab mrc job.trace --plot job.svg
+
 `misses` counts every touch that does not find its page in a memory of that size which keeps the
 pages touched last (LRU). `again` leaves out the first touch of each page, which misses in any
 memory. A page that was discarded or unmapped counts as new at its next touch.

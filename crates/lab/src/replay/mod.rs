@@ -115,6 +115,9 @@ pub struct ReplayArgs {
 }
 
 const HELP: &str = "\
+Example:
+  foreswap lab replay job.trace --memory 512M,1G --readahead streams,vma,none --thp adaptive,never
+
 The engine's own memory manager runs on a simulated machine in virtual time: each task and the
 engine have a CPU of their own, and one device holds the swap area. The first touch of a page fills
 it; all processes share one memory. File reads are counted and left out. The times of the trace are

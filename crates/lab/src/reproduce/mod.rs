@@ -71,6 +71,10 @@ pub struct ReproduceArgs {
 }
 
 const HELP: &str = "\
+Examples:
+  foreswap lab reproduce all
+  foreswap lab reproduce thp-swap
+
 The same arguments give the same bytes on any machine, whatever --jobs says. Each variant runs the
 engine's memory manager; base and optimized differ in the one policy that the seed is about.
 

@@ -84,6 +84,9 @@ pub struct TortureArgs {
 }
 
 const HELP: &str = "\
+Example:
+  foreswap lab torture --seconds 30 --seed 1
+
 The same seed and number of steps do the same on any machine. Nothing outside this process is
 changed.
 

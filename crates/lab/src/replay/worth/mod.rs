@@ -78,6 +78,9 @@ pub struct WorthArgs {
 }
 
 const HELP: &str = "\
+Example:
+  foreswap lab worth --off split-at-random
+
 Ratios are of a run without the heuristic to the run with all of them: above 1, it is worth
 something. Time is the mean of the times at which the threads end.";
 

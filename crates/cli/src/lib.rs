@@ -1,0 +1,60 @@
+//! The `foreswap` command: [`main()`] is all of it. It is a library so that `examples/pages.rs` can make manual pages and
+//! completions of [`command()`], and the command that users get does not contain what makes them.
+
+mod area_file;
+mod areas;
+mod args;
+mod auto_memory;
+mod command;
+mod control;
+mod inherited;
+mod listeners;
+mod memory;
+mod memory_setting;
+mod preload;
+mod program;
+mod reaping;
+mod recording;
+mod report;
+mod run;
+mod sessions;
+mod signals;
+mod size;
+mod stats_file;
+mod supervisor;
+mod turns;
+mod unmanaged;
+mod voice;
+mod widows;
+
+use std::process::ExitCode;
+
+use args::{Cli, Subcommands};
+use clap::CommandFactory;
+use control::commands;
+
+/// The definition of the command line.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let result = match Cli::read(std::env::args_os())
+        .unwrap_or_else(|error| error.exit())
+        .command
+    {
+        Subcommands::Run(args) => return run::run(&args),
+        Subcommands::Ps(args) => return commands::ps(&args),
+        Subcommands::Set(args) => return commands::set(&args),
+        Subcommands::Swapon(args) => return commands::swapon(&args),
+        Subcommands::Swapoff(args) => return commands::swapoff(&args),
+        Subcommands::Bench(args) => foreswap_bench::bench(*args),
+        Subcommands::Lab(args) => foreswap_lab::lab(args),
+        Subcommands::Workload(args) => foreswap_bench::workload(*args),
+    };
+    result.unwrap_or_else(|error| {
+        voice::error(&format!("{error:#}"));
+        ExitCode::FAILURE
+    })
+}
