@@ -9,7 +9,7 @@ use crate::fault::Pending;
 use crate::reclaim::policy::Came;
 use crate::space::page_table::{Entry, Resident};
 use crate::units::{PageRange, pages};
-use crate::world::{Notice, Stop, World};
+use crate::world::{Stop, World};
 
 impl Mm {
     /// The kernel guards `range` now.
@@ -54,7 +54,8 @@ impl Mm {
     pub(super) fn on_guarded(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
         let page = pending.page;
         if self.file_page(page).is_some() {
-            return self.on_guarded_file(w, pending);
+            // A page of zeros must not be seen there.
+            return self.lost_unless_there(w, pending);
         }
         let Some((frame, _)) = self.obtain(w, 1) else {
             return self.stall(w, pending);
@@ -83,21 +84,6 @@ impl Mm {
                 self.on_touched(w, &pending);
             }
             Some(Stop::Again | Stop::Busy) => return self.again(pending),
-            Some(_) => w.wake(page),
-        }
-        Outcome::Served
-    }
-
-    /// As [`Mm::on_guarded`], in a mapped file. A page of zeros, which tells whether the guard is gone, must not be seen
-    /// by a thread; a mark of a lost page tells as well, and stays.
-    fn on_guarded_file(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
-        let page = pending.page;
-        match w.poison(page).stop {
-            None => {
-                self.table.set(page, Entry::Poisoned);
-                w.notice(Notice::Unaccounted { page });
-            }
-            Some(Stop::Again) => return self.again(pending),
             Some(_) => w.wake(page),
         }
         Outcome::Served

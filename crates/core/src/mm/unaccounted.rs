@@ -64,10 +64,8 @@ impl Mm {
         resident: Resident,
     ) -> Outcome {
         let page = pending.page;
-        let is_file = self.file_page(page).is_some();
-        if resident.found && is_file {
-            self.forget_resident(w, page, resident.slot, self.without_content(page));
-            return self.serve(w, pending);
+        if resident.found && self.file_page(page).is_some() {
+            return self.on_present_in_file(w, pending);
         }
         let tried = if resident.found {
             w.zero_in(page, 1)
@@ -83,6 +81,44 @@ impl Mm {
                 self.stats.faults_zero += 1;
             }
             None => self.on_missing(w, page),
+        }
+        Outcome::Served
+    }
+
+    /// As [`Mm::on_present`], for a page of a mapped file that may be missing. Zeros must not be seen there: a move out of
+    /// the program tells whether the page is there.
+    fn on_present_in_file(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
+        if self.held {
+            // The child would lack what is moved now.
+            return self.again(pending);
+        }
+        match self.move_out(w, pending.page, 1, false) {
+            (0, Some(Stop::Again)) => self.again(pending),
+            (0, Some(Stop::NoMemory)) => self.stall(w, pending),
+            // No page can be moved there, whether it is there or not.
+            (0, Some(Stop::Fixed)) => self.lost_unless_there(w, pending),
+            (0, _) => {
+                // It is there, and stays.
+                w.wake(pending.page);
+                Outcome::Served
+            }
+            _ => self.serve(w, pending),
+        }
+    }
+
+    /// The page is lost if it is missing: the mark of a lost page cannot be set where a page, or a guard, is.
+    pub(super) fn lost_unless_there(&mut self, w: &mut impl World, pending: Pending) -> Outcome {
+        let page = pending.page;
+        match w.poison(page).stop {
+            None => {
+                if let Entry::Resident(Resident { slot, .. }) = self.table.get(page) {
+                    self.forget_resident(w, page, slot, Entry::Poisoned);
+                }
+                self.table.set(page, Entry::Poisoned);
+                w.notice(Notice::Unaccounted { page });
+            }
+            Some(Stop::Again) => return self.again(pending),
+            Some(_) => w.wake(page),
         }
         Outcome::Served
     }
