@@ -188,7 +188,7 @@ fn usable(area: &AreaFacts, opened: &Opened) -> Check {
         Some(Ok(speed)) => {
             slow = speed.random_read_ns > SLOW_READ || speed.write_bytes_per_s < SLOW_WRITE;
             found.push_str(&format!(
-                ", writes {}/s, reads {}/s, a random page {}",
+                ", first writes {}/s, reads {}/s, a random page {}",
                 humane(speed.write_bytes_per_s as u64),
                 humane(speed.read_bytes_per_s as u64),
                 humane_ns(speed.random_read_ns)

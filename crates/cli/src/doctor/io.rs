@@ -11,12 +11,15 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CapabilitySet;
 
 use super::check::Check;
+use super::limits::raised_by_root;
 use super::system::unfiltered;
 use super::who::Who;
 use crate::size::humane;
 
 /// Of an engine's ring.
 const DEPTH: u32 = 128;
+/// Bytes of locked memory for the rings of hundreds of engines.
+const ENOUGH: &str = "8388608";
 /// Measured 2026-11-28 on two CPUs (`foreswap run --io`, 256 MiB in 64 MiB).
 const COST: &str = "Four threads transfer the pages instead: sequential access is as fast, random \
                     faults take 1.2 to 2 times as long.";
@@ -94,26 +97,11 @@ fn refused(refusal: &UringUnavailable, facts: &IoFacts, who: &Who) -> Check {
             let warning = warning(format!(
                 "refused: no memory for its ring (RLIMIT_MEMLOCK: {limit})"
             ));
-            more_lockable(warning, who)
+            raised_by_root(warning, who, "memlock", ENOUGH)
         }
         Errno::NOSYS => warning("not in this kernel (CONFIG_IO_URING)".to_owned()),
         _ => warning(refusal.to_string()),
     }
-}
-
-fn more_lockable(check: Check, who: &Who) -> Check {
-    let user = who.login();
-    check
-        .remedy(
-            "as root, for this shell",
-            ["prlimit --memlock=8388608 --pid $$".to_owned()],
-        )
-        .remedy(
-            "as root, for good; then log in again",
-            [format!(
-                "echo '{user} - memlock 8192' > /etc/security/limits.d/foreswap.conf"
-            )],
-        )
 }
 
 #[cfg(test)]

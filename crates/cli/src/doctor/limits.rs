@@ -9,13 +9,15 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use rustix::thread::CapabilitySet;
 
 use super::check::Check;
-use super::who::Who;
+use super::who::{Place, Who};
 use crate::size::humane;
 use crate::{inherited, sessions};
 
 /// Address space that the shared tables of a run take in the supervisor and in each program, at the default size of an
 /// area: 2.0 to 2.5 GB.
 const TABLES: u64 = 5 << 29;
+/// The ledger of a run, in a file of memory, with some room for the tables of areas.
+const LEDGER: u64 = 64 << 20;
 /// The kernel's default of `vm.max_map_count`.
 const MAPPINGS: u64 = 65530;
 /// Processes and threads that start with a managed program: itself, the engine's three to six, one in between.
@@ -97,7 +99,7 @@ fn tasks_of(user: u32) -> u64 {
 /// The checks of this file.
 pub fn judge(facts: &LimitFacts, who: &Who) -> Vec<Check> {
     let mut checks = vec![
-        files(facts.files),
+        files(facts.files, who),
         space(
             "address-space",
             "-v",
@@ -107,11 +109,11 @@ pub fn judge(facts: &LimitFacts, who: &Who) -> Vec<Check> {
             who,
         ),
         space("data", "-d", "data", facts.data, 0, who),
-        file_size(facts.file_size),
+        file_size(facts.file_size, who),
     ];
     // Root is exempt, whatever its privileges.
     if !who.is_root() {
-        checks.push(processes(facts));
+        checks.push(processes(facts, who));
     }
     checks.extend(mappings(facts.mappings));
     checks.extend(overcommit(facts));
@@ -123,14 +125,23 @@ fn shown(limit: Option<u64>) -> String {
 }
 
 /// A hard limit can be raised from outside only; `$$` is the shell that the command is typed in.
-fn raised_by_root(check: Check, option: &str, to: &str) -> Check {
-    check.remedy(
+pub fn raised_by_root(check: Check, who: &Who, option: &str, to: &str) -> Check {
+    let sudo = if who.is_root() { "" } else { "sudo " };
+    let check = check.remedy(
         "for this shell (for good: /etc/security/limits.d, or the unit of a service)",
-        [format!("sudo prlimit --{option}={to}:{to} --pid $$")],
+        [format!("{sudo}prlimit --{option}={to}:{to} --pid $$")],
+    );
+    if who.place != Place::Container {
+        return check;
+    }
+    let to = if to == "unlimited" { "-1" } else { to };
+    check.remedy(
+        "or where the container is started",
+        [format!("docker run --ulimit {option}={to}:{to} IMAGE")],
     )
 }
 
-fn files(limit: Rlimit) -> Check {
+fn files(limit: Rlimit, who: &Who) -> Check {
     let most = sessions::most_processes(inherited::most_files(limit));
     let count = most as u64;
     let hard = limit.maximum.map_or("unlimited".into(), |n| n.to_string());
@@ -147,7 +158,7 @@ fn files(limit: Rlimit) -> Check {
         Check::ok("open-files", found)
     };
     let check = match count < FEW {
-        true => raised_by_root(check, "nofile", "65536"),
+        true => raised_by_root(check, who, "nofile", "65536"),
         false => check,
     };
     check
@@ -177,8 +188,12 @@ fn space(
             ),
         ),
         Some(current) => {
+            let lacks = match who.is_root() && !may_raise {
+                true => "; this root lacks CAP_SYS_RESOURCE",
+                false => "",
+            };
             let found = format!(
-                "limited to {} (ulimit {flag}; hard limit: {})",
+                "limited to {} (ulimit {flag}; hard limit: {}){lacks}",
                 humane(current),
                 shown(limit.maximum)
             );
@@ -194,7 +209,7 @@ fn space(
             );
             match limit.maximum {
                 None => check.remedy("in this shell", [format!("ulimit -S {flag} unlimited")]),
-                Some(_) => raised_by_root(check, option, "unlimited"),
+                Some(_) => raised_by_root(check, who, option, "unlimited"),
             }
         }
     };
@@ -204,18 +219,26 @@ fn space(
         .fact("may_raise", may_raise)
 }
 
-fn file_size(limit: Rlimit) -> Check {
+fn file_size(limit: Rlimit, who: &Who) -> Check {
     let check = match limit.current {
         None => Check::ok("file-size", "unlimited"),
         Some(current) => {
-            let check = Check::warning(
-                "file-size",
-                format!("limited to {} (ulimit -f)", humane(current)),
-                "A swap area that is a file cannot be larger.",
-            );
+            let found = format!("limited to {} (ulimit -f)", humane(current));
+            let check = match current < LEDGER {
+                true => Check::failure(
+                    "file-size",
+                    found,
+                    "The shared memory of a run is a file of 48 MiB to the kernel.",
+                ),
+                false => Check::warning(
+                    "file-size",
+                    found,
+                    "A swap area that is a file cannot be larger.",
+                ),
+            };
             match limit.maximum {
                 None => check.remedy("in this shell", ["ulimit -S -f unlimited"]),
-                Some(_) => raised_by_root(check, "fsize", "unlimited"),
+                Some(_) => raised_by_root(check, who, "fsize", "unlimited"),
             }
         }
     };
@@ -224,7 +247,7 @@ fn file_size(limit: Rlimit) -> Check {
         .fact("hard_bytes", limit.maximum)
 }
 
-fn processes(facts: &LimitFacts) -> Check {
+fn processes(facts: &LimitFacts, who: &Who) -> Check {
     let limit = facts.processes;
     let check = match limit.current {
         None => Check::ok("processes", "unlimited"),
@@ -247,7 +270,7 @@ fn processes(facts: &LimitFacts) -> Check {
             } else if limit.maximum.is_none_or(|hard| hard > most) {
                 check.remedy("in this shell", ["ulimit -S -u $(ulimit -H -u)"])
             } else {
-                raised_by_root(check, "nproc", "16384")
+                raised_by_root(check, who, "nproc", "16384")
             }
         }
     };
@@ -418,6 +441,11 @@ mod tests {
 
     #[test]
     fn sizes_of_files_and_numbers_of_processes() {
+        let tiny = LimitFacts {
+            file_size: both(1 << 20),
+            ..free()
+        };
+        assert_eq!(judged(&tiny, &root(), "file-size").0, Verdict::Failure);
         let facts = LimitFacts {
             file_size: soft(G),
             processes: both(44),

@@ -25,6 +25,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use crate::args::DoctorArgs;
+use crate::voice;
 use area::AreaFacts;
 use check::{Check, Verdict};
 use huge::HugeFacts;
@@ -37,6 +38,11 @@ use system::SystemFacts;
 use text::Report;
 use trial::Trial;
 use who::Who;
+
+/// On a terminal, while the area is measured and the trial runs.
+const PATIENCE: &str = "measuring the area, and running a small job ...";
+/// In its place: nothing.
+const ERASED: &str = "\r\x1b[K";
 
 /// Everything that is read, before anything is judged.
 #[derive(Debug)]
@@ -105,9 +111,18 @@ fn first(checks: &[Check]) -> Option<&'static str> {
 pub fn doctor(args: &DoctorArgs) -> ExitCode {
     let coloured = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let version = env!("CARGO_PKG_VERSION");
+    let waits = coloured && !args.json && std::io::stderr().is_terminal();
+    if waits {
+        voice::write(PATIENCE);
+    }
     let facts = Facts::read(args);
     let judged = judge(&facts);
-    let (checks, works) = conclude(judged, Trial::run(&args.swap).judge());
+    let is_explained = judged.iter().any(|check| check.verdict == Verdict::Failure);
+    let trial = Trial::run(&args.swap).judge(is_explained);
+    let (checks, works) = conclude(judged, trial);
+    if waits {
+        voice::write(ERASED);
+    }
     let first = first(&checks);
     let text = if args.json {
         let report = Report {

@@ -43,7 +43,7 @@ pub enum Device {
     /// None.
     Missing,
     /// Another file.
-    NoDevice,
+    Another,
     /// There.
     There {
         /// Permission bits.
@@ -71,7 +71,7 @@ impl PermissionFacts {
     pub fn read(who: &Who) -> Self {
         let device = match fs::metadata(DEVICE) {
             Err(_) => Device::Missing,
-            Ok(meta) if !meta.file_type().is_char_device() => Device::NoDevice,
+            Ok(meta) if !meta.file_type().is_char_device() => Device::Another,
             Ok(meta) => Device::There {
                 mode: meta.mode() & 0o777,
                 group: meta.gid(),
@@ -147,7 +147,7 @@ fn with_facts(check: Check, facts: &PermissionFacts) -> Check {
         } => check
             .fact("device_mode", format!("{mode:03o}"))
             .fact("device_accessible", accessible),
-        Device::Missing | Device::NoDevice => check.fact("device_accessible", false),
+        Device::Missing | Device::Another => check.fact("device_accessible", false),
     };
     check
         .fact("unprivileged_userfaultfd", facts.sysctl)
@@ -193,43 +193,53 @@ fn refused(facts: &PermissionFacts, who: &Who, device: Errno, call: Errno) -> Ch
             let check = check(format!(
                 "no permission for {DEVICE} (mode {mode:03o}), and none for userfaultfd(2)"
             ));
+            let check = by_group(check, facts, who);
             match who.place {
-                Place::Machine => by_group(check, facts, who),
+                Place::Machine => check,
                 _ => in_container(check, who),
             }
         }
-        Device::Missing | Device::NoDevice if who.place != Place::Machine => {
+        Device::Missing | Device::Another if who.place != Place::Machine => {
             let check = check(format!(
                 "{DEVICE} is not in this container, and userfaultfd(2) is refused ({call})"
             ));
             let check = in_container(check, who);
-            match is_privileged {
+            let check = match is_privileged {
                 true => unfiltered(check, who, "userfaultfd"),
                 false => check,
+            };
+            match facts.minor {
+                Some(minor) => check.remedy(
+                    "or as root in it, if it may make devices (--privileged)",
+                    node_commands(facts.device, minor, who),
+                ),
+                None => check,
             }
         }
-        Device::Missing | Device::NoDevice => {
+        Device::Missing | Device::Another => {
             let check = check(format!(
                 "{DEVICE} does not exist, and userfaultfd(2) is refused ({call})"
             ));
             let Some(minor) = facts.minor else {
                 return unfiltered(by_sysctl(check), who, "userfaultfd");
             };
-            let node = format!("mknod -m 600 {DEVICE} c 10 {minor}");
-            let node = match facts.device {
-                Device::NoDevice => format!("rm {DEVICE} && {node}"),
-                _ => node,
-            };
-            match who.is_root() {
-                true => check.remedy("as root", [node]),
-                false => {
-                    let mut commands = vec![node];
-                    commands.extend(group_commands(who));
-                    check.remedy("as root", commands)
-                }
-            }
+            check.remedy("as root", node_commands(facts.device, minor, who))
         }
     }
+}
+
+/// The node, and the permission of a user that is not root.
+fn node_commands(device: Device, minor: u32, who: &Who) -> Vec<String> {
+    let node = format!("mknod -m 600 {DEVICE} c 10 {minor}");
+    let node = match device {
+        Device::Another => format!("rm {DEVICE} && {node}"),
+        _ => node,
+    };
+    let group = (!who.is_root()).then(|| group_commands(who));
+    [node]
+        .into_iter()
+        .chain(group.into_iter().flatten())
+        .collect()
 }
 
 fn in_container(check: Check, who: &Who) -> Check {
@@ -259,21 +269,23 @@ fn in_container(check: Check, who: &Who) -> Check {
 
 fn by_sysctl(check: Check) -> Check {
     check.remedy(
-        "or as root, for all users (it weakens the kernel's hardening)",
+        "or as root, for all users (weaker: any process may then delay the kernel)",
         ["sysctl -w vm.unprivileged_userfaultfd=1"],
     )
 }
 
-/// The device for a group, now and after each boot.
+/// The device for a group, now and, outside of containers, after each boot.
 fn group_commands(who: &Who) -> Vec<String> {
-    vec![
+    let rule = format!(
+        r#"echo 'KERNEL=="userfaultfd", GROUP="{GROUP}", MODE="0660"' > /etc/udev/rules.d/60-userfaultfd.rules"#
+    );
+    let mut commands = vec![
         format!("groupadd --system --force {GROUP}"),
         format!("usermod -aG {GROUP} {}", who.login()),
         format!("chgrp {GROUP} {DEVICE} && chmod 660 {DEVICE}"),
-        format!(
-            r#"echo 'KERNEL=="userfaultfd", GROUP="{GROUP}", MODE="0660"' > /etc/udev/rules.d/60-userfaultfd.rules"#
-        ),
-    ]
+    ];
+    commands.extend((who.place == Place::Machine).then_some(rule));
+    commands
 }
 
 fn by_group(check: Check, facts: &PermissionFacts, who: &Who) -> Check {
@@ -296,10 +308,14 @@ fn by_group(check: Check, facts: &PermissionFacts, who: &Who) -> Check {
             "as root; then log in again",
             [format!("usermod -aG {} {}", known.name, who.login())],
         ),
-        _ => by_sysctl(check.remedy(
-            "as root, for you alone (the last line is for later boots); then log in again",
+        _ if who.place == Place::Machine => by_sysctl(check.remedy(
+            "as root (the last line is for later boots); then log in again",
             group_commands(who),
         )),
+        _ => check.remedy(
+            "as root in this container; then in a new session",
+            group_commands(who),
+        ),
     }
 }
 
@@ -414,7 +430,7 @@ mod tests {
     fn a_missing_device_is_made() {
         let check = only(&facts(Device::Missing), &root());
         assert_eq!(commands(&check), "mknod -m 600 /dev/userfaultfd c 10 257\n");
-        let check = only(&facts(Device::NoDevice), &ordinary());
+        let check = only(&facts(Device::Another), &ordinary());
         let text = commands(&check);
         assert!(text.starts_with("rm /dev/userfaultfd && mknod"), "{text}");
         assert!(text.contains("usermod"), "{text}");

@@ -89,13 +89,13 @@ fn pieces(
 ) -> io::Result<u64> {
     let (next, until) = (AtomicU64::new(0), Instant::now() + time);
     let work = || {
-        let mut buffer = vec![Aligned([0; PIECE])];
+        let mut buffer = Box::new(Aligned([0; PIECE]));
         while Instant::now() < until {
             let piece = next.fetch_add(1, Relaxed);
             if piece >= most {
                 break;
             }
-            transfer(piece, &mut buffer[0].0)?;
+            transfer(piece, &mut buffer.0)?;
         }
         Ok(())
     };

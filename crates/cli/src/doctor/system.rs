@@ -99,13 +99,17 @@ fn tried_calls() -> Vec<(&'static str, Result<(), Errno>)> {
 
 /// The checks of this file. The kernel's features are known from the attempt to get a userfaultfd.
 pub fn judge(facts: &SystemFacts, permission: &PermissionFacts, who: &Who) -> Vec<Check> {
-    vec![
+    let mut checks = vec![
         kernel(facts, permission),
         proc(facts.proc, who),
         calls(facts, who),
-        object(&facts.object),
-        shell(&facts.shell),
-    ]
+    ];
+    // Without /proc, foreswap does not find its own place.
+    if facts.proc.own_memory || !matches!(facts.object, Err(PreloadError::Lost(_))) {
+        checks.push(object(&facts.object));
+    }
+    checks.push(shell(&facts.shell));
+    checks
 }
 
 fn version(release: &str) -> Option<(u32, u32)> {
@@ -123,7 +127,7 @@ fn kernel(facts: &SystemFacts, permission: &PermissionFacts) -> Check {
         )
     };
     let check = match &permission.opened {
-        Ok(()) => Check::ok("kernel", format!("{here}, all features that are needed")),
+        Ok(()) => Check::ok("kernel", format!("{here}, all features")),
         Err(UffdError::FeatureMissing { .. } | UffdError::NoSupport) => {
             let error = permission.opened.as_ref().err();
             let error = error.map(ToString::to_string).unwrap_or_default();

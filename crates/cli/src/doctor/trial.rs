@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -47,8 +48,10 @@ pub enum End {
     NotStarted(String),
     /// It did not end in time.
     Late,
-    /// Its exit status; -1 for a signal.
+    /// Its exit status.
     Status(i32),
+    /// By a signal.
+    Killed(i32),
 }
 
 /// The job: fills memory with words that do not compress, and reads them back.
@@ -96,8 +99,8 @@ impl Trial {
         self.stats[key].as_u64().unwrap_or(0)
     }
 
-    /// The check.
-    pub fn judge(&self) -> Check {
+    /// The check; `is_explained` if one before it has found an obstacle.
+    pub fn judge(&self, is_explained: bool) -> Check {
         let (end, out, back) = (
             &self.end,
             self.bytes("swap_out_bytes"),
@@ -123,12 +126,15 @@ impl Trial {
                         format!("{task}: WRONG BYTES were read back; do not use foreswap here")
                     }
                     End::Status(status) => format!("{task}: exit status {status}"),
+                    End::Killed(signal) => format!("{task}: ended by signal {signal}"),
                 };
-                let found = match excerpt(&self.said) {
-                    said if said.is_empty() => found,
-                    said => format!("{found}; {said}"),
+                let said = excerpt(&self.said);
+                let found = match (is_explained, said.is_empty()) {
+                    (true, _) => format!("{found}, for a reason above"),
+                    (false, true) => found,
+                    (false, false) => format!("{found}; {said}"),
                 };
-                Check::failure(NAME, found, "This is what a run would do.")
+                Check::failure(NAME, found, "A run would end like this.").fact("said", said)
             }
         };
         check
@@ -144,7 +150,12 @@ impl Trial {
 /// The first messages, on one line.
 fn excerpt(said: &str) -> String {
     let lines = said.lines().take(LINES).map(str::trim);
-    lines.collect::<Vec<_>>().join(" ")
+    let text = lines.collect::<Vec<_>>().join(" ");
+    // `run` names this command.
+    match text.split_once("; `foreswap doctor") {
+        Some((before, _)) => before.to_owned(),
+        None => text,
+    }
 }
 
 /// The end of the run, its statistics and its messages.
@@ -189,7 +200,10 @@ fn run(swap: &[String]) -> std::io::Result<(End, File, File)> {
 }
 
 fn ended(status: ExitStatus) -> End {
-    End::Status(status.code().unwrap_or(-1))
+    match (status.code(), status.signal()) {
+        (Some(code), _) => End::Status(code),
+        (None, signal) => End::Killed(signal.unwrap_or_default()),
+    }
 }
 
 fn text_of(file: &mut File) -> String {
@@ -215,7 +229,7 @@ mod tests {
             stats: serde_json::json!({"swap_out_bytes": out, "swap_in_bytes": out}),
             took: Duration::from_millis(250),
         };
-        trial.judge()
+        trial.judge(false)
     }
 
     #[test]
@@ -226,12 +240,14 @@ mod tests {
         assert!(check.found.contains("process 7"), "{}", check.found);
         for end in [
             End::Status(125),
-            End::Status(-1),
+            End::Killed(25),
             End::Late,
             End::NotStarted("no".into()),
         ] {
             assert_eq!(judged(end, 9, "").verdict, Verdict::Failure);
         }
+        let text = "foreswap: no room; `foreswap doctor` says more\n";
+        assert_eq!(excerpt(text), "foreswap: no room");
         let check = judged(End::Status(3), 9, "");
         assert!(check.found.contains("WRONG BYTES"), "{}", check.found);
     }
