@@ -111,8 +111,8 @@ pub fn judge(facts: &LimitFacts, who: &Who) -> Vec<Check> {
         space("data", "-d", "data", facts.data, 0, who),
         file_size(facts.file_size, who),
     ];
-    // Root is exempt, whatever its privileges.
-    if !who.is_root() {
+    // Root is exempt, whatever its privileges; that of a user namespace is another user.
+    if !(who.is_root() && who.is_initial) {
         checks.push(processes(facts, who));
     }
     checks.extend(mappings(facts.mappings));
@@ -460,6 +460,11 @@ mod tests {
                 .iter()
                 .all(|check| check.name != "processes")
         );
+        let inner = Who {
+            is_initial: false,
+            ..root()
+        };
+        assert_eq!(judged(&facts, &inner, "processes").0, Verdict::Failure);
         let some = LimitFacts {
             processes: soft(100),
             ..free()

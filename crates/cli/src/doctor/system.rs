@@ -101,7 +101,7 @@ fn tried_calls() -> Vec<(&'static str, Result<(), Errno>)> {
 pub fn judge(facts: &SystemFacts, permission: &PermissionFacts, who: &Who) -> Vec<Check> {
     let mut checks = vec![
         kernel(facts, permission),
-        proc(facts.proc, who),
+        proc(facts.proc),
         calls(facts, who),
     ];
     // Without /proc, foreswap does not find its own place.
@@ -144,7 +144,7 @@ fn kernel(facts: &SystemFacts, permission: &PermissionFacts) -> Check {
         .fact("machine", facts.machine.as_str())
 }
 
-fn proc(facts: ProcFacts, who: &Who) -> Check {
+fn proc(facts: ProcFacts) -> Check {
     let check = if !facts.own_memory {
         Check::failure(
             "proc",
@@ -168,10 +168,6 @@ fn proc(facts: ProcFacts, who: &Who) -> Check {
         .remedy("as root", ["mount -t proc proc /proc"])
     } else {
         Check::ok("proc", "mounted, with all that foreswap reads")
-    };
-    let check = match who.place {
-        Place::Machine => check,
-        Place::Container | Place::Kubernetes => check.fact("in_container", true),
     };
     check
         .fact("own_memory", facts.own_memory)

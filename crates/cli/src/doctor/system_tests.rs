@@ -63,7 +63,7 @@ fn kernels() {
 #[test]
 fn proc_file_systems() {
     let all = facts("6.18.0").proc;
-    let judged = |facts| proc(facts, &root()).verdict;
+    let judged = |facts| proc(facts).verdict;
     assert_eq!(judged(all), Verdict::Ok);
     let hidden = ProcFacts {
         meminfo: false,
@@ -79,7 +79,7 @@ fn proc_file_systems() {
         own_memory: false,
         ..all
     };
-    let check = proc(none, &root());
+    let check = proc(none);
     assert_eq!(check.verdict, Verdict::Failure);
     assert_eq!(check.remedies[0].commands, ["mount -t proc proc /proc"]);
 }

@@ -40,6 +40,8 @@ pub struct Who {
     pub place: Place,
     /// Privileges, as the kernel grants them to resources of the whole machine: none in a user namespace.
     pub capabilities: CapabilitySet,
+    /// No user namespace.
+    pub is_initial: bool,
 }
 
 impl Who {
@@ -51,6 +53,7 @@ impl Who {
         let mut groups: Vec<u32> = groups.into_iter().map(|group| group.as_raw()).collect();
         groups.push(rustix::process::getegid().as_raw());
         let map = fs::read_to_string("/proc/self/uid_map").ok();
+        let is_initial = map.as_deref().is_none_or(is_whole);
         Self {
             user,
             name: name_of(&fs::read_to_string("/etc/passwd").unwrap_or_default(), user),
@@ -60,9 +63,10 @@ impl Who {
                 |path| Path::new(path).exists(),
             ),
             capabilities: match sets {
-                Ok(sets) if map.as_deref().is_none_or(is_whole) => sets.effective,
+                Ok(sets) if is_initial => sets.effective,
                 _ => CapabilitySet::empty(),
             },
+            is_initial,
         }
     }
 
@@ -137,6 +141,7 @@ pub mod tests {
             groups: vec![0],
             place: Place::Machine,
             capabilities: CapabilitySet::all(),
+            is_initial: true,
         }
     }
 
@@ -147,6 +152,7 @@ pub mod tests {
             groups: vec![1000],
             place: Place::Machine,
             capabilities: CapabilitySet::empty(),
+            is_initial: true,
         }
     }
 
