@@ -1,5 +1,6 @@
 //! The swap areas of a run: opened by the store, described for the ledger.
 
+use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -33,6 +34,23 @@ pub enum AreasError {
         /// Its size.
         bytes: u64,
     },
+}
+
+impl AreasError {
+    /// The area, if the system is at fault and not the description of the area.
+    pub fn obstructed(&self) -> Option<&Path> {
+        match self {
+            Self::Area(
+                AreaError::NotFound { path }
+                | AreaError::Permission { path }
+                | AreaError::NoRoom { path, .. }
+                | AreaError::FileSizeLimit { path, .. }
+                | AreaError::Unfaithful { path }
+                | AreaError::Io { path, .. },
+            ) => Some(path),
+            _ => None,
+        }
+    }
 }
 
 /// Opens every area named, or the default one, in order.

@@ -73,6 +73,8 @@ pub enum Subcommands {
     Swapon(SwaponArgs),
     /// Empty a swap area and remove it while the program runs
     Swapoff(SwapoffArgs),
+    /// Check whether foreswap works here, and say what to do if it does not
+    Doctor(DoctorArgs),
     /// Measure foreswap against the kernel's own swap on the same workload
     Bench(Box<foreswap_bench::BenchArgs>),
     /// Try the memory manager's decisions out without a kernel
@@ -80,6 +82,9 @@ pub enum Subcommands {
     /// Run one workload in this process, as `bench` does
     #[command(hide = true)]
     Workload(Box<foreswap_bench::WorkloadArgs>),
+    /// The job that `doctor` runs: fills 48 MiB and reads it back
+    #[command(hide = true)]
+    Trial,
 }
 
 const AFTER_HELP: &str = "\
@@ -307,6 +312,34 @@ pub struct SwapoffArgs {
     /// Path or number of the area, as `foreswap ps` lists it; not needed where there is only one
     #[arg(value_name = "AREA")]
     pub area: Option<String>,
+}
+
+/// `foreswap doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  foreswap doctor
+  foreswap doctor --swap /mnt/nvme
+  foreswap doctor --quick --json
+
+Each finding is ok, a note (nothing has to be done), a warning (foreswap works, with a loss) or a
+failure (it does not work), with commands that help. The last one is a trial: a job of 48 MiB in
+16 MiB, whose memory is compared. The exit status is 0 if foreswap works here and 1 if it does not.")]
+pub struct DoctorArgs {
+    /// Check this area instead of the default one; may be repeated, as in `run`
+    #[arg(long, value_name = "AREA")]
+    pub swap: Vec<String>,
+
+    /// Do not measure the speed of the area, which takes two seconds
+    #[arg(long)]
+    pub quick: bool,
+
+    /// As JSON: `works`, the name of the check to begin with (`first`), and a list of `checks`
+    ///
+    /// Each check has a name, a verdict (ok, note, warning, failure), `found` and `why` as text, its
+    /// `facts` (keys end with their unit), and `remedies`: a place and commands.
+    #[arg(long)]
+    pub json: bool,
 }
 
 fn absolute(text: &str) -> Result<u64, String> {

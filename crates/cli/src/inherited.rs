@@ -54,15 +54,18 @@ const FILES: u64 = (MAX_PROCESSES * DESCRIPTORS + SPARE).div_ceil(3) as u64 * 4;
 /// The original limit of open files, for the command.
 static FILES_BEFORE: OnceLock<Rlimit> = OnceLock::new();
 
+/// The limit of descriptors that the supervisor gives itself, if it began with `limit`.
+pub fn most_files(limit: Rlimit) -> Option<u64> {
+    let most = limit.maximum.unwrap_or(FILES).min(FILES);
+    limit.current.map(|current| current.max(most))
+}
+
 /// Raises the supervisor's limit of descriptors to the number for the most managed processes, if permitted.
 pub fn allow_files() {
     let before = getrlimit(Resource::Nofile);
-    let most = before.maximum.unwrap_or(FILES).min(FILES);
-    if before.current.is_some_and(|current| current < most) && FILES_BEFORE.set(before).is_ok() {
-        let raised = Rlimit {
-            current: Some(most),
-            ..before
-        };
+    let current = most_files(before);
+    if before.current != current && FILES_BEFORE.set(before).is_ok() {
+        let raised = Rlimit { current, ..before };
         // Not refused below the hard limit; otherwise a large run would lack descriptors.
         let _ = setrlimit(Resource::Nofile, raised);
     }

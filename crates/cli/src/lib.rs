@@ -7,6 +7,7 @@ mod args;
 mod auto_memory;
 mod command;
 mod control;
+mod doctor;
 mod inherited;
 mod listeners;
 mod memory;
@@ -49,6 +50,8 @@ pub fn main() -> ExitCode {
         Subcommands::Set(args) => return commands::set(&args),
         Subcommands::Swapon(args) => return commands::swapon(&args),
         Subcommands::Swapoff(args) => return commands::swapoff(&args),
+        Subcommands::Doctor(args) => return doctor::doctor(&args),
+        Subcommands::Trial => return doctor::job(),
         Subcommands::Bench(args) => foreswap_bench::bench(*args),
         Subcommands::Lab(args) => foreswap_lab::lab(args),
         Subcommands::Workload(args) => foreswap_bench::workload(*args),

@@ -9,19 +9,21 @@ use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::{SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE};
 use foreswap::ledger::{AreaId, IoBackend, Ledger, LedgerSpec, Options, ReadaheadPolicy};
-use foreswap::sys::uffd::{Features, Uffd};
+use foreswap::sys::uffd::{Features, Uffd, UffdError};
 use foreswap_store::area::{OpenArea, PAGE_BYTES};
 use foreswap_store::ring::MOST_HELPERS;
 use rustix::process::{Resource, Rlimit};
 
-use crate::areas::Areas;
+use crate::areas::{Areas, AreasError};
 use crate::args::{Io, RunArgs, Switch};
 use crate::auto_memory::AutoMemory;
 use crate::command::{self, Event};
 use crate::control::change::Changes;
 use crate::control::server::Control;
+use crate::doctor::quoted;
 use crate::listeners::Listeners;
 use crate::memory_setting::Limits;
+use crate::preload::PreloadError;
 use crate::program::{self, ProgramError};
 use crate::recording::Recording;
 use crate::report::{self, Run};
@@ -45,13 +47,27 @@ pub fn run(args: &RunArgs) -> ExitCode {
     match try_run(args) {
         Ok(end) => end_as(end),
         Err(error) => {
-            voice::error(&format!("{error:#}"));
+            voice::error(&format!("{error:#}{}", hint(&error, &args.swap)));
             let status = error
                 .downcast_ref::<ProgramError>()
                 .map(ProgramError::exit_status);
             ExitCode::from(status.unwrap_or(CANNOT_START))
         }
     }
+}
+
+/// Where the system stands in the way, and not the command line: the command that says what to do.
+fn hint(error: &anyhow::Error, swap: &[String]) -> String {
+    let area = match error.downcast_ref::<AreasError>() {
+        Some(error) => match error.obstructed() {
+            Some(path) => (!swap.is_empty()).then_some(path),
+            None => return String::new(),
+        },
+        None if error.is::<UffdError>() || error.is::<PreloadError>() => None,
+        None => return String::new(),
+    };
+    let area = area.map(|path| format!(" --swap {}", quoted(&path.display().to_string())));
+    format!("; `foreswap doctor{}` says more", area.unwrap_or_default())
 }
 
 /// The results of the checks.
@@ -147,11 +163,12 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         files.push((number, OwnedFd::from(area.file.try_clone()?)));
         areas.add(number, area);
     }
+    // Sessions count on the descriptors that are allowed.
+    inherited::allow_files();
     let mut sessions = Sessions::new(ledger, files, prepared.recording);
     sessions.other_users = args.other_users;
     let (listeners, name) = Listeners::open()?;
     inherited::wait_for_children();
-    inherited::allow_files();
     reaping::begin();
     let signals = Signals::take()?;
     let mask = signals.inherited_mask();

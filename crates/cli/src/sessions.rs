@@ -16,10 +16,12 @@ use std::time::{Duration, Instant};
 use foreswap::ledger::protocol::{
     self, AreaOrder, AreaStep, Message, ProtocolError, Received, Refusal, Severity,
 };
-use foreswap::ledger::{AreaId, Cleanup, Ledger, ProcId, ProcessState, StatsSnapshot};
+use foreswap::ledger::{
+    AreaId, Cleanup, Ledger, MAX_PROCESSES, ProcId, ProcessState, StatsSnapshot,
+};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags, Uid};
+use rustix::process::{Pid, PidfdFlags, Resource, Uid, getrlimit};
 
 use crate::area_file::AreaFile;
 use crate::auto_memory::Waits;
@@ -142,7 +144,7 @@ impl Sessions {
             recording,
             areas: areas.collect(),
             ledger,
-            descriptors: most_descriptors(),
+            descriptors: most_descriptors(getrlimit(Resource::Nofile).current),
             next_id: 0,
             rounds: 0,
             pending: None,
@@ -441,11 +443,16 @@ impl Sessions {
 }
 
 /// The descriptors that sessions may have. The others are for looks at the processes' memory (`unmanaged::family`).
-fn most_descriptors() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+fn most_descriptors(limit: Option<u64>) -> usize {
     limit.map_or(usize::MAX, |most| {
         usize::try_from(most / 4 * 3).unwrap_or(usize::MAX)
     })
+}
+
+/// How many processes can be managed at a time by a supervisor that may have `limit` descriptors.
+pub fn most_processes(limit: Option<u64>) -> usize {
+    let processes = most_descriptors(limit).saturating_sub(SPARE) / DESCRIPTORS;
+    processes.min(MAX_PROCESSES)
 }
 
 fn readable_for_good() -> Option<OwnedFd> {

@@ -2,69 +2,26 @@
 //! copy of the device with other permissions is in its own mount namespace.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use foreswap_e2e::foreswap::binary;
-use foreswap_e2e::{Job, Managed, Outcome, program, requirement};
+use foreswap_e2e::copies::Copies;
+use foreswap_e2e::{Job, Managed, Outcome, requirement};
 
 /// Mebibytes.
 const LIMIT: u64 = 64;
 
-/// foreswap, its preload object and the test programs where any user may execute them.
-struct Copies {
-    folder: PathBuf,
+fn managed(copies: &Copies, access: &str, options: &[&str]) -> Managed {
+    Managed::limit(LIMIT)
+        .binary(copies.join("foreswap"))
+        .started_by([copies.join("as_ordinary_user").as_os_str(), access.as_ref()])
+        .options(options)
 }
 
-impl Copies {
-    fn new(test: &str, programs: &[&str]) -> Option<Self> {
-        let folder = std::env::temp_dir().join(format!("foreswap-{test}-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder can be made");
-        let copies = Self { folder };
-        fs::set_permissions(&copies.folder, fs::Permissions::from_mode(0o755))
-            .expect("its mode can be set");
-        let foreswap = binary();
-        let object = foreswap.with_file_name("libforeswap_preload.so");
-        copies.take(&foreswap);
-        copies.take(&object);
-        for program in programs {
-            copies.take(&program::compile(test, program)?);
-        }
-        let work = copies.folder.join("work");
-        fs::create_dir_all(&work).expect("a folder can be made");
-        std::os::unix::fs::chown(&work, Some(65534), Some(65534)).expect("and given away");
-        Some(copies)
-    }
-
-    fn take(&self, file: &Path) {
-        let name = file.file_name().expect("a file has a name");
-        let copy = self.folder.join(name);
-        fs::copy(file, &copy).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        fs::set_permissions(copy, fs::Permissions::from_mode(0o755)).expect("a mode can be set");
-    }
-
-    fn managed(&self, access: &str, options: &[&str]) -> Managed {
-        Managed::limit(LIMIT)
-            .binary(self.folder.join("foreswap"))
-            .started_by([
-                self.folder.join("as_ordinary_user").as_os_str(),
-                access.as_ref(),
-            ])
-            .options(options)
-    }
-
-    fn job(&self, program: &str, part: &str) -> Job {
-        Job::new(self.folder.join(program))
-            .arg(part)
-            .cwd(self.folder.join("work"))
-            .env("TMPDIR", self.folder.join("work"))
-    }
-}
-
-impl Drop for Copies {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
-    }
+fn job(copies: &Copies, program: &str, part: &str) -> Job {
+    Job::new(copies.join(program))
+        .arg(part)
+        .cwd(copies.join("work"))
+        .env("TMPDIR", copies.join("work"))
 }
 
 /// The kernel must not allow userfaultfd to all users, or these tests show nothing.
@@ -109,13 +66,13 @@ fn access_to_the_device_is_enough() {
         ("fork_calls", "killed_child"),
         ("system_calls", "futexes"),
     ];
-    let every = copies.managed("with", &[]);
+    let every = managed(&copies, "with", &[]);
     for (program, part) in parts {
-        same_as_bare(&every, &copies.job(program, part));
+        same_as_bare(&every, &job(&copies, program, part));
     }
-    let threads = copies.managed("with", &["--io", "threads"]);
+    let threads = managed(&copies, "with", &["--io", "threads"]);
     for (program, part) in &parts[..2] {
-        same_as_bare(&threads, &copies.job(program, part));
+        same_as_bare(&threads, &job(&copies, program, part));
     }
 }
 
@@ -128,9 +85,7 @@ fn without_access_the_error_says_what_to_do() {
     let Some(copies) = Copies::new(test, &["as_ordinary_user", "small"]) else {
         return;
     };
-    let outcome = copies
-        .managed("without", &[])
-        .run(&copies.job("small", "tasks"));
+    let outcome = managed(&copies, "without", &[]).run(&job(&copies, "small", "tasks"));
     assert_eq!(outcome.text(), "", "the command ran");
     assert_eq!(outcome.code(), 125, "{}", outcome.stderr);
     for word in ["/dev/userfaultfd", "udev", "root"] {

@@ -10,3 +10,5 @@ pub mod lookout;
 mod pager;
 pub mod program;
 pub mod sys;
+
+pub use pager::IO_DEPTH;

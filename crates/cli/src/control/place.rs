@@ -90,7 +90,8 @@ pub fn owner(folder: &Path) -> Result<u32, PlaceError> {
     }
 }
 
-fn prepare(folder: &Path, user: u32) -> Result<(), PlaceError> {
+/// Makes the folder if it is missing; an error unless it is private to `user`.
+pub fn prepare(folder: &Path, user: u32) -> Result<(), PlaceError> {
     let made = fs::DirBuilder::new().mode(0o700).create(folder);
     if let Err(source) = made
         && source.kind() != io::ErrorKind::AlreadyExists

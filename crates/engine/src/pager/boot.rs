@@ -92,6 +92,18 @@ pub enum BootError {
     Io(String),
 }
 
+impl BootError {
+    /// The command that says what to do, where the system or a limit stands in the way.
+    fn hint(&self) -> &'static str {
+        match self {
+            Self::Uffd(_) | Self::FileSize { .. } | Self::AddressSpace { .. } | Self::Io(_) => {
+                "; `foreswap doctor` says more"
+            }
+            Self::Supervisor(_) | Self::System { .. } | Self::Spoilt => "",
+        }
+    }
+}
+
 pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> BootError {
     move |errno| BootError::System { what, errno }
 }
@@ -217,7 +229,8 @@ extern "C" fn enter(_: *mut c_void) {
         Err(_) if host.as_ref().is_some_and(Host::has_ended) => {}
         Err(error) => {
             let pid = program.pid.load(Relaxed);
-            let text = format!("process {pid} is not managed: {error}");
+            let hint = error.hint();
+            let text = format!("process {pid} is not managed: {error}{hint}");
             let told = Client::connect(&program.socket_name())
                 .and_then(|client| client.log(Severity::Error, &text));
             // Without a supervisor there is no receiver.

@@ -54,6 +54,7 @@ pub use handover::child_is_up;
 use moves::Move;
 use placement::Placement;
 use snapshot::Sheet;
+pub use workers::DEPTH as IO_DEPTH;
 use world::{DIGEST, Linux, now};
 
 use crate::ledger::protocol::{AreaFiles, AreaOrder, Client};

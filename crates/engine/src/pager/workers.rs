@@ -17,7 +17,7 @@ use crate::sys::thread;
 /// Stack of a helper: it hashes and compresses.
 const HELPER_STACK: usize = 256 << 10;
 /// I/Os in flight.
-pub(super) const DEPTH: u32 = 128;
+pub const DEPTH: u32 = 128;
 /// Threads that replace io_uring.
 const POOL_THREADS: usize = 4;
 
