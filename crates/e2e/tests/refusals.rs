@@ -77,6 +77,19 @@ fn limits_that_cannot_work() {
     refused(&["--memory", "100000G"], &["memory"]);
 }
 
+/// The kernel would end foreswap with a signal, without a word.
+#[test]
+fn files_that_may_not_be_large() {
+    let script = "ulimit -f 20000; exec \"$0\" run --memory 64M -- true";
+    let outcome = Job::shell(script).arg(binary()).run();
+    assert_eq!(outcome.code(), 125, "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("ulimit -f unlimited"),
+        "{}",
+        outcome.stderr
+    );
+}
+
 #[test]
 fn no_command() {
     let outcome = Job::new(binary()).args(["run", "--memory", "64M"]).run();

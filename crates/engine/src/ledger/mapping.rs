@@ -38,6 +38,17 @@ pub enum LedgerError {
         /// The field that differs.
         what: &'static str,
     },
+    /// The limit for files (`ulimit -f`) is below what is needed.
+    #[error(
+        "a file of {bytes} bytes in memory is needed, and the limit for files is {most} bytes; raise it with \
+         `ulimit -f unlimited`"
+    )]
+    FileSize {
+        /// Needed.
+        bytes: u64,
+        /// Allowed.
+        most: u64,
+    },
     /// More than eight areas, an area with no or too many slots, or one that exists already.
     #[error("swap areas out of bounds: up to 8 areas of 2 MiB to 1 TiB each, in whole 2 MiB")]
     Areas,

@@ -14,6 +14,8 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 
+use crate::sys::limits;
+
 use super::layout::{AreaLayout, Header, Record};
 use super::mapping::{LedgerError, system};
 use crate::sys::own_memory;
@@ -34,6 +36,10 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// Creates and maps a sealed file of this size, all zero.
     pub(super) fn create(bytes: u64) -> Result<Self, LedgerError> {
+        // Beyond the limit the kernel ends the process (SIGXFSZ).
+        if let Some(most) = limits::largest_file().filter(|most| *most < bytes) {
+            return Err(LedgerError::FileSize { bytes, most });
+        }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // NOEXEC_SEAL is newer than some kernels, and required by some systems' policy.
         let fd = rustix::fs::memfd_create(c"foreswap-ledger", flags | MemfdFlags::NOEXEC_SEAL)
