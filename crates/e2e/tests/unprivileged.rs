@@ -114,10 +114,10 @@ fn other_users_of_a_run() {
     ] {
         let job = Job::new(&setpriv)
             .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-            .arg(copies.folder.join(program))
+            .arg(copies.join(program))
             .arg(part)
-            .cwd(copies.folder.join("work"));
-        let managed = Managed::limit(LIMIT).binary(copies.folder.join("foreswap"));
+            .cwd(copies.join("work"));
+        let managed = Managed::limit(LIMIT).binary(copies.join("foreswap"));
         same_as_bare(&managed.clone().options(["--other-users"]), &job);
         let outcome = managed.talkative().run(&job).succeeded();
         assert!(
