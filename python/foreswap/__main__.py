@@ -8,7 +8,7 @@ from typing import List, Sequence, Tuple
 from ._command import command
 
 # The options of `foreswap run` without a value.
-ALONE = {"--strict", "--quiet", "-q", "--help", "-h"}
+ALONE = {"--strict", "--other-users", "--quiet", "-q", "--help", "-h"}
 
 
 def split(words: Sequence[str]) -> Tuple[List[str], List[str]]:

@@ -231,7 +231,7 @@ fn programs_without_an_engine() {
         && let Some(unshare) = requirement::command(test, "unshare")
         && let Some(unshare) = unshare.to_str()
     {
-        let words = "--net --pid --fork env -u LD_PRELOAD";
+        let words = "--net --pid --fork env -u LD_PRELOAD FORESWAP_SOCKET=";
         let apart: Vec<&str> = [unshare].into_iter().chain(words.split(' ')).collect();
         if let Some(held) = hold(test, "private", HELD, &[], &apart) {
             told(

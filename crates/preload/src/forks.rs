@@ -148,6 +148,7 @@ fn reported(result: c_long) -> c_long {
 /// # Safety
 /// As for the system call.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub unsafe extern "C" fn syscall(
     number: c_long,
     a: usize,

@@ -26,6 +26,7 @@ static MLOCKALL: Real = Real::new(c"mlockall");
 
 /// As the C library's.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn mlockall(flags: c_int) -> c_int {
     lock_all(flags)
 }

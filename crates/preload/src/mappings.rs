@@ -16,7 +16,8 @@ use crate::in_parts;
 use crate::nested::{self, pass_on};
 use crate::real::{Real, forward};
 
-/// Functions of this object that the engine uses as well: its own calls go to the C library.
+/// Functions of this object that the engine uses as well: its own calls go to the C library. None of them is inlined, as a
+/// caller in this object would then not go through the linker's table, in which it is bound.
 pub const NAMES: &[&CStr] = &[
     c"mmap",
     c"mmap64",
@@ -103,6 +104,7 @@ fn may_be_managed() -> bool {
 
 /// As the C library's.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn mmap(
     at: *mut c_void,
     length: usize,
@@ -164,6 +166,7 @@ pub fn map(
 
 /// As the C library's.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn mmap64(
     at: *mut c_void,
     length: usize,
@@ -182,6 +185,7 @@ const PAGE: usize = 4096;
 
 /// As the C library's. Ranges that the engine needs stay: see [`needed`].
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn munmap(at: *mut c_void, length: usize) -> c_int {
     let unmap = |start: usize, length: usize| {
         forward!(MUNMAP => fn(*mut c_void, usize) -> c_int;
@@ -209,6 +213,7 @@ pub extern "C" fn munmap(at: *mut c_void, length: usize) -> c_int {
 /// As the C library's. The last argument exists only with MREMAP_FIXED and MREMAP_DONTUNMAP; the calling convention
 /// permits passing it always.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn mremap(
     old: *mut c_void,
     old_length: usize,
@@ -269,6 +274,7 @@ pub(crate) fn real_mremap(
 /// it becomes an immediate discard, which its contract allows. The engine must know of guards before they exist. It
 /// is told of advice for future use once the kernel has accepted it.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
     advise(at, length, advice)
 }
@@ -321,6 +327,7 @@ fn guard(at: *mut c_void, length: usize, advice: c_int) -> c_int {
 /// # Safety
 /// As for the C library's.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub unsafe extern "C" fn process_madvise(
     pidfd: c_int,
     ranges: *const libc::iovec,
@@ -430,6 +437,7 @@ fn real_madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
 
 /// As the C library's, which makes the system call itself and returns the error number.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn posix_madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int {
     remember(advice);
     let result = pass_on(

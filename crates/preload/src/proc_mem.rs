@@ -30,6 +30,7 @@ pub fn look_up() {
 
 /// As the C library's.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn read(fd: c_int, to: *mut c_void, length: usize) -> isize {
     let call = || forward!(READ => fn(c_int, *mut c_void, usize) -> isize; fd, to, length);
     again(call(), fd, None, length, false, call)
@@ -37,6 +38,7 @@ pub extern "C" fn read(fd: c_int, to: *mut c_void, length: usize) -> isize {
 
 /// As the C library's.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn write(fd: c_int, from: *const c_void, length: usize) -> isize {
     let call = || forward!(WRITE => fn(c_int, *const c_void, usize) -> isize; fd, from, length);
     again(call(), fd, None, length, true, call)
@@ -44,6 +46,7 @@ pub extern "C" fn write(fd: c_int, from: *const c_void, length: usize) -> isize 
 
 /// As the C library's.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn pread(fd: c_int, to: *mut c_void, length: usize, at: libc::off_t) -> isize {
     let call = || forward!(PREAD => fn(c_int, *mut c_void, usize, libc::off_t) -> isize; fd, to, length, at);
     again(call(), fd, Some(at), length, false, call)
@@ -51,6 +54,7 @@ pub extern "C" fn pread(fd: c_int, to: *mut c_void, length: usize, at: libc::off
 
 /// As the C library's.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn pread64(fd: c_int, to: *mut c_void, length: usize, at: libc::off_t) -> isize {
     let call = || forward!(PREAD64 => fn(c_int, *mut c_void, usize, libc::off_t) -> isize; fd, to, length, at);
     again(call(), fd, Some(at), length, false, call)
@@ -58,6 +62,7 @@ pub extern "C" fn pread64(fd: c_int, to: *mut c_void, length: usize, at: libc::o
 
 /// As the C library's.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn pwrite(fd: c_int, from: *const c_void, length: usize, at: libc::off_t) -> isize {
     let call = || {
         forward!(PWRITE =>
@@ -68,6 +73,7 @@ pub extern "C" fn pwrite(fd: c_int, from: *const c_void, length: usize, at: libc
 
 /// As the C library's.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub extern "C" fn pwrite64(
     fd: c_int,
     from: *const c_void,

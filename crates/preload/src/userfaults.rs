@@ -33,6 +33,7 @@ const ROUNDS: u32 = 5;
 /// # Safety
 /// As for the C library's.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { control(file, request, argument) }
