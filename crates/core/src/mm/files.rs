@@ -23,6 +23,9 @@ impl Mm {
 
     /// `range` maps no file any more; its content is about to go.
     pub(super) fn leave_files(&mut self, range: &PageRange) {
+        if !self.vmas.maps_files() {
+            return;
+        }
         for part in self.vmas.overlapping(range) {
             if let Some(first) = self.file_page(part.start) {
                 self.files.forget(first, len(&part));
@@ -33,14 +36,16 @@ impl Mm {
 
     /// The page of a file that is mapped at `page`.
     pub fn file_page(&self, page: Vpn) -> Option<Slot> {
-        self.vmas.find(page)?.place_of(page)
+        self.vmas.place_of(page)
     }
 
     /// The entry of a page to which nothing was written: zeros, or the file's page.
     pub(super) fn without_content(&self, page: Vpn) -> Entry {
-        let evicted = self.reclaim.long_ago();
         match self.file_page(page) {
-            Some(slot) => Entry::Swapped { slot, evicted },
+            Some(slot) => Entry::Swapped {
+                slot,
+                evicted: self.reclaim.long_ago(),
+            },
             None => Entry::Unmapped,
         }
     }

@@ -52,7 +52,11 @@ impl Mm {
         out.extend(self.places().filter_map(|(page, place)| {
             debug_assert!(!matches!(place, Place::Frame(_)), "{page:?} is not quiet");
             match place {
-                Place::Stored(Stored::In(slot)) if self.file_page(page) == Some(slot) => None,
+                Place::Stored(Stored::In(slot))
+                    if slot.is_file() && self.file_page(page) == Some(slot) =>
+                {
+                    None
+                }
                 Place::Stored(stored) => Some((page, stored)),
                 Place::Frame(_) | Place::Nowhere => None,
             }

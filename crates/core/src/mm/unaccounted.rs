@@ -111,10 +111,14 @@ impl Mm {
         let page = pending.page;
         match w.poison(page).stop {
             None => {
-                if let Entry::Resident(Resident { slot, .. }) = self.table.get(page) {
-                    self.forget_resident(w, page, slot, Entry::Poisoned);
+                match self.table.get(page) {
+                    Entry::Resident(Resident { slot, .. }) => {
+                        self.forget_resident(w, page, slot, Entry::Poisoned);
+                    }
+                    _ => {
+                        self.table.set(page, Entry::Poisoned);
+                    }
                 }
-                self.table.set(page, Entry::Poisoned);
                 w.notice(Notice::Unaccounted { page });
             }
             Some(Stop::Again) => return self.again(pending),

@@ -97,6 +97,8 @@ impl Vma {
 #[derive(Default)]
 pub struct Vmas {
     by_start: BTreeMap<Vpn, Vma>,
+    /// Some region has mapped a file. Most programs map none, and pay no look for it.
+    maps_files: bool,
 }
 
 impl Vmas {
@@ -208,10 +210,27 @@ impl Vmas {
 
     /// `range` maps a file, whose page `first` is at its start; `None`: no file any more.
     pub fn set_backing(&mut self, range: &PageRange, first: Option<Slot>) {
+        self.maps_files |= first.is_some();
+        if !self.maps_files {
+            return;
+        }
         self.change(range, |vma| {
             let at = (vma.range.start.0 - range.start.0) as u32;
             vma.backing = first.map(|first| first.plus(at));
         });
+    }
+
+    /// Whether any region has ever mapped a file.
+    pub fn maps_files(&self) -> bool {
+        self.maps_files
+    }
+
+    /// The page of the mapped file that is at `page`.
+    pub fn place_of(&self, page: Vpn) -> Option<Slot> {
+        match self.maps_files {
+            true => self.find(page)?.place_of(page),
+            false => None,
+        }
     }
 
     /// Change the parts of regions that lie in `range`.
