@@ -118,7 +118,7 @@ fn it_can_be_turned_off() {
 }
 
 /// A process that sleeps leaves its memory to one that lacks it. At equal shares, the one that works would miss at each
-/// third touch: 130,000 times.
+/// third touch: 130,000 times. 9,000 to 15,000 are measured; 15,000 to 64,000 while it asked too seldom.
 #[test]
 fn a_sleeping_process_gives_its_memory_to_a_working_one() {
     let test = "a_sleeping_process_gives_its_memory_to_a_working_one";
@@ -131,5 +131,5 @@ fn a_sleeping_process_gives_its_memory_to_a_working_one() {
     let outcome = Managed::limit(128).run(&job).succeeded();
     assert_eq!(outcome.text(), "worked well\nslept well\n");
     let majors = outcome.stats().count("faults_major");
-    assert!(majors < 60_000, "{majors} faults");
+    assert!(majors < 30_000, "{majors} faults");
 }

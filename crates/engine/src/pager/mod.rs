@@ -158,9 +158,11 @@ pub(crate) struct Pager {
     /// When the regions are published next.
     next_publish: Nanos,
     next_share: Nanos,
-    /// Faults at the last check of shares: a process without faults needs no memory. And wake-ups of background reclaim.
+    /// Faults at the last check of shares: a process without faults needs no memory. Wake-ups of
+    /// background reclaim, and pages that came back soon after they were evicted.
     shared_at: u64,
     woke_at: u64,
+    returned_at: u64,
     /// The kernel's count of data, less what the program has unmapped since: another count means that memory came.
     data_bytes: u64,
     /// Memory that the program is about to serve itself, and how long it is left alone.
@@ -226,6 +228,7 @@ impl Pager {
             next_share: 0,
             shared_at: 0,
             woke_at: 0,
+            returned_at: 0,
             data_bytes: 0,
             let_go: Vec::new(),
         }

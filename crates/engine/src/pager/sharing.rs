@@ -32,11 +32,13 @@ impl Pager {
             self.w.account.look_at_activity(&mut seat, at, ran, works);
             // The memory of those that wait is taken before its own.
             let turn = self.w.ledger.turn(self.w.me, now);
-            // Background reclaim may sleep at this instant, although each fault wakes it.
-            let woke = self.mm.stats.kswapd_wakeups;
-            let reclaims = self.woke_at != core::mem::replace(&mut self.woke_at, woke);
+            // Background reclaim may sleep at this instant, although each fault wakes it. It sleeps also while each page
+            // that comes takes the frame of one that goes: what comes back soon shows the need then.
+            let (woke, returned) = (self.mm.stats.kswapd_wakeups, self.mm.stats.refaults);
+            let reclaims = woke != core::mem::replace(&mut self.woke_at, woke);
+            let returns = returned != core::mem::replace(&mut self.returned_at, returned);
             let takes = reclaims || self.mm.is_reclaiming() || matches!(turn, Turn::Has(_));
-            let needy = stalled || goes_on && takes;
+            let needy = stalled || goes_on && (takes || returns);
             let waits = stalled || !self.copies.is_empty();
             let least = if waits { STALLED_WANT } else { 0 };
             self.w.account.ask(&mut seat, needy, least);
