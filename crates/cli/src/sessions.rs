@@ -19,6 +19,7 @@ use foreswap::ledger::protocol::{
 use foreswap::ledger::{
     AreaId, Cleanup, Ledger, MAX_PROCESSES, ProcId, ProcessState, StatsSnapshot,
 };
+use foreswap::sys::uffd::Uffd;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Resource, Uid, getrlimit};
@@ -59,6 +60,8 @@ struct Session {
     process: Option<OwnedFd>,
     /// Descriptors held open for it.
     kept: Vec<OwnedFd>,
+    /// The memory of children that its engine serves.
+    guests: Vec<Uffd>,
 }
 
 /// A record reserved for a fork child that has not said hello.
@@ -299,6 +302,9 @@ impl Sessions {
         let mut dead: Vec<ProcId> = Vec::new();
         for index in closed {
             let session = self.sessions.swap_remove(index);
+            if session.record.is_some() {
+                self.widows.add_guests(session.pid, session.guests, voice);
+            }
             if session.record.is_some()
                 && !session.kept.is_empty()
                 && let Some(process) = session.process

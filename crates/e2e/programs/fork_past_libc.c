@@ -220,10 +220,30 @@ static void beside_moves(void)
     VERIFY(p, REGION, 51, "what did not");
 }
 
+/* The child looks at its memory once its parent has ended. It prints "wrong" if a word is not what it was. */
+static void engine_is_killed(void)
+{
+    char *p = swapped_region(20);
+    fflush(stdout);
+    pid_t parent = getpid(), pid = by_fork();
+    if (pid == 0) {
+        raw(SYS_write, 1, (long)"forked\n", 7, 0, 0);
+        struct timespec soon = {.tv_nsec = 1000000};
+        while (raw(SYS_getppid, 0, 0, 0, 0, 0) == parent)
+            raw(SYS_nanosleep, (long)&soon, 0, 0, 0, 0);
+        if (wrong_words(p, 0, REGION, 20))
+            raw(SYS_write, 1, (long)"wrong\n", 6, 0, 0);
+        else
+            raw(SYS_write, 1, (long)"right\n", 6, 0, 0);
+        ends(0);
+    }
+    reap(pid);
+}
+
 static const struct part parts[] = {
     {"reads_and_writes", reads_and_writes}, {"moves", moves},
     {"children_of_children", children_of_children}, {"parent_leaves", parent_leaves},
-    {"many", many}, {"beside_moves", beside_moves},
+    {"many", many}, {"beside_moves", beside_moves}, {"engine_is_killed", engine_is_killed},
 };
 
 int main(int argc, char **argv)

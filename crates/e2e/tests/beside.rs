@@ -165,6 +165,32 @@ fn it_ends_with_the_engine() {
     }
 }
 
+/// A child that the engine serves too has a parent that is ended, and memory that nobody can bring any more.
+#[test]
+fn a_child_past_libc_reads_nothing_wrong_without_the_engine() {
+    let test = "a_child_past_libc_reads_nothing_wrong_without_the_engine";
+    let Some(path) = program::compile(test, "fork_past_libc") else {
+        return;
+    };
+    let scratch = Scratch::new("guest");
+    let job = Job::new(path).arg("engine_is_killed").timeout(120);
+    let mut running = Managed::limit(LIMIT).start(&job, &scratch.join("stats.json"));
+    running.wait_for_output("forked");
+    let engines = running.engines();
+    assert_eq!(engines.len(), 1);
+    for pid in engines {
+        kill_process(pid, Signal::KILL).expect("a kill");
+    }
+    let tag = running.tag().to_owned();
+    let outcome = running.wait();
+    assert_eq!(outcome.code(), 128 + 9, "{}", outcome.stderr);
+    let printed = String::from_utf8_lossy(&outcome.stdout);
+    assert_eq!(printed, "forked\n", "{}", outcome.stderr);
+    let told = "its child has lost its swapped pages";
+    assert!(outcome.stderr.contains(told), "{}", outcome.stderr);
+    soon("the child's end", || processes_with_tag(&tag).is_empty());
+}
+
 /// No process is left to end it: it waits, and never finds zeros.
 #[test]
 fn it_reads_nothing_wrong_when_the_supervisor_is_killed_with_the_engine() {

@@ -68,6 +68,16 @@ impl Sessions {
             (Message::Connect, _) => return self.on_another(index),
             (Message::Device, Some(_)) => return self.on_device(index),
             (Message::Keep, Some(_)) => self.sessions[index].kept = fds,
+            (Message::Guest, Some(_)) => {
+                let guests = &mut self.sessions[index].guests;
+                match fds.into_iter().next() {
+                    Some(memory) => {
+                        guests.retain(widows::memory_exists);
+                        guests.push(Uffd::of_child(memory));
+                    }
+                    None => guests.clear(),
+                }
+            }
             (Message::Starved { area }, Some(_)) => self.starved = Some(area),
             // Other messages are invalid at this time.
             _ => return false,
@@ -120,6 +130,7 @@ impl Sessions {
             user,
             process: None,
             kept: Vec::new(),
+            guests: Vec::new(),
         });
     }
 

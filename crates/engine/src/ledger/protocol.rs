@@ -122,6 +122,9 @@ pub enum Message {
     /// Engine: from here on the process must not run without me. My userfaultfd is attached: while it is open in some
     /// process, absent pages do not become zeros.
     Keep,
+    /// Engine: the userfaultfd of a guest of mine is attached: if I am killed, poison the pages that it lacks. Without a
+    /// descriptor: no guest needs me any more.
+    Guest,
     /// Engine: I need a connection for the engine of a child that cannot reach you.
     Connect,
     /// Supervisor: it is attached.
@@ -294,6 +297,7 @@ impl Packet {
             Message::Area(order) => (9, order.words(0), ""),
             Message::AreaDone { order, ok } => (10, order.words(u32::from(*ok)), ""),
             Message::Keep => (12, [0; 3], ""),
+            Message::Guest => (18, [0; 3], ""),
             Message::Connect => (13, [0; 3], ""),
             Message::Connected => (14, [0; 3], ""),
             Message::Device => (16, [0; 3], ""),
@@ -362,6 +366,7 @@ impl Packet {
                 area: AreaId(u8::try_from(first).ok()?),
             },
             12 => Message::Keep,
+            18 => Message::Guest,
             13 => Message::Connect,
             14 => Message::Connected,
             16 => Message::Device,

@@ -77,14 +77,14 @@ extern "C" fn work(argument: *mut c_void) {
                 Some(heir) => guard.host = heir,
                 None => {
                     handover::await_children(guard.program.board.load(Relaxed));
-                    guests::see_off();
+                    guests::see_off(&guard.supervisor);
                     process::exit(0)
                 }
             }
         }
         if guard.host.has_left() {
             handover::await_children(guard.program.board.load(Relaxed));
-            guests::see_off();
+            guests::see_off(&guard.supervisor);
             // It continues without the engine and its old memory. Without a supervisor there is no receiver.
             let _ = protocol::send(&guard.supervisor, &Message::Bye, &[]);
             process::exit(0);

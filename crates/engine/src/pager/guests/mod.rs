@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 use foreswap_core::units::PageRange;
 use foreswap_core::{Place, Stored};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 
 use super::Pager;
 use super::lazy::Heard;
 use super::moves::Move;
-use crate::ledger::protocol::{Client, Severity};
+use crate::ledger::protocol::{self, Client, Message, Severity};
 use crate::ledger::{AreaId, SlotIndex};
 use crate::program::Program;
 use crate::sys::uffd::Uffd;
@@ -47,14 +47,25 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Guests of this engine, and threads that read reports.
 static GUESTS: AtomicUsize = AtomicUsize::new(0);
+/// There were guests.
+static WERE: AtomicBool = AtomicBool::new(false);
 /// The program has ended: guests get all their pages.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
 /// The program has ended: returns when no guest needs the engine any more.
-pub(super) fn see_off() {
+fn wait_for_guests() {
     ENDS.store(true, SeqCst);
     while GUESTS.load(SeqCst) > 0 {
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The same, and tells the supervisor.
+pub(super) fn see_off(supervisor: impl AsFd) {
+    wait_for_guests();
+    if WERE.load(SeqCst) {
+        // Without a supervisor nobody keeps their memory.
+        let _ = protocol::send(supervisor, &Message::Guest, &[]);
     }
 }
 
@@ -64,6 +75,7 @@ pub(super) struct Needed(());
 impl Needed {
     pub(super) fn new() -> Self {
         GUESTS.fetch_add(1, SeqCst);
+        WERE.store(true, SeqCst);
         Needed(())
     }
 }
@@ -143,7 +155,10 @@ impl Pager {
             true => None,
             false => Areas::open(self.w.ledger, own).ok(),
         };
-        let mut guest = Guest::new(child, regions, pages, areas, reserved);
+        let supervisor = self.w.client.as_ref();
+        let supervisor = supervisor.and_then(|client| rustix::io::dup(client.fd()).ok());
+        let supervisor = supervisor.map(Arc::new);
+        let mut guest = Guest::new(child, supervisor, regions, pages, areas, reserved);
         guest.parent_had_changed(&self.changed_recently);
         self.guests.push(guest);
     }
@@ -240,9 +255,11 @@ fn await_answer(client: &Client, began: Instant) -> bool {
 
 /// The process has forked, but has no engine: its children lose what it had on areas. Returns when they have ended.
 pub(super) fn lose(program: &Program, heard: Heard) {
+    let client = Client::connect(&program.socket_name());
     for child in heard.forked {
         let mut unserved = Some(Guest::new(
             child,
+            None,
             heard.regions.clone(),
             Vec::new(),
             None,
@@ -256,9 +273,10 @@ pub(super) fn lose(program: &Program, heard: Heard) {
             "process {pid} forked by a system call of its own and ended: its child has lost its swapped pages, a touch of \
              them raises SIGBUS"
         );
-        // Without a supervisor there is no receiver.
-        let _ = Client::connect(&program.socket_name())
-            .and_then(|client| client.log(Severity::Error, &text));
+        if let Ok(client) = &client {
+            // The supervisor may have ended since.
+            let _ = client.log(Severity::Error, &text);
+        }
     }
-    see_off();
+    wait_for_guests();
 }

@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use foreswap_core::units::{PAGE_SIZE, PageRange, Slot, Vpn, len, overlap};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd as _, OwnedFd};
 
 use super::areas::{Areas, Page, Reserved};
 use super::lacking::{Content, Lacking};
 use super::{Child, ENDS, LOOK};
+use crate::ledger::protocol::{self, Message};
 use crate::ledger::{AreaId, AreaState};
 use crate::pager::boot::bytes_of;
 use crate::pager::lazy::{Heard, Notes as _};
@@ -28,6 +30,8 @@ pub(in crate::pager) struct Guest {
     lacking: Lacking,
     heard: Heard,
     areas: Option<Areas>,
+    /// The connection to the supervisor, if there is one.
+    supervisor: Option<Arc<OwnedFd>>,
     /// `None`: it lacks nothing that is in a slot.
     reserved: Option<Arc<Reserved>>,
     /// Pages charged for it.
@@ -59,16 +63,23 @@ extern "C" fn work(argument: *mut c_void) {
 
 impl Guest {
     /// The child with the memory `child`, of which `regions` are registered, and which lacks `pages`, in order of address.
-    /// Without `areas` it is not known what its missing pages hold.
+    /// Without `areas` it is not known what its missing pages hold. The supervisor keeps the memory from now on: without a
+    /// userfaultfd, what the child lacks would be zeros when the engine is killed.
     pub(super) fn new(
         child: Child,
+        supervisor: Option<Arc<OwnedFd>>,
         regions: Vec<PageRange>,
         pages: Vec<(Vpn, Content)>,
         areas: Option<Areas>,
         reserved: Option<Arc<Reserved>>,
     ) -> Self {
+        if let Some(supervisor) = &supervisor {
+            // Without a reader nobody would end the child either.
+            let _ = protocol::send(supervisor, &Message::Guest, &[child.uffd.as_fd()]);
+        }
         Guest {
             child,
+            supervisor,
             lacking: Lacking::of(pages),
             heard: Heard::of(regions),
             is_lost: areas.is_none(),
@@ -141,7 +152,8 @@ impl Guest {
         }
         let areas = areas.filter(|_| !self.is_lost);
         let regions = self.heard.regions.clone();
-        let guest = Guest::new(child, regions, pages, areas, self.reserved.clone());
+        let (supervisor, reserved) = (self.supervisor.clone(), self.reserved.clone());
+        let guest = Guest::new(child, supervisor, regions, pages, areas, reserved);
         self.children.push(guest);
     }
 
