@@ -94,6 +94,7 @@ Examples:
   foreswap run --memory auto -- ./simulation
   foreswap run --memory 512M --swap /mnt/nvme --swap-size 20G -- ./simulation
   foreswap run --memory 1G --swap ram:512M --swap /var/tmp -- ./simulation
+  foreswap run --memory 2G --map-files '*.safetensors' -- python3 generate.py
 
 The exit status, the standard streams, the terminal and the signals are COMMAND's own. foreswap
 itself exits with 2 when an option is wrong, 125 when it cannot start or --strict ends COMMAND,
@@ -134,6 +135,16 @@ pub struct RunArgs {
     /// the memory limit.
     #[arg(long, value_name = "SIZE", value_parser = absolute)]
     pub swap_size: Option<u64>,
+
+    /// Serve the mappings of files that match GLOB, under the same limit; may be repeated
+    ///
+    /// For files that are read by mmap (model weights, arrays, indexes): their pages count, are read ahead
+    /// and are evicted as the program's other memory is. A GLOB without a slash is that of a name in any folder
+    /// ('*.safetensors'), any other that of a path ('/data/**/*.npy'). Private mappings are served, and shared ones that
+    /// can only be read. Shared mappings that are written to, files on a tmpfs and files that are open for writing stay
+    /// the kernel's.
+    #[arg(long, value_name = "GLOB")]
+    pub map_files: Vec<OsString>,
 
     /// Whether huge pages (2 MiB) are kept whole on their way out and in
     ///

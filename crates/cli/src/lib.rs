@@ -10,6 +10,7 @@ mod control;
 mod doctor;
 mod inherited;
 mod listeners;
+mod mapped_files;
 mod memory;
 mod memory_setting;
 mod preload;

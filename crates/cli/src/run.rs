@@ -1,13 +1,15 @@
 //! `foreswap run`: performs all checks before the command starts, starts it, serves it, and ends as it ended.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use foreswap::ledger::protocol::{SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE};
+use foreswap::ledger::protocol::{
+    MAP_FILES_VARIABLE, SOCKET_VARIABLE, Severity, THRESHOLD_VARIABLE,
+};
 use foreswap::ledger::{AreaId, IoBackend, Ledger, LedgerSpec, Options, ReadaheadPolicy};
 use foreswap::sys::uffd::{Features, Uffd, UffdError};
 use foreswap_store::area::{OpenArea, PAGE_BYTES};
@@ -22,6 +24,7 @@ use crate::control::change::Changes;
 use crate::control::server::Control;
 use crate::doctor::quoted;
 use crate::listeners::Listeners;
+use crate::mapped_files::{MappedFiles, Pattern};
 use crate::memory_setting::Limits;
 use crate::preload::PreloadError;
 use crate::program::{self, ProgramError};
@@ -79,10 +82,12 @@ struct Prepared {
     areas: Vec<OpenArea>,
     io: IoBackend,
     limits: Limits,
+    patterns: (Vec<Pattern>, OsString),
 }
 
 fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
     let limits = args.memory.resolve("--memory ")?;
+    let patterns = Pattern::all(&args.map_files)?;
     let stats = args.stats.as_deref().map(StatsFile::check).transpose()?;
     let name = args
         .command
@@ -123,6 +128,7 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
         areas,
         io,
         limits,
+        patterns,
     })
 }
 
@@ -165,7 +171,9 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     }
     // Sessions count on the descriptors that are allowed.
     inherited::allow_files();
+    let (patterns, pattern_text) = prepared.patterns;
     let mut sessions = Sessions::new(ledger, files, prepared.recording);
+    sessions.mapped = MappedFiles::new(patterns);
     sessions.other_users = args.other_users;
     let (listeners, name) = Listeners::open()?;
     inherited::wait_for_children();
@@ -205,11 +213,14 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     let existing = std::env::var_os("LD_PRELOAD");
     let (loader, objects) = preload::variable(&prepared.object, existing.as_deref());
     let threshold = threshold.to_string();
-    let variables = [
+    let mut variables = vec![
         (loader, objects.as_os_str()),
         (SOCKET_VARIABLE, OsStr::new(&name)),
         (THRESHOLD_VARIABLE, OsStr::new(&threshold)),
     ];
+    if !pattern_text.is_empty() {
+        variables.push((MAP_FILES_VARIABLE, &pattern_text));
+    }
     let child = command::start(&prepared.program, &args.command, &variables, mask)
         .map_err(|error| not_started(&prepared.program, &error))?;
     supervisor.command = Some(child);
@@ -239,6 +250,13 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
             false => supervisor.left(),
         },
     };
+    for pattern in supervisor.sessions.mapped.unmatched() {
+        let text = format!(
+            "--map-files '{pattern}' matched no file whose mapping foreswap could serve (`foreswap run --help` says which \
+             can be)"
+        );
+        supervisor.voice.remark(Severity::Warning, &text);
+    }
     if !supervisor.voice.is_quiet() {
         let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         voice::write(&report::block(&run, coloured));

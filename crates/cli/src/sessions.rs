@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::{
-    self, AreaOrder, AreaStep, Message, ProtocolError, Received, Refusal, Severity,
+    self, AreaOrder, AreaStep, FileNumbers, Message, ProtocolError, Received, Refusal, Severity,
 };
 use foreswap::ledger::{
     AreaId, Cleanup, Ledger, MAX_PROCESSES, ProcId, ProcessState, StatsSnapshot,
@@ -26,6 +26,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Uid, getrlimit};
 
 use crate::area_file::AreaFile;
 use crate::auto_memory::Waits;
+use crate::mapped_files::MappedFiles;
 use crate::recording::Recording;
 use crate::voice::Voice;
 use crate::widows::{self, Widows};
@@ -117,6 +118,8 @@ pub struct Sessions {
     unfinished_since: Option<Instant>,
     /// Processes without their engine.
     widows: Widows,
+    /// Files that processes map.
+    pub mapped: MappedFiles,
     totals: Totals,
     /// The trace, if there is one.
     recording: Option<Recording>,
@@ -159,6 +162,7 @@ impl Sessions {
             unfinished: Vec::new(),
             unfinished_since: None,
             widows: Widows::default(),
+            mapped: MappedFiles::default(),
             totals: Totals::default(),
         }
     }
@@ -314,6 +318,7 @@ impl Sessions {
             if let Some(pending) = &mut self.pending {
                 pending.waiting.remove(&session.id);
             }
+            self.mapped.on_end(session.id);
             dead.extend(session.record);
         }
         for &record in &dead {
@@ -346,6 +351,9 @@ impl Sessions {
 
     /// Retries obstructed clean-ups, and ends reservations that were not claimed.
     pub fn finish(&mut self) {
+        if self.reservations.is_empty() && self.early().is_empty() {
+            self.mapped.close_unused();
+        }
         let now = Instant::now();
         let overdue = |kept: &Reservation| kept.until.is_some_and(|until| until <= now);
         let overdue: Vec<ProcId> = self

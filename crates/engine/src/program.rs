@@ -15,6 +15,7 @@ use rustix::thread::futex::{self, Timespec};
 
 use crate::sys::arena_alloc::EngineAlloc;
 use crate::sys::doorbell::Ring;
+use crate::sys::gate::{Gate, Inside};
 use crate::sys::stacks::ControlBlocks;
 use crate::sys::thread::Thread;
 pub use forks::Forks;
@@ -60,6 +61,12 @@ pub mod request {
     /// The kernel refused to move the memory at word 1, word 2 bytes of it, as a whole. Answer: whether it is uniform
     /// now, in word 0.
     pub const JOIN: u64 = 10;
+    /// A file is mapped at word 1, word 2 bytes of it; word 3: see [`super::FileMapping::word`]. Answer: whether the
+    /// pager serves it from now on, in word 0.
+    pub const MAP_FILE: u64 = 11;
+    /// The program wants to map more behind the memory at word 1, word 2 bytes of it. Answer: whether it is of a file
+    /// that the pager serves, in word 0.
+    pub const IS_FILE: u64 = 12;
 }
 
 /// Answers to [`request::HOLD`].
@@ -122,6 +129,10 @@ pub struct Program {
     pub lends: AtomicBool,
     /// Bytes by which the program's limits on address space and data were raised for the engine: see `sys::limits`.
     pub lifted: [AtomicU64; 2],
+    /// The program, or an ancestor, has mapped a file that an engine serves.
+    pub files: AtomicBool,
+    /// Calls of the C library that unmap or replace memory, if the program has mapped such a file.
+    pub gate: Gate,
     /// The program can map memory past the C library: see [`crate::lookout`].
     pub bypasses: AtomicBool,
     /// Calls of the C library that put memory in the place of other memory, and report it before they return.
@@ -158,6 +169,8 @@ impl Program {
             hints: AtomicBool::new(false),
             no_huge: AtomicBool::new(false),
             lends: AtomicBool::new(false),
+            files: AtomicBool::new(false),
+            gate: Gate::new(),
             lifted: [const { AtomicU64::new(0) }; 2],
             bypasses: AtomicBool::new(false),
             replacing: AtomicU32::new(0),
@@ -233,6 +246,44 @@ impl Program {
             ];
             self.call(words)[0] > 0
         }
+    }
+
+    /// The program has mapped a file of those that are to be served, `bytes` at `address`. Whether the pager serves the
+    /// mapping from now on; otherwise it is as the program made it. A process that is small gets an engine by it.
+    pub fn maps_file(&self, address: usize, bytes: usize, file: FileMapping) -> bool {
+        let Some(word) = file.word() else {
+            return false;
+        };
+        loop {
+            match self.state.load(Acquire) {
+                state::OFF if self.threshold.load(Relaxed) != u64::MAX => {
+                    if self.pid.load(Relaxed) != own_pid() {
+                        return false;
+                    }
+                    crate::pager::start(self, crate::pager::Origin::Fresh);
+                }
+                state::STARTING => self.await_start(),
+                state::BARE | state::ARMED => {
+                    self.files.store(true, SeqCst);
+                    let words = [request::MAP_FILE, address as u64, bytes as u64, word];
+                    return self.call(words)[0] > 0;
+                }
+                _ => return false,
+            }
+        }
+    }
+
+    /// A thread is about to unmap or replace memory, until the answer is dropped.
+    #[inline]
+    pub fn replaces(&self) -> Option<Inside<'_>> {
+        self.files.load(SeqCst).then(|| self.gate.enter())
+    }
+
+    /// Whether the memory at `address`, `bytes` of it, is of a file that the pager serves.
+    pub fn is_file(&self, address: usize, bytes: usize) -> bool {
+        self.files.load(SeqCst)
+            && self.state.load(SeqCst) == state::ARMED
+            && self.call([request::IS_FILE, address as u64, bytes as u64, 0])[0] > 0
     }
 
     /// The program is about to lend memory to the kernel.
@@ -379,6 +430,36 @@ impl Program {
             self.set_state(state::FAILED);
         }
         answer.unwrap_or([0; 4])
+    }
+}
+
+/// A mapping of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileMapping {
+    /// The program's descriptor.
+    pub fd: c_int,
+    /// The first page of the file.
+    pub first: u64,
+    /// It shows what others write to the file.
+    pub shared: bool,
+}
+
+impl FileMapping {
+    /// As a word of a request; `None` if it does not fit.
+    fn word(self) -> Option<u64> {
+        let fd = u32::try_from(self.fd).ok()?;
+        let first = u32::try_from(self.first).ok()?;
+        Some(u64::from(first) << 32 | u64::from(fd) << 1 | u64::from(self.shared))
+            .filter(|_| fd < 1 << 31)
+    }
+
+    /// From the word of a request.
+    pub fn from_word(word: u64) -> Self {
+        FileMapping {
+            fd: (word as u32 >> 1).cast_signed(),
+            first: word >> 32,
+            shared: word & 1 != 0,
+        }
     }
 }
 

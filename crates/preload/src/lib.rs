@@ -9,6 +9,7 @@
 mod bypass;
 mod emulators;
 mod executables;
+mod files;
 mod forks;
 mod heap;
 mod in_parts;
@@ -76,6 +77,9 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     unsafe { modules::bind_to_libc(&data, mappings::NAMES) };
     if PROGRAM.configure(socket.to_bytes(), threshold.unwrap_or(THRESHOLD)) {
         forks::begin();
+        if let Some(patterns) = first_variable(environment, c"FORESWAP_MAP_FILES") {
+            files::begin(patterns);
+        }
         mappings::note_what_is_there(&data);
         if PROGRAM.state.load(Relaxed) == state::OFF && bypass::is_possible() {
             PROGRAM.bypasses.store(true, Relaxed);

@@ -12,6 +12,7 @@ use foreswap::sys::needed;
 use foreswap::sys::process::Statm;
 
 use crate::PROGRAM;
+use crate::files;
 use crate::in_parts;
 use crate::nested::{self, pass_on};
 use crate::real::{Real, forward};
@@ -91,6 +92,7 @@ pub fn reset_mremap_lock() {
     MOVES.reset();
     nested::reset();
     PROGRAM.replacing.store(0, Relaxed);
+    PROGRAM.gate.reset();
 }
 
 fn is_managed() -> bool {
@@ -133,7 +135,8 @@ pub fn map(
     let ours = flags & (anonymous | libc::MAP_SHARED | others) == anonymous && counts;
     // Pages requested at once must come through the pager, or they would not count. This also holds if the mapping
     // itself causes an engine to start, which happens after it is reported.
-    let populate = ours && may_be_managed() && flags & libc::MAP_POPULATE != 0;
+    let of_file = files::are_served(length, protection, flags, fd);
+    let populate = (ours || of_file) && may_be_managed() && flags & libc::MAP_POPULATE != 0;
     let flags = if populate {
         flags & !libc::MAP_POPULATE
     } else {
@@ -143,6 +146,10 @@ pub fn map(
     if replaces {
         PROGRAM.replacing.fetch_add(1, Relaxed);
     }
+    let inside = match flags & libc::MAP_FIXED != 0 {
+        true => PROGRAM.replaces(),
+        false => None,
+    };
     let mapped = pass_on(libc::SYS_mmap, || {
         forward!(MMAP =>
             fn(*mut c_void, usize, c_int, c_int, c_int, libc::off_t) -> *mut c_void;
@@ -152,6 +159,16 @@ pub fn map(
     if is_new {
         PROGRAM.grew(mapped as usize, length);
     }
+    if of_file && mapped != libc::MAP_FAILED {
+        let errno = errno();
+        files::serve(mapped as usize, length, flags, fd, offset);
+        if populate {
+            // A hint, as the flag was.
+            advise(mapped, length, libc::MADV_WILLNEED);
+        }
+        set_errno(errno);
+    }
+    drop(inside);
     if replaces {
         PROGRAM.replacing.fetch_sub(1, Relaxed);
     }
@@ -191,6 +208,7 @@ pub extern "C" fn munmap(at: *mut c_void, length: usize) -> c_int {
         forward!(MUNMAP => fn(*mut c_void, usize) -> c_int;
             core::ptr::without_provenance_mut(start), length)
     };
+    let _inside = PROGRAM.replaces();
     let (mut start, end) = (at as usize, (at as usize).saturating_add(length));
     let has_engine = matches!(PROGRAM.state.load(Relaxed), state::BARE | state::ARMED);
     // A call that the kernel refuses must be refused as a whole.
@@ -232,6 +250,13 @@ pub fn remap(
     flags: c_int,
     at: *mut c_void,
 ) -> *mut c_void {
+    let grows = new_length > old_length && old_length > 0;
+    if grows && PROGRAM.is_file(old as usize, old_length) {
+        // What is behind the old end would be zeros.
+        set_errno(libc::ENOMEM);
+        return libc::MAP_FAILED;
+    }
+    let _inside = PROGRAM.replaces();
     let parts = is_managed().then(|| in_parts::Call::of(old, old_length, new_length, flags, at));
     let several = parts.as_ref().is_some_and(in_parts::Call::may_be_several);
     let in_parts_only = parts.as_ref().is_some_and(in_parts::Call::leaves_several);

@@ -78,11 +78,44 @@ impl Sessions {
                     None => guests.clear(),
                 }
             }
+            (Message::MapFile { pages, shared }, Some(_)) => {
+                let id = self.sessions[index].id;
+                let file = fds.into_iter().next();
+                let numbers = file.and_then(|file| self.mapped.add(id, file, pages, shared));
+                return self.answer_file(index, numbers, false);
+            }
+            (Message::File { page }, Some(_)) => {
+                let numbers = self.mapped.join(self.sessions[index].id, page);
+                return self.answer_file(index, numbers, true);
+            }
+            (Message::DropFile { first }, Some(_)) => {
+                self.mapped.leave(self.sessions[index].id, first);
+            }
             (Message::Starved { area }, Some(_)) => self.starved = Some(area),
             // Other messages are invalid at this time.
             _ => return false,
         }
         true
+    }
+
+    /// `opened`: with the file.
+    fn answer_file(&self, index: usize, numbers: Option<FileNumbers>, opened: bool) -> bool {
+        let Some(numbers) = numbers else {
+            return self.answer(index, &Message::Refused(Refusal::NoFile));
+        };
+        let FileNumbers {
+            first,
+            pages,
+            shared,
+        } = numbers;
+        let message = Message::FileAt {
+            first,
+            pages,
+            shared,
+        };
+        let file = opened.then(|| self.mapped.file(first)).flatten();
+        let socket = &self.sessions[index].socket;
+        protocol::send(socket, &message, file.as_slice()).is_ok()
     }
 
     /// A record for a child of `parent`, or for another process.

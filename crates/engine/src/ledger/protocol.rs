@@ -23,13 +23,17 @@ use rustix::net::{
 use super::layout::{MAX_AREAS, MAX_PROCESSES, VERSION};
 use super::{AreaId, LedgerError, ProcId};
 
-pub use client::{Client, Welcome};
+pub use client::{Client, FileNumbers, Welcome};
 
 /// The environment variable that names the socket (without the leading NUL).
 pub const SOCKET_VARIABLE: &str = "FORESWAP_SOCKET";
 /// The environment variable with the number of anonymous bytes from which a process connects
 /// ([`super::Options::adopt_threshold`], decimal).
 pub const THRESHOLD_VARIABLE: &str = "FORESWAP_THRESHOLD";
+/// The environment variable with the patterns of the files whose mappings are served, a line each.
+pub const MAP_FILES_VARIABLE: &str = "FORESWAP_MAP_FILES";
+/// The most bytes of these patterns.
+pub const MOST_PATTERNS: usize = 4096;
 /// Longest text of one log message; longer ones are cut.
 pub const LOG_BYTES: usize = 1000;
 /// The ledger, three descriptors per area (tables and the file twice), and a ring.
@@ -125,6 +129,33 @@ pub enum Message {
     /// Engine: the userfaultfd of a guest of mine is attached: if I am killed, poison the pages that it lacks. Without a
     /// descriptor: no guest needs me any more.
     Guest,
+    /// Engine: my program maps this file, which is attached, open for reading; its first `pages` pages need numbers. Pages
+    /// of a `shared` mapping have others than those of a private one.
+    MapFile {
+        /// Whole pages of the file.
+        pages: u32,
+        /// The mapping is shared.
+        shared: bool,
+    },
+    /// Engine: which file has this number among its pages?
+    File {
+        /// The number.
+        page: u32,
+    },
+    /// Supervisor: the file's pages have these numbers. Attached, to the answer of `File`: the file.
+    FileAt {
+        /// The number of its first page.
+        first: u32,
+        /// Pages.
+        pages: u32,
+        /// It is mapped shared.
+        shared: bool,
+    },
+    /// Engine: I map this file no longer.
+    DropFile {
+        /// The number of its first page.
+        first: u32,
+    },
     /// Engine: I need a connection for the engine of a child that cannot reach you.
     Connect,
     /// Supervisor: it is attached.
@@ -210,6 +241,9 @@ pub enum Refusal {
     /// The process may not use the device.
     #[error("/dev/userfaultfd is not for this process")]
     NoDevice,
+    /// There are no numbers or descriptors for the file, or no file has the number.
+    #[error("no numbers are left for the pages of files, or no file has this one")]
+    NoFile,
 }
 
 /// Why an exchange failed.
@@ -298,6 +332,14 @@ impl Packet {
             Message::AreaDone { order, ok } => (10, order.words(u32::from(*ok)), ""),
             Message::Keep => (12, [0; 3], ""),
             Message::Guest => (18, [0; 3], ""),
+            Message::MapFile { pages, shared } => (19, [*pages, u32::from(*shared), 0], ""),
+            Message::File { page } => (20, [*page, 0, 0], ""),
+            Message::FileAt {
+                first,
+                pages,
+                shared,
+            } => (21, [*first, *pages, u32::from(*shared)], ""),
+            Message::DropFile { first } => (22, [*first, 0, 0], ""),
             Message::Connect => (13, [0; 3], ""),
             Message::Connected => (14, [0; 3], ""),
             Message::Device => (16, [0; 3], ""),
@@ -338,6 +380,7 @@ impl Packet {
                 1 => Refusal::TooManyProcesses,
                 2 => Refusal::TooFewDescriptors,
                 4 => Refusal::NoDevice,
+                5 => Refusal::NoFile,
                 _ => Refusal::NotReserved,
             }),
             4 => Message::Log {
@@ -367,6 +410,17 @@ impl Packet {
             },
             12 => Message::Keep,
             18 => Message::Guest,
+            19 => Message::MapFile {
+                pages: first,
+                shared: second != 0,
+            },
+            20 => Message::File { page: first },
+            21 => Message::FileAt {
+                first,
+                pages: second,
+                shared: third != 0,
+            },
+            22 => Message::DropFile { first },
             13 => Message::Connect,
             14 => Message::Connected,
             16 => Message::Device,

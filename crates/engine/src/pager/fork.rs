@@ -13,11 +13,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use foreswap_core::Hint;
 use foreswap_core::process::Stage;
-use foreswap_core::units::{Nanos, PageRange, Vpn};
+use foreswap_core::units::{Nanos, Vpn};
 
-use super::snapshot::Snapshot;
+use super::snapshot::{Region, Snapshot};
 use super::world::now;
 use super::{Mode, Pager, handover};
 use crate::ledger::protocol::Severity;
@@ -61,7 +60,8 @@ impl Pager {
         // A slot reference of the child needs a record, and so does the engine that knows its other unmapped pages. A
         // trace names the parent of the child.
         let (_, elsewhere) = self.mm.usage(&(Vpn(0)..Vpn(u64::MAX)));
-        if elsewhere > 0 || self.w.recorder.is_some() {
+        let has_files = self.mm.regions().any(|vma| vma.backing().is_some());
+        if elsewhere > 0 || has_files || self.w.recorder.is_some() {
             let client = self.w.client.as_ref();
             self.reserving = client.is_some_and(|client| client.ask_to_reserve().is_ok());
         }
@@ -117,12 +117,17 @@ impl Pager {
     /// Leave a snapshot for the child. Returns the answer to the forking thread.
     fn take_snapshot(&mut self) -> [u64; 4] {
         self.hold.hold();
-        let regions = self.mm.regions().map(|vma| (vma.range.clone(), vma.hint));
-        let regions: Vec<(PageRange, Hint)> = regions.collect();
+        let regions = self.mm.regions().map(|vma| Region {
+            range: vma.range.clone(),
+            hint: vma.hint,
+            first: vma.backing(),
+        });
+        let regions: Vec<Region> = regions.collect();
+        let has_files = regions.iter().any(|region| region.first.is_some());
         let mut pages = Vec::new();
         self.mm.unmapped(&mut pages);
         let child = self.child;
-        if !pages.is_empty() && child.is_none() {
+        if (has_files || !pages.is_empty()) && child.is_none() {
             return [hold::IMPOSSIBLE, 0, 0, 0];
         }
         let sheet = self.sheet.take();

@@ -11,7 +11,7 @@ use rustix::mm::{Advice, madvise};
 
 use super::boot::{BootError, bytes_of, pages_of, system};
 use super::lazy::{Heard, once_it_is_free};
-use super::snapshot::{Fate, Snapshot};
+use super::snapshot::{Fate, Region, Snapshot};
 use super::{Mode, Pager};
 use crate::ledger::SeenKind;
 use crate::sys::maps;
@@ -40,7 +40,7 @@ pub(super) fn inherit(
     // Find its remains in the maps.
     let vmas = super::space::anonymous().map_err(system("reading maps"))?;
     let mut regions: Vec<PageRange> = Vec::new();
-    for (region, _) in snapshot.regions() {
+    for Region { range: region, .. } in snapshot.regions() {
         for vma in &vmas {
             let part = overlap(&region, &pages_of(&vma.range()));
             let bytes = bytes_of(&part);
@@ -59,10 +59,8 @@ pub(super) fn inherit(
         w.record(|to| to.change(SeenKind::Map, region));
         pager.mm.adopt(w, region.clone(), &[]);
     }
-    for (region, hint) in snapshot.regions() {
-        pager
-            .mm
-            .advise(w, &region, foreswap_core::Advice::Use(hint));
+    for Region { range, hint, .. } in snapshot.regions() {
+        pager.mm.advise(w, &range, foreswap_core::Advice::Use(hint));
     }
     let wiped = if pager.program.wipes.load(Relaxed) {
         let found = maps::wiped_on_fork().map_err(system("reading smaps"))?;
@@ -90,7 +88,9 @@ pub(super) fn inherit(
     for (page, stored, fate) in snapshot.pages() {
         let is_wiped = wiped.iter().any(|range| range.contains(&page));
         if fate == Fate::Forgotten || is_wiped || !pager.mm.manages(page) {
-            if let Stored::In(slot) = stored {
+            if let Stored::In(slot) = stored
+                && !slot.is_file()
+            {
                 pager.w.put(slot);
             }
             continue;
@@ -111,6 +111,11 @@ pub(super) fn inherit(
         pager.mm.adopt(&mut pager.w, region, &present);
         for guarded in guards {
             pager.mm.guard(&mut pager.w, &guarded);
+        }
+    }
+    for Region { range, first, .. } in snapshot.regions() {
+        if let Some(first) = first {
+            pager.inherit_file(&range, first);
         }
     }
     if is_early {

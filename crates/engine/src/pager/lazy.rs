@@ -126,7 +126,11 @@ pub(super) fn begin(program: &Program, snapshot: Option<&Snapshot>) -> Option<Ea
         if snapshot.is_spoilt() || snapshot.moved() > 0 {
             return None;
         }
-        let regions: Vec<PageRange> = snapshot.regions().into_iter().map(|(r, _)| r).collect();
+        let regions: Vec<PageRange> = snapshot
+            .regions()
+            .into_iter()
+            .map(|region| region.range)
+            .collect();
         let uffd = open_uffd().ok()?;
         if snapshot.has_pages() {
             // Wiped memory must not be found again, nor dropped.

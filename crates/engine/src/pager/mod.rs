@@ -10,6 +10,7 @@ mod areas;
 mod boot;
 mod copies;
 mod copying;
+mod files;
 mod fork;
 mod frames;
 mod guard;
@@ -272,6 +273,7 @@ impl Pager {
             self.placement.look(now, ahead, reads, draining);
             self.share(now);
             self.follow_turn();
+            self.look_at_files(now);
             if now >= self.next_look {
                 // Also under load: unnoticed memory is not charged.
                 self.periodic(now);

@@ -2,7 +2,7 @@
 
 use super::world::now;
 use super::{MESSAGES, Pager, SETTLES};
-use crate::program::request;
+use crate::program::{FileMapping, request};
 use crate::sys::doorbell::{Knock, SlotIndex};
 use crate::sys::uffd::{Event, RawMsg};
 
@@ -60,6 +60,17 @@ impl Pager {
                     let joined = self.on_join(words[1] as usize, words[2] as usize);
                     let next = [joined.next.start as u64, joined.next.end as u64];
                     self.answer(slot, [joined.whole.into(), next[0], next[1], 0]);
+                    continue;
+                }
+                request::MAP_FILE => {
+                    let file = FileMapping::from_word(words[3]);
+                    let served = self.on_map_file(words[1] as usize, words[2] as usize, file);
+                    self.answer(slot, [served.into(), 0, 0, 0]);
+                    continue;
+                }
+                request::IS_FILE => {
+                    let is_file = self.on_is_file(words[1] as usize, words[2] as usize);
+                    self.answer(slot, [is_file.into(), 0, 0, 0]);
                     continue;
                 }
                 request::EXECUTES => {

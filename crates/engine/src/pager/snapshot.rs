@@ -25,6 +25,8 @@ const CAME_BACK: u64 = 1 << 63;
 const FORGOTTEN: u64 = 1 << 62;
 /// The page has no slot: the low bits are the number of its filling word.
 const FILLED: u64 = 1 << 61;
+/// In the second word of a page of a region that maps no file.
+const NO_FILE: u64 = 0;
 /// The position of a region's hint in its first word.
 const HINT: u32 = 62;
 
@@ -53,6 +55,37 @@ pub enum Fate {
     Forgotten,
 }
 
+/// A managed region.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// Its pages.
+    pub range: PageRange,
+    /// The program's hint for it.
+    pub hint: Hint,
+    /// The page of a file that its first page maps.
+    pub first: Option<Slot>,
+}
+
+impl Region {
+    /// Its parts after a move.
+    fn after(&self, moved: &Move) -> impl Iterator<Item = Region> {
+        let parts = moved.after(&self.range).map(|part| {
+            let target = moved.target();
+            let was = match target.contains(&part.start) {
+                true => moved.from.start.plus(part.start.0 - target.start.0),
+                false => part.start,
+            };
+            let at = was.0 - self.range.start.0;
+            Region {
+                range: part,
+                hint: self.hint,
+                first: self.first.map(|first| first.plus(at as u32)),
+            }
+        });
+        parts.collect::<Vec<_>>().into_iter()
+    }
+}
+
 /// Memory for snapshots, reused from fork to fork.
 #[derive(Clone, Copy)]
 pub struct Sheet {
@@ -77,7 +110,8 @@ impl Sheet {
 }
 
 /// A snapshot in memory that fork copies. Layout: room for the moves, three words each (first page, one past the
-/// last, new first page); two words per region (first page with the hint above it, one past the last); two words per
+/// last, new first page); three words per region (first page with the hint above
+/// it, one past the last, packed page of a file plus 1); two words per
 /// page (number; packed slot or number of a word, with the marks); the filling words.
 pub struct Snapshot {
     start: NonNull<u64>,
@@ -89,6 +123,7 @@ const HEADER_WORDS: usize = size_of::<Header>() / 8;
 /// The most moves of one snapshot: a thread makes a few thousand a second, a fork takes milliseconds.
 const MOST_MOVES: usize = 1024;
 const MOVE_WORDS: usize = 3;
+const REGION_WORDS: usize = 3;
 /// Start of the regions.
 const BODY: usize = HEADER_WORDS + MOST_MOVES * MOVE_WORDS;
 
@@ -98,7 +133,7 @@ impl Snapshot {
         old: Option<Sheet>,
         parent: ProcId,
         child: Option<ProcId>,
-        regions: &[(PageRange, Hint)],
+        regions: &[Region],
         pages: &[(Vpn, Stored)],
     ) -> Result<Self, Errno> {
         let mut fills = BTreeMap::new();
@@ -108,7 +143,8 @@ impl Snapshot {
                 fills.entry(*word).or_insert(next);
             }
         }
-        let entries = BODY + 2 * (regions.len() + pages.len());
+        let region_words = REGION_WORDS * regions.len();
+        let entries = BODY + region_words + 2 * pages.len();
         let words = entries + fills.len();
         let sheet = Sheet::of(words, old)?;
         let start = sheet.start;
@@ -132,15 +168,24 @@ impl Snapshot {
         for (word, number) in &fills {
             filling[*number as usize] = *word;
         }
-        let hint = |&hint: &Hint| (hint as u64) << HINT;
-        let region_words = regions.iter().map(|(r, h)| [r.start.0 | hint(h), r.end.0]);
+        let (of_regions, of_pages) = body.split_at_mut(region_words);
+        for (to, region) in of_regions
+            .as_chunks_mut::<REGION_WORDS>()
+            .0
+            .iter_mut()
+            .zip(regions)
+        {
+            let Region { range, hint, first } = region;
+            let first = first.map_or(NO_FILE, |first| first.pack() + 1);
+            *to = [range.start.0 | (*hint as u64) << HINT, range.end.0, first];
+        }
         let stored = |stored: &Stored| match stored {
             Stored::In(slot) => slot.pack(),
             Stored::Filled(word) => FILLED | fills[word],
         };
         let page_words = pages.iter().map(|(page, at)| [page.0, stored(at)]);
-        for (to, from) in body.chunks_exact_mut(2).zip(region_words.chain(page_words)) {
-            to.copy_from_slice(&from);
+        for (to, from) in of_pages.as_chunks_mut::<2>().0.iter_mut().zip(page_words) {
+            *to = from;
         }
         Ok(snapshot)
     }
@@ -153,7 +198,8 @@ impl Snapshot {
         let start = NonNull::new(address as *mut u64)?;
         // SAFETY: by contract a header is there.
         let header = unsafe { start.cast::<Header>().as_ref() };
-        let words = BODY + 2 * (header.regions + header.pages) as usize + header.fills as usize;
+        let regions = REGION_WORDS as u64 * header.regions;
+        let words = BODY + (regions + 2 * header.pages + header.fills) as usize;
         Some(Snapshot {
             start,
             words,
@@ -196,9 +242,9 @@ impl Snapshot {
         self.header().regions > 0
     }
 
-    /// Whether any page was unmapped.
+    /// Whether the child needs an engine for a page: some were unmapped, or are of files.
     pub fn has_pages(&self) -> bool {
-        self.header().pages > 0
+        self.header().pages > 0 || self.regions().iter().any(|region| region.first.is_some())
     }
 
     /// The number of noted moves.
@@ -226,24 +272,26 @@ impl Snapshot {
         found
     }
 
-    /// The regions after all noted moves, with the hint of the program for each.
-    pub fn regions(&self) -> Vec<(PageRange, Hint)> {
+    /// The regions after all noted moves.
+    pub fn regions(&self) -> Vec<Region> {
         let n = self.header().regions as usize;
         let hint = |word: u64| match word >> HINT {
             1 => Hint::Sequential,
             2 => Hint::Random,
             _ => Hint::Normal,
         };
-        let words = self.words()[BODY..].chunks_exact(2).take(n);
-        let mut regions: Vec<_> = words
-            .map(|w| (Vpn(w[0] & ((1 << HINT) - 1))..Vpn(w[1]), hint(w[0])))
-            .collect();
+        let words = self.words()[BODY..].as_chunks::<REGION_WORDS>().0;
+        let region = |w: &[u64; REGION_WORDS]| Region {
+            range: Vpn(w[0] & ((1 << HINT) - 1))..Vpn(w[1]),
+            hint: hint(w[0]),
+            first: (w[2] != NO_FILE).then(|| Slot::unpack(w[2] - 1)),
+        };
+        let mut regions: Vec<_> = words[..n].iter().map(region).collect();
         for moved in self.moves() {
-            let after = |(r, h): &(PageRange, Hint)| {
-                let h = *h;
-                moved.after(r).map(move |part| (part, h))
-            };
-            regions = regions.iter().flat_map(after).collect();
+            regions = regions
+                .iter()
+                .flat_map(|region| region.after(&moved))
+                .collect();
         }
         regions
     }
@@ -276,7 +324,7 @@ impl Snapshot {
     }
 
     fn first_page(&self) -> usize {
-        BODY + 2 * self.header().regions as usize
+        BODY + REGION_WORDS * self.header().regions as usize
     }
 
     /// Words of the pages.
@@ -386,7 +434,11 @@ mod tests {
             .map(|n| (Vpn(100 + u64::from(n)), Stored::In(slot(n))))
             .collect();
         let regions = [range(100, 200)];
-        let regions = regions.map(|range| (range, Hint::Random));
+        let regions = regions.map(|range| Region {
+            range,
+            hint: Hint::Random,
+            first: Some(Slot::of_file(1000)),
+        });
         Snapshot::write(None, parent, Some(child), &regions, &pages).expect("memory")
     }
 
@@ -416,14 +468,17 @@ mod tests {
         let pages: Vec<_> = found(&s).iter().map(|&(page, ..)| page).collect();
         assert_eq!(pages, [100, 101, 500, 300, 104, 105, 106, 107, 108, 109]);
         let regions = s.regions();
-        assert!(regions.iter().all(|(_, hint)| *hint == Hint::Random));
-        let mut regions: Vec<_> = regions.into_iter().map(|(range, _)| range).collect();
-        regions.sort_by_key(|r| r.start);
+        assert!(regions.iter().all(|region| region.hint == Hint::Random));
+        let mut regions: Vec<_> = regions
+            .into_iter()
+            .map(|region| (region.range, region.first.map(|first| first.index)))
+            .collect();
+        regions.sort_by_key(|(range, _)| range.start);
         let expected = [
-            range(100, 102),
-            range(104, 200),
-            range(300, 301),
-            range(500, 501),
+            (range(100, 102), Some(1000)),
+            (range(104, 200), Some(1004)),
+            (range(300, 301), Some(1003)),
+            (range(500, 501), Some(1002)),
         ];
         assert_eq!(regions, expected);
     }
@@ -472,7 +527,11 @@ mod tests {
             .collect();
         pages.insert(2, (Vpn(12), Stored::In(slot(5))));
         (pages[3].0, pages[4].0) = (Vpn(13), Vpn(14));
-        let regions = [(range(0, 100), Hint::Normal)];
+        let regions = [Region {
+            range: range(0, 100),
+            hint: Hint::Normal,
+            first: None,
+        }];
         let mut s = Snapshot::write(None, parent, None, &regions, &pages).expect("memory");
         // None of these is a page.
         s.forget(&range(u64::MAX - 1, u64::MAX));

@@ -49,6 +49,9 @@ impl Linux {
     }
 
     fn place(&self, slot: Slot) -> String {
+        if slot.is_file() {
+            return self.files.name(slot);
+        }
         let name = self.ledger.area_info(AreaId(slot.area)).map_or_else(
             || format!("area {}", slot.area),
             |info| info.name.to_string(),

@@ -18,6 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::copies::Protection;
 use super::copying::Copying;
+use super::files::Files;
 use super::frames::Arena;
 use super::huge::Huge;
 use super::moves::Move;
@@ -90,6 +91,8 @@ pub struct Linux {
     /// The frame that was hashed last.
     hashed: Option<Frame>,
     unusual: Unusual,
+    /// The files that the program maps.
+    pub files: Files,
     /// The first frame of the completed read, and the digests that a helper took of it.
     read_from: Frame,
     read_hashes: Vec<u64>,
@@ -162,6 +165,7 @@ impl Linux {
             misses_told: 0,
             hashed: None,
             unusual: Unusual::default(),
+            files: Files::default(),
             read_from: Frame(0),
             read_hashes: Vec::with_capacity(LEAF_PAGES),
         };
@@ -251,9 +255,15 @@ impl Linux {
                 len: run.len() * PAGE_SIZE,
             });
         }
-        let first = self.first_bytes[usize::from(slot.area)];
-        let offset = first + u64::from(slot.index) * PAGE_SIZE as u64;
-        let (token, area) = (io.0.into(), slot.area.into());
+        let token = io.0.into();
+        let (area, offset) = match slot.is_file() {
+            true => self.files.place(slot),
+            false => {
+                let first = self.first_bytes[usize::from(slot.area)];
+                let offset = first + u64::from(slot.index) * PAGE_SIZE as u64;
+                (slot.area.into(), offset)
+            }
+        };
         // SAFETY: the core leaves frames alone while they are in flight, and the arena lives as
         // long as the ring.
         let queued = unsafe {

@@ -45,7 +45,12 @@ pub fn get(what: Handed) -> Option<BorrowedFd<'static>> {
 
 /// Opens a file of /proc for reading; `path` is absolute.
 pub fn open_in_proc(path: &CStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    open_in_proc_with(path, OFlags::empty())
+}
+
+/// The same, with further flags.
+pub fn open_in_proc_with(path: &CStr, more: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | more;
     let within = path.to_bytes_with_nul().strip_prefix(b"/proc/");
     let within = within.and_then(|rest| CStr::from_bytes_with_nul(rest).ok());
     match (get(Handed::Proc), within) {

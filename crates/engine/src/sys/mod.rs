@@ -5,6 +5,7 @@ pub mod beside;
 pub mod cpu;
 pub mod doorbell;
 pub mod elf;
+pub mod gate;
 pub mod handed;
 pub mod host;
 pub mod interrupts;

@@ -19,12 +19,15 @@ use crate::PROGRAM;
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const SOCKET: &[u8] = b"FORESWAP_SOCKET=";
 const THRESHOLD: &[u8] = b"FORESWAP_THRESHOLD=";
+const MAP_FILES: &[u8] = b"FORESWAP_MAP_FILES=";
 /// The most variables of a program, in a small and in a large list.
 const FEW: usize = 120;
 const MANY: usize = 1000;
 /// Room for the value of LD_PRELOAD, and for each of the other two.
 const VALUE_BYTES: usize = 1024;
 const SHORT_BYTES: usize = 160;
+/// Room for patterns of files. Longer ones are left out: files are the kernel's then.
+const PATTERN_BYTES: usize = 1024;
 
 /// What a new program's environment lacks for it to be managed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -110,15 +113,15 @@ pub unsafe fn with_ours<T>(
     unsafe {
         each(environment, |_, _| count += 1);
         match count <= FEW {
-            // Three more, and the end.
-            true => with_list::<{ FEW + 4 }, T>(environment, execute),
-            false => with_list::<{ MANY + 4 }, T>(environment, execute),
+            // Four more, and the end.
+            true => with_list::<{ FEW + 5 }, T>(environment, execute),
+            false => with_list::<{ MANY + 5 }, T>(environment, execute),
         }
     }
 }
 
 /// # Safety
-/// As for [`with_ours`]; there are at most `N - 4` variables.
+/// As for [`with_ours`]; there are at most `N - 5` variables.
 #[inline(never)]
 unsafe fn with_list<const N: usize, T>(
     environment: Strings,
@@ -133,6 +136,10 @@ unsafe fn with_list<const N: usize, T>(
     name.add(socket.split(|&byte| byte == 0).next().unwrap_or_default());
     let mut threshold = Text::<SHORT_BYTES>::of(THRESHOLD);
     threshold.add_number(PROGRAM.threshold.load(Relaxed));
+    let patterns = crate::files::patterns();
+    let has_files = !patterns.is_empty() && patterns.len() + MAP_FILES.len() < PATTERN_BYTES;
+    let mut files = Text::<PATTERN_BYTES>::of(MAP_FILES);
+    files.add(if has_files { patterns } else { &[] });
     let mut at = 0;
     // SAFETY: the caller's promise.
     unsafe {
@@ -140,7 +147,10 @@ unsafe fn with_list<const N: usize, T>(
             if let Some(value) = text.strip_prefix(PRELOAD) {
                 preload.add(b":");
                 preload.add(value);
-            } else if !text.starts_with(SOCKET) && !text.starts_with(THRESHOLD) {
+            } else if ![SOCKET, THRESHOLD, MAP_FILES]
+                .iter()
+                .any(|ours| text.starts_with(ours))
+            {
                 list[at] = entry;
                 at += 1;
             }
@@ -149,6 +159,9 @@ unsafe fn with_list<const N: usize, T>(
     for entry in [preload.end(), name.end(), threshold.end()] {
         list[at] = entry;
         at += 1;
+    }
+    if has_files {
+        list[at] = files.end();
     }
     execute(list.as_ptr())
 }

@@ -32,6 +32,17 @@ pub struct Client {
     reserved: Option<Result<ProcId, Refusal>>,
 }
 
+/// The numbers of the pages of a mapped file, the same in all processes of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileNumbers {
+    /// That of the first page.
+    pub first: u32,
+    /// Whole pages.
+    pub pages: u32,
+    /// It is mapped shared: it must not be seen to change.
+    pub shared: bool,
+}
+
 /// The answer to a hello.
 #[derive(Debug)]
 pub struct Welcome {
@@ -90,6 +101,48 @@ impl Client {
             _ => None,
         }
         .ok_or(ProtocolError::Malformed)
+    }
+
+    /// Numbers for the first `pages` pages of `file`: that of the first. Not while a request for a record is open.
+    pub fn map_file(
+        &mut self,
+        file: BorrowedFd<'_>,
+        pages: u32,
+        shared: bool,
+    ) -> Result<FileNumbers, ProtocolError> {
+        send(&self.socket, &Message::MapFile { pages, shared }, &[file])?;
+        self.file_at().map(|(numbers, _)| numbers)
+    }
+
+    /// The file that has `page` among its numbers.
+    pub fn file(&mut self, page: u32) -> Result<(FileNumbers, OwnedFd), ProtocolError> {
+        send(&self.socket, &Message::File { page }, &[])?;
+        let (numbers, fds) = self.file_at()?;
+        let file = fds.into_iter().next();
+        Ok((numbers, file.ok_or(ProtocolError::Malformed)?))
+    }
+
+    fn file_at(&mut self) -> Result<(FileNumbers, Vec<OwnedFd>), ProtocolError> {
+        let answer = self.answer()?;
+        let Message::FileAt {
+            first,
+            pages,
+            shared,
+        } = answer.message
+        else {
+            return Err(ProtocolError::Malformed);
+        };
+        let numbers = FileNumbers {
+            first,
+            pages,
+            shared,
+        };
+        Ok((numbers, answer.fds))
+    }
+
+    /// The process maps this file no longer.
+    pub fn drop_file(&self, first: u32) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::DropFile { first }, &[])
     }
 
     /// Says hello for the process `host`: a fork child names its `parent`'s record, and its own if that was reserved.

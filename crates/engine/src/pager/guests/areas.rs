@@ -1,7 +1,7 @@
 //! The swap areas, as the thread of a guest reads them, and its record in the ledger.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use foreswap_core::units::{PAGE_SIZE, Slot};
 use foreswap_store::ram::Reader;
@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use crate::digest::digest_of;
 use crate::ledger::protocol::{self, Message};
 use crate::ledger::{AreaId, Ledger, MAX_AREAS, ProcId, SlotIndex};
+use crate::pager::files::MappedFile;
 
 /// A record of the ledger, reserved for a guest and its own children. It is returned with the last of them.
 pub(super) struct Reserved {
@@ -25,6 +26,9 @@ pub(super) struct Reserved {
 impl Reserved {
     /// A memory needs the slot no longer.
     pub(super) fn put(&self, slot: Slot) {
+        if slot.is_file() {
+            return;
+        }
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         match shared.get_mut(&slot.pack()) {
             Some(others) if *others > 1 => *others -= 1,
@@ -38,6 +42,9 @@ impl Reserved {
 
     /// Another memory needs the slot.
     pub(super) fn share(&self, slot: Slot) {
+        if slot.is_file() {
+            return;
+        }
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         *shared.entry(slot.pack()).or_default() += 1;
     }
@@ -55,6 +62,8 @@ impl Drop for Reserved {
 pub(super) struct Areas {
     pub(super) ledger: &'static Ledger,
     files: Vec<(AreaId, OwnedFd)>,
+    /// The files that the parent maps.
+    mapped: Vec<Arc<MappedFile>>,
     /// The readers of areas in memory.
     readers: [Option<Reader>; MAX_AREAS],
 }
@@ -63,22 +72,27 @@ impl Areas {
     pub(super) fn open<'a>(
         ledger: &'static Ledger,
         own: impl Iterator<Item = (AreaId, &'a OwnedFd)>,
+        mapped: Vec<Arc<MappedFile>>,
     ) -> Result<Self, Errno> {
         let files = own.map(|(area, file)| Ok((area, rustix::io::dup(file)?)));
         Ok(Areas {
             ledger,
             files: files.collect::<Result<_, Errno>>()?,
+            mapped,
             readers: [const { None }; MAX_AREAS],
         })
     }
 
     pub(super) fn try_clone(&self) -> Result<Self, Errno> {
         let files = self.files.iter().map(|(area, file)| (*area, file));
-        Self::open(self.ledger, files)
+        Self::open(self.ledger, files, self.mapped.clone())
     }
 
     /// Reads slots from `first` on. Returns for how many the content is there, and is what was written.
     pub(super) fn read(&mut self, first: Slot, pages: &mut [Page]) -> usize {
+        if first.is_file() {
+            return self.read_mapped(first, pages).unwrap_or(0);
+        }
         let area = AreaId(first.area);
         let got = match self.ledger.ram(area) {
             Some(ram) => {
@@ -105,13 +119,27 @@ impl Areas {
         let area = AreaId(first.area);
         let (_, file) = self.files.iter().find(|(known, _)| *known == area)?;
         let start = self.ledger.area_info(area)?.first_byte;
-        let at = start + u64::from(first.index) * PAGE_SIZE as u64;
-        // SAFETY: pages are plain bytes without gaps.
-        let bytes = unsafe {
-            core::slice::from_raw_parts_mut(pages.as_mut_ptr().cast::<u8>(), size_of_val(pages))
-        };
-        Some(rustix::io::pread(file, bytes, at).ok()? / PAGE_SIZE)
+        read_pages(
+            file,
+            start + u64::from(first.index) * PAGE_SIZE as u64,
+            pages,
+        )
     }
+
+    fn read_mapped(&self, first: Slot, pages: &mut [Page]) -> Option<usize> {
+        let mut mapped = self.mapped.iter();
+        let (file, at) = mapped.find_map(|file| Some((file, file.offset_of(first)?)))?;
+        read_pages(&file.file, at, pages)
+    }
+}
+
+/// Returns how many whole pages there are from byte `at` on.
+fn read_pages(file: &OwnedFd, at: u64, pages: &mut [Page]) -> Option<usize> {
+    // SAFETY: pages are plain bytes without gaps.
+    let bytes = unsafe {
+        core::slice::from_raw_parts_mut(pages.as_mut_ptr().cast::<u8>(), size_of_val(pages))
+    };
+    Some(rustix::io::pread(file, bytes, at).ok()? / PAGE_SIZE)
 }
 
 /// A page to copy from, into which direct I/O may read.

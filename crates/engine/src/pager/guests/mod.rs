@@ -118,6 +118,7 @@ impl Pager {
         let (mut pages, mut in_slots) = (Vec::new(), Vec::new());
         for (page, place) in self.mm.places().filter(|_| !is_lost) {
             let content = match place {
+                Place::Stored(Stored::In(slot)) if slot.is_file() => Content::Slot(slot),
                 Place::Stored(Stored::In(slot)) => {
                     in_slots.push((pages.len(), slot));
                     Content::Nowhere
@@ -153,7 +154,7 @@ impl Pager {
         let own = self.areas.iter().map(|(area, files)| (*area, &files.own));
         let areas = match is_lost {
             true => None,
-            false => Areas::open(self.w.ledger, own).ok(),
+            false => Areas::open(self.w.ledger, own, self.w.files.all()).ok(),
         };
         let supervisor = self.w.client.as_ref();
         let supervisor = supervisor.and_then(|client| rustix::io::dup(client.fd()).ok());
