@@ -61,6 +61,8 @@ struct Session {
     process: Option<OwnedFd>,
     /// Descriptors held open for it.
     kept: Vec<OwnedFd>,
+    /// A forked child, which may ask for files that it has inherited.
+    inherits: bool,
     /// The memory of children that its engine serves.
     guests: Vec<Uffd>,
 }
@@ -351,7 +353,9 @@ impl Sessions {
 
     /// Retries obstructed clean-ups, and ends reservations that were not claimed.
     pub fn finish(&mut self) {
-        if self.reservations.is_empty() && self.early().is_empty() {
+        let may_come =
+            |session: &Session| session.inherits || session.record.is_none() && session.is_direct;
+        if self.reservations.is_empty() && !self.sessions.iter().any(may_come) {
             self.mapped.close_unused();
         }
         let now = Instant::now();

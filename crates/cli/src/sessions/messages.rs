@@ -32,6 +32,7 @@ impl Sessions {
                 if let Some(process) = fds.into_iter().next() {
                     self.on_introduction(index, process, pid);
                 }
+                self.sessions[index].inherits = parent.is_some();
                 return self.on_hello(index, parent, record, voice);
             }
             (Message::Reserve, Some(parent)) => {
@@ -88,6 +89,7 @@ impl Sessions {
                 let numbers = self.mapped.join(self.sessions[index].id, page);
                 return self.answer_file(index, numbers, true);
             }
+            (Message::Inherited, Some(_)) => self.sessions[index].inherits = false,
             (Message::DropFile { first }, Some(_)) => {
                 self.mapped.leave(self.sessions[index].id, first);
             }
@@ -163,6 +165,7 @@ impl Sessions {
             user,
             process: None,
             kept: Vec::new(),
+            inherits: false,
             guests: Vec::new(),
         });
     }

@@ -151,6 +151,8 @@ pub enum Message {
         /// It is mapped shared.
         shared: bool,
     },
+    /// Engine of a forked child: I have asked for all files that my program has inherited.
+    Inherited,
     /// Engine: I map this file no longer.
     DropFile {
         /// The number of its first page.
@@ -339,6 +341,7 @@ impl Packet {
                 pages,
                 shared,
             } => (21, [*first, *pages, u32::from(*shared)], ""),
+            Message::Inherited => (23, [0; 3], ""),
             Message::DropFile { first } => (22, [*first, 0, 0], ""),
             Message::Connect => (13, [0; 3], ""),
             Message::Connected => (14, [0; 3], ""),
@@ -420,6 +423,7 @@ impl Packet {
                 pages: second,
                 shared: third != 0,
             },
+            23 => Message::Inherited,
             22 => Message::DropFile { first },
             13 => Message::Connect,
             14 => Message::Connected,

@@ -456,6 +456,10 @@ fn boot(
         }
     }
     if forked {
+        if let Some(client) = &pager.w.client {
+            // Without a supervisor there is nobody to know it.
+            let _ = client.has_inherited();
+        }
         let shared = pager.mm.shared();
         pager.w.begin_to_pay(shared);
     }

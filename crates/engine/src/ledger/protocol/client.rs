@@ -140,6 +140,11 @@ impl Client {
         Ok((numbers, answer.fds))
     }
 
+    /// All files of a forked child are known.
+    pub fn has_inherited(&self) -> Result<(), ProtocolError> {
+        send(&self.socket, &Message::Inherited, &[])
+    }
+
     /// The process maps this file no longer.
     pub fn drop_file(&self, first: u32) -> Result<(), ProtocolError> {
         send(&self.socket, &Message::DropFile { first }, &[])
