@@ -187,6 +187,16 @@ pub fn block(run: &Run, coloured: bool) -> String {
                 ),
             ],
         );
+        if stats.file_bytes > 0 {
+            line(
+                "files",
+                [
+                    format!("{} mapped", humane(stats.file_bytes)),
+                    format!("{} in", humane(stats.file_in_bytes)),
+                    String::new(),
+                ],
+            );
+        }
         if stats.readahead_pages > 0 {
             let hits = 100.0 * ratio(stats.readahead_hits, stats.readahead_pages);
             let read = plural(stats.readahead_pages, "page", "pages");

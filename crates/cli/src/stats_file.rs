@@ -167,6 +167,9 @@ struct Report {
     faults_minor: u64,
     faults_zero: u64,
     swap_in_bytes: u64,
+    /// Bytes of files that were mapped and served, and bytes read from them.
+    file_bytes: u64,
+    file_in_bytes: u64,
     swap_out_bytes: u64,
     swap_read_ios: u64,
     swap_write_ios: u64,
@@ -257,6 +260,8 @@ impl Report {
             faults_minor: stats.faults_minor,
             faults_zero: stats.faults_zero,
             swap_in_bytes: stats.swap_in_bytes,
+            file_bytes: stats.file_bytes,
+            file_in_bytes: stats.file_in_bytes,
             swap_out_bytes: stats.swap_out_bytes,
             swap_read_ios: stats.swap_read_ios,
             swap_write_ios: stats.swap_write_ios,

@@ -62,6 +62,8 @@ pub struct Stats {
     pub swap_write_ios: u64,
     /// Pages that readahead read, and their use.
     pub ahead: Ahead,
+    /// Pages read from mapped files, which `swap_in` counts too.
+    pub file_in: u64,
     /// Pages dropped without a write as their slot held the same bytes.
     pub clean_drops: u64,
     /// Pages dropped without a write as they were all zero.

@@ -27,7 +27,7 @@ fn part_with(name: &str, managed: &Managed) -> Option<Outcome> {
     let outcome = managed.run(&job).succeeded();
     outcome.equals(&job.run());
     assert!(
-        outcome.stats().count("swap_in_bytes") > 0,
+        outcome.stats().count("file_in_bytes") > 0,
         "nothing was read by foreswap: {}",
         outcome.stderr
     );

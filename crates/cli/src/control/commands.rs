@@ -360,6 +360,7 @@ mod tests {
                 command: format!("/usr/bin/python3 \x1b[31m{}", "x".repeat(80)),
                 managed_bytes: 1 << 30,
                 resident_bytes: 200 << 20,
+                file_bytes: 0,
                 swap_bytes: 800 << 20,
                 readahead_hit_ratio: Some(0.98765),
                 faults_major: 1,

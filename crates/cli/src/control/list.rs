@@ -45,6 +45,7 @@ fn process(ledger: &Ledger, record: ProcId, watch: &Watch, now: &Now) -> Process
         command: command_of(pid),
         managed_bytes: stats.managed_bytes.load(Relaxed),
         resident_bytes: ledger.process_charged(record) * PAGE_BYTES,
+        file_bytes: stats.file_bytes.load(Relaxed),
         swap_bytes: slots.sum::<u64>() * PAGE_BYTES,
         readahead_hit_ratio: (read > 0).then(|| hits as f64 / read as f64),
         faults_major: stats.faults_major.load(Relaxed),
@@ -121,6 +122,7 @@ pub fn run(
         areas: areas(ledger),
         totals: Some(Totals {
             swap_in_bytes: stats.swap_in_bytes,
+            file_in_bytes: stats.file_in_bytes,
             swap_out_bytes: stats.swap_out_bytes,
             faults_major: stats.faults_major,
             huge_splits: stats.huge_splits,

@@ -102,6 +102,9 @@ pub struct Run {
 pub struct Totals {
     /// Bytes read from areas.
     pub swap_in_bytes: u64,
+    /// Bytes read from mapped files.
+    #[serde(default)]
+    pub file_in_bytes: u64,
     /// Bytes written to areas.
     pub swap_out_bytes: u64,
     /// Faults that waited for an area.
@@ -121,6 +124,9 @@ pub struct Process {
     pub managed_bytes: u64,
     /// Memory that counts towards the limit.
     pub resident_bytes: u64,
+    /// Bytes of mapped files that are served.
+    #[serde(default)]
+    pub file_bytes: u64,
     /// Its bytes on swap areas.
     pub swap_bytes: u64,
     /// Used pages of readahead over pages read; `None` without readahead.

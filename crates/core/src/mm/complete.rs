@@ -95,6 +95,7 @@ impl Mm {
             return;
         }
         self.stats.swap_in += 1;
+        self.stats.file_in += u64::from(slot.is_file());
         self.frames.set_state(frame, State::Clean);
         let desc = self.frames.get(frame);
         if desc.wanted {

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// VMAs that a process can describe; the others are left out. A record has three pages in all.
-pub const MAX_VMAS: usize = 62;
+pub const MAX_VMAS: usize = 61;
 /// Readahead windows are 0 to 512 pages, each with its own count.
 pub const WINDOW_BUCKETS: usize = 513;
 /// Linear steps per power of two in the latency histogram: at most 6 % off.
@@ -52,6 +52,12 @@ pub struct StatsRecord {
     pub faults_zero: AtomicU64,
     /// Bytes read from swap areas.
     pub swap_in_bytes: AtomicU64,
+    /// Bytes read from mapped files.
+    pub file_in_bytes: AtomicU64,
+    /// Bytes of mapped files that are served now; see [`StatsRecord::set_files`].
+    pub file_bytes: AtomicU64,
+    /// The maximum of `file_bytes`.
+    pub peak_file_bytes: AtomicU64,
     /// Bytes written to swap areas.
     pub swap_out_bytes: AtomicU64,
     /// Read requests.
@@ -106,7 +112,7 @@ pub struct StatsRecord {
     vmas: [VmaWords; MAX_VMAS],
 }
 
-const COUNTERS: usize = 25;
+const COUNTERS: usize = 28;
 const _: () = assert!(
     size_of::<StatsRecord>()
         == COUNTERS * 8 + 32 + LATENCY_BUCKETS * 8 + WINDOW_BUCKETS * 8 + MAX_VMAS * 48
@@ -155,6 +161,12 @@ impl StatsRecord {
     pub fn set_managed(&self, bytes: u64) {
         self.managed_bytes.store(bytes, Relaxed);
         self.peak_managed_bytes.fetch_max(bytes, Relaxed);
+    }
+
+    /// Publishes the bytes of mapped files.
+    pub fn set_files(&self, bytes: u64) {
+        self.file_bytes.store(bytes, Relaxed);
+        self.peak_file_bytes.fetch_max(bytes, Relaxed);
     }
 
     /// Publishes the resident bytes.
@@ -210,6 +222,9 @@ impl StatsRecord {
             &self.faults_minor,
             &self.faults_zero,
             &self.swap_in_bytes,
+            &self.file_in_bytes,
+            &self.file_bytes,
+            &self.peak_file_bytes,
             &self.swap_out_bytes,
             &self.swap_read_ios,
             &self.swap_write_ios,
@@ -241,6 +256,8 @@ impl StatsRecord {
             faults_minor: get(&self.faults_minor),
             faults_zero: get(&self.faults_zero),
             swap_in_bytes: get(&self.swap_in_bytes),
+            file_in_bytes: get(&self.file_in_bytes),
+            file_bytes: get(&self.peak_file_bytes),
             swap_out_bytes: get(&self.swap_out_bytes),
             swap_read_ios: get(&self.swap_read_ios),
             swap_write_ios: get(&self.swap_write_ios),
@@ -304,6 +321,8 @@ pub struct StatsSnapshot {
     pub faults_minor: u64,
     pub faults_zero: u64,
     pub swap_in_bytes: u64,
+    pub file_in_bytes: u64,
+    pub file_bytes: u64,
     pub swap_out_bytes: u64,
     pub swap_read_ios: u64,
     pub swap_write_ios: u64,
@@ -335,6 +354,8 @@ impl StatsSnapshot {
         self.faults_minor += other.faults_minor;
         self.faults_zero += other.faults_zero;
         self.swap_in_bytes += other.swap_in_bytes;
+        self.file_in_bytes += other.file_in_bytes;
+        self.file_bytes += other.file_bytes;
         self.swap_out_bytes += other.swap_out_bytes;
         self.swap_read_ios += other.swap_read_ios;
         self.swap_write_ios += other.swap_write_ios;

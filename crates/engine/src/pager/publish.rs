@@ -15,7 +15,8 @@ pub fn counters(ledger: &Ledger, me: ProcId, mm: &Mm, engine_bytes: u64) {
         (from.faults_major, &to.faults_major),
         (from.faults_minor, &to.faults_minor),
         (from.faults_zero, &to.faults_zero),
-        (from.swap_in * page, &to.swap_in_bytes),
+        ((from.swap_in - from.file_in) * page, &to.swap_in_bytes),
+        (from.file_in * page, &to.file_in_bytes),
         (from.swap_out * page, &to.swap_out_bytes),
         (from.swap_read_ios, &to.swap_read_ios),
         (from.swap_write_ios, &to.swap_write_ios),
@@ -53,6 +54,9 @@ pub fn demand(ledger: &Ledger, me: ProcId, mm: &Mm) {
 pub fn regions(ledger: &Ledger, me: ProcId, mm: &Mm) {
     let page = PAGE_SIZE as u64;
     ledger.stats(me).set_managed(mm.managed() * page);
+    let of_files = mm.regions().filter(|vma| vma.backing().is_some());
+    let of_files: u64 = of_files.map(|vma| len(&vma.range)).sum();
+    ledger.stats(me).set_files(of_files * page);
     let mut vmas: Vec<VmaStats> = mm
         .regions()
         .map(|vma| {
