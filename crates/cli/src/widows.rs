@@ -66,10 +66,7 @@ impl Guest {
     /// Answers all faults that have arrived. Its own children, which lack the same pages, are added to `more`.
     fn answer(&mut self, more: &mut Vec<Guest>) {
         let mut messages = [RawMsg::ZERO; 16];
-        loop {
-            let Ok(events) = self.memory.read(&mut messages) else {
-                break;
-            };
+        while let Ok(events) = self.memory.read(&mut messages) {
             let mut any = false;
             for event in events {
                 any = true;

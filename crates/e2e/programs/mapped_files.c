@@ -249,7 +249,14 @@ static void forks_past_libc(void)
     __asm__ volatile("syscall" : "+a"(pid) : : "rcx", "r11", "memory");
     if (pid == 0) {
         int wrong = wrong_words(p, 0, 8 * MIB, 70) || wrong_words(p, 8 * MIB, SIZE - 8 * MIB, 7);
-        long number = SYS_exit_group;
+        long number = SYS_madvise;
+        register long advice __asm__("rdx") = MADV_DONTNEED;
+        __asm__ volatile("syscall"
+                         : "+a"(number), "+r"(advice)
+                         : "D"(p), "S"(16 * MIB)
+                         : "rcx", "r11", "memory");
+        wrong |= number != 0 || wrong_words(p, 0, SIZE, 7);
+        number = SYS_exit_group;
         __asm__ volatile("syscall" : "+a"(number) : "D"(wrong) : "rcx", "r11", "memory");
     }
     child_was_right(pid, "a child past the C library");

@@ -117,12 +117,7 @@ impl Pager {
     /// Leave a snapshot for the child. Returns the answer to the forking thread.
     fn take_snapshot(&mut self) -> [u64; 4] {
         self.hold.hold();
-        let regions = self.mm.regions().map(|vma| Region {
-            range: vma.range.clone(),
-            hint: vma.hint,
-            first: vma.backing(),
-        });
-        let regions: Vec<Region> = regions.collect();
+        let regions: Vec<Region> = self.mm.regions().map(Region::of).collect();
         let has_files = regions.iter().any(|region| region.first.is_some());
         let mut pages = Vec::new();
         self.mm.unmapped(&mut pages);

@@ -77,6 +77,11 @@ pub(super) trait Notes {
     /// The content of the pages in `range` is gone.
     fn forget(&mut self, range: &PageRange);
 
+    /// The memory in `range` is gone.
+    fn unmap(&mut self, range: &PageRange) {
+        self.forget(range);
+    }
+
     /// Memory moved; content at the target is gone.
     fn moves_to(&mut self, moved: &Move);
 }
@@ -380,7 +385,7 @@ impl Heard {
                 Some(Event::Remove { start, end }) => notes.forget(&pages(start, end)),
                 Some(Event::Unmap { start, end }) => {
                     for part in self.overdue.rest_of(pages(start, end)) {
-                        notes.forget(&part);
+                        notes.unmap(&part);
                         let left = self.regions.iter().flat_map(|known| without(known, &part));
                         self.regions = left.collect();
                     }

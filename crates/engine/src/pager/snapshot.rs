@@ -13,8 +13,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{Ordering::SeqCst, fence};
 use std::collections::BTreeMap;
 
-use foreswap_core::units::{PageRange, Slot, Vpn};
-use foreswap_core::{Hint, Stored};
+use foreswap_core::units::{PageRange, Slot, Vpn, without};
+use foreswap_core::{Hint, Stored, Vma};
 use rustix::io::Errno;
 
 use super::moves::Move;
@@ -67,8 +67,37 @@ pub struct Region {
 }
 
 impl Region {
+    /// A region of the core.
+    pub fn of(vma: &Vma) -> Self {
+        Region {
+            range: vma.range.clone(),
+            hint: vma.hint,
+            first: vma.backing(),
+        }
+    }
+
+    /// The parts of it that are not in `range`.
+    pub fn without(&self, range: &PageRange) -> impl Iterator<Item = Region> {
+        let parts = without(&self.range, range).collect::<Vec<_>>().into_iter();
+        let whole = self.clone();
+        parts.map(move |part| {
+            let at = part.start.0 - whole.range.start.0;
+            Region {
+                range: part,
+                hint: whole.hint,
+                first: whole.first.map(|first| first.plus(at as u32)),
+            }
+        })
+    }
+
+    /// The page of a file that is mapped at `page`.
+    pub fn file_page(&self, page: Vpn) -> Option<Slot> {
+        let first = self.first.filter(|_| self.range.contains(&page))?;
+        Some(first.plus((page.0 - self.range.start.0) as u32))
+    }
+
     /// Its parts after a move.
-    fn after(&self, moved: &Move) -> impl Iterator<Item = Region> {
+    pub fn after(&self, moved: &Move) -> impl Iterator<Item = Region> {
         let parts = moved.after(&self.range).map(|part| {
             let target = moved.target();
             let was = match target.contains(&part.start) {

@@ -4,6 +4,7 @@ use foreswap_core::units::{PAGE_SIZE, PageRange, Slot, Vpn, len};
 
 use crate::pager::lazy::Notes;
 use crate::pager::moves::Move;
+use crate::pager::snapshot::Region;
 
 /// The content of a page that a guest lacks.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub(super) enum Content {
 #[derive(Default)]
 pub(super) struct Lacking {
     pub(super) pages: Vec<(Vpn, Content)>,
+    /// Regions that map files: what is discarded there is the file's again.
+    pub(super) files: Vec<Region>,
     /// References that are no longer needed.
     pub(super) put: Vec<Slot>,
     /// Discarded pages since the last look.
@@ -32,9 +35,10 @@ pub(super) struct Lacking {
 
 impl Lacking {
     /// `pages` are in order of address.
-    pub(super) fn of(pages: Vec<(Vpn, Content)>) -> Self {
+    pub(super) fn of(pages: Vec<(Vpn, Content)>, files: Vec<Region>) -> Self {
         Lacking {
             pages,
+            files,
             ..Lacking::default()
         }
     }
@@ -47,6 +51,11 @@ impl Lacking {
     pub(super) fn find(&self, page: Vpn) -> Option<usize> {
         let at = self.pages.binary_search_by_key(&page, |(known, _)| *known);
         at.ok().filter(|&at| !self.is_settled(at))
+    }
+
+    /// The page of a file that is mapped at `page`.
+    pub(super) fn file_page(&self, page: Vpn) -> Option<Slot> {
+        self.files.iter().find_map(|region| region.file_page(page))
     }
 
     pub(super) fn is_settled(&self, at: usize) -> bool {
@@ -78,7 +87,15 @@ impl Notes for Lacking {
         self.span(range).for_each(|at| self.settle(at));
     }
 
+    fn unmap(&mut self, range: &PageRange) {
+        self.forget(range);
+        let files = self.files.iter().flat_map(|region| region.without(range));
+        self.files = files.collect();
+    }
+
     fn moves_to(&mut self, moved: &Move) {
+        let files = self.files.iter().flat_map(|region| region.after(moved));
+        self.files = files.collect();
         self.span(&moved.target()).for_each(|at| self.settle(at));
         let span = self.span(&moved.from);
         let mut moving: Vec<_> = self.pages.drain(span).collect();
@@ -100,7 +117,7 @@ mod tests {
 
     fn lacking(pages: impl IntoIterator<Item = u64>) -> Lacking {
         let entry = |page: u64| (Vpn(page), slot(page as u32));
-        Lacking::of(pages.into_iter().map(entry).collect())
+        Lacking::of(pages.into_iter().map(entry).collect(), Vec::new())
     }
 
     fn place_of(lacking: &Lacking, page: u64) -> Option<u32> {
@@ -147,6 +164,39 @@ mod tests {
             (place_of(&pages, 20), place_of(&pages, 11)),
             (Some(20), None)
         );
+    }
+
+    #[test]
+    fn what_is_discarded_is_the_files_again() {
+        let mut pages = lacking([]);
+        pages.files = vec![Region {
+            range: Vpn(100)..Vpn(200),
+            hint: foreswap_core::Hint::Normal,
+            first: Some(Slot::of_file(1000)),
+        }];
+        let found = |pages: &Lacking, page| pages.file_page(Vpn(page)).map(|slot| slot.index);
+        pages.forget(&(Vpn(110)..Vpn(120)));
+        assert_eq!(found(&pages, 115), Some(1015));
+        pages.unmap(&(Vpn(110)..Vpn(120)));
+        pages.moves_to(&Move {
+            from: Vpn(150)..Vpn(160),
+            to: Vpn(115),
+        });
+        let there =
+            [109, 110, 114, 115, 124, 125, 150, 160, 199, 200].map(|page| found(&pages, page));
+        let expected = [
+            Some(1009),
+            None,
+            None,
+            Some(1050),
+            Some(1059),
+            Some(1025),
+            None,
+            Some(1060),
+            Some(1099),
+            None,
+        ];
+        assert_eq!(there, expected);
     }
 
     #[test]

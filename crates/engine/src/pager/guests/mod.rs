@@ -27,12 +27,13 @@ use rustix::fd::{AsFd, OwnedFd};
 use super::Pager;
 use super::lazy::Heard;
 use super::moves::Move;
+use super::snapshot::Region;
 use crate::ledger::protocol::{self, Client, Message, Severity};
 use crate::ledger::{AreaId, SlotIndex};
 use crate::program::Program;
 use crate::sys::uffd::Uffd;
 use areas::{Areas, Reserved};
-use lacking::Content;
+use lacking::{Content, Lacking};
 pub(super) use serve::{Guest, Recent};
 
 /// How often a guest is looked at.
@@ -159,7 +160,10 @@ impl Pager {
         let supervisor = self.w.client.as_ref();
         let supervisor = supervisor.and_then(|client| rustix::io::dup(client.fd()).ok());
         let supervisor = supervisor.map(Arc::new);
-        let mut guest = Guest::new(child, supervisor, regions, pages, areas, reserved);
+        let files = self.mm.regions().map(Region::of);
+        let files = files.filter(|region| region.first.is_some()).collect();
+        let lacking = Lacking::of(pages, files);
+        let mut guest = Guest::new(child, supervisor, regions, lacking, areas, reserved);
         guest.parent_had_changed(&self.changed_recently);
         self.guests.push(guest);
     }
@@ -262,7 +266,7 @@ pub(super) fn lose(program: &Program, heard: Heard) {
             child,
             None,
             heard.regions.clone(),
-            Vec::new(),
+            Lacking::default(),
             None,
             None,
         ));

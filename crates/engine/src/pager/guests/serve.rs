@@ -62,14 +62,14 @@ extern "C" fn work(argument: *mut c_void) {
 }
 
 impl Guest {
-    /// The child with the memory `child`, of which `regions` are registered, and which lacks `pages`, in order of address.
+    /// The child with the memory `child`, of which `regions` are registered, and which lacks `lacking`.
     /// Without `areas` it is not known what its missing pages hold. The supervisor keeps the memory from now on: without a
     /// userfaultfd, what the child lacks would be zeros when the engine is killed.
     pub(super) fn new(
         child: Child,
         supervisor: Option<Arc<OwnedFd>>,
         regions: Vec<PageRange>,
-        pages: Vec<(Vpn, Content)>,
+        lacking: Lacking,
         areas: Option<Areas>,
         reserved: Option<Arc<Reserved>>,
     ) -> Self {
@@ -80,7 +80,7 @@ impl Guest {
         Guest {
             child,
             supervisor,
-            lacking: Lacking::of(pages),
+            lacking,
             heard: Heard::of(regions),
             is_lost: areas.is_none(),
             areas,
@@ -153,7 +153,8 @@ impl Guest {
         let areas = areas.filter(|_| !self.is_lost);
         let regions = self.heard.regions.clone();
         let (supervisor, reserved) = (self.supervisor.clone(), self.reserved.clone());
-        let guest = Guest::new(child, supervisor, regions, pages, areas, reserved);
+        let lacking = Lacking::of(pages, self.lacking.files.clone());
+        let guest = Guest::new(child, supervisor, regions, lacking, areas, reserved);
         self.children.push(guest);
     }
 
@@ -213,6 +214,9 @@ impl Guest {
             return self.child.uffd.poison(start, PAGE_SIZE);
         }
         let Some(at) = self.lacking.find(page) else {
+            if let Some(slot) = self.lacking.file_page(page) {
+                return self.bring_from_file(page, slot);
+            }
             let brought = self.child.uffd.zeropage(start, PAGE_SIZE);
             self.charge(brought.is_ok().into());
             return brought;
@@ -230,6 +234,19 @@ impl Guest {
         };
         self.settle(&(page..page.plus(done)));
         self.charge(done);
+        brought
+    }
+
+    /// A page that the guest has discarded.
+    fn bring_from_file(&mut self, page: Vpn, slot: Slot) -> Outcome {
+        let (start, areas) = (page.address() as usize, self.areas.as_mut());
+        if areas.map_or(0, |areas| areas.read(slot, &mut self.buffer[..1])) == 0 {
+            return self.child.uffd.poison(start, PAGE_SIZE);
+        }
+        let source = self.buffer.as_ptr().cast::<c_void>();
+        // SAFETY: the buffer holds the page; the destination is memory of another process.
+        let brought = unsafe { self.child.uffd.copy(start, source, PAGE_SIZE) };
+        self.charge(brought.is_ok().into());
         brought
     }
 
