@@ -127,7 +127,7 @@ fn python(test: &str, file: &Path) -> Option<Job> {
 }
 
 fn large(path: &Path) {
-    let bytes: Vec<u8> = (0..40 * MIB).map(|n| (n * n >> 7) as u8).collect();
+    let bytes: Vec<u8> = (0..40 * MIB).map(|n| ((n * n) >> 7) as u8).collect();
     let file = std::fs::File::create(path).expect("a file");
     for turn in 0..3 {
         use std::os::unix::fs::FileExt as _;

@@ -90,11 +90,10 @@ fn is_read_only(fd: c_int) -> bool {
 #[inline(never)]
 fn matches(patterns: &[u8], fd: c_int) -> bool {
     let mut link = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
-    let mut at = b"/proc/self/fd/".len();
     let digits = fd.checked_ilog10().unwrap_or(0);
-    for power in (0..=digits).rev() {
-        link[at] = b'0' + (fd / 10_i32.pow(power) % 10) as u8;
-        at += 1;
+    let number = &mut link[b"/proc/self/fd/".len()..];
+    for (to, power) in number.iter_mut().zip((0..=digits).rev()) {
+        *to = b'0' + (fd / 10_i32.pow(power) % 10) as u8;
     }
     let mut path = [0; PATH];
     // SAFETY: the link ends with a zero, and the path is as long as said.
