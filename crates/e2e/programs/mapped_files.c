@@ -413,9 +413,9 @@ static void of_another_user(void)
     for (off_t i = 0; i < stat.st_size / 8; i++)
         sum += p[i];
     note_peak();
+    uint64_t first = p[0];
     printf("sum %lx\n", sum);
     fflush(stdout);
-    uint64_t first = p[0];
     for (int i = 0; i < 1000 && p[0] == first; i++)
         usleep(10000);
     printf("%s\n", p[0] == first ? "old" : "changed");

@@ -61,7 +61,7 @@ pub mod request {
     /// The kernel refused to move the memory at word 1, word 2 bytes of it, as a whole. Answer: whether it is uniform
     /// now, in word 0.
     pub const JOIN: u64 = 10;
-    /// A file is mapped at word 1, word 2 bytes of it; word 3: see [`super::FileMapping::word`]. Answer: whether the
+    /// A file is mapped at word 1, word 2 bytes of it; word 3: see [`super::FileMapping`]. Answer: whether the
     /// pager serves it from now on, in word 0.
     pub const MAP_FILE: u64 = 11;
     /// The program wants to map more behind the memory at word 1, word 2 bytes of it. Answer: whether it is of a file
