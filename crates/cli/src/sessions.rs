@@ -28,6 +28,7 @@ use crate::area_file::AreaFile;
 use crate::auto_memory::Waits;
 use crate::mapped_files::MappedFiles;
 use crate::recording::Recording;
+use crate::unmanaged::Known;
 use crate::voice::Voice;
 use crate::widows::{self, Widows};
 
@@ -224,6 +225,25 @@ impl Sessions {
         early
             .map(|session| session.pid.as_raw_nonzero().get())
             .collect()
+    }
+
+    /// All of these, for the watch.
+    pub fn known(&self) -> Known {
+        let announced = self.reservations.keys();
+        let serves = self
+            .sessions
+            .iter()
+            .filter(|session| !session.guests.is_empty());
+        Known {
+            connected: self.pids(),
+            early: self.early(),
+            announced: announced
+                .map(|&record| self.ledger.pid(record).cast_signed())
+                .collect(),
+            serves_guests: serves
+                .map(|session| session.pid.as_raw_nonzero().get())
+                .collect(),
+        }
     }
 
     /// Whether a clean-up is to be retried, or a process to be ended.

@@ -144,9 +144,8 @@ impl Supervisor {
         if !asked && !self.watch.due_in().is_zero() {
             return;
         }
-        let pids = self.sessions.pids();
-        let early = self.sessions.early();
-        let lines = self.watch.look(self.sessions.ledger(), &pids, &early);
+        let known = self.sessions.known();
+        let lines = self.watch.look(self.sessions.ledger(), &known);
         if self.strict && self.ending.is_none() && self.watch.has_passed() {
             self.ending = Some(Instant::now());
             for line in &lines {

@@ -240,10 +240,33 @@ static void engine_is_killed(void)
     reap(pid);
 }
 
+/* Two children that only live for a while, one of them of a fork that the C library makes. Without CAP_SYS_PTRACE nobody
+ * is told of the other. */
+static void nobody_is_told(void)
+{
+    swapped_region(30);
+    pid_t known = forked();
+    struct timespec time = {.tv_sec = 3};
+    if (known == 0) {
+        nanosleep(&time, NULL);
+        _exit(0);
+    }
+    pid_t pid = by_fork();
+    if (pid == 0) {
+        raw(SYS_nanosleep, (long)&time, 0, 0, 0, 0);
+        ends(0);
+    }
+    note("known", known);
+    note("unknown", pid);
+    child_was_right(known, "a child");
+    child_was_right(pid, "a child past the C library");
+}
+
 static const struct part parts[] = {
     {"reads_and_writes", reads_and_writes}, {"moves", moves},
     {"children_of_children", children_of_children}, {"parent_leaves", parent_leaves},
     {"many", many}, {"beside_moves", beside_moves}, {"engine_is_killed", engine_is_killed},
+    {"nobody_is_told", nobody_is_told},
 };
 
 int main(int argc, char **argv)

@@ -97,6 +97,33 @@ fn without_access_the_error_says_what_to_do() {
     }
 }
 
+/// The kernel does not report a fork past the C library to an ordinary user: the child has lost its swapped pages, and the
+/// user is told of it, and of no other child.
+#[test]
+fn a_fork_that_nobody_sees_is_named() {
+    let test = "a_fork_that_nobody_sees_is_named";
+    if !restricted(test) {
+        return;
+    }
+    let Some(copies) = Copies::new(test, &["as_ordinary_user", "fork_past_libc"]) else {
+        return;
+    };
+    let managed = managed(&copies, "with", &[]).talkative();
+    let outcome = managed.run(&job(&copies, "fork_past_libc", "nobody_is_told"));
+    let outcome = outcome.succeeded();
+    let told = |name: &str| format!("are zeros in its child {};", outcome.note(name));
+    assert!(
+        outcome.stderr.contains(&told("unknown")),
+        "{}",
+        outcome.stderr
+    );
+    assert!(
+        !outcome.stderr.contains(&told("known")),
+        "{}",
+        outcome.stderr
+    );
+}
+
 /// The command of a run by root changes to another user before it needs an engine, as the entry points of containers do.
 #[test]
 fn other_users_of_a_run() {

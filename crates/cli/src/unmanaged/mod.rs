@@ -4,6 +4,7 @@
 //! leave room for much unmanaged memory does the look read its mappings, for which the kernel walks its page tables.
 //! The cost of a look determines the time of the next: at most a thousandth of a CPU is spent.
 
+mod copies;
 mod family;
 mod figures;
 mod pace;
@@ -11,7 +12,7 @@ mod seen;
 mod smaps;
 mod words;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use foreswap::ledger::{Ledger, ProcessState};
 use foreswap_store::area::PAGE_BYTES;
 use rustix::process::Signal;
 
+use self::copies::Copies;
 use self::family::Family;
 pub use self::figures::{Kind, Unmanaged};
 use self::pace::Pace;
@@ -60,10 +62,24 @@ pub struct Now {
     pub each: Vec<(i32, Unmanaged)>,
 }
 
+/// What engines have told of processes, by pid.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Those with an engine.
+    pub connected: Vec<i32>,
+    /// Engines of forked children that share their parents' memory.
+    pub early: Vec<i32>,
+    /// Forked children that have not connected.
+    pub announced: Vec<i32>,
+    /// Those whose engine serves children of forks past the C library.
+    pub serves_guests: Vec<i32>,
+}
+
 /// Watches the processes of a run.
 #[derive(Debug)]
 pub struct Watch {
     family: Family,
+    copies: Copies,
     pace: Pace,
     seen: HashMap<i32, Seen>,
     now: Unmanaged,
@@ -96,6 +112,7 @@ impl Watch {
         }
         Self {
             family: Family::new(marker),
+            copies: Copies::default(),
             pace: Pace::new(Instant::now()),
             seen: HashMap::new(),
             now: Unmanaged::default(),
@@ -134,9 +151,11 @@ impl Watch {
         self.passed
     }
 
-    /// Looks at every process; `connected` are those reported by an engine. Returns the lines to report. `early` are
-    /// forked children, by their engines' pids, that share their parents' memory.
-    pub fn look(&mut self, ledger: &Ledger, connected: &[i32], early: &[i32]) -> Vec<String> {
+    /// Looks at every process. Returns the lines to report.
+    pub fn look(&mut self, ledger: &Ledger, known: &Known) -> Vec<String> {
+        let Known {
+            connected, early, ..
+        } = known;
         self.looks += 1;
         let began = Instant::now();
         let cpu = cpu_time();
@@ -147,11 +166,34 @@ impl Watch {
         let moved = self.read_quick(limit);
         let close = self.read_mappings(limit, &charged);
         self.sum_up(limit, close, &charged);
-        let lines = self.judge(limit, &charged);
+        let mut lines = self.judge(limit, &charged);
+        lines.extend(self.find_copies(ledger, known));
         let spent = cpu_time().saturating_sub(cpu);
         let doubted = self.alarmed && !self.passed;
         self.pace.looked(began, spent, new || moved || doubted);
         lines
+    }
+
+    /// Children of forks that no engine saw.
+    fn find_copies(&mut self, ledger: &Ledger, known: &Known) -> Vec<String> {
+        let mut swapped = HashMap::new();
+        for record in ledger.records_in_use() {
+            let pid = ledger.pid(record).cast_signed();
+            let areas = ledger.areas();
+            let slots: u64 = areas
+                .map(|area| ledger.slots_held_count(record, area))
+                .sum();
+            if slots > 0 && !known.serves_guests.contains(&pid) {
+                swapped.insert(pid, slots * PAGE_BYTES);
+            }
+        }
+        let all = [&known.connected, &known.early, &known.announced];
+        let all: HashSet<i32> = all
+            .into_iter()
+            .flatten()
+            .map(|&pid| self.family.stands_for(pid))
+            .collect();
+        self.copies.look(&self.family, &all, &swapped)
     }
 
     /// The figures for `foreswap ps`.
