@@ -368,3 +368,39 @@ fn a_process_without_room_is_refused() {
     supervisor.serve_until(|sessions| sessions.ledger().state(child) == ProcessState::Free);
     supervisor.with(|_| reserve(&mut parent));
 }
+
+/// A parent that drops a file right after its fork must not take it from the child, which asks for it later.
+#[test]
+fn a_forked_child_finds_the_files_that_its_parent_dropped() {
+    use std::os::unix::fs::FileExt as _;
+    let mut supervisor = supervisor("files");
+    let (mut parent, welcome) = supervisor.engine();
+    let file = tempfile::tempfile().expect("a file");
+    file.write_all_at(b"of the file", 0).expect("written");
+    let numbers = supervisor.with(|_| parent.map_file(file.as_fd(), 100, true));
+    let numbers = numbers.expect("numbers");
+    let again = supervisor.with(|_| parent.map_file(file.as_fd(), 90, true));
+    assert_eq!(again.expect("the same numbers"), numbers);
+    let child = supervisor.with(|_| reserve(&mut parent));
+    parent.drop_file(numbers.first).expect("sent");
+    let mut engine = supervisor.with(|name| {
+        let mut engine = Client::connect(name).expect("connected");
+        let hello = engine.hello(&host(), Some(welcome.record), Some(child));
+        hello.expect("welcome");
+        engine
+    });
+    supervisor.serve_until(|sessions| sessions.managed() == 2);
+    let found = supervisor.with(|_| engine.file(numbers.first + 99));
+    let (found, opened) = found.expect("the file");
+    let mut text = [0; 11];
+    std::fs::File::from(opened)
+        .read_at(&mut text, 0)
+        .expect("read");
+    assert_eq!((found, &text), (numbers, b"of the file"));
+    engine.has_inherited().expect("sent");
+    let beyond = supervisor.with(|_| engine.file(numbers.first + 100));
+    assert!(beyond.is_err(), "no file has this number");
+    engine.drop_file(numbers.first).expect("sent");
+    let gone = supervisor.with(|_| engine.file(numbers.first).is_err());
+    assert!(gone, "nobody maps it");
+}
