@@ -400,6 +400,33 @@ static void of_the_kernel(void)
     unlink(path);
 }
 
+/* A thread whose descriptors are its own: the number is that of another file in the other threads. */
+static void *maps_its_own(void *number)
+{
+    int wanted = (intptr_t)number;
+    CHECK(unshare(CLONE_FILES) == 0, "unshare");
+    int fd = opened(O_RDONLY);
+    CHECK(dup2(fd, wanted) == wanted, "dup2");
+    char *p = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE, wanted, 0);
+    CHECK(p != MAP_FAILED, "mmap");
+    VERIFY(p, SIZE, 15, "the thread's file");
+    return NULL;
+}
+
+static void own_descriptors(void)
+{
+    make("others", 14);
+    int fd = opened(O_RDONLY);
+    char *p = shared();
+    make("own", 15);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, maps_its_own, (void *)(intptr_t)fd) == 0, "thread");
+    pthread_join(thread, NULL);
+    VERIFY(p, SIZE, 14, "the other file");
+    unlink("others.mapped");
+    unlink(path);
+}
+
 /* A file that another user has made, given.mapped, and writes to when its sum is known: that is seen, if late. */
 static void of_another_user(void)
 {
@@ -425,7 +452,7 @@ static const struct part parts[] = {
     {"reads", reads}, {"ends", ends}, {"private_writes", private_writes}, {"advice", advice}, {"moves", moves},
     {"forks", forks}, {"forks_past_libc", forks_past_libc}, {"unlinked_and_replaced", unlinked_and_replaced},
     {"changes", changes}, {"changes_beside_unmaps", changes_beside_unmaps}, {"threads", threads}, {"sparse", sparse},
-    {"of_the_kernel", of_the_kernel}, {"of_another_user", of_another_user},
+    {"own_descriptors", own_descriptors}, {"of_the_kernel", of_the_kernel}, {"of_another_user", of_another_user},
 };
 
 int main(int argc, char **argv)

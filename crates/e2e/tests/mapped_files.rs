@@ -72,6 +72,7 @@ parts!(part:
     changes
     changes_beside_unmaps
     sparse
+    own_descriptors
 );
 
 /// The child's pages cannot be evicted: the limit gives way, and the user is told.

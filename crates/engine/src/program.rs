@@ -255,11 +255,12 @@ impl Program {
             return false;
         };
         loop {
+            if self.pid.load(Relaxed) != own_pid() {
+                // A vfork child has descriptors of its own.
+                return false;
+            }
             match self.state.load(Acquire) {
                 state::OFF if self.threshold.load(Relaxed) != u64::MAX => {
-                    if self.pid.load(Relaxed) != own_pid() {
-                        return false;
-                    }
                     crate::pager::start(self, crate::pager::Origin::Fresh);
                 }
                 state::STARTING => self.await_start(),

@@ -30,6 +30,7 @@ use crate::ledger::MAX_AREAS;
 use crate::ledger::protocol::{Client, FileNumbers, Severity};
 use crate::program::{FileMapping, SMALL};
 use crate::sys::gate::Gate;
+use crate::sys::mapping_at::{Mapping, MappingAt};
 use crate::sys::syscall::syscall;
 use crate::sys::{handed, thread};
 
@@ -179,7 +180,8 @@ impl Pager {
         if !self.hold.is_none() || self.reserving {
             return false;
         }
-        let Ok((first, pages)) = self.open_mapped(file) else {
+        let found = MappingAt::default().find(address);
+        let Ok((first, pages)) = self.open_mapped(file, found) else {
             return false;
         };
         let bytes = bytes.next_multiple_of(PAGE_SIZE);
@@ -226,10 +228,19 @@ impl Pager {
     }
 
     /// The number of the page that is mapped first, and of pages from there to the end of the file.
-    fn open_mapped(&mut self, mapping: FileMapping) -> Result<(Slot, u64), Errno> {
+    fn open_mapped(
+        &mut self,
+        mapping: FileMapping,
+        found: Option<Mapping>,
+    ) -> Result<(Slot, u64), Errno> {
         let FileMapping { fd, first, shared } = mapping;
         let (file, buffered) = reopen(self.w.pid, fd)?;
         let stat = rustix::fs::fstat(&file)?;
+        // A thread may have descriptors of its own (unshare), or another have closed this one since.
+        let at = (stat.st_ino, first * PAGE_SIZE as u64);
+        if found.is_some_and(|found| found.file != at) {
+            return Err(Errno::BADF);
+        }
         let pages = stat.st_size.cast_unsigned() / PAGE_SIZE as u64;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         let in_memory = IN_MEMORY.contains(&rustix::fs::fstatfs(&file)?.f_type);

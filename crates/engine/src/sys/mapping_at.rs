@@ -39,6 +39,8 @@ pub struct Mapping {
     pub executable: bool,
     /// Private and without a file.
     pub anonymous: bool,
+    /// The inode of its file, and the byte of the file at which it begins.
+    pub file: (u64, u64),
 }
 
 /// Asks for mappings of the calling process.
@@ -72,6 +74,7 @@ impl MappingAt {
             writable: has(WRITABLE),
             executable: has(EXECUTABLE),
             anonymous: !has(SHARED) && query.inode == 0,
+            file: (query.inode, query.offset),
         })
     }
 }
