@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::num::{ParseFloatError, ParseIntError};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use foreswap::ledger::{IoBackend, ReadaheadPolicy, ThpMode};
 use foreswap_store::ring::MOST_HELPERS;
 
-use crate::memory_setting;
 use crate::size::{self, Size};
+use crate::{memory_setting, metrics};
 
 /// Run programs in less memory than they want.
 #[derive(Debug, Parser)]
@@ -92,6 +93,7 @@ Examples:
   foreswap run --memory 1G -- sort big.txt
   foreswap run --memory 40% --stats run.json -- python3 job.py
   foreswap run --memory auto -- ./simulation
+  foreswap run --memory 1G --metrics 9108 -- ./server
   foreswap run --memory 512M --swap /mnt/nvme --swap-size 20G -- ./simulation
   foreswap run --memory 1G --swap ram:512M --swap /var/tmp -- ./simulation
 
@@ -185,6 +187,20 @@ pub struct RunArgs {
     /// FILE is replaced when the run has ended, also when COMMAND was killed.
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
+
+    /// Serve the run's figures to Prometheus at http://ADDRESS:PORT/metrics
+    ///
+    /// A port alone is one of 127.0.0.1. Another interface must be written out (0.0.0.0:9108): everyone
+    /// who reaches it can read the figures, with names of programs and areas. Port 0 takes a free port and prints it.
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = metrics::http::address)]
+    pub metrics: Option<SocketAddr>,
+
+    /// Write the run's figures to FILE every five seconds and at the end, in Prometheus' text format
+    ///
+    /// For the textfile collector of node_exporter (FILE ends with .prom). FILE is replaced by a rename and stays
+    /// with the last figures when the run has ended.
+    #[arg(long, value_name = "FILE")]
+    pub metrics_file: Option<PathBuf>,
 
     /// Record the program's page faults to FILE
     ///

@@ -12,6 +12,7 @@ mod inherited;
 mod listeners;
 mod memory;
 mod memory_setting;
+mod metrics;
 mod preload;
 mod program;
 mod reaping;
