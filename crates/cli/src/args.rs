@@ -68,6 +68,8 @@ pub enum Subcommands {
     Run(Box<RunArgs>),
     /// List the programs that are managed, with their memory and swap areas
     Ps(PsArgs),
+    /// Watch the programs that are managed, live in the terminal
+    Top(TopArgs),
     /// Change the limit of a run in progress
     Set(SetArgs),
     /// Add a swap area to a run in progress
@@ -247,6 +249,33 @@ pub struct PsArgs {
     /// Only the run that has this process: a managed program, or its `foreswap run`
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
+}
+
+/// `foreswap top`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  foreswap top
+  foreswap top 4711 --interval 500ms
+
+Keys: arrows select a process; l changes the limit of its run, a adds a swap area, e empties one; p
+pauses, ? explains the screen, q quits.")]
+pub struct TopArgs {
+    /// The time between two looks
+    #[arg(long, short = 'i', value_name = "DURATION", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+
+    /// Only the run that has this process: a managed program, or its `foreswap run`
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = size::duration(text).map_err(|error| error.to_string())?;
+    if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval) {
+        return Err("expected 100ms to 1h".to_owned());
+    }
+    Ok(interval)
 }
 
 /// `foreswap set`.

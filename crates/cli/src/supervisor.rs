@@ -300,9 +300,12 @@ impl Supervisor {
     fn serve_control(&mut self) {
         for (client, request) in self.control.serve() {
             match request {
-                Ok(Request::Ps) => {
+                Ok(Request::Ps { mappings_of }) => {
                     self.look(true);
-                    let run = self.figures().run;
+                    let mut run = self.figures().run;
+                    if let Some(pid) = mappings_of {
+                        run.mappings = list::mappings(self.sessions.ledger(), pid);
+                    }
                     self.control.say(client, &Reply::Run(Box::new(run)), true);
                 }
                 Ok(request) => {

@@ -19,6 +19,9 @@ fn figures() -> Figures {
             swap_bytes: 140 << 20,
             readahead_hit_ratio: None,
             faults_major: 7,
+            swap_in_bytes: 0,
+            swap_out_bytes: 0,
+            stalled_ns: 0,
             unmanaged_bytes: Unmanaged::default(),
             waits_for_memory: true,
         }],
@@ -33,6 +36,7 @@ fn figures() -> Figures {
             state: "usable".into(),
         }],
         totals: None,
+        mappings: Vec::new(),
     };
     let mut latency = vec![0; 608];
     // 2^10 to 2^10 + 2^6 ns, and the last bucket.
