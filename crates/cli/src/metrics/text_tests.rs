@@ -90,3 +90,31 @@ fn values_are_those_of_the_run() {
     }
     assert!(!text.contains("secret") && !text.contains("password"));
 }
+
+/// The dashboard asks only for samples that there are.
+#[test]
+fn the_dashboard_knows_the_names() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../contrib/grafana-dashboard.json"
+    );
+    let dashboard = std::fs::read_to_string(path).expect("the dashboard");
+    let dashboard: serde_json::Value = serde_json::from_str(&dashboard).expect("JSON");
+    let text = figures().text(Format::Prometheus);
+    let names: std::collections::HashSet<&str> = text
+        .lines()
+        .filter_map(|line| line.split('{').next())
+        .collect();
+    let panels = dashboard["panels"].as_array().expect("panels").iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let mut asked = 0;
+    for target in targets {
+        let query = target["expr"].as_str().expect("a query");
+        let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for name in words.filter(|word| word.starts_with("foreswap_")) {
+            assert!(names.contains(name), "{name}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 8, "{asked} names");
+}

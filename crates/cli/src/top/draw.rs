@@ -33,7 +33,8 @@ swap       bytes per second from and to the areas; readahead: pages that were
            touched, of those read ahead
 latency    mean time of a fault, one bar per look, the newest on the right
 space      mappings of the selected process by address, at their size:
-           # in memory   : half   . on an area   blank: untouched
+           # in memory   . on an area   blank: untouched (in this order
+           within a mapping: the places are not known)
 
 up, down   select a process          l   change the limit of its run
 p          pause, go on              a   add a swap area
@@ -57,11 +58,11 @@ impl Look {
         self.of(Color::Cyan).add_modifier(Modifier::BOLD)
     }
 
-    /// Green, yellow from `high` on, red from 1 on.
-    fn grade(self, value: f64, high: f64) -> Style {
-        self.of(match value {
-            value if value >= 1.0 => Color::Red,
-            value if value >= high => Color::Yellow,
+    /// How full an area is.
+    fn grade(self, part: f64) -> Style {
+        self.of(match part {
+            part if part >= 0.95 => Color::Red,
+            part if part >= 0.8 => Color::Yellow,
             _ => Color::Green,
         })
     }
@@ -94,10 +95,11 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, coloured: bool) {
     let wanted = run.areas.len() as u16 + 2;
     let spare = room.saturating_sub(lines + 1);
     let areas = if spare >= 3 { wanted.min(spare) } else { 0 };
+    let processes = (state.rows().len() as u16).saturating_add(1);
     let [about, _, processes, swap] = Layout::vertical([
         Constraint::Length(lines),
         Constraint::Length(u16::from(room > lines)),
-        Constraint::Min(0),
+        Constraint::Max(processes),
         Constraint::Length(areas),
     ])
     .areas(body);
@@ -244,10 +246,14 @@ fn memory(run: &Run, width: u16, look: Look) -> Line<'static> {
     let part = run.resident_bytes as f64 / run.limit_bytes.max(1) as f64;
     let figures = format!("{} of {}", humane(run.resident_bytes), limit(run));
     let bar = usize::from(width.saturating_sub(HEAD + 36).min(40));
+    let colour = match run.resident_bytes > run.limit_bytes {
+        true => Color::Red,
+        false => Color::Green,
+    };
     let full = ((part * bar as f64).round() as usize).min(bar);
     Line::from(vec![
         Span::raw(format!("{figures:<23} ")),
-        Span::styled("█".repeat(full), look.grade(part, 0.9)),
+        Span::styled("█".repeat(full), look.of(colour)),
         Span::styled(
             "░".repeat(bar - full),
             Style::new().add_modifier(Modifier::DIM),
@@ -287,34 +293,31 @@ fn draw_latency(frame: &mut Frame<'_>, area: Rect, state: &State, run: &Run, loo
     frame.render_widget(graph_of, graph);
 }
 
-/// The mappings of a process as one line: each cell is as much of them, and shows which part of its mapping is in
-/// memory and which on areas. Within a mapping the places are not known.
+/// The mappings of a process as one line: each cell is as much of them. Where in a mapping its pages are is not known:
+/// first those in memory, then those on areas, then what was not touched.
 fn space(mappings: &[Mapping], width: u16, look: Look) -> Line<'static> {
     let total: u64 = mappings.iter().map(|mapping| mapping.bytes).sum();
-    if total < PAGE_BYTES || width == 0 {
+    if total < PAGE_BYTES {
         return Line::raw("-");
     }
-    let mut cells = Vec::new();
-    for cell in 0..u64::from(width) {
-        let at = (u128::from(total) * u128::from(2 * cell + 1) / u128::from(2 * width)) as u64;
-        let mut end = 0;
-        let found = mappings.iter().find(|mapping| {
-            end += mapping.bytes;
-            at < end
-        });
-        let Some(mapping) = found else { break };
-        let part = |bytes: u64| bytes as f64 / mapping.bytes as f64;
-        let (inside, outside) = (part(mapping.resident_bytes), part(mapping.swapped_bytes));
-        cells.push(match (inside, outside) {
-            (inside, _) if inside >= 0.75 => Span::styled("#", look.of(Color::Red)),
-            (inside, _) if inside >= 0.25 => Span::styled(":", look.of(Color::Yellow)),
-            (inside, outside) if inside + outside >= 0.05 => {
-                Span::styled(".", look.of(Color::Blue))
+    let cells = (0..u64::from(width)).map(|cell| {
+        // The middle of the cell.
+        let mut at = (u128::from(total) * u128::from(2 * cell + 1) / u128::from(2 * width)) as u64;
+        for mapping in mappings {
+            if at < mapping.bytes {
+                return match at {
+                    at if at < mapping.resident_bytes => Span::styled("#", look.of(Color::Red)),
+                    at if at < mapping.resident_bytes + mapping.swapped_bytes => {
+                        Span::styled(".", look.of(Color::Blue))
+                    }
+                    _ => Span::raw(" "),
+                };
             }
-            _ => Span::raw(" "),
-        });
-    }
-    Line::from(cells)
+            at -= mapping.bytes;
+        }
+        Span::raw(" ")
+    });
+    Line::from(cells.collect::<Vec<_>>())
 }
 
 fn draw_processes(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
@@ -388,7 +391,7 @@ fn draw_areas(frame: &mut Frame<'_>, area: Rect, run: &Run, look: Look) {
             Text::raw(path),
             right(humane(area.used_bytes)),
             right(humane(area.bytes)),
-            right(percent(part)).style(look.grade(part, 0.8)),
+            right(percent(part)).style(look.grade(part)),
         ])
     });
     let heads = [

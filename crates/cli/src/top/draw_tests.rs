@@ -75,8 +75,8 @@ fn a_large_terminal_is_filled_with_history_and_space() {
         .iter()
         .find(|line| line.starts_with("space"))
         .expect("the line");
-    assert_eq!(space.matches('#').count(), 63, "{space}");
-    assert_eq!(space.matches('.').count(), 64, "{space}");
+    assert_eq!(space.matches('#').count(), 57, "{space}");
+    assert_eq!(space.matches('.').count(), 44, "{space}");
     let latency = shown
         .iter()
         .find(|line| line.starts_with("latency"))
