@@ -138,7 +138,6 @@ fn a_run_is_watched_and_changed_and_the_terminal_is_given_back() {
     );
 
     // A signal restores the terminal as well.
-    terminal.keys(&["C-l"]);
     terminal.keys(&[&start, "Enter"]);
     terminal.shows(&["of 96 MiB"]);
     let pane = terminal.tmux(&["list-panes", "-F", "#{pane_pid}"]);
@@ -149,10 +148,10 @@ fn a_run_is_watched_and_changed_and_the_terminal_is_given_back() {
 
     fs::write(scratch.join("stop"), "").expect("the file");
     running.wait().succeeded();
-    terminal.keys(&[&start, "Enter"]);
+    terminal.keys(&[&start.replace("status", "end"), "Enter"]);
     terminal.shows(&["no run is under way"]);
     terminal.keys(&["q"]);
-    terminal.shows(&["status 0"]);
+    terminal.shows(&["\nend 0"]);
 }
 
 #[test]

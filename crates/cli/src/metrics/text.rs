@@ -273,7 +273,7 @@ impl Figures {
     }
 
     fn processes(&self, text: &mut Text) {
-        let all: [(&str, &'static str, &str, &str, fn(&Process) -> u64); 4] = [
+        let all: [ProcessFamily; 4] = [
             (
                 "gauge",
                 "foreswap_process_managed_bytes",
@@ -313,6 +313,15 @@ impl Figures {
         }
     }
 }
+
+/// A family with a sample for each process: type, name, unit, help, and the figure.
+type ProcessFamily = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&Process) -> u64,
+);
 
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
