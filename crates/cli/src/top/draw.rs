@@ -38,7 +38,8 @@ space      mappings of the selected process by address, at their size:
 
 up, down   select a process          l   change the limit of its run
 p          pause, go on              a   add a swap area
-q          quit                      e   empty an area and remove it";
+q          quit (an area being         e   empty an area and remove it
+           emptied stays in use)";
 
 /// Styles, without colours if they are not wanted.
 #[derive(Clone, Copy)]
