@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use foreswap_bench::interrupt;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::args::TopArgs;
 use crate::control::asking::{self, Found};
@@ -27,7 +28,10 @@ use crate::voice;
 use state::{Action, State};
 
 /// The longest wait for a key: how soon a look is drawn, and a signal noticed.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
 
 /// What other threads tell the one that draws.
 enum News {
@@ -70,6 +74,7 @@ fn show(terminal: &mut DefaultTerminal, args: &TopArgs) -> io::Result<ExitCode> 
     let began = Instant::now();
     let mut state = State::default();
     let mut changed = true;
+    let stdin = io::stdin();
     loop {
         if let Err(signal) = interrupt::check() {
             return Ok(signal.exit_code());
@@ -79,7 +84,16 @@ fn show(terminal: &mut DefaultTerminal, args: &TopArgs) -> io::Result<ExitCode> 
         if changed {
             terminal.draw(|frame| draw::draw(frame, &state, coloured))?;
         }
-        changed = event::poll(LOOK)?;
+        // A terminal that was closed: crossterm would read its end without a pause.
+        let mut input = [PollFd::new(&stdin, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut input, Some(&LOOK));
+        if input[0]
+            .revents()
+            .intersects(PollFlags::HUP | PollFlags::ERR)
+        {
+            return Ok(ExitCode::FAILURE);
+        }
+        changed = event::poll(Duration::ZERO)?;
         if !changed {
             continue;
         }
