@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::num::{ParseFloatError, ParseIntError};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use foreswap::ledger::{IoBackend, ReadaheadPolicy, ThpMode};
 use foreswap_store::ring::MOST_HELPERS;
 
-use crate::memory_setting;
 use crate::size::{self, Size};
+use crate::{memory_setting, metrics};
 
 /// Run programs in less memory than they want.
 #[derive(Debug, Parser)]
@@ -67,6 +68,8 @@ pub enum Subcommands {
     Run(Box<RunArgs>),
     /// List the programs that are managed, with their memory and swap areas
     Ps(PsArgs),
+    /// Watch the programs that are managed, live in the terminal
+    Top(TopArgs),
     /// Change the limit of a run in progress
     Set(SetArgs),
     /// Add a swap area to a run in progress
@@ -92,6 +95,7 @@ Examples:
   foreswap run --memory 1G -- sort big.txt
   foreswap run --memory 40% --stats run.json -- python3 job.py
   foreswap run --memory auto -- ./simulation
+  foreswap run --memory 1G --metrics 9108 -- ./server
   foreswap run --memory 512M --swap /mnt/nvme --swap-size 20G -- ./simulation
   foreswap run --memory 1G --swap ram:512M --swap /var/tmp -- ./simulation
   foreswap run --memory 2G --map-files '*.safetensors' -- python3 generate.py
@@ -197,6 +201,20 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
 
+    /// Serve the run's figures to Prometheus at http://ADDRESS:PORT/metrics
+    ///
+    /// A port alone is one of 127.0.0.1. Another interface must be written out (0.0.0.0:9108): everyone
+    /// who reaches it can read the figures, with names of programs and areas. Port 0 takes a free port and prints it.
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = metrics::http::address)]
+    pub metrics: Option<SocketAddr>,
+
+    /// Write the run's figures to FILE every five seconds and at the end, in Prometheus' text format
+    ///
+    /// For the textfile collector of node_exporter (FILE ends with .prom). FILE is replaced by a rename and stays
+    /// with the last figures when the run has ended.
+    #[arg(long, value_name = "FILE")]
+    pub metrics_file: Option<PathBuf>,
+
     /// Record the program's page faults to FILE
     ///
     /// Faults, hits of readahead, evictions and discards: for `foreswap lab mrc` and `foreswap lab
@@ -242,6 +260,33 @@ pub struct PsArgs {
     /// Only the run that has this process: a managed program, or its `foreswap run`
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
+}
+
+/// `foreswap top`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  foreswap top
+  foreswap top 4711 --interval 500ms
+
+Keys: arrows select a process; l changes the limit of its run, a adds a swap area, e empties one; p
+pauses, ? explains the screen, q quits.")]
+pub struct TopArgs {
+    /// The time between two looks
+    #[arg(long, short = 'i', value_name = "DURATION", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+
+    /// Only the run that has this process: a managed program, or its `foreswap run`
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = size::duration(text).map_err(|error| error.to_string())?;
+    if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval) {
+        return Err("expected 100ms to 1h".to_owned());
+    }
+    Ok(interval)
 }
 
 /// `foreswap set`.

@@ -13,6 +13,7 @@ mod listeners;
 mod mapped_files;
 mod memory;
 mod memory_setting;
+mod metrics;
 mod preload;
 mod program;
 mod reaping;
@@ -24,6 +25,7 @@ mod signals;
 mod size;
 mod stats_file;
 mod supervisor;
+mod top;
 mod turns;
 mod unmanaged;
 mod voice;
@@ -48,6 +50,7 @@ pub fn main() -> ExitCode {
     {
         Subcommands::Run(args) => return run::run(&args),
         Subcommands::Ps(args) => return commands::ps(&args),
+        Subcommands::Top(args) => return top::top(&args),
         Subcommands::Set(args) => return commands::set(&args),
         Subcommands::Swapon(args) => return commands::swapon(&args),
         Subcommands::Swapoff(args) => return commands::swapoff(&args),

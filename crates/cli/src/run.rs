@@ -26,6 +26,7 @@ use crate::doctor::quoted;
 use crate::listeners::Listeners;
 use crate::mapped_files::{MappedFiles, Pattern};
 use crate::memory_setting::Limits;
+use crate::metrics::Metrics;
 use crate::preload::PreloadError;
 use crate::program::{self, ProgramError};
 use crate::recording::Recording;
@@ -78,6 +79,7 @@ struct Prepared {
     program: PathBuf,
     object: PathBuf,
     stats: Option<StatsFile>,
+    metrics: Metrics,
     recording: Option<Recording>,
     areas: Vec<OpenArea>,
     io: IoBackend,
@@ -89,6 +91,7 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
     let limits = args.memory.resolve("--memory ")?;
     let patterns = Pattern::all(&args.map_files)?;
     let stats = args.stats.as_deref().map(StatsFile::check).transpose()?;
+    let metrics = Metrics::open(args.metrics, args.metrics_file.as_deref())?;
     let name = args
         .command
         .first()
@@ -124,6 +127,7 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
         program,
         object,
         stats,
+        metrics,
         recording,
         areas,
         io,
@@ -185,6 +189,12 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         let text = format!("`foreswap ps` will not show this run: no control socket ({why})");
         voice.remark(Severity::Note, &text);
     }
+    if args.metrics.is_some_and(|address| address.port() == 0)
+        && let Some(address) = prepared.metrics.address()
+    {
+        let text = format!("metrics at http://{address}/metrics");
+        voice.remark(Severity::Note, &text);
+    }
     let mut supervisor = Supervisor {
         listeners,
         sessions,
@@ -192,6 +202,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         voice,
         control,
         changes: Changes::default(),
+        metrics: prepared.metrics,
         areas,
         auto,
         command: None,
@@ -268,6 +279,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         let text = "the disk still writes what ended processes had begun; the swap areas are in use until it has";
         supervisor.voice.remark(Severity::Note, text);
     }
+    supervisor.write_metrics();
     if all_gone {
         supervisor.end_recording();
         supervisor.areas.erase_all();
@@ -337,6 +349,7 @@ fn stay_behind(supervisor: &mut Supervisor) {
         let _ = rustix::stdio::dup2_stderr(&null);
     }
     let served = supervisor.until_all_have_ended();
+    supervisor.write_metrics();
     supervisor.end_recording();
     supervisor.areas.erase_all();
     supervisor.control.close();

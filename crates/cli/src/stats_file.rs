@@ -74,6 +74,17 @@ impl StatsFile {
     }
 }
 
+/// The absolute path of an ordinary file that [`replace`] can write, whether or not it exists.
+pub fn replaceable(path: &Path) -> io::Result<PathBuf> {
+    match target(path)? {
+        Target::Replace(path) => std::path::absolute(path),
+        Target::Open(_) | Target::InPlace => {
+            let text = "expected an ordinary file in a folder that can be written to, as it is replaced by a rename";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+        }
+    }
+}
+
 fn target(path: &Path) -> io::Result<Target> {
     if let Some(fd) = descriptor(path) {
         // SAFETY: borrowed for the duplication only; a number that is not open is an error there.
@@ -126,7 +137,8 @@ fn descriptor(path: &Path) -> Option<i32> {
     }
 }
 
-fn replace(file: &Path, text: &[u8]) -> io::Result<()> {
+/// Writes `text` beside `file` and renames it: a reader never sees half of it.
+pub fn replace(file: &Path, text: &[u8]) -> io::Result<()> {
     let mut beside = file.as_os_str().to_owned();
     beside.push(format!(".{}.tmp", std::process::id()));
     let beside = PathBuf::from(beside);

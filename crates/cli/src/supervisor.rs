@@ -17,6 +17,7 @@ use crate::control::list;
 use crate::control::server::Control;
 use crate::control::words::{Reply, Request};
 use crate::listeners::Listeners;
+use crate::metrics::{Figures, Metrics};
 use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
 use crate::turns::Turns;
@@ -49,6 +50,8 @@ pub struct Supervisor {
     pub control: Control,
     /// Requested changes in progress.
     pub changes: Changes,
+    /// The figures for monitoring.
+    pub metrics: Metrics,
     /// The open swap areas.
     pub areas: Areas,
     /// The limit, if it is not fixed.
@@ -133,6 +136,7 @@ impl Supervisor {
         let ending = self.ending.map(|_| KILLING_STEP);
         let times = look.into_iter().chain(self.sessions.retry());
         let times = times.chain(self.control.timeout()).chain(ending);
+        let times = times.chain(self.metrics.due_in());
         let times = times.chain(self.auto.due_in());
         let times = times.chain(self.turns.as_ref().map(Turns::due_in));
         // Rounded up: no busy loop for a time that is nearly over.
@@ -188,6 +192,7 @@ impl Supervisor {
         let mut polled: Vec<PollFd<'_>> = fds
             .map(|fd| (fd, PollFlags::IN))
             .chain(self.control.watched())
+            .chain(self.metrics.watched())
             .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags))
             .collect();
         match poll(&mut polled, timeout) {
@@ -242,6 +247,7 @@ impl Supervisor {
         self.look(false);
         self.kill_late();
         self.serve_control();
+        self.serve_metrics();
         Ok(())
     }
 
@@ -260,15 +266,45 @@ impl Supervisor {
         }
     }
 
+    /// The run as it is, without a look at the processes' memory.
+    fn figures(&self) -> Figures {
+        let stats = self.sessions.totals_now().stats;
+        let ledger = self.sessions.ledger();
+        let bounds = self.auto.bounds();
+        Figures {
+            run: list::run(ledger, &stats, self.command, &self.watch, bounds),
+            stats,
+        }
+    }
+
+    fn serve_metrics(&mut self) {
+        let mut metrics = std::mem::take(&mut self.metrics);
+        let served = metrics.serve(|| self.figures());
+        self.metrics = metrics;
+        if let Err(error) = served {
+            self.voice.remark(Severity::Warning, &error.to_string());
+        }
+    }
+
+    /// Writes the file of the metrics, if there is one.
+    pub fn write_metrics(&mut self) {
+        let mut metrics = std::mem::take(&mut self.metrics);
+        let written = metrics.write(|| self.figures());
+        self.metrics = metrics;
+        if let Err(error) = written {
+            self.voice.remark(Severity::Warning, &error.to_string());
+        }
+    }
+
     fn serve_control(&mut self) {
         for (client, request) in self.control.serve() {
             match request {
-                Ok(Request::Ps) => {
+                Ok(Request::Ps { mappings_of }) => {
                     self.look(true);
-                    let stats = self.sessions.totals_now().stats;
-                    let ledger = self.sessions.ledger();
-                    let bounds = self.auto.bounds();
-                    let run = list::run(ledger, &stats, self.command, &self.watch, bounds);
+                    let mut run = self.figures().run;
+                    if let Some(pid) = mappings_of {
+                        run.mappings = list::mappings(self.sessions.ledger(), pid);
+                    }
                     self.control.say(client, &Reply::Run(Box::new(run)), true);
                 }
                 Ok(request) => {

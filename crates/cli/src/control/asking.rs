@@ -118,8 +118,9 @@ pub struct Found {
     pub run: Run,
 }
 
-/// All runs that this user may see, and the errors of those that do not answer.
-pub fn all_runs() -> (Vec<Found>, Vec<AskError>) {
+/// All runs that this user may see, and the errors of those that do not answer. With the mappings of one
+/// process, if asked.
+pub fn all_runs(mappings_of: Option<i32>) -> (Vec<Found>, Vec<AskError>) {
     let user = rustix::process::geteuid();
     let mut folders = place::folders(user.as_raw());
     if user.is_root() {
@@ -141,7 +142,7 @@ pub fn all_runs() -> (Vec<Found>, Vec<AskError>) {
             if !peer.is_ok_and(|peer| peer.uid.as_raw() == owner) {
                 continue;
             }
-            match list(&path, UnixStream::from(socket)) {
+            match list(&path, UnixStream::from(socket), mappings_of) {
                 Ok(run) => found.push(Found { path, run }),
                 Err(AskError::Silent { .. }) if has_ended(&path) => {}
                 Err(error) => silent.push(error),
@@ -158,8 +159,8 @@ fn has_ended(path: &Path) -> bool {
     matches!(place::connect(path), Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 
-fn list(path: &Path, socket: UnixStream) -> Result<Run, AskError> {
-    let mut asked = Asked::new(path, socket, &Request::Ps)?;
+fn list(path: &Path, socket: UnixStream, mappings_of: Option<i32>) -> Result<Run, AskError> {
+    let mut asked = Asked::new(path, socket, &Request::Ps { mappings_of })?;
     asked.set_patience(LIST);
     match asked.next()? {
         Some(Reply::Run(run)) => Ok(*run),
@@ -172,7 +173,7 @@ fn list(path: &Path, socket: UnixStream) -> Result<Run, AskError> {
 
 /// The run with process `pid`. Other runs that do not answer are no obstacle.
 pub fn find(pid: i32) -> Result<Found, AskError> {
-    let (runs, mut silent) = all_runs();
+    let (runs, mut silent) = all_runs(None);
     let has = |run: &Run| {
         let own = run.supervisor == pid || run.command_pid == Some(pid);
         own || run.processes.iter().any(|process| process.pid == pid)
@@ -205,7 +206,7 @@ mod tests {
         let socket = UnixStream::connect(&path).expect("a connection");
         assert!(!has_ended(&path));
         drop(listener);
-        let error = list(&path, socket).expect_err("nobody answers");
+        let error = list(&path, socket, None).expect_err("nobody answers");
         assert!(matches!(error, AskError::Silent { .. }), "{error}");
         assert!(has_ended(&path), "the socket takes no connection");
         std::fs::remove_file(&path).expect("its removal");

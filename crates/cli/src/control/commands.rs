@@ -22,7 +22,7 @@ const LINES: Duration = Duration::from_secs(1);
 const COMMAND: usize = 32;
 
 /// Foreign text, made safe for the terminal.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
         .collect()
@@ -36,7 +36,7 @@ fn fail(error: &AskError) -> ExitCode {
 /// Lists all runs, or one.
 pub fn ps(args: &PsArgs) -> ExitCode {
     let (runs, silent) = match args.pid.map(asking::find) {
-        None => asking::all_runs(),
+        None => asking::all_runs(None),
         Some(Ok(found)) => (vec![found], Vec::new()),
         Some(Err(error)) => return fail(&error),
     };
@@ -58,7 +58,7 @@ pub fn ps(args: &PsArgs) -> ExitCode {
 }
 
 /// The program by its name alone, and as many of its arguments as fit.
-fn short(command: &str) -> String {
+pub fn short(command: &str) -> String {
     let (program, arguments) = command.split_once(' ').unwrap_or((command, ""));
     let name = program.rsplit('/').next().unwrap_or(program);
     let command = plain(format!("{name} {arguments}").trim_end());
@@ -98,7 +98,7 @@ fn columns(rows: &[Vec<String>]) -> String {
 }
 
 /// The limit, and whether it changes by itself.
-fn limit(run: &Run) -> String {
+pub fn limit(run: &Run) -> String {
     let now = humane(run.limit_bytes);
     match run.auto {
         Some(_) => format!("auto, {now}"),
@@ -208,8 +208,16 @@ pub fn set(args: &SetArgs) -> ExitCode {
     follow(asking::ask(args.pid, &Request::Set { memory }), "")
 }
 
+/// A new area as the supervisor takes it.
+pub fn area(text: &str) -> String {
+    match text.is_empty() || text.starts_with("ram:") {
+        true => text.to_owned(),
+        false => absolute(text),
+    }
+}
+
 /// The absolute path, because the supervisor may be in another folder.
-fn absolute(path: &str) -> String {
+pub fn absolute(path: &str) -> String {
     let absolute = Path::new(path)
         .canonicalize()
         .or_else(|_| std::path::absolute(path));
@@ -218,13 +226,8 @@ fn absolute(path: &str) -> String {
 
 /// Adds a swap area to a run.
 pub fn swapon(args: &SwaponArgs) -> ExitCode {
-    let area = if args.area.is_empty() || args.area.starts_with("ram:") {
-        args.area.clone()
-    } else {
-        absolute(&args.area)
-    };
     let request = Request::Swapon {
-        area,
+        area: area(&args.area),
         priority: args.priority,
         swap_size: args.swap_size,
     };
@@ -364,6 +367,9 @@ mod tests {
                 swap_bytes: 800 << 20,
                 readahead_hit_ratio: Some(0.98765),
                 faults_major: 1,
+                swap_in_bytes: 0,
+                swap_out_bytes: 0,
+                stalled_ns: 0,
                 unmanaged_bytes: Unmanaged {
                     total: 3 << 20,
                     ..Unmanaged::default()
@@ -404,6 +410,7 @@ mod tests {
                 },
             ],
             totals: None,
+            mappings: Vec::new(),
         };
         let auto = Run {
             auto: Some(Auto {

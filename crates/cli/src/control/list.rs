@@ -6,7 +6,7 @@ use foreswap::ledger::{AreaState, Ledger, ProcId, ProcessState, StatsSnapshot};
 use foreswap_store::area::PAGE_BYTES;
 use rustix::process::Pid;
 
-use super::words::{Area, Memory, Other, Process, Run, Totals};
+use super::words::{Area, Mapping, Memory, Other, Process, Run, Totals};
 use crate::auto_memory::Auto;
 use crate::turns;
 use crate::unmanaged::{Now, Watch};
@@ -49,6 +49,9 @@ fn process(ledger: &Ledger, record: ProcId, watch: &Watch, now: &Now) -> Process
         swap_bytes: slots.sum::<u64>() * PAGE_BYTES,
         readahead_hit_ratio: (read > 0).then(|| hits as f64 / read as f64),
         faults_major: stats.faults_major.load(Relaxed),
+        swap_in_bytes: stats.swap_in_bytes.load(Relaxed),
+        swap_out_bytes: stats.swap_out_bytes.load(Relaxed),
+        stalled_ns: stats.stalled_ns.load(Relaxed),
         unmanaged_bytes: unmanaged.map(|(_, bytes)| *bytes).unwrap_or_default(),
         waits_for_memory: turns::waits(ledger, record),
     }
@@ -80,6 +83,26 @@ pub fn areas(ledger: &Ledger) -> Vec<Area> {
     let mut areas: Vec<Area> = known.collect();
     areas.sort_by_key(|area| (std::cmp::Reverse(area.priority), area.number));
     areas
+}
+
+/// The mappings of the process `pid`, by address; none if it is not managed.
+pub fn mappings(ledger: &Ledger, pid: i32) -> Vec<Mapping> {
+    let is_it = |record: &ProcId| {
+        ledger.state(*record) == ProcessState::Live && ledger.pid(*record).cast_signed() == pid
+    };
+    let record = ledger.records_in_use().find(is_it);
+    let vmas = record.map_or_else(Vec::new, |record| ledger.stats(record).snapshot().vmas);
+    let mut mappings: Vec<Mapping> = vmas
+        .iter()
+        .map(|vma| Mapping {
+            start: vma.start,
+            bytes: vma.bytes,
+            resident_bytes: vma.resident_bytes,
+            swapped_bytes: vma.swapped_bytes,
+        })
+        .collect();
+    mappings.sort_by_key(|mapping| mapping.start);
+    mappings
 }
 
 /// The data of `foreswap ps` for a run; `stats` is the sum over all its processes so far.
@@ -125,7 +148,15 @@ pub fn run(
             file_in_bytes: stats.file_in_bytes,
             swap_out_bytes: stats.swap_out_bytes,
             faults_major: stats.faults_major,
+            faults_minor: stats.faults_minor,
+            faults_zero: stats.faults_zero,
+            faults_timed: stats.latency.iter().sum(),
+            fault_ns_sum: stats.fault_ns_sum(),
+            readahead_pages: stats.readahead_pages,
+            readahead_hits: stats.readahead_hits,
+            stalled_ns: stats.stalled_ns,
             huge_splits: stats.huge_splits,
         }),
+        mappings: Vec::new(),
     }
 }

@@ -13,7 +13,11 @@ pub const LINE_BYTES: usize = 256 << 10;
 #[serde(tag = "do", rename_all = "lowercase")]
 pub enum Request {
     /// List the run.
-    Ps,
+    Ps {
+        /// With the mappings of this process.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mappings_of: Option<i32>,
+    },
     /// Change the limit.
     Set {
         /// As on the command line: `512M`, `40%`.
@@ -95,10 +99,14 @@ pub struct Run {
     /// The counters so far; `None` from an older supervisor.
     #[serde(default)]
     pub totals: Option<Totals>,
+    /// The largest mappings of one process, by address, if they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mappings: Vec<Mapping>,
 }
 
 /// The sums over all processes of a run since its start, ended ones included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Totals {
     /// Bytes read from areas.
     pub swap_in_bytes: u64,
@@ -109,8 +117,35 @@ pub struct Totals {
     pub swap_out_bytes: u64,
     /// Faults that waited for an area.
     pub faults_major: u64,
+    /// Faults served from memory.
+    pub faults_minor: u64,
+    /// Faults served with a zero page.
+    pub faults_zero: u64,
+    /// Faults whose time was taken.
+    pub faults_timed: u64,
+    /// Their time, at most 4 % off.
+    pub fault_ns_sum: u64,
+    /// Pages read without a fault on them.
+    pub readahead_pages: u64,
+    /// The touched ones among them.
+    pub readahead_hits: u64,
+    /// Time in which a thread waited for a page that more memory would have kept, summed over processes.
+    pub stalled_ns: u64,
     /// Huge pages that were split.
     pub huge_splits: u64,
+}
+
+/// A managed mapping of a process, as of some tenths of a second ago.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mapping {
+    /// Its first address.
+    pub start: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Its bytes in memory.
+    pub resident_bytes: u64,
+    /// Its bytes on swap areas.
+    pub swapped_bytes: u64,
 }
 
 /// A managed process.
@@ -133,6 +168,15 @@ pub struct Process {
     pub readahead_hit_ratio: Option<f64>,
     /// Faults that waited for an area.
     pub faults_major: u64,
+    /// Bytes read from areas.
+    #[serde(default)]
+    pub swap_in_bytes: u64,
+    /// Bytes written to areas.
+    #[serde(default)]
+    pub swap_out_bytes: u64,
+    /// Time in which a thread waited for a page that more memory would have kept.
+    #[serde(default)]
+    pub stalled_ns: u64,
     /// Its unmanaged memory.
     #[serde(default)]
     pub unmanaged_bytes: Unmanaged,

@@ -378,6 +378,18 @@ impl StatsSnapshot {
         self.vmas.extend_from_slice(&other.vmas);
     }
 
+    /// The number of faults served in less than 2^`power` ns; the last bucket has no end.
+    pub fn faults_within(&self, power: u32) -> u64 {
+        let buckets = latency_bucket(1 << power);
+        self.latency.iter().take(buckets).sum()
+    }
+
+    /// The time of all faults, ns: each counts as the middle of its bucket, which is at most 1/32 off.
+    pub fn fault_ns_sum(&self) -> u64 {
+        let buckets = self.latency.iter().enumerate();
+        buckets.map(|(bucket, n)| n * bucket_value(bucket)).sum()
+    }
+
     /// The latency below which the fraction `p` (0 to 1) of the faults lie, ns; 0 without faults.
     pub fn fault_ns_percentile(&self, p: f64) -> u64 {
         let total: u64 = self.latency.iter().sum();
@@ -437,5 +449,8 @@ mod tests {
         assert!(sum.fault_ns_percentile(0.99).abs_diff(1000) < 62);
         assert!(sum.fault_ns_percentile(1.0).abs_diff(1_000_000) < 62_000);
         assert!(sum.fault_ns_percentile(1.0) <= 1_000_000);
+        let within = [9, 10, 19, 20].map(|power| sum.faults_within(power));
+        assert_eq!(within, [0, 198, 198, 200]);
+        assert!(sum.fault_ns_sum().abs_diff(2_198_000) < 2_198_000 / 32);
     }
 }

@@ -1,0 +1,92 @@
+//! A state for tests, always the same: one run with two processes, looked at twice.
+
+use std::time::Duration;
+
+use super::state::State;
+use crate::control::words::{Area, Mapping, Process, Run, Totals};
+use crate::unmanaged::Unmanaged;
+
+fn process(pid: i32, command: &str, mebibytes: u64) -> Process {
+    Process {
+        pid,
+        command: command.into(),
+        managed_bytes: 200 << 20,
+        resident_bytes: mebibytes << 20,
+        swap_bytes: 140 << 20,
+        readahead_hit_ratio: Some(0.9),
+        faults_major: 100,
+        swap_in_bytes: 0,
+        swap_out_bytes: 0,
+        stalled_ns: 0,
+        unmanaged_bytes: Unmanaged::default(),
+        waits_for_memory: pid == 102,
+    }
+}
+
+/// The run at its first look.
+pub fn run() -> Run {
+    let mapping = |start, resident_bytes, swapped_bytes| Mapping {
+        start,
+        bytes: 100 << 20,
+        resident_bytes,
+        swapped_bytes,
+    };
+    Run {
+        supervisor: 100,
+        command_pid: Some(101),
+        command: "/usr/bin/python3 job.py".into(),
+        limit_bytes: 64 << 20,
+        auto: None,
+        resident_bytes: 61 << 20,
+        unmanaged_bytes: Unmanaged {
+            total: 3 << 20,
+            files: 3 << 20,
+            ..Unmanaged::default()
+        },
+        processes: vec![
+            process(101, "/usr/bin/python3 job.py", 50),
+            process(102, "worker", 11),
+        ],
+        others: Vec::new(),
+        areas: vec![Area {
+            number: 0,
+            path: "/tmp".into(),
+            bytes: 1 << 30,
+            used_bytes: 280 << 20,
+            memory: None,
+            priority: -1,
+            state: "draining".into(),
+        }],
+        totals: Some(Totals::default()),
+        mappings: vec![
+            mapping(0x1000, 90 << 20, 10 << 20),
+            mapping(0x2000, 0, 60 << 20),
+            mapping(0x3000, 0, 0),
+        ],
+    }
+}
+
+/// Two looks, two seconds apart.
+pub fn state() -> State {
+    let mut state = State::default();
+    state.on_look(Duration::from_secs(1), vec![run()]);
+    let mut later = run();
+    later.totals = Some(Totals {
+        faults_major: 2_000,
+        faults_minor: 50_000,
+        faults_zero: 20,
+        faults_timed: 1_000,
+        fault_ns_sum: 84_000_000,
+        swap_in_bytes: 240 << 20,
+        swap_out_bytes: 2 << 20,
+        readahead_pages: 1000,
+        readahead_hits: 980,
+        stalled_ns: 250_000_000,
+        ..Totals::default()
+    });
+    later.processes[0].faults_major += 2_000;
+    later.processes[0].swap_in_bytes += 240 << 20;
+    later.processes[0].stalled_ns += 250_000_000;
+    state.on_look(Duration::from_secs(3), vec![later]);
+    state
+}
