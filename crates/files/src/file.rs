@@ -192,12 +192,11 @@ impl CachedFile {
             let target = &mut buffer[done..done + bytes];
             if !self.copy(page, from, target) {
                 missed += 1;
-                if !slow.read(page, from, target, left)? {
-                    size = size.min(self.0.file.bytes());
-                    continue;
-                }
+                slow.read(page, from, target, left)?;
+                // It may be this miss that found the file cut.
+                size = size.min(self.0.file.bytes());
             }
-            done += bytes;
+            done += bytes.min(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
         }
         let pages = (offset % PAGE + done as u64).div_ceil(PAGE);
         self.0.shared.counters.hits(pages.saturating_sub(missed));
@@ -306,9 +305,9 @@ impl CachedFile {
 }
 
 impl Slow<'_> {
-    /// Copies from a page that is not there, or has a mark. False if the file has been cut before the page. `left`: bytes
-    /// of the request behind this page.
-    fn read(&mut self, page: FilePage, from: usize, to: &mut [u8], left: u64) -> io::Result<bool> {
+    /// Copies from a page that is not there, or has a mark; nothing if the file has been cut before the page. `left`:
+    /// bytes of the request behind this page.
+    fn read(&mut self, page: FilePage, from: usize, to: &mut [u8], left: u64) -> io::Result<()> {
         let (shared, file) = self.file.parts();
         let mut counted = false;
         loop {
@@ -320,7 +319,7 @@ impl Slow<'_> {
                     continue;
                 }
                 if !state.has_frame() && page.0 * PAGE >= file.bytes() {
-                    return Ok(false);
+                    return Ok(());
                 }
                 if !state.is(PRESENT) && !std::mem::replace(&mut counted, true) {
                     shared.counters.miss();
@@ -334,7 +333,7 @@ impl Slow<'_> {
                 continue;
             }
             if self.file.copy(page, from, to) {
-                return Ok(true);
+                return Ok(());
             }
         }
     }

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 /// The window before anything is known, and the least.
-const LEAST: u64 = 1 << 20;
+const LEAST: u64 = 4 << 20;
 /// The most bytes of a window.
 const MOST: u64 = 64 << 20;
 /// Reads of which the highest rate counts, in groups that are forgotten as a whole.
