@@ -41,6 +41,9 @@ pub struct Inner {
     pub writable: bool,
     /// Its size for reads, in bytes.
     bytes: AtomicU64,
+    /// Where write-back ends, in bytes. Ahead of `bytes` while a write extends the file: pages that it has written already
+    /// must not be cut at the old size, and then count as clean.
+    writes_end: AtomicU64,
     /// The size that the store is known to have. Less than `bytes` while pages at the end are not written yet.
     pub stored: AtomicU64,
     /// Writes share it; who changes the size has it alone.
@@ -60,6 +63,7 @@ impl Inner {
             store,
             writable,
             bytes: AtomicU64::new(bytes),
+            writes_end: AtomicU64::new(bytes),
             stored: AtomicU64::new(bytes),
             size: RwLock::default(),
             dirty: Mutex::default(),
@@ -77,13 +81,25 @@ impl Inner {
         lock(&self.pipe)
     }
 
-    /// The size for reads is at least this from now on.
+    /// Where write-back ends.
+    pub fn writes_end(&self) -> u64 {
+        self.writes_end.load(Ordering::Acquire)
+    }
+
+    /// A write is about to extend the file to this size.
+    pub fn begin_growth(&self, bytes: u64) {
+        self.writes_end.fetch_max(bytes, Ordering::AcqRel);
+    }
+
+    /// The size is at least this from now on.
     pub fn grow_to(&self, bytes: u64) {
+        self.begin_growth(bytes);
         self.bytes.fetch_max(bytes, Ordering::AcqRel);
     }
 
-    /// The size for reads is this from now on.
+    /// The size is this from now on.
     pub fn resize(&self, bytes: u64) {
+        self.writes_end.store(bytes, Ordering::Release);
         self.bytes.store(bytes, Ordering::Release);
     }
 

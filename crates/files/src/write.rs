@@ -50,10 +50,14 @@ impl CachedFile {
         }
         drop(shares);
         let _alone = file.size.write().unwrap_or_else(PoisonError::into_inner);
+        file.begin_growth(end);
         let written = self.write_pages(bytes, offset);
-        if written.is_ok() {
-            file.grow_to(end);
-        }
+        // What a failed write has left behind the end is not of the file.
+        file.resize(if written.is_ok() {
+            end.max(file.bytes())
+        } else {
+            file.bytes()
+        });
         written
     }
 

@@ -169,7 +169,7 @@ impl Inner {
 impl Batch {
     fn start(self, shared: &Arc<Shared>, file: &Arc<Inner>) {
         // After the pages were taken: whoever cuts the file changes the size first and then waits for them.
-        let size = file.bytes();
+        let size = file.writes_end();
         let offset = self.first * PAGE;
         let whole = self.frames.len() as u64 * PAGE;
         let bytes = size.saturating_sub(offset).min(whole);

@@ -258,3 +258,21 @@ fn local_files_are_direct_where_they_can_be() {
     };
     assert!(is_direct(Options::new()) && !is_direct(Options::new().buffered(true)));
 }
+
+/// Write-back meets pages of a write that is still extending the file.
+#[test]
+fn appended_bytes_reach_the_store() {
+    const WRITE: usize = 300_007;
+    let memory = Arc::new(MemoryStore::default());
+    let cache = Cache::new(CACHE).expect("a cache");
+    let store = Arc::clone(&memory) as Arc<dyn Store>;
+    let file = cache.open_store(store, true).expect("a file");
+    let bytes: Vec<u8> = (0..WRITE).map(|at| (at % 251) as u8 + 1).collect();
+    for n in 0..200 {
+        file.write_at(&bytes, n * WRITE as u64).expect("an append");
+    }
+    file.sync().expect("a sync");
+    let content = memory.content();
+    assert_eq!(content.len(), 200 * WRITE);
+    assert!(content.chunks(WRITE).all(|chunk| chunk == bytes));
+}

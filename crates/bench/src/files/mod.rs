@@ -57,7 +57,7 @@ fn read_part(reader: &dyn Reader, work: &Work, part: (u64, u64)) -> anyhow::Resu
     let size = work.pattern.read_bytes();
     let mut buffer = vec![0; size as usize];
     for n in (part.0..work.reads).step_by(part.1 as usize) {
-        if n / part.1 % LOOK == 0 {
+        if (n / part.1).is_multiple_of(LOOK) {
             interrupt::check()?;
         }
         let offset = work.pattern.offset(n, work.bytes, work.seed);
