@@ -7,7 +7,8 @@
 //! the kernel's own swap.
 //!
 //! `usemem/`, `workset/`, `hold.rs`, `forks.rs`, `allocs.rs`, and `linpack.py` and `build.py` (run by Python) are
-//! workloads. `disk.rs` measures a swap area's device, `slots/` the slot allocator and `digest.rs` the page hash alone. `peer/` runs a workload under
+//! workloads. `disk.rs` measures a swap area's device, `slots/` the slot allocator and `digest.rs` the page hash alone. `files/` reads files
+//! through foreswap's page cache and the kernel's. `peer/` runs a workload under
 //! one memory management, `system/` changes the machine for a peer and undoes it. `benches/` decides which runs there
 //! are, and `report/` makes tables, targets and JSON of them.
 
@@ -16,6 +17,7 @@ mod args;
 mod benches;
 mod digest;
 mod disk;
+mod files;
 mod forks;
 mod hold;
 pub mod interrupt;

@@ -64,6 +64,9 @@ pub enum BenchName {
     Slots,
     /// The hash of pages alone, beside memcpy; --total is the memory that is hashed
     Digest,
+    /// Reads of a file through foreswap's page cache (Rust API) against pread, in several orders and from slow stores;
+    /// --total is the file's size, --memory the cache's
+    Files,
 }
 
 /// The memory managements under which a workload can run.

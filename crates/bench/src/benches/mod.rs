@@ -7,6 +7,7 @@ mod combined;
 mod device;
 mod digest;
 mod fault_latency;
+mod files;
 mod fits;
 mod forks;
 mod huge;
@@ -53,6 +54,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             BenchName::FaultLatency => fault_latency::run(&args, &mut session),
             BenchName::Areas => areas::run(&args, &session),
             BenchName::Slots => slots::run(&args, &session),
+            BenchName::Files => files::run(&args, &session),
             BenchName::Digest => digest::run(&args, &session),
             BenchName::Readahead => readahead::run(&args, &mut session),
             BenchName::Huge => huge::run(&args, &mut session),

@@ -94,6 +94,20 @@ impl OpenFile {
         self.pattern = pattern;
     }
 
+    /// Sets the limits of the store, for a driver that measures them.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// The streams that are being read, as far as the policy tells them apart; at least 1. They share the memory for
+    /// windows.
+    pub fn streams(&self) -> u64 {
+        match &self.state {
+            State::Streams(policy) => policy.active().max(1),
+            State::Legacy(_) | State::OnDemand(_) => 1,
+        }
+    }
+
     /// The limits in force: those of the store, with the program's hint.
     pub fn limits(&self) -> Limits {
         let limits = self.limits.advised(self.pattern);

@@ -30,12 +30,13 @@ use super::plan::{MAX_RUNS, Plan, Window};
 use super::policy::{Ask, FileReadahead};
 
 /// Streams that are told apart.
-const STREAMS: usize = 8;
+const STREAMS: usize = 64;
 /// Reads of no stream that are remembered.
 const RECENT: usize = 64;
 /// Pieces with which a stream of them begins.
 const FIRST_PIECES: u64 = 2;
-/// A stream of pieces that was not read for this many reads of the file counts as none.
+/// A stream that was not read for this many reads of the file takes no miss: among so many streams, a random miss would
+/// lie behind one of them by chance.
 const STALE: u64 = 256;
 /// Windows end at a multiple of this many pages.
 const STEP: u64 = 4;
@@ -114,12 +115,14 @@ impl Stream {
     /// Whether a read that begins in this page, after so many reads of the file, belongs to this stream. Several
     /// threads may share a stream of pieces and read them in another order.
     fn takes(&self, page: FilePage, reads: u64) -> bool {
+        if reads - self.used >= STALE {
+            return false;
+        }
         match self.shape {
             Shape::Pages(_) => goes_on(self.end, page),
             Shape::Pieces(pieces) => {
                 let steps = [-1, 1, 2].map(|n| pieces.stride.saturating_mul(n));
-                let near = steps.iter().any(|&by| away(pieces.at, by) == Some(page));
-                near && reads - self.used < STALE
+                steps.iter().any(|&by| away(pieces.at, by) == Some(page))
             }
         }
     }
@@ -154,6 +157,12 @@ impl Default for Streams {
 }
 
 impl Streams {
+    /// Streams that were read lately.
+    pub(super) fn active(&self) -> u64 {
+        let lately = |stream: &&Stream| self.reads - stream.used < STALE;
+        self.streams.iter().flatten().filter(lately).count() as u64
+    }
+
     fn find(&self, is: impl Fn(&Stream) -> bool) -> Option<usize> {
         self.streams
             .iter()
