@@ -301,8 +301,8 @@ mod tests {
     fn numbers_end() {
         let mut files = MappedFiles::default();
         let all = file();
-        assert_eq!(add(&mut files, 1, &all, u32::MAX - 511), None);
-        assert_eq!(add(&mut files, 1, &all, u32::MAX - 1023), Some(0));
+        assert_eq!(add(&mut files, 1, &all, u32::MAX - 510), None);
+        assert_eq!(add(&mut files, 1, &all, u32::MAX - 511), Some(0));
         assert_eq!(add(&mut files, 1, &file(), 1), None);
     }
 }

@@ -16,6 +16,7 @@ fn figures() -> Figures {
             command: "/usr/bin/a\"b\\c\nd --secret".into(),
             managed_bytes: 200 << 20,
             resident_bytes: 60 << 20,
+            file_bytes: 0,
             swap_bytes: 140 << 20,
             readahead_hit_ratio: None,
             faults_major: 7,
