@@ -427,6 +427,17 @@ static void own_descriptors(void)
     unlink(path);
 }
 
+/* New memory is present at once: the engine cannot serve it. */
+static void locked(void)
+{
+    make("locked", 16);
+    CHECK(mlockall(MCL_FUTURE) == 0, "mlockall");
+    char *p = private(), *q = shared();
+    VERIFY(p, SIZE, 16, "private");
+    VERIFY(q, SIZE, 16, "shared");
+    unlink(path);
+}
+
 /* A file that another user has made, given.mapped, and writes to when its sum is known: that is seen, if late. */
 static void of_another_user(void)
 {
@@ -452,7 +463,7 @@ static const struct part parts[] = {
     {"reads", reads}, {"ends", ends}, {"private_writes", private_writes}, {"advice", advice}, {"moves", moves},
     {"forks", forks}, {"forks_past_libc", forks_past_libc}, {"unlinked_and_replaced", unlinked_and_replaced},
     {"changes", changes}, {"changes_beside_unmaps", changes_beside_unmaps}, {"threads", threads}, {"sparse", sparse},
-    {"own_descriptors", own_descriptors}, {"of_the_kernel", of_the_kernel}, {"of_another_user", of_another_user},
+    {"own_descriptors", own_descriptors}, {"locked", locked}, {"of_the_kernel", of_the_kernel}, {"of_another_user", of_another_user},
 };
 
 int main(int argc, char **argv)

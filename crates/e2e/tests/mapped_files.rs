@@ -114,6 +114,18 @@ fn of_the_kernel() {
     }
 }
 
+/// The limit gives way to what is locked.
+#[test]
+fn locked() {
+    let test = "locked";
+    let Some(path) = program::compile(test, "mapped_files") else {
+        return;
+    };
+    let scratch = Scratch::new(test);
+    let job = Job::new(path).arg(test).cwd(scratch.path());
+    managed().run(&job).succeeded().equals(&job.run());
+}
+
 const READS: &str = "\
 import mmap, sys, zlib
 with open(sys.argv[1], 'rb') as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:

@@ -19,15 +19,15 @@ use foreswap_core::Vma;
 use foreswap_core::units::{Nanos, PAGE_SIZE, PageRange, Slot, len, overlap};
 use foreswap_store::ring::Io as _;
 use rustix::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{FileType, Mode as Permissions, OFlags, Stat};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::boot::{bytes_of, pages_of};
 use super::world::now;
 use super::{Mode, Pager};
-use crate::ledger::MAX_AREAS;
 use crate::ledger::protocol::{Client, FileNumbers, Severity};
+use crate::ledger::{MAX_AREAS, SeenKind};
 use crate::program::{FileMapping, SMALL};
 use crate::sys::gate::Gate;
 use crate::sys::mapping_at::{Mapping, MappingAt};
@@ -206,18 +206,29 @@ impl Pager {
             self.mm.map_file(&pages, first);
             return true;
         }
-        let Some(file) = self
-            .w
-            .files
-            .all
-            .iter()
-            .find(|file| file.offset_of(first).is_some())
-        else {
-            return false;
-        };
-        let file = Arc::clone(file);
-        self.give_back(&file, vec![(pages, first)], false);
+        self.map_as_before(&pages, first);
         false
+    }
+
+    /// `range` is not served after all. The program's thread waits, so nobody has touched it.
+    fn map_as_before(&mut self, range: &PageRange, first: Slot) {
+        let bytes = bytes_of(range);
+        // Not registered, it is replaced without an event, which only this thread could read.
+        let registered = self.w.program.unregister(bytes.start, bytes.len());
+        self.w.record(|to| to.change(SeenKind::Unmap, range));
+        self.mm.unmap(&mut self.w, range);
+        let mut all = self.w.files.all.iter();
+        let found = all.find_map(|file| Some((file, file.offset_of(first)?)));
+        let is_back = found.is_some_and(|(file, offset)| {
+            map_file(&bytes, &file.file, offset, file.numbers.shared).is_ok()
+        });
+        if !is_back {
+            let at = core::ptr::without_provenance_mut(bytes.start);
+            // A fault there is better than zeros in the place of the file.
+            // SAFETY: as above.
+            let _ = unsafe { rustix::mm::munmap(at, bytes.len()) };
+        }
+        debug_assert!(registered.is_ok() && is_back);
     }
 
     /// Whether the memory at `address` is of a file.
@@ -310,10 +321,9 @@ impl Pager {
     pub(super) fn inherit_file(&mut self, range: &PageRange, first: Slot) {
         let files = &self.w.files;
         if files.place(first).0 == NO_FILE && self.open_inherited(first).is_none() {
-            // Its reads fail, and say so.
-            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-            let none = rustix::fs::open(c"/dev/null", flags, Permissions::empty());
-            self.w.files.none = none.ok().or(self.w.files.none.take());
+            // Its reads find the end of an empty file, and say so.
+            let empty = rustix::fs::memfd_create(c"no-file", rustix::fs::MemfdFlags::CLOEXEC);
+            self.w.files.none = empty.ok().or(self.w.files.none.take());
             let none = self.w.files.none.as_ref().map(|none| none.as_raw_fd());
             self.w.io.set_area(NO_FILE, none);
         }
@@ -381,7 +391,7 @@ impl Pager {
         let mapped = self.mm.regions().filter(|vma| file.is_mapped_by(vma));
         let mapped = mapped.filter_map(|vma| Some((vma.range.clone(), vma.backing()?)));
         let mapped = mapped.collect();
-        if !self.give_back(file, mapped, true) {
+        if !self.give_back(file, mapped) {
             return program.gate.open();
         }
         if matches!(file.watch, Watch::Time(..)) {
@@ -413,14 +423,9 @@ impl Pager {
     }
 
     /// Maps the file as the program did, in the place of the managed memory. On a thread of its own: the kernel waits
-    /// until the pager has read that the memory is gone. `changed`: the gate is closed until it is done, and then the
-    /// lease ends. False: there is no thread for it.
-    fn give_back(
-        &mut self,
-        file: &MappedFile,
-        mapped: Vec<(PageRange, Slot)>,
-        changed: bool,
-    ) -> bool {
+    /// until the pager has read that the memory is gone. Then the gate opens, and the lease ends. False: there is no
+    /// thread for it.
+    fn give_back(&mut self, file: &MappedFile, mapped: Vec<(PageRange, Slot)>) -> bool {
         let job = Box::new(GiveBack {
             file: Arc::clone(&file.file),
             shared: file.numbers.shared,
@@ -428,8 +433,8 @@ impl Pager {
                 .into_iter()
                 .filter_map(|(range, first)| Some((bytes_of(&range), file.offset_of(first)?)))
                 .collect(),
-            gate: changed.then_some(&self.program.gate),
-            ends_lease: changed && file.watch == Watch::Lease,
+            gate: &self.program.gate,
+            ends_lease: file.watch == Watch::Lease,
         });
         let argument = Box::into_raw(job).cast::<c_void>();
         // SAFETY: `give_back` keeps to the rules for engine threads and gets its argument alone.
@@ -456,30 +461,33 @@ struct GiveBack {
     shared: bool,
     /// Addresses, and places in the file.
     mapped: Vec<(Range<usize>, u64)>,
-    gate: Option<&'static Gate>,
+    gate: &'static Gate,
     ends_lease: bool,
 }
 
 extern "C" fn give_back(argument: *mut c_void) {
     // SAFETY: the pointer came from a box, for this thread alone.
     let job = unsafe { Box::from_raw(argument.cast::<GiveBack>()) };
-    let (kind, protection) = match job.shared {
-        true => (MapFlags::SHARED, ProtFlags::READ),
-        false => (MapFlags::PRIVATE, ProtFlags::READ | ProtFlags::WRITE),
-    };
     for (bytes, offset) in &job.mapped {
-        let at = core::ptr::without_provenance_mut(bytes.start);
-        let flags = kind | MapFlags::FIXED;
-        // SAFETY: the memory is that of the file, which no thread can have unmapped or written to.
-        let mapped =
-            unsafe { rustix::mm::mmap(at, bytes.len(), protection, flags, &job.file, *offset) };
+        let mapped = map_file(bytes, &job.file, *offset, job.shared);
         debug_assert!(mapped.is_ok(), "{mapped:?}");
     }
-    if let Some(gate) = job.gate {
-        gate.open();
-    }
+    job.gate.open();
     if job.ends_lease {
         std::thread::sleep(ALL_SEE_IT);
         let _ = lease(job.file.as_fd(), F_UNLCK);
     }
+}
+
+/// Maps the file as the program did, in the place of memory that holds what the file does, and that no thread unmaps or
+/// writes to meanwhile.
+fn map_file(bytes: &Range<usize>, file: &OwnedFd, offset: u64, shared: bool) -> Result<(), Errno> {
+    let (kind, protection) = match shared {
+        true => (MapFlags::SHARED, ProtFlags::READ),
+        false => (MapFlags::PRIVATE, ProtFlags::READ | ProtFlags::WRITE),
+    };
+    let at = core::ptr::without_provenance_mut(bytes.start);
+    let flags = kind | MapFlags::FIXED;
+    // SAFETY: the callers keep to the above.
+    unsafe { rustix::mm::mmap(at, bytes.len(), protection, flags, file, offset) }.map(|_| ())
 }
