@@ -101,6 +101,13 @@ impl Child {
             _needed: Needed::new(),
         }
     }
+
+    /// The supervisor keeps the memory: without a userfaultfd, what the child lacks would be zeros when the engine is
+    /// killed. At once, as the child runs already.
+    fn is_kept_by(&self, supervisor: impl AsFd) {
+        // Without a reader nobody would keep it.
+        let _ = protocol::send(supervisor, &Message::Guest, &[self.uffd.as_fd()]);
+    }
 }
 
 impl Pager {
@@ -115,6 +122,9 @@ impl Pager {
 
     /// Serve the child of a fork that was not announced. `is_lost`: the content of its missing pages is not known.
     pub(super) fn take_guest(&mut self, child: Child, is_lost: bool) {
+        if let Some(client) = &self.w.client {
+            child.is_kept_by(client.fd());
+        }
         // First what is in frames, as frames change from now on.
         let (mut pages, mut in_slots) = (Vec::new(), Vec::new());
         for (page, place) in self.mm.places().filter(|_| !is_lost) {

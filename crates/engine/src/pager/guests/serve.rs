@@ -6,12 +6,11 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use foreswap_core::units::{PAGE_SIZE, PageRange, Slot, Vpn, len, overlap};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsFd as _, OwnedFd};
+use rustix::fd::OwnedFd;
 
 use super::areas::{Areas, Page, Reserved};
 use super::lacking::{Content, Lacking};
 use super::{Child, ENDS, LOOK};
-use crate::ledger::protocol::{self, Message};
 use crate::ledger::{AreaId, AreaState};
 use crate::pager::boot::bytes_of;
 use crate::pager::lazy::{Heard, Notes as _};
@@ -63,8 +62,7 @@ extern "C" fn work(argument: *mut c_void) {
 
 impl Guest {
     /// The child with the memory `child`, of which `regions` are registered, and which lacks `lacking`.
-    /// Without `areas` it is not known what its missing pages hold. The supervisor keeps the memory from now on: without a
-    /// userfaultfd, what the child lacks would be zeros when the engine is killed.
+    /// Without `areas` it is not known what its missing pages hold.
     pub(super) fn new(
         child: Child,
         supervisor: Option<Arc<OwnedFd>>,
@@ -73,10 +71,6 @@ impl Guest {
         areas: Option<Areas>,
         reserved: Option<Arc<Reserved>>,
     ) -> Self {
-        if let Some(supervisor) = &supervisor {
-            // Without a reader nobody would end the child either.
-            let _ = protocol::send(supervisor, &Message::Guest, &[child.uffd.as_fd()]);
-        }
         Guest {
             child,
             supervisor,
@@ -140,6 +134,9 @@ impl Guest {
     }
 
     fn take_guest(&mut self, child: Child) {
+        if let Some(supervisor) = &self.supervisor {
+            child.is_kept_by(supervisor);
+        }
         let areas = self.areas.as_ref().map(Areas::try_clone);
         let areas = areas.and_then(Result::ok);
         let pages = self.lacking.pages.clone();
