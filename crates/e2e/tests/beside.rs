@@ -176,6 +176,9 @@ fn a_child_past_libc_reads_nothing_wrong_without_the_engine() {
     let job = Job::new(path).arg("engine_is_killed").timeout(120);
     let mut running = Managed::limit(LIMIT).start(&job, &scratch.join("stats.json"));
     running.wait_for_output("forked");
+    // The child runs as soon as the engine has read of the fork, and not only once the supervisor has its memory: in that
+    // instant nothing protects it (docs/LIMITS.md).
+    std::thread::sleep(Duration::from_millis(500));
     let engines = running.engines();
     assert_eq!(engines.len(), 1);
     for pid in engines {
