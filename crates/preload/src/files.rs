@@ -65,11 +65,10 @@ pub fn are_served(length: usize, protection: c_int, flags: c_int, fd: c_int) -> 
     if patterns.is_empty() || fd < 0 || length < SMALL || flags & libc::MAP_ANONYMOUS != 0 {
         return false;
     }
-    let access = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
     let readable = protection & libc::PROT_READ != 0 && protection & !access == 0;
     let others = libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_SYNC;
     readable
-        && protection & libc::PROT_EXEC == 0
         && flags & others == 0
         && (is_private(flags) || protection & libc::PROT_WRITE == 0 && is_read_only(fd))
         && matches(patterns, fd)

@@ -6,7 +6,7 @@
 //! without another program: a process of the run that no engine announced, at whose start the stack and the arguments were
 //! where its parent's are.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::family::{Family, Member};
 
@@ -51,60 +51,52 @@ fn sees_forks(status: &str) -> bool {
 pub struct Copies {
     /// Seen once. Their parents may be about to announce them.
     suspects: HashSet<i32>,
-    told: HashSet<i32>,
+    /// Not looked at again: no process becomes a copy later.
+    done: HashSet<i32>,
 }
 
 impl Copies {
-    /// Looks at the processes that nobody announced; `swapped` has the processes, by pid, that have pages on areas and whose
-    /// engine may not have seen a fork. Returns the lines to report.
+    /// Looks at processes that nobody announced; `swapped`: the bytes on areas of a process whose engine may not have seen
+    /// a fork. Returns the lines to report.
     pub fn look(
         &mut self,
         family: &Family,
         known: &HashSet<i32>,
-        swapped: &HashMap<i32, u64>,
+        swapped: impl Fn(i32) -> u64,
     ) -> Vec<String> {
         let (mut lines, mut suspects) = (Vec::new(), HashSet::new());
-        if swapped.is_empty() {
-            return lines;
-        }
         for (pid, member) in family.members() {
-            if member.shares_with.is_some() || known.contains(&pid) || self.told.contains(&pid) {
+            if member.shares_with.is_some() || known.contains(&pid) || self.done.contains(&pid) {
                 continue;
             }
-            let Some(found) = image_of(member) else {
-                continue;
-            };
-            let (Some(bytes), Some(parent)) =
-                (swapped.get(&found.parent), family.member(found.parent))
-            else {
-                continue;
-            };
-            let is_copy = image_of(parent).is_some_and(|parent| parent.start == found.start);
-            let is_served = || {
-                parent
-                    .text("status")
-                    .is_ok_and(|status| sees_forks(&status))
-            };
-            if !is_copy || is_served() {
-                continue;
-            }
-            if !self.suspects.contains(&pid) {
+            let parent = copied_from(family, member);
+            if parent.is_some() && !self.suspects.contains(&pid) {
                 suspects.insert(pid);
                 continue;
             }
-            self.told.insert(pid);
-            lines.push(format!(
-                "process {} forked by a system call of its own, not by the C library, and foreswap cannot see such forks \
-                 without CAP_SYS_PTRACE: what was swapped out ({} MiB now) are zeros in its child {pid}; run foreswap as root \
-                 for this program",
-                found.parent,
-                bytes.div_ceil(1 << 20)
-            ));
+            self.done.insert(pid);
+            let lost = parent.map(|parent| (parent, swapped(parent)));
+            if let Some((parent, bytes)) = lost.filter(|(_, bytes)| *bytes > 0) {
+                lines.push(format!(
+                    "process {parent} forked by a system call of its own, not by the C library, and foreswap cannot see \
+                     such forks without CAP_SYS_PTRACE: what was swapped out ({} MiB now) are zeros in its child {pid}; run \
+                     foreswap as root for this program",
+                    bytes.div_ceil(1 << 20)
+                ));
+            }
         }
         self.suspects = suspects;
-        self.told.retain(|&pid| family.member(pid).is_some());
+        self.done.retain(|&pid| family.member(pid).is_some());
         lines
     }
+}
+
+/// The parent of a process that has executed no file since its fork, if nobody reports forks of the parent.
+fn copied_from(family: &Family, member: &Member) -> Option<i32> {
+    let found = image_of(member)?;
+    let parent = family.member(found.parent)?;
+    let is_copy = image_of(parent)?.start == found.start;
+    (is_copy && !sees_forks(&parent.text("status").ok()?)).then_some(found.parent)
 }
 
 #[cfg(test)]

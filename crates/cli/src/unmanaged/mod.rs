@@ -176,24 +176,22 @@ impl Watch {
 
     /// Children of forks that no engine saw.
     fn find_copies(&mut self, ledger: &Ledger, known: &Known) -> Vec<String> {
-        let mut swapped = HashMap::new();
-        for record in ledger.records_in_use() {
-            let pid = ledger.pid(record).cast_signed();
-            let areas = ledger.areas();
-            let slots: u64 = areas
-                .map(|area| ledger.slots_held_count(record, area))
-                .sum();
-            if slots > 0 && !known.serves_guests.contains(&pid) {
-                swapped.insert(pid, slots * PAGE_BYTES);
-            }
-        }
         let all = [&known.connected, &known.early, &known.announced];
-        let all: HashSet<i32> = all
-            .into_iter()
-            .flatten()
-            .map(|&pid| self.family.stands_for(pid))
-            .collect();
-        self.copies.look(&self.family, &all, &swapped)
+        let all = all.into_iter().flatten();
+        let all: HashSet<i32> = all.map(|&pid| self.family.stands_for(pid)).collect();
+        // Counts all slots: only for a process with such a child.
+        let swapped = |pid: i32| {
+            let mut records = ledger.records_in_use();
+            let record = records.find(|&record| ledger.pid(record).cast_signed() == pid);
+            let record = record.filter(|_| !known.serves_guests.contains(&pid));
+            let slots = |record| {
+                ledger
+                    .areas()
+                    .map(move |area| ledger.slots_held_count(record, area))
+            };
+            record.map_or(0, |record| slots(record).sum::<u64>() * PAGE_BYTES)
+        };
+        self.copies.look(&self.family, &all, swapped)
     }
 
     /// The figures for `foreswap ps`.

@@ -26,7 +26,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::boot::{bytes_of, pages_of};
 use super::world::now;
 use super::{Mode, Pager};
-use crate::ledger::protocol::{Client, FileNumbers, Severity};
+use crate::ledger::protocol::{FileNumbers, Severity};
 use crate::ledger::{MAX_AREAS, SeenKind};
 use crate::program::{FileMapping, SMALL};
 use crate::sys::gate::Gate;
@@ -416,9 +416,17 @@ impl Pager {
     fn close_file(&mut self, file: &Arc<MappedFile>) {
         self.w.io.set_area(file.area, None);
         self.w.files.all.retain(|known| !Arc::ptr_eq(known, file));
-        if let Some(client) = &self.w.client {
+        // A file that has changed may be mapped anew, with the same numbers.
+        let first = file.numbers.first;
+        let is_mapped = self
+            .w
+            .files
+            .all
+            .iter()
+            .any(|other| other.numbers.first == first);
+        if let Some(client) = self.w.client.as_ref().filter(|_| !is_mapped) {
             // Without a supervisor nobody keeps it.
-            let _ = client.drop_file(file.numbers.first);
+            let _ = client.drop_file(first);
         }
     }
 
@@ -450,7 +458,7 @@ impl Pager {
         let text = format!("{} {text}", path_of(file));
         if let Some(client) = &self.w.client {
             // Without a supervisor there is no reader.
-            let _: Result<(), _> = Client::log(client, severity, &text);
+            let _ = client.log(severity, &text);
         }
     }
 }
