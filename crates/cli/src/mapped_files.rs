@@ -9,7 +9,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use foreswap::ledger::protocol::{FileNumbers, MOST_PATTERNS};
+use foreswap::ledger::protocol::{FileNumbers, MOST_PATTERNS, Sharing};
+use foreswap::sys::lease;
 
 /// Numbers come in chunks of this many, and one chunk is between two files: no read of pages with adjacent numbers
 /// reaches from one file into another.
@@ -24,8 +25,14 @@ struct MappedFile {
     /// Device and inode.
     id: (u64, u64),
     file: OwnedFd,
+    /// Its size and time of change when it was mapped last: seconds and nanoseconds.
+    then: (i64, i64, i64),
     /// The sessions of processes that map it.
     users: HashSet<u64>,
+}
+
+fn time_of(stat: &rustix::fs::Stat) -> (i64, i64, i64) {
+    (stat.st_size, stat.st_mtime, stat.st_mtime_nsec as i64)
 }
 
 /// A pattern of `--map-files`.
@@ -144,10 +151,19 @@ impl MappedFiles {
         let stat = rustix::fs::fstat(&file).ok()?;
         self.note_path_of(&file);
         let id = (stat.st_dev, stat.st_ino);
+        let sharing = match shared {
+            false => Sharing::Private,
+            true if lease::is_held(&file) => Sharing::Leased,
+            true => Sharing::Watched,
+        };
         let known = self.files.iter_mut().find(|known| {
-            known.id == id && known.numbers.shared == shared && known.numbers.pages >= pages
+            let numbers = known.numbers;
+            known.id == id && numbers.sharing.is_shared() == shared && numbers.pages >= pages
         });
         if let Some(known) = known {
+            // Its mappings of before may have been given back to the kernel, and the lease with them.
+            (known.file, known.then) = (file, time_of(&stat));
+            known.numbers.sharing = sharing;
             known.users.insert(user);
             return Some(known.numbers);
         }
@@ -157,12 +173,13 @@ impl MappedFiles {
         let numbers = FileNumbers {
             first: self.room_for(pages)?,
             pages,
-            shared,
+            sharing,
         };
         self.files.push(MappedFile {
             numbers,
             id,
             file,
+            then: time_of(&stat),
             users: HashSet::from([user]),
         });
         self.files.sort_unstable_by_key(|known| known.numbers.first);
@@ -191,7 +208,23 @@ impl MappedFiles {
         };
         let known = self.files.iter_mut().find(has)?;
         known.users.insert(user);
-        Some(known.numbers)
+        // The process has pages in memory from before.
+        let is_same = match known.numbers.sharing {
+            Sharing::Leased => lease::is_held(&known.file),
+            Sharing::Watched => {
+                let stat = rustix::fs::fstat(&known.file);
+                stat.is_ok_and(|stat| time_of(&stat) == known.then)
+            }
+            Sharing::Private | Sharing::Changed => true,
+        };
+        let sharing = match is_same {
+            true => known.numbers.sharing,
+            false => Sharing::Changed,
+        };
+        Some(FileNumbers {
+            sharing,
+            ..known.numbers
+        })
     }
 
     /// The file whose first page has this number.
@@ -250,6 +283,25 @@ mod tests {
         assert_eq!(files.join(3, 512).map(|numbers| numbers.first), Some(0));
         assert_eq!(files.join(3, 513), None);
         assert!(files.file(0).is_some() && files.file(1).is_none());
+    }
+
+    #[test]
+    fn who_comes_after_a_change_is_told() {
+        use std::os::unix::fs::FileExt as _;
+        let file = tempfile::tempfile().expect("a file");
+        let mut files = MappedFiles::default();
+        let copy = || file.try_clone().expect("a copy").into();
+        let sharing = |numbers: Option<FileNumbers>| numbers.expect("numbers").sharing;
+        // There is no lease on a file that is open for writing.
+        assert_eq!(sharing(files.add(1, copy(), 10, true)), Sharing::Watched);
+        assert_eq!(sharing(files.add(1, copy(), 10, false)), Sharing::Private);
+        assert_eq!(sharing(files.join(2, 0)), Sharing::Watched);
+        file.write_all_at(b"more", 0).expect("written");
+        assert_eq!(sharing(files.join(3, 0)), Sharing::Changed);
+        let private = files.add(1, copy(), 10, false).expect("numbers").first;
+        assert_eq!(sharing(files.join(3, private)), Sharing::Private);
+        assert_eq!(sharing(files.add(1, copy(), 10, true)), Sharing::Watched);
+        assert_eq!(sharing(files.join(4, 0)), Sharing::Watched);
     }
 
     #[test]

@@ -308,6 +308,31 @@ static void changes(void)
     unlink(path);
 }
 
+/* Children that were forked just before: their pages in memory are those of their parent. */
+static void changes_beside_forks(void)
+{
+    make("beside_forks", 17);
+    char *p = shared();
+    VERIFY_PART(p, 0, 4 * MIB, 17, "before");
+    int pipes[2];
+    CHECK(pipe(pipes) == 0, "pipe");
+    pid_t pids[3];
+    for (int i = 0; i < 3; i++)
+        if ((pids[i] = forked()) == 0) {
+            char byte;
+            CHECK(read(pipes[0], &byte, 1) == 1, "read");
+            CHECK(*(uint64_t *)(p + MIB) == 4713, "what the parent wrote");
+            VERIFY_PART(p, 2 * MIB, 40 * MIB, 17, "what it did not");
+            _exit(0);
+        }
+    write_at(MIB, 4713);
+    CHECK(write(pipes[1], "abc", 3) == 3, "write");
+    CHECK(*(uint64_t *)(p + MIB) == 4713, "what was written");
+    for (int i = 0; i < 3; i++)
+        child_was_right(pids[i], "a child");
+    unlink(path);
+}
+
 /* While other threads unmap and map. */
 static volatile int stop;
 static void *unmaps(void *argument)
@@ -462,7 +487,7 @@ static void of_another_user(void)
 static const struct part parts[] = {
     {"reads", reads}, {"ends", ends}, {"private_writes", private_writes}, {"advice", advice}, {"moves", moves},
     {"forks", forks}, {"forks_past_libc", forks_past_libc}, {"unlinked_and_replaced", unlinked_and_replaced},
-    {"changes", changes}, {"changes_beside_unmaps", changes_beside_unmaps}, {"threads", threads}, {"sparse", sparse},
+    {"changes", changes}, {"changes_beside_forks", changes_beside_forks}, {"changes_beside_unmaps", changes_beside_unmaps}, {"threads", threads}, {"sparse", sparse},
     {"own_descriptors", own_descriptors}, {"locked", locked}, {"of_the_kernel", of_the_kernel}, {"of_another_user", of_another_user},
 };
 

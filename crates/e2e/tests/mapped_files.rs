@@ -71,6 +71,7 @@ parts!(part:
     unlinked_and_replaced
     changes
     changes_beside_unmaps
+    changes_beside_forks
     sparse
     own_descriptors
 );

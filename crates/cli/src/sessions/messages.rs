@@ -108,12 +108,12 @@ impl Sessions {
         let FileNumbers {
             first,
             pages,
-            shared,
+            sharing,
         } = numbers;
         let message = Message::FileAt {
             first,
             pages,
-            shared,
+            sharing,
         };
         let file = opened.then(|| self.mapped.file(first)).flatten();
         let socket = &self.sessions[index].socket;

@@ -28,7 +28,7 @@ pub const AREA_RAM: u32 = 2;
 pub const AREA_NAME_BYTES: usize = 192;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"foreswap");
-pub(super) const VERSION: u32 = 18;
+pub(super) const VERSION: u32 = 19;
 const PAGE: u64 = 4096;
 
 /// The first bytes of the ledger.

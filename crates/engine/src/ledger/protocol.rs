@@ -26,7 +26,7 @@ use super::{AreaId, LedgerError, ProcId};
 
 use packet::{PACKET_BYTES, PACKET_HEAD, Packet};
 
-pub use client::{Client, FileNumbers, Welcome};
+pub use client::{Client, FileNumbers, Sharing, Welcome};
 
 /// The environment variable that names the socket (without the leading NUL).
 pub const SOCKET_VARIABLE: &str = "FORESWAP_SOCKET";
@@ -151,8 +151,8 @@ pub enum Message {
         first: u32,
         /// Pages.
         pages: u32,
-        /// It is mapped shared.
-        shared: bool,
+        /// How it is mapped.
+        sharing: Sharing,
     },
     /// Engine of a forked child: I have asked for all files that my program has inherited.
     Inherited,

@@ -26,13 +26,12 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::boot::{bytes_of, pages_of};
 use super::world::now;
 use super::{Mode, Pager};
-use crate::ledger::protocol::{FileNumbers, Severity};
+use crate::ledger::protocol::{FileNumbers, Severity, Sharing};
 use crate::ledger::{MAX_AREAS, SeenKind};
 use crate::program::{FileMapping, SMALL};
 use crate::sys::gate::Gate;
 use crate::sys::mapping_at::{Mapping, MappingAt};
-use crate::sys::syscall::syscall;
-use crate::sys::{handed, thread};
+use crate::sys::{handed, lease, thread};
 
 /// How often files are looked at.
 const EVERY: Nanos = 100_000_000;
@@ -45,11 +44,6 @@ const ALL_SEE_IT: Duration = Duration::from_millis(300);
 
 /// File systems in memory: the kernel's mapping costs less there.
 const IN_MEMORY: [i64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
-
-const F_SETLEASE: usize = 1024;
-const F_GETLEASE: usize = 1025;
-const F_RDLCK: usize = 0;
-const F_UNLCK: usize = 2;
 
 /// An open file whose pages have numbers.
 pub(super) struct MappedFile {
@@ -74,6 +68,8 @@ enum Watch {
     Lease,
     /// By its size and its time: seconds and nanoseconds.
     Time(i64, i64, i64),
+    /// It has changed since the parent of this process mapped it.
+    Stale,
     /// It has changed: its mappings are being given back.
     Changed,
 }
@@ -136,18 +132,6 @@ fn path_of(file: BorrowedFd<'_>) -> String {
         |_| "a mapped file".to_owned(),
         |path| path.to_string_lossy().into_owned(),
     )
-}
-
-fn lease(file: BorrowedFd<'_>, kind: usize) -> Result<usize, Errno> {
-    let fd = file.as_raw_fd() as usize;
-    // SAFETY: no memory is involved.
-    unsafe { syscall(linux_raw_sys::general::__NR_fcntl, [fd, F_SETLEASE, kind]) }
-}
-
-fn has_lease(file: BorrowedFd<'_>) -> bool {
-    let fd = file.as_raw_fd() as usize;
-    // SAFETY: no memory is involved.
-    unsafe { syscall(linux_raw_sys::general::__NR_fcntl, [fd, F_GETLEASE]) == Ok(F_RDLCK) }
 }
 
 fn changed(stat: &Stat) -> Watch {
@@ -220,7 +204,7 @@ impl Pager {
         let mut all = self.w.files.all.iter();
         let found = all.find_map(|file| Some((file, file.offset_of(first)?)));
         let is_back = found.is_some_and(|(file, offset)| {
-            map_file(&bytes, &file.file, offset, file.numbers.shared).is_ok()
+            map_file(&bytes, &file.file, offset, file.numbers.sharing.is_shared()).is_ok()
         });
         if !is_back {
             let at = core::ptr::without_provenance_mut(bytes.start);
@@ -265,7 +249,8 @@ impl Pager {
         let id = (stat.st_dev, stat.st_ino);
         let known = self.w.files.all.iter().find(|known| {
             let numbers = known.numbers;
-            let is_it = known.id == id && numbers.shared == shared && numbers.pages >= pages;
+            let is_it =
+                known.id == id && numbers.sharing.is_shared() == shared && numbers.pages >= pages;
             is_it && known.watch != Watch::Changed
         });
         if let Some(known) = known {
@@ -283,8 +268,8 @@ impl Pager {
     }
 
     fn watch_for_changes(&self, file: BorrowedFd<'_>, stat: &Stat) -> Result<Watch, Errno> {
-        match lease(file, F_RDLCK) {
-            Ok(_) => Ok(Watch::Lease),
+        match lease::take(file) {
+            Ok(()) => Ok(Watch::Lease),
             Err(Errno::AGAIN) => {
                 self.say_of_file(
                     Severity::Warning,
@@ -335,10 +320,11 @@ impl Pager {
         let (numbers, file) = client.file(page.index).ok()?;
         let stat = rustix::fs::fstat(&file).ok()?;
         let flags = rustix::fs::fcntl_getfl(&file).ok()?;
-        let watch = match numbers.shared {
-            false => Watch::No,
-            true if has_lease(file.as_fd()) => Watch::Lease,
-            true => changed(&stat),
+        let watch = match numbers.sharing {
+            Sharing::Private => Watch::No,
+            Sharing::Leased => Watch::Lease,
+            Sharing::Watched => changed(&stat),
+            Sharing::Changed => Watch::Stale,
         };
         let buffered = !flags.contains(OFlags::DIRECT);
         self.add_file(numbers, file, (stat.st_dev, stat.st_ino), buffered, watch);
@@ -358,7 +344,8 @@ impl Pager {
             }
             let is_same = match file.watch {
                 Watch::No | Watch::Changed => true,
-                Watch::Lease => has_lease(file.file.as_fd()),
+                Watch::Stale => false,
+                Watch::Lease => lease::is_held(&file.file),
                 before @ Watch::Time(..) => {
                     rustix::fs::fstat(&file.file).is_ok_and(|stat| changed(&stat) == before)
                 }
@@ -436,7 +423,7 @@ impl Pager {
     fn give_back(&mut self, file: &MappedFile, mapped: Vec<(PageRange, Slot)>) -> bool {
         let job = Box::new(GiveBack {
             file: Arc::clone(&file.file),
-            shared: file.numbers.shared,
+            shared: file.numbers.sharing.is_shared(),
             mapped: mapped
                 .into_iter()
                 .filter_map(|(range, first)| Some((bytes_of(&range), file.offset_of(first)?)))
@@ -483,7 +470,7 @@ extern "C" fn give_back(argument: *mut c_void) {
     job.gate.open();
     if job.ends_lease {
         std::thread::sleep(ALL_SEE_IT);
-        let _ = lease(job.file.as_fd(), F_UNLCK);
+        let _ = lease::end(&job.file);
     }
 }
 

@@ -9,6 +9,7 @@ pub mod gate;
 pub mod handed;
 pub mod host;
 pub mod interrupts;
+pub mod lease;
 pub(crate) mod limits;
 pub mod locks;
 pub mod mapping_at;

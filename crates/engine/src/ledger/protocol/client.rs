@@ -39,8 +39,33 @@ pub struct FileNumbers {
     pub first: u32,
     /// Whole pages.
     pub pages: u32,
-    /// It is mapped shared: it must not be seen to change.
-    pub shared: bool,
+    /// How it is mapped.
+    pub sharing: Sharing,
+}
+
+/// Whether writes of others to the file must be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// No: the mapping is private.
+    Private,
+    /// Yes. A lease on the open file tells of writers.
+    Leased,
+    /// Yes. There is no lease.
+    Watched,
+    /// Yes, and somebody writes to it, or has since it was mapped.
+    Changed,
+}
+
+impl Sharing {
+    pub(super) fn from_word(word: u32) -> Option<Self> {
+        let all = [Self::Private, Self::Leased, Self::Watched, Self::Changed];
+        all.into_iter().find(|sharing| *sharing as u32 == word)
+    }
+
+    /// Whether writes of others must be seen.
+    pub fn is_shared(self) -> bool {
+        self != Self::Private
+    }
 }
 
 /// The answer to a hello.
@@ -127,7 +152,7 @@ impl Client {
         let Message::FileAt {
             first,
             pages,
-            shared,
+            sharing,
         } = answer.message
         else {
             return Err(ProtocolError::Malformed);
@@ -135,7 +160,7 @@ impl Client {
         let numbers = FileNumbers {
             first,
             pages,
-            shared,
+            sharing,
         };
         Ok((numbers, answer.fds))
     }

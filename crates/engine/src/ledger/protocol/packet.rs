@@ -1,6 +1,6 @@
 //! Messages as the bytes of a packet.
 
-use super::{AreaOrder, LOG_BYTES, Message, Refusal, Severity};
+use super::{AreaOrder, LOG_BYTES, Message, Refusal, Severity, Sharing};
 use crate::ledger::layout::VERSION;
 use crate::ledger::{AreaId, ProcId};
 
@@ -59,8 +59,8 @@ impl Packet {
             Message::FileAt {
                 first,
                 pages,
-                shared,
-            } => (21, [*first, *pages, u32::from(*shared)], ""),
+                sharing,
+            } => (21, [*first, *pages, *sharing as u32], ""),
             Message::Inherited => (23, [0; 3], ""),
             Message::DropFile { first } => (22, [*first, 0, 0], ""),
             Message::Connect => (13, [0; 3], ""),
@@ -141,7 +141,7 @@ impl Packet {
             21 => Message::FileAt {
                 first,
                 pages: second,
-                shared: third != 0,
+                sharing: Sharing::from_word(third)?,
             },
             23 => Message::Inherited,
             22 => Message::DropFile { first },
