@@ -254,7 +254,14 @@ impl MappedFiles {
 
     /// Close files that no process maps. No child may be about to come.
     pub fn close_unused(&mut self) {
-        self.files.retain(|known| !known.users.is_empty());
+        self.files.retain(|known| {
+            let is_used = !known.users.is_empty();
+            if !is_used {
+                // Others may have the open file for a moment longer, and a writer wait. Without a lease it fails.
+                let _ = lease::end(&known.file);
+            }
+            is_used
+        });
     }
 }
 

@@ -7,13 +7,12 @@
 //!
 //! A shared mapping shows what others write to the file, and managed memory does not. The pager therefore holds a lease
 //! (F_SETLEASE): the kernel lets nobody open the file for writing before the pager has given the mapping back to the
-//! kernel. Only the file's owner may have a lease. For others the pager looks at the time of the last change, a few times a
+//! kernel, and the supervisor ends the lease when no process of the run has one that is served. Only the file's owner may have a lease. For others the pager looks at the time of the last change, a few times a
 //! second, and gives the mapping back, with a message, when it has changed.
 
 use std::ffi::{CString, c_void};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use foreswap_core::Vma;
 use foreswap_core::units::{Nanos, PAGE_SIZE, PageRange, Slot, len, overlap};
@@ -39,8 +38,6 @@ const EVERY: Nanos = 100_000_000;
 const NO_FILE: usize = MAX_AREAS;
 /// Those of files begin here.
 const FIRST: usize = MAX_AREAS + 1;
-/// How long the other processes of a run have to see the end of a lease.
-const ALL_SEE_IT: Duration = Duration::from_millis(300);
 
 /// File systems in memory: the kernel's mapping costs less there.
 const IN_MEMORY: [i64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
@@ -418,8 +415,7 @@ impl Pager {
     }
 
     /// Maps the file as the program did, in the place of the managed memory. On a thread of its own: the kernel waits
-    /// until the pager has read that the memory is gone. Then the gate opens, and the lease ends. False: there is no
-    /// thread for it.
+    /// until the pager has read that the memory is gone. Then the gate opens. False: there is no thread for it.
     fn give_back(&mut self, file: &MappedFile, mapped: Vec<(PageRange, Slot)>) -> bool {
         let job = Box::new(GiveBack {
             file: Arc::clone(&file.file),
@@ -429,7 +425,6 @@ impl Pager {
                 .filter_map(|(range, first)| Some((bytes_of(&range), file.offset_of(first)?)))
                 .collect(),
             gate: &self.program.gate,
-            ends_lease: file.watch == Watch::Lease,
         });
         let argument = Box::into_raw(job).cast::<c_void>();
         // SAFETY: `give_back` keeps to the rules for engine threads and gets its argument alone.
@@ -457,7 +452,6 @@ struct GiveBack {
     /// Addresses, and places in the file.
     mapped: Vec<(Range<usize>, u64)>,
     gate: &'static Gate,
-    ends_lease: bool,
 }
 
 extern "C" fn give_back(argument: *mut c_void) {
@@ -468,10 +462,6 @@ extern "C" fn give_back(argument: *mut c_void) {
         debug_assert!(mapped.is_ok(), "{mapped:?}");
     }
     job.gate.open();
-    if job.ends_lease {
-        std::thread::sleep(ALL_SEE_IT);
-        let _ = lease::end(&job.file);
-    }
 }
 
 /// Maps the file as the program did, in the place of memory that holds what the file does, and that no thread unmaps or
