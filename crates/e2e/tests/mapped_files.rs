@@ -18,12 +18,16 @@ fn managed() -> Managed {
         .talkative()
 }
 
+/// A part of the program, in a folder on a disk: files in memory stay the kernel's.
+fn job(name: &str) -> Option<(Job, Scratch)> {
+    let path = program::compile(name, "mapped_files")?;
+    let scratch = Scratch::new(name);
+    Some((Job::new(path).arg(name).cwd(scratch.path()), scratch))
+}
+
 #[track_caller]
 fn part_with(name: &str, managed: &Managed) -> Option<Outcome> {
-    let path = program::compile(name, "mapped_files")?;
-    // A folder on a disk: files in memory stay the kernel's.
-    let scratch = Scratch::new(name);
-    let job = Job::new(path).arg(name).cwd(scratch.path());
+    let (job, _scratch) = job(name)?;
     let outcome = managed.run(&job).succeeded();
     outcome.equals(&job.run());
     assert!(
@@ -100,12 +104,9 @@ fn with_other_options() {
 
 #[test]
 fn of_the_kernel() {
-    let test = "of_the_kernel";
-    let Some(path) = program::compile(test, "mapped_files") else {
+    let Some((job, _scratch)) = job("of_the_kernel") else {
         return;
     };
-    let scratch = Scratch::new(test);
-    let job = Job::new(path).arg(test).cwd(scratch.path());
     let outcome = managed().equals_bare(&job).succeeded();
     for told in [
         "is open for writing",
@@ -118,12 +119,9 @@ fn of_the_kernel() {
 /// The limit gives way to what is locked.
 #[test]
 fn locked() {
-    let test = "locked";
-    let Some(path) = program::compile(test, "mapped_files") else {
+    let Some((job, _scratch)) = job("locked") else {
         return;
     };
-    let scratch = Scratch::new(test);
-    let job = Job::new(path).arg(test).cwd(scratch.path());
     managed().run(&job).succeeded().equals(&job.run());
 }
 
