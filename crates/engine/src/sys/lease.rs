@@ -54,8 +54,8 @@ mod tests {
         let file = File::open(&path).expect("a file");
         assert!(!is_held(&file));
         take(&file).expect("nobody writes to it");
-        assert!(is_held(&file) && is_held(&file.try_clone().expect("a copy")));
-        let at_once = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        assert!(is_held(&file) && is_held(file.try_clone().expect("a copy")));
+        let at_once = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         let write = || {
             let mut options = OpenOptions::new();
             options.write(true).custom_flags(at_once).open(&path)
