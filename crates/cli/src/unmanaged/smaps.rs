@@ -83,11 +83,11 @@ pub type Devices = HashMap<(u32, u32), bool>;
 pub struct Mappings {
     /// Memory without a userfaultfd registration, by kind, and locked memory.
     pub kinds: Unmanaged,
-    /// Address space of [`Kind::Unknown`] and [`Kind::Locked`], which an engine may have been granted without
-    /// registration.
+    /// Address space of [`Kind::Unknown`] and [`Kind::Locked`] without a registration, which an engine may have been
+    /// granted.
     pub grantable: u64,
-    /// Something is registered.
-    pub registered: bool,
+    /// Resident memory that is registered.
+    pub registered: u64,
     /// foreswap's own shared memory.
     pub ours: u64,
     /// All anonymous memory, and all pages in shared memory and memory files: the figures of `status` at that time.
@@ -203,7 +203,9 @@ impl Mappings {
         is_memory: &mut impl FnMut((u32, u32)) -> bool,
     ) {
         let registered = vma.has("um");
-        self.registered |= registered;
+        if registered {
+            self.registered += vma.anonymous;
+        }
         let private = vma.anonymous_share();
         // Not a program on a memory file system: its pages belong to all processes alike.
         let may_count = vma.may('s') || vma.name.starts_with("/memfd:");
@@ -241,7 +243,7 @@ impl Mappings {
             self.kinds.count(kind, private);
             self.whole += vma.anonymous;
         }
-        let grantable = !vma.is_file && matches!(kind, Kind::Unknown | Kind::Locked);
+        let grantable = !registered && !vma.is_file && matches!(kind, Kind::Unknown | Kind::Locked);
         if grantable {
             self.grantable += vma.end - vma.start;
         }
@@ -257,13 +259,12 @@ impl Mappings {
         let mut left = self.kinds;
         let rest = left.take_off(Kind::Unknown, engine);
         left.take_off(Kind::Stacks, rest);
-        if !self.registered {
-            // Memory that fits is granted in advance, touched or not, and not registered.
-            let rest = left.take_off(Kind::Unknown, charged);
-            left.take_off(Kind::Locked, rest);
-            let beyond = charged.saturating_sub(self.grantable);
-            left.take_off(Kind::Executable, beyond);
-        }
+        // Memory that fits is granted in advance, touched or not, and not registered, also beside memory that is.
+        let granted = charged.saturating_sub(self.registered);
+        let rest = left.take_off(Kind::Unknown, granted);
+        left.take_off(Kind::Locked, rest);
+        let beyond = granted.saturating_sub(self.grantable);
+        left.take_off(Kind::Executable, beyond);
         left
     }
 }
@@ -382,13 +383,13 @@ mod tests {
         let kinds = found.kinds;
         let expected = [50, 13, 11, 8, 13, 17].map(|bytes| bytes * MIB);
         assert_eq!(Kind::ALL.map(|kind| kinds.of(kind)), expected);
-        assert!(found.registered);
+        assert_eq!(found.registered, 213 * MIB);
         assert_eq!(found.ours, 60 * MIB);
         assert_eq!((found.anonymous, found.shared), (262 * MIB, 160 * MIB));
         assert!(found.is_in_common(), "the half of what is shared");
-        // Registered: the charge does not concern these.
-        assert_eq!(found.unmanaged(250 * MIB, 2 * MIB).unknown, 15 * MIB);
-        assert_eq!(found.unmanaged(250 * MIB, 2 * MIB).locked, 13 * MIB);
+        // The charge is that of registered memory.
+        assert_eq!(found.unmanaged(213 * MIB, 2 * MIB).unknown, 15 * MIB);
+        assert_eq!(found.unmanaged(213 * MIB, 2 * MIB).locked, 13 * MIB);
     }
 
     #[test]
@@ -396,10 +397,17 @@ mod tests {
         let text = private("20000000-24000000 rw-p 00000000 00:00 0 ", 40, "rd wr")
             + &private("30000000-34000000 rwxp 00000000 00:00 0 ", 30, "rd wr ex");
         let found = mappings(&text, |_| false);
-        assert!(!found.registered && found.grantable == 64 * MIB);
+        assert_eq!((found.registered, found.grantable), (0, 64 * MIB));
         let left = found.unmanaged(66 * MIB, 0);
         assert_eq!((left.unknown, left.executable), (0, 28 * MIB));
         assert_eq!(found.unmanaged(0, 0).total, 70 * MIB);
+        // The engine has registered one mapping, and has not come to the others.
+        let one = private("10000000-12000000 rw-p 00000000 00:00 0 ", 5, "rd wr um");
+        let found = mappings(&(one + &text), |_| false);
+        assert_eq!((found.registered, found.grantable), (5 * MIB, 64 * MIB));
+        let left = found.unmanaged(71 * MIB, 0);
+        assert_eq!((left.unknown, left.executable), (0, 28 * MIB));
+        assert_eq!(found.unmanaged(5 * MIB, 0).total, 70 * MIB);
     }
 
     #[test]
