@@ -219,8 +219,7 @@ impl Mm {
         if self.frames.clusters().get(id).ahead {
             let first = *self.frames.get(self.frames.clusters().first(id));
             if let Some(page) = first.page {
-                let mark = true;
-                self.end_ahead(page, &crate::frames::FrameDesc { mark, ..first });
+                self.end_unit_ahead(page, &first);
                 self.streams.dropped(page);
             }
         }

@@ -123,12 +123,22 @@ impl Mm {
 
     /// A page that readahead read is evicted unused.
     pub(super) fn end_ahead(&mut self, page: Vpn, desc: &FrameDesc) {
-        self.stats.ahead.end(desc.mark, false);
+        self.end_unused(page, desc, 1);
+    }
+
+    /// As [`Mm::end_ahead`], of a unit: `page` is its first page, and `desc` of its frame.
+    pub(super) fn end_unit_ahead(&mut self, page: Vpn, desc: &FrameDesc) {
+        self.end_unused(page, desc, LEAF_PAGES as u32);
+    }
+
+    fn end_unused(&mut self, page: Vpn, desc: &FrameDesc, pages: u32) {
+        let mark = desc.mark || pages > 1;
+        self.stats.ahead.end(mark, false);
         let cost = self.cost_ahead(desc);
         if let Some(vma) = self.vmas.find_mut(page) {
-            vma.ahead.end(desc.mark, false);
+            vma.ahead.end(mark, false);
             if desc.streamed {
-                vma.history.profit.end(1, desc.mark, false, cost);
+                vma.history.profit.end(pages, desc.mark, false, cost);
             }
         }
     }

@@ -2,13 +2,13 @@
 //!
 //! An evicted page stays in its frame for a while, where a touch costs a minor fault. A clean one is forgotten when its frame
 //! is needed. Pages that streams read and that were not touched yet are forgotten last, unless they have waited for long
-//! and no stream may reach them.
+//! and no stream may reach them, or as much was evicted meanwhile as is mapped.
 
 use super::Mm;
 use crate::frames::clusters::{List, UNIT};
 use crate::frames::{FrameDesc, State};
 use crate::heuristics::Heuristic;
-use crate::units::Nanos;
+use crate::units::{Frame, Nanos, Vpn};
 
 /// A page has waited for long when more than this part of the mapped memory was evicted since its read.
 const STALE_PART: u64 = 8;
@@ -56,29 +56,43 @@ impl Mm {
         dropped
     }
 
-    /// Drop up to `max` pages that streams read long ago and that no stream may reach.
+    /// Drop up to `max` pages that streams read long ago, and all such units, whose frames do not count.
     fn drop_stale(&mut self, max: u32) -> u32 {
         if !self.uses(Heuristic::StaleReadahead) {
             return 0;
         }
+        while let Some(oldest) = self.frames.clusters().oldest(List::Ahead)
+            && self
+                .is_stale(self.frames.clusters().first(oldest))
+                .is_some()
+            && self.drop_unit(oldest)
+        {}
         let mut dropped = 0;
-        let most = self.table.resident() / STALE_PART;
         while dropped < max
             && let Some(oldest) = self.frames.oldest_ahead()
+            && let Some(page) = self.is_stale(oldest)
         {
             let desc = *self.frames.get(oldest);
-            let stale = u64::from(self.reclaim.evicted_since(desc.arrived)) > most;
-            let Some(page) = desc.page.filter(|_| stale && !desc.wanted) else {
-                break;
-            };
-            if self.streams.may_reach(page) {
-                break;
-            }
             self.end_ahead(page, &desc);
+            self.streams.dropped(page);
             self.leave_frame(oldest);
             dropped += 1;
         }
         dropped
+    }
+
+    /// The page of a frame, if a stream read it long ago, and none may reach it before all mapped pages would have been
+    /// evicted once.
+    fn is_stale(&self, frame: Frame) -> Option<Vpn> {
+        let desc = self.frames.get(frame);
+        let (age, resident) = (
+            self.reclaim.evicted_since(desc.arrived),
+            self.table.resident(),
+        );
+        let age = u64::from(age);
+        let reached = |page| age <= resident && self.streams.may_reach(page);
+        desc.page
+            .filter(|&page| age > resident / STALE_PART && !desc.wanted && !reached(page))
     }
 
     /// As [`Mm::drop_clean`], for pages that streams read and did not use yet: in order, but if the stream will use the

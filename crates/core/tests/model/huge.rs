@@ -386,6 +386,26 @@ fn huge_pages_that_nobody_touches_make_room_for_random_misses() {
     m.end();
 }
 
+/// A scan stops, and leaves huge pages that were read ahead of it. They do not stay for ever when other pages are missed.
+#[test]
+fn huge_pages_that_a_scan_did_not_reach_make_room_for_random_misses() {
+    let mut m = filled(Thp::Adaptive);
+    touch_all(&mut m, 0..PAGES / 4);
+    let ahead = |m: &Machine| {
+        let cached = |at: usize| matches!(m.p.mm.entry(m.p.space.vpn(at)), Entry::Cached(_));
+        let starts = (first_unit(m)..=PAGES - UNIT).step_by(UNIT);
+        starts
+            .filter(|&unit| (unit..unit + UNIT).all(cached))
+            .count()
+    };
+    let left = ahead(&m);
+    assert!(left > 0, "nothing was read ahead");
+    let elsewhere = (0..).map(scattered).filter(|&at| at >= PAGES / 2);
+    touch_all(&mut m, elsewhere.take(4 * LIMIT as usize));
+    assert_eq!(ahead(&m), 0, "of {left} huge pages");
+    m.end();
+}
+
 /// If parts of a leaf are in memory, a scan is seen with gaps, some of which look like strides. The reads of those
 /// streams must not hide the scan.
 #[test]
