@@ -132,7 +132,8 @@ impl Default for Grid {
 }
 
 impl Grid {
-    /// Something happened to `pages` in `column`. Returns the number of those that came back.
+    /// Something happened to `pages` in `column`. Returns the number of those that had been
+    /// evicted.
     pub fn on_change(&mut self, column: usize, pages: Range<u64>, change: Change) -> u64 {
         if change == Change::Gone {
             // The range may be as large as an address space: only what is known of it counts.
@@ -153,15 +154,15 @@ impl Grid {
     }
 
     fn on_range(&mut self, column: usize, pages: Range<u64>, change: Change) -> u64 {
-        let (mut back, mut page) = (0, pages.start);
+        let (mut evicted, mut page) = (0, pages.start);
         while page < pages.end {
             // In one word of bits and in one block at a time.
             let step = WORD.min(self.block_pages());
             let end = pages.end.min((page / step + 1) * step);
-            back += u64::from(self.on_part(column, page..end, change));
+            evicted += u64::from(self.on_part(column, page..end, change));
             page = end;
         }
-        back
+        evicted
     }
 
     fn on_part(&mut self, column: usize, pages: Range<u64>, change: Change) -> u32 {
@@ -198,7 +199,7 @@ impl Grid {
         cell.held = row.held;
         cell.back = cell.back.saturating_add(back);
         cell.out = cell.out.saturating_add(left);
-        back
+        out.count_ones()
     }
 
     fn row(&mut self, page: u64, column: usize) -> &mut Row {
@@ -270,7 +271,7 @@ mod tests {
         grid.on_change(1, 0..5, Change::Evicted);
         // Five of them had gone; a sixth is known to have, whoever saw it go.
         assert_eq!(grid.on_change(3, 0..6, Change::Came), 5);
-        assert_eq!(grid.on_change(3, 100..101, Change::CameBack), 1);
+        assert_eq!(grid.on_change(3, 100..101, Change::CameBack), 0);
         let rows = rows(&grid, 4);
         assert_eq!(
             rows.iter().map(|(block, _)| *block).collect::<Vec<_>>(),

@@ -88,7 +88,7 @@ fn of_run(story: &Story<'_>, measured: &Measured<'_>) -> Vec<String> {
     let back = stats.swap_in_bytes;
     let mut second = format!("It used {used} of memory and held at most {peak} at a time");
     second += &match (out, back) {
-        (0, 0) => ": nothing went out.".to_owned(),
+        (0, 0) => ": nothing went out to an area.".to_owned(),
         (out, 0) => format!(": {} went out, and nothing came back.", humane(out)),
         (out, back) => format!(
             ": {} went out, and {} came back.",
@@ -96,6 +96,12 @@ fn of_run(story: &Story<'_>, measured: &Measured<'_>) -> Vec<String> {
             humane(back)
         ),
     };
+    if stats.file_in_bytes > 0 {
+        second += &format!(
+            " {} were read from mapped files.",
+            humane(stats.file_in_bytes)
+        );
+    }
     let stalled = stalled(measured);
     let part = stalled.as_secs_f64() / run.elapsed.as_secs_f64().max(1e-9);
     let third = if stalled.is_zero() {
@@ -168,7 +174,7 @@ fn figures(story: &Story<'_>) -> Vec<(&'static str, String)> {
         ("Waited", spoken(stalled(measured))),
     ];
     if stats.file_in_bytes > 0 {
-        figures.insert(6, ("Read from mapped files", humane(stats.file_in_bytes)));
+        figures.insert(6, ("From files", humane(stats.file_in_bytes)));
     }
     figures
 }

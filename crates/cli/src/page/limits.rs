@@ -18,8 +18,10 @@ const PARTS: [f64; 4] = [0.75, 0.5, 0.25, 0.1];
 pub struct Measured {
     /// The limit, in pages.
     pub limit_pages: u64,
-    /// Faults that waited for an area.
+    /// Faults that waited for an area or a file.
     pub majors: u64,
+    /// The part of them (0 to 1) that were on pages evicted before: more memory saves only these.
+    pub again: f64,
     /// How long some thread waited. `None`: not known.
     pub stalled: Option<Duration>,
     /// How long the run took. `None`: not known, or several processes waited, maybe at the same time.
@@ -51,7 +53,7 @@ pub fn part(curve: &Curve, pages: u64) -> f64 {
     }
 }
 
-/// `pages`, rounded up to a size that people write: a multiple of an eighth of the power of two below, or finer.
+/// `pages`, rounded up to a size that people write: a multiple of a 32nd of the next power of two, at least of 1 MiB.
 fn round_up(pages: u64) -> u64 {
     let step = (pages.next_power_of_two() / 32).max(256);
     pages.next_multiple_of(step)
@@ -92,7 +94,7 @@ fn choice(curve: &Curve, run: &Measured, pages: u64) -> Choice {
     Choice {
         bytes: pages * PAGE_BYTES,
         part,
-        majors: (run.majors as f64 * part).round() as u64,
+        majors: (run.majors as f64 * (1.0 - run.again * (1.0 - part))).round() as u64,
         stalled,
         elapsed: run
             .elapsed
@@ -141,6 +143,7 @@ mod tests {
         let run = Measured {
             limit_pages: 4096,
             majors: 1000,
+            again: 0.9,
             stalled: Some(Duration::from_secs(4)),
             elapsed: Some(Duration::from_secs(10)),
         };
@@ -156,8 +159,8 @@ mod tests {
         };
         let seconds = |s| Some(Duration::from_secs(s));
         assert_eq!(costs(&choices[0]), (1000, seconds(4), Some(10)));
-        assert_eq!(costs(&choices[2]), (500, seconds(2), Some(8)));
-        assert_eq!(costs(&choices[3]), (0, seconds(0), Some(6)));
+        assert_eq!(costs(&choices[2]), (550, seconds(2), Some(8)));
+        assert_eq!(costs(&choices[3]), (100, seconds(0), Some(6)));
         // Without a time, there is none.
         let unknown = Measured {
             stalled: None,

@@ -20,10 +20,13 @@ const NEARLY_ALL: f64 = 0.95;
 /// What the run measured at its limit.
 fn measured(story: &Story<'_>) -> Measured {
     let limit_pages = story.found.limit_pages;
+    let total = story.found.total();
+    let again = total.again as f64 / total.away.max(1) as f64;
     let Some(run) = &story.measured else {
         return Measured {
             limit_pages,
-            majors: story.found.total().away,
+            majors: total.away,
+            again,
             ..Measured::default()
         };
     };
@@ -33,17 +36,20 @@ fn measured(story: &Story<'_>) -> Measured {
     Measured {
         limit_pages,
         majors: stats.faults_major,
+        again,
         stalled: Some(lead::stalled(run)),
         elapsed: alone.then_some(run.run.elapsed),
     }
 }
 
-/// Bytes that came back.
+/// Bytes that came back, from areas and files. A page that came back from a frame that it had not left was not read.
 fn back_bytes(story: &Story<'_>) -> u64 {
-    match &story.measured {
-        Some(measured) => measured.run.totals.stats.swap_in_bytes,
-        None => story.found.total().back * PAGE_BYTES,
-    }
+    let back = story.found.total().back * PAGE_BYTES;
+    let read = story.measured.as_ref().map(|measured| {
+        let stats = &measured.run.totals.stats;
+        stats.swap_in_bytes + stats.file_in_bytes
+    });
+    back.min(read.unwrap_or(back))
 }
 
 /// Why nothing can be told.

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Measured, Story, section};
+use super::{Measured, Process, Story, section};
 use crate::control::words::Area;
 use crate::report::{Run, grouped, plural};
 use crate::size::{humane, humane_ns};
@@ -146,7 +146,10 @@ fn explained(kind: Kind) -> &'static str {
 }
 
 fn processes(measured: &Measured<'_>) -> Markup {
-    if measured.processes.is_empty() {
+    let has_memory =
+        |process: &&Process| process.managed_bytes + process.in_bytes + process.out_bytes > 0;
+    let processes: Vec<&Process> = measured.processes.iter().filter(has_memory).collect();
+    if processes.is_empty() {
         return html! {};
     }
     let content = html! {
@@ -156,7 +159,7 @@ fn processes(measured: &Measured<'_>) -> Markup {
                 th scope="col" { "Came back" } th scope="col" .wide { "Went out" } th scope="col" { "Waited" }
             } }
             tbody {
-                @for process in measured.processes {
+                @for process in processes {
                     tr {
                         th scope="row" .command { (process.command) small { (process.pid) } }
                         td { (humane(process.managed_bytes)) }
