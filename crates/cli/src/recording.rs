@@ -45,7 +45,8 @@ struct Traced {
 
 /// A trace being written, or counted for the page of the run, or both.
 pub struct Recording {
-    path: PathBuf,
+    /// The file of `--trace`.
+    path: Option<PathBuf>,
     /// `None` without `--trace`, and after a write error.
     writer: Option<TraceWriter<File>>,
     /// What the page tells of the records.
@@ -84,7 +85,7 @@ impl Recording {
             })
         };
         Ok(Self {
-            path: path.map(Path::to_owned).unwrap_or_default(),
+            path: path.map(Path::to_owned),
             writer: path.map(create).transpose()?,
             page: page.then(|| Records::new(limit_pages)),
             problem: None,
@@ -151,6 +152,11 @@ impl Recording {
     /// The ring of a process, to be handed over.
     pub fn ring(&self, process: ProcId) -> Option<BorrowedFd<'_>> {
         Some(self.processes.get(&process)?.ring.fd())
+    }
+
+    /// Whether there is a file.
+    pub fn has_file(&self) -> bool {
+        self.path.is_some()
     }
 
     /// Whether there are rings to empty.
@@ -220,10 +226,10 @@ impl Recording {
         let all: Vec<ProcId> = self.processes.keys().copied().collect();
         let none = StatsSnapshot::default;
         all.into_iter().for_each(|process| self.end(process, none));
-        if let Some(writer) = self.writer.take() {
+        if let (Some(writer), Some(path)) = (self.writer.take(), self.path.clone()) {
             let records = writer.records();
             match writer.finish() {
-                Ok(_) => return Ok((self.path, records)),
+                Ok(_) => return Ok((path, records)),
                 Err(error) => self.fail(&error),
             }
         }
@@ -295,7 +301,7 @@ impl Recording {
     }
 
     fn fail(&mut self, error: &io::Error) {
-        let path = self.path.display();
+        let path = self.path.as_deref().unwrap_or(Path::new("")).display();
         self.problem = Some(format!(
             "the trace {path} ends here, as it cannot be written: {error}"
         ));

@@ -21,6 +21,7 @@ use crate::listeners::Listeners;
 use crate::metrics::{Figures, Metrics};
 use crate::page::timeline::Sample;
 use crate::page::watching::Watching;
+use crate::recording::Recording;
 use crate::report::Run;
 use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
@@ -298,21 +299,24 @@ impl Supervisor {
 
     /// Writes the page of the run, if there is one.
     pub fn write_page(&mut self, run: &Run) {
+        if self.page.is_none() {
+            return;
+        }
         self.look_for_page();
-        let Some(page) = self.page.take() else {
+        let (ledger, recording) = self.sessions.ledger_and_recording();
+        let stats = |process| ledger.stats(process).snapshot();
+        let records = recording.as_mut().and_then(|all| all.take_page(stats));
+        // Processes that go on are not recorded for it any more.
+        *recording = recording.take().filter(Recording::has_file);
+        let Some((page, records)) = self.page.take().zip(records) else {
             return;
         };
-        let (ledger, recording) = self.sessions.ledger_and_recording();
-        let records = recording.as_mut();
-        let records =
-            records.and_then(|all| all.take_page(|process| ledger.stats(process).snapshot()));
-        match records.map(|records| page.write(run, records)) {
-            Some(Ok(path)) => {
+        match page.write(run, records) {
+            Ok(path) => {
                 let text = format!("{}: the page of the run", path.display());
                 self.voice.remark(Severity::Note, &text);
             }
-            Some(Err(error)) => self.voice.remark(Severity::Error, &error.to_string()),
-            None => {}
+            Err(error) => self.voice.remark(Severity::Error, &error.to_string()),
         }
     }
 

@@ -125,6 +125,14 @@ fn the_page_has_the_figures_of_the_run() {
         "{back} of {swapped_in}"
     );
     assert!(of_trace.contains("A trace has no times of waiting"));
+
+    let refused = report(&[&trace, "--output".as_ref(), &trace]);
+    assert!(
+        refused.stderr.contains("that is the trace itself"),
+        "{}",
+        refused.stderr
+    );
+    report(&[&trace, "--output".as_ref(), &page]).succeeded();
 }
 
 /// The page is there however the command ends.
@@ -168,6 +176,22 @@ fn a_run_that_fits_has_a_page_that_says_so() {
         "{text}"
     );
     assert!(!text.contains("<script") && text.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+}
+
+/// What goes on is not in the page, and the page says so.
+#[test]
+fn processes_that_go_on_are_named() {
+    let scratch = Scratch::new("report-behind");
+    let page = scratch.join("run.html");
+    let run = reported(&page).run(&Job::shell("sleep 3 & exit 5"));
+    assert_eq!(run.code(), 5);
+    let text = read(&page);
+    for part in [
+        "ended with status 5.",
+        "1 process goes on in the background",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use foreswap_lab::trace::{Event, Found as Place, PageRange, Record};
+use foreswap_lab::trace::{Event, Found as Place, MAX_PAGES, PageRange, Record};
 use foreswap_lab::{Curve, RunningCurve};
 
 use super::grid::{COLUMNS, Change, Grid};
@@ -179,12 +179,18 @@ impl Activity {
                 (range(pages), Change::Evicted)
             }
             Event::Discard(pages) | Event::Unmap(pages) => (range(pages), Change::Gone),
-            Event::Move { from, .. } => (range(from), Change::Gone),
+            Event::Move { from, to } => {
+                if let Some(space) = self.spaces.get_mut(&space) {
+                    space.grid.on_move(column, range(from), to.0);
+                }
+                return;
+            }
+            Event::End => (0..MAX_PAGES, Change::Gone),
             Event::Lost(records) => {
                 self.lost = self.lost.saturating_add(*records);
                 return;
             }
-            Event::Start(_) | Event::End | Event::Map(_) | Event::File { .. } => return,
+            Event::Start(_) | Event::Map(_) | Event::File { .. } => return,
         };
         let space = self.spaces.get_mut(&space);
         let evicted = space.map_or(0, |space| space.grid.on_change(column, pages, change));

@@ -54,6 +54,13 @@ pub fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
             args.trace.display()
         );
     }
+    let same = |path: &Path| std::fs::canonicalize(path).ok();
+    if same(&path).is_some_and(|output| Some(output) == same(&args.trace)) {
+        bail!(
+            "{}: that is the trace itself; name another file with --output",
+            path.display()
+        );
+    }
     let file = PageFile::check(&path)?;
     let mut activity = Activity::new(limit);
     while let Some(record) = source.next().map_err(wrong)? {

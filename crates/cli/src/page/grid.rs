@@ -96,6 +96,12 @@ struct Unit {
     out: [u64; 8],
 }
 
+/// The unit of a page, the word in it, and the bit in that.
+fn place(page: u64) -> (u64, usize, u64) {
+    let word = (page % UNIT / WORD) as usize;
+    (page / UNIT, word, 1 << (page % WORD))
+}
+
 /// What happened to pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -136,21 +142,49 @@ impl Grid {
     /// evicted.
     pub fn on_change(&mut self, column: usize, pages: Range<u64>, change: Change) -> u64 {
         if change == Change::Gone {
-            // The range may be as large as an address space: only what is known of it counts.
-            let mut units: Vec<u64> =
-                match (pages.end - pages.start) / UNIT < self.units.len() as u64 {
-                    true => (pages.start / UNIT..pages.end.div_ceil(UNIT)).collect(),
-                    false => self.units.keys().copied().collect(),
-                };
-            units.retain(|unit| self.units.contains_key(unit));
-            for unit in units {
-                let first = unit * UNIT;
-                let part = pages.start.max(first)..pages.end.min(first + UNIT);
+            for part in self.known(&pages) {
                 self.on_range(column, part, change);
             }
             return 0;
         }
         self.on_range(column, pages, change)
+    }
+
+    /// Pages move with their content; the first is then at `to`.
+    pub fn on_move(&mut self, column: usize, from: Range<u64>, to: u64) {
+        let (mut here, mut out) = (Vec::new(), Vec::new());
+        for page in self.known(&from).into_iter().flatten() {
+            let (unit, word, bit) = place(page);
+            let unit = self.units.get(&unit).copied().unwrap_or_default();
+            let moved = page - from.start + to;
+            if unit.here[word] & bit != 0 {
+                here.push(moved);
+            } else if unit.out[word] & bit != 0 {
+                out.push(moved);
+            }
+        }
+        self.on_change(column, to..to + (from.end - from.start), Change::Gone);
+        self.on_change(column, from, Change::Gone);
+        for page in here {
+            self.on_range(column, page..page + 1, Change::Came);
+        }
+        for page in out {
+            let (unit, word, bit) = place(page);
+            self.units.entry(unit).or_default().out[word] |= bit;
+        }
+    }
+
+    /// The parts of a range of which anything is known. The range may be as large as an address space.
+    fn known(&self, pages: &Range<u64>) -> Vec<Range<u64>> {
+        let units: Vec<u64> = match (pages.end - pages.start) / UNIT < self.units.len() as u64 {
+            true => (pages.start / UNIT..pages.end.div_ceil(UNIT)).collect(),
+            false => self.units.keys().copied().collect(),
+        };
+        let part = |unit: u64| pages.start.max(unit * UNIT)..pages.end.min(unit * UNIT + UNIT);
+        let units = units
+            .into_iter()
+            .filter(|unit| self.units.contains_key(unit));
+        units.map(part).filter(|part| !part.is_empty()).collect()
     }
 
     fn on_range(&mut self, column: usize, pages: Range<u64>, change: Change) -> u64 {
@@ -293,6 +327,20 @@ mod tests {
         grid.on_change(1, 0..5, Change::Gone);
         assert_eq!(grid.on_change(2, 0..600, Change::Came), 0);
         assert_eq!(grid.held(), 600);
+    }
+
+    #[test]
+    fn pages_move_with_their_past() {
+        let mut grid = Grid::default();
+        grid.on_change(0, 10..20, Change::Came);
+        grid.on_change(0, 10..14, Change::Evicted);
+        grid.on_change(0, 5000..5010, Change::Came);
+        grid.on_move(1, 0..2000, 4998);
+        // What was at the new place is gone.
+        assert_eq!((grid.held(), grid.moves()), (6, 4));
+        assert_eq!(grid.on_change(2, 10..20, Change::Came), 0);
+        assert_eq!(grid.on_change(2, 5008..5018, Change::Came), 4);
+        assert_eq!(grid.held(), 20);
     }
 
     #[test]

@@ -58,8 +58,6 @@ pub struct Group {
     pub back: u64,
     /// Pages that were evicted.
     pub out: u64,
-    /// Pages in memory at the end.
-    pub held: u64,
 }
 
 /// The picture of a process.
@@ -84,14 +82,12 @@ impl Heat {
             let sum =
                 |figure: fn(&Cell) -> u32| row.cells.iter().map(figure).map(u64::from).sum::<u64>();
             let (back, out) = (sum(|cell| cell.back), sum(|cell| cell.out));
-            let held = u64::from(row.cells[columns - 1].held);
             match groups.last_mut() {
                 Some(last) if last.name == name && last.pages.end == pages.start => {
                     last.rows.end = number + 1;
                     last.pages.end = pages.end;
                     last.back += back;
                     last.out += out;
-                    last.held += held;
                 }
                 _ => groups.push(Group {
                     name,
@@ -99,7 +95,6 @@ impl Heat {
                     pages,
                     back,
                     out,
-                    held,
                 }),
             }
         }
@@ -230,10 +225,7 @@ mod tests {
         let names: Vec<String> = heat.groups.iter().map(Group::spoken).collect();
         assert_eq!(names, ["[heap]", "<b>", "0x9000000"]);
         let heap = &heat.groups[0];
-        assert_eq!(
-            (heap.back, heap.out, heap.held, heap.rows.clone()),
-            (1, 4, 29, 0..2)
-        );
+        assert_eq!((heap.back, heap.out, heap.rows.clone()), (1, 4, 0..2));
         assert_eq!((heat.height(), heat.place(1)), (6, 3..4));
     }
 

@@ -78,16 +78,21 @@ fn picture(heat: &Heat, columns: &Axis) -> Markup {
 }
 
 fn alt(heat: &Heat, shows: Shows) -> String {
+    let name = shows.label();
     let busiest = heat.groups.iter().max_by_key(|group| match shows {
-        Shows::Held => group.held,
+        Shows::Held => 0,
         Shows::Back => group.back,
         Shows::Out => group.out,
     });
-    let busiest = busiest.map(Group::spoken).unwrap_or_default();
-    format!(
-        "{} by address and time; most of it: {busiest}",
-        shows.label()
-    )
+    match busiest {
+        Some(group) if shows != Shows::Held => {
+            format!(
+                "{name}, by address and time; most of it: {}",
+                group.spoken()
+            )
+        }
+        _ => format!("{name}, by address and time"),
+    }
 }
 
 /// A mapping's figures: the groups of the same name together.
