@@ -150,7 +150,10 @@ fn a_run_that_is_ended_has_a_page() {
     kill_process(running.pid(), Signal::TERM).expect("a signal can be sent");
     running.wait();
     let text = read(&page);
-    assert!(text.contains("was ended by signal 15"), "{text}");
+    assert!(
+        text.contains("ended with status 143, as by signal 15."),
+        "{text}"
+    );
     assert!(count(figure(&text, "Major faults")) > 0);
     let left = fs::read_dir(scratch.path()).expect("a folder");
     let left: Vec<_> = left

@@ -185,7 +185,13 @@ impl Activity {
                 }
                 return;
             }
-            Event::End => (0..MAX_PAGES, Change::Gone),
+            Event::End => {
+                if let Some(space) = self.spaces.get_mut(&space) {
+                    // Its pid may soon be that of another process.
+                    space.due_ns = u64::MAX;
+                }
+                (0..MAX_PAGES, Change::Gone)
+            }
             Event::Lost(records) => {
                 self.lost = self.lost.saturating_add(*records);
                 return;
@@ -388,6 +394,19 @@ pub mod tests {
         });
         let total = activity.finish().total();
         assert_eq!((total.away, total.again, total.back), (201, 200, 201));
+    }
+
+    #[test]
+    fn an_ended_process_holds_nothing_and_has_no_names() {
+        let mut activity = cyclic(1000);
+        assert!(activity.spaces[&0].due_ns < u64::MAX);
+        activity.record(&Record {
+            time: 2000,
+            task: 0,
+            event: Event::End,
+        });
+        assert_eq!(activity.spaces[&0].due_ns, u64::MAX);
+        assert_eq!(activity.finish().total().held, 0);
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn of_run(story: &Story<'_>, measured: &Measured<'_>) -> Vec<String> {
     let limit = run.limit_text();
     let ended = match run.exit_status {
         0 => "ended without an error".to_owned(),
-        status @ 129..=192 => format!("was ended by signal {}", status - 128),
+        status @ 129..=192 => format!("ended with status {status}, as by signal {}", status - 128),
         status => format!("ended with status {status}"),
     };
     let went_on = match run.left_running {

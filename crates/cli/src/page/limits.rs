@@ -13,9 +13,9 @@ use foreswap_store::area::PAGE_BYTES;
 /// Parts of the returns at the limit of the run that are of interest.
 const PARTS: [f64; 4] = [0.75, 0.5, 0.25, 0.1];
 
-/// What the run measured at its limit.
+/// What the run measured at its limit, on which the estimates are based.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Measured {
+pub struct Basis {
     /// The limit, in pages.
     pub limit_pages: u64,
     /// Faults that waited for an area or a file.
@@ -60,7 +60,7 @@ fn round_up(pages: u64) -> u64 {
 }
 
 /// The limit of the run, and those at which less comes back. Empty if nothing came back.
-pub fn choices(curve: &Curve, run: &Measured) -> Vec<Choice> {
+pub fn choices(curve: &Curve, run: &Basis) -> Vec<Choice> {
     let all = curve.again(curve.floor);
     if all <= 0.0 || curve.touches <= 0.0 {
         return Vec::new();
@@ -87,7 +87,7 @@ pub fn choices(curve: &Curve, run: &Measured) -> Vec<Choice> {
     choices
 }
 
-fn choice(curve: &Curve, run: &Measured, pages: u64) -> Choice {
+fn choice(curve: &Curve, run: &Basis, pages: u64) -> Choice {
     let part = part(curve, pages);
     let stalled = run.stalled.map(|stalled| stalled.mul_f64(part));
     let saved = run.stalled.map(|stalled| stalled.mul_f64(1.0 - part));
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_larger_limit_costs_in_proportion_to_what_comes_back() {
-        let run = Measured {
+        let run = Basis {
             limit_pages: 4096,
             majors: 1000,
             again: 0.9,
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(costs(&choices[2]), (550, seconds(2), Some(8)));
         assert_eq!(costs(&choices[3]), (100, seconds(0), Some(6)));
         // Without a time, there is none.
-        let unknown = Measured {
+        let unknown = Basis {
             stalled: None,
             ..run
         };
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn without_returns_there_is_no_choice() {
         let curve = RunningCurve::new(4096, 100).finish();
-        assert_eq!(choices(&curve, &Measured::default()), []);
+        assert_eq!(choices(&curve, &Basis::default()), []);
     }
 
     #[test]

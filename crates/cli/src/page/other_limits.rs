@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use super::axis::{Axis, Unit, spoken};
 use super::chart::{Chart, Series, Style};
-use super::limits::{Choice, Measured, choices, part};
+use super::limits::{Basis, Choice, choices, part};
 use super::{Story, lead, section};
 use crate::report::grouped;
 use crate::size::humane;
@@ -18,22 +18,22 @@ const POINTS: u64 = 200;
 const NEARLY_ALL: f64 = 0.95;
 
 /// What the run measured at its limit.
-fn measured(story: &Story<'_>) -> Measured {
+fn basis(story: &Story<'_>) -> Basis {
     let limit_pages = story.found.limit_pages;
     let total = story.found.total();
     let again = total.again as f64 / total.away.max(1) as f64;
     let Some(run) = &story.measured else {
-        return Measured {
+        return Basis {
             limit_pages,
             majors: total.away,
             again,
-            ..Measured::default()
+            ..Basis::default()
         };
     };
     let stats = &run.run.totals.stats;
     let most = run.processes.iter().map(|process| process.stalled_ns).max();
     let alone = most.unwrap_or(0) as f64 >= NEARLY_ALL * stats.stalled_ns as f64;
-    Measured {
+    Basis {
         limit_pages,
         majors: stats.faults_major,
         again,
@@ -171,8 +171,8 @@ fn curve(story: &Story<'_>) -> Markup {
 
 /// The section.
 pub fn draw(story: &Story<'_>) -> Markup {
-    let measured = measured(story);
-    let choices = choices(&story.found.curve, &measured);
+    let basis = basis(story);
+    let choices = choices(&story.found.curve, &basis);
     let heading = "With another limit";
     if let Some(why) = why_not(story, &choices) {
         return section(heading, &html! { p { (why) } });
@@ -186,10 +186,10 @@ pub fn draw(story: &Story<'_>) -> Markup {
              stayed in a memory of that size if the page unused for longest always went first, and waiting is taken to fall with \
              them. A real run needs somewhat more. Below the limit of this run nothing is \
              known, as it is not seen which pages in memory are touched; a run with a lower limit shows that."
-            @if measured.stalled.is_some() && measured.elapsed.is_none() {
+            @if basis.stalled.is_some() && basis.elapsed.is_none() {
                 " Several processes waited, maybe at the same time, so how long the run would have taken is not known."
             }
-            @if measured.stalled.is_none() {
+            @if basis.stalled.is_none() {
                 " A trace does not tell how long faults waited: run with " code { "--report" } " for times."
             }
         }

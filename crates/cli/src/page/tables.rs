@@ -211,3 +211,21 @@ pub fn draw(story: &Story<'_>) -> Markup {
         (missing(story))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_told_by_powers_of_two() {
+        let told = [512, 1 << 13, 1 << 20, 1 << 30, 1 << 36].map(power_of_two);
+        assert_eq!(told, ["512 ns", "8 µs", "1 ms", "1 s", "64 s"]);
+        let mut run = Run::default();
+        run.totals.stats.latency = vec![0; 600];
+        // Sixteen buckets for each power of two, from 16 ns on: 4 to 8 µs, and 16 to 32 µs.
+        run.totals.stats.latency[144 + 5] = 3;
+        run.totals.stats.latency[176] = 7;
+        assert_eq!(latencies(&run), [(1 << 13, 3), (1 << 14, 0), (1 << 15, 7)]);
+        assert_eq!(latencies(&Run::default()), []);
+    }
+}
