@@ -274,6 +274,7 @@ onload = () => {
   for (const element of page.body.querySelectorAll('*')) {
     const box = element.getBoundingClientRect();
     if (!box.width || !box.height) continue;
+    if (element.tagName == 'LABEL' && Math.abs(box.top - element.previousElementSibling.getBoundingClientRect().top) > 12) beyond.push('apart: ' + element.textContent);
     if (box.left < 0 || box.right > width + .5) beyond.push(element.tagName + '.' + element.className + ' ' + Math.round(box.right));
     if (element.tagName == 'IMG' && element.naturalWidth > 0) pictures++;
     if ([...element.childNodes].some(node => node.nodeType == 3 && node.data.trim())) {

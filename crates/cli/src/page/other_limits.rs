@@ -108,10 +108,18 @@ fn sentences(choices: &[Choice]) -> String {
     half.into_iter().chain(none).collect::<Vec<_>>().join(" ")
 }
 
+/// How much longer than the `least` time, in percent.
+fn more(time: Duration, least: Option<Duration>) -> String {
+    let least = least.filter(|least| !least.is_zero());
+    let more = least.map(|least| 100.0 * (time.as_secs_f64() / least.as_secs_f64() - 1.0));
+    more.map_or_else(String::new, |more| format!("+{more:.0} %"))
+}
+
 fn table(story: &Story<'_>, choices: &[Choice]) -> Markup {
     let back = back_bytes(story) as f64;
     let has_wait = choices.iter().any(|choice| choice.stalled.is_some());
     let has_time = choices.iter().any(|choice| choice.elapsed.is_some());
+    let least = choices.last().and_then(|choice| choice.elapsed);
     html! {
         div .table {
             table .limits {
@@ -129,7 +137,7 @@ fn table(story: &Story<'_>, choices: &[Choice]) -> Markup {
                             td { (humane((back * choice.part) as u64)) small { (format!("{:.0} %", choice.part * 100.0)) } }
                             td .wide { (grouped(choice.majors)) }
                             @if let Some(time) = choice.stalled { td { (spoken(time)) } }
-                            @if let Some(time) = choice.elapsed { td { (spoken(time)) } }
+                            @if let Some(time) = choice.elapsed { td { (spoken(time)) small { (more(time, least)) } } }
                         }
                     }
                 }
@@ -186,6 +194,9 @@ pub fn draw(story: &Story<'_>) -> Markup {
              stayed in a memory of that size if the page unused for longest always went first, and waiting is taken to fall with \
              them. A real run needs somewhat more. Below the limit of this run nothing is \
              known, as it is not seen which pages in memory are touched; a run with a lower limit shows that."
+            @if basis.elapsed.is_some() {
+                " The part below a run time is how much longer it is than the least."
+            }
             @if basis.stalled.is_some() && basis.elapsed.is_none() {
                 " Several processes waited, maybe at the same time, so how long the run would have taken is not known."
             }

@@ -96,7 +96,8 @@ fn the_page_tells_what_happened_and_what_it_cost() {
          For 4 s, 40 % of the time, at least one thread waited for a page that more memory would have kept.",
         // 100 pages in turn do not fit in 50, and do in 1 MiB: the least round size.
         "With 1 MiB, next to nothing would have come back, and it would have taken about 6 s, 40 % less.",
-        "Limit Comes back Major faults Waiting Run time 200 KiB this run 800 KiB 100 % 200 4 s 10 s 1 MiB 0 B 0 % 0 0 ms 6 s",
+        "Limit Comes back Major faults Waiting Run time 200 KiB this run 800 KiB 100 % 200 4 s 10 s +67 % \
+         1 MiB 0 B 0 % 0 0 ms 6 s +0 %",
         "./job (process 7) 64 KiB per row",
         "Half of the faults took at most",
         "stacks of threads 3 MiB",
