@@ -155,50 +155,54 @@ impl Activity {
         }
         // Sources yield no record of a task that has not started.
         let space = self.tasks.get(record.task as usize).copied().unwrap_or(0);
-        let range = |pages: &PageRange| pages.start.0..pages.end.0;
         let of_time = &mut self.columns[column];
-        let mut is_away = false;
-        let (pages, change) = match &record.event {
-            Event::Touch { page, found, .. } => {
+        match &record.event {
+            Event::Touch { found, .. } => {
                 *match found {
                     Place::New => &mut of_time.new,
                     Place::Kept | Place::Ahead => &mut of_time.near,
                     Place::Away | Place::Unknown => &mut of_time.away,
                 } += 1;
-                is_away = *found == Place::Away;
+            }
+            Event::Evicted(pages) => of_time.out += pages.end.0 - pages.start.0,
+            Event::Lost(records) => self.lost = self.lost.saturating_add(*records),
+            _ => {}
+        }
+        self.on_pages(column, space, &record.event);
+        self.hold_until(column);
+    }
+
+    /// Where the pages of an event are now.
+    fn on_pages(&mut self, column: usize, space: u32, event: &Event) {
+        let mut space = self.spaces.get_mut(&space);
+        let range = |pages: &PageRange| pages.start.0..pages.end.0;
+        let (pages, change) = match event {
+            Event::Touch { page, found, .. } => {
                 let change = match found {
                     Place::Away | Place::Ahead => Change::CameBack,
                     Place::Kept => Change::Stayed,
-                    _ => Change::Came,
+                    Place::New | Place::Unknown => Change::Came,
                 };
                 (page.0..page.0 + 1, change)
             }
             Event::Prefetched(pages) => (range(pages), Change::Came),
-            Event::Evicted(pages) => {
-                of_time.out += pages.end.0 - pages.start.0;
-                (range(pages), Change::Evicted)
-            }
+            Event::Evicted(pages) => (range(pages), Change::Evicted),
             Event::Discard(pages) | Event::Unmap(pages) => (range(pages), Change::Gone),
             Event::Move { from, to } => {
-                if let Some(space) = self.spaces.get_mut(&space) {
+                if let Some(space) = space {
                     space.grid.on_move(column, range(from), to.0);
                 }
                 return;
             }
             Event::End => {
-                if let Some(space) = self.spaces.get_mut(&space) {
-                    // Its pid may soon be that of another process.
+                // Its pid may soon be that of another process.
+                if let Some(space) = &mut space {
                     space.due_ns = u64::MAX;
                 }
                 (0..MAX_PAGES, Change::Gone)
             }
-            Event::Lost(records) => {
-                self.lost = self.lost.saturating_add(*records);
-                return;
-            }
-            Event::Start(_) | Event::Map(_) | Event::File { .. } => return,
+            Event::Start(_) | Event::Map(_) | Event::File { .. } | Event::Lost(_) => return,
         };
-        let space = self.spaces.get_mut(&space);
         let evicted = space.map_or(0, |space| space.grid.on_change(column, pages, change));
         let of_time = &mut self.columns[column];
         match change {
@@ -206,10 +210,15 @@ impl Activity {
             Change::CameBack => of_time.back += 1,
             Change::Stayed | Change::Evicted | Change::Gone => {}
         }
-        if is_away {
+        if matches!(
+            event,
+            Event::Touch {
+                found: Place::Away,
+                ..
+            }
+        ) {
             of_time.again += evicted;
         }
-        self.hold_until(column);
     }
 
     /// What is in memory has been so up to `column`.

@@ -102,9 +102,15 @@ fn of_run(story: &Story<'_>, measured: &Measured<'_>) -> Vec<String> {
             humane(stats.file_in_bytes)
         );
     }
+    vec![first, format!("{second} {}", waited(measured))]
+}
+
+/// How long threads waited.
+fn waited(measured: &Measured<'_>) -> String {
+    let run = measured.run;
     let stalled = stalled(measured);
     let part = stalled.as_secs_f64() / run.elapsed.as_secs_f64().max(1e-9);
-    let third = if stalled.is_zero() {
+    if stalled.is_zero() {
         "No thread waited for a page that more memory would have kept.".to_owned()
     } else if run.totals.processes > 1 {
         format!(
@@ -117,8 +123,7 @@ fn of_run(story: &Story<'_>, measured: &Measured<'_>) -> Vec<String> {
             spoken(stalled),
             percent(part)
         )
-    };
-    vec![first, format!("{second} {third}")]
+    }
 }
 
 fn of_trace(story: &Story<'_>) -> Vec<String> {

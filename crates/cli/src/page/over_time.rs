@@ -5,6 +5,7 @@ use std::time::Duration;
 use foreswap_store::area::PAGE_BYTES;
 use maud::{Markup, html};
 
+use super::activity::{Column, Found};
 use super::axis::{Axis, Unit};
 use super::chart::{Chart, Series, Style};
 use super::timeline::Sample;
@@ -60,45 +61,61 @@ fn bytes(value: f64) -> String {
     humane(value as u64)
 }
 
-fn memory(time: &Axis, series: Vec<Series>) -> Chart {
+/// `held` has a name; of the rest, a trace knows the limit only.
+fn memory(time: &Axis, name: &'static str, held: Points, rest: [Points; 3]) -> Chart {
+    let [swapped, unmanaged, limit] = rest;
     Chart {
         title: "Memory",
         summary: format!(
             "Memory over time: at most {} in memory.",
-            bytes(most(&series[0].points))
+            bytes(most(&held))
         ),
         x: time.clone(),
         unit: Unit::Bytes,
-        series: with_values(series),
+        series: with_values(vec![
+            series(name, 1, Style::Area, held),
+            series("on areas", 2, Style::Line, swapped),
+            series("not managed", 3, Style::Line, unmanaged),
+            series("limit", 5, Style::Dashed, limit),
+        ]),
         steps: false,
     }
 }
 
-fn faults(time: &Axis, series: Vec<Series>) -> Chart {
+fn traffic(time: &Axis, title: &'static str, out_name: &'static str, points: [Points; 3]) -> Chart {
+    let [back, out, files] = points;
+    let rates = [&back, &out].map(|points| bytes(most(points)));
     Chart {
-        title: "Faults per second",
+        title,
         summary: format!(
-            "Faults per second over time: at most {:.0} major ones.",
-            most(&series[0].points)
+            "{title} over time: at most {} per second back and {} out.",
+            rates[0], rates[1]
         ),
         x: time.clone(),
-        unit: Unit::Count,
-        series: with_values(series),
+        unit: Unit::Rate,
+        series: with_values(vec![
+            series("came back", 2, Style::Area, back),
+            series(out_name, 3, Style::Line, out),
+            series("from mapped files", 1, Style::Line, files),
+        ]),
         steps: true,
     }
 }
 
-fn traffic(time: &Axis, title: &'static str, series: Vec<Series>) -> Chart {
+fn faults(time: &Axis, [major, minor, new]: [Points; 3]) -> Chart {
     Chart {
-        title,
+        title: "Faults per second",
         summary: format!(
-            "Traffic over time: at most {} per second came back and {} went out.",
-            bytes(most(&series[0].points)),
-            bytes(most(&series[1].points))
+            "Faults per second over time: at most {:.0} major ones.",
+            most(&major)
         ),
         x: time.clone(),
-        unit: Unit::Rate,
-        series: with_values(series),
+        unit: Unit::Count,
+        series: with_values(vec![
+            series("major", 2, Style::Area, major),
+            series("minor", 1, Style::Line, minor),
+            series("first touches", 3, Style::Line, new),
+        ]),
         steps: true,
     }
 }
@@ -138,92 +155,34 @@ fn waiting(time: &Axis, samples: &[Sample], alone: bool) -> Chart {
 fn of_run(samples: &[Sample], alone: bool) -> Vec<Chart> {
     let end = samples.last().map_or(Duration::ZERO, |last| last.at);
     let time = Axis::within(0.0, end.as_secs_f64(), Unit::Time);
+    let held = level(samples, |sample| sample.held_bytes);
+    let rest = [
+        level(samples, |sample| sample.swapped_bytes),
+        level(samples, |sample| sample.unmanaged_bytes),
+        level(samples, |sample| sample.limit_bytes),
+    ];
+    let bytes = [
+        rate(samples, |sample| sample.in_bytes),
+        rate(samples, |sample| sample.out_bytes),
+        rate(samples, |sample| sample.file_in_bytes),
+    ];
+    let counts = [
+        rate(samples, |sample| sample.faults_major),
+        rate(samples, |sample| sample.faults_minor),
+        rate(samples, |sample| sample.faults_zero),
+    ];
     vec![
-        memory(
-            &time,
-            vec![
-                series(
-                    "in memory",
-                    1,
-                    Style::Area,
-                    level(samples, |sample| sample.held_bytes),
-                ),
-                series(
-                    "on areas",
-                    2,
-                    Style::Line,
-                    level(samples, |sample| sample.swapped_bytes),
-                ),
-                series(
-                    "not managed",
-                    3,
-                    Style::Line,
-                    level(samples, |sample| sample.unmanaged_bytes),
-                ),
-                series(
-                    "limit",
-                    5,
-                    Style::Dashed,
-                    level(samples, |sample| sample.limit_bytes),
-                ),
-            ],
-        ),
-        traffic(
-            &time,
-            "Traffic",
-            vec![
-                series(
-                    "came back",
-                    2,
-                    Style::Area,
-                    rate(samples, |sample| sample.in_bytes),
-                ),
-                series(
-                    "went out",
-                    3,
-                    Style::Line,
-                    rate(samples, |sample| sample.out_bytes),
-                ),
-                series(
-                    "from mapped files",
-                    1,
-                    Style::Line,
-                    rate(samples, |sample| sample.file_in_bytes),
-                ),
-            ],
-        ),
-        faults(
-            &time,
-            vec![
-                series(
-                    "major",
-                    2,
-                    Style::Area,
-                    rate(samples, |sample| sample.faults_major),
-                ),
-                series(
-                    "minor",
-                    1,
-                    Style::Line,
-                    rate(samples, |sample| sample.faults_minor),
-                ),
-                series(
-                    "first touches",
-                    3,
-                    Style::Line,
-                    rate(samples, |sample| sample.faults_zero),
-                ),
-            ],
-        ),
+        memory(&time, "in memory", held, rest),
+        traffic(&time, "Traffic", "went out", bytes),
+        faults(&time, counts),
         waiting(&time, samples, alone),
     ]
 }
 
-fn of_trace(story: &Story<'_>) -> Vec<Chart> {
-    let found = story.found;
+fn of_trace(found: &Found) -> Vec<Chart> {
     let width = found.column.as_secs_f64();
     let time = Axis::within(0.0, found.last.as_secs_f64(), Unit::Time);
-    let points = |figure: fn(&super::activity::Column) -> u64, factor: f64| -> Points {
+    let points = |figure: fn(&Column) -> u64, factor: f64| -> Points {
         let columns = (1..).zip(&found.columns);
         let points =
             columns.map(|(n, column)| (f64::from(n) * width, figure(column) as f64 * factor));
@@ -231,65 +190,26 @@ fn of_trace(story: &Story<'_>) -> Vec<Chart> {
     };
     let page = PAGE_BYTES as f64;
     let limit = found.limit_pages as f64 * page;
+    let held = points(|column| column.held, page);
+    let rest = [
+        Vec::new(),
+        Vec::new(),
+        vec![(0.0, limit), (time.most, limit)],
+    ];
+    let bytes = [
+        points(|column| column.back, page / width),
+        points(|column| column.out, page / width),
+        Vec::new(),
+    ];
+    let counts = [
+        points(|column| column.away, 1.0 / width),
+        points(|column| column.near, 1.0 / width),
+        points(|column| column.new, 1.0 / width),
+    ];
     vec![
-        memory(
-            &time,
-            vec![
-                series(
-                    "in memory, of what was seen to come",
-                    1,
-                    Style::Area,
-                    points(|column| column.held, page),
-                ),
-                series(
-                    "limit",
-                    5,
-                    Style::Dashed,
-                    vec![(0.0, limit), (time.most, limit)],
-                ),
-            ],
-        ),
-        traffic(
-            &time,
-            "Pages",
-            vec![
-                series(
-                    "came back",
-                    2,
-                    Style::Area,
-                    points(|column| column.back, page / width),
-                ),
-                series(
-                    "evicted",
-                    3,
-                    Style::Line,
-                    points(|column| column.out, page / width),
-                ),
-            ],
-        ),
-        faults(
-            &time,
-            vec![
-                series(
-                    "major",
-                    2,
-                    Style::Area,
-                    points(|column| column.away, 1.0 / width),
-                ),
-                series(
-                    "minor",
-                    1,
-                    Style::Line,
-                    points(|column| column.near, 1.0 / width),
-                ),
-                series(
-                    "first touches",
-                    3,
-                    Style::Line,
-                    points(|column| column.new, 1.0 / width),
-                ),
-            ],
-        ),
+        memory(&time, "in memory, of what was seen to come", held, rest),
+        traffic(&time, "Pages", "evicted", bytes),
+        faults(&time, counts),
     ]
 }
 
@@ -298,7 +218,7 @@ pub fn draw(story: &Story<'_>) -> Markup {
     let alone = story.found.processes <= 1;
     let charts = match &story.measured {
         Some(measured) => of_run(measured.timeline.samples(), alone),
-        None => of_trace(story),
+        None => of_trace(story.found),
     };
     let content = html! {
         div .charts { @for chart in &charts { (chart.draw()) } }
