@@ -13,7 +13,7 @@ use foreswap::ledger::{IoBackend, ReadaheadPolicy, ThpMode};
 use foreswap_store::ring::MOST_HELPERS;
 
 use crate::size::{self, Size};
-use crate::{memory_setting, metrics};
+use crate::{memory_setting, metrics, page, top};
 
 /// Run programs in less memory than they want.
 #[derive(Debug, Parser)]
@@ -76,6 +76,8 @@ pub enum Subcommands {
     Swapon(SwaponArgs),
     /// Empty a swap area and remove it while the program runs
     Swapoff(SwapoffArgs),
+    /// Make a page of a recorded run: what happened, and what other limits would have cost
+    Report(page::command::ReportArgs),
     /// Check whether foreswap works here, and say what to do if it does not
     Doctor(DoctorArgs),
     /// Measure foreswap against the kernel's own swap on the same workload
@@ -94,6 +96,7 @@ const AFTER_HELP: &str = "\
 Examples:
   foreswap run --memory 1G -- sort big.txt
   foreswap run --memory 40% --stats run.json -- python3 job.py
+  foreswap run --memory 1G --report run.html -- ./simulation
   foreswap run --memory auto -- ./simulation
   foreswap run --memory 1G --metrics 9108 -- ./server
   foreswap run --memory 512M --swap /mnt/nvme --swap-size 20G -- ./simulation
@@ -222,6 +225,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
+    /// Write a page about the run to FILE, as HTML
+    ///
+    /// What happened over time and by address, how long faults took, what other limits would have cost. FILE is replaced
+    /// when the run has ended, also when COMMAND was killed. Faults are recorded as by --trace, but not kept.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
     /// End COMMAND when memory that foreswap does not manage passes the limit by itself
     ///
     /// Shared and locked memory, and programs that run unmanaged: without --strict a line reports it and
@@ -273,20 +283,12 @@ Keys: arrows select a process; l changes the limit of its run, a adds a swap are
 pauses, ? explains the screen, q quits.")]
 pub struct TopArgs {
     /// The time between two looks
-    #[arg(long, short = 'i', value_name = "DURATION", default_value = "1s", value_parser = interval)]
+    #[arg(long, short = 'i', value_name = "DURATION", default_value = "1s", value_parser = top::interval)]
     pub interval: Duration,
 
     /// Only the run that has this process: a managed program, or its `foreswap run`
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = size::duration(text).map_err(|error| error.to_string())?;
-    if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval) {
-        return Err("expected 100ms to 1h".to_owned());
-    }
-    Ok(interval)
 }
 
 /// `foreswap set`.

@@ -12,6 +12,7 @@ fn documented() -> Vec<String> {
         "docs/BENCH.md",
         "docs/FIGURES.md",
         "docs/LAB.md",
+        "docs/REPORT.md",
         "docs/TRACES.md",
     ];
     let mut commands = Vec::new();

@@ -14,6 +14,7 @@ mod mapped_files;
 mod memory;
 mod memory_setting;
 mod metrics;
+mod page;
 mod preload;
 mod program;
 mod reaping;
@@ -54,6 +55,7 @@ pub fn main() -> ExitCode {
         Subcommands::Set(args) => return commands::set(&args),
         Subcommands::Swapon(args) => return commands::swapon(&args),
         Subcommands::Swapoff(args) => return commands::swapoff(&args),
+        Subcommands::Report(args) => page::command::report(&args),
         Subcommands::Doctor(args) => return doctor::doctor(&args),
         Subcommands::Trial => return doctor::job(),
         Subcommands::Bench(args) => foreswap_bench::bench(*args),

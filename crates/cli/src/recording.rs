@@ -1,4 +1,4 @@
-//! `run --trace`: collects the engines' records from their rings into one file.
+//! `run --trace` and `--report`: collects the engines' records from their rings, into one file and for the page.
 //!
 //! Each managed process has a ring. The supervisor empties them all many times a second and once more when a process
 //! has ended: a killed process loses no record. The file is a valid trace after every write, and is written at least
@@ -12,8 +12,10 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use foreswap::ledger::{ProcId, Ring, Seen, SeenKind};
+use foreswap::ledger::{ProcId, Ring, Seen, SeenKind, StatsSnapshot};
 use foreswap_lab::trace::{Event, Found, Header, PageRange, Record, Start, TraceWriter, Vpn};
+
+use crate::page::watching::Records;
 
 /// How often the rings are emptied.
 pub const EVERY_MS: i64 = 10;
@@ -31,6 +33,7 @@ pub struct RecordingError {
 /// A traced process.
 struct Traced {
     ring: Ring,
+    pid: u32,
     space: u32,
     /// The task that represents the process if the thread is unknown.
     main: u32,
@@ -40,11 +43,14 @@ struct Traced {
     lost: u64,
 }
 
-/// A trace being written.
+/// A trace being written, or counted for the page of the run, or both.
 pub struct Recording {
-    path: PathBuf,
-    /// `None` after a write error.
+    /// The file of `--trace`.
+    path: Option<PathBuf>,
+    /// `None` without `--trace`, and after a write error.
     writer: Option<TraceWriter<File>>,
+    /// What the page tells of the records.
+    page: Option<Records>,
     /// The message for the user about it.
     problem: Option<String>,
     /// When the trace began, ns of CLOCK_MONOTONIC.
@@ -64,17 +70,24 @@ impl fmt::Debug for Recording {
 }
 
 impl Recording {
-    /// Begins a trace at `path`, of a run with `limit_pages`.
-    pub fn create(path: &Path, limit_pages: u64) -> Result<Self, RecordingError> {
+    /// Begins a trace at `path`, if there is one, of a run with `limit_pages`. `page`: there will be a page.
+    pub fn create(
+        path: Option<&Path>,
+        limit_pages: u64,
+        page: bool,
+    ) -> Result<Self, RecordingError> {
         let header = Header { limit: limit_pages };
-        let writer = File::create(path).and_then(|file| TraceWriter::new(file, header));
-        let writer = writer.map_err(|cause| RecordingError {
-            path: path.to_owned(),
-            cause,
-        })?;
+        let create = |path: &Path| {
+            let writer = File::create(path).and_then(|file| TraceWriter::new(file, header));
+            writer.map_err(|cause| RecordingError {
+                path: path.to_owned(),
+                cause,
+            })
+        };
         Ok(Self {
-            path: path.to_owned(),
-            writer: Some(writer),
+            path: path.map(Path::to_owned),
+            writer: path.map(create).transpose()?,
+            page: page.then(|| Records::new(limit_pages)),
             problem: None,
             start_ns: 0,
             processes: HashMap::new(),
@@ -91,7 +104,7 @@ impl Recording {
 
     /// A process has connected. False: it cannot be traced.
     pub fn begin(&mut self, process: ProcId, pid: u32, parent: Option<ProcId>) -> bool {
-        if self.writer.is_none() {
+        if self.writer.is_none() && self.page.is_none() {
             return false;
         }
         let ring = match Ring::create() {
@@ -116,6 +129,9 @@ impl Recording {
             task: main,
             event: Event::Start(start),
         });
+        if let Some(page) = &mut self.page {
+            page.on_start(pid);
+        }
         self.spaces += 1;
         self.tasks += 1;
         let threads = HashMap::from([(pid, main)]);
@@ -123,6 +139,7 @@ impl Recording {
             process,
             Traced {
                 ring,
+                pid,
                 space,
                 main,
                 threads,
@@ -135,6 +152,11 @@ impl Recording {
     /// The ring of a process, to be handed over.
     pub fn ring(&self, process: ProcId) -> Option<BorrowedFd<'_>> {
         Some(self.processes.get(&process)?.ring.fd())
+    }
+
+    /// Whether there is a file.
+    pub fn has_file(&self) -> bool {
+        self.path.is_some()
     }
 
     /// Whether there are rings to empty.
@@ -152,6 +174,9 @@ impl Recording {
                 self.processes.insert(process, traced);
             }
         }
+        if let Some(page) = &mut self.page {
+            page.look(monotonic_ns().saturating_sub(self.start_ns));
+        }
         if self.written.elapsed() >= KEPT {
             self.written = Instant::now();
             if let Some(writer) = &mut self.writer
@@ -163,12 +188,15 @@ impl Recording {
         self.problem.take()
     }
 
-    /// A process has ended.
-    pub fn end(&mut self, process: ProcId) {
+    /// A process has ended, with `stats`.
+    pub fn end(&mut self, process: ProcId, stats: impl Fn() -> StatsSnapshot) {
         let Some(mut traced) = self.processes.remove(&process) else {
             return;
         };
         self.empty(&mut traced);
+        if let Some(page) = &mut self.page {
+            page.on_end(traced.pid, &stats());
+        }
         let time = monotonic_ns().saturating_sub(self.start_ns);
         let mut tasks: Vec<u32> = traced.threads.into_values().collect();
         tasks.sort_unstable();
@@ -181,14 +209,27 @@ impl Recording {
         }
     }
 
+    /// What the page tells of the records so far, and of the processes that live. Nothing is counted for it from now on.
+    pub fn take_page(&mut self, stats: impl Fn(ProcId) -> StatsSnapshot) -> Option<Records> {
+        self.page.as_ref()?;
+        // A message for the user stays for the next look.
+        self.problem = self.look();
+        let mut page = self.page.take()?;
+        for (&process, traced) in &self.processes {
+            page.on_end(traced.pid, &stats(process));
+        }
+        Some(page)
+    }
+
     /// Ends the trace. Returns the number of records, or a message for the user.
     pub fn finish(mut self) -> Result<(PathBuf, u64), String> {
         let all: Vec<ProcId> = self.processes.keys().copied().collect();
-        all.into_iter().for_each(|process| self.end(process));
-        if let Some(writer) = self.writer.take() {
+        let none = StatsSnapshot::default;
+        all.into_iter().for_each(|process| self.end(process, none));
+        if let (Some(writer), Some(path)) = (self.writer.take(), self.path.clone()) {
             let records = writer.records();
             match writer.finish() {
-                Ok(_) => return Ok((self.path, records)),
+                Ok(_) => return Ok((path, records)),
                 Err(error) => self.fail(&error),
             }
         }
@@ -207,12 +248,7 @@ impl Recording {
                     Some(&task) => task,
                     None => {
                         let task = self.tasks;
-                        let (space, parent) = (traced.space, None);
-                        let pid = traced
-                            .threads
-                            .iter()
-                            .find(|(_, task)| **task == traced.main);
-                        let pid = pid.map_or(0, |(pid, _)| *pid);
+                        let (space, pid, parent) = (traced.space, traced.pid, None);
                         let start = Start {
                             space,
                             pid,
@@ -246,11 +282,18 @@ impl Recording {
     }
 
     fn push(&mut self, record: Record) {
+        // Otherwise, the program wrote to the ring.
+        if record.event.problem().is_some() {
+            return;
+        }
+        if let Some(page) = &mut self.page {
+            page.on_record(&record);
+        }
         let Some(writer) = &mut self.writer else {
             return;
         };
         match writer.push(&record) {
-            // An impossible record: the program wrote to the ring.
+            // Impossible as well.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
             Err(error) => self.fail(&error),
             Ok(()) => {}
@@ -258,7 +301,7 @@ impl Recording {
     }
 
     fn fail(&mut self, error: &io::Error) {
-        let path = self.path.display();
+        let path = self.path.as_deref().unwrap_or(Path::new("")).display();
         self.problem = Some(format!(
             "the trace {path} ends here, as it cannot be written: {error}"
         ));
@@ -291,9 +334,14 @@ fn event(seen: &Seen) -> Option<Event> {
     })
 }
 
-fn monotonic_ns() -> u64 {
+/// CLOCK_MONOTONIC, from its zero.
+pub fn monotonic() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn monotonic_ns() -> u64 {
+    monotonic().as_nanos() as u64
 }
 
 #[cfg(test)]
@@ -323,7 +371,7 @@ mod tests {
     fn rings_become_tasks_of_a_trace() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t");
-        let mut recording = Recording::create(&path, 4096).expect("created");
+        let mut recording = Recording::create(Some(&path), 4096, false).expect("created");
         recording.start(1000);
         let [parent, child] = [3, 7].map(|n| ProcId::new(n).expect("a record"));
         assert!(recording.begin(parent, 100, None) && recording.begin(child, 200, Some(parent)));
@@ -344,7 +392,7 @@ mod tests {
         assert_eq!(recording.look(), None);
         // Nothing is lost of a ring whose process is killed.
         one.put(&seen(SeenKind::Evicted, 0, 11, 1));
-        recording.end(parent);
+        recording.end(parent, StatsSnapshot::default);
         let (_, records) = recording.finish().expect("written");
         let found = read(&path);
         assert_eq!(found.len() as u64, records);
@@ -379,7 +427,7 @@ mod tests {
     fn lost_records_are_reported_and_an_abandoned_file_is_valid() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t");
-        let mut recording = Recording::create(&path, 4096).expect("created");
+        let mut recording = Recording::create(Some(&path), 4096, false).expect("created");
         let process = ProcId::new(0).expect("a record");
         assert!(recording.begin(process, 1, None));
         let fd = recording

@@ -50,10 +50,27 @@ impl Run {
     fn bound(&self) -> u64 {
         self.auto.map_or(self.limit_bytes, |auto| auto.most_bytes)
     }
+
+    /// The limit in words.
+    pub fn limit_text(&self) -> String {
+        match self.auto {
+            Some(_) => format!("{} (auto)", humane(self.limit_bytes)),
+            None => humane(self.limit_bytes),
+        }
+    }
+
+    /// Whether memory was managed.
+    pub fn has_managed(&self) -> bool {
+        let stats = &self.totals.stats;
+        // The size is published less often than the counters: a short life may show only in these.
+        let worked =
+            stats.faults_major + stats.faults_minor + stats.faults_zero + stats.swap_out_bytes;
+        stats.managed_bytes > 0 || worked > 0
+    }
 }
 
 /// A count with thousands separators.
-fn grouped(count: u64) -> String {
+pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -65,7 +82,8 @@ fn grouped(count: u64) -> String {
     text
 }
 
-fn plural(count: u64, one: &str, many: &str) -> String {
+/// A count of things: `1 process`, `2 processes`.
+pub fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(count), if count == 1 { one } else { many })
 }
 
@@ -74,7 +92,7 @@ fn of_kind(run: &Run, kind: Kind) -> String {
 }
 
 /// The text for a run without managed memory: whether none was needed.
-fn idle(run: &Run, limit: &str) -> String {
+pub fn idle(run: &Run, limit: &str) -> String {
     let total = humane(run.unmanaged.total);
     if run.unmanaged.total > run.bound() {
         let kinds = run.unmanaged.main_kinds();
@@ -134,14 +152,9 @@ pub fn block(run: &Run, coloured: bool) -> String {
     } else {
         ("", "", "")
     };
-    let limit = match run.auto {
-        Some(_) => format!("{} (auto)", humane(run.limit_bytes)),
-        None => humane(run.limit_bytes),
-    };
+    let limit = run.limit_text();
     let mut text = String::new();
-    // The size is published less often than the counters: a short life may show only in these.
-    let worked = stats.faults_major + stats.faults_minor + stats.faults_zero + stats.swap_out_bytes;
-    if stats.managed_bytes == 0 && worked == 0 {
+    if !run.has_managed() {
         let _ = writeln!(text, "{bold}foreswap:{plain} {}", idle(run, &limit));
     } else {
         let _ = writeln!(

@@ -27,6 +27,7 @@ use crate::listeners::Listeners;
 use crate::mapped_files::{MappedFiles, Pattern};
 use crate::memory_setting::Limits;
 use crate::metrics::Metrics;
+use crate::page::watching::Watching;
 use crate::preload::PreloadError;
 use crate::program::{self, ProgramError};
 use crate::recording::Recording;
@@ -80,6 +81,7 @@ struct Prepared {
     object: PathBuf,
     stats: Option<StatsFile>,
     metrics: Metrics,
+    page: Option<Watching>,
     recording: Option<Recording>,
     areas: Vec<OpenArea>,
     io: IoBackend,
@@ -92,6 +94,10 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
     let patterns = Pattern::all(&args.map_files)?;
     let stats = args.stats.as_deref().map(StatsFile::check).transpose()?;
     let metrics = Metrics::open(args.metrics, args.metrics_file.as_deref())?;
+    let page = args.report.as_deref();
+    let page = page
+        .map(|path| Watching::open(path, &args.command))
+        .transpose()?;
     let name = args
         .command
         .first()
@@ -115,10 +121,11 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
         Some(why) => voice.remark(Severity::Note, &format!("{why}; threads do the I/O")),
         None => {}
     }
-    let recording = args
-        .trace
-        .as_deref()
-        .map(|path| Recording::create(path, limits.most / PAGE_BYTES))
+    let recording = (args.trace.is_some() || page.is_some())
+        .then(|| {
+            let limit = limits.most / PAGE_BYTES;
+            Recording::create(args.trace.as_deref(), limit, page.is_some())
+        })
         .transpose()?;
     for note in areas.iter().flat_map(|area| &area.notes) {
         voice.remark(Severity::Note, note);
@@ -128,6 +135,7 @@ fn prepare(args: &RunArgs, voice: &mut Voice) -> anyhow::Result<Prepared> {
         object,
         stats,
         metrics,
+        page,
         recording,
         areas,
         io,
@@ -203,6 +211,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
         control,
         changes: Changes::default(),
         metrics: prepared.metrics,
+        page: prepared.page,
         areas,
         auto,
         command: None,
@@ -275,6 +284,7 @@ fn try_run(args: &RunArgs) -> anyhow::Result<Event> {
     if let Some(Err(error)) = prepared.stats.map(|file| file.write(&run)) {
         voice::error(&error.to_string());
     }
+    supervisor.write_page(&run);
     if supervisor.sessions.open() == 0 && supervisor.sessions.has_unfinished() {
         let text = "the disk still writes what ended processes had begun; the swap areas are in use until it has";
         supervisor.voice.remark(Severity::Note, text);

@@ -180,6 +180,11 @@ impl Sessions {
         &mut self.recording
     }
 
+    /// The trace being written, with the ledger.
+    pub fn ledger_and_recording(&mut self) -> (&Ledger, &mut Option<Recording>) {
+        (&self.ledger, &mut self.recording)
+    }
+
     /// Whether engines may have trace records.
     pub fn is_recording(&self) -> bool {
         self.recording.as_ref().is_some_and(Recording::is_busy)
@@ -420,7 +425,7 @@ impl Sessions {
 
     fn end(&mut self, record: ProcId) {
         if let Some(recording) = &mut self.recording {
-            recording.end(record);
+            recording.end(record, || self.ledger.stats(record).snapshot());
         }
         let engines = self.engines_now();
         self.ledger.give_memory_back(record);

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use foreswap::ledger::protocol::Severity;
+use foreswap_store::area::PAGE_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
@@ -18,6 +19,10 @@ use crate::control::server::Control;
 use crate::control::words::{Reply, Request};
 use crate::listeners::Listeners;
 use crate::metrics::{Figures, Metrics};
+use crate::page::timeline::Sample;
+use crate::page::watching::Watching;
+use crate::recording::Recording;
+use crate::report::Run;
 use crate::sessions::{Sessions, Watched};
 use crate::signals::{self, Signals};
 use crate::turns::Turns;
@@ -52,6 +57,8 @@ pub struct Supervisor {
     pub changes: Changes,
     /// The figures for monitoring.
     pub metrics: Metrics,
+    /// The page of the run, until it is written.
+    pub page: Option<Watching>,
     /// The open swap areas.
     pub areas: Areas,
     /// The limit, if it is not fixed.
@@ -137,6 +144,8 @@ impl Supervisor {
         let times = look.into_iter().chain(self.sessions.retry());
         let times = times.chain(self.control.timeout()).chain(ending);
         let times = times.chain(self.metrics.due_in());
+        let page = self.page.as_ref().map(|page| page.due_in(self.age()));
+        let times = times.chain(page);
         let times = times.chain(self.auto.due_in());
         let times = times.chain(self.turns.as_ref().map(Turns::due_in));
         // Rounded up: no busy loop for a time that is nearly over.
@@ -248,7 +257,67 @@ impl Supervisor {
         self.kill_late();
         self.serve_control();
         self.serve_metrics();
+        if self
+            .page
+            .as_ref()
+            .is_some_and(|page| page.due_in(self.age()).is_zero())
+        {
+            self.look_for_page();
+        }
         Ok(())
+    }
+
+    /// Since the start of the run.
+    fn age(&self) -> Duration {
+        let start = Duration::from_nanos(self.sessions.ledger().start_ns());
+        recording::monotonic().saturating_sub(start)
+    }
+
+    /// The figures of the moment, for the page.
+    fn look_for_page(&mut self) {
+        let stats = self.sessions.totals_now().stats;
+        let ledger = self.sessions.ledger();
+        let areas = list::areas(ledger);
+        let sample = Sample {
+            at: self.age(),
+            limit_bytes: ledger.limit_pages() * PAGE_BYTES,
+            held_bytes: ledger.charged_pages() * PAGE_BYTES,
+            unmanaged_bytes: self.watch.now().sum.total,
+            swapped_bytes: areas.iter().map(|area| area.used_bytes).sum(),
+            faults_major: stats.faults_major,
+            faults_minor: stats.faults_minor,
+            faults_zero: stats.faults_zero,
+            in_bytes: stats.swap_in_bytes,
+            file_in_bytes: stats.file_in_bytes,
+            out_bytes: stats.swap_out_bytes,
+            stalled_ns: stats.stalled_ns,
+        };
+        if let Some(page) = &mut self.page {
+            page.on_look(sample, areas);
+        }
+    }
+
+    /// Writes the page of the run, if there is one.
+    pub fn write_page(&mut self, run: &Run) {
+        if self.page.is_none() {
+            return;
+        }
+        self.look_for_page();
+        let (ledger, recording) = self.sessions.ledger_and_recording();
+        let stats = |process| ledger.stats(process).snapshot();
+        let records = recording.as_mut().and_then(|all| all.take_page(stats));
+        // Processes that go on are not recorded for it any more.
+        *recording = recording.take().filter(Recording::has_file);
+        let Some((page, records)) = self.page.take().zip(records) else {
+            return;
+        };
+        match page.write(run, records) {
+            Ok(path) => {
+                let text = format!("{}: the page of the run", path.display());
+                self.voice.remark(Severity::Note, &text);
+            }
+            Err(error) => self.voice.remark(Severity::Error, &error.to_string()),
+        }
     }
 
     /// Ends the trace, if there is one.

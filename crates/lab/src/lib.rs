@@ -30,6 +30,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
+pub use mrc::{Curve, RunningCurve};
 use trace::{Source, SourceOptions, Target, TraceError};
 
 /// `foreswap lab`.

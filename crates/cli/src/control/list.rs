@@ -17,7 +17,7 @@ const COMMAND: usize = 4096;
 const WORTH: u64 = 1 << 20;
 
 /// The command line of a process, or its name if it has none.
-fn command_of(pid: u32) -> String {
+pub fn command_of(pid: u32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<_> = line
         .split(|&byte| byte == 0)

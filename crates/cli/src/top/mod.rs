@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::args::TopArgs;
 use crate::control::asking::{self, Found};
 use crate::control::words::{Reply, Request, Run};
-use crate::size::humane;
+use crate::size::{self, humane};
 use crate::voice;
 use state::{Action, State};
 
@@ -37,6 +37,15 @@ const LOOK: Timespec = Timespec {
 enum News {
     Look(Instant, Vec<Run>),
     Said(String),
+}
+
+/// Parses the time between two looks.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    let interval = size::duration(text).map_err(|error| error.to_string())?;
+    if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval) {
+        return Err("expected 100ms to 1h".to_owned());
+    }
+    Ok(interval)
 }
 
 /// Shows the runs until `q` or a signal.

@@ -48,7 +48,7 @@ pub struct Curve {
 
 impl Curve {
     /// The curve of `depths` and `first` touches.
-    pub fn new(depths: Depths, first: f64, floor: u64) -> Self {
+    pub(super) fn new(depths: Depths, first: f64, floor: u64) -> Self {
         let mut sum = 0.0;
         let mut upto = Vec::new();
         let mut push = |depth: u64, count: f64| {
@@ -78,7 +78,7 @@ impl Curve {
     }
 
     /// Touches missing from a sample count as the shallowest (SHARDS-adj): there are `touches` in all.
-    pub fn adjust(&mut self, touches: f64) {
+    pub(super) fn adjust(&mut self, touches: f64) {
         let missing = touches - self.touches;
         if self.upto.is_empty() {
             self.upto.push((self.floor.max(1), 0.0));

@@ -17,8 +17,9 @@ use clap::Args;
 
 use crate::progress::Progress;
 use crate::size;
-use crate::trace::{Source, SourceOptions};
+use crate::trace::{Record, Source, SourceOptions};
 use crate::{FileError, on_file};
+pub use curve::Curve;
 use report::Report;
 use shards::{Counted, Counter, Sample};
 use walk::{Totals, Walk};
@@ -76,6 +77,32 @@ fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 1.0 => Ok(rate),
         _ => Err("expected a part of the pages, above 0 and up to 1, such as 0.01".into()),
+    }
+}
+
+/// The curve of a recorded run, counted while its records come in, in bounded memory: a sample of a fixed size, which is
+/// exact while the evicted pages fit in it.
+pub struct RunningCurve {
+    walk: Walk,
+}
+
+impl RunningCurve {
+    /// Of a run with a limit of `limit` pages. At most `samples` evicted pages are followed.
+    pub fn new(limit: u64, samples: usize) -> Self {
+        let counter = Counter::new(Sample::Size(samples), limit);
+        Self {
+            walk: Walk::new(counter, true),
+        }
+    }
+
+    /// The next record. That of a task that has not started counts for the first address space.
+    pub fn record(&mut self, record: &Record) {
+        self.walk.record(record);
+    }
+
+    /// The curve, from the limit on.
+    pub fn finish(self) -> Curve {
+        self.walk.finish().0.finish().curve
     }
 }
 

@@ -104,8 +104,8 @@ pub struct Header {
 }
 
 impl Event {
-    /// The fault in its numbers.
-    pub(super) fn problem(&self) -> Option<String> {
+    /// The fault in its numbers, if they are impossible.
+    pub fn problem(&self) -> Option<String> {
         let bad = |range: &PageRange| {
             (len(range) == 0 || range.end.0 > MAX_PAGES).then(|| {
                 format!(
