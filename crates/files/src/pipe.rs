@@ -4,9 +4,12 @@
 //! Both are measured from completed reads, much as TCP BBR measures a path: the bandwidth is the highest rate at which
 //! bytes arrived between the start and the end of one of the last reads, whichever reads they belonged to. The latency
 //! is the lowest of the last reads that started on an idle store: any other time contains a queue, and a window that
-//! grew with it would make the queue longer. A window of twice the product lets the measured rate double if the window
-//! was what bounded it, so it grows until the store or the reader is the bound. If the store becomes slower, the window
-//! shrinks until the store is idle at times, and the latency is measured anew.
+//! grew with it would make the queue longer.
+//!
+//! A window of twice the product lets the measured rate double if the window was what bounded it, so it grows until the
+//! store or the reader is the bound. When the rate has not grown for some windows, a quarter more than the product is
+//! enough: what is above it waits in the store's queue, where it delays other reads, and is lost when the stream ends.
+//! If the store becomes slower, the window shrinks until the store is idle at times, and the latency is measured anew.
 
 use std::time::Duration;
 
@@ -17,6 +20,12 @@ const MOST: u64 = 64 << 20;
 /// Reads of which the highest rate counts, in groups that are forgotten as a whole.
 const GROUP: usize = 32;
 const GROUPS: usize = 4;
+/// A window of this multiple of the product, while the rate grows, and when it does not.
+const GROWING: f64 = 2.0;
+const STEADY: f64 = 1.25;
+/// The rate grows if it is so many times what it was, in one of so many windows.
+const GROWTH: f64 = 1.25;
+const WINDOWS: u32 = 3;
 /// Reads of an idle store of which the lowest latency counts.
 const IDLE_READS: usize = 8;
 
@@ -38,6 +47,10 @@ pub struct Pipe {
     rates: [f64; GROUPS],
     latencies: [Option<Duration>; IDLE_READS],
     idle_reads: usize,
+    /// The rate when it last grew, the windows that arrived since then, and what is missing of another.
+    base: f64,
+    windows: u32,
+    missing: u64,
 }
 
 impl Pipe {
@@ -66,16 +79,36 @@ impl Pipe {
         }
         self.rates[group] = self.rates[group].max(rate);
         self.reads += 1;
+        self.judge_growth(bytes);
         if started.idle {
             self.latencies[self.idle_reads % IDLE_READS] = Some(time);
             self.idle_reads += 1;
         }
     }
 
+    /// So many bytes have arrived.
+    fn judge_growth(&mut self, bytes: u64) {
+        let rate = self.rate();
+        if rate > self.base * GROWTH {
+            (self.base, self.windows, self.missing) = (rate, 0, self.window());
+        }
+        // The store or the reader has become slower; what it was is no measure.
+        self.base = self.base.min(rate);
+        self.missing = self.missing.saturating_sub(bytes);
+        if self.missing == 0 {
+            self.windows = self.windows.saturating_add(1);
+            self.missing = self.window();
+        }
+    }
+
+    fn rate(&self) -> f64 {
+        self.rates.into_iter().fold(0.0, f64::max)
+    }
+
     /// The measured bandwidth, in bytes per second, and latency; `None` before the first read.
     pub fn measured(&self) -> Option<(f64, Duration)> {
         let latency = self.latencies.iter().flatten().min()?;
-        Some((self.rates.into_iter().fold(0.0, f64::max), *latency))
+        Some((self.rate(), *latency))
     }
 
     /// The bytes of a window.
@@ -83,8 +116,13 @@ impl Pipe {
         let Some((rate, latency)) = self.measured() else {
             return LEAST;
         };
-        let twice = 2.0 * rate * latency.as_secs_f64();
-        (twice as u64).clamp(LEAST, MOST)
+        let times = if self.windows < WINDOWS {
+            GROWING
+        } else {
+            STEADY
+        };
+        let bytes = times * rate * latency.as_secs_f64();
+        (bytes as u64).clamp(LEAST, MOST)
     }
 }
 
@@ -158,7 +196,7 @@ mod tests {
         };
         let (quick, slow) = (Duration::from_millis(20), Duration::from_millis(80));
         (0..200).for_each(|_| read(&mut pipe, quick, 4 << 20));
-        assert_eq!(pipe.window(), 8 << 20);
+        assert_eq!(pipe.window(), 5 << 20);
         (0..200).for_each(|_| read(&mut pipe, slow, 4 << 20));
         let (rate, latency) = pipe.measured().expect("reads");
         assert_eq!(latency, slow);
